@@ -1,0 +1,269 @@
+"""What does the data sheet of a GPU promise?
+
+Every number of a row carries the address of a page that states it (`GPU.sources`). A number that no such page states
+is absent: a format missing from `peak_tflops` is not supported by the hardware or not stated by its maker, and `None`
+means not stated.
+
+How to read the numbers:
+
+- Peaks are dense. NVIDIA often prints the rate "with sparsity", which is twice as high; here it is halved.
+- `peak_tflops` is the best rate of a matrix product in that format, in 10^12 operations a second, a multiply-add
+  counted as two. Sums of tensor cores are kept in float32 (integers for int8). "fp32" is plain float32; "tf32" is the
+  rounded float32 that tensor cores use when they are allowed to. "fp64" includes tensor cores where they have it.
+- Bandwidths are in GB/s, 10^9 bytes a second.
+- `memory_gb` is the size on the box, `memory_mib` what the driver reports: a "16 GB" T4 has 15360 MiB.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+__all__ = ["ALL", "FORMATS", "GPU", "find", "get", "table"]
+
+FORMATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
+
+# Giga-transfers a second and lane; generations 3 to 5 send 128 payload bits in 130: https://en.wikipedia.org/wiki/PCI_Express
+PCIE_GT_PER_S = {"3.0": 8, "4.0": 16, "5.0": 32}
+
+
+@dataclass(frozen=True)
+class GPU:
+    """One row of the table: what the maker of a GPU promises."""
+
+    name: str
+    kind: str
+    year: int  # of the announcement
+    compute_capability: tuple[int, int] | None
+    memory_gb: int
+    bandwidth_gbps: float
+    peak_tflops: dict[str, float] = field(default_factory=dict, hash=False)
+    memory_mib: int | None = None
+    power_w: int | None = None
+    bus: str | None = None
+    driver_name: str | None = None  # as torch.cuda.get_device_name reports it
+    sources: dict[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def bus_gbps(self) -> float | None:
+        """Theoretical bandwidth of the bus to the host in one direction, in GB/s; None where there is no such bus."""
+        if self.bus is None:
+            return None
+        generation, lanes = re.fullmatch(r"PCIe (\d\.\d) x(\d+)", self.bus).groups()
+        return round(PCIE_GT_PER_S[generation] * int(lanes) * 128 / 130 / 8, 2)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory in bytes: what the driver reports where that is known, else the size on the box."""
+        return self.memory_gb * 10**9 if self.memory_mib is None else self.memory_mib * 2**20
+
+    def __str__(self) -> str:
+        peak = ", ".join(f"{name} {self.peak_tflops[name]:g}" for name in FORMATS if name in self.peak_tflops)
+        power = "" if self.power_w is None else f", {self.power_w} W"
+        bus = "" if self.bus is None else f", {self.bus}"
+        rates = f"; peak TFLOP/s: {peak}" if peak else ""
+        return f"{self.name}: {self.memory_gb} GB at {self.bandwidth_gbps:g} GB/s{bus}{power}{rates}"
+
+    def _repr_html_(self) -> str:
+        return table([self])
+
+
+def get(name: str) -> GPU:
+    """Return the row called `name`.
+
+    Upper and lower case, spaces, hyphens and the words NVIDIA, Tesla and GeForce do not matter. The name that the
+    driver reports is understood too, and so is a beginning that fits one row only ("P100"). Raises TypeError when
+    `name` is no string, and ValueError that lists the names when no row or more than one fits.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"name is a {type(name).__name__}, it must be a string such as 'T4'")
+    wanted = _key(name)
+    exact = [gpu for gpu in ALL if wanted in (_key(gpu.name), _key(gpu.driver_name or gpu.name))]
+    fits = exact or [gpu for gpu in ALL if wanted and _key(gpu.name).startswith(wanted)]
+    if len(fits) == 1:
+        return fits[0]
+    problem = f"fits {len(fits)} GPUs" if fits else "is not in the table"
+    names = ", ".join(gpu.name for gpu in fits or ALL)
+    raise ValueError(f"name is {name!r}, which {problem}; it may be one of: {names}")
+
+
+def find(name: str) -> GPU | None:
+    """Return the row that `get` returns, or None where it would raise ValueError."""
+    try:
+        return get(name)
+    except ValueError:
+        return None
+
+
+def table(gpus: Iterable[GPU] | None = None) -> str:
+    """Return an HTML table of `gpus` (default: all), one row each; a dash means not supported or not stated."""
+    head = ("GPU", "kind", "year", "compute capability", "memory", "driver reports", "memory GB/s", "bus", "power")
+    heads = "".join(f"<th>{text}</th>" for text in (*head, *(f"{name} TFLOP/s" for name in FORMATS)))
+    rows = "".join(f"<tr>{_cells(gpu)}</tr>" for gpu in (ALL if gpus is None else gpus))
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _cells(gpu: GPU) -> str:
+    capability = "–" if gpu.compute_capability is None else "{}.{}".format(*gpu.compute_capability)
+    mib = "–" if gpu.memory_mib is None else f"{gpu.memory_mib} MiB"
+    power = "–" if gpu.power_w is None else f"{gpu.power_w} W"
+    texts = [gpu.name, gpu.kind, gpu.year, capability, f"{gpu.memory_gb} GB", mib, f"{gpu.bandwidth_gbps:g}"]
+    texts += [gpu.bus or "–", power]
+    texts += [f"{gpu.peak_tflops[name]:g}" if name in gpu.peak_tflops else "–" for name in FORMATS]
+    return "".join(f"<td>{text}</td>" for text in texts)
+
+
+def _key(name: str) -> str:
+    return re.sub(r"nvidia|geforce|tesla|[\s\-_]", "", name.lower())
+
+
+_AMPERE = "https://developer.nvidia.com/blog/nvidia-ampere-architecture-in-depth/"
+_CAPABILITY = "https://developer.nvidia.com/cuda-gpus"
+_HOPPER = "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"
+_H100_PCIE = "https://lenovopress.lenovo.com/lp1732-thinksystem-nvidia-h100-pcie-gen5-gpu"
+_GA102 = "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
+_ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
+_BLACKWELL = "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
+_T4 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/t4-tensor-core-datasheet-951643.pdf"
+_P100 = "https://images.nvidia.com/content/tesla/pdf/nvidia-tesla-p100-PCIe-datasheet.pdf"
+_V100 = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
+_A100 = (
+    "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
+    "nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
+)
+_A10 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a10/pdf/a10-datasheet.pdf"
+_L4 = "https://www.nvidia.com/en-us/data-center/l4/"
+_H200 = "https://www.nvidia.com/en-us/data-center/h200/"
+_HGX = "https://www.nvidia.com/en-us/data-center/hgx/"
+_RTX_3060 = "https://www.techpowerup.com/gpu-specs/geforce-rtx-3060-12-gb.c3682"
+
+_FIELDS = ("year", "memory_gb", "bandwidth_gbps", "peak_tflops", "power_w", "bus")
+
+
+def _from(page: str, **others: str) -> dict[str, str]:
+    """Return sources: `page` for every field of a data sheet, `others` for the rest and for exceptions."""
+    return {**dict.fromkeys(_FIELDS, page), "compute_capability": _CAPABILITY, **others}
+
+
+_A100_PEAK = {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312, "int8": 624}
+_H100_PEAK = {"fp64": 67, "fp32": 67, "tf32": 494.5, "fp16": 989.5, "bf16": 989.5, "fp8": 1979, "int8": 1979}
+_V100_PEAK = {"fp64": 7.8, "fp32": 15.7, "fp16": 125}
+
+# A row of the table is a few lines here, not twenty.
+# fmt: off
+ALL: tuple[GPU, ...] = (
+    GPU(
+        "T4", "Colab and Kaggle", 2018, (7, 5), 16, 320, {"fp32": 8.1, "fp16": 65, "int8": 130},
+        memory_mib=15360, power_w=70, bus="PCIe 3.0 x16", driver_name="Tesla T4",
+        # NVIDIA's sheets print "300" and "320+" GB/s; the driver's own figure is 298.08 GiB/s = 320 GB/s.
+        sources=_from(
+            _T4,
+            bandwidth_gbps="https://github.com/googlecolab/colabtools/issues/1749",
+            memory_mib="https://github.com/robbyant-research/MagicQuill/issues/57",
+            year="https://www.tomshardware.co.uk/nvidia-tesla-t4-turing-gpu,news-59152.html",
+        ),
+    ),
+    GPU(
+        "P100 PCIe", "Colab and Kaggle", 2016, (6, 0), 16, 732, {"fp64": 4.7, "fp32": 9.3, "fp16": 18.7},
+        power_w=250, bus="PCIe 3.0 x16", driver_name="Tesla P100-PCIE-16GB",
+        sources=_from(_P100, compute_capability=_AMPERE),
+    ),
+    GPU(
+        "L4", "Colab and Kaggle", 2023, (8, 9), 24, 300,
+        {"fp32": 30.3, "tf32": 60, "fp16": 121, "bf16": 121, "fp8": 242, "int8": 242},
+        power_w=72, bus="PCIe 4.0 x16", driver_name="NVIDIA L4",
+        sources=_from(_L4, year="https://aiwiki.ai/wiki/nvidia_l4"),
+    ),
+    GPU(
+        "A10", "data centre", 2021, (8, 6), 24, 600,
+        {"fp32": 31.2, "tf32": 62.5, "fp16": 125, "bf16": 125, "int8": 250},
+        power_w=150, bus="PCIe 4.0 x16", driver_name="NVIDIA A10",
+        sources=_from(_A10),
+    ),
+    GPU(
+        "V100 SXM2 16GB", "data centre", 2017, (7, 0), 16, 900, _V100_PEAK,
+        power_w=300, bus="PCIe 3.0 x16", driver_name="Tesla V100-SXM2-16GB",
+        sources=_from(_V100, compute_capability=_AMPERE),
+    ),
+    GPU(
+        "V100 SXM2 32GB", "data centre", 2018, (7, 0), 32, 900, _V100_PEAK,
+        power_w=300, bus="PCIe 3.0 x16", driver_name="Tesla V100-SXM2-32GB",
+        sources=_from(_V100, compute_capability=_AMPERE),
+    ),
+    GPU(
+        "A100 40GB", "data centre", 2020, (8, 0), 40, 1555, _A100_PEAK,
+        power_w=400, bus="PCIe 4.0 x16", driver_name="NVIDIA A100-SXM4-40GB",
+        sources=_from(_A100, compute_capability=_AMPERE, year=_AMPERE),
+    ),
+    GPU(
+        "A100 80GB", "data centre", 2020, (8, 0), 80, 2039, _A100_PEAK,
+        power_w=400, bus="PCIe 4.0 x16", driver_name="NVIDIA A100-SXM4-80GB",
+        sources=_from(_A100, compute_capability=_AMPERE),
+    ),
+    GPU(
+        "H100 SXM", "data centre", 2022, (9, 0), 80, 3350, _H100_PEAK,
+        memory_mib=81559, power_w=700, bus="PCIe 5.0 x16", driver_name="NVIDIA H100 80GB HBM3",
+        sources=_from(_HOPPER, memory_mib="https://github.com/NVIDIA/nccl/issues/1264"),
+    ),
+    GPU(
+        "H100 PCIe", "data centre", 2022, (9, 0), 80, 2000,
+        {"fp64": 51, "fp32": 51, "tf32": 378, "fp16": 756.5, "bf16": 756.5, "fp8": 1513, "int8": 1513},
+        power_w=350, bus="PCIe 5.0 x16", driver_name="NVIDIA H100 PCIe",
+        sources=_from(_H100_PCIE),
+    ),
+    GPU(
+        "H200", "data centre", 2023, (9, 0), 141, 4800, _H100_PEAK,
+        power_w=700, bus="PCIe 5.0 x16", driver_name="NVIDIA H200",
+        sources=_from(_H200),
+    ),
+    GPU(
+        "B200", "data centre", 2024, (10, 0), 180, 8000,
+        {"fp32": 75, "tf32": 1125, "fp16": 2250, "bf16": 2250, "fp8": 4500, "int8": 4500, "fp4": 9000},
+        power_w=1000, bus="PCIe 5.0 x16", driver_name="NVIDIA B200",
+        sources=_from(
+            _HGX,
+            bandwidth_gbps="https://docs.vultr.com/inference-cookbook/cuda/getting-started/hardware-overview",
+            power_w="https://docs.vultr.com/inference-cookbook/cuda/getting-started/hardware-overview",
+        ),
+    ),
+    GPU(
+        "RTX 3060", "consumer", 2021, (8, 6), 12, 360, {"fp32": 12.74},
+        memory_mib=12288, power_w=170, bus="PCIe 4.0 x16", driver_name="NVIDIA GeForce RTX 3060",
+        sources=_from(_RTX_3060, memory_mib="https://github.com/geerlingguy/raspberry-pi-pcie-devices/issues/790"),
+    ),
+    GPU(
+        "RTX 3080", "consumer", 2020, (8, 6), 10, 760, {"fp32": 29.8, "fp16": 59.5, "bf16": 59.5, "int8": 238},
+        power_w=320, bus="PCIe 4.0 x16", driver_name="NVIDIA GeForce RTX 3080",
+        sources=_from(_GA102),
+    ),
+    GPU(
+        "RTX 4090", "consumer", 2022, (8, 9), 24, 1008,
+        {"fp32": 82.6, "tf32": 82.6, "fp16": 165.2, "bf16": 165.2, "fp8": 330.3, "int8": 660.6},
+        memory_mib=24564, power_w=450, bus="PCIe 4.0 x16", driver_name="NVIDIA GeForce RTX 4090",
+        sources=_from(_ADA, memory_mib="https://github.com/RLinf/RLinf/issues/255"),
+    ),
+    GPU(
+        "RTX 5090", "consumer", 2025, (12, 0), 32, 1792,
+        {"fp32": 104.8, "fp16": 209.5, "bf16": 209.5, "fp8": 419, "int8": 838, "fp4": 1676},
+        memory_mib=32607, power_w=575, bus="PCIe 5.0 x16", driver_name="NVIDIA GeForce RTX 5090",
+        sources=_from(_BLACKWELL, memory_mib="https://github.com/noonghunna/club-3090/issues/1261"),
+    ),
+    GPU(
+        "Apple M1", "Apple", 2020, None, 16, 68.2, {"fp32": 2.6},
+        sources={
+            "year": "https://www.macrumors.com/2020/11/10/apple-announces-m1-chip-for-the-mac/",
+            "peak_tflops": "https://www.macrumors.com/2020/11/10/apple-announces-m1-chip-for-the-mac/",
+            "bandwidth_gbps": "https://nanoreview.info/en/gpu/apple-m1-gpu",
+            "memory_gb": "https://askgeek.io/en/cpus/Apple/M1-8-core-GPU",
+        },
+    ),
+    GPU(
+        "Apple M4 Max", "Apple", 2024, None, 128, 546,
+        sources=dict.fromkeys(
+            ("year", "memory_gb", "bandwidth_gbps"),
+            "http://www.notebookcheck.net/Apple-M4-Max-official-with-incremental-upgrades-over-the-M3-Max.911098.0.html",
+        ),
+    ),
+)
+# fmt: on

@@ -1,0 +1,141 @@
+"""The table of data sheets: every number has a source and is plausible, and names are found or refused clearly."""
+
+import dataclasses
+import subprocess
+import sys
+from urllib.parse import urlparse
+
+import pytest
+
+from course_utils import gpus
+
+NEEDED = (
+    "T4", "P100 PCIe", "L4", "A10", "V100 SXM2 16GB", "V100 SXM2 32GB", "A100 40GB", "A100 80GB", "H100 SXM",
+    "H100 PCIe", "H200", "B200", "RTX 3060", "RTX 3080", "RTX 4090", "RTX 5090",
+)  # fmt: skip
+STATED = ("year", "compute_capability", "memory_gb", "bandwidth_gbps", "peak_tflops", "memory_mib", "power_w", "bus")
+
+
+def unsourced(gpu):
+    """Return the fields of `gpu` that state something but have no source, and sources of fields that state nothing."""
+    stated = {name for name in STATED if getattr(gpu, name) not in (None, {})}
+    return stated ^ set(gpu.sources)
+
+
+def test_the_table_has_the_gpus_that_the_lessons_name():
+    names = [gpu.name for gpu in gpus.ALL]
+    assert set(NEEDED) <= set(names)
+    assert len(names) == len(set(names))
+    assert sum(gpu.kind == "Apple" for gpu in gpus.ALL) == 2
+
+
+@pytest.mark.parametrize("gpu", gpus.ALL, ids=lambda gpu: gpu.name)
+def test_every_stated_field_has_a_source_and_a_source_is_an_address(gpu):
+    assert unsourced(gpu) == set()
+    for address in gpu.sources.values():
+        parts = urlparse(address)
+        assert parts.scheme in ("http", "https") and "." in parts.netloc and len(parts.path) > 1, address
+
+
+def test_a_number_without_a_source_would_be_noticed():
+    row = gpus.get("RTX 3080")
+    assert unsourced(dataclasses.replace(row, memory_mib=10240)) == {"memory_mib"}
+    assert unsourced(dataclasses.replace(row, power_w=None)) == {"power_w"}
+
+
+@pytest.mark.parametrize("gpu", gpus.ALL, ids=lambda gpu: gpu.name)
+def test_every_number_is_plausible(gpu):
+    assert gpu.kind in ("data centre", "consumer", "Colab and Kaggle", "Apple")
+    assert 2016 <= gpu.year <= 2026
+    assert 8 <= gpu.memory_gb <= 300
+    assert 50 <= gpu.bandwidth_gbps <= 10_000
+    assert gpu.power_w is None or 50 <= gpu.power_w <= 1500
+    assert set(gpu.peak_tflops) <= set(gpus.FORMATS)
+    assert all(0.1 <= rate <= 20_000 for rate in gpu.peak_tflops.values())
+    if gpu.memory_mib is not None:
+        assert 0.9 * gpu.memory_gb * 10**9 < gpu.memory_mib * 2**20 < 1.08 * gpu.memory_gb * 10**9
+    if gpu.kind != "Apple":
+        assert gpu.bus_gbps in (15.75, 31.51, 63.02)
+        assert (6, 0) <= gpu.compute_capability <= (12, 1)
+
+
+@pytest.mark.parametrize("gpu", gpus.ALL, ids=lambda gpu: gpu.name)
+def test_a_narrower_format_is_never_slower_and_no_peak_is_the_sparse_one(gpu):
+    peak = gpu.peak_tflops
+    order = [name for name in ("fp32", "tf32", "fp16", "fp8", "fp4") if name in peak]
+    assert [peak[name] for name in order] == sorted(peak[name] for name in order)
+    if {"fp16", "bf16"} <= set(peak):
+        assert peak["fp16"] == peak["bf16"]
+    if {"fp16", "fp8"} <= set(peak):
+        # A sparse rate in one of the two would give 4 or 1 here.
+        assert peak["fp8"] == pytest.approx(2 * peak["fp16"], rel=0.01)
+
+
+def test_formats_follow_the_compute_capability():
+    rows = [gpu for gpu in gpus.ALL if gpu.compute_capability]
+    assert rows
+    for gpu in rows:
+        for name, first in {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "fp4": (10, 0)}.items():
+            assert name not in gpu.peak_tflops or gpu.compute_capability >= first, gpu.name
+
+
+@pytest.mark.parametrize(
+    ("spoken", "row"),
+    [
+        ("T4", "T4"),
+        ("t4", "T4"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA t4", "T4"),
+        ("rtx-4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("NVIDIA A100-SXM4-80GB", "A100 80GB"),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("Tesla P100-PCIE-16GB", "P100 PCIe"),
+        ("P100", "P100 PCIe"),
+        ("m1", "Apple M1"),
+    ],
+)
+def test_a_row_is_found_by_name(spoken, row):
+    if spoken == "m1":
+        assert gpus.find(spoken) is None  # "Apple M1" is the name; nothing is guessed
+        assert gpus.get("apple m1").name == row
+    else:
+        assert gpus.get(spoken).name == row == gpus.find(spoken).name
+
+
+@pytest.mark.parametrize(
+    ("wrong", "phrase"),
+    [("GTX 970", "is not in the table"), ("A100", "fits 2 GPUs"), ("", "is not in the table"), ("H100", "H100 PCIe")],
+)
+def test_a_name_that_fits_no_row_or_several_is_refused_with_the_names(wrong, phrase):
+    with pytest.raises(ValueError, match=phrase) as caught:
+        gpus.get(wrong)
+    assert repr(wrong) in str(caught.value)
+    assert gpus.find(wrong) is None
+
+
+@pytest.mark.parametrize("wrong", [None, 4, ["T4"]])
+def test_a_name_that_is_no_string_is_refused(wrong):
+    with pytest.raises(TypeError, match="name is a"):
+        gpus.get(wrong)
+
+
+def test_memory_in_bytes_is_what_the_driver_reports():
+    assert gpus.get("T4").memory_bytes == 15360 * 2**20 != 16 * 10**9
+    assert gpus.get("A10").memory_bytes == 24 * 10**9
+
+
+def test_a_row_prints_as_one_line_and_as_a_table():
+    line = str(gpus.get("T4"))
+    assert line == "T4: 16 GB at 320 GB/s, PCIe 3.0 x16, 70 W; peak TFLOP/s: fp32 8.1, fp16 65, int8 130"
+    assert str(gpus.get("Apple M4 Max")) == "Apple M4 Max: 128 GB at 546 GB/s"
+    assert gpus.table().count("<tr>") == len(gpus.ALL) + 1
+    assert "15360 MiB" in gpus.get("T4")._repr_html_()
+
+
+def test_the_table_needs_neither_torch_nor_the_rest_of_the_course():
+    code = (
+        "import sys; from course_utils import gpus; print([m for m in sys.modules if m.startswith(('torch', 'cour'))])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "['course_utils', 'course_utils.gpus']"
