@@ -1,0 +1,260 @@
+"""Small programs whose operators, copies and host reads are known: `counting` counts exactly those."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_utils import counting, simulator
+
+
+@pytest.fixture
+def sim():
+    """The simulated GPU, enabled in this process."""
+    reason = simulator.unavailable()
+    if reason:
+        pytest.skip(reason)
+    simulator.enable()
+    return torch.device("sim:0")
+
+
+def moved(counts):
+    return counts.copies_h2d, counts.copies_d2h, counts.copies_d2d
+
+
+def test_operators_and_views_are_counted_apart():
+    x = torch.ones(4, 4)
+    with counting.count() as counts:
+        y = x.t() + 1
+        y[0].mul_(2).view(2, 2)
+    assert (counts.operators, counts.views) == (2, 3)
+    assert counts.by_operator == {"add": 1, "mul_": 1}
+
+
+def test_the_backward_pass_is_counted():
+    layer = torch.nn.Linear(8, 4)
+    x = torch.randn(2, 8)
+    with counting.count() as counts:
+        layer(x).sum().backward()
+    assert counts.by_operator["addmm"] == 1
+    assert counts.by_operator["mm"] == 1  # the gradient of the weight
+    assert counts.flops == 2 * (2 * 2 * 8 * 4)
+
+
+@pytest.mark.parametrize("inference", [False, True], ids=["grad", "inference"])
+def test_flops_are_those_of_pytorch(inference):
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(144, 5))
+    x = torch.randn(2, 3, 8, 8)
+    with torch.inference_mode(inference):
+        with counting.count() as counts:
+            model(x)
+        with FlopCounterMode(display=False) as reference:
+            model(x)
+    assert counts.flops == reference.get_total_flops() > 0
+    assert counts.by_operator["addmm"] == 1  # a layer is taken apart in both cases
+
+
+def test_reads_of_cpu_tensors_cost_no_waiting_and_are_counted_apart():
+    x = torch.ones(3)
+    with counting.count() as counts:
+        x.sum().item()
+        x.tolist()
+        bool(x[0])
+        repr(x)
+        f"{x[0]:.2f}"
+        x[x > 0]
+        x.nonzero()
+        torch.equal(x, x)
+    assert (counts.host_reads, counts.cpu_reads) == (0, 8)
+
+
+def test_numpy_of_a_cpu_tensor_is_no_copy_and_no_operator():
+    x = torch.ones(3)
+    with counting.count() as counts:
+        x.numpy()
+        torch.from_numpy(np.ones(3))
+        x.to("cpu")
+        x.to(torch.float32)
+    assert counts.operators == 0 and moved(counts) == (0, 0, 0)
+
+
+def test_nested_contexts_count_what_is_inside_each():
+    x = torch.ones(3)
+    with counting.count() as outer:
+        x + 1
+        with counting.count() as inner:
+            x * 2
+            x.tolist()
+        x - 1
+    assert (inner.operators, inner.cpu_reads) == (1, 1)
+    assert (outer.operators, outer.cpu_reads) == (3, 1)
+
+
+def test_an_exception_leaves_what_was_counted_and_a_usable_counter():
+    x = torch.ones(3)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), counting.count() as counts:
+        x + 1
+        torch.ones(2, 3) @ torch.ones(2, 3)
+    assert counts.by_operator == {"add": 1, "ones": 2}
+    with counting.count() as again:
+        x + 1
+    assert again.operators == 1
+    x + 1
+    assert again.operators == 1
+
+
+def test_a_failing_read_does_not_silence_the_counter():
+    with counting.count() as counts:
+        with pytest.raises(TypeError):
+            torch.ones(2).__format__("d")
+        torch.ones(2) + 1
+    assert counts.by_operator == {"ones": 2, "add": 1}
+
+
+def test_other_threads_are_not_counted():
+    with counting.count() as counts:
+        thread = threading.Thread(target=lambda: torch.ones(3) + 1)
+        thread.start()
+        thread.join()
+    assert counts.operators == 0
+
+
+def test_results_are_those_without_counting():
+    torch.manual_seed(0)
+    model, x = torch.nn.LSTM(4, 4), torch.randn(5, 2, 4)
+    with torch.inference_mode():
+        expected = model(x)[0]
+        with counting.count():
+            got = model(x)[0]
+    assert torch.equal(got, expected)
+
+
+def test_counts_print_as_one_line_and_as_a_table():
+    with counting.count() as counts:
+        torch.ones(2, 3) @ torch.ones(3, 4)
+    line = "operators 3, views 0, copies H2D 0, copies D2H 0, copies D2D 0, host reads 0, FLOPs 48"
+    assert str(counts) == line == repr(counts)
+    assert counts._repr_html_().count("<tr>") == 7
+
+
+# ---- on the simulated GPU, where copies can happen -------------------------------------------------------------------
+
+
+def test_each_direction_of_a_copy(sim):
+    other = torch.device("sim:1")
+    x = torch.ones(10, 10)
+    with counting.count() as counts:
+        a = x.to(sim)
+        a.to(other)
+        a.cpu()
+        a.to("cpu", torch.float64)
+        a.to(sim)
+        torch.empty(10, 10).copy_(a)
+        a.copy_(x)
+    assert moved(counts) == (2, 3, 1)
+    assert (counts.bytes_h2d, counts.bytes_d2h, counts.bytes_d2d) == (800, 400 + 800 + 400, 400)
+    assert counts.host_reads == 0
+
+
+def test_made_on_the_device_is_no_copy_and_made_of_a_list_is_one(sim):
+    with counting.count() as counts:
+        torch.zeros(3, device=sim)
+        torch.randn(3, device=sim)
+        torch.arange(3, device=sim)
+        torch.full((3,), 1.5, device=sim)
+    assert moved(counts) == (0, 0, 0)
+    with counting.count() as counts:
+        torch.tensor([1.0, 2.0, 3.0], device=sim)
+    assert moved(counts) == (1, 0, 0) and counts.bytes_h2d == 12
+    with counting.count() as counts:
+        torch.as_tensor(np.ones(3), device=sim)
+        torch.zeros(3, device=sim).new_tensor([1.0])
+    assert moved(counts) == (2, 0, 0)
+
+
+def test_the_default_device_is_the_same_to_the_counter(sim):
+    with counting.count() as inside, torch.device(sim):
+        torch.tensor([1.0])
+        torch.zeros(3)
+    with torch.device(sim), counting.count() as outside:
+        torch.tensor([1.0])
+        torch.zeros(3)
+    assert moved(inside) == moved(outside) == (1, 0, 0)
+    assert inside.by_operator == outside.by_operator
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x.sum().item(),
+        lambda x: float(x.sum()),
+        lambda x: bool(x.sum() > 0),
+        lambda x: x.tolist(),
+        lambda x: repr(x),
+        lambda x: print(x),
+        lambda x: f"{x.sum():.2f}",
+        lambda x: x.nonzero(),
+        lambda x: x[x > 0],
+        lambda x: torch.equal(x, x),
+        lambda x: torch.allclose(x, x),
+        lambda x: torch.tensor([x.sum()]),
+        lambda x: 1 if x.max() > 0 else 0,
+    ],
+)
+@pytest.mark.parametrize("inference", [False, True], ids=["grad", "inference"])
+def test_each_way_of_reading_a_value_is_one_host_read_and_no_copy(sim, read, inference):
+    with torch.inference_mode(inference):
+        x = torch.ones(3, device=sim)
+        with counting.count() as counts:
+            read(x)
+    assert (counts.host_reads, counts.cpu_reads) == (1, 0)
+    assert moved(counts) == (0, 0, 0)
+
+
+def test_a_number_may_join_a_device_tensor_without_a_copy(sim):
+    x = torch.ones(3, device=sim)
+    with counting.count() as counts:
+        x + 1.5
+        x * torch.tensor(2.0)
+        x.masked_fill(x > 0, 0.0)
+    assert moved(counts) == (0, 0, 0) and counts.host_reads == 0
+
+
+def test_indices_on_the_cpu_are_copied(sim):
+    x = torch.ones(5, device=sim)
+    with counting.count() as counts:
+        x[torch.tensor([0, 2])]
+    assert moved(counts) == (1, 0, 0) and counts.bytes_h2d == 16
+
+
+def test_pinned_and_non_blocking_copies_say_so(sim):
+    pinned, plain = torch.ones(3).pin_memory(), torch.ones(3)
+    with counting.count() as counts:
+        pinned.to(sim, non_blocking=True)
+        plain.to(sim)
+    assert counts.copies == [counting.Copy("h2d", 12, True, True), counting.Copy("h2d", 12, False, False)]
+
+
+def test_training_on_the_device_counts_as_on_the_cpu(sim):
+    def step(device):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
+        x = torch.randn(4, 8).to(device)
+        with counting.count() as counts:
+            model(x).square().mean().backward()
+            optimizer.step()
+        return counts
+
+    here, there = step("cpu"), step(sim)
+    assert there.by_operator == here.by_operator
+    assert there.flops == here.flops == 3 * 2 * 4 * (8 * 8 + 8 * 2) - 2 * 4 * 8 * 8  # no gradient of the input
+    assert moved(there) == (0, 0, 0) and there.host_reads == 0
+
+
+def test_moving_a_module_copies_each_parameter_once(sim):
+    with counting.count() as counts:
+        torch.nn.Linear(3, 2).to(sim)
+    assert moved(counts) == (2, 0, 0) and counts.bytes_h2d == (6 + 2) * 4
