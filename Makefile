@@ -1,0 +1,35 @@
+# Each target makes or updates .venv first. Examples: make lab ARGS="--no-browser --port 8890", make test ARGS="-k devices"
+PYTHON ?= python3
+ARGS ?=
+COURSE_DEVICE ?= sim
+BIN := .venv/bin
+READY := .venv/.course-ready
+PYTEST := COURSE_DEVICE=$(COURSE_DEVICE) $(BIN)/python -m pytest --nbval
+
+.PHONY: lab test test-all test-torch lint format record
+
+lab: $(READY)  ## open the lessons in JupyterLab
+	@$(BIN)/python tools/workbook.py $(ARGS)
+
+test: $(READY)  ## unit tests, gates and every notebook
+	@$(PYTEST) -n 2 --dist loadfile $(ARGS)
+
+test-all: $(READY)  ## what takes longer as well
+	@$(PYTEST) -n 2 --dist loadfile -m "slow or not slow" $(ARGS)
+	@$(MAKE) test-torch
+
+test-torch: $(READY)  ## the same tests on the oldest supported and the newest torch (GBs are downloaded)
+	@$(BIN)/python tools/torch_versions.py
+
+lint: $(READY)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python tools/notebooks.py --check
+
+format: $(READY)
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format . && $(BIN)/python tools/notebooks.py --fix
+
+record: $(READY)  ## run every lesson on this machine's GPU and write notebooks/recorded/<device>.json
+	@$(BIN)/python tools/notebooks.py --record
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found: install Python 3.11 or newer, or name one: make lab PYTHON=python3.13" >&2; exit 1; }
+	@$(PYTHON) tools/environment.py

@@ -1,0 +1,119 @@
+"""How does `.venv` come to hold what the course needs? Standard library only; runs before anything is installed.
+
+Runs on any Python 3.6 or newer, so that an old one can be told what is wrong with it.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["constraints_for", "fingerprint", "main", "problem", "venv_python"]
+
+ROOT = Path(__file__).resolve().parents[1]
+OLDEST_TORCH = (2, 11)
+STAMP = ".course-ready"
+
+
+def problem(version=sys.version_info, modules=("venv", "ensurepip")):
+    """Return why this Python cannot make the environment, in one line with the cure, or None if it can."""
+    if tuple(version[:2]) < (3, 11):
+        found = ".".join(str(part) for part in version[:3])
+        return "Python 3.11 or newer is needed, this is %s (%s). Name another: make lab PYTHON=python3.13" % (
+            found,
+            sys.executable,
+        )
+    for module in modules:
+        try:
+            __import__(module)
+        except ImportError:
+            return (
+                "This Python (%s) lacks the module %s. On Debian and Ubuntu: sudo apt install python3-venv"
+                % (sys.executable, module)
+            )
+    return None
+
+
+def venv_python(venv):
+    """Return the path of the interpreter inside the folder `venv` on this platform."""
+    return venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def fingerprint(files):
+    """Return a hash over the contents of `files`: a changed file means that the environment is out of date."""
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def constraints_for(text, torch):
+    """Return the text of constraints.txt in which torch, if one is installed, stands for itself and so is kept."""
+    if torch is None:
+        return text
+    kept = [line for line in text.splitlines() if not re.match(r"torch\s*==", line)]
+    return "\n".join([*kept, "torch==%s" % torch]) + "\n"
+
+
+def installed_torch(python):
+    """Return the version of the torch that the interpreter `python` can import, or None. Torch is not imported."""
+    code = "from importlib.metadata import version; print(version('torch'))"
+    done = subprocess.run([str(python), "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return done.stdout.decode().strip() or None
+
+
+def usable(torch):
+    """Return whether the version string `torch` meets the floor that pyproject.toml states."""
+    found = re.match(r"(\d+)\.(\d+)", torch or "")
+    return bool(found) and tuple(int(part) for part in found.groups()) >= OLDEST_TORCH
+
+
+def create(venv):
+    """Make the empty environment; it sees the packages of this Python only where they hold a usable torch."""
+    shared = ["--system-site-packages"] if usable(installed_torch(sys.executable)) else []
+    subprocess.run([sys.executable, "-m", "venv", "--clear", *shared, str(venv)], check=True)
+
+
+def install(venv, torch=None):
+    """Install the course with its tools into `venv`, at the versions of constraints.txt; `torch` overrides its torch."""
+    python = venv_python(venv)
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    constraints = venv / "course-constraints.txt"
+    present = installed_torch(python)
+    constraints.write_text(constraints_for(text, torch or (present if usable(present) else None)), encoding="utf-8")
+    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "--constraint", str(constraints), "--editable", "%s[dev]" % ROOT], check=True)
+
+
+def main(arguments=None):
+    """Make or update the environment, and do nothing if it is up to date; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="folder of the environment")
+    parser.add_argument("--torch", help="use this version of torch instead of the one in constraints.txt")
+    options = parser.parse_args(arguments)
+    reason = problem()
+    if reason:
+        print(reason, file=sys.stderr)
+        return 1
+    venv, stamp = options.venv, options.venv / STAMP
+    wanted = fingerprint([ROOT / "pyproject.toml", ROOT / "constraints.txt"]) + (options.torch or "")
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted and venv_python(venv).exists():
+        stamp.touch()
+        return 0
+    print("Setting up %s: a few minutes, and some GB where PyTorch has to be downloaded." % venv, flush=True)
+    try:
+        if not venv_python(venv).exists():
+            create(venv)
+        install(venv, options.torch)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print("The set-up did not finish: %s\nRepeat the command; what is there already is kept." % error, file=sys.stderr)
+        return 1
+    stamp.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Which copies of the lessons does the reader work on, and which lessons are newer than their copies?
+
+Standard library only. `python tools/workbook.py` makes the missing copies in `workbook/` and opens JupyterLab there;
+further arguments go to JupyterLab.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Update", "main", "prepare"]
+
+ROOT = Path(__file__).resolve().parents[1]
+FIRST = "00_start_here.ipynb"
+RECORD = ".copied.json"
+
+
+@dataclass(frozen=True)
+class Update:
+    """What `prepare` did: names of lessons copied, and of lessons that changed since they were copied."""
+
+    copied: tuple[str, ...]
+    newer: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"Copied to workbook/: {', '.join(self.copied)}"] if self.copied else []
+        for name in self.newer:
+            lines.append(
+                f"A newer {name} is there. Your copy stays as it is; rename or delete workbook/{name} to get the new one."
+            )
+        return "\n".join(lines)
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _read(record: Path) -> dict[str, str]:
+    try:
+        found = json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def prepare(lessons: Path, workbook: Path) -> Update:
+    """Copy every lesson that has no copy yet; never write over one. Programs and recorded runs follow the lessons.
+
+    The hash of each lesson as it was copied is kept in `workbook/.copied.json`; where it is lost or damaged, a copy
+    that differs from its lesson counts as taken from an older lesson once, and is remembered from then on.
+    """
+    if not lessons.is_dir():
+        raise ValueError(f"lessons: {lessons} is no folder; expected the course's notebooks/")
+    workbook.mkdir(parents=True, exist_ok=True)
+    record = workbook / RECORD
+    known, copied, newer = _read(record), [], []
+    for lesson in sorted(lessons.glob("[0-9][0-9]_*.ipynb")):
+        copy, now = workbook / lesson.name, _hash(lesson)
+        if not copy.exists():
+            shutil.copyfile(lesson, copy)
+            known[lesson.name] = now
+            copied.append(lesson.name)
+        elif known.setdefault(lesson.name, now if _hash(copy) == now else "") != now:
+            newer.append(lesson.name)
+    if (lessons / "programs").is_dir():
+        for program in sorted((lessons / "programs").glob("*.py")):
+            target = workbook / "programs" / program.name
+            if not target.exists():
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(program, target)
+    temporary = record.with_suffix(".tmp")
+    temporary.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    temporary.replace(record)
+    return Update(tuple(copied), tuple(newer))
+
+
+def main(arguments: list[str]) -> int:
+    """Prepare the workbook and turn this process into JupyterLab at lesson 00; return its exit status."""
+    workbook = ROOT / "workbook"
+    update = prepare(ROOT / "notebooks", workbook)
+    if str(update):
+        print(update, flush=True)
+    first = ["--LabApp.default_url=/lab/tree/" + FIRST] if (workbook / FIRST).exists() else []
+    print("JupyterLab prints its address below; Control-C ends it.", flush=True)
+    from jupyterlab.labapp import LabApp
+
+    root = ["--ServerApp.allow_root=True"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    return LabApp.launch_instance([f"--ServerApp.root_dir={workbook}", *first, *root, *arguments]) or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
