@@ -1,0 +1,79 @@
+"""Which operators does `torch.autocast("sim")` run in which number format? The lists that CUDA uses.
+
+Source: "CUDA Ops that can autocast to float16", "… float32", "… promote to the widest input type" in PyTorch's AMP
+documentation, https://docs.pytorch.org/docs/stable/amp.html. Weights are cast at each use, not once a region.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+__all__ = ["register_autocast"]
+
+_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_LOWER = """conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding conv_tbc conv_transpose1d
+conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear
+addbmm baddbmm bmm chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell lstm.input gru.input
+rnn_tanh.input rnn_relu.input scaled_dot_product_attention""".split()
+_FLOAT32 = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
+pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm cosine_similarity poisson_nll_loss
+cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss
+margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
+binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp prod softmax.int log_softmax.int cumprod cumsum
+linalg_vector_norm linalg_matrix_norm sum sum.dim_IntList""".split()
+_PROMOTE = """addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add""".split()
+
+
+def register_autocast(library: torch.library.Library) -> None:
+    """Register the casting rules for tensors on a simulated GPU; other operators keep their inputs' format."""
+    fallback = torch.library.Library("_", "IMPL")
+    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    _kept.append(fallback)
+    rules = ((_LOWER, _to_lower), (_FLOAT32, _to_float32), (_PROMOTE, _to_widest), (["binary_cross_entropy"], _refuse))
+    for names, choose in rules:
+        for name in names:
+            packet, _, overload = name.partition(".")
+            operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            library.impl(name, partial(_cast_and_call, operator, choose), "AutocastPrivateUse1")
+
+
+_kept: list = []
+
+
+def _cast_and_call(operator, choose, *args, **kwargs):
+    dtype = choose((args, kwargs))
+    with torch._C._ExcludeDispatchKeyGuard(_KEY):
+        if dtype is None:
+            return operator(*args, **kwargs)
+        return operator(*tree_map(partial(_cast, dtype), args), **tree_map(partial(_cast, dtype), kwargs))
+
+
+def _eligible(value) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not torch.float64
+
+
+def _cast(dtype, value):
+    return value.to(dtype) if _eligible(value) and value.device.type == "sim" else value
+
+
+def _to_lower(values):
+    return torch.get_autocast_dtype("sim")
+
+
+def _to_float32(values):
+    return torch.float32
+
+
+def _to_widest(values):
+    kinds = {value.dtype for value in tree_leaves(values) if _eligible(value)}
+    return torch.float32 if torch.float32 in kinds else None
+
+
+def _refuse(values):
+    raise RuntimeError(
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Use "
+        "binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss instead."
+    )

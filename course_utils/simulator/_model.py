@@ -1,0 +1,206 @@
+"""What would the simulated GPU do with this program? Memory that runs out, queues, and a virtual clock."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import weakref
+from dataclasses import dataclass
+
+import torch
+
+from course_utils import gpus
+
+__all__ = ["Costs", "Gpu", "Record", "World"]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Fixed costs of the time model in nanoseconds. They are assumptions of the model, not taken from a data sheet."""
+
+    launch_ns: int = 5_000  # the host hands one operation to the queue
+    kernel_ns: int = 2_000  # the least time that a kernel takes, whatever its size
+    copy_ns: int = 10_000  # the least time that a copy over the bus takes
+    pageable_share: float = 0.5  # share of the bus rate that a copy from or to pageable memory reaches
+
+
+@dataclass(frozen=True)
+class Record:
+    """One thing that happened: `kind` is launch, kernel, copy or wait; times in ns of the virtual clock."""
+
+    kind: str
+    name: str
+    row: str  # "host" or "sim:0", "sim:1", …
+    start_ns: int
+    end_ns: int
+    flops: int = 0
+    nbytes: int = 0
+    bound: str = ""  # compute, bandwidth, latency or bus
+    direction: str = ""  # H2D, D2H, D2D for copies
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+class _StorageRef(weakref.ref):
+    __slots__ = ("gpu", "key", "nbytes")
+
+
+class Gpu:
+    """Memory of one simulated GPU: bytes of living storages, their peak, and the capacity that they must stay under."""
+
+    def __init__(self, index: int, capacity_bytes: int) -> None:
+        self.index, self.capacity_bytes = index, capacity_bytes
+        self.allocated_bytes = self.peak_bytes = self.allocations = 0
+
+    def require(self, nbytes: int) -> None:
+        """Raise `torch.OutOfMemoryError` in CUDA's words unless `nbytes` more fit."""
+        if self.allocated_bytes + nbytes > self.capacity_bytes:
+            free = max(self.capacity_bytes - self.allocated_bytes, 0)
+            raise torch.OutOfMemoryError(
+                f"sim out of memory. Tried to allocate {_size(nbytes)}. GPU {self.index} has a total capacity of "
+                f"{_size(self.capacity_bytes)} of which {_size(free)} is free. Of the allocated memory "
+                f"{_size(self.allocated_bytes)} is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
+                "unallocated."
+            )
+
+
+def _size(nbytes: int) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.2f} {name}"
+    return f"{nbytes} bytes"
+
+
+class World:
+    """All simulated GPUs of the process: their spec, memory, streams and the one virtual clock, under one lock."""
+
+    def __init__(self, count: int, spec: gpus.GPU, capacity_bytes: int) -> None:
+        self.lock = threading.RLock()
+        self.live: dict[int, _StorageRef] = {}  # storages on a simulated GPU, by address
+        self.gpus = [Gpu(index, capacity_bytes) for index in range(count)]
+        self.costs, self.spec = Costs(), spec
+        self.current = 0
+        self.recorders: list[list[Record]] = []
+        self.stream_ids = itertools.count(1)
+        self.restart()
+
+    def restart(self) -> None:
+        """Set the clock to zero, empty the queues and let every peak start from the bytes that are alive now."""
+        with self.lock:
+            self.settle(math.inf)
+            self.host_ns = 0
+            self.free_ns: dict[tuple, int] = {}  # when a stream (gpu, id) or an engine (gpu, name) is free again
+            self.streams = [0] * len(self.gpus)  # current stream of each GPU
+            for gpu in self.gpus:
+                gpu.peak_bytes = gpu.allocated_bytes
+
+    # ---- memory -----------------------------------------------------------------------------------------------
+    def own(self, inner: torch.Tensor, index: int) -> bool:
+        """Account the storage of `inner` to GPU `index`; return whether it is new. Raises if it does not fit."""
+        storage = inner.untyped_storage()
+        key = storage._cdata
+        known = self.live.get(key)
+        if known is not None:
+            if storage.nbytes() != known.nbytes:  # resize_ grew or shrank it
+                with self.lock:
+                    self._charge(known, storage.nbytes())
+            return False
+        with self.lock:
+            ref = _StorageRef(storage, self._release)
+            ref.gpu, ref.key, ref.nbytes = self.gpus[index], key, 0
+            self._charge(ref, storage.nbytes())
+            self.live[key] = ref
+            ref.gpu.allocations += 1
+        return True
+
+    def _charge(self, ref: _StorageRef, nbytes: int) -> None:
+        gpu = ref.gpu
+        gpu.require(nbytes - ref.nbytes)
+        gpu.allocated_bytes += nbytes - ref.nbytes
+        ref.nbytes = nbytes
+        if gpu.allocated_bytes > gpu.peak_bytes:
+            gpu.peak_bytes = gpu.allocated_bytes
+
+    def _release(self, ref: _StorageRef) -> None:
+        with self.lock:
+            if self.live.get(ref.key) is ref:
+                del self.live[ref.key]
+            ref.gpu.allocated_bytes -= ref.nbytes
+
+    # ---- time -------------------------------------------------------------------------------------------------
+    def kernel(self, index: int, name: str, flops: int, nbytes: int, peak: str = "fp32") -> None:
+        """Queue one kernel: the host pays the launch, the GPU the larger of arithmetic and memory traffic."""
+        rates = self.spec.peak_tflops
+        compute_ns = math.ceil(flops / (rates.get(peak, rates["fp32"]) * 1_000))
+        memory_ns = math.ceil(nbytes / self.spec.bandwidth_gbps)
+        work_ns = max(compute_ns, memory_ns)
+        bound = "latency" if work_ns < self.costs.kernel_ns else "compute" if compute_ns >= memory_ns else "bandwidth"
+        with self.lock:
+            start, end = self._enqueue(index, name, "compute", self.costs.kernel_ns + work_ns)
+            self._note(Record("kernel", name, f"sim:{index}", start, end, flops, nbytes, bound))
+
+    def copy(self, index: int, direction: str, nbytes: int, *, pinned: bool, blocking: bool) -> int:
+        """Queue one copy over the bus and return when it arrives (ns); a blocking copy makes the host wait."""
+        rate_gbps = (self.spec.bus_gbps or self.spec.bandwidth_gbps) * (1.0 if pinned else self.costs.pageable_share)
+        with self.lock:
+            length = self.costs.copy_ns + math.ceil(nbytes / rate_gbps)
+            start, end = self._enqueue(index, f"copy {direction}", direction, length)
+            self._note(Record("copy", f"copy {direction}", f"sim:{index}", start, end, 0, nbytes, "bus", direction))
+            if blocking:
+                self.wait_until(end, f"wait for copy {direction}")
+        return end
+
+    def _enqueue(self, index: int, name: str, engine: str, length_ns: int) -> tuple[int, int]:
+        launched = self.host_ns + self.costs.launch_ns
+        self._note(Record("launch", name, "host", self.host_ns, launched))
+        self.advance(launched)
+        stream, free = (index, self.streams[index]), self.free_ns
+        start = max(launched, free.get(stream, 0), free.get((index, engine), 0))
+        free[stream] = free[index, engine] = start + length_ns
+        return start, start + length_ns
+
+    def order(self, later: int, earlier: int) -> None:
+        """Make what GPU `later` does next wait for what was queued on GPU `earlier`."""
+        mine, other = (later, self.streams[later]), (earlier, self.streams[earlier])
+        with self.lock:
+            self.free_ns[mine] = max(self.free_ns.get(mine, 0), self.free_ns.get(other, 0))
+
+    def _note(self, record: Record) -> None:
+        for recorder in self.recorders:
+            recorder.append(record)
+
+    def wait_until(self, when_ns: int, reason: str) -> None:
+        """Make the host wait until `when_ns` of the virtual clock."""
+        with self.lock:
+            if when_ns > self.host_ns:
+                self._note(Record("wait", reason, "host", self.host_ns, when_ns))
+                self.advance(when_ns)
+
+    def queue_ns(self, index: int, stream: int | None = None) -> int:
+        """Return when GPU `index` (or one of its streams) will have done all that was queued."""
+        if stream is not None:
+            return max(self.host_ns, self.free_ns.get((index, stream), 0))
+        return max([self.host_ns, *(when for key, when in self.free_ns.items() if key[0] == index)])
+
+    # ---- copies to the host that are still under way ------------------------------------------------------------
+    _pending: tuple = ()
+
+    def arrive_later(self, when_ns: int, target: torch.Tensor, values: torch.Tensor) -> None:
+        """Write `values` to the host tensor `target` when the clock reaches `when_ns`, not before, as CUDA does."""
+        with self.lock:
+            self._pending = (*self._pending, (when_ns, target, values))
+
+    def advance(self, now_ns: int) -> None:
+        """Set the host's clock."""
+        self.host_ns = now_ns
+        if self._pending:
+            self.settle(now_ns)
+
+    def settle(self, now_ns: float) -> None:
+        """Let every copy to the host arrive that is due."""
+        due, self._pending = [p for p in self._pending if p[0] <= now_ns], [p for p in self._pending if p[0] > now_ns]
+        for _, target, values in due:
+            target.data.copy_(values)
