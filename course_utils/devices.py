@@ -1,0 +1,204 @@
+"""What can this machine compute on, and if not on a GPU, why not?
+
+DEVICE = devices.pick()
+print(devices.describe(DEVICE))
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import os
+import platform
+from dataclasses import dataclass
+
+import torch
+
+from course_utils.diagnosis import Diagnosis, diagnose
+from course_utils.report import Report, kernel_error
+
+__all__ = [
+    "CHOICES",
+    "Diagnosis",
+    "Machine",
+    "Report",
+    "Table",
+    "check_devices",
+    "describe",
+    "diagnose",
+    "pick",
+    "synchronize",
+    "table",
+]
+
+CHOICES = ("cpu", "sim", "cuda", "mps", "xpu")
+_REAL = ("cuda", "mps", "xpu")
+
+
+def pick() -> torch.device:
+    """Return the device that the lessons use: CUDA, else MPS or XPU, else the simulated GPU, else the CPU.
+
+    A real GPU is taken only after one small kernel ran on it. The device carries an index, except the CPU. The
+    environment variable COURSE_DEVICE (cpu, sim, cuda, mps or xpu) overrides the order: another value raises
+    ValueError, and a real GPU that does not work RuntimeError. Where the simulated GPU cannot be, the CPU is returned
+    and the reason is printed once.
+    """
+    return _pick(os.environ.get("COURSE_DEVICE", ""))
+
+
+@functools.cache
+def _pick(wanted: str) -> torch.device:
+    if wanted and wanted not in CHOICES:
+        raise ValueError(f"COURSE_DEVICE is {wanted!r}, it may be one of: {', '.join(CHOICES)}")
+    if wanted == "cpu":
+        return torch.device("cpu")
+    problems = []
+    for kind in (wanted,) if wanted in _REAL else () if wanted == "sim" else _REAL:
+        if not _available(kind):
+            problems += [f"PyTorch finds no {kind} device: {diagnose().what}"] if wanted else []
+            continue
+        device = torch.device(kind, getattr(torch, kind).current_device() if kind != "mps" else 0)
+        error = kernel_error(device)
+        if error is None:
+            return device
+        problems.append(f"{device} is there, but a first small kernel failed: {error}")
+    if wanted in _REAL:
+        raise RuntimeError(f"COURSE_DEVICE is {wanted}: {problems[0]}")
+    device, reason = _simulated()
+    if device is not None:
+        return device
+    print(f"The course runs on the CPU here. {'. '.join([*problems, f'No simulated GPU: {reason}'])}")
+    return torch.device("cpu")
+
+
+def check_devices() -> list[torch.device]:
+    """Return the devices on which answers are checked: the reader's and, where it can be, the simulated GPU."""
+    devices = [pick()]
+    if devices[0].type not in (*_REAL, "sim"):
+        device, _ = _simulated()
+        devices += [] if device is None else [device]
+    return devices
+
+
+def synchronize(device: torch.device | str) -> None:
+    """Wait until all work queued on `device` is done; on the CPU there is nothing to wait for."""
+    device = torch.device(device)
+    if device.type == "mps":
+        torch.mps.synchronize()
+    elif device.type not in ("cpu", "meta"):
+        getattr(torch, device.type).synchronize(device)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the course computes on here, and which of its numbers are then live, recorded or predicted."""
+
+    device: str
+    name: str
+    live: str
+    otherwise: str
+
+    def __str__(self) -> str:
+        return f"{self.device}: {self.name}. Live: {self.live}. {self.otherwise}."
+
+    def _repr_html_(self) -> str:
+        parts = (html.escape(text) for text in (self.device, self.name, self.live, self.otherwise))
+        return "<p><b>{}</b>: {}.<br>Live: {}.<br>{}.</p>".format(*parts)
+
+
+def describe(device: torch.device | str) -> Machine:
+    """Return what `device` is, and what on this machine will be live, recorded, simulated or predicted."""
+    device = torch.device(device)
+    name = _name(device)
+    if device.type == "sim":
+        live = "results, errors, memory and counts"
+        return Machine(
+            str(device), name, live, "Times of the GPU are simulated or predicted; times of the CPU are live"
+        )
+    if device.type == "cpu":
+        live = "results, counts and times of the CPU"
+        return Machine("cpu", name, live, "What only a GPU shows is predicted from data sheets, or recorded elsewhere")
+    live = "results, errors, memory, counts and times"
+    return Machine(str(device), name, live, "Curves of other GPUs are predicted from data sheets, or recorded there")
+
+
+def _name(device: torch.device) -> str:
+    if device.type in ("cuda", "xpu"):
+        module = getattr(torch, device.type)
+        size_gib = module.get_device_properties(device).total_memory / 2**30
+        return f"{module.get_device_name(device)} with {size_gib:.1f} GiB"
+    if device.type == "sim":
+        size_gib = torch.sim.get_device_properties(device).total_memory / 2**30
+        return f"{torch.sim.get_device_name(device)} with {size_gib:g} GiB"
+    return "the GPU of this Mac" if device.type == "mps" else "the CPU of this machine"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Facts about this machine, as pairs of a name and a value."""
+
+    rows: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:12} {value}" for name, value in self.rows)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in self.rows)
+        return f"<table>{rows}</table>"
+
+
+def table(device: torch.device | str | None = None) -> Table:
+    """Return what this machine is: device (the picked one by default), torch, CUDA, driver, Python, cores, memory."""
+    import psutil
+
+    device = pick() if device is None else torch.device(device)
+    report = Report.collect()
+    memory_gib = psutil.virtual_memory().total / 2**30
+    return Table(
+        (
+            ("device", f"{device}: {_name(device)}"),
+            ("torch", report.torch),
+            ("CUDA build", report.cuda_build or "none: this build is for the CPU only"),
+            ("driver", report.driver or report.driver_error or "none"),
+            ("Python", report.python),
+            ("system", f"{platform.system()} {platform.machine()}"),
+            ("cores", str(os.cpu_count())),
+            ("host memory", f"{memory_gib:.1f} GiB"),
+        )
+    )
+
+
+def _available(kind: str) -> bool:
+    return torch.backends.mps.is_available() if kind == "mps" else getattr(torch, kind).is_available()
+
+
+@functools.cache
+def _simulated() -> tuple[torch.device | None, str]:
+    """Enable the simulated GPU and return it, or None and the reason why it cannot be or does not work."""
+    try:
+        from course_utils import simulator
+
+        reason = simulator.unavailable()
+        if reason is not None:
+            return None, reason
+        if not simulator.enabled():
+            simulator.enable()
+        device = torch.device("sim", 0)
+        reason = _self_test(device)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return (device, "") if reason is None else (None, reason)
+
+
+def _self_test(device: torch.device) -> str | None:
+    """Train one small layer on `device` and on the CPU; return what is wrong, or None."""
+    weight = torch.linspace(-1, 1, 12).view(4, 3)
+    gradients = []
+    for place in (device, torch.device("cpu")):
+        leaf = weight.to(place).requires_grad_()
+        loss = (torch.ones(2, 4, device=place) @ leaf).relu().square().mean()
+        loss.backward()
+        if leaf.grad.device != place:
+            return f"its self-test failed: a gradient is on {leaf.grad.device} instead of {place}"
+        gradients.append(leaf.grad.cpu())
+    return None if torch.equal(*gradients) else "its self-test failed: a gradient differs from that of the CPU"

@@ -1,0 +1,290 @@
+"""The device of the lessons, the reasons for having no GPU, and the falls back to the CPU."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from course_utils import devices, diagnosis, report, simulator
+
+# What each stored report is an example of. The exercise of lesson 01 stands on these.
+EXPECTED = {
+    "colab_t4": "works",
+    "colab_without_gpu": "no gpu runtime",
+    "container": "container without gpu",
+    "driver_updated": "driver broken",
+    "hidden_gpu": "hidden",
+    "intel_python_on_mac": "intel mac",
+    "kaggle_p100": "unsupported capability",
+    "laptop_without_gpu": "cpu-only build",
+    "linux_without_driver": "no driver",
+    "macbook_m2": "works",
+    "old_driver": "driver too old",
+    "old_macos": "macos too old",
+    "windows_from_pip": "cpu-only build",
+    "wsl": "wsl without driver",
+}
+
+
+def run(code, **environment):
+    """Run `code` in a fresh Python process without the course's variables, but with `environment`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COURSE_")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env={**kept, **environment}, timeout=120)
+    return done.returncode, done.stdout.strip(), done.stderr
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    """Forget what was picked before and after each test."""
+    for cached in (devices._pick, devices._simulated):
+        cached.cache_clear()
+    yield
+    for cached in (devices._pick, devices._simulated):
+        cached.cache_clear()
+
+
+# ---- diagnosis -------------------------------------------------------------------------------------------------------
+
+
+def test_each_stored_report_has_its_cause_and_a_cure():
+    stored = report.Report.stored()
+    assert set(stored) == set(EXPECTED)
+    for name, machine in stored.items():
+        found = devices.diagnose(machine)
+        assert found.cause == EXPECTED[name], name
+        assert found.cause in diagnosis.CAUSES and found.cure and machine.story
+        assert found.what.endswith((".", "!")) or machine.kernel_error
+        assert len(str(found).splitlines()) == 2
+
+
+def test_the_cures_fit_the_machine():
+    stored = report.Report.stored()
+    cure = {name: devices.diagnose(machine).cure for name, machine in stored.items()}
+    assert "download.pytorch.org/whl/cu130" in cure["windows_from_pip"]
+    assert "index-url" not in cure["laptop_without_gpu"]
+    assert "Change runtime type" in cure["colab_without_gpu"]
+    assert "T4 x2" in cure["kaggle_p100"]
+    own = dataclasses.replace(stored["kaggle_p100"], service=None)
+    assert "whl/cu126" in devices.diagnose(own).cure
+
+
+def test_a_report_that_fits_no_cause_says_so():
+    odd = dataclasses.replace(report.Report.stored()["hidden_gpu"], visible_devices=None)
+    assert devices.diagnose(odd).cause == "unknown"
+    failed = dataclasses.replace(
+        report.Report.stored()["colab_t4"], kernel_error="CUDA error: unspecified launch failure"
+    )
+    assert devices.diagnose(failed).cause == "kernel failed"
+
+
+@pytest.mark.parametrize(
+    ("build", "driver", "cause"),
+    [
+        ("13.0", "579.99", "driver too old"),
+        ("13.0", "580.65.06", "hidden"),
+        ("12.8", "524.0", "driver too old"),
+        ("12.8", "525.60.13", "hidden"),
+        ("11.8", "450.80.02", "hidden"),
+    ],
+)
+def test_the_oldest_driver_depends_on_the_major_version_of_cuda(build, driver, cause):
+    machine = dataclasses.replace(report.Report.stored()["hidden_gpu"], cuda_build=build, driver=driver)
+    assert devices.diagnose(machine).cause == cause
+
+
+@pytest.mark.parametrize(
+    ("code", "archs", "runs"),
+    [
+        ("sm_60", ("sm_70", "sm_75"), False),
+        ("sm_86", ("sm_80",), True),
+        ("sm_80", ("sm_86",), False),
+        ("sm_103", ("sm_100",), True),
+        ("sm_120", ("sm_90",), False),
+        ("sm_120", ("sm_75", "compute_90"), True),
+        ("sm_90", ("sm_90a",), True),
+    ],
+)
+def test_a_build_runs_on_the_same_major_version_or_through_ptx(code, archs, runs):
+    assert diagnosis._runs(code, archs) is runs
+
+
+def test_the_report_of_this_machine_is_complete_and_names_no_person():
+    here = report.Report.collect()
+    assert here.torch == torch.__version__ and here.python.count(".") == 2
+    assert here.cuda_available == torch.cuda.is_available()
+    assert os.path.expanduser("~") not in str(here)
+    assert devices.diagnose().cause in diagnosis.CAUSES
+    assert "<th>torch</th>" in here._repr_html_()
+
+
+def test_nvidia_smi_is_read_and_its_errors_are_told_apart(monkeypatch):
+    def answer(code, out, err=""):
+        done = subprocess.CompletedProcess([], code, out, err)
+        monkeypatch.setattr(report.subprocess, "run", lambda *args, **kwargs: done)
+        return report._ask_driver()
+
+    assert answer(0, "580.82.07, Tesla T4\n580.82.07, Tesla T4\n") == ("580.82.07", None, ("Tesla T4", "Tesla T4"))
+    mismatch = "Failed to initialize NVML: Driver/library version mismatch"
+    assert answer(18, mismatch + "\nNVML library version: 580.82\n") == (None, mismatch, ())
+    absent = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    assert answer(9, absent) == (None, None, ())
+    monkeypatch.setattr(report.subprocess, "run", lambda *args, **kwargs: (_ for _ in ()).throw(FileNotFoundError()))
+    assert report._ask_driver() == (None, None, ())
+
+
+def test_a_report_with_a_strange_field_and_a_diagnosis_of_nothing_are_refused(tmp_path):
+    file = tmp_path / "odd.json"
+    file.write_text('{"system": "Linux", "graphics": "good"}', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"odd\.json has unknown fields: graphics"):
+        report.Report.load(file)
+    with pytest.raises(TypeError, match="report is a dict"):
+        devices.diagnose({"torch": "2.13.0"})
+
+
+# ---- picking ---------------------------------------------------------------------------------------------------------
+
+
+def test_course_device_overrides(monkeypatch):
+    monkeypatch.setenv("COURSE_DEVICE", "cpu")
+    assert devices.pick() == torch.device("cpu")
+    monkeypatch.setenv("COURSE_DEVICE", "gpu")
+    with pytest.raises(ValueError, match="COURSE_DEVICE is 'gpu', it may be one of: cpu, sim, cuda, mps, xpu"):
+        devices.pick()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_a_real_gpu_that_is_asked_for_and_missing_is_an_error_with_the_cause(monkeypatch):
+    monkeypatch.setenv("COURSE_DEVICE", "cuda")
+    with pytest.raises(RuntimeError, match="COURSE_DEVICE is cuda: PyTorch finds no cuda device"):
+        devices.pick()
+
+
+@pytest.mark.skipif(simulator.unavailable() is not None, reason="no simulated GPU can be in this process")
+def test_the_simulated_gpu_is_picked_where_there_is_no_real_one(monkeypatch, capsys):
+    monkeypatch.setenv("COURSE_DEVICE", "sim")
+    assert devices.pick() == torch.device("sim", 0)
+    monkeypatch.delenv("COURSE_DEVICE")
+    assert devices.pick() == torch.device("sim", 0)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setenv("COURSE_DEVICE", "cpu")
+    assert devices.check_devices() == [torch.device("cpu"), torch.device("sim", 0)]
+    monkeypatch.setenv("COURSE_DEVICE", "sim")
+    assert devices.check_devices() == [torch.device("sim", 0)]
+
+
+def test_a_gpu_whose_first_kernel_fails_is_not_picked(monkeypatch, capsys):
+    monkeypatch.delenv("COURSE_DEVICE", raising=False)
+    monkeypatch.setattr(devices, "_available", lambda kind: kind == "cuda")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(devices, "kernel_error", lambda device: "CUDA error: no kernel image is available")
+    monkeypatch.setattr(simulator, "unavailable", lambda: "this process has a real accelerator (cuda)")
+    assert devices.pick() == devices.pick() == torch.device("cpu")
+    shown = capsys.readouterr().out
+    assert shown.count("no kernel image") == 1  # shown once
+    assert "No simulated GPU: this process has a real accelerator (cuda)" in shown
+    assert devices.check_devices() == [torch.device("cpu")]
+    monkeypatch.setenv("COURSE_DEVICE", "cuda")
+    with pytest.raises(RuntimeError, match="COURSE_DEVICE is cuda: cuda:0 is there, but a first small kernel"):
+        devices.pick()
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])
+def test_a_gpu_whose_first_kernel_runs_is_picked_with_its_index(monkeypatch, kind):
+    monkeypatch.delenv("COURSE_DEVICE", raising=False)
+    monkeypatch.setattr(devices, "_available", lambda name: name == kind)
+    monkeypatch.setattr(devices, "kernel_error", lambda device: None)
+    if kind != "mps":
+        monkeypatch.setattr(getattr(torch, kind), "current_device", lambda: 0)
+    assert devices.pick() == torch.device(kind, 0)
+    assert devices.check_devices() == [torch.device(kind, 0)]
+
+
+def test_a_simulator_that_fails_its_self_test_is_not_used(monkeypatch, capsys):
+    monkeypatch.setenv("COURSE_DEVICE", "sim")
+    monkeypatch.setattr(simulator, "unavailable", lambda: None)
+    monkeypatch.setattr(simulator, "enable", lambda: None)
+    monkeypatch.setattr(devices, "_self_test", lambda device: "its self-test failed: a gradient differs")
+    monkeypatch.setattr(simulator, "enabled", lambda: True)
+    try:
+        torch.device("sim", 0)
+    except RuntimeError:
+        pytest.skip("no simulated GPU can be in this process")
+    assert devices.pick() == torch.device("cpu")
+    assert "No simulated GPU: its self-test failed" in capsys.readouterr().out
+
+
+def test_the_self_test_notices_wrong_numbers_and_errors(monkeypatch, capsys):
+    assert devices._self_test(torch.device("cpu")) is None
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "equal", lambda *gradients: False)
+        assert (
+            devices._self_test(torch.device("cpu")) == "its self-test failed: a gradient differs from that of the CPU"
+        )
+    monkeypatch.setenv("COURSE_DEVICE", "sim")
+    monkeypatch.setattr(simulator, "unavailable", lambda: (_ for _ in ()).throw(AttributeError("no such thing")))
+    assert devices.pick() == torch.device("cpu")
+    assert "AttributeError: no such thing" in capsys.readouterr().out
+
+
+PICK = "from course_utils import devices; d = devices.pick(); devices.pick(); print(d)"
+TAKEN = "import torch; torch.utils.rename_privateuse1_backend('npu'); "
+MISSING = "import torch, torch.library; del torch.library.get_kernel; "
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has a real accelerator")
+@pytest.mark.parametrize(("before", "phrase"), [(TAKEN, "'npu'"), (MISSING, "lacks torch.library.get_kernel")])
+def test_where_the_extension_point_is_taken_or_missing_the_cpu_is_picked_and_the_reason_shown_once(before, phrase):
+    code, out, err = run(before + PICK)
+    assert code == 0, err
+    assert out.splitlines()[-1] == "cpu"
+    assert out.count("No simulated GPU") == 1 and phrase in out
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has a real accelerator")
+def test_a_fresh_process_picks_the_simulated_gpu_and_says_nothing():
+    assert run(PICK)[:2] == (0, "sim:0")
+
+
+# ---- describing ------------------------------------------------------------------------------------------------------
+
+
+def test_the_description_is_one_line():
+    line = str(devices.describe("cpu"))
+    assert line.startswith("cpu: the CPU of this machine. Live: results") and "\n" not in line
+    assert "predicted" in line and "recorded" in line
+    assert "<b>cpu</b>" in devices.describe(torch.device("cpu"))._repr_html_()
+
+
+@pytest.mark.skipif(simulator.unavailable() is not None, reason="no simulated GPU can be in this process")
+def test_the_description_of_the_simulated_gpu_says_that_it_is_simulated(monkeypatch):
+    monkeypatch.setenv("COURSE_DEVICE", "sim")
+    line = str(devices.describe(devices.pick()))
+    assert line.startswith("sim:0: Simulated T4") and "simulated" in line.partition("Live")[2]
+
+
+def test_the_table_has_what_lesson_00_shows(monkeypatch):
+    monkeypatch.setenv("COURSE_DEVICE", "cpu")
+    shown = devices.table()
+    names = [name for name, _ in shown.rows]
+    assert names == ["device", "torch", "CUDA build", "driver", "Python", "system", "cores", "host memory"]
+    assert torch.__version__ in str(shown) and shown._repr_html_().count("<tr>") == len(names)
+
+
+def test_synchronize_takes_every_device(monkeypatch):
+    devices.synchronize("cpu")
+    for device in devices.check_devices():
+        devices.synchronize(device)
+    with pytest.raises(RuntimeError):
+        devices.synchronize("no such device")
+
+
+def test_importing_devices_enables_nothing():
+    code = (
+        "import sys; from course_utils import devices; import torch;"
+        "print(hasattr(torch, 'sim'), torch.cuda.is_initialized(), 'matplotlib' in sys.modules)"
+    )
+    assert run(code)[1] == "False False False"
