@@ -131,7 +131,7 @@ class _Ledger:
 class _Functions(TorchFunctionMode):
     """Watches calls of Python's functions that PyTorch's operators do not show one to one: print, tolist, tensor."""
 
-    READS = (torch.Tensor.__repr__, torch.Tensor.__format__, torch.Tensor.tolist)
+    READS = ("__repr__", "__format__", "tolist")  # by name: classes of tensors may have their own
     CONSTRUCTORS = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
 
     def __init__(self, ledger: _Ledger) -> None:
@@ -140,7 +140,7 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        read = func in self.READS
+        read = getattr(func, "__name__", "") in self.READS
         data = _data(func, args, kwargs) if func in self.CONSTRUCTORS else None
         if not read and (data is None or isinstance(data, torch.Tensor)):
             return func(*args, **kwargs)
