@@ -1,0 +1,92 @@
+"""How do notebooks take part in a run of pytest? Glue for nbval, at the root so that it reaches notebooks/ and tests/."""
+
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tools import notebooks
+
+os.environ.setdefault("COURSE_DEVICE", "sim")
+_STOPPED_AT = pytest.StashKey[str]()
+_FOLDER = pytest.StashKey[tempfile.TemporaryDirectory]()
+
+
+def _is_cell(item: pytest.Item) -> bool:
+    return type(item).__name__ == "IPyNbCell"
+
+
+def _use_progress(folder: Path, name: str) -> None:
+    progress = folder / name
+    progress.unlink(missing_ok=True)
+    os.environ["COURSE_PROGRESS"] = str(progress)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this process and its kernels a progress file of their own and torch's deprecations as errors."""
+    temporary = tempfile.TemporaryDirectory(prefix="course-tests-", ignore_cleanup_errors=True)
+    config.stash[_FOLDER] = temporary
+    os.environ.update(notebooks.kernel_environment(Path(temporary.name), os.environ["COURSE_DEVICE"]))
+    sanitize = getattr(config.option, "nbval_sanitize_with", None)
+    if sanitize and not Path(sanitize).exists():
+        config.option.nbval_sanitize_with = str(config.rootpath / sanitize)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove what the tests wrote."""
+    config.stash[_FOLDER].cleanup()
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say in one line when stored outputs are not compared."""
+    reason = notebooks.not_reference()
+    return f"notebooks: executed, stored outputs not compared ({reason})" if reason else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Never compare stderr; compare nothing outside the reference environment."""
+    cells = [item for item in items if _is_cell(item)]
+    compare = notebooks.not_reference() is None
+    for cell in cells:
+        if "stderr" not in cell.parent.skip_compare:
+            cell.parent.skip_compare = (*cell.parent.skip_compare, "stderr")
+        if not compare:
+            cell.options["check"] = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the rest of a notebook after its first failure; start each notebook with no progress of its own."""
+    if not _is_cell(item):
+        return
+    failed = item.parent.stash.get(_STOPPED_AT, None)
+    if failed is not None:
+        pytest.skip(f"{failed} of this notebook failed")
+    if item.parent.kernel is None:
+        _use_progress(Path(item.config.stash[_FOLDER].name), f"{item.path.stem}.json")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    """Remember the first cell of a notebook that failed."""
+    report = yield
+    if report.failed and _is_cell(item):
+        item.parent.stash.setdefault(_STOPPED_AT, item.name)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Print how long each notebook took, the start of its kernel included."""
+    seconds = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            name = getattr(report, "nodeid", "").split("::")[0]
+            if name.endswith(".ipynb"):
+                seconds[name] += getattr(report, "duration", 0.0)
+    if seconds:
+        terminalreporter.section("time of each notebook")
+    for name in sorted(seconds):
+        terminalreporter.line(f"{seconds[name]:6.1f} s  {name}")

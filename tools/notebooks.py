@@ -1,0 +1,293 @@
+"""Are the notebooks in their one canonical form, and are their stored outputs what they give when run?
+
+python tools/notebooks.py --check [paths]     name what is not canonical; exit status 1 if anything is
+python tools/notebooks.py --fix [paths]       write the canonical form, and the repository's address
+python tools/notebooks.py --execute [paths]   run in the reference environment and store the outputs
+python tools/notebooks.py --record            run on this machine's GPU with COURSE_RECORD=1; notebooks stay as they are
+python tools/notebooks.py --new 03 "Memory"   write the skeleton of a lesson
+"""
+
+import argparse
+import copy
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+__all__ = [
+    "SETUP", "TAGS", "canonical", "difference", "execute", "kernel_environment", "lessons", "not_reference", "run", "twice",
+]  # fmt: skip
+
+ROOT = Path(__file__).resolve().parents[1]
+TAGS = frozenset({"nbval-ignore-output", "wrong-on-purpose", "hide-input"})
+KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
+WIDGET_MIMES = ("application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json")
+WORDS = re.compile(r"(?=.*[a-z]{2})(?!.*[0-9a-f]{8})[a-z0-9]+(-[a-z0-9]+)*")
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
+SETUP = f"""try:
+    import course_utils
+except ModuleNotFoundError:  # Colab, Kaggle
+    %pip install -q --no-deps "git+{REPOSITORY}"
+from course_utils import devices
+DEVICE = devices.pick()"""
+ADDRESS = re.compile(
+    r"(?P<before>git\+https://github\.com/|colab\.research\.google\.com/github/|kernels/welcome\?src=https://github\.com/)"
+    r"[\w.-]+/[\w.-]+?(?P<after>(?:\.git)?[/\"])"
+)
+# Startup file of the kernels that tests start: PYTHONWARNINGS cannot name a package with its submodules.
+STRICT_WARNINGS = """import warnings
+for _category in (DeprecationWarning, FutureWarning):
+    warnings.filterwarnings("error", category=_category, module=r"(torch|course_utils|__main__)(\\.|$)")
+del warnings, _category
+"""
+
+
+def lessons() -> list[Path]:
+    """Return the notebooks of the course, in order."""
+    return sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+
+
+def with_address(text: str) -> str:
+    """Return `text` with the repository's address of pyproject.toml in badges and set-up cells."""
+    name = REPOSITORY.removeprefix("https://github.com/")
+    return ADDRESS.sub(lambda found: found["before"] + name + found["after"], text)
+
+
+def word_id(cell: NotebookNode, taken: set[str]) -> str:
+    """Return the cell's id if it is made of words, else one made of the first words of its text; unique in `taken`."""
+    base = cell.get("id", "")
+    if not WORDS.fullmatch(base):
+        plain = re.sub(r"\W+|_", " ", cell.source.lower(), flags=re.ASCII).split()
+        base = "-".join([word for word in plain if re.fullmatch(r"[a-z]+[0-9]?", word)][:4])[:40].strip("-")
+        base = base if WORDS.fullmatch(base) else f"{cell.cell_type}-cell"
+    name, number = base, 1
+    while name in taken:
+        number += 1
+        name = f"{base}-{number}"
+    return name
+
+
+def clean_outputs(cell: NotebookNode) -> list[NotebookNode]:
+    """Return the outputs without what varies or misleads: stderr, widget views, metadata; streams joined."""
+    kept: list[NotebookNode] = []
+    for output in cell.get("outputs", []):
+        output = copy.deepcopy(output)
+        if output.output_type == "stream":
+            if output.name == "stderr":
+                continue
+            if kept and kept[-1].output_type == "stream":
+                kept[-1].text += output.text
+                continue
+        elif "data" in output:
+            output.metadata = NotebookNode()
+            output.data = NotebookNode({mime: value for mime, value in output.data.items() if mime not in WIDGET_MIMES})
+            if output.output_type == "execute_result":
+                output.execution_count = cell.execution_count
+            if not output.data:
+                continue
+        kept.append(output)
+    return kept
+
+
+def canonical(notebook: NotebookNode) -> str:
+    """Return the one text in which `notebook` may be stored. `notebook` itself stays as it is."""
+    cells, taken = [], set()
+    for old in notebook.cells:
+        cell = NotebookNode(cell_type=old.cell_type, metadata=NotebookNode(), source=with_address(old.source.rstrip()))
+        tags = old.metadata.get("tags", [])
+        if tags:
+            cell.metadata["tags"] = sorted(set(tags))
+        cell["id"] = word_id(old, taken)
+        taken.add(cell.id)
+        if cell.cell_type == "code":
+            cell.outputs = clean_outputs(old)
+            cell.execution_count = old.get("execution_count")
+        cells.append(cell)
+    metadata = {"kernelspec": KERNELSPEC}
+    made = NotebookNode(cells=cells, metadata=nbformat.from_dict(metadata), nbformat=4, nbformat_minor=5)
+    return nbformat.writes(made, version=nbformat.NO_CONVERT).rstrip("\n") + "\n"
+
+
+def read(path: Path) -> NotebookNode:
+    """Return the notebook at `path`, brought to nbformat 4."""
+    return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+
+
+def write(path: Path, text: str) -> None:
+    """Write `text` with Unix line ends, on every system."""
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def difference(path: Path) -> str | None:
+    """Return the first line in which the file is not canonical, or None if every byte is."""
+    stored = path.read_bytes().decode("utf-8")
+    wanted = canonical(read(path))
+    if stored == wanted:
+        return None
+    pairs = zip(stored.splitlines() + [""], wanted.splitlines() + [""], strict=False)
+    for number, (got, expected) in enumerate(pairs, 1):
+        if got != expected:
+            return f"{path.name}:{number}: {got.strip()[:80]!r}, canonical: {expected.strip()[:80]!r}"
+    return f"{path.name}: line ends or the end of the file"
+
+
+def pinned_torch() -> str:
+    """Return the version of torch in constraints.txt."""
+    return re.search(r"^torch==(\S+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)[1]
+
+
+def not_reference() -> str | None:
+    """Return why stored outputs do not belong to this environment, or None in the reference environment."""
+    torch = version("torch").split("+")[0]
+    if not sys.platform.startswith("linux"):
+        return f"the system is {sys.platform}, stored outputs are from Linux"
+    if torch != pinned_torch():
+        return f"torch is {torch}, stored outputs are from {pinned_torch()}"
+    if os.environ.get("COURSE_DEVICE") != "sim":
+        return f"COURSE_DEVICE is {os.environ.get('COURSE_DEVICE')!r}, stored outputs are from 'sim'"
+    return None
+
+
+def kernel_environment(folder: Path, device: str | None = "sim", **extra: str) -> dict[str, str]:
+    """Return the environment of a kernel under test: `device`, strict warnings, its own progress file in `folder`."""
+    startup = folder / "ipython" / "profile_default" / "startup"
+    startup.mkdir(parents=True, exist_ok=True)
+    write(startup / "00-strict-warnings.py", STRICT_WARNINGS)
+    made = {"IPYTHONDIR": str(folder / "ipython"), "COURSE_PROGRESS": str(folder / "progress.json")}
+    if device is not None:
+        made["COURSE_DEVICE"] = device
+    if device in ("cpu", "sim"):
+        made["CUDA_VISIBLE_DEVICES"] = ""
+    return {**os.environ, **made, **extra}
+
+
+def run(notebook: NotebookNode, folder: Path, device: str | None = "sim", **extra: str) -> NotebookNode:
+    """Return `notebook` executed in order by a fresh kernel in `folder`; a cell that raises raises CellExecutionError."""
+    from nbclient import NotebookClient
+
+    executed = copy.deepcopy(notebook)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        client = NotebookClient(
+            executed, timeout=180, kernel_name="python3", resources={"metadata": {"path": str(folder)}},
+            store_widget_state=False,
+        )  # fmt: skip
+        client.execute(env=kernel_environment(Path(temporary), device, **extra))
+    return executed
+
+
+def twice(notebook: NotebookNode) -> NotebookNode:
+    """Return a notebook in which every code cell stands twice in a row, as when a reader runs it again."""
+    made = copy.deepcopy(notebook)
+    cells = []
+    for cell in made.cells:
+        cells.append(cell)
+        if cell.cell_type == "code":
+            again = copy.deepcopy(cell)
+            again["id"] = f"{cell.id[:50]}-again"
+            cells.append(again)
+    made.cells = cells
+    return made
+
+
+def committed(path: Path) -> dict[str, NotebookNode]:
+    """Return the code cells by id of the last committed version of `path`; none where there is no such version."""
+    done = subprocess.run(["git", "show", f"HEAD:./{path.name}"], cwd=path.parent, capture_output=True, check=False)
+    if done.returncode:
+        return {}
+    return {cell.id: cell for cell in nbformat.reads(done.stdout.decode("utf-8"), as_version=4).cells if "id" in cell}
+
+
+def execute(path: Path, before: dict[str, NotebookNode], runner: Callable[..., NotebookNode] = run) -> str:
+    """Return the canonical text of the notebook at `path` with the outputs of a fresh run.
+
+    A cell tagged `nbval-ignore-output` whose source equals that in `before` keeps the output it had there.
+    """
+    source = nbformat.reads(canonical(read(path)), as_version=4)
+    executed = runner(source, path.parent)
+    count = 0
+    for cell in executed.cells:
+        if cell.cell_type != "code":
+            continue
+        count += 1
+        cell.execution_count = count
+        old = before.get(cell.id)
+        if "nbval-ignore-output" in cell.metadata.get("tags", []) and old and old.outputs and old.source == cell.source:
+            cell.outputs = copy.deepcopy(old.outputs)
+    return canonical(executed)
+
+
+def skeleton(number: int, title: str) -> str:
+    """Return the canonical text of an empty lesson."""
+    cell = nbformat.v4
+    name = f"{number:02d}_{re.sub(r'[^a-z0-9]+', '_', title.lower()).strip('_')}.ipynb"
+    slug = REPOSITORY.removeprefix("https://github.com/")
+    colab = f"[Open in Colab](https://colab.research.google.com/github/{slug}/blob/main/notebooks/{name})"
+    markdown = cell.new_markdown_cell
+    cells = [
+        markdown(f"# {number:02d} {title}\n\nOne sentence of promise.\n\n{colab} · 00 minutes · 0 exercises", id="title"),
+        markdown("After this lesson you can\n\n- …\n\nBefore: …", id="goals"),
+        cell.new_code_cell(SETUP, id="set-up"),
+        cell.new_code_cell("print(devices.describe(DEVICE))", id="machine"),
+        markdown("## First section\n\nThe claim.", id="first-section"),
+        markdown("## What to remember\n\n…\n\n### Common errors\n\n…\n\n### Read on\n\n…", id="what-to-remember"),
+    ]
+    return canonical(cell.new_notebook(cells=cells))
+
+
+def record(paths: list[Path]) -> int:
+    """Run every lesson on this machine's accelerator with COURSE_RECORD=1; return the exit status."""
+    from course_utils import devices
+
+    if devices.pick().type in ("cpu", "sim"):
+        print("No GPU can be used here: nothing to record. `python -m course_utils.devices` may say why.", file=sys.stderr)
+        return 1
+    for path in paths:
+        run(read(path), path.parent, None, COURSE_RECORD="1")
+        print(f"{path.name}: recorded")
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do what the command line asks; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", type=Path, help="notebooks; all lessons where none is named")
+    for name in ("check", "fix", "execute", "record", "fresh"):
+        parser.add_argument(f"--{name}", action="store_true", help="new outputs for tagged cells" * (name == "fresh"))
+    parser.add_argument("--new", nargs=2, metavar=("NN", "TITLE"))
+    options = parser.parse_args(arguments)
+    paths = [path.resolve() for path in options.paths] or lessons()
+    if options.new:
+        number, title = options.new
+        path = ROOT / "notebooks" / f"{int(number):02d}_{re.sub(r'[^a-z0-9]+', '_', title.lower()).strip('_')}.ipynb"
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(skeleton(int(number), title))
+        print(path)
+        return 0
+    if options.record:
+        return record(paths)
+    if options.execute:
+        os.environ.setdefault("COURSE_DEVICE", "sim")
+        if reason := not_reference():
+            print(f"Not executed: {reason}.", file=sys.stderr)
+            return 1
+        for path in paths:
+            write(path, execute(path, {} if options.fresh else committed(path)))
+            print(f"{path.name}: executed")
+    if options.fix:
+        for path in paths:
+            write(path, canonical(read(path)))
+    problems = [found for path in paths if (found := difference(path))]
+    print("\n".join(problems) or f"{len(paths)} notebooks are canonical")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
