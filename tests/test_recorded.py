@@ -1,0 +1,225 @@
+"""Recorded runs: read, checked, drawn with their labels, and written only from a real GPU. The file here is made up."""
+
+import copy
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from course_utils import devices, recorded
+
+SAMPLES = Path(__file__).parent / "recorded"
+REAL = Path(__file__).parents[1] / "notebooks" / "recorded"
+SAMPLE = json.loads((SAMPLES / "made-up-gpu.json").read_text(encoding="utf-8"))
+IDENTITY = {name: SAMPLE[name] for name in ("schema", "device", "date", "versions")}
+CURVE = {"xs": [1e3, 1e6], "xlabel": "bytes", "ylabel": "GB/s"}
+
+
+@pytest.fixture
+def samples(monkeypatch):
+    """Let the module find the made-up file instead of the real ones."""
+    monkeypatch.delenv("COURSE_RECORD", raising=False)
+    monkeypatch.setattr(recorded, "_REPOSITORY", SAMPLES)
+
+
+@pytest.fixture
+def recording(monkeypatch, tmp_path):
+    """Record into a fresh folder, on a machine that seems to have a GPU."""
+    folder = tmp_path / "notebooks" / "recorded"
+    folder.parent.mkdir()
+    monkeypatch.setenv("COURSE_RECORD", "1")
+    monkeypatch.setattr(recorded, "_REPOSITORY", folder)
+    monkeypatch.setattr(recorded, "_identity", lambda device: copy.deepcopy(IDENTITY))
+    monkeypatch.setattr(devices, "pick", lambda: torch.device("cuda", 0))
+    return folder
+
+
+def labels(figure):
+    return {line.get_label(): line.get_linestyle() for line in figure.axes[0].get_lines()}
+
+
+def test_every_recorded_file_fits_the_schema_and_is_named_after_its_gpu():
+    files = [*sorted(REAL.glob("*.json")), SAMPLES / "made-up-gpu.json"]
+    for path in files:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        recorded.validate(data)
+        assert path.stem == re.sub(r"[^a-z0-9]+", "-", data["device"].lower()).strip("-")
+    assert not (REAL / "made-up-gpu.json").exists()
+
+
+def spoil(path, new):
+    """Return the sample with the entry at `path` replaced, or removed where `new` is ...."""
+    data = copy.deepcopy(SAMPLE)
+    place = data
+    for step in path[:-1]:
+        place = place[step]
+    if new is ...:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = new
+    return data
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "phrase"),
+    [
+        (["schema"], 2, "schema is 2"),
+        (["device"], "", "device is ''"),
+        (["device"], "Simulated T4", "must be the name of a real GPU"),
+        (["device"], "my CPU", "must be the name of a real GPU"),
+        (["date"], "yesterday", "yesterday"),
+        (["date"], ..., "the file has"),
+        (["versions", "driver"], ..., "versions has"),
+        (["versions"], "2.13", "versions has str"),
+        (["entries"], {}, "entries is empty"),
+        (["entries", "transfer"], {"value": 1.0, "unit": "s"}, "key is 'transfer'"),
+        (["entries", "03.launch", "unit"], ..., "03.launch has"),
+        (["entries", "03.launch", "value"], "fast", "must be finite"),
+        (["entries", "03.launch", "value"], float("nan"), "must be finite"),
+        (["entries", "02.transfer_bandwidth", "x"], [1.0], "has 2 numbers for 1"),
+        (["entries", "02.transfer_bandwidth", "curves", "pinned"], [1.0, float("inf")], "must be finite"),
+    ],
+)
+def test_a_file_with_a_fault_is_rejected_with_its_name(path, new, phrase, tmp_path):
+    data = spoil(path, new)
+    with pytest.raises(ValueError, match=re.escape(phrase)):
+        recorded.validate(data)
+    (tmp_path / "bad.json").write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^bad\.json: "):
+        recorded.load(tmp_path)
+
+
+def test_a_file_that_is_no_json_or_no_object_is_rejected(tmp_path):
+    (tmp_path / "bad.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"bad\.json"):
+        recorded.load(tmp_path)
+    with pytest.raises(ValueError, match="holds a list"):
+        recorded.validate([])
+
+
+def test_runs_are_loaded_with_their_label(samples):
+    (run,) = recorded.load()
+    assert run.label == "recorded on Made-up GPU, 2026-01-02, torch 2.13.0, CUDA 13.0"
+    assert recorded.load(SAMPLES.parent / "no such folder") == []
+
+
+def test_curves_are_drawn_by_provenance(samples):
+    figure = recorded.compare(
+        "02.transfer_bandwidth", ys={"pinned": [2, 20]}, predicted={"T4": [1, 15]}, **CURVE, title="Copies"
+    )
+    run = "recorded on Made-up GPU, 2026-01-02, torch 2.13.0, CUDA 13.0"
+    assert labels(figure) == {
+        "pinned, live": "-",
+        f"pageable, {run}": "--",
+        f"pinned, {run}": "--",
+        "T4, predicted": ":",
+    }
+    assert figure.axes[0].get_xlabel() == "bytes" and figure.axes[0].get_title() == "Copies"
+
+
+def test_simulated_curves_are_labelled_simulated_and_what_is_not_recorded_is_left_out(samples):
+    figure = recorded.compare("02.nothing_recorded", ys=[2, 20], simulated=True, predicted={"T4": [1, 15]}, **CURVE)
+    assert labels(figure) == {"simulated": "-.", "T4, predicted": ":"}
+
+
+def test_a_value_is_shown_with_what_was_recorded_and_predicted(samples):
+    shown = recorded.value("03.launch", 6.0, "us", predicted={"T4": 5})
+    assert str(shown).splitlines() == [
+        "6 us (live)",
+        "4.5 us (recorded on Made-up GPU, 2026-01-02, torch 2.13.0, CUDA 13.0)",
+        "5 us (predicted, T4)",
+    ]
+    assert shown._repr_html_().count("<tr>") == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "phrase"),
+    [
+        ({"key": "transfer"}, "key is 'transfer'"),
+        ({"ys": [1]}, "has 1 numbers for 2"),
+        ({"ys": [1, float("nan")]}, "must be finite"),
+        ({"predicted": {"T4": [1]}}, r"predicted\['T4'\] has 1 numbers"),
+    ],
+)
+def test_wrong_arguments_are_refused(samples, change, phrase):
+    arguments = {"key": "02.transfer_bandwidth", "ys": [1, 2], **CURVE, **change}
+    with pytest.raises(ValueError, match=phrase):
+        recorded.compare(**arguments)
+
+
+# ---- recording -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["cpu", "meta"])
+def test_the_cpu_and_the_simulated_gpu_are_never_recorded(recording, monkeypatch, kind):
+    class Sim:
+        type = "sim"
+
+        def __str__(self):
+            return "sim:0"
+
+    device = torch.device("cpu") if kind == "cpu" else Sim()
+    monkeypatch.setattr(devices, "pick", lambda: device)
+    for call in (
+        lambda: recorded.value("03.launch", 1.0, "us"),
+        lambda: recorded.compare("02.transfer_bandwidth", ys=[1, 2], **CURVE),
+    ):
+        with pytest.raises(RuntimeError, match="records real GPUs only"):
+            call()
+    assert not recording.exists()
+
+
+def test_simulated_numbers_are_not_recorded_on_a_real_gpu_either(recording):
+    with pytest.raises(RuntimeError, match="records real GPUs only"):
+        recorded.value("03.launch", 1.0, "us", simulated=True)
+
+
+def test_calls_write_one_file_for_the_gpu_and_merge(recording):
+    recorded.value("03.launch", 4.123456789, "us")
+    recorded.compare("02.transfer_bandwidth", ys={"pinned": [1, 2]}, **CURVE)
+    recorded.value("03.launch", 5.0, "us")
+    assert [path.name for path in recording.iterdir()] == ["made-up-gpu.json"]
+    (run,) = recorded.load()
+    assert list(run.entries) == ["02.transfer_bandwidth", "03.launch"]
+    assert run.entries["03.launch"] == {"value": 5.0, "unit": "us"}
+    text = (recording / "made-up-gpu.json").read_text(encoding="utf-8")
+    assert text.endswith("}\n") and text == json.dumps(json.loads(text), indent=1) + "\n"
+
+
+def test_numbers_are_kept_to_six_digits(recording):
+    recorded.value("03.launch", 4.123456789, "us")
+    assert recorded.load()[0].entries["03.launch"]["value"] == 4.12346
+
+
+def test_other_versions_start_the_file_anew(recording, monkeypatch):
+    recorded.value("03.launch", 4.0, "us")
+    newer = copy.deepcopy(IDENTITY)
+    newer["versions"]["torch"] = "2.15.0"
+    monkeypatch.setattr(recorded, "_identity", lambda device: newer)
+    recorded.value("03.other", 4.0, "us")
+    (run,) = recorded.load()
+    assert list(run.entries) == ["03.other"] and run.versions["torch"] == "2.15.0"
+
+
+def test_a_failed_write_leaves_the_old_file(recording, monkeypatch):
+    recorded.value("03.launch", 4.0, "us")
+    before = (recording / "made-up-gpu.json").read_bytes()
+    monkeypatch.setattr(recorded.os, "replace", lambda *paths: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        recorded.value("03.launch", 9.0, "us")
+    assert (recording / "made-up-gpu.json").read_bytes() == before
+    assert len(list(recording.iterdir())) == 1
+
+
+def test_without_a_clone_nothing_can_be_recorded(recording, monkeypatch, tmp_path):
+    monkeypatch.setattr(recorded, "_REPOSITORY", tmp_path / "site-packages" / "notebooks" / "recorded")
+    with pytest.raises(RuntimeError, match="needs a clone"):
+        recorded.value("03.launch", 1.0, "us")
+
+
+def test_nothing_is_written_unless_asked_for(recording, monkeypatch):
+    monkeypatch.setenv("COURSE_RECORD", "0")
+    recorded.value("03.launch", 4.0, "us")
+    assert not recording.exists()
