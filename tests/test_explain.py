@@ -1,0 +1,192 @@
+"""Real errors, raised on the CPU and the simulated GPU, are known and explained in words that hold on each device."""
+
+import numpy as np
+import pytest
+import torch
+
+from course_utils import explain as module
+from course_utils import simulator
+from course_utils.explain import caught, explain
+
+NO_SIM = simulator.unavailable()
+
+
+@pytest.fixture(params=["cpu", "sim"])
+def device(request):
+    if request.param == "cpu":
+        return torch.device("cpu")
+    if NO_SIM:
+        pytest.skip(NO_SIM)
+    simulator.enable()
+    return torch.device("sim", 0)
+
+
+@pytest.fixture
+def sim():
+    if NO_SIM:
+        pytest.skip(NO_SIM)
+    simulator.enable()
+    return torch.device("sim", 0)
+
+
+def backward_twice(device):
+    x = torch.ones(2, device=device, requires_grad=True)
+    loss = (x * x).sum()
+    loss.backward()
+    loss.backward()
+
+
+def changed(device):
+    y = torch.ones(2, device=device, requires_grad=True).exp()
+    y += 1
+    y.sum().backward()
+
+
+EVERYWHERE = {
+    "shapes of a matrix product": (
+        lambda d: torch.ones(2, 3, device=d) @ torch.ones(2, 3, device=d),
+        "matrices of shapes 2x3 and 2x3 cannot be multiplied",
+    ),
+    "shapes do not broadcast": (
+        lambda d: torch.ones(2, device=d) + torch.ones(3, device=d),
+        "sizes 2 and 3 meet in one dimension",
+    ),
+    "view of strided memory": (lambda d: torch.ones(2, 3, device=d).t().view(6), "cannot be a view"),
+    "wrong number of elements": (lambda d: torch.ones(2, device=d).view(3), "2 elements do not fill the shape [3]"),
+    "sizes in cat or stack": (
+        lambda d: torch.cat([torch.ones(2, 2, device=d), torch.ones(3, 3, device=d)]),
+        "cannot be joined",
+    ),
+    "channels": (
+        lambda d: torch.nn.Conv2d(3, 4, 3, device=d)(torch.ones(1, 1, 8, 8, device=d)),
+        "expects 3 channels and got 1",
+    ),
+    "dtypes differ": (
+        lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2, dtype=torch.float64, device=d),
+        "two dtypes",
+    ),
+    "no grad": (lambda d: torch.ones(2, device=d).sum().backward(), "nothing to differentiate"),
+    "not a scalar": (lambda d: torch.ones(2, device=d, requires_grad=True).backward(), "more than one element"),
+    "backward twice": (backward_twice, "used up by an earlier backward()"),
+    "changed in place": (changed, "changed in place"),
+    "more than one value": (lambda d: bool(torch.ones(2, 2, device=d)), "used as one number"),
+    "index out of range": (lambda d: torch.ones(3, device=d)[5], "larger than the size"),
+    "unknown device name": (lambda d: torch.ones(2, device=d).to("gpu"), "'gpu' is not the name of a device type"),
+}
+
+# The words of devices that are not at hand here; each message as PyTorch writes it.
+ELSEWHERE = {
+    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!": "two devices",
+    "Expected all tensors to be on the same device, but got mat2 is on cpu, different from other tensors on cuda:0 "
+    "(when checking argument in method wrapper_CUDA_mm)": "two devices",
+    "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same": "two devices",
+    "Placeholder storage has not been allocated on MPS device!": "two devices",
+    "Tensor for argument weight is on cpu but expected on mps": "two devices",
+    "CUDA error: invalid device ordinal\nCUDA kernel errors might be asynchronously reported": "no such device",
+    "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu()": "numpy of a device tensor",
+    "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 14.74 GiB": "out of memory",
+    "MPS backend out of memory (MPS allocated: 9.00 GB). Tried to allocate 256 bytes": "out of memory",
+    "CUDA error: no kernel image is available for execution on the device": "no kernel",
+    "CUDA error: device-side assert triggered": "index on the device",
+    "Found no NVIDIA driver on your system.": "no cuda",
+    "The NVIDIA driver on your system is too old (found version 12020).": "no cuda",
+    "Torch not compiled with CUDA enabled": "no cuda",
+    "Attempting to deserialize object on a CUDA device but is_available() is False": "saved on another device",
+    "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.": "no float64 on mps",
+}
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_an_error_of_the_cpu_and_of_the_simulated_gpu_is_explained_in_the_same_words(device, name):
+    program, phrase = EVERYWHERE[name]
+    with caught() as c:
+        program(device)
+    assert c.explanation.name == name
+    assert phrase in c.explanation.what
+    program_on_cpu = caught()
+    with program_on_cpu as reference:
+        program(torch.device("cpu"))
+    assert c.explanation == reference.explanation
+
+
+@pytest.mark.parametrize(("message", "name"), ELSEWHERE.items())
+def test_messages_of_other_devices_are_known(message, name):
+    assert explain(RuntimeError(message)).name == name
+
+
+def test_the_kinds_that_are_tested_are_all_kinds():
+    tested = {*EVERYWHERE, *ELSEWHERE.values(), "numpy needs detach"}
+    assert tested == set(module.names()) and len(module.names()) == len(set(module.names()))
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "phrase"),
+    [
+        (lambda d: torch.ones(2, device=d) + torch.ones(2), "two devices", "sim:0 and cpu"),
+        (lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2), "two devices", "cpu and sim:0"),
+        (lambda d: torch.nn.Linear(2, 2)(torch.ones(1, 2, device=d)), "two devices", "sim:0 and cpu"),
+        (lambda d: torch.ones(2, device=d) + torch.ones(2, device="sim:1"), "two devices", "sim:0 and sim:1"),
+        (lambda d: torch.ones(2, device="sim:7"), "no such device", "no device with this index"),
+        (lambda d: torch.ones(2).to("sim:7"), "no such device", "no device with this index"),
+        (lambda d: torch.ones(2, device=d).numpy(), "numpy of a device tensor", "a tensor on sim:0 cannot"),
+        (lambda d: np.asarray(torch.ones(2, device=d)), "numpy of a device tensor", "a tensor on sim:0 cannot"),
+        (lambda d: torch.empty(2**40, device=d), "out of memory", "no room for 4096.00 GiB more"),
+    ],
+)
+def test_errors_that_only_a_device_has_are_explained(sim, program, name, phrase):
+    with caught() as c:
+        program(sim)
+    assert c.explanation.name == name
+    assert phrase in c.explanation.what
+
+
+def test_numpy_of_a_tensor_with_gradient():
+    with caught(RuntimeError) as c:
+        torch.ones(2, requires_grad=True).numpy()
+    assert c.explanation.name == "numpy needs detach"
+
+
+def test_an_explanation_is_three_short_lines():
+    for message in ELSEWHERE:
+        lines = str(explain(RuntimeError(message))).splitlines()
+        assert [line[:6] for line in lines] == ["What: ", "Why:  ", "Now:  "]
+        assert all(len(line) <= 160 and line.endswith(".") for line in lines), lines
+        assert "{" not in str(lines) and " | " not in str(lines)
+
+
+def test_a_part_that_the_message_lacks_is_left_out():
+    assert explain(RuntimeError("CUDA out of memory.")).what == "the device had no room for a tensor."
+    assert explain(RuntimeError("weight and input must be on the same device")).what.endswith("on two devices.")
+
+
+@pytest.mark.parametrize(("error", "what"), [(KeyError("x"), "KeyError: 'x'"), (OSError(), "OSError: no message")])
+def test_an_unknown_error_is_said_to_be_unknown(error, what):
+    found = explain(error)
+    assert (found.name, found.what) == ("unknown", what)
+    assert "no explanation" in found.why
+
+
+def test_a_long_unknown_message_is_cut_and_braces_do_no_harm():
+    assert len(explain(RuntimeError("{a} " * 200)).what) < 230
+    assert "{b}" in explain(RuntimeError("{b}")).what
+
+
+def test_something_that_is_no_error_is_refused():
+    with pytest.raises(TypeError, match="error is a str"):
+        explain("out of memory")
+
+
+def test_a_block_that_raises_nothing_or_something_else_is_not_hidden():
+    with pytest.raises(AssertionError, match="it raised none"), caught():
+        pass
+    with pytest.raises(KeyError), caught(ValueError):
+        {}["x"]
+    with pytest.raises(KeyboardInterrupt), caught():
+        raise KeyboardInterrupt
+
+
+def test_what_was_caught_prints_and_keeps_no_frames_alive():
+    with caught() as c:
+        torch.ones(2).view(3)
+    assert str(c) == str(c.explanation) and "<th>What</th>" in c._repr_html_()
+    assert isinstance(c.error, RuntimeError) and c.error.__traceback__ is None
