@@ -218,18 +218,15 @@ def _write(folder: Path, identity: dict[str, Any], key: str, entry: dict[str, An
     return path
 
 
-_STYLES = {"live": "-", "simulated": "-.", "predicted": ":"}  # everything else is recorded: dashed
-
-
 def _draw(lines: list[tuple[Numbers, Numbers, str, str]], title: str, xlabel: str, ylabel: str, log: str):
-    from matplotlib import pyplot
+    from course_utils import plots
 
-    figure, axes = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
+    styles = {"live": plots.LIVE, "simulated": plots.SIMULATED, "predicted": plots.PREDICTED}
+    figure, axes = plots.new(title, xlabel, ylabel, log=log)
+    order = list(dict.fromkeys(name for *_, name in lines))  # one colour for each curve, whatever it was measured on
     for xs, ys, kind, name in lines:
-        axes.plot(xs, ys, _STYLES.get(kind, "--"), label=", ".join(part for part in (name, kind) if part))
-    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
-    axes.set_xscale("log" if "x" in log else "linear")
-    axes.set_yscale("log" if "y" in log else "linear")
-    axes.legend(fontsize="small")
-    pyplot.close(figure)  # the cell shows what `compare` returns, once
+        text = ", ".join(part for part in (name, kind) if part)
+        colour = plots.PALETTE[order.index(name) % len(plots.PALETTE)]
+        plots.line(axes, xs, ys, name, styles.get(kind, plots.RECORDED), label=text, color=colour)
+    plots.legend(axes)
     return figure

@@ -116,7 +116,9 @@ def test_curves_are_drawn_by_provenance(samples):
         f"pinned, {run}": "--",
         "T4, predicted": ":",
     }
-    assert figure.axes[0].get_xlabel() == "bytes" and figure.axes[0].get_title() == "Copies"
+    assert figure.axes[0].get_xlabel() == "bytes" and repr(figure) == "Picture(Copies)"
+    colours = {line.get_label().split(",")[0]: line.get_color() for line in figure.axes[0].get_lines()}
+    assert len(set(colours.values())) == 3  # pinned, pageable and T4; live and recorded share the curve's colour
 
 
 def test_simulated_curves_are_labelled_simulated_and_what_is_not_recorded_is_left_out(samples):
