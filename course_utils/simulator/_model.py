@@ -85,6 +85,7 @@ class World:
         self.current = 0
         self.recorders: list[list[Record]] = []
         self.stream_ids = itertools.count(1)
+        self._on_free = self._release
         self.restart()
 
     def restart(self) -> None:
@@ -101,20 +102,36 @@ class World:
     def own(self, inner: torch.Tensor, index: int) -> bool:
         """Account the storage of `inner` to GPU `index`; return whether it is new. Raises if it does not fit."""
         storage = inner.untyped_storage()
-        key = storage._cdata
-        known = self.live.get(key)
-        if known is not None:
-            if storage.nbytes() != known.nbytes:  # resize_ grew or shrank it
-                with self.lock:
-                    self._charge(known, storage.nbytes())
-            return False
+        known = self.live.get(storage._cdata)
+        if known is None:
+            with self.lock:
+                self._own_storage(storage, index)
+            return True
+        if storage.nbytes() != known.nbytes:  # resize_ grew or shrank it
+            with self.lock:
+                self._charge(known, storage.nbytes())
+        return False
+
+    def _own_storage(self, storage, index: int) -> None:
+        gpu, nbytes = self.gpus[index], storage.nbytes()
+        total = gpu.allocated_bytes + nbytes
+        if total > gpu.capacity_bytes:
+            gpu.require(nbytes)
+        ref = _StorageRef(storage, self._on_free)
+        ref.gpu, ref.key, ref.nbytes = gpu, storage._cdata, nbytes
+        self.live[ref.key] = ref
+        gpu.allocations += 1
+        gpu.allocated_bytes = total
+        if total > gpu.peak_bytes:
+            gpu.peak_bytes = total
+
+    def produce(self, index: int, name: str, storage, out: torch.Tensor, read_bytes: int) -> None:
+        """Account the new storage of `out` on GPU `index` and queue the elementwise kernel that wrote it."""
+        size = out.nbytes
         with self.lock:
-            ref = _StorageRef(storage, self._release)
-            ref.gpu, ref.key, ref.nbytes = self.gpus[index], key, 0
-            self._charge(ref, storage.nbytes())
-            self.live[key] = ref
-            ref.gpu.allocations += 1
-        return True
+            self._own_storage(storage, index)
+            peak = "fp64" if out.dtype is torch.float64 else "fp32"
+            self._queue_kernel(index, name, size // out.itemsize, read_bytes + size, peak)
 
     def _charge(self, ref: _StorageRef, nbytes: int) -> None:
         gpu = ref.gpu
@@ -133,13 +150,19 @@ class World:
     # ---- time -------------------------------------------------------------------------------------------------
     def kernel(self, index: int, name: str, flops: int, nbytes: int, peak: str = "fp32") -> None:
         """Queue one kernel: the host pays the launch, the GPU the larger of arithmetic and memory traffic."""
+        with self.lock:
+            self._queue_kernel(index, name, flops, nbytes, peak)
+
+    def _queue_kernel(self, index: int, name: str, flops: int, nbytes: int, peak: str) -> None:
         rates = self.spec.peak_tflops
         compute_ns = math.ceil(flops / (rates.get(peak, rates["fp32"]) * 1_000))
         memory_ns = math.ceil(nbytes / self.spec.bandwidth_gbps)
-        work_ns = max(compute_ns, memory_ns)
-        bound = "latency" if work_ns < self.costs.kernel_ns else "compute" if compute_ns >= memory_ns else "bandwidth"
-        with self.lock:
-            start, end = self._enqueue(index, name, "compute", self.costs.kernel_ns + work_ns)
+        work_ns = compute_ns if compute_ns > memory_ns else memory_ns
+        end = self._enqueue(index, name, "compute", self.costs.kernel_ns + work_ns)
+        if self.recorders:
+            small = work_ns < self.costs.kernel_ns
+            bound = "latency" if small else "compute" if compute_ns >= memory_ns else "bandwidth"
+            start = end - self.costs.kernel_ns - work_ns
             self._note(Record("kernel", name, f"sim:{index}", start, end, flops, nbytes, bound))
 
     def copy(self, index: int, direction: str, nbytes: int, *, pinned: bool, blocking: bool) -> int:
@@ -147,20 +170,30 @@ class World:
         rate_gbps = (self.spec.bus_gbps or self.spec.bandwidth_gbps) * (1.0 if pinned else self.costs.pageable_share)
         with self.lock:
             length = self.costs.copy_ns + math.ceil(nbytes / rate_gbps)
-            start, end = self._enqueue(index, f"copy {direction}", direction, length)
-            self._note(Record("copy", f"copy {direction}", f"sim:{index}", start, end, 0, nbytes, "bus", direction))
+            end = self._enqueue(index, f"copy {direction}", direction, length)
+            row = f"sim:{index}"
+            self._note(Record("copy", f"copy {direction}", row, end - length, end, 0, nbytes, "bus", direction))
             if blocking:
                 self.wait_until(end, f"wait for copy {direction}")
         return end
 
-    def _enqueue(self, index: int, name: str, engine: str, length_ns: int) -> tuple[int, int]:
+    def _enqueue(self, index: int, name: str, engine: str, length_ns: int) -> int:
+        """Launch work of `length_ns`; return when it ends. A stream and an engine do one thing at a time."""
         launched = self.host_ns + self.costs.launch_ns
-        self._note(Record("launch", name, "host", self.host_ns, launched))
-        self.advance(launched)
-        stream, free = (index, self.streams[index]), self.free_ns
-        start = max(launched, free.get(stream, 0), free.get((index, engine), 0))
-        free[stream] = free[index, engine] = start + length_ns
-        return start, start + length_ns
+        if self.recorders:
+            self._note(Record("launch", name, "host", self.host_ns, launched))
+        self.host_ns = launched
+        if self._pending:
+            self.settle(launched)
+        stream, busy, free = (index, self.streams[index]), (index, engine), self.free_ns
+        ready, idle = free.get(stream, 0), free.get(busy, 0)
+        start = launched
+        if ready > start:
+            start = ready
+        if idle > start:
+            start = idle
+        free[stream] = free[busy] = end = start + length_ns
+        return end
 
     def order(self, later: int, earlier: int) -> None:
         """Make what GPU `later` does next wait for what was queued on GPU `earlier`."""

@@ -59,7 +59,7 @@ def _refuse_to_leave(tensor):
 # ---- factories --------------------------------------------------------------------------------------------------
 _FACTORIES = """empty.memory_format empty_strided zeros ones full scalar_tensor arange arange.start arange.start_step
 linspace logspace eye eye.m rand randn randint randint.low randperm normal.float_float tril_indices triu_indices
-hann_window hann_window.periodic""".split()  # noqa: SIM905
+hann_window hann_window.periodic _efficientzerotensor""".split()  # noqa: SIM905
 _FILLS = ("copy_", "fill_.Scalar", "fill_.Tensor", "zero_")
 
 
@@ -86,6 +86,8 @@ def _make(operator, *args, device=None, pin_memory=None, **kwargs):
     gpu = _tensor.world.gpus[index]
     if args and isinstance(args[0], list | tuple) and name != "empty_strided":
         gpu.require(math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize)
+    if name == "_efficientzerotensor":
+        operator = aten.zeros.default
     tensor = adopt(operator(*args, device=torch.device("cpu"), **kwargs), index)
     if not name.startswith("empty"):
         _tensor.world.kernel(index, name, tensor.numel(), tensor.nbytes)

@@ -51,6 +51,7 @@ class SimTensor(torch.Tensor):
 
     _inner: torch.Tensor
     _index: int
+    _nbytes: int
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
@@ -58,6 +59,10 @@ class SimTensor(torch.Tensor):
         plan = _PLANS.get(func) or _plan(func)
         if forked:
             raise RuntimeError(FORKED)
+        if plan.simple and not kwargs:
+            result = _run_simple(func, plan, args)
+            if result is not None:
+                return result
         if plan.special is not None:
             return plan.special(func, args, kwargs or {})
         return _run(func, plan, args, kwargs)
@@ -140,7 +145,7 @@ class SimTensor(torch.Tensor):
         if not isinstance(new, SimTensor):
             raise RuntimeError(f"cannot assign a tensor on {new.device} to .data of a tensor on {self.device}")
         torch._C.TensorBase.data.__set__(self, new)
-        self._inner, self._index = new._inner, new._index
+        self._inner, self._index, self._nbytes = new._inner, new._index, new._nbytes
 
     @_shown_to_modes
     def __repr__(self, *, tensor_contents=None):
@@ -173,7 +178,7 @@ class SimTensor(torch.Tensor):
         world.kernel(self._index, "copy_", 0, 2 * inner.nbytes)
         new.requires_grad_(self.requires_grad)
         memo[id(self)] = new
-        new.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("_inner", "_index")})
+        new.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("_inner", "_index", "_nbytes")})
         if self.grad is not None:
             new.grad = self.grad.__deepcopy__(memo)
         return new
@@ -225,17 +230,21 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
     """Return `inner`, whose storage is accounted already, as a tensor on simulated GPU `index`."""
     if inner.layout is not torch.strided:
         raise NotImplementedError(f"the simulated GPU has no tensors of layout {inner.layout}: use dense ones")
-    tensor = _make(
-        SimTensor,
-        inner.shape,
-        strides=inner.stride(),
-        storage_offset=inner.storage_offset(),
-        dtype=inner.dtype,
-        device=meta_devices[index],
-        _extra_dispatch_keys=_KEYS,
-    )
-    tensor._inner, tensor._index = inner, index
-    if inner.is_conj():
+    device = meta_devices[index]
+    if inner.is_contiguous() and inner.storage_offset() == 0:
+        tensor = _make(SimTensor, inner.shape, dtype=inner.dtype, device=device, _extra_dispatch_keys=_KEYS)
+    else:
+        tensor = _make(
+            SimTensor,
+            inner.shape,
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            device=device,
+            _extra_dispatch_keys=_KEYS,
+        )
+    tensor._inner, tensor._index, tensor._nbytes = inner, index, inner.nbytes
+    if inner.dtype.is_complex and inner.is_conj():
         torch._C._set_conj(tensor, True)
     return tensor
 
@@ -253,6 +262,7 @@ def _refresh(tensor: SimTensor) -> None:
     world.own(inner, tensor._index)
     if tensor.shape != inner.shape or tensor.stride() != inner.stride():
         torch._C.TensorBase.data.__set__(tensor, as_sim(inner, tensor._index))
+        tensor._nbytes = inner.nbytes
 
 
 # ---- running an operator ----------------------------------------------------------------------------------------
@@ -268,6 +278,7 @@ class _Plan:
     waits: bool = False  # the host needs the result: its size or its value depends on the data
     mixes: bool = False  # takes CPU tensors beside those of the device: indices
     pointwise: bool = False
+    simple: bool = False  # takes tensors and numbers, gives one tensor, and needs none of the above
 
 
 _GATHERS = {"embedding", "index", "index_select", "gather", "index_put_", "index_put", "_index_put_impl_", "scatter_"}
@@ -302,6 +313,8 @@ def _plan(func) -> _Plan:
         mixes=name in _MIXES,
         pointwise=torch.Tag.pointwise in func.tags,
     )
+    special = plan.special or mutates or flops or plan.gathers or plan.overwrites or plan.waits or plan.mixes
+    plan.simple = not special and [str(r.type) for r in schema.returns] == ["Tensor"]
     return plan
 
 
@@ -320,6 +333,37 @@ def _unwrap(value, found: list):
     return value
 
 
+def _run_simple(func, plan: _Plan, args):
+    """Run an operator whose tensors are all on one simulated GPU and whose result is one new tensor: the usual case.
+
+    Returns None, with nothing done, where the call is of another kind.
+    """
+    index, nbytes, inner = -1, 0, []
+    for arg in args:
+        kind = type(arg)
+        if kind is SimTensor:
+            if index < 0:
+                index = arg._index
+            elif arg._index != index:
+                return None
+            nbytes += arg._nbytes
+            inner.append(arg._inner)
+        elif kind in _PLAIN:
+            inner.append(arg)
+        else:
+            return None
+    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled("cpu"):
+        return None
+    out = func._op(*inner)
+    if out.layout is not torch.strided:
+        return as_sim(out, index)
+    storage = out.untyped_storage()
+    if storage._cdata in world.live:
+        return _wrap(out, index, args)[0]
+    world.produce(index, plan.name, storage, out, nbytes)
+    return as_sim(out, index)
+
+
 def _run(func, plan: _Plan, args, kwargs):
     found: list[torch.Tensor] = []
     inner_args = [_unwrap(arg, found) for arg in args]
@@ -328,7 +372,9 @@ def _run(func, plan: _Plan, args, kwargs):
     target = index
     if "device" in inner_kwargs:
         target = _target(inner_kwargs, index)
-    if torch.is_autocast_enabled("cpu"):  # a CPU autocast region does not touch a GPU
+    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(
+        "cpu"
+    ):  # a CPU autocast region does not touch a GPU
         with torch.autocast("cpu", enabled=False):
             out = func(*inner_args, **inner_kwargs)
     else:

@@ -1,0 +1,176 @@
+"""How much of PyTorch's own operator database gives the CPU's results on the simulated GPU?
+
+    python -m tests.operator_database            all operators, three number formats, forward and backward
+    python -m tests.operator_database --every 9  a ninth of them
+
+Prints each operator that differs, with its reason, and the shares that agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from course_utils import simulator
+
+DTYPES = (torch.float32, torch.int64, torch.bfloat16)
+
+
+@dataclass
+class Outcome:
+    """Result for one operator: `samples` compared, and the first difference forward and backward."""
+
+    name: str
+    samples: int = 0
+    forward: str = ""
+    backward: str = ""
+    differentiated: bool = False
+    refused: Counter = field(default_factory=Counter)
+
+
+def database():
+    """Return PyTorch's list of operators with their sample inputs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+    return list(op_db)
+
+
+def _move(value, device, requires_grad=False):
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            raise NotImplementedError("sparse sample")
+        moved = value.detach().clone() if device == "cpu" else value.detach().to(device)
+        return moved.requires_grad_(value.requires_grad)
+    if isinstance(value, torch.device):
+        return torch.device(device)
+    return "sim:0" if device != "cpu" and value == "cpu" and isinstance(value, str) else value
+
+
+def _call(op, sample, device):
+    torch.manual_seed(0)
+    args = tree_map(lambda v: _move(v, device), (sample.input, *sample.args))
+    kwargs = tree_map(lambda v: _move(v, device), sample.kwargs)
+    leaves = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor) and t.requires_grad]
+    out = op(*args, **kwargs)
+    return sample.output_process_fn_grad(out) if sample.output_process_fn_grad else out, leaves
+
+
+def _tensors(value) -> list[torch.Tensor]:
+    return [t for t in tree_flatten(value)[0] if isinstance(t, torch.Tensor)]
+
+
+def _difference(expected, got) -> str:
+    """Return how two results differ, or nothing if they are equal to the last bit, shapes of the wrapper included."""
+    mine, theirs = _tensors(got), _tensors(expected)
+    if len(mine) != len(theirs):
+        return f"{len(mine)} tensors instead of {len(theirs)}"
+    for a, b in zip(theirs, mine, strict=True):
+        if a.layout is not torch.strided:
+            continue
+        copy = b.detach().cpu()
+        if a.shape != b.shape or a.shape != copy.shape or a.dtype != b.dtype:
+            return f"shape or dtype {tuple(b.shape)} {b.dtype} instead of {tuple(a.shape)} {a.dtype}"
+        if a.device.type == "cpu" and b.device.type == "meta":
+            return "result on meta"
+        equal = torch.equal(a.detach(), copy) or torch.allclose(a.detach(), copy, rtol=0, atol=0, equal_nan=True)
+        if not equal:
+            return "values differ"
+    return ""
+
+
+def _examine(op, dtype, outcome: Outcome, limit: int) -> None:
+    gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu") and dtype.is_floating_point
+    samples = list(op.sample_inputs("cpu", dtype, requires_grad=gradients))
+    for sample in samples[:limit]:
+        try:
+            expected, leaves = _call(op, sample, "cpu")
+        except Exception as error:
+            outcome.refused[f"CPU: {type(error).__name__}"] += 1
+            continue
+        try:
+            got, sim_leaves = _call(op, sample, "sim:0")
+            problem = _difference(expected, got)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
+        outcome.samples += 1
+        if problem:
+            outcome.forward = outcome.forward or f"{dtype}: {problem}"
+            continue
+        if gradients:
+            problem = _compare_gradients(expected, leaves, got, sim_leaves, outcome)
+            outcome.backward = outcome.backward or (f"{dtype}: {problem}" if problem else "")
+
+
+def _compare_gradients(expected, leaves, got, sim_leaves, outcome: Outcome) -> str:
+    pairs = [
+        (a, b) for a, b in zip(_tensors(expected), _tensors(got), strict=True)
+        if a.requires_grad and (a.is_floating_point() or a.is_complex())
+    ]  # fmt: skip
+    if not pairs or not leaves:
+        return ""
+    ours = [b for _, b in pairs]
+    try:
+        torch.manual_seed(0)
+        wanted = torch.autograd.grad(
+            [a for a, _ in pairs], leaves, [torch.ones_like(a) for a, _ in pairs], allow_unused=True
+        )
+    except Exception:
+        return ""
+    outcome.differentiated = True
+    try:
+        torch.manual_seed(0)
+        found = torch.autograd.grad(ours, sim_leaves, [torch.ones_like(b) for b in ours], allow_unused=True)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
+    return _difference([g for g in wanted if g is not None], [g for g in found if g is not None])
+
+
+def run(every: int = 1, offset: int = 0, limit: int = 10**9, dtypes=DTYPES, names=None) -> list[Outcome]:
+    """Compare every `every`-th operator, at most `limit` samples for each number format."""
+    simulator.enable(capacity="8 GiB")
+    outcomes = []
+    for op in database()[offset::every]:
+        if names and op.name not in names:
+            continue
+        outcome = Outcome(f"{op.name}{'.' + op.variant_test_name if op.variant_test_name else ''}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for dtype in dtypes:
+                if op.supports_dtype(dtype, "cpu"):
+                    _examine(op, dtype, outcome, limit)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def report(outcomes: list[Outcome]) -> tuple[float, float]:
+    """Print the operators that differ and return the shares that agree, forward and backward."""
+    tried = [o for o in outcomes if o.samples]
+    differentiated = [o for o in tried if o.differentiated]
+    for outcome in tried:
+        for kind in ("forward", "backward"):
+            if getattr(outcome, kind):
+                print(f"{kind:8} {outcome.name}: {getattr(outcome, kind)}")
+    forward = sum(not o.forward for o in tried) / len(tried)
+    backward = sum(not o.backward for o in differentiated) / len(differentiated)
+    print(f"samples compared: {sum(o.samples for o in tried)}")
+    print(f"forward:  {sum(not o.forward for o in tried)} of {len(tried)} operators ({forward:.1%})")
+    print(f"backward: {sum(not o.backward for o in differentiated)} of {len(differentiated)} ({backward:.1%})")
+    return forward, backward
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--offset", type=int, default=0)
+    parser.add_argument("--limit", type=int, default=10**9)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    shares = report(run(options.every, options.offset, options.limit, names=options.names))
+    sys.exit(shares[0] < 0.97 or shares[1] < 0.93)
