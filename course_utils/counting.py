@@ -5,7 +5,8 @@
     print(counts)
 
 The counts are the same on every machine that runs the program on the same kind of device; times are not. What happens
-in the backward pass is counted. Work that other Python threads or processes do is not.
+in the backward pass is counted. Work that other Python threads or processes do is not. While something counts, PyTorch
+does not take the fused path of `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` in evaluation.
 """
 
 from __future__ import annotations
