@@ -1,4 +1,4 @@
-"""How do notebooks take part in a run of pytest? Glue for nbval, at the root so that it reaches notebooks/ and tests/."""
+"""How do notebooks take part in a run of pytest? Glue for nbval; at the root, to reach notebooks/ too."""
 
 import os
 import tempfile

@@ -22,18 +22,12 @@ def problem(version=sys.version_info, modules=("venv", "ensurepip")):
     """Return why this Python cannot make the environment, in one line with the cure, or None if it can."""
     if tuple(version[:2]) < (3, 11):
         found = ".".join(str(part) for part in version[:3])
-        return "Python 3.11 or newer is needed, this is %s (%s). Name another: make lab PYTHON=python3.13" % (
-            found,
-            sys.executable,
-        )
+        return f"Python 3.11 or newer is needed, this is {found} ({sys.executable}). Try: make lab PYTHON=python3.13"
     for module in modules:
         try:
             __import__(module)
         except ImportError:
-            return (
-                "This Python (%s) lacks the module %s. On Debian and Ubuntu: sudo apt install python3-venv"
-                % (sys.executable, module)
-            )
+            return f"{sys.executable} lacks the module {module}. On Debian and Ubuntu: sudo apt install python3-venv"
     return None
 
 
@@ -55,7 +49,7 @@ def constraints_for(text, torch):
     if torch is None:
         return text
     kept = [line for line in text.splitlines() if not re.match(r"torch\s*==", line)]
-    return "\n".join([*kept, "torch==%s" % torch]) + "\n"
+    return "\n".join([*kept, f"torch=={torch}"]) + "\n"
 
 
 def installed_torch(python):
@@ -78,14 +72,14 @@ def create(venv):
 
 
 def install(venv, torch=None):
-    """Install the course with its tools into `venv`, at the versions of constraints.txt; `torch` overrides its torch."""
+    """Install the course and its tools into `venv`, at the versions of constraints.txt; `torch` overrides torch's."""
     python = venv_python(venv)
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     constraints = venv / "course-constraints.txt"
     present = installed_torch(python)
     constraints.write_text(constraints_for(text, torch or (present if usable(present) else None)), encoding="utf-8")
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
-    subprocess.run([*pip, "--constraint", str(constraints), "--editable", "%s[dev]" % ROOT], check=True)
+    subprocess.run([*pip, "--constraint", str(constraints), "--editable", f"{ROOT}[dev]"], check=True)
 
 
 def main(arguments=None):
@@ -103,13 +97,13 @@ def main(arguments=None):
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted and venv_python(venv).exists():
         stamp.touch()
         return 0
-    print("Setting up %s: a few minutes, and some GB where PyTorch has to be downloaded." % venv, flush=True)
+    print(f"Setting up {venv}: a few minutes, and some GB where PyTorch has to be downloaded.", flush=True)
     try:
         if not venv_python(venv).exists():
             create(venv)
         install(venv, options.torch)
     except (OSError, subprocess.CalledProcessError) as error:
-        print("The set-up did not finish: %s\nRepeat the command; what is there already is kept." % error, file=sys.stderr)
+        print(f"The set-up did not finish: {error}\nRepeat the command; what is there is kept.", file=sys.stderr)
         return 1
     stamp.write_text(wanted, encoding="utf-8")
     return 0

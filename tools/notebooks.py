@@ -23,7 +23,8 @@ import nbformat
 from nbformat import NotebookNode
 
 __all__ = [
-    "SETUP", "TAGS", "canonical", "difference", "execute", "kernel_environment", "lessons", "not_reference", "run", "twice",
+    "SETUP", "TAGS", "canonical", "difference", "execute", "kernel_environment", "lessons", "not_reference", "read",
+    "run", "twice",
 ]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,7 +133,7 @@ def difference(path: Path) -> str | None:
     wanted = canonical(read(path))
     if stored == wanted:
         return None
-    pairs = zip(stored.splitlines() + [""], wanted.splitlines() + [""], strict=False)
+    pairs = zip([*stored.splitlines(), ""], [*wanted.splitlines(), ""], strict=False)
     for number, (got, expected) in enumerate(pairs, 1):
         if got != expected:
             return f"{path.name}:{number}: {got.strip()[:80]!r}, canonical: {expected.strip()[:80]!r}"
@@ -170,7 +171,7 @@ def kernel_environment(folder: Path, device: str | None = "sim", **extra: str) -
 
 
 def run(notebook: NotebookNode, folder: Path, device: str | None = "sim", **extra: str) -> NotebookNode:
-    """Return `notebook` executed in order by a fresh kernel in `folder`; a cell that raises raises CellExecutionError."""
+    """Return `notebook` executed in order by a fresh kernel in `folder`; raises CellExecutionError."""
     from nbclient import NotebookClient
 
     executed = copy.deepcopy(notebook)
@@ -232,7 +233,7 @@ def skeleton(number: int, title: str) -> str:
     colab = f"[Open in Colab](https://colab.research.google.com/github/{slug}/blob/main/notebooks/{name})"
     markdown = cell.new_markdown_cell
     cells = [
-        markdown(f"# {number:02d} {title}\n\nOne sentence of promise.\n\n{colab} · 00 minutes · 0 exercises", id="title"),
+        markdown(f"# {number:02d} {title}\n\nA promise.\n\n{colab} · 00 minutes · 0 exercises", id="title"),
         markdown("After this lesson you can\n\n- …\n\nBefore: …", id="goals"),
         cell.new_code_cell(SETUP, id="set-up"),
         cell.new_code_cell("print(devices.describe(DEVICE))", id="machine"),
@@ -247,7 +248,7 @@ def record(paths: list[Path]) -> int:
     from course_utils import devices
 
     if devices.pick().type in ("cpu", "sim"):
-        print("No GPU can be used here: nothing to record. `python -m course_utils.devices` may say why.", file=sys.stderr)
+        print("No GPU can be used here, so nothing was recorded. Lesson 01 finds out why.", file=sys.stderr)
         return 1
     for path in paths:
         run(read(path), path.parent, None, COURSE_RECORD="1")

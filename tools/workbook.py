@@ -30,7 +30,7 @@ class Update:
         lines = [f"Copied to workbook/: {', '.join(self.copied)}"] if self.copied else []
         for name in self.newer:
             lines.append(
-                f"A newer {name} is there. Your copy stays as it is; rename or delete workbook/{name} to get the new one."
+                f"A newer {name} is there. Your copy stays; rename or delete workbook/{name} to get the new one."
             )
         return "\n".join(lines)
 

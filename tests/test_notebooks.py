@@ -1,0 +1,247 @@
+"""Does every lesson keep the rules? Each gate is a sentence, and has a sample in tests/samples that breaks it alone."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nbformat import NotebookNode
+
+from tools import notebooks
+
+ROOT = notebooks.ROOT
+SAMPLES = ROOT / "tests" / "samples"
+LESSONS = notebooks.lessons()
+MAX_BYTES, MAX_CELL_LINES, MAX_WORDS, MIN_SHOWN = 500_000, 25, 120, 5
+NETWORK = re.compile(
+    r"https?://|\b(urllib|requests|httpx|socket)\b|torch\.hub|from_pretrained|download\s*=\s*True|fetch_\w+\("
+)
+FIXED_PORT = re.compile(r"MASTER_PORT\W+\d|tcp://[\w.]+:[1-9]|\bport\s*=\s*[1-9]|--master.port[= ][1-9]")
+TIMERS = re.compile(r"\btime\.(time|perf_counter|monotonic)(_ns)?\(|\bperf_counter(_ns)?\(|%%?timeit|%%?time\b")
+SHELL = re.compile(
+    r"^\s*(!|%%(bash|sh|script|system|writefile)\b|%(sx|system|pip|conda|cd)\b)|os\.system\(", re.MULTILINE
+)
+
+
+def code(notebook: NotebookNode) -> list[NotebookNode]:
+    """Return the code cells."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def after_setup(notebook: NotebookNode) -> Iterator[str]:
+    """Yield the source of every code cell except the set-up cell."""
+    return (cell.source for cell in code(notebook)[1:])
+
+
+def tags(cell: NotebookNode) -> list[str]:
+    """Return the cell's tags."""
+    return cell.metadata.get("tags", [])
+
+
+def tree(source: str) -> ast.Module:
+    """Return the syntax tree of a cell; its magics count as `pass`."""
+    return ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", source, flags=re.MULTILINE))
+
+
+def stub_of(source: str) -> ast.FunctionDef | None:
+    """Return the function of a cell that holds a stub: a docstring and `raise NotImplementedError`."""
+    for node in tree(source).body:
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and len(node.body) == 2:
+            last = node.body[1]
+            if isinstance(last, ast.Raise) and ast.unparse(last) == "raise NotImplementedError":
+                return node
+    return None
+
+
+def every_byte_is_canonical(path: Path, notebook: NotebookNode) -> None:
+    assert notebooks.difference(path) is None, notebooks.difference(path)
+
+
+def there_is_one_title_and_it_comes_first(path: Path, notebook: NotebookNode) -> None:
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    titles = re.findall(r"^# .+$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    assert len(titles) == 1, titles
+    assert notebook.cells[0].source.startswith(titles[0])
+
+
+def ids_are_unique_words(path: Path, notebook: NotebookNode) -> None:
+    ids = [cell.get("id", "") for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]  # as stored
+    assert len(set(ids)) == len(ids)
+    assert all(notebooks.WORDS.fullmatch(name) for name in ids), ids
+
+
+def tags_are_from_the_closed_list(path: Path, notebook: NotebookNode) -> None:
+    assert {tag for cell in notebook.cells for tag in tags(cell)} <= notebooks.TAGS
+    assert not any(re.search(r"#\s*(NBVAL|PYTEST_VALIDATE)_", cell.source) for cell in code(notebook))
+
+
+def the_setup_cell_is_first_and_the_same_everywhere(path: Path, notebook: NotebookNode) -> None:
+    first, second = code(notebook)[:2]
+    assert first.source == notebooks.SETUP
+    assert second.source == "print(devices.describe(DEVICE))"
+
+
+def cells_and_texts_are_small(path: Path, notebook: NotebookNode) -> None:
+    words = 0
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert len(cell.source.splitlines()) <= MAX_CELL_LINES, f"{cell.id} has more than {MAX_CELL_LINES} lines"
+            words = 0
+        elif notebook.cells.index(cell) > 1:
+            words += len(re.sub(r"\]\([^)]*\)", "]", cell.source).split())
+            assert words <= MAX_WORDS, f"{words} words of text up to {cell.id} without a code cell"
+
+
+def the_stored_file_is_small(path: Path, notebook: NotebookNode) -> None:
+    size = path.stat().st_size
+    assert size < MAX_BYTES, f"{size} bytes"
+
+
+def nothing_escapes_to_a_shell(path: Path, notebook: NotebookNode) -> None:
+    assert not [source for source in after_setup(notebook) if SHELL.search(source)]
+
+
+def nothing_uses_the_network(path: Path, notebook: NotebookNode) -> None:
+    assert not [source for source in after_setup(notebook) if NETWORK.search(source)]
+
+
+def no_port_is_fixed(path: Path, notebook: NotebookNode) -> None:
+    assert not [source for source in after_setup(notebook) if FIXED_PORT.search(source)]
+
+
+def data_sets_used_with_workers_are_importable(path: Path, notebook: NotebookNode) -> None:
+    nodes = [node for cell in code(notebook) for node in ast.walk(tree(cell.source))]
+    typed = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    made = {
+        name.id: {inner.id for inner in ast.walk(node.value) if isinstance(inner, ast.Name)}
+        for node in nodes if isinstance(node, ast.Assign) for name in node.targets if isinstance(name, ast.Name)
+    }  # fmt: skip
+    for call in (node for node in nodes if isinstance(node, ast.Call)):
+        workers = [word.value for word in call.keywords if word.arg == "num_workers"]
+        if workers and not (isinstance(workers[0], ast.Constant) and workers[0].value == 0):
+            used = {inner.id for inner in ast.walk(call) if isinstance(inner, ast.Name)}
+            used |= set().union(*(made.get(name, set()) for name in used))
+            assert not used & typed, f"{used & typed} is typed in a cell and used with workers"
+
+
+def nothing_is_timed_without_synchronising(path: Path, notebook: NotebookNode) -> None:
+    timed = [cell for cell in code(notebook) if TIMERS.search(cell.source)]
+    assert all("wrong-on-purpose" in tags(cell) for cell in timed), [cell.id for cell in timed]
+
+
+def no_except_is_bare(path: Path, notebook: NotebookNode) -> None:
+    handlers = [n for c in code(notebook) for n in ast.walk(tree(c.source)) if isinstance(n, ast.ExceptHandler)]
+    assert all(handler.type is not None for handler in handlers)
+
+
+def every_exercise_is_a_triplet(path: Path, notebook: NotebookNode) -> None:
+    cells, module = notebook.cells, f"lesson{path.stem[:2]}"
+    checks = [c.source for c in code(notebook) if re.search(r"\blesson\d\d\.\w+\.check\(", c.source)]
+    stubs = [(place, stub_of(cell.source)) for place, cell in enumerate(cells) if cell.cell_type == "code"]
+    stubs = [(place, stub) for place, stub in stubs if stub]
+    for place, stub in stubs:
+        text = cells[place - 1]
+        assert text.cell_type == "markdown" and "minutes" in text.source, f"{stub.name}: no text with minutes before it"
+        wanted = f"{stub.name} = {module}.{stub.name}.check({stub.name})"
+        assert cells[place + 1].source == wanted, f"{stub.name}: the cell after it is not {wanted!r}"
+    assert len(checks) == len(stubs), f"{len(checks)} checks, {len(stubs)} stubs"
+
+
+def it_is_stored_executed_in_order(path: Path, notebook: NotebookNode) -> None:
+    counts = [cell.execution_count for cell in code(notebook)]
+    assert counts == list(range(1, len(counts) + 1)), counts
+    assert not [o for cell in code(notebook) for o in cell.outputs if o.output_type == "error"]
+
+
+def five_cells_show_or_assert_a_claim(path: Path, notebook: NotebookNode) -> None:
+    shown = [
+        cell for cell in code(notebook)
+        if "assert " in cell.source or (cell.outputs and "nbval-ignore-output" not in tags(cell))
+    ]  # fmt: skip
+    assert len(shown) >= MIN_SHOWN, f"{len(shown)} cells"
+
+
+GATES = (
+    every_byte_is_canonical,
+    there_is_one_title_and_it_comes_first,
+    ids_are_unique_words,
+    tags_are_from_the_closed_list,
+    the_setup_cell_is_first_and_the_same_everywhere,
+    cells_and_texts_are_small,
+    the_stored_file_is_small,
+    nothing_escapes_to_a_shell,
+    nothing_uses_the_network,
+    no_port_is_fixed,
+    data_sets_used_with_workers_are_importable,
+    nothing_is_timed_without_synchronising,
+    no_except_is_bare,
+    every_exercise_is_a_triplet,
+    it_is_stored_executed_in_order,
+    five_cells_show_or_assert_a_claim,
+)
+
+
+def broken(path: Path) -> set[str]:
+    """Return the names of the gates that the notebook at `path` does not pass."""
+    names, notebook = set(), notebooks.read(path)
+    for gate in GATES:
+        try:
+            gate(path, notebook)
+        except AssertionError:
+            names.add(gate.__name__)
+    return names
+
+
+def test_there_are_lessons():
+    assert [path.stem[:2] for path in LESSONS] == [f"{number:02d}" for number in range(len(LESSONS))]
+    assert LESSONS
+
+
+@pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.__name__)
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_lesson(lesson, gate):
+    gate(lesson, notebooks.read(lesson))
+
+
+def test_the_good_sample_passes_every_gate():
+    assert broken(SAMPLES / "00_good.ipynb") == set()
+
+
+@pytest.mark.filterwarnings("ignore:Non-unique cell id")
+@pytest.mark.parametrize(
+    "gate", [gate for gate in GATES if gate is not the_stored_file_is_small], ids=lambda g: g.__name__
+)
+def test_the_sample_of_a_gate_breaks_it_alone(gate):
+    implied = {every_byte_is_canonical.__name__} if gate is ids_are_unique_words else set()
+    assert broken(SAMPLES / f"00_not_{gate.__name__}.ipynb") == {gate.__name__} | implied
+
+
+def test_a_file_that_is_too_large_is_rejected(tmp_path):
+    large = tmp_path / "large.ipynb"
+    large.write_bytes(b" " * MAX_BYTES)
+    with pytest.raises(AssertionError):
+        the_stored_file_is_small(large, NotebookNode())
+
+
+def test_every_sample_belongs_to_a_gate():
+    names = {path.stem.removeprefix("00_not_") for path in SAMPLES.glob("*.ipynb")} - {"00_good"}
+    assert names == {gate.__name__ for gate in GATES} - {"the_stored_file_is_small"}
+
+
+def test_every_program_is_started_by_a_lesson_or_a_test():
+    programs = sorted((ROOT / "notebooks" / "programs").glob("*.py"))
+    users = [path.read_text(encoding="utf-8") for path in [*LESSONS, *sorted((ROOT / "tests").glob("test_*.py"))]]
+    assert users
+    assert [p.name for p in programs if not any(p.name in text for text in users)] == []
+
+
+def test_the_readmes_table_equals_the_notebooks():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\|.*?\(notebooks/(\d\d_\w+\.ipynb)\)(.*)\|\s*$", readme, re.MULTILINE))
+    assert sorted(rows) == [path.name for path in LESSONS]
+    for path in LESSONS:
+        stubs = [cell for cell in code(notebooks.read(path)) if stub_of(cell.source)]
+        cells = [cell.strip() for cell in rows[path.name].split("|")]
+        assert str(len(stubs)) in cells, f"{path.name} has {len(stubs)} exercises, its row says {cells}"
