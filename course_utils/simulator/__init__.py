@@ -74,21 +74,21 @@ def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB") -> No
 
 
 def _start(count: int, row, size: int) -> None:
-    from course_utils.simulator import _module, _register, _tensor
+    from course_utils.simulator import _module, _register, _special, _state  # noqa: F401
 
-    _tensor.world = World(count, row, size)
-    _tensor.meta_devices[:] = [torch.device("meta", index) for index in range(count)]
+    _state.world = World(count, row, size)
+    _state.meta_devices[:] = [torch.device("meta", index) for index in range(count)]
     module = _module.make_module()
     _register.register(module)
-    _tensor.sim_devices[:] = [torch.device("sim", index) for index in range(count)]
+    _state.sim_devices[:] = [torch.device("sim", index) for index in range(count)]
 
 
 def _world() -> World:
     if not enabled():
         raise RuntimeError("the simulated GPU is not enabled: call simulator.enable() first")
-    from course_utils.simulator import _tensor
+    from course_utils.simulator import _state
 
-    return _tensor.world
+    return _state.world
 
 
 def configure(*, spec: str | None = None, capacity: str | int | None = None, costs: Costs | None = None) -> None:

@@ -125,13 +125,12 @@ class World:
         if total > gpu.peak_bytes:
             gpu.peak_bytes = total
 
-    def produce(self, index: int, name: str, storage, out: torch.Tensor, read_bytes: int) -> None:
-        """Account the new storage of `out` on GPU `index` and queue the elementwise kernel that wrote it."""
-        size = out.nbytes
+    def produce(self, index: int, name: str, storage, size: int, dtype: torch.dtype, nbytes: int) -> None:
+        """Account a new storage of `size` bytes on GPU `index` and queue the elementwise kernel that wrote it."""
         with self.lock:
             self._own_storage(storage, index)
-            peak = "fp64" if out.dtype is torch.float64 else "fp32"
-            self._queue_kernel(index, name, size // out.itemsize, read_bytes + size, peak)
+            peak = "fp64" if dtype is torch.float64 else "fp32"
+            self._queue_kernel(index, name, size // dtype.itemsize, nbytes, peak)
 
     def _charge(self, ref: _StorageRef, nbytes: int) -> None:
         gpu = ref.gpu

@@ -6,8 +6,8 @@ from types import ModuleType, SimpleNamespace
 
 import torch
 
-from course_utils.simulator import _register, _tensor
-from course_utils.simulator._tensor import device_of
+from course_utils.simulator import _register, _state
+from course_utils.simulator._state import device_of
 
 __all__ = ["make_module"]
 
@@ -17,15 +17,15 @@ class Stream:
 
     def __init__(self, device=None, priority: int = 0) -> None:
         self.index = device_of(device)
-        self.stream_id = next(_tensor.world.stream_ids)
-        self.device = _tensor.sim_devices[self.index]
+        self.stream_id = next(_state.world.stream_ids)
+        self.device = _state.sim_devices[self.index]
 
     def synchronize(self) -> None:
-        world = _tensor.world
+        world = _state.world
         world.wait_until(world.queue_ns(self.index, self.stream_id), "stream.synchronize")
 
     def query(self) -> bool:
-        return _tensor.world.queue_ns(self.index, self.stream_id) <= _tensor.world.host_ns
+        return _state.world.queue_ns(self.index, self.stream_id) <= _state.world.host_ns
 
     def is_capturing(self) -> bool:
         return False
@@ -42,12 +42,12 @@ class Stream:
         self.wait_event(stream.record_event())
 
     def __enter__(self):
-        streams = _tensor.world.streams
+        streams = _state.world.streams
         self._before, streams[self.index] = streams[self.index], self.stream_id
         return self
 
     def __exit__(self, *error) -> None:
-        _tensor.world.streams[self.index] = self._before
+        _state.world.streams[self.index] = self._before
 
 
 class Event:
@@ -57,19 +57,19 @@ class Event:
         self._timed, self._ns = enable_timing, None
 
     def record(self, stream=None) -> None:
-        world = _tensor.world
+        world = _state.world
         index = world.current if stream is None else stream.index
         self._ns = world.queue_ns(index, world.streams[index] if stream is None else stream.stream_id)
 
     def query(self) -> bool:
-        return self._ns is None or self._ns <= _tensor.world.host_ns
+        return self._ns is None or self._ns <= _state.world.host_ns
 
     def synchronize(self) -> None:
         if self._ns is not None:
-            _tensor.world.wait_until(self._ns, "event.synchronize")
+            _state.world.wait_until(self._ns, "event.synchronize")
 
     def wait(self, stream=None) -> None:
-        world = _tensor.world
+        world = _state.world
         index = world.current if stream is None else stream.index
         key = (index, world.streams[index] if stream is None else stream.stream_id)
         if self._ns is not None:
@@ -90,10 +90,10 @@ class device:
     """Context in which `device="sim"` means the given GPU; a negative or absent index changes nothing."""
 
     def __init__(self, device) -> None:
-        self._index = None if device is None or isinstance(device, int) and device < 0 else device_of(device)
+        self._index = None if device is None or (isinstance(device, int) and device < 0) else device_of(device)
 
     def __enter__(self):
-        self._before = _tensor.world.current
+        self._before = _state.world.current
         if self._index is not None:
             set_device(self._index)
 
@@ -112,17 +112,17 @@ def set_device(device) -> None:
     if index:
         _mode.append(_register.CurrentDevice(index))
         _mode[0].__enter__()
-    _tensor.world.current = index
+    _state.world.current = index
 
 
 def synchronize(device=None) -> None:
     """Wait until the GPU has done everything that was queued."""
-    world = _tensor.world
+    world = _state.world
     world.wait_until(world.queue_ns(device_of(device)), "synchronize")
 
 
 def _gpu(device=None):
-    return _tensor.world.gpus[device_of(device)]
+    return _state.world.gpus[device_of(device)]
 
 
 def _reset_peak(device=None) -> None:
@@ -130,7 +130,7 @@ def _reset_peak(device=None) -> None:
 
 
 def _properties(device=None) -> SimpleNamespace:
-    spec, gpu = _tensor.world.spec, _gpu(device)
+    spec, gpu = _state.world.spec, _gpu(device)
     major, minor = spec.compute_capability or (0, 0)
     name = f"Simulated {spec.name}"
     return SimpleNamespace(name=name, major=major, minor=minor, total_memory=gpu.capacity_bytes)
@@ -153,7 +153,7 @@ def make_module() -> ModuleType:
     vars(module).update(
         Stream=Stream, Event=Event, device=device, set_device=set_device, synchronize=synchronize,
         is_available=lambda: True, is_initialized=lambda: True, init=lambda: None, _lazy_init=lambda: None,
-        device_count=lambda: len(_tensor.world.gpus), current_device=lambda: _tensor.world.current,
+        device_count=lambda: len(_state.world.gpus), current_device=lambda: _state.world.current,
         get_device_name=lambda device=None: _properties(device).name,
         get_device_capability=lambda device=None: (_properties(device).major, _properties(device).minor),
         get_device_properties=_properties,
@@ -171,8 +171,10 @@ def make_module() -> ModuleType:
         get_rng_state_all=lambda: [torch.get_rng_state()],
         set_rng_state_all=lambda states: torch.set_rng_state(states[0]),
         get_amp_supported_dtype=lambda: [torch.float16, torch.bfloat16],
-        is_bf16_supported=lambda including_emulation=True: including_emulation or "bf16" in _tensor.world.spec.peak_tflops,
-        is_current_stream_capturing=lambda: False, _is_in_bad_fork=lambda: _tensor.forked,
+        is_bf16_supported=lambda including_emulation=True: (
+            including_emulation or "bf16" in _state.world.spec.peak_tflops
+        ),
+        is_current_stream_capturing=lambda: False, _is_in_bad_fork=lambda: _state.forked,
     )  # fmt: skip
     return module
 
@@ -185,9 +187,9 @@ def _default_stream(device=None) -> Stream:
 
 def _stream_of(index: int) -> Stream:
     stream = _default_stream(index)
-    stream.stream_id = _tensor.world.streams[index]
+    stream.stream_id = _state.world.streams[index]
     return stream
 
 
 def _set_stream(stream: Stream) -> None:
-    _tensor.world.streams[stream.index] = stream.stream_id
+    _state.world.streams[stream.index] = stream.stream_id

@@ -13,9 +13,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from course_utils.simulator import _tensor
+from course_utils.simulator import _state
 from course_utils.simulator._autocast import register_autocast
-from course_utils.simulator._tensor import SimTensor, adopt, device_of
+from course_utils.simulator._state import device_of
+from course_utils.simulator._tensor import SimTensor, adopt
 
 __all__ = ["register"]
 
@@ -44,7 +45,7 @@ def register(module) -> None:
         foreach.append(SimTensor)  # as on CUDA, an optimizer step is a few operations over lists of tensors
     ForkingPickler.register(SimTensor, _refuse_to_leave)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=partial(setattr, _tensor, "forked", True))
+        os.register_at_fork(after_in_child=partial(setattr, _state, "forked", True))
 
 
 class _Guard(torch._C._acc.DeviceGuard):
@@ -79,18 +80,18 @@ def _register_factories(library) -> None:
 
 
 def _make(operator, *args, device=None, pin_memory=None, **kwargs):
-    if _tensor.forked:
-        raise RuntimeError(_tensor.FORKED)
+    if _state.forked:
+        raise RuntimeError(_state.FORKED)
     index = device_of(device)
     name = operator.overloadpacket.__name__
-    gpu = _tensor.world.gpus[index]
+    gpu = _state.world.gpus[index]
     if args and isinstance(args[0], list | tuple) and name != "empty_strided":
         gpu.require(math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize)
     if name == "_efficientzerotensor":
         operator = aten.zeros.default
     tensor = adopt(operator(*args, device=torch.device("cpu"), **kwargs), index)
     if not name.startswith("empty"):
-        _tensor.world.kernel(index, name, tensor.numel(), tensor.nbytes)
+        _state.world.kernel(index, name, tensor.numel(), tensor.nbytes)
     return tensor
 
 
@@ -176,11 +177,11 @@ class _SimStorage(torch.UntypedStorage):
 
     @property
     def device(self):
-        return _tensor.sim_devices[self.sim_index]
+        return _state.sim_devices[self.sim_index]
 
 
 def _location(storage):
-    ref = _tensor.world.live.get(storage._cdata)
+    ref = _state.world.live.get(storage._cdata)
     return None if ref is None else f"sim:{ref.gpu.index}"
 
 
@@ -191,7 +192,7 @@ def _restore(storage, location):
     moved = _SimStorage(storage.nbytes())
     moved.copy_(storage)
     moved.sim_index = index
-    _tensor.world.copy(index, "H2D", storage.nbytes(), pinned=False, blocking=True)
+    _state.world.copy(index, "H2D", storage.nbytes(), pinned=False, blocking=True)
     return moved
 
 
@@ -255,12 +256,8 @@ class CurrentDevice(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _fill(self, value):
-        if (
-            isinstance(value, torch.device)
-            and value.type == "sim"
-            and value.index is None
-            or type(value) is str
-            and value == "sim"
+        if (isinstance(value, torch.device) and value.type == "sim" and value.index is None) or (
+            type(value) is str and value == "sim"
         ):
             return self._device
         return value
