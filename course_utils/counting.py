@@ -11,7 +11,6 @@ does not take the fused path of `nn.TransformerEncoderLayer` and `nn.MultiheadAt
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -171,13 +170,17 @@ class _Functions(TorchFunctionMode):
 class _Operators(TorchDispatchMode):
     """Watches the calls of ATen's operators, those of the backward pass included."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first operator of a process loads the whole compiler, which takes a second
+
     def __init__(self, ledger: _Ledger) -> None:
         super().__init__()
         self.ledger = ledger
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        kind = _kind(func)
+        kind = _KINDS.get(func) or _KINDS.setdefault(func, _find_kind(func))
         if self.ledger.quiet or kind == "question":
             return func(*args, **kwargs)
         if kind == "composite":  # met in inference mode only; elsewhere autograd takes them apart before we see them
@@ -223,8 +226,10 @@ _COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"}
 _VIEWS = {"_unsafe_view", "lift_fresh", "resolve_conj", "resolve_neg"}
 
 
-@functools.cache
-def _kind(func) -> str:
+_KINDS: dict[object, str] = {}
+
+
+def _find_kind(func) -> str:
     """Return what `func` is: question, composite, view, copy, read, index or other."""
     name = func._overloadpacket.__name__
     composite = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
