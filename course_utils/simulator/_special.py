@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from course_utils.simulator import _state
+from course_utils.simulator._plan import SPECIAL
 from course_utils.simulator._state import device_of
-from course_utils.simulator._tensor import SPECIAL, SimTensor, adopt, refresh
+from course_utils.simulator._tensor import SimTensor, adopt, refresh
 
 __all__: list[str] = []  # importing this module fills SPECIAL
 

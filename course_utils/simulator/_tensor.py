@@ -6,18 +6,14 @@ in a backward pass stays an exception. Python sees `sim:1`. A `meta` device with
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any
-
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from course_utils.simulator import _state
 from course_utils.simulator._methods import TensorMethods
+from course_utils.simulator._plan import HOST_ARGUMENTS, PLANS, Plan, charge, plan_of
 from course_utils.simulator._state import FORKED, device_of
 
-__all__ = ["SPECIAL", "SimTensor", "adopt", "as_sim"]
+__all__ = ["SimTensor", "adopt", "as_sim", "refresh"]
 
 aten = torch.ops.aten
 _make = torch.Tensor._make_wrapper_subclass
@@ -36,7 +32,7 @@ class SimTensor(TensorMethods, torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        plan = _PLANS.get(id(func)) or _plan(func)  # operators live for ever; hashing one is slow
+        plan = PLANS.get(id(func)) or plan_of(func)  # operators live for ever; hashing one is slow
         if _state.forked:
             raise RuntimeError(FORKED)
         if plan.simple and not kwargs:
@@ -91,60 +87,6 @@ def refresh(tensor: SimTensor) -> None:
         tensor._nbytes = inner.nbytes
 
 
-# ---- running an operator ----------------------------------------------------------------------------------------
-@dataclass
-class _Plan:
-    name: str
-    special: Any = None
-    mutates: tuple[str | int, ...] = ()
-    flops: Any = None
-    matrix: bool = False
-    gathers: bool = False  # reads as many elements as it writes, not its whole input
-    overwrites: bool = False  # writes its first argument without reading it
-    waits: bool = False  # the host needs the result: its size or its value depends on the data
-    mixes: bool = False  # takes CPU tensors beside those of the device: indices
-    pointwise: bool = False
-    simple: bool = False  # takes tensors and numbers, gives one tensor, and needs none of the above
-
-
-_GATHERS = {"embedding", "index", "index_select", "gather", "index_put_", "index_put", "_index_put_impl_", "scatter_"}
-_OVERWRITES = {"zero_", "fill_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "copy_"}
-_WAITS = {"nonzero", "masked_select", "equal", "_local_scalar_dense", "is_nonzero", "_unique2", "unique_consecutive"}
-_MIXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
-_HOST_ARGUMENTS = {
-    "_pack_padded_sequence": "lengths",
-    "_pack_padded_sequence_backward": "batch_sizes",
-}  # stay on the CPU
-_PLANS: dict[int, _Plan] = {}
-SPECIAL: dict[Any, Any] = {}  # operators that _special.py runs
-
-
-def _plan(func) -> _Plan:
-    packet, schema = func.overloadpacket, func._schema
-    name = packet.__name__
-    mutates = tuple(
-        arg.name if arg.kwarg_only else position
-        for position, arg in enumerate(schema.arguments)
-        if arg.alias_info is not None and arg.alias_info.is_write
-    )
-    flops = flop_registry.get(packet, _EXTRA_FLOPS.get(name))
-    _PLANS[id(func)] = plan = _Plan(
-        name,
-        special=SPECIAL.get(func),
-        mutates=mutates,
-        flops=flops,
-        matrix=flops is not None,
-        gathers=name in _GATHERS,
-        overwrites=name in _OVERWRITES,
-        waits=name in _WAITS or torch.Tag.dynamic_output_shape in func.tags,
-        mixes=name in _MIXES,
-        pointwise=torch.Tag.pointwise in func.tags,
-    )
-    special = plan.special or mutates or flops or plan.gathers or plan.overwrites or plan.waits or plan.mixes
-    plan.simple = not special and [str(r.type) for r in schema.returns] == ["Tensor"]
-    return plan
-
-
 def _unwrap(value, found: list):
     kind = type(value)
     if kind is SimTensor:
@@ -160,7 +102,7 @@ def _unwrap(value, found: list):
     return value
 
 
-def _run_simple(func, plan: _Plan, args):
+def _run_simple(func, plan: Plan, args):
     """Run an operator whose tensors are all on one simulated GPU and whose result is one new tensor: the usual case.
 
     Returns None, with nothing done, where the call is of another kind.
@@ -196,7 +138,7 @@ def _run_simple(func, plan: _Plan, args):
     return result
 
 
-def _run(func, plan: _Plan, args, kwargs):
+def _run(func, plan: Plan, args, kwargs):
     found: list[torch.Tensor] = []
     inner_args = [_unwrap(arg, found) for arg in args]
     inner_kwargs = {name: _unwrap(value, found) for name, value in kwargs.items()} if kwargs else {}
@@ -221,11 +163,12 @@ def _run(func, plan: _Plan, args, kwargs):
             if type(tensor) is SimTensor:
                 refresh(tensor)
     if new or plan.mutates or plan.waits:
-        _charge(plan, index, found, inner_args, inner_kwargs, out)
+        inputs = [t._inner if type(t) is SimTensor else t for t in found]
+        charge(plan, index, inputs, inner_args, inner_kwargs, out)
     return result
 
 
-def _common_index(func, plan: _Plan, found: list) -> int:
+def _common_index(func, plan: Plan, found: list) -> int:
     """Return the one GPU that all tensors are on, or raise as CUDA does; CPU tensors of no dimension may join."""
     index = None
     for tensor in found:
@@ -236,7 +179,7 @@ def _common_index(func, plan: _Plan, found: list) -> int:
                 _raise_mixed(func, plan, found)
     for tensor in found:
         if type(tensor) is not SimTensor and tensor.dim() > 0:
-            if plan.name in _HOST_ARGUMENTS:
+            if plan.name in HOST_ARGUMENTS:
                 continue
             if not (plan.mixes and tensor.dtype in (torch.int64, torch.int32, torch.bool, torch.uint8)):
                 _raise_mixed(func, plan, found)
@@ -244,7 +187,7 @@ def _common_index(func, plan: _Plan, found: list) -> int:
     return _state.world.current if index is None else index
 
 
-def _raise_mixed(func, plan: _Plan, found: list):
+def _raise_mixed(func, plan: Plan, found: list):
     first = next(tensor for tensor in found if type(tensor) is SimTensor or tensor.dim() > 0)
     other = next(t for t in found if t.device != first.device and (type(t) is SimTensor or t.dim() > 0))
     if plan.pointwise:
@@ -288,47 +231,3 @@ def _wrap(out, index: int, found: list):
         pairs = [_wrap(item, index, found) for item in out]
         return type(out)([p[0] for p in pairs]) if type(out) in (list, tuple) else pairs, any(p[1] for p in pairs)
     return out, False
-
-
-def _charge(plan: _Plan, index: int, found, args, kwargs, out) -> None:
-    """Advance the virtual clock by what this operator costs."""
-    outputs = [t for t in (out if isinstance(out, list | tuple) else (out,)) if isinstance(t, torch.Tensor)]
-    written = sum(t.nbytes for t in outputs)
-    if plan.name in ("empty_like", "new_empty", "new_empty_strided", "empty_strided", "resize_", "set_"):
-        return  # memory only, no kernel
-    inputs = [t._inner if type(t) is SimTensor else t for t in found]
-    if plan.gathers:
-        read = written + sum(t.nbytes for t in inputs if not t.is_floating_point())
-    else:
-        read = sum(t.nbytes for t in (inputs[1:] if plan.overwrites else inputs))
-    if plan.mutates and not outputs:
-        written = sum(t.nbytes for t in inputs[: max(1, len(inputs) // 2)])
-    if plan.flops is not None:
-        flops = int(plan.flops(*args, **kwargs, out_val=out))
-        dtype = inputs[0].dtype
-    else:
-        flops = max((t.numel() for t in (*inputs, *outputs)), default=0)
-        dtype = torch.float64 if any(t.dtype is torch.float64 for t in outputs) else torch.float32
-    _state.world.kernel(index, plan.name, flops, read + written, _peak_name(dtype, plan.matrix))
-    if plan.waits:
-        _state.world.copy(index, "D2H", 8, pinned=True, blocking=True)
-
-
-_PEAKS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
-
-
-def _peak_name(dtype: torch.dtype, matrix: bool) -> str:
-    if dtype is torch.float32 and matrix and torch.get_float32_matmul_precision() != "highest":
-        return "tf32"
-    return _PEAKS.get(dtype, "fp32")
-
-
-def _lstm_flops(x, w_ih, w_hh, *args, out_val=None, **kwargs) -> int:
-    tokens = math.prod(x.shape[:-1])
-    return 2 * tokens * (w_ih.numel() + w_hh.numel())
-
-
-_EXTRA_FLOPS = {
-    "mkldnn_rnn_layer": _lstm_flops,
-    "mkldnn_rnn_layer_backward": lambda *a, **k: 2 * _lstm_flops(a[0], a[1], a[2]),
-}
