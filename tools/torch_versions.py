@@ -1,4 +1,4 @@
-"""Does the course pass its tests on the oldest supported and on the newest torch? Each has an environment of its own."""
+"""Does the course pass its tests on the oldest supported and on the newest torch, each in its own environment?"""
 
 import os
 import re

@@ -1,0 +1,93 @@
+"""Does installing the course on Colab leave Colab's own packages as they are? An offline environment plays Colab."""
+
+import os
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tools import notebooks
+
+# The versions that Colab's runtime held in November 2026.
+COLAB = {
+    "torch": "2.11.0+cu128",
+    "numpy": "2.1.3",
+    "matplotlib": "3.10.0",
+    "ipywidgets": "7.7.1",
+}
+PROJECT = tomllib.loads((notebooks.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def distribution(folder: Path, name: str, version: str) -> None:
+    """Put an empty package with metadata into the site-packages `folder`."""
+    package = folder / name
+    package.mkdir()
+    (package / "__init__.py").write_text(f"__version__ = {version!r}\n", encoding="utf-8")
+    metadata = folder / f"{name}-{version}.dist-info"
+    metadata.mkdir()
+    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    (metadata / "METADATA").write_text(text, encoding="utf-8")
+    (metadata / "INSTALLER").write_text("pip\n", encoding="utf-8")
+    (metadata / "RECORD").write_text(f"{name}/__init__.py,,\n{metadata.name}/METADATA,,\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def colab(tmp_path_factory):
+    """An environment without pip of its own, with Colab's versions; returns its interpreter and site-packages."""
+    folder = tmp_path_factory.mktemp("colab")
+    venv.EnvBuilder(with_pip=False, symlinks=os.name != "nt").create(folder)
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
+    for name, version in COLAB.items():
+        distribution(site, name, version)
+    return python, site
+
+
+def snapshot(site: Path) -> dict[str, bytes]:
+    """Return the contents of everything that belongs to Colab's own packages."""
+    files = [path for path in site.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    own = {
+        str(p.relative_to(site)): p.read_bytes() for p in files if p.relative_to(site).parts[0].startswith(tuple(COLAB))
+    }
+    assert len(own) == 4 * len(COLAB)
+    return own
+
+
+def pip(python: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """Run this environment's pip on behalf of the interpreter `python`, without the network."""
+    command = [sys.executable, "-m", "pip", "--python", str(python), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PIP_NO_INDEX": "1"})
+
+
+def test_the_declared_ranges_admit_colabs_versions():
+    declared = {requirement.name: requirement for requirement in map(Requirement, PROJECT["dependencies"])}
+    assert declared
+    for name, version in COLAB.items():
+        assert declared[name].specifier.contains(version), f"{declared[name]} refuses Colab's {version}"
+
+
+def test_the_setup_cell_leaves_dependencies_alone():
+    line = next(line for line in notebooks.SETUP.splitlines() if "install" in line)
+    assert "--no-deps" in line and f'"git+{PROJECT["urls"]["Repository"]}"' in line
+    assert not any(name in line for name in COLAB.keys() - {"torch"}) and "-U" not in line and "--upgrade" not in line
+
+
+def test_installing_the_course_changes_nothing_that_colab_has(colab, tmp_path):
+    python, site = colab
+    before = snapshot(site)
+    built = subprocess.run(
+        [sys.executable, "-c", "import sys, hatchling.build as b; print(b.build_wheel(sys.argv[1]))", str(tmp_path)],
+        cwd=notebooks.ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    wheel = tmp_path / built.stdout.strip().splitlines()[-1]
+    done = pip(python, "install", "--no-deps", str(wheel))
+    assert done.returncode == 0, done.stderr
+    assert snapshot(site) == before
+    assert (site / "course_utils" / "__init__.py").exists() and (site / "course_utils" / "_recorded").is_dir()
+    imported = subprocess.run([python, "-c", "import course_utils"], cwd=tmp_path, capture_output=True, text=True)
+    assert imported.returncode == 0, imported.stderr

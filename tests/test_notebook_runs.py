@@ -1,0 +1,129 @@
+"""Does every lesson also run solved, on the bare CPU, and with each cell run twice? Does the executor itself work?"""
+
+import ast
+import copy
+import importlib
+import inspect
+import textwrap
+
+import nbformat
+import pytest
+
+from tests.test_notebooks import stub_of
+from tools import notebooks
+
+LESSONS = notebooks.lessons()
+NEW = nbformat.v4
+
+
+def reference_source(lesson: str, name: str) -> str:
+    """Return the reference answer of an exercise as a reader would type it: without its decorator."""
+    exercise = getattr(importlib.import_module(f"course_utils.exercises.lesson{lesson}"), name)
+    source = textwrap.dedent(inspect.getsource(getattr(exercise, "reference", exercise)))
+    function = ast.parse(source).body[0]
+    return "\n".join(source.splitlines()[function.lineno - 1 : function.end_lineno])
+
+
+def solved(notebook: nbformat.NotebookNode, lesson: str) -> tuple[nbformat.NotebookNode, int]:
+    """Return the notebook with every stub replaced by the reference, and how many there were."""
+    made, count = copy.deepcopy(notebook), 0
+    for cell in made.cells:
+        stub = stub_of(cell.source) if cell.cell_type == "code" else None
+        if stub:
+            lines = cell.source.splitlines()
+            first = min([stub.lineno, *(decorator.lineno for decorator in stub.decorator_list)])
+            lines[first - 1 : stub.end_lineno] = reference_source(lesson, stub.name).splitlines()
+            cell.source, count = "\n".join(lines), count + 1
+    return made, count
+
+
+def each_lesson(function):
+    """Run the test once for every lesson, in `make test-all` only."""
+    return pytest.mark.slow(pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)(function))
+
+
+@each_lesson
+def test_a_lesson_runs_with_the_references_filled_in(lesson):
+    notebook, count = solved(notebooks.read(lesson), lesson.stem[:2])
+    assert count
+    notebooks.run(notebook, lesson.parent)
+
+
+@each_lesson
+def test_a_lesson_runs_on_the_bare_cpu(lesson):
+    notebooks.run(notebooks.read(lesson), lesson.parent, "cpu")
+
+
+@each_lesson
+def test_a_lesson_runs_with_each_cell_run_twice(lesson):
+    notebooks.run(notebooks.twice(notebooks.read(lesson)), lesson.parent)
+
+
+def write(path, *sources, tags=()):
+    """Write a notebook of code cells; `tags` are the last cell's."""
+    cells = [NEW.new_code_cell(source) for source in sources]
+    cells[-1].metadata["tags"] = list(tags)
+    notebooks.write(path, notebooks.canonical(NEW.new_notebook(cells=cells)))
+    return path
+
+
+def test_execution_stores_stable_outputs_and_keeps_tagged_ones(tmp_path):
+    path = write(
+        tmp_path / "00_a.ipynb",
+        "import sys\nprint('out')\nprint('err', file=sys.stderr)",
+        "object()",
+        tags=["nbval-ignore-output"],
+    )
+    notebooks.write(path, notebooks.execute(path, {}))
+    first = notebooks.read(path)
+    assert [cell.execution_count for cell in first.cells] == [1, 2]
+    assert [(o.name, o.text) for o in first.cells[0].outputs] == [("stdout", "out\n")]
+    before = {cell.id: cell for cell in first.cells}
+    assert notebooks.execute(path, before) == path.read_text(encoding="utf-8")
+    before[first.cells[1].id].source = "another source"
+    assert notebooks.execute(path, before) != path.read_text(encoding="utf-8")
+
+
+def test_a_cell_run_twice_runs_twice(tmp_path):
+    path = write(tmp_path / "00_a.ipynb", "try:\n    count += 1\nexcept NameError:\n    count = 1", "assert count == 2")
+    notebooks.run(notebooks.twice(notebooks.read(path)), tmp_path)
+
+
+@pytest.mark.parametrize("category", ["DeprecationWarning", "FutureWarning"])
+def test_a_deprecation_is_an_error_in_a_notebook(tmp_path, category):
+    from nbclient.exceptions import CellExecutionError
+
+    path = write(tmp_path / "00_a.ipynb", f"import warnings\nwarnings.warn('old', {category})")
+    with pytest.raises(CellExecutionError, match="old"):
+        notebooks.run(notebooks.read(path), tmp_path)
+
+
+def test_canonical_form_is_a_fixed_point_and_drops_what_varies():
+    output = NEW.new_output(
+        "display_data", {"text/plain": "x", notebooks.WIDGET_MIMES[0]: {"model_id": "1"}}, metadata={"a": 1}
+    )
+    cell = NEW.new_code_cell(
+        "x = 1\n", outputs=[output, NEW.new_output("stream", name="stderr", text="w")], execution_count=1
+    )
+    cell["id"], cell.metadata["collapsed"] = "3f2a9c1b", True
+    text = notebooks.canonical(
+        NEW.new_notebook(cells=[cell], metadata={"widgets": {}, "language_info": {"name": "python"}})
+    )
+    again = nbformat.reads(text, as_version=4)
+    assert notebooks.canonical(again) == text and text.endswith("}\n")
+    assert set(again.metadata) == {"kernelspec"} and again.cells[0].metadata == {}
+    assert [dict(output.data) for output in again.cells[0].outputs] == [{"text/plain": "x"}]
+    assert notebooks.WORDS.fullmatch(again.cells[0].id) and again.cells[0].source == "x = 1"
+
+
+def test_the_address_is_written_into_badges_and_set_up_cells():
+    old = "https://colab.research.google.com/github/a/b/blob/main/notebooks/x.ipynb https://github.com/pytorch/pytorch/issues"
+    name = notebooks.REPOSITORY.removeprefix("https://github.com/")
+    assert notebooks.with_address(old) == old.replace("github/a/b/", f"github/{name}/")
+    assert notebooks.with_address('"git+https://github.com/a/b"') == f'"git+{notebooks.REPOSITORY}"'
+
+
+def test_a_new_lesson_is_canonical(tmp_path):
+    path = tmp_path / "03_memory.ipynb"
+    notebooks.write(path, notebooks.skeleton(3, "Memory"))
+    assert notebooks.difference(path) is None

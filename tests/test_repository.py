@@ -1,0 +1,146 @@
+"""Do the files around the course agree with each other?"""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from tools import notebooks
+
+ROOT = notebooks.ROOT
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+HEAVY = ("matplotlib", "ipywidgets", "sklearn", "scipy", "IPython", "pynvml")
+
+
+def tracked(*patterns):
+    """Return the texts, by path, of the files that git tracks."""
+    listed = subprocess.run(["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, check=True, text=True)
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    texts = {path: path.read_bytes().decode("utf-8", "replace") for path in paths if path.is_file()}
+    assert texts
+    return texts
+
+
+def pinned():
+    """Return the versions in constraints.txt by normalised name."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    found = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    assert found
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in found.items()}
+
+
+def test_the_conda_recipe_equals_pyproject():
+    recipe = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    wanted = {"python": PROJECT["requires-python"]}
+    for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["lab"]:
+        requirement = Requirement(line)
+        wanted[CONDA_NAMES.get(requirement.name, requirement.name)] = str(requirement.specifier)
+    *packages, last = recipe["dependencies"]
+    assert recipe["channels"] == ["conda-forge", "nodefaults"]
+    assert last == {"pip": ["-e ."]} and packages[-1] == "pip"
+    found = {Requirement(line).name: str(Requirement(line).specifier) for line in packages[:-1]}
+    assert found == wanted
+
+
+def test_constraints_are_exact_and_meet_the_declared_ranges():
+    versions = pinned()
+    assert not [version for version in versions.values() if "+" in version or "*" in version]
+    declared = (
+        PROJECT["dependencies"] + PROJECT["optional-dependencies"]["lab"] + PROJECT["optional-dependencies"]["dev"]
+    )
+    for line in declared:
+        requirement = Requirement(line)
+        if requirement.name != PROJECT["name"]:
+            name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+            assert requirement.specifier.contains(versions[name]), line
+
+
+def test_no_file_names_the_host_of_a_registry():
+    hosts = re.compile(r"(pypi|pythonhosted|npmjs|debian)\.(org|com)")
+    named = [str(path.relative_to(ROOT)) for path, text in tracked().items() if hosts.search(text)]
+    assert named == []
+
+
+def test_modules_are_short():
+    modules = tracked("course_utils/*.py", "tools/*.py")
+    long = {str(path.relative_to(ROOT)): n for path, text in modules.items() if (n := len(text.splitlines())) > 300}
+    assert long == {}
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_no_lesson_is_imported_and_the_simulator_is_not_used_by_leaves():
+    course = re.compile(r"^\s*(from|import) (course_utils|\.)", re.MULTILINE)
+    for name in ("gpus", "counting"):
+        assert not course.search((ROOT / "course_utils" / f"{name}.py").read_text(encoding="utf-8")), name
+    users = tracked("course_utils/*.py")
+    inner = re.compile(r"^\s*(from|import) course_utils\.?(exercises|explorers)\b|import (exercises|explorers)\b", re.M)
+    found = [path for path, text in users.items() if path.parent.name == "course_utils" and inner.search(text)]
+    assert [path.name for path in found if path.name not in ("exercise.py", "progress.py")] == []
+
+
+def test_importing_the_package_is_light():
+    code = (
+        "import json, sys, torch, time; before = set(sys.modules); start = time.perf_counter()\n"
+        "import course_utils; spent = time.perf_counter() - start\n"
+        "from course_utils import devices\n"
+        "print(json.dumps([spent, sorted(set(sys.modules) - before), torch.cuda.is_initialized()]))"
+    )
+    done = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(2)]
+    spent_s, loaded, initialised = json.loads(min(done, key=lambda run: json.loads(run.stdout)[0]).stdout)
+    assert spent_s <= 0.15, f"import course_utils takes {spent_s:.3f} s beyond torch"
+    assert "course_utils.devices" in loaded
+    assert [name for name in loaded if name.split(".")[0] in HEAVY] == []
+    assert not initialised
+
+
+def test_importing_the_package_alone_loads_no_torch():
+    code = "import sys, course_utils; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def check_schema(name, path):
+    """Return what check-jsonschema, which carries the schema, finds wrong; empty if nothing."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", name, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def test_workflows_are_valid(tmp_path):
+    pytest.importorskip("check_jsonschema")
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    assert workflows
+    for path in workflows:
+        assert check_schema("vendor.github-workflows", path) == ""
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text(workflows[0].read_text(encoding="utf-8").replace("runs-on:", "runs_on:"), encoding="utf-8")
+    assert "runs_on" in check_schema("vendor.github-workflows", wrong)
+
+
+def test_the_workflow_covers_systems_pythons_and_torches():
+    flow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8"))
+    matrix = flow["jobs"]["test"]["strategy"]["matrix"]
+    assert {name.split("-")[0] for name in matrix["os"]} == {"ubuntu", "macos", "windows"}
+    assert PROJECT["requires-python"] == f">={matrix['python'][0]}" and len(matrix["python"]) == 2
+    floor = next(Requirement(line) for line in PROJECT["dependencies"] if line.startswith("torch"))
+    extra = {row["torch"] for row in matrix["include"]}
+    assert (
+        "nightly" in extra and str(floor.specifier).removeprefix(">=") + ".0" in extra and matrix["torch"] == ["pinned"]
+    )
+    assert "schedule" in flow[True]
+
+
+def test_the_sanitize_file_stays_small():
+    rules = re.findall(
+        r"^regex: (.*)$\n^replace: ", (ROOT / "tests/nbval_sanitize.cfg").read_text(encoding="utf-8"), re.M
+    )
+    assert 0 < len(rules) < 10
+    assert all(re.compile(rule) for rule in rules)
