@@ -61,7 +61,7 @@ def _refuse_to_leave(tensor):
 _FACTORIES = """empty.memory_format empty_strided zeros ones full scalar_tensor arange arange.start arange.start_step
 linspace logspace eye eye.m rand randn randint randint.low randperm normal.float_float tril_indices triu_indices
 hann_window hann_window.periodic _efficientzerotensor""".split()  # noqa: SIM905
-_FILLS = ("copy_", "fill_.Scalar", "fill_.Tensor", "zero_")
+_BELOW_PYTHON = ("copy_", "fill_.Scalar", "fill_.Tensor", "zero_", "_local_scalar_dense")
 
 
 def _register_factories(library) -> None:
@@ -73,7 +73,7 @@ def _register_factories(library) -> None:
             original = torch.library.get_kernel(f"aten::{name}", "Meta")
             kernel = partial(_make_meta, operator, original)
             library.impl(name, kernel, "Meta", with_keyset=True, allow_override=True)
-    for name in _FILLS:
+    for name in _BELOW_PYTHON:
         original = torch.library.get_kernel(f"aten::{name}", "Meta")
         kernel = partial(_change_meta, _operator(name), original)
         library.impl(name, kernel, "Meta", with_keyset=True, allow_override=True)
@@ -108,7 +108,7 @@ def _operator(name: str):
 
 
 def _change_meta(operator, original, keys, target, *args, **kwargs):
-    """C++ code such as `torch.tensor` fills new tensors below the level where Python dispatches: catch it here."""
+    """C++ code such as `torch.tensor` fills and reads below the level where Python dispatches: catch it here."""
     if type(target) is SimTensor:
         return SimTensor.__torch_dispatch__(operator, (), (target, *args), kwargs)
     return original.call_boxed(keys, target, *args, **kwargs)

@@ -226,6 +226,9 @@ def _wrap(out, index: int, found: list):
         if out.layout is not torch.strided:
             return as_sim(out, index), True
         new = _state.world.own(out, index)
+        if not new and torch.is_inference_mode_enabled() and not out.is_inference():
+            with torch.inference_mode(False):  # a view of a tensor made outside stays an ordinary tensor
+                return as_sim(out, index), False
         return as_sim(out, index), new
     if isinstance(out, list | tuple):
         pairs = [_wrap(item, index, found) for item in out]
