@@ -80,6 +80,9 @@ class TensorMethods:
     def storage(self):
         return self._inner.storage()
 
+    def record_stream(self, stream) -> None:
+        """Nothing to do: memory here is never handed on while a queue still uses it."""
+
     def is_pinned(self, device=None) -> bool:
         return False
 
