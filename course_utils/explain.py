@@ -101,7 +101,7 @@ def _fill(text: str, parts: dict[str, str]) -> str:
         return general
 
 
-_DEVICE = r"(?:cpu|cuda|sim|mps|xpu)(?::\d+)?"
+_DEVICE = r"(?:cpu|cuda|sim|mps|xpu|meta)(?::\d+)?"
 
 # Name, pattern in the message, what ("special | general"), why, now. The first that fits is taken.
 _KNOWN: tuple[tuple[str, str, str, str, str], ...] = (
@@ -109,7 +109,8 @@ _KNOWN: tuple[tuple[str, str, str, str, str], ...] = (
         "two devices",
         r"Expected all tensors to be on the same device"
         rf"(?:.*?(?P<a>{_DEVICE})(?: and |, different.*? on )(?P<b>{_DEVICE}))?"
-        r"|must be on the same device|is on cpu but expected on mps|Placeholder storage has not been allocated on MPS"
+        rf"|must be on the same device|Tensor on device {_DEVICE} is not on the expected device {_DEVICE}"
+        r"|is on cpu but expected on mps|Placeholder storage has not been allocated on MPS"
         r"|Input type \(.*\) and weight type \(.*\) should be the same",
         "one operation got tensors on two devices, {a} and {b}. | one operation got tensors on two devices.",
         "an operation runs on one device; PyTorch never copies a tensor behind your back (only a CPU tensor of no "

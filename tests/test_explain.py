@@ -76,6 +76,7 @@ EVERYWHERE = {
 
 # The words of devices that are not at hand here; each message as PyTorch writes it.
 ELSEWHERE = {
+    "Tensor on device meta is not on the expected device cpu!": "two devices",
     "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!": "two devices",
     "Expected all tensors to be on the same device, but got mat2 is on cpu, different from other tensors on cuda:0 "
     "(when checking argument in method wrapper_CUDA_mm)": "two devices",
