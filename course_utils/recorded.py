@@ -15,7 +15,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,14 +92,15 @@ def compare(
     ylabel: str,
     title: str = "",
     predicted: Mapping[str, Numbers] | None = None,
-    simulated: bool = False,
+    simulated: bool | Collection[str] = False,
     log: str = "xy",
 ):
     """Draw a measured curve beside the recorded and the predicted ones, and return the matplotlib Figure.
 
     `key` names the experiment ("02.transfer_bandwidth"). `ys` is one curve over `xs`, or several by name. `predicted`
     holds curves over the same `xs` by the name of the GPU or formula. `simulated` says that `ys` are times of the
-    simulated GPU. `log` says which axes are logarithmic. Raises ValueError for a wrong key or unequal lengths.
+    simulated GPU, or names those curves that are, where the others are live. `log` says which axes are logarithmic.
+    Raises ValueError for a wrong key, unequal lengths or an unknown name in `simulated`.
     """
     curves = dict(ys) if isinstance(ys, Mapping) else {"": ys}
     entry = {"x": _numbers(xs), "curves": {name: _numbers(line) for name, line in curves.items()}}
@@ -108,8 +109,11 @@ def compare(
     for name, line in (predicted or {}).items():
         if len(line) != len(xs):
             raise ValueError(f"predicted[{name!r}] has {len(line)} numbers, it must have {len(xs)} as xs has")
-    _record(key, entry, simulated)
-    lines = [(xs, line, "simulated" if simulated else "live", name) for name, line in curves.items()]
+    _record(key, entry, bool(simulated))
+    not_live = set(curves) if simulated is True else set(simulated or ())
+    if not not_live <= set(curves):
+        raise ValueError(f"simulated is {simulated!r}, it may be True, False or names of curves: {sorted(curves)}")
+    lines = [(xs, line, "simulated" if name in not_live else "live", name) for name, line in curves.items()]
     for run in load():
         old = run.entries.get(key, {})
         lines += [(old["x"], line, run.label, name) for name, line in old.get("curves", {}).items()]

@@ -126,6 +126,13 @@ def test_simulated_curves_are_labelled_simulated_and_what_is_not_recorded_is_lef
     assert labels(figure) == {"simulated": "-.", "T4, predicted": ":"}
 
 
+def test_live_and_simulated_curves_may_stand_in_one_picture(samples):
+    figure = recorded.compare("02.nothing", ys={"CPU": [2, 20], "GPU": [3, 4]}, simulated=["GPU"], **CURVE)
+    assert labels(figure) == {"CPU, live": "-", "GPU, simulated": "-."}
+    with pytest.raises(ValueError, match="may be True, False or names of curves"):
+        recorded.compare("02.nothing", ys=[2, 20], simulated=["GPU"], **CURVE)
+
+
 def test_a_value_is_shown_with_what_was_recorded_and_predicted(samples):
     shown = recorded.value("03.launch", 6.0, "us", predicted={"T4": 5})
     assert str(shown).splitlines() == [
