@@ -1,0 +1,184 @@
+"""Is this answer right, and if not, what is the mistake?
+
+A lesson's exercises stand in `course_utils/exercises/lessonNN.py`: a function with a docstring is the reference, a
+check beside it tells right from wrong, on each device of `devices.check_devices()`:
+
+    @exercise(title="Double on the device", minutes=5, difficulty=1, hints=("Which method moves a tensor?",))
+    def double(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+        \"\"\"Return twice `x`, on `device`.\"\"\"
+        return 2 * x.to(device)
+
+    @double.checks
+    def _(case: Case) -> None:
+        x = torch.tensor([1.0, 2.0])
+        got = case.call(x, case.device)
+        case.mistake(got is x, "returns its input", "the caller's tensor stays where it was")
+        case.equal(got, torch.tensor([2.0, 4.0], device=case.device))
+"""
+
+from __future__ import annotations
+
+import dis
+import importlib
+import inspect
+import pkgutil
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from course_utils import _sandbox, devices
+from course_utils._case import Case, WrongAnswer, shown
+
+__all__ = ["Case", "Exercise", "WrongAnswer", "exercise", "registry"]
+
+_ALL: dict[tuple[str, str], Exercise] = {}
+
+
+def exercise(
+    *, title: str, minutes: int, difficulty: int, hints: tuple[str, ...], draws: bool = False, limit_s: float = 3.0
+) -> Callable[[Callable], Exercise]:
+    """Make an `Exercise` of the reference answer below the decorator.
+
+    `difficulty` is 1 to 3; each of the `hints` is more direct than the one before; `draws` allows random numbers to be
+    taken; a call of the answer is ended after `limit_s` seconds.
+    """
+    if not (isinstance(title, str) and title.strip()):
+        raise ValueError(f"title must be text, not {title!r}")
+    if isinstance(minutes, bool) or not isinstance(minutes, int) or minutes < 1:
+        raise ValueError(f"minutes must be a whole number from 1, not {minutes!r}")
+    if difficulty not in (1, 2, 3):
+        raise ValueError(f"difficulty must be 1, 2 or 3, not {difficulty!r}")
+    if isinstance(hints, str) or not hints or not all(isinstance(hint, str) and hint.strip() for hint in hints):
+        raise ValueError(f"hints must be at least one text, in a tuple, not {hints!r}")
+    return lambda reference: Exercise(reference, title, minutes, difficulty, tuple(hints), draws, limit_s)
+
+
+class Exercise:
+    """A reference answer, its check and its hints."""
+
+    def __init__(self, reference, title, minutes, difficulty, hints, draws, limit_s) -> None:
+        if not inspect.getdoc(reference):
+            raise ValueError(f"the reference {reference.__name__} needs a docstring: it is the task in one sentence")
+        self.reference: Callable = reference
+        self.name: str = reference.__name__
+        self.title, self.minutes, self.difficulty, self.hints = title, minutes, difficulty, hints
+        self.draws, self.limit_s = draws, limit_s
+        self.lesson: str = re.sub(r"\D", "", reference.__module__.rpartition(".")[2])
+        self._check: Callable[[Case], None] | None = None
+        self._hinted = 0
+        _ALL[self.lesson, self.name] = self
+
+    def __repr__(self) -> str:
+        return f"<exercise lesson{self.lesson}.{self.name}: {self.title}>"
+
+    def checks(self, function: Callable[[Case], None]) -> Callable[[Case], None]:
+        """Register the check: a function of a `Case` that returns where the answer is right and raises elsewhere."""
+        self._check = function
+        return function
+
+    def check(self, answer: Callable) -> Callable:
+        """Check `answer` and return it; not attempted, it returns the reference, so that later cells work.
+
+        Raises `WrongAnswer` with the smallest failing input, what was expected and what came, and the mistake's name.
+        """
+        if answer is self.reference or answer is self:
+            return self.reference
+        if unsolved(answer):
+            print(
+                f"{self.name}: not attempted yet, the lesson goes on with the reference. "
+                f"lesson{self.lesson}.{self.name}.hint() gives a hint."
+            )
+            return self.reference
+        places = devices.check_devices()
+        self.examine(answer, places)
+        self._remember(solved=True)
+        print(f"{self.name}: right. Checked on {' and '.join(str(place) for place in places)}.")
+        return answer
+
+    def examine(self, answer: Any, places: list[torch.device]) -> None:
+        """Run the check on each of `places`, without progress; raises `WrongAnswer` if the answer is wrong."""
+        if self._check is None:
+            raise RuntimeError(f"{self!r} has no check")
+        self._examine_shape(answer)
+        for place in places:
+            case = Case(self, answer, place)
+            with _sandbox.isolated(place, zlib.crc32(self.name.encode())):
+                try:
+                    self._check(case)
+                    if not case.calls:
+                        raise RuntimeError("the check never called the answer")
+                except WrongAnswer:
+                    raise
+                except Exception as error:
+                    raise RuntimeError(
+                        f"the check of {self.name} itself failed, your answer may be right: "
+                        f"{type(error).__name__}: {error}"
+                    ) from error
+
+    def _examine_shape(self, answer: Any) -> None:
+        """Raise unless the answer is a function that takes what the reference takes."""
+        if not callable(answer) or isinstance(answer, type):
+            kind = "nothing (None)" if answer is None else f"{type(answer).__name__}: {shown(answer)}"
+            raise WrongAnswer(self, f"{self.name} must be a function, not {kind}")
+        try:
+            theirs, ours = inspect.signature(answer), inspect.signature(self.reference)
+        except (TypeError, ValueError):
+            return
+        try:
+            theirs.bind(*([None] * len(ours.parameters)))
+        except TypeError:
+            names = ", ".join(ours.parameters)
+            raise WrongAnswer(self, f"{self.name} must take ({names}), yours takes {theirs}") from None
+
+    def hint(self) -> None:
+        """Print the next hint; after the last one, the last again."""
+        number = min(self._hinted, len(self.hints) - 1)
+        self._hinted += 1
+        last = number == len(self.hints) - 1
+        after = f"The solution: lesson{self.lesson}.{self.name}.solution()" if last else "Call hint() again for more."
+        print(f"Hint {number + 1} of {len(self.hints)}: {self.hints[number]}\n{after}")
+
+    def solution(self) -> None:
+        """Print the reference answer with its comments."""
+        source = inspect.getsource(self.reference)
+        print(source[re.search(r"^def ", source, re.MULTILINE).start() :].rstrip())
+
+    def reset(self) -> None:
+        """Forget that this exercise was solved, and begin with the first hint again."""
+        self._hinted = 0
+        self._remember(solved=False)
+        print(f"{self.name}: progress forgotten.")
+
+    def _remember(self, *, solved: bool) -> None:
+        from course_utils import progress
+
+        try:
+            (progress.mark if solved else progress.forget)(self.lesson, self.name)
+        except OSError as error:
+            print(f"Progress could not be saved: {error}")
+
+
+_SKIPPED = {"RESUME", "NOP", "CACHE", "PUSH_NULL", "PRECALL", "COPY_FREE_VARS", "NOT_TAKEN", "EXTENDED_ARG"}
+
+
+def unsolved(answer: Any) -> bool:
+    """Return whether the body of `answer` is nothing but `raise NotImplementedError`, with a docstring or without."""
+    if not inspect.isfunction(answer):
+        return False
+    steps = [(step.opname, step.argval) for step in dis.get_instructions(answer) if step.opname not in _SKIPPED]
+    names = [step[0] for step in steps]
+    raises = steps[:1] == [("LOAD_GLOBAL", "NotImplementedError")] and names[-1:] == ["RAISE_VARARGS"]
+    return raises and set(names[1:-1]) <= {"LOAD_CONST", "CALL", "CALL_FUNCTION"}
+
+
+def registry() -> Iterator[Exercise]:
+    """Yield every exercise of every lesson, in the order of the lessons and of their modules."""
+    from course_utils import exercises
+
+    for module in sorted(pkgutil.iter_modules(exercises.__path__), key=lambda found: found.name):
+        if module.name.startswith("lesson"):
+            loaded = importlib.import_module(f"{exercises.__name__}.{module.name}")
+            yield from (found for found in vars(loaded).values() if isinstance(found, Exercise))

@@ -1,0 +1,1 @@
+"""The exercises of the lessons: one module a lesson, with the reference answers and their checks."""

@@ -1,0 +1,106 @@
+"""Does every exercise accept its reference, reject each stored wrong answer by name, and agree with its lesson?"""
+
+import ast
+import importlib
+import inspect
+import time
+
+import pytest
+
+from course_utils import devices
+from course_utils.exercise import WrongAnswer, registry, unsolved
+from tests.test_notebooks import stub_of
+from tools import notebooks
+
+EXERCISES = list(registry())
+PLACES = devices.check_devices()
+LESSONS = {path.stem[:2]: path for path in notebooks.lessons()}
+
+
+def stored(exercise):
+    """Return the stored wrong answers of an exercise: pairs of a phrase and a function."""
+    return importlib.import_module(f"tests.wrong_answers.lesson{exercise.lesson}").WRONG.get(exercise.name, [])
+
+
+def each_exercise(test):
+    assert EXERCISES
+    return pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: f"{e.lesson}-{e.name}")(test)
+
+
+@each_exercise
+def test_the_reference_passes_on_every_device_within_a_second(exercise):
+    exercise.examine(exercise.reference, PLACES)  # loads what the first run loads
+    begin = time.perf_counter()
+    exercise.examine(exercise.reference, PLACES)
+    assert time.perf_counter() - begin <= 1.0
+
+
+CASES = [(e, phrase, answer) for e in EXERCISES for phrase, answer in stored(e)]
+
+
+@pytest.mark.parametrize(
+    ("exercise", "phrase", "answer"), CASES, ids=[f"{e.lesson}-{e.name}-{a.__name__}" for e, _, a in CASES]
+)
+def test_a_wrong_answer_is_rejected_with_its_phrase(exercise, phrase, answer):
+    with pytest.raises(WrongAnswer) as caught:
+        exercise.examine(answer, PLACES)
+    assert phrase in str(caught.value)
+
+
+@each_exercise
+def test_three_wrong_answers_are_stored_with_different_phrases(exercise):
+    assert len({phrase for phrase, _ in stored(exercise)}) >= 3
+
+
+@each_exercise
+def test_an_endless_answer_and_one_of_another_type_are_rejected(exercise, monkeypatch):
+    monkeypatch.setattr(exercise, "limit_s", 0.3)
+    names = ", ".join(inspect.signature(exercise.reference).parameters)
+    made = {}
+    exec(f"def endless({names}):\n    while True: pass\ndef other({names}):\n    return object()", made)
+    with pytest.raises(WrongAnswer, match="does not end"):
+        exercise.examine(made["endless"], PLACES)
+    for answer in (made["other"], None, 3, int):
+        with pytest.raises(WrongAnswer):
+            exercise.examine(answer, PLACES)
+
+
+@each_exercise
+def test_hints_solution_and_numbers_are_there(exercise, capsys):
+    exercise.solution()
+    assert capsys.readouterr().out.startswith(f"def {exercise.name}(")
+    exercise._hinted = 0
+    for number, hint in enumerate(exercise.hints, start=1):
+        exercise.hint()
+        assert f"Hint {number} of {len(exercise.hints)}: {hint}" in capsys.readouterr().out
+    exercise._hinted = 0
+    assert len(set(exercise.hints)) == len(exercise.hints) >= 2
+
+
+def stubs(path):
+    """Return the stubs of a lesson, by name."""
+    found = [stub_of(cell.source) for cell in notebooks.read(path).cells if cell.cell_type == "code"]
+    return {stub.name: stub for stub in found if stub}
+
+
+def test_lessons_and_package_have_the_same_exercises():
+    in_package = {(exercise.lesson, exercise.name) for exercise in EXERCISES}
+    in_lessons = {(number, name) for number, path in LESSONS.items() for name in stubs(path)}
+    assert in_package == in_lessons != set()
+
+
+@each_exercise
+def test_stub_and_reference_have_the_same_signature_and_docstring(exercise):
+    stub = stubs(LESSONS[exercise.lesson])[exercise.name]
+    reference = ast.parse(inspect.getsource(exercise.reference)).body[0]
+    assert ast.unparse(stub.args) == ast.unparse(reference.args)
+    assert ast.unparse(stub.returns or ast.Constant(None)) == ast.unparse(reference.returns or ast.Constant(None))
+    assert ast.get_docstring(stub) == ast.get_docstring(reference)
+    made = {}
+    exec(f"from __future__ import annotations\n{ast.unparse(stub)}", made)
+    assert unsolved(made[exercise.name])
+
+
+def test_how_many_wrong_answers_are_rejected(record_testsuite_property):
+    record_testsuite_property("wrong answers", len(CASES))
+    assert len(CASES) >= 3 * len(EXERCISES) > 0
