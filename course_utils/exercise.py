@@ -23,6 +23,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import textwrap
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -143,7 +144,7 @@ class Exercise:
 
     def solution(self) -> None:
         """Print the reference answer with its comments."""
-        source = inspect.getsource(self.reference)
+        source = textwrap.dedent(inspect.getsource(self.reference))
         print(source[re.search(r"^def ", source, re.MULTILINE).start() :].rstrip())
 
     def reset(self) -> None:

@@ -1,0 +1,307 @@
+"""Does the exercise engine tell the four outcomes apart, and does the kernel stay usable whatever an answer does?"""
+
+import builtins
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from course_utils import _sandbox, devices, progress
+from course_utils.exercise import Case, Exercise, WrongAnswer, exercise, registry, unsolved
+
+PLACES = devices.check_devices()
+
+
+@pytest.fixture
+def double(monkeypatch):
+    """An exercise of its own, with a short time limit and no place in the registry."""
+    monkeypatch.setattr("course_utils.exercise._ALL", {})
+
+    @exercise(title="Double", minutes=1, difficulty=1, hints=("first", "second"), limit_s=0.4)
+    def double(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """Return twice `x`, on `device`."""
+        return 2 * x.to(device)  # one copy
+
+    @double.checks
+    def _(case: Case) -> None:
+        x = torch.tensor([1.0, 2.0])
+        got = case.call(x, case.device)
+        case.mistake(isinstance(got, torch.Tensor) and got.dim() == 0, "sums", "each entry counts")
+        case.equal(got, torch.tensor([2.0, 4.0]).to(case.device))
+        case.budget("copies to the device", case.counts.copies_h2d, 1, "each costs time")
+
+    return double
+
+
+def refuse(double: Exercise, answer) -> str:
+    with pytest.raises(WrongAnswer) as caught:
+        double.examine(answer, PLACES)
+    return str(caught.value)
+
+
+def test_not_attempted_returns_the_reference_and_prints_one_stable_line(double, capsys):
+    def stub(x, device):
+        """Return twice `x`, on `device`."""
+        raise NotImplementedError
+
+    assert double.check(stub) is double.reference
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1 and "not attempted" in said and "hint()" in said
+
+
+def test_stubs_are_recognised_and_answers_that_begin_like_one_are_not():
+    def bare(x):
+        raise NotImplementedError
+
+    def with_text(x):
+        raise NotImplementedError("later")
+
+    def conditional(x):
+        if x:
+            return x
+        raise NotImplementedError
+
+    def other(x):
+        raise ValueError
+
+    assert unsolved(bare) and unsolved(with_text)
+    assert not unsolved(conditional) and not unsolved(other) and not unsolved(lambda x: x) and not unsolved(None)
+
+
+def test_a_right_answer_is_returned_and_remembered(double, capsys, monkeypatch):
+    marked = []
+    monkeypatch.setattr(progress, "mark", lambda *names: marked.append(names))
+
+    def answer(x, device):
+        return x.to(device) + x.to(device) if device.type == "cpu" else x.to(device) * 2
+
+    assert double.check(answer) is answer
+    assert marked == [(double.lesson, "double")]
+    assert f"right. Checked on {PLACES[0]}" in capsys.readouterr().out
+
+
+def test_a_wrong_answer_shows_the_call_expected_and_got_without_a_traceback(double):
+    message = refuse(double, lambda x, device: 3 * x.to(device))
+    assert "double(tensor([1., 2.])" in message and "expected: tensor([2., 4.]" in message
+    assert "got:      tensor([3., 6.]" in message and "hint()" in message
+    with pytest.raises(WrongAnswer, match="sums") as caught:
+        double.examine(lambda x, device: x.sum(), PLACES)
+    assert "each entry counts" in str(caught.value)
+    rendered = "\n".join(caught.value._render_traceback_())
+    assert "double: not right yet." in rendered and "Traceback" not in rendered and "_case.py" not in rendered
+
+
+@pytest.mark.skipif(PLACES[-1].type == "cpu", reason="no device to copy to")
+def test_a_right_answer_that_copies_too_often_is_told_the_count(double):
+    message = refuse(double, lambda x, device: x.to(device) + x.to(device))
+    assert "takes 2 copies to the device and the limit is 1" in message
+
+
+def test_an_error_is_reported_with_the_readers_own_line(double):
+    def answer(x, device):
+        y = x.to(device)
+        return y.undefined_method()
+
+    message = refuse(double, answer)
+    assert "raises AttributeError" in message and "line 3 of your function:  return y.undefined_method()" in message
+
+
+def recursive(x, device):
+    return recursive(x, device)
+
+
+def swallow(x, device):
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(0.01)
+
+
+def exits(x, device):
+    sys.exit(3)
+
+
+def interrupts(x, device):
+    raise KeyboardInterrupt
+
+
+def closes(x, device):
+    raise GeneratorExit
+
+
+def floods(x, device):
+    for _ in range(200):
+        print("x" * 10_000)
+    return x.to(device)
+
+
+def modifies(x, device):
+    x.mul_(2)
+    return x.to(device)
+
+
+def seeds(x, device):
+    torch.manual_seed(1)
+    return 2 * x.to(device)
+
+
+def draws(x, device):
+    random.random()
+    torch.rand(1)
+    return 2 * x.to(device)
+
+
+def changes_default_device(x, device):
+    torch.set_default_device("meta")
+    return 2 * x.to(device)
+
+
+def changes_grad_mode(x, device):
+    torch.set_grad_enabled(False)
+    return 2 * x.to(device)
+
+
+def replaces_print(x, device):
+    builtins.print = None
+    return 2 * x.to(device)
+
+
+def replaces_stdout(x, device):
+    sys.stdout = None
+    return 2 * x.to(device)
+
+
+def generates(x, device):
+    yield 2 * x.to(device)
+
+
+def not_a_number(x, device):
+    return 2 * x.to(device) * float("nan")
+
+
+HOSTILE = [
+    ("calls itself without end", recursive), ("does not end", swallow), ("raises SystemExit", exits),
+    ("raises KeyboardInterrupt", interrupts), ("raises GeneratorExit", closes), ("other values", floods),
+    ("modifies its input", modifies), ("random", seeds), ("random", draws), ("default device", changes_default_device),
+    ("grad mode", changes_grad_mode), ("print", replaces_print), ("sys.stdout", replaces_stdout),
+    ("expected a tensor", generates), ("other values", not_a_number), ("must be a function, not nothing", None),
+    ("must be a function", 7), ("must be a function", torch.Tensor), ("must take", lambda x: x),
+    ("is None", lambda x, device: None), ("expected a tensor", lambda x, device: np.ones(2)),
+    ("shape", lambda x, device: x.to(device)[:1]), ("dtype", lambda x, device: (2 * x.to(device)).half()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("phrase", "answer"), HOSTILE, ids=[getattr(a, "__name__", str(a)) for _, a in HOSTILE])
+def test_hostile_answers_are_rejected_and_leave_nothing_behind(double, phrase, answer, capfd):
+    torch.manual_seed(5)
+    wanted = (torch.rand(1).item(), random.Random(5).random())
+    torch.manual_seed(5)
+    before = torch.get_default_dtype(), torch.is_grad_enabled(), builtins.print, sys.stdout
+    begin = time.monotonic()
+    assert phrase in refuse(double, answer)
+    assert time.monotonic() - begin < 5
+    assert before == (torch.get_default_dtype(), torch.is_grad_enabled(), builtins.print, sys.stdout)
+    assert torch.rand(1).item() == wanted[0]
+    assert torch.empty(1).device.type == "cpu"
+    assert len(capfd.readouterr().out) < 10_000
+
+
+def test_an_endless_answer_ends_on_another_thread_too(double):
+    result = []
+
+    def endless(x, device):
+        while True:
+            pass
+
+    def work():
+        try:
+            double.examine(endless, PLACES)
+        except WrongAnswer as error:
+            result.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive() and "does not end" in result[0]
+
+
+def test_a_failing_check_blames_itself(double):
+    @double.checks
+    def _(case):
+        raise ZeroDivisionError("ours")
+
+    with pytest.raises(RuntimeError, match="check of double itself failed, your answer may be right"):
+        double.examine(double.reference, PLACES)
+
+
+def test_a_check_that_never_calls_the_answer_is_a_fault(double):
+    @double.checks
+    def _(case):
+        return None
+
+    with pytest.raises(RuntimeError, match="never called"):
+        double.examine(double.reference, PLACES)
+
+
+def test_hints_become_more_direct_and_the_solution_is_printed(double, capsys):
+    for expected in ("Hint 1 of 2: first", "Hint 2 of 2: second", "Hint 2 of 2: second"):
+        double.hint()
+        assert expected in capsys.readouterr().out
+    double.solution()
+    said = capsys.readouterr().out
+    assert said.startswith("def double(x: torch.Tensor") and "# one copy" in said
+
+
+def test_reset_forgets(double, monkeypatch, capsys):
+    forgotten = []
+    monkeypatch.setattr(progress, "forget", lambda *names: forgotten.append(names))
+    double.hint()
+    double.reset()
+    double.hint()
+    assert forgotten == [(double.lesson, "double")] and capsys.readouterr().out.count("Hint 1") == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"title": ""}, "title"),
+        ({"minutes": 0}, "minutes"),
+        ({"difficulty": 4}, "difficulty"),
+        ({"hints": "x"}, "hints"),
+    ],
+)
+def test_bad_arguments_are_named(change, name):
+    with pytest.raises(ValueError, match=name):
+        exercise(**{"title": "T", "minutes": 1, "difficulty": 1, "hints": ("h",), **change})
+
+
+def test_the_registry_lists_every_exercise_once_in_order():
+    found = [(e.lesson, e.name) for e in registry()]
+    assert found and len(set(found)) == len(found)
+    assert [lesson for lesson, _ in found] == sorted(lesson for lesson, _ in found)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a signal that only POSIX sends")
+def test_a_real_interrupt_of_the_user_passes_through():
+    code = (
+        "import os, signal, threading, torch\n"
+        "from course_utils import _sandbox\n"
+        "threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
+        "def answer():\n"
+        "    while True: pass\n"
+        "try: _sandbox.call(answer, (), {}, limit_s=20, device=torch.device('cpu'), draws=False)\n"
+        "except KeyboardInterrupt: print('passed through')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "passed through", done.stderr
+
+
+def test_the_sandbox_bounds_what_it_keeps_of_printed_text():
+    outcome = _sandbox.call(floods, (1, 2), {}, limit_s=5, device=torch.device("cpu"), draws=False)
+    assert len(outcome.printed) < 3 * _sandbox.KEPT_CHARACTERS and "more characters" in outcome.printed
