@@ -17,7 +17,7 @@ __all__ = ["Report", "kernel_error"]
 _FOLDER = Path(__file__).parent / "_reports"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What a machine says of itself, as far as it matters for finding a GPU. Nothing in it names a person or a host."""
 
@@ -89,6 +89,11 @@ class Report:
     def stored(cls) -> dict[str, Report]:
         """Return the reports that come with the course, by name: one for each common case, written after real ones."""
         return {path.stem: cls.load(path) for path in sorted(_FOLDER.glob("*.json"))}
+
+    def __repr__(self) -> str:
+        """Return what decides a diagnosis, in one line that fits into a message."""
+        names = ("cuda_available", "kernel_error", "cuda_build", "driver", "visible_devices")
+        return f"Report({', '.join(f'{name}={getattr(self, name)!r}' for name in names)}, …)"
 
     def __str__(self) -> str:
         return "\n".join(f"{name:16} {value}" for name, value in self._rows())
