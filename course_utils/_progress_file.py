@@ -1,0 +1,178 @@
+"""How is progress kept so that two open notebooks, a full disk or a damaged file never lose any?
+
+The file is changed under a lock between processes and replaced as a whole. What cannot be written stays in memory and
+is written with the next change. A damaged file is put aside under another name and reported once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Key", "change", "key", "location", "solved"]
+
+VERSION = 1
+LOCK_S = 5.0
+Key = tuple[str, str]  # lesson, exercise
+
+# What the file does not hold: by path (None: kept in memory alone) and exercise, whether it is solved.
+_PENDING: dict[Path | None, dict[Key, bool]] = {}
+_WARNED: set[str] = set()
+
+
+def key(lesson: str, name: str) -> Key:
+    """Return the pair that names an exercise, after checking both parts."""
+    for argument, given in (("lesson", lesson), ("name", name)):
+        if not isinstance(given, str):
+            raise TypeError(f"{argument} must be text, not {given!r}")
+    if not re.fullmatch("[0-9]{2}", lesson):
+        raise ValueError(f"lesson must be two digits such as '02', not {lesson!r}")
+    if not (name.isidentifier() and name.isascii()):
+        raise ValueError(f"name must be the name of an exercise such as 'double', not {name!r}")
+    return lesson, name
+
+
+def location() -> Path | None:
+    """Return where progress is kept, None for in memory alone."""
+    given = os.environ.get("COURSE_PROGRESS", "").strip()
+    if given.lower() == "off":
+        return None
+    if given:
+        return Path(os.path.realpath(os.path.expanduser(given)))
+    import platformdirs
+
+    return platformdirs.user_data_path("pytorch-gpu-course", appauthor=False) / "progress.json"
+
+
+def solved() -> set[Key]:
+    """Return what the file and the memory say is solved; a damaged file is put aside, an unreadable one reported."""
+    path, stored = location(), set()
+    if path is not None:
+        try:
+            try:
+                stored = _read(path)
+            except ValueError:
+                with _locked(path):
+                    stored = _read_or_put_aside(path)
+        except OSError as error:
+            _warn(f"Progress could not be read ({_reason(error)}): {path}")
+    return _with(stored, _PENDING.get(path, {}))
+
+
+def change(changes: dict[Key, bool]) -> None:
+    """Write `changes` into the file as it is now; what cannot be written waits in memory."""
+    path = location()
+    pending = _PENDING.setdefault(path, {})
+    pending.update(changes)
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path):
+            before = _read_or_put_aside(path)
+            after = _with(before, pending)
+            if after != before:
+                _write(path, after)
+        pending.clear()
+    except OSError as error:
+        _warn(
+            f"Progress could not be saved ({_reason(error)}): {path}. "
+            "It is kept while this kernel runs: progress.export() gives it as one line."
+        )
+
+
+def _with(stored: set[Key], changes: Mapping[Key, bool]) -> set[Key]:
+    return (stored - changes.keys()) | {each for each, is_solved in changes.items() if is_solved}
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock between processes; the system releases it when its owner dies. OSError after LOCK_S seconds."""
+    import filelock  # comes with torch
+
+    lock = filelock.FileLock(f"{path}.lock", timeout=LOCK_S)
+    try:
+        lock.acquire()
+    except NotImplementedError:  # a file system without locks
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _read(path: Path) -> set[Key]:
+    """Return what the file holds, nothing where there is none; ValueError if it is damaged."""
+    try:
+        data = json.loads(_retried(path.read_bytes))
+    except FileNotFoundError:
+        return set()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(data, dict) or data.get("version") != VERSION or not isinstance(data.get("solved"), dict):
+        raise ValueError(f"no progress of version {VERSION}")
+    if not all(isinstance(names, list) for names in data["solved"].values()):
+        raise ValueError("exercises must be lists")
+    try:
+        return {key(lesson, name) for lesson, names in data["solved"].items() for name in names}
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _read_or_put_aside(path: Path) -> set[Key]:
+    """Return what the file holds; rename it if it is damaged. The caller has the lock."""
+    try:
+        return _read(path)
+    except ValueError:
+        number = 1
+        while (aside := path.with_name(f"{path.stem}.damaged-{number}{path.suffix}")).exists():
+            number += 1
+        path.rename(aside)
+        _warn(f"The progress file was damaged. It is kept as {aside}, a new one begins.")
+        return set()
+
+
+def _write(path: Path, solved: set[Key]) -> None:
+    lessons: dict[str, list[str]] = {}
+    for lesson, name in sorted(solved):
+        lessons.setdefault(lesson, []).append(name)
+    text = json.dumps({"version": VERSION, "solved": lessons}, indent=1) + "\n"
+    handle, temporary = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".new", dir=path.parent)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        _retried(lambda: os.replace(temporary, path))
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _retried(action: Callable[[], Any]) -> Any:
+    """Return what `action` gives; Windows refuses for a moment while another process has the file open."""
+    for _ in range(5 if os.name == "nt" else 0):
+        try:
+            return action()
+        except PermissionError:
+            time.sleep(0.05)
+    return action()
+
+
+def _reason(error: OSError) -> str:
+    return "another notebook has locked it" if isinstance(error, TimeoutError) else error.strerror or str(error)
+
+
+def _warn(text: str) -> None:
+    """Print a line on standard error, each only once."""
+    if text not in _WARNED:
+        _WARNED.add(text)
+        print(text, file=sys.stderr)
