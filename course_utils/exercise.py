@@ -75,6 +75,10 @@ class Exercise:
     def __repr__(self) -> str:
         return f"<exercise lesson{self.lesson}.{self.name}: {self.title}>"
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the reference, so that a reference may call itself by its name."""
+        return self.reference(*args, **kwargs)
+
     def checks(self, function: Callable[[Case], None]) -> Callable[[Case], None]:
         """Register the check: a function of a `Case` that returns where the answer is right and raises elsewhere."""
         self._check = function
