@@ -1,0 +1,170 @@
+"""How does a pure function become something to play with? The one way in which all explorers are made.
+
+An explorer is a pure function from parameters to a frozen dataclass of numbers, a function that draws those numbers,
+and one control for each parameter. In JupyterLab and Colab it shows controls and a picture; where no kernel runs, the
+picture for the default parameters; in plain text one stable line.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from course_utils import plots
+
+__all__ = ["Choice", "Explorer", "Slider", "Switch"]
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A control over an ordered list of values, each shown by `text`."""
+
+    name: str
+    label: str
+    values: Sequence[Any]
+    default: Any
+    text: Callable[[Any], str] = str
+
+    def widget(self) -> Any:
+        """Return the ipywidgets control."""
+        import ipywidgets
+
+        options = [(self.text(value), value) for value in self.values]
+        return ipywidgets.SelectionSlider(options=options, value=self.default, **_looks(self.label))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A control that takes one of a few unordered values."""
+
+    name: str
+    label: str
+    values: Sequence[Any]
+    default: Any
+    text: Callable[[Any], str] = str
+
+    def widget(self) -> Any:
+        """Return the ipywidgets control."""
+        import ipywidgets
+
+        options = [(self.text(value), value) for value in self.values]
+        return ipywidgets.Dropdown(options=options, value=self.default, **_looks(self.label))
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A control that is on or off."""
+
+    name: str
+    label: str
+    default: bool = False
+
+    def widget(self) -> Any:
+        """Return the ipywidgets control."""
+        import ipywidgets
+
+        return ipywidgets.Checkbox(value=self.default, indent=False, **_looks(self.label))
+
+    @property
+    def values(self) -> tuple[bool, bool]:
+        return False, True
+
+
+def _looks(label: str) -> dict[str, Any]:
+    return {
+        "description": label,
+        "style": {"description_width": "initial"},
+        "layout": {"width": "30em", "max_width": "100%"},
+    }
+
+
+class Explorer:
+    """Controls over a pure function, with its picture. Make it the last expression of a cell."""
+
+    def __init__(
+        self,
+        title: str,
+        function: Callable[..., Any],
+        draw: Callable[[Any], Any],
+        describe: Callable[[Any], str],
+        controls: Sequence[Slider | Choice | Switch],
+        fixed: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`function` takes the controls' names and `fixed` as keywords; `draw` and `describe` take its result.
+
+        `draw` returns a matplotlib Figure, `describe` a sentence or two: caption and alternative text.
+        """
+        for control in controls:
+            if control.default not in control.values:
+                raise ValueError(
+                    f"{control.name}: its default {control.default!r} is not one of {list(control.values)}"
+                )
+        self.title, self.controls = title, tuple(controls)
+        self._function, self._draw, self._describe, self._fixed = function, draw, describe, dict(fixed or {})
+        self._widget: Any = None
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Return the parameters that the static picture shows."""
+        return {control.name: control.default for control in self.controls}
+
+    def compute(self, **parameters: Any) -> Any:
+        """Return the function's result for the defaults, changed by `parameters`."""
+        unknown = sorted(set(parameters) - set(self.defaults))
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is no parameter of this explorer; it has {', '.join(self.defaults)}")
+        return self._function(**{**self.defaults, **parameters}, **self._fixed)
+
+    def caption(self, **parameters: Any) -> str:
+        """Return what the picture says, in words."""
+        return self._describe(self.compute(**parameters))
+
+    def figure(self, **parameters: Any) -> Any:
+        """Return the picture for the defaults, changed by `parameters`, as a matplotlib Figure."""
+        return self._draw(self.compute(**parameters))
+
+    def __repr__(self) -> str:
+        return f"Explorer({self.title})"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        bundle: dict[str, Any] = {"text/plain": repr(self), "text/html": self.static_html()}
+        view = self.widget()._repr_mimebundle_()
+        view = view[0] if isinstance(view, tuple) else view
+        key = "application/vnd.jupyter.widget-view+json"
+        if view and key in view:
+            bundle[key] = view[key]
+        return bundle
+
+    def static_html(self) -> str:
+        """Return the picture and its caption as HTML that needs no kernel."""
+        result = self.compute()
+        words = self._describe(result)
+        return f"{plots.to_html(self._draw(result), words)}<p>{html.escape(words)}</p>"
+
+    def widget(self) -> Any:
+        """Return the widget: the controls above the picture and its caption; the same one each time."""
+        if self._widget is None:
+            self._widget = self._build()
+        return self._widget
+
+    def _build(self) -> Any:
+        import ipywidgets
+
+        made = {control.name: control.widget() for control in self.controls}
+        picture = ipywidgets.Image(format="png", layout={"max_width": "100%", "width": "720px"})
+        words = ipywidgets.HTML()
+
+        def update(change: object = None) -> None:
+            try:
+                result = self._function(**{name: box.value for name, box in made.items()}, **self._fixed)
+                picture.value = plots.png(self._draw(result))
+                words.value = html.escape(self._describe(result))
+            except Exception as error:  # shown in place: a widget's callback has no cell to fail in
+                words.value = f"<b>This setting failed:</b> {html.escape(f'{type(error).__name__}: {error}')}"
+
+        for box in made.values():
+            box.observe(update, names="value")
+        update()
+        return ipywidgets.VBox([*made.values(), picture, words], layout={"align_items": "flex-start"})

@@ -1,0 +1,251 @@
+"""How do all pictures of the course look, and how do they say where their numbers come from?
+
+A picture is a `Picture`: a matplotlib figure that never touches pyplot's global state. Make it the last expression of a
+cell, or hand it to `display`. Line styles tell the provenance of numbers: solid is live, dashed is recorded,
+dotted is predicted, dash-dot is simulated.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import html
+import io
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "BLUE", "GREEN", "GRID", "INK", "LIVE", "MUTED", "OCHRE", "PALETTE", "PLUM", "PREDICTED", "PROVENANCE", "RECORDED",
+    "RED", "SIMULATED", "SKY", "axis_bytes", "axis_seconds", "bytes_text", "count_text", "data_uri", "hatch", "label",
+    "legend", "line", "new", "png", "seconds_text", "style", "to_html",
+]  # fmt: skip
+
+LIVE, RECORDED, PREDICTED, SIMULATED = "solid", "dashed", "dotted", "dashdot"
+PROVENANCE = {LIVE: "live", RECORDED: "recorded", PREDICTED: "predicted", SIMULATED: "simulated"}
+_HATCHES = {LIVE: "", RECORDED: "//", PREDICTED: "..", SIMULATED: "xx"}
+
+# After Okabe and Ito, https://jfly.uni-koeln.de/color/; the light ones darkened until they have contrast 3 on white.
+BLUE, RED, GREEN, PLUM, OCHRE, SKY = PALETTE = ("#0072b2", "#d55e00", "#008a64", "#a1487b", "#a87400", "#3d93c9")
+INK, MUTED, GRID = "#222222", "#6b6b6b", "#e2e2e2"
+
+_WIDTH_IN, _CSS_PIXELS_PER_INCH, _DPI, _COLOURS = 7.2, 100, 160, 96
+_RC = {
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9.5, "text.color": INK,
+    "axes.titlesize": 10.5, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 9,
+    "axes.labelsize": 9.5, "axes.labelcolor": INK, "axes.edgecolor": MUTED, "axes.linewidth": 0.8,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+    "grid.color": GRID, "grid.linewidth": 0.8, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK, "xtick.labelsize": 9, "ytick.labelsize": 9, "xtick.minor.visible": False,
+    "ytick.minor.visible": False, "lines.linewidth": 2.0, "lines.markersize": 5, "legend.frameon": False,
+    "legend.fontsize": 9, "hatch.linewidth": 0.6, "figure.facecolor": "white", "axes.facecolor": "white",
+    "figure.dpi": _DPI, "savefig.dpi": _DPI, "savefig.facecolor": "white", "axes.unicode_minus": True,
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """Inside this context matplotlib draws in the course's look; afterwards its settings are what they were."""
+    import matplotlib
+
+    with matplotlib.rc_context(_RC):
+        from cycler import cycler
+
+        matplotlib.rcParams["axes.prop_cycle"] = cycler(color=PALETTE)
+        yield
+
+
+def new(
+    title: str = "",
+    xlabel: str = "",
+    ylabel: str = "",
+    *,
+    log: str = "",
+    height_in: float = 3.4,
+    columns: int = 1,
+    widths: tuple[float, ...] | None = None,
+) -> tuple[Figure, Any]:
+    """Return (figure, axes) in the course's look, 7.2 inches wide; with `columns` > 1, a tuple of axes.
+
+    `log` names the logarithmic axes: "", "x", "y" or "xy". `widths` are the relative widths of the columns.
+    """
+    if log not in ("", "x", "y", "xy"):
+        raise ValueError(f"log was {log!r}; it may be '', 'x', 'y' or 'xy'")
+    if not isinstance(columns, int) or columns < 1:
+        raise ValueError(f"columns was {columns!r}; it may be a whole number from 1")
+    if widths is not None and len(widths) != columns:
+        raise ValueError(f"widths was {widths!r}; it may have one number for each of {columns} column(s)")
+    with style():
+        fig = _picture_class()(figsize=(_WIDTH_IN, height_in), layout="constrained")
+        fig.set_label(title)
+        axes = fig.subplots(1, columns, squeeze=False, width_ratios=widths)[0]
+        for ax in axes:
+            ax.set_xscale("log" if "x" in log else "linear")
+            ax.set_yscale("log" if "y" in log else "linear")
+            ax.tick_params(color=MUTED, labelcolor=INK, labelsize=_RC["xtick.labelsize"])
+            ax.grid(True, color=GRID, linewidth=_RC["grid.linewidth"])
+            for name in log:
+                _plain_decades(ax.xaxis if name == "x" else ax.yaxis)
+            ax.set_xlabel(xlabel)
+            ax.set_ylabel(ylabel)
+        axes[0].set_title(title)
+    return (fig, axes[0]) if columns == 1 else (fig, tuple(axes))
+
+
+def label(name: str, provenance: str) -> str:
+    """Return the legend's text for `name`: what it is and where its numbers come from, as in "T4, predicted"."""
+    return f"{name}, {PROVENANCE[_check(provenance)]}" if name else PROVENANCE[_check(provenance)]
+
+
+def hatch(provenance: str) -> str:
+    """Return the hatch of a bar whose numbers have this provenance; a live bar is plain."""
+    return _HATCHES[_check(provenance)]
+
+
+def line(ax: Axes, x: Any, y: Any, name: str, provenance: str, **options: Any) -> None:
+    """Draw one curve in the style of its provenance, its legend text ending in that word; options go to `Axes.plot`."""
+    ax.plot(x, y, **{"linestyle": _check(provenance), "label": label(name, provenance), "linewidth": 2.0, **options})
+
+
+def legend(ax: Axes, **options: Any) -> None:
+    """Add the legend in the course's look; options go to `Axes.legend`."""
+    with style():
+        ax.legend(**{"loc": "best", "handlelength": 3.2, **options})
+
+
+def png(fig: Figure) -> bytes:
+    """Return the figure as a small PNG: 160 dpi, 96 colours, nothing in it that changes from run to run."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
+
+    with style():
+        canvas = FigureCanvasAgg(fig)
+        before, fig.dpi = fig.dpi, _DPI
+        canvas.draw()
+        picture = Image.fromarray(_rgba(canvas)).convert("RGB")
+        fig.dpi = before
+    out = io.BytesIO()
+    picture.quantize(_COLOURS, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
+def data_uri(fig: Figure) -> str:
+    """Return the figure as a `data:` address that HTML can hold, so that the picture needs no file."""
+    return "data:image/png;base64," + base64.b64encode(png(fig)).decode("ascii")
+
+
+def to_html(fig: Figure, alt: str) -> str:
+    """Return an `<img>` with the figure and `alt`, the text that says what it shows to those who do not see it."""
+    if not isinstance(alt, str) or not alt.strip():
+        raise ValueError(f"alt was {alt!r}; it may be a sentence that says what the picture shows")
+    width, height = _css_size(fig)
+    return (
+        f'<img src="{data_uri(fig)}" alt="{html.escape(alt, quote=True)}" width="{width}" height="{height}" '
+        'style="max-width: 100%; height: auto; background: white">'
+    )
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration with three digits and its unit: "850 ns", "12.5 µs", "3.20 ms", "1.50 s"."""
+    if not math.isfinite(seconds):
+        return "unknown"
+    if seconds == 0:
+        return "0 s"
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if abs(seconds) >= factor * 0.9995:
+            return f"{_three_digits(seconds / factor)} {unit}"
+    return f"{_three_digits(seconds * 1e9)} ns"
+
+
+def bytes_text(n_bytes: float) -> str:
+    """Return a size in binary units with at most three digits: "512 B", "64 KiB", "1.5 GiB"."""
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if abs(n_bytes) >= 2**power * 0.9995:
+            value = n_bytes / 2**power
+            return f"{value:,.0f} {unit}" if value == round(value) else f"{_three_digits(value)} {unit}"
+    return f"{n_bytes:.0f} B"
+
+
+def count_text(n: float) -> str:
+    """Return a count in the words of the field: "350 M" for 350 million, "7 B" for 7 billion (10⁹)."""
+    for factor, unit in ((1e12, " T"), (1e9, " B"), (1e6, " M")):
+        if abs(n) >= factor:
+            return f"{n / factor:.3g}{unit}"
+    return f"{n:,.0f}"
+
+
+def axis_bytes(axis: Axis) -> None:
+    """Let a logarithmic axis of bytes have ticks at powers of 1024 or 32, with their units."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(base=32, numticks=12))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value)))
+
+
+def axis_seconds(axis: Axis) -> None:
+    """Let a logarithmic axis of seconds have ticks at powers of ten, written "10 µs", "1 ms"."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(base=10, numticks=12))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: seconds_text(value).replace(".00", "").replace(".0 ", " ")))
+
+
+def _three_digits(value: float) -> str:
+    """Return `value`, which lies from 0 to 10⁴, with three digits."""
+    return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
+
+
+def _check(provenance: str) -> str:
+    if provenance not in PROVENANCE:
+        raise ValueError(f"provenance was {provenance!r}; it may be plots.LIVE, RECORDED, PREDICTED or SIMULATED")
+    return provenance
+
+
+def _plain_decades(axis: Axis) -> None:
+    """Let a logarithmic axis have ticks at powers of ten, written 0.01, 1, 1,000, and as 10ⁿ only beyond that."""
+    from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation, LogLocator, NullLocator
+
+    powers = LogFormatterSciNotation()
+    axis.set_major_locator(LogLocator(base=10, numticks=12))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda v, at: f"{v:,g}" if 1e-3 <= v <= 1e5 else powers(v, at)))
+
+
+def _css_size(fig: Figure) -> tuple[int, int]:
+    return tuple(round(inches * _CSS_PIXELS_PER_INCH) for inches in fig.get_size_inches())
+
+
+def _rgba(canvas: Any) -> Any:
+    import numpy
+
+    return numpy.asarray(canvas.buffer_rgba())
+
+
+@functools.cache
+def _picture_class() -> type:
+    """Return the class of our figures, made at first use so that importing this module does not load matplotlib."""
+    from matplotlib.figure import Figure
+
+    class Picture(Figure):
+        """A figure that shows itself once, in the course's look, with a line of text that never changes."""
+
+        def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[dict, dict]:
+            width, height = _css_size(self)
+            return (
+                {"image/png": base64.b64encode(png(self)).decode("ascii"), "text/plain": repr(self)},
+                {"image/png": {"width": width, "height": height}},
+            )
+
+        def __repr__(self) -> str:
+            return f"Picture({self.get_label() or 'untitled'})"
+
+    return Picture

@@ -1,0 +1,135 @@
+"""Does each explorer's pure function hold over its whole grid, and does one picture appear wherever it is shown?"""
+
+import itertools
+import re
+
+import pytest
+
+from course_utils import gpus, plots, simulator
+from course_utils.explorers import Choice, Explorer, Slider, Switch, choose_gpu, transfer
+
+EXPLORERS = {"choose_gpu": choose_gpu.explore, "transfer": transfer.explore}
+each = pytest.mark.parametrize("explore", EXPLORERS.values(), ids=EXPLORERS)
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def grid(explorer):
+    """Return every setting of the controls."""
+    names = [control.name for control in explorer.controls]
+    found = [
+        dict(zip(names, values, strict=True)) for values in itertools.product(*(c.values for c in explorer.controls))
+    ]
+    assert len(found) > 100
+    return found
+
+
+def test_a_transfer_is_latency_and_bytes_over_the_rate_over_the_whole_grid():
+    for setting in grid(transfer.explore()):
+        if setting["pieces"] > setting["nbytes"]:
+            continue
+        t = transfer.transfer(**setting)
+        rate = gpus.get(setting["gpu"]).bus_gbps * 1e9 * (1 if setting["pinned"] else 0.5)
+        assert t.total_s == pytest.approx(setting["pieces"] * 10e-6 + setting["nbytes"] / rate)
+        assert 0 < t.reached_gbps < t.rate_gbps
+        assert t.total_s >= transfer.transfer(**{**setting, "pieces": 1}).total_s
+        assert t.total_s >= transfer.transfer(**{**setting, "pinned": True}).total_s
+
+
+def test_the_constants_are_those_of_the_simulated_gpu():
+    costs = simulator.Costs()
+    assert costs.copy_ns * 1e-9 == pytest.approx(transfer.LATENCY_S)
+    assert costs.pageable_share == transfer.PAGEABLE_SHARE
+
+
+def test_break_even_is_where_half_the_rate_is_reached():
+    t = transfer.transfer(nbytes=2**26, pieces=1, pinned=True, gpu="T4")
+    half = transfer.transfer(nbytes=round(t.break_even_bytes), pieces=1, pinned=True, gpu="T4")
+    assert half.reached_gbps == pytest.approx(t.rate_gbps / 2, rel=1e-4)
+
+
+def test_choices_hold_over_the_whole_grid():
+    for setting in grid(choose_gpu.explore()):
+        found = choose_gpu.choose(**setting)
+        assert found.candidates
+        fitting = [c for c in found.candidates if c.fits and c.step_s is not None]
+        assert [c.step_s for c in fitting] == sorted(c.step_s for c in fitting)
+        assert all(c.fits == (found.need_gib <= c.memory_gib) for c in found.candidates)
+        if setting["watts"]:
+            assert all(c.power_w <= setting["watts"] for c in found.candidates)
+        assert found.best is None or found.best is fitting[0]
+        assert "Predicted" in choose_gpu.describe(found)
+
+
+@pytest.mark.parametrize(
+    ("job", "fmt", "bytes_each"),
+    [
+        ("training", "fp32", 16),
+        ("training", "bf16", 16),
+        ("generating text", "fp32", 4),
+        ("generating text", "fp16", 2),
+    ],
+)
+def test_bytes_for_each_parameter(job, fmt, bytes_each):
+    assert choose_gpu.need_bytes(job, 10, fmt) == 10 * bytes_each
+
+
+def test_generating_one_sequence_is_bound_by_bandwidth_and_training_on_many_tokens_by_compute():
+    one = choose_gpu.choose(job="generating text", parameters=1e9, fmt="fp16", tokens=1)
+    many = choose_gpu.choose(job="training", parameters=1e9, fmt="fp32", tokens=4096)
+    assert {c.bound for c in one.candidates if c.step_s} == {"bandwidth"}
+    assert {c.bound for c in many.candidates if c.step_s} == {"compute"}
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: transfer.transfer(nbytes=0, pieces=1, pinned=True, gpu="T4"), "nbytes"),
+        (lambda: transfer.transfer(nbytes=1, pieces=2, pinned=True, gpu="T4"), "pieces"),
+        (lambda: transfer.transfer(nbytes=1, pieces=1, pinned=True, gpu="Apple M1"), "gpu"),
+        (lambda: choose_gpu.choose(job="x", parameters=1, fmt="fp32", tokens=1), "job"),
+        (lambda: choose_gpu.choose(job="training", parameters=1, fmt="fp3", tokens=1), "fmt"),
+        (lambda: choose_gpu.choose(job="training", parameters=0, fmt="fp32", tokens=1), "parameters"),
+        (lambda: transfer.explore().compute(size=3), "size"),
+    ],
+)
+def test_bad_arguments_are_named(call, name):
+    with pytest.raises(ValueError, match=name):
+        call()
+
+
+@each
+def test_one_bundle_has_the_widget_the_picture_with_alternative_text_and_a_stable_line(explore):
+    bundle = explore()._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(explore()) and "0x" not in bundle["text/plain"]
+    assert bundle["text/html"].count("<img") == 1 and bundle["text/html"] == explore().static_html()
+    alternative = re.search(r'alt="([^"]+)"', bundle["text/html"])[1]
+    assert "redicted" in alternative
+    assert set(bundle) == {"text/plain", "text/html", VIEW}
+
+
+@each
+def test_every_control_changes_the_picture_or_the_words(explore):
+    for control in explore().controls:
+        explorer = explore()
+        box = explorer.widget().children[[c.name for c in explorer.controls].index(control.name)]
+        picture, words = explorer.widget().children[-2:]
+        before = bytes(picture.value), words.value
+        assert before[0].startswith(b"\x89PNG") and "failed" not in before[1]
+        box.value = next(value for value in control.values if value != box.value)
+        assert (bytes(picture.value), words.value) != before and "failed" not in words.value
+
+
+def test_a_setting_that_fails_says_so_in_place():
+    explorer = transfer.explore()
+    boxes = explorer.widget().children
+    boxes[0].value, boxes[1].value = 2**16, 2**14
+    explorer._function = lambda **_: 1 / 0
+    boxes[1].value = 4
+    assert "ZeroDivisionError" in boxes[-1].value
+    assert repr(explorer) == "Explorer(what a copy to the device costs)"
+
+
+def test_a_default_outside_the_values_is_refused():
+    with pytest.raises(ValueError, match="size"):
+        Explorer("t", dict, plots.new, str, [Slider("size", "Size", (1, 2), 3)])
+    assert Switch("s", "S").values == (False, True) and Choice("c", "C", (1,), 1).text(1) == "1"

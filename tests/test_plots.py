@@ -1,0 +1,141 @@
+"""The look of pictures: provenance, no leak into matplotlib's settings, small files, alternative text, units."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import matplotlib
+import pytest
+from PIL import Image
+
+from course_utils import plots
+
+
+def _contrast_on_white(colour: str) -> float:
+    """Return the contrast ratio of WCAG 2.2, https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return 1.05 / (luminance + 0.05)
+
+
+def _curves():
+    fig, ax = plots.new("Four curves", "size", "GB/s", log="x")
+    for colour, provenance in zip(plots.PALETTE, plots.PROVENANCE, strict=False):
+        plots.line(ax, [1, 10, 100], [1, 2, 3], "T4", provenance, color=colour)
+    plots.legend(ax)
+    return fig, ax
+
+
+def test_provenance_has_four_different_lines_words_and_hatches():
+    _, ax = _curves()
+    assert [drawn.get_linestyle() for drawn in ax.lines] == ["-", "--", ":", "-."]
+    assert [drawn.get_label() for drawn in ax.lines] == [
+        "T4, live", "T4, recorded", "T4, predicted", "T4, simulated",
+    ]  # fmt: skip
+    assert len({plots.hatch(provenance) for provenance in plots.PROVENANCE}) == 4
+
+
+def test_settings_of_matplotlib_are_left_alone():
+    before = dict(matplotlib.rcParams)
+    plots.png(_curves()[0])
+    with plots.style():
+        assert dict(matplotlib.rcParams) != before
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_settings_of_the_reader_do_not_change_our_pictures():
+    ours = plots.png(_curves()[0])
+    with matplotlib.rc_context({"font.size": 20, "xtick.labelsize": 30, "axes.grid": False, "figure.dpi": 40}):
+        assert plots.png(_curves()[0]) == ours
+
+
+def test_a_picture_is_small_and_the_same_each_time():
+    fig, _ = _curves()
+    first = plots.png(fig)
+    assert first == plots.png(fig) and len(first) < 30_000
+    picture = Image.open(io.BytesIO(first))
+    assert picture.size == (1152, 544) and picture.getpixel((0, 0)) == picture.getpixel((1151, 543))
+
+
+def test_a_picture_shows_itself_once_and_its_text_is_stable():
+    fig, _ = _curves()
+    data, metadata = fig._repr_mimebundle_()
+    assert set(data) == {"image/png", "text/plain"} and data["text/plain"] == "Picture(Four curves)"
+    assert metadata == {"image/png": {"width": 720, "height": 340}}
+    import matplotlib.pyplot as plt
+
+    assert plt.get_fignums() == []
+
+
+def test_html_carries_the_picture_and_its_escaped_text():
+    fig, _ = _curves()
+    shown = plots.to_html(fig, 'T4 & "others" <fast>')
+    assert shown.startswith('<img src="data:image/png;base64,') and shown.endswith(">")
+    assert 'alt="T4 &amp; &quot;others&quot; &lt;fast&gt;"' in shown
+    for alt in ("", "  ", None):
+        with pytest.raises(ValueError, match="alt was"):
+            plots.to_html(fig, alt)
+
+
+@pytest.mark.parametrize("colour", [*plots.PALETTE, plots.INK, plots.MUTED])
+def test_colours_have_contrast_on_white(colour):
+    assert _contrast_on_white(colour) >= (4.5 if colour in (plots.INK, plots.MUTED) else 3)
+
+
+def test_the_contrast_check_rejects_yellow():
+    assert _contrast_on_white("#f0e442") < 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (3e-9, "3.00 ns"), (9.99e-4, "999 µs"), (1e-3, "1.00 ms"), (0.02, "20.0 ms"), (2, "2.00 s"),
+     (0.99999, "1.00 s"), (float("inf"), "unknown")],
+)  # fmt: skip
+def test_durations_have_three_digits_and_a_unit(seconds, text):
+    assert plots.seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [(0, "0 B"), (512, "512 B"), (1024, "1 KiB"), (1536, "1.50 KiB"), (28e9, "26.1 GiB"), (2**40, "1 TiB")],
+)
+def test_sizes_are_in_binary_units(n_bytes, text):
+    assert plots.bytes_text(n_bytes) == text
+
+
+@pytest.mark.parametrize(("n", "text"), [(350e6, "350 M"), (7e9, "7 B"), (1.5e9, "1.5 B"), (12_000, "12,000")])
+def test_counts_are_in_the_words_of_the_field(n, text):
+    assert plots.count_text(n) == text
+
+
+def test_columns_share_one_picture():
+    fig, (left, right) = plots.new("Two", columns=2, widths=(1, 2))
+    assert fig.axes == [left, right] and left.get_title(loc="left") == "Two"
+
+
+@pytest.mark.parametrize(
+    ("options", "name"), [({"log": "z"}, "log"), ({"columns": 0}, "columns"), ({"widths": (1, 2)}, "widths")]
+)
+def test_wrong_arguments_are_named(options, name):
+    with pytest.raises(ValueError, match=f"{name} was"):
+        plots.new("x", **options)
+
+
+def test_an_unknown_provenance_is_refused():
+    with pytest.raises(ValueError, match="provenance was 'guessed'"):
+        plots.label("T4", "guessed")
+
+
+def test_importing_plots_loads_no_matplotlib():
+    program = "import sys; from course_utils import plots; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_logarithmic_axes_have_plain_numbers_and_a_power_beyond_them():
+    _, ax = plots.new(log="xy")
+    ax.plot([0.01, 1e6], [1, 1e3])
+    written = {value: ax.xaxis.get_major_formatter()(value, 0) for value in (0.01, 1.0, 1e3, 1e7)}
+    assert written[0.01] == "0.01" and written[1.0] == "1" and written[1e3] == "1,000" and "10^{7}" in written[1e7]
