@@ -132,7 +132,7 @@ def draw(choices: Choices) -> Any:
     shades = [plots.GREEN if row.bound == "compute" else plots.OCHRE for row in rows]
     right.barh(places, times, color=shades, height=0.7, hatch=plots.hatch(plots.PREDICTED), edgecolor="white")
     right.set_yticks(places, [""] * len(rows))
-    right.set_xlabel("time of a step (ms), predicted\ngreen: limited by compute, ochre: by bandwidth")
+    right.set_xlabel("time of a step (ms), predicted\nlimited by compute (green) or bandwidth")
     for place, row in zip(places, rows, strict=True):
         if not row.fits or row.step_s is None:
             why = f"no {choices.fmt} rate stated" if row.fits else "does not fit"

@@ -1,0 +1,72 @@
+"""Do the explorers work in a real JupyterLab, and does a static page show their picture?"""
+
+import os
+import re
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from course_utils.explorers import choose_gpu, transfer
+from tests import browser
+
+EXPLORERS = {"choose_gpu": choose_gpu, "transfer": transfer}
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        browser.chromium() is None and not os.environ.get("CI"), reason="there is no Chromium on this machine"
+    ),
+]
+
+
+def notebook(name, outputs=()):
+    source = f"from course_utils.explorers import {name}\n{name}.explore()"
+    cell = new_code_cell(source, outputs=list(outputs), execution_count=1 if outputs else None)
+    made = new_notebook(cells=[new_markdown_cell("# Explorer"), cell])
+    made.metadata.kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return made
+
+
+def shown(page, selector):
+    """Return the addresses of the visible pictures."""
+    return [image.get_attribute("src") for image in page.locator(selector).all() if image.is_visible()]
+
+
+def test_moving_a_slider_changes_the_one_picture_of_each_explorer(tmp_path):
+    for name in EXPLORERS:
+        nbformat.write(notebook(name), tmp_path / f"{name}.ipynb")
+    with browser.lab(tmp_path) as lab:
+        for name, module in EXPLORERS.items():
+            lab.open(f"{name}.ipynb")
+            lab.run_all()
+            page, pictures = lab.page, ".jp-OutputArea-output img"
+            page.locator(".widget-image").first.wait_for()
+            page.wait_for_timeout(500)
+            before = shown(page, pictures)
+            assert len(before) == 1, f"{name}: {len(before)} pictures"
+            words = page.locator(".jp-OutputArea-output .widget-html-content").last
+            said = words.inner_text()
+            page.locator(".widget-slider .noUi-handle").first.focus()
+            page.keyboard.press("ArrowRight")
+            page.wait_for_function(
+                "([selector, old]) => document.querySelector(selector).src !== old", arg=[pictures, before[0]]
+            )
+            assert words.inner_text() != said
+            assert module.explore().caption() == re.sub(r"\s+", " ", said)
+            assert page.locator(".jp-OutputArea-output table").count() == 0
+        assert lab.errors == []
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_a_static_page_shows_one_picture_and_its_words(name):
+    from nbconvert import HTMLExporter
+
+    bundle = EXPLORERS[name].explore()._repr_mimebundle_()
+    stored = {mime: text for mime, text in bundle.items() if mime.startswith("text/")}
+    outputs = [new_output("execute_result", data=stored, execution_count=1)]
+    html, _ = HTMLExporter().from_notebook_node(notebook(name, outputs))
+    with browser.static_page(html) as page:
+        pictures = page.locator(".jp-OutputArea-output img")
+        assert pictures.count() == 1 and pictures.first.is_visible()
+        assert pictures.first.evaluate("image => image.naturalWidth") > 600
+        assert EXPLORERS[name].explore().caption() in page.locator(".jp-OutputArea-output").inner_text()
