@@ -1,0 +1,243 @@
+"""What did I expect?
+
+    guess = predict("How long does this take?", unit="ms")
+    guess.reveal(measured_ms)
+
+In JupyterLab and Colab a field takes the guess; where none appears, `guess.commit(12)` does. Without a guess everything
+runs as well and the result is shown.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Guess", "Reveal", "predict"]
+
+_MADE: dict[tuple[str, tuple[str, ...], str], Guess] = {}  # for the kernel's life: running the cell again keeps a guess
+
+
+def predict(question: str, *, choices: Sequence[str] | None = None, unit: str | None = None) -> Guess:
+    """Show `question` with a field for a number in `unit`, or with `choices`, and return the `Guess`.
+
+    The same question returns the same Guess, with what was guessed before.
+    """
+    if not isinstance(question, str):
+        raise TypeError(f"question must be text, not {question!r}")
+    if not question.strip():
+        raise ValueError(f"question must not be empty, not {question!r}")
+    if choices is not None and unit is not None:
+        raise ValueError(f"unit must be None where choices are given, not {unit!r}")
+    if not (unit is None or isinstance(unit, str)):
+        raise TypeError(f"unit must be text such as 'ms' or None, not {unit!r}")
+    if unit is not None and not unit.strip():
+        raise ValueError(f"unit must be text such as 'ms', or None for a plain number, not {unit!r}")
+    key = question, _checked(choices), (unit or "").strip()
+    guess = _MADE.setdefault(key, Guess(*key))
+    from IPython.display import display
+
+    display(guess)
+    return guess
+
+
+def _checked(choices: Sequence[str] | None) -> tuple[str, ...]:
+    if choices is None:
+        return ()
+    if not isinstance(choices, list | tuple) or not all(isinstance(choice, str) for choice in choices):
+        raise TypeError(f"choices must be a list of texts, not {choices!r}")
+    if len(choices) < 2 or len(set(choices)) < len(choices) or not all(choice.strip() for choice in choices):
+        raise ValueError(f"choices must be at least two different texts, none empty, not {choices!r}")
+    return tuple(choices)
+
+
+class Guess:
+    """A question and what the reader expects: `value` is a number or one of the choices, None before a guess."""
+
+    def __init__(self, question: str, choices: tuple[str, ...], unit: str) -> None:
+        self.question, self.choices, self.unit = question, choices, unit
+        self.value: float | str | None = None
+        self._widget: Any = None
+
+    def commit(self, value: float | str) -> Guess:
+        """Make `value` the guess, where there is no field for it."""
+        self.value = _choice("value", value, self.choices) if self.choices else _number("value", value)
+        if self._widget is not None:
+            control = self._widget.children[1]
+            control.value = self.value if self.choices else _written(self.value)
+        return self
+
+    def reveal(self, measured: Any, label: str = "measured") -> Reveal:
+        """Return the guess beside the result: a number in the question's unit, or the choice that is right.
+
+        `label` says where the number comes from, for example "counted" or "simulated".
+        """
+        if not isinstance(label, str):
+            raise TypeError(f"label must be text such as 'measured', not {label!r}")
+        if not label.strip():
+            raise ValueError(f"label must be text such as 'measured', not {label!r}")
+        result = _choice("measured", measured, self.choices) if self.choices else _number("measured", measured)
+        return Reveal(self.question, self.value, result, self.unit, label)
+
+    def _asked(self) -> str:
+        if self.choices:
+            return "one of: " + "; ".join(self.choices)
+        return f"a number, in {self.unit}" if self.unit else "a number"
+
+    def _state(self) -> str:
+        return "" if self.value is None else f"Your guess: {_shown(self.value, self.unit)}"
+
+    def __str__(self) -> str:
+        return "\n".join(filter(None, [f"Predict: {self.question} ({self._asked()})", self._state()]))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        asked = f"<p><b>Predict:</b> {html.escape(self.question)} ({html.escape(self._asked())})</p>"
+        return asked + (f"<p>{html.escape(self._state())}</p>" if self._state() else "")
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        bundle: dict[str, Any] = {"text/plain": str(self), "text/html": self._repr_html_()}
+        try:
+            self._widget = self._widget or self._controls()
+        except Exception:  # no ipywidgets, or none that works here: the text remains
+            return bundle
+        view = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
+        return {"application/vnd.jupyter.widget-view+json": view, **bundle}
+
+    def _controls(self) -> Any:
+        import ipywidgets as widgets
+
+        question = widgets.HTML(f"<b>Predict:</b> {html.escape(self.question)}")
+        if self.choices:
+            layout = widgets.Layout(width="max-content")
+            control = widgets.RadioButtons(options=list(self.choices), value=self.value, layout=layout)
+        else:
+            control = widgets.Text(
+                value=_written(self.value), placeholder=self._asked(), layout=widgets.Layout(width="16em")
+            )
+        answer = widgets.HTML(html.escape(self._state()))
+
+        def take(change: Any) -> None:
+            answer.value = html.escape(self._take(change["new"]))
+
+        control.observe(take, names="value")
+        return widgets.VBox([question, control, answer])
+
+    def _take(self, given: str | None) -> str:
+        """Keep what the control gives and return the line below it."""
+        if self.choices or not (given or "").strip():
+            self.value = given or None
+            return self._state()
+        try:
+            self.value = _read(str(given), self.unit)
+        except ValueError as error:
+            self.value = None
+            return f"No guess yet: {error}"
+        return self._state()
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """A guess (None: there was none) beside the result, in `unit`; `label` says where the result comes from."""
+
+    question: str
+    guess: float | str | None
+    result: float | str
+    unit: str = ""
+    label: str = "measured"
+
+    @property
+    def ratio(self) -> float | None:
+        """Return result / guess, None for choices, without a guess, or where one is not above zero."""
+        if isinstance(self.guess, str) or isinstance(self.result, str) or self.guess is None:
+            return None
+        return self.result / self.guess if self.guess > 0 and self.result > 0 else None
+
+    @property
+    def right(self) -> bool:
+        """Return whether the guess equals the result."""
+        return self.guess is not None and self.guess == self.result
+
+    @property
+    def verdict(self) -> str:
+        """Return in one sentence how the guess compares with the result."""
+        if self.guess is None:
+            return "No guess was made. Next time guess first: even a wrong guess helps to remember the answer."
+        if self.right:
+            return "The guess was right."
+        if self.ratio is None:
+            return "The guess was another one." if isinstance(self.guess, str) else "The guess was off."
+        if abs(self.ratio - 1) < 0.05:
+            return "The guess was within 5 % of the result."
+        times, larger = (self.ratio, "result") if self.ratio > 1 else (1 / self.ratio, "guess")
+        return (
+            f"The {larger} is {_shown(float(f'{times:.3g}'))} times the {'guess' if larger == 'result' else 'result'}."
+        )
+
+    def _rows(self) -> list[tuple[str, str]]:
+        guess = "none" if self.guess is None else _shown(self.guess, self.unit)
+        return [("guess", guess), (self.label, _shown(self.result, self.unit))]
+
+    def __str__(self) -> str:
+        width = max(len(name) for name, _ in self._rows())
+        return "\n".join([*(f"{name:<{width}}  {text}" for name, text in self._rows()), self.verdict])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(text)}</td></tr>'
+            for name, text in self._rows()
+        )
+        return f"<p>{html.escape(self.question)}</p><table>{rows}</table><p>{html.escape(self.verdict)}</p>"
+
+
+def _choice(argument: str, given: Any, choices: tuple[str, ...]) -> str:
+    if not isinstance(given, str):
+        raise TypeError(f"{argument} must be one of {list(choices)}, not {given!r}")
+    if given not in choices:
+        raise ValueError(f"{argument} must be one of {list(choices)}, not {given!r}")
+    return given
+
+
+def _number(argument: str, given: Any) -> float:
+    """Return a finite number; tensors and NumPy scalars with one element count as numbers."""
+    try:
+        if isinstance(given, bool | str | bytes | bytearray):
+            raise TypeError
+        number = float(given)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(f"{argument} must be a number, not {given!r}") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{argument} must be a finite number, not {given!r}")
+    return number
+
+
+def _read(text: str, unit: str) -> float:
+    """Return the number that a reader wrote, with its unit or without; ValueError says what may be written."""
+    bare = text.strip().removesuffix(unit).strip()
+    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", bare):
+        bare = bare.replace(",", "")
+    try:
+        number = float(bare)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"write a number such as 12, 0.5 or 3e6, not {text.strip()!r}")
+    return number
+
+
+def _shown(value: float | str | None, unit: str = "") -> str:
+    """Return whole numbers with all digits, others with four significant ones."""
+    if isinstance(value, float):
+        value = f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
+    return f"{value} {unit}".rstrip()
+
+
+def _written(value: float | str | None) -> str:
+    """Return the number with all its digits, as the field holds it."""
+    return "" if value is None else str(value).removesuffix(".0")
