@@ -61,19 +61,21 @@ class Timeline:
     __repr__ = __str__
 
     def plot(self, title: str | None = None):
-        """Return a matplotlib Figure: one row for the host, one for each GPU that worked; time in ms."""
+        """Return a matplotlib Figure: one row for the host, and for each GPU one of kernels and one of copies."""
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
 
-        rows = ["host", *(row for row in self.rows if any(r.row == row for r in self.records))]
+        parts = (("computes", "kernel"), ("copies", "copy"))
+        rows = [("host", "host", ("wait", "launch"))]
+        rows += [(f"{row} {word}", row, (kind,)) for row in self.rows for word, kind in parts if self.select(kind, row)]
         figure = Figure(figsize=(7.5, 0.9 + 0.45 * len(rows)), layout="constrained")
         axes = figure.subplots()
-        for kind in ("wait", "launch", "kernel", "copy"):
-            for height, row in enumerate(reversed(rows)):
+        for height, (_, row, kinds) in enumerate(reversed(rows)):
+            for kind in kinds:
                 spans = [(r.start_ns / 1e6, r.duration_ns / 1e6) for r in self.select(kind, row)]
                 if spans:
                     axes.broken_barh(spans, (height - 0.4, 0.8), facecolors=_COLOURS[kind], edgecolor="white", lw=0.3)
-        axes.set(yticks=range(len(rows)), yticklabels=rows[::-1], xlabel="simulated time (ms)")
+        axes.set(yticks=range(len(rows)), yticklabels=[name for name, *_ in rows[::-1]], xlabel="simulated time (ms)")
         axes.set_title(title or f"Simulated {self.spec_name}", loc="left")
         axes.set_xlim(0, self.total_ms or 1)
         axes.spines[["top", "right", "left"]].set_visible(False)
