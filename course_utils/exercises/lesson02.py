@@ -20,7 +20,7 @@ __all__ = ["copy_time_ms", "move_batch", "move_pieces", "nearest", "normalise", 
 
 
 @exercise(title="Create on the device", minutes=5, difficulty=1, hints=(
-    "One function from section 1 makes even steps with both ends included. It takes `device=`.",
+    "One of the functions that create tensors makes even steps, both ends included. It takes `device=`.",
     "torch.linspace(0, 1, columns, device=device) is one row. Repeat it for every row.",
     "return torch.linspace(0, 1, columns, device=device).repeat(rows, 1)",
 ))
