@@ -102,7 +102,7 @@ class TensorMethods:
 
     @property
     def data(self):
-        return self.detach()
+        return torch._C.TensorBase.data.__get__(self)  # shares no version counter, so autograd does not see changes
 
     @data.setter
     def data(self, new):
@@ -126,6 +126,23 @@ class TensorMethods:
     @_shown_to_modes
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+
+    @property
+    def grad(self):
+        return torch._C.TensorBase.grad.__get__(self)
+
+    @grad.setter
+    def grad(self, new):
+        if isinstance(new, torch.Tensor) and new.device != self.device:
+            raise RuntimeError(
+                f"attempting to assign a gradient on {new.device} to a tensor on {self.device}. Please ensure that the "
+                "gradient and the tensor are on the same device"
+            )
+        torch._C.TensorBase.grad.__set__(self, new)
+
+    @grad.deleter
+    def grad(self):
+        torch._C.TensorBase.grad.__delete__(self)
 
     # ---- copying and saving -----------------------------------------------------------------------------------
     def __deepcopy__(self, memo):

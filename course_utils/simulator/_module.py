@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
 import torch
@@ -145,6 +146,12 @@ def _memory_stats(device=None) -> dict[str, int]:
     }
 
 
+def _memory_summary(device=None, abbreviated: bool = False) -> str:
+    gpu = _gpu(device)
+    sizes = {"capacity": gpu.capacity_bytes, "allocated": gpu.allocated_bytes, "peak": gpu.peak_bytes}
+    return "\n".join([f"memory of sim:{gpu.index}", *(f"  {name:9} {size:>15,} bytes" for name, size in sizes.items())])
+
+
 def make_module() -> ModuleType:
     """Return the module that becomes `torch.sim`."""
     module = ModuleType("torch.sim", __doc__)
@@ -158,7 +165,7 @@ def make_module() -> ModuleType:
         get_device_capability=lambda device=None: (_properties(device).major, _properties(device).minor),
         get_device_properties=_properties,
         current_stream=lambda device=None: _stream_of(device_of(device)), default_stream=_default_stream,
-        stream=lambda stream: stream, set_stream=_set_stream,
+        stream=lambda stream: nullcontext() if stream is None else stream, set_stream=_set_stream,
         memory_allocated=allocated, max_memory_allocated=peak, memory_reserved=allocated, max_memory_reserved=peak,
         memory_stats=_memory_stats, reset_peak_memory_stats=_reset_peak, empty_cache=lambda: None,
         mem_get_info=lambda device=None: (
@@ -174,6 +181,8 @@ def make_module() -> ModuleType:
         is_bf16_supported=lambda including_emulation=True: (
             including_emulation or "bf16" in _state.world.spec.peak_tflops
         ),
+        OutOfMemoryError=torch.OutOfMemoryError, memory_summary=_memory_summary, seed_all=torch.seed,
+        can_device_access_peer=lambda device, peer: device_of(device) != device_of(peer),
         is_current_stream_capturing=lambda: False, _is_in_bad_fork=lambda: _state.forked,
     )  # fmt: skip
     return module

@@ -36,6 +36,8 @@ _MIXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index
 HOST_ARGUMENTS = {
     "_pack_padded_sequence": "lengths",
     "_pack_padded_sequence_backward": "batch_sizes",
+    "_ctc_loss": "input_lengths, target_lengths",
+    "_ctc_loss_backward": "input_lengths, target_lengths",
 }  # stay on the CPU
 PLANS: dict[int, Plan] = {}
 SPECIAL: dict[Any, Any] = {}  # operators that _special.py runs
@@ -63,7 +65,7 @@ def plan_of(func) -> Plan:
         pointwise=torch.Tag.pointwise in func.tags,
     )
     special = plan.special or mutates or flops or plan.gathers or plan.overwrites or plan.waits or plan.mixes
-    plan.simple = not special and [str(r.type) for r in schema.returns] == ["Tensor"]
+    plan.simple = not special and "quantize" not in name and [str(r.type) for r in schema.returns] == ["Tensor"]
     return plan
 
 

@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_map
 
 from course_utils.simulator import _state
 from course_utils.simulator._autocast import register_autocast
+from course_utils.simulator._generator import check_generator, register_generator
+from course_utils.simulator._parameters import keep_identity
 from course_utils.simulator._state import device_of
 from course_utils.simulator._tensor import SimTensor, adopt
 
@@ -40,6 +42,8 @@ def register(module) -> None:
     torch.serialization.register_package(5, _location, _restore)
     _patch_accelerator(module)
     _patch_pinning()
+    register_generator()
+    keep_identity()
     foreach = getattr(importlib.import_module("torch.optim.optimizer"), "_foreach_supported_types", None)
     if foreach is not None and SimTensor not in foreach:
         foreach.append(SimTensor)  # as on CUDA, an optimizer step is a few operations over lists of tensors
@@ -82,6 +86,7 @@ def _register_factories(library) -> None:
 def _make(operator, *args, device=None, pin_memory=None, **kwargs):
     if _state.forked:
         raise RuntimeError(_state.FORKED)
+    check_generator(kwargs.get("generator"))
     index = device_of(device)
     name = operator.overloadpacket.__name__
     gpu = _state.world.gpus[index]
@@ -238,10 +243,20 @@ def _patch_accelerator(module) -> None:
         "reset_peak_memory_stats": "reset_peak_memory_stats",
         "empty_cache": "empty_cache",
         "get_memory_info": "mem_get_info",
+        "memory_stats": "memory_stats",
     }
     for name, ours in names.items():
         if hasattr(torch.accelerator, name):
             setattr(torch.accelerator, name, getattr(module, ours))
+    original = torch.get_device_module
+    torch.get_device_module = lambda device=None: original("sim" if device is None else device)
+    if not hasattr(torch._C, "_scatter"):  # a build without CUDA
+        for name in ("_scatter", "_gather", "_broadcast_coalesced"):
+            setattr(torch._C, name, _refuse_data_parallel)
+
+
+def _refuse_data_parallel(*args, **kwargs):
+    raise RuntimeError("DataParallel needs CUDA and does not work on the simulated GPU: use DistributedDataParallel")
 
 
 class CurrentDevice(TorchFunctionMode):

@@ -101,6 +101,7 @@ def _pack(func, args, kwargs):
 
 SPECIAL.update(
     {
+        aten._has_compatible_shallow_copy_type.default: lambda func, args, kwargs: type(args[0]) is type(args[1]),
         aten._pack_padded_sequence.default: _pack,
         aten.copy_.default: _copy_,
         aten._to_copy.default: _to_copy,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from course_utils.simulator import _state
+from course_utils.simulator._generator import check_generator
 from course_utils.simulator._methods import TensorMethods
 from course_utils.simulator._plan import HOST_ARGUMENTS, PLANS, Plan, charge, plan_of
 from course_utils.simulator._state import FORKED, device_of
@@ -50,6 +51,8 @@ class SimTensor(TensorMethods, torch.Tensor):
 
 def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
     """Return `inner`, whose storage is accounted already, as a tensor on simulated GPU `index`."""
+    if inner.is_quantized:
+        raise NotImplementedError("the simulated GPU has no quantized tensors: quantize on the CPU")
     if inner.layout is not torch.strided:
         raise NotImplementedError(f"the simulated GPU has no tensors of layout {inner.layout}: use dense ones")
     device = _state.meta_devices[index]
@@ -142,6 +145,8 @@ def _run(func, plan: Plan, args, kwargs):
     found: list[torch.Tensor] = []
     inner_args = [_unwrap(arg, found) for arg in args]
     inner_kwargs = {name: _unwrap(value, found) for name, value in kwargs.items()} if kwargs else {}
+    if kwargs and "generator" in kwargs:
+        check_generator(kwargs["generator"])
     index = _common_index(func, plan, found)
     target = index
     if "device" in inner_kwargs:
@@ -179,7 +184,7 @@ def _common_index(func, plan: Plan, found: list) -> int:
                 _raise_mixed(func, plan, found)
     for tensor in found:
         if type(tensor) is not SimTensor and tensor.dim() > 0:
-            if plan.name in HOST_ARGUMENTS:
+            if plan.name in HOST_ARGUMENTS and not tensor.is_floating_point():
                 continue
             if not (plan.mixes and tensor.dtype in (torch.int64, torch.int32, torch.bool, torch.uint8)):
                 _raise_mixed(func, plan, found)
