@@ -1,0 +1,255 @@
+"""Does a guess reach its result, with a field for it, without one, and with none made?"""
+
+import copy
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import nbclient
+import nbformat
+import numpy as np
+import pytest
+import torch
+
+from course_utils import predict as module
+from course_utils.predict import predict
+
+ROOT = Path(__file__).parents[1]
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch):
+    monkeypatch.setattr(module, "_MADE", {})
+
+
+def field(guess):
+    """Return the control of `guess`, after it was shown, and the line below it."""
+    assert guess._repr_mimebundle_()[VIEW]["model_id"] == guess._widget.model_id
+    return guess._widget.children[1], guess._widget.children[2]
+
+
+# --- numbers ---
+
+
+def test_a_number_is_guessed_and_revealed():
+    guess = predict("How long does it take?", unit="ms")
+    control, line = field(guess)
+    assert guess.value is None and control.value == "" and control.placeholder == "a number, in ms"
+    control.value = "3"
+    assert guess.value == 3 and line.value == "Your guess: 3 ms"
+    assert str(guess.reveal(12.34)) == "guess     3 ms\nmeasured  12.34 ms\nThe result is 4.11 times the guess."
+
+
+@pytest.mark.parametrize(("written", "value"), [
+    ("3", 3), (" 0.5 ms", 0.5), ("1,000", 1000), ("1,234,567.5", 1234567.5), ("3e6", 3e6), ("-2ms", -2), ("0", 0),
+])  # fmt: skip
+def test_what_may_be_written(written, value):
+    guess = predict("How long does it take?", unit="ms")
+    field(guess)[0].value = written
+    assert guess.value == value
+
+
+@pytest.mark.parametrize("written", ["many", "1,5", "nan", "inf", "1 s", "ms", "10**6", "<b>"])
+def test_what_is_no_number_is_said_and_is_no_guess(written):
+    guess = predict("How long does it take?", unit="ms")
+    control, line = field(guess)
+    control.value = "7"
+    control.value = written
+    assert guess.value is None and line.value.startswith("No guess yet: write a number such as 12, 0.5 or 3e6")
+    assert "<" not in line.value
+    control.value = ""
+    assert guess.value is None and line.value == ""
+
+
+@pytest.mark.parametrize(("guess", "result", "verdict", "ratio"), [
+    (2.0, 2.0, "The guess was right.", 1.0),
+    (100.0, 104.0, "The guess was within 5 % of the result.", 1.04),
+    (100.0, 96.0, "The guess was within 5 % of the result.", 0.96),
+    (100.0, 105.0, "The result is 1.05 times the guess.", 1.05),
+    (3000.0, 2.0, "The guess is 1,500 times the result.", 2 / 3000),
+    (0.0, 5.0, "The guess was off.", None),
+    (5.0, 0.0, "The guess was off.", None),
+    (-1.0, 5.0, "The guess was off.", None),
+    (0.0, 0.0, "The guess was right.", None),
+])  # fmt: skip
+def test_the_verdict_on_a_number(guess, result, verdict, ratio):
+    reveal = module.Reveal("How many?", guess, result)
+    assert (reveal.verdict, reveal.ratio) == (verdict, pytest.approx(ratio) if ratio else ratio)
+
+
+@pytest.mark.parametrize("measured", [5, 5.0, np.float32(5), np.int64(5), torch.tensor(5), torch.tensor([5.0])])
+def test_numbers_of_any_library_are_taken(measured):
+    assert predict("How many?").reveal(measured).result == 5.0
+
+
+def test_the_result_says_where_it_comes_from():
+    assert str(predict("How many?").commit(1_000_000).reveal(2_500_000, "counted")) == (
+        "guess    1,000,000\ncounted  2,500,000\nThe result is 2.5 times the guess."
+    )
+
+
+# --- choices ---
+
+
+def test_a_choice_is_guessed_and_revealed():
+    guess = predict("Which is faster?", choices=["CPU", "GPU"])
+    control, line = field(guess)
+    assert control.value is None and guess.value is None
+    control.value = "CPU"
+    assert guess.value == "CPU" and line.value == "Your guess: CPU"
+    assert str(guess.reveal("GPU")) == "guess     CPU\nmeasured  GPU\nThe guess was another one."
+    assert guess.reveal("CPU").right and guess.reveal("CPU").verdict == "The guess was right."
+    assert guess.reveal("CPU").ratio is None
+
+
+# --- with and without a guess ---
+
+
+def test_without_a_guess_the_result_is_shown_kindly():
+    for reveal in (predict("How many?", unit="ms").reveal(5), predict("Which?", choices=["5 ms", "b"]).reveal("5 ms")):
+        lines = str(reveal).splitlines()
+        assert lines[:2] == ["guess     none", "measured  5 ms"] and lines[2].startswith("No guess was made.")
+        assert reveal.ratio is None and not reveal.right
+
+
+def test_running_the_cell_again_keeps_the_guess():
+    field(predict("How many?", unit="ms"))[0].value = "3"
+    again = predict("How many?", unit="ms")
+    assert again.value == 3 and field(again)[0].value == "3"
+    assert predict("How many?", unit="s").value is None
+    assert predict("How many?", choices=["1", "3"]).value is None
+
+
+def test_commit_serves_where_there_is_no_field():
+    guess = predict("How long?", unit="s").commit(0.123456789)
+    control, line = field(guess)
+    assert control.value == "0.123456789" and line.value == "Your guess: 0.1235 s"
+    guess.commit(7)
+    assert control.value == "7" and guess.value == 7
+    choice = predict("Which?", choices=["a", "b"]).commit("b")
+    assert field(choice)[0].value == "b"
+    choice.commit("a")
+    assert field(choice)[0].value == "a" and choice.reveal("a").right
+
+
+# --- how it is shown ---
+
+
+def test_the_text_is_stable_and_html_is_escaped():
+    guess = predict("Is <b> & 'c'?", choices=["<i>", "d"])
+    bundle = guess._repr_mimebundle_()
+    assert list(bundle) == [VIEW, "text/plain", "text/html"]
+    assert bundle["text/plain"] == repr(guess) == "Predict: Is <b> & 'c'? (one of: <i>; d)"
+    assert "&lt;i&gt;" in bundle["text/html"] and "<i>" not in bundle["text/html"]
+    assert "&lt;b&gt;" in guess._widget.children[0].value
+    reveal = guess.commit("<i>").reveal("<i>")
+    assert "<td>&lt;i&gt;</td>" in reveal._repr_html_() and dataclasses.is_dataclass(reveal)
+    assert "<td>none</td>" in predict("How many?").reveal(3)._repr_html_()
+
+
+def test_without_ipywidgets_the_text_remains(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    guess = predict("How many?", unit="ms")
+    assert list(guess._repr_mimebundle_()) == ["text/plain", "text/html"]
+    assert guess.commit(2).reveal(4).ratio == 2
+
+
+def test_outside_a_notebook_the_question_is_printed(capsys):
+    predict("How many?", unit="ms")
+    assert capsys.readouterr().out == "Predict: How many? (a number, in ms)\n"
+
+
+@pytest.mark.parametrize(("call", "error", "phrase"), [
+    (lambda: predict(None), TypeError, "question must be text, not None"),
+    (lambda: predict("  "), ValueError, "question must not be empty"),
+    (lambda: predict("Q", unit=3), TypeError, "unit must be text such as 'ms' or None, not 3"),
+    (lambda: predict("Q", unit=""), ValueError, "unit must be text such as 'ms'"),
+    (lambda: predict("Q", unit="ms", choices=["a", "b"]), ValueError, "unit must be None where choices are given"),
+    (lambda: predict("Q", choices="ab"), TypeError, "choices must be a list of texts, not 'ab'"),
+    (lambda: predict("Q", choices=[1, 2]), TypeError, "choices must be a list of texts"),
+    (lambda: predict("Q", choices=["a"]), ValueError, "choices must be at least two different texts"),
+    (lambda: predict("Q", choices=["a", "a"]), ValueError, "choices must be at least two different texts"),
+    (lambda: predict("Q", choices=["a", " "]), ValueError, "choices must be at least two different texts"),
+    (lambda: predict("Q").reveal("3"), TypeError, "measured must be a number, not '3'"),
+    (lambda: predict("Q").reveal(True), TypeError, "measured must be a number, not True"),
+    (lambda: predict("Q").reveal(None), TypeError, "measured must be a number, not None"),
+    (lambda: predict("Q").reveal(torch.ones(2)), TypeError, "measured must be a number"),
+    (lambda: predict("Q").reveal(float("nan")), ValueError, "measured must be a finite number, not nan"),
+    (lambda: predict("Q").reveal(3, label=3), TypeError, "label must be text"),
+    (lambda: predict("Q").reveal(3, label=""), ValueError, "label must be text"),
+    (lambda: predict("Q").commit("3"), TypeError, "value must be a number, not '3'"),
+    (lambda: predict("Q", choices=["a", "b"]).reveal("c"), ValueError, r"one of \['a', 'b'\], not 'c'"),
+    (lambda: predict("Q", choices=["a", "b"]).reveal(1), TypeError, r"measured must be one of \['a', 'b'\], not 1"),
+    (lambda: predict("Q", choices=["a", "b"]).commit("c"), ValueError, "value must be one of"),
+])  # fmt: skip
+def test_wrong_arguments_are_named(call, error, phrase):
+    with pytest.raises(error, match=phrase):
+        call()
+
+
+def test_importing_loads_neither_torch_nor_widgets():
+    code = (
+        "import course_utils.predict, sys; print({'torch', 'ipywidgets', 'matplotlib', 'IPython'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"
+
+
+# --- in a real kernel ---
+
+CELLS = [
+    'from course_utils.predict import predict\nguess = predict("How long?", unit="ms")',
+    "guess.reveal(12)",
+    'guess._widget.children[1].value = "3"\nguess = predict("How long?", unit="ms")',
+    "guess.reveal(12)",
+    'which = predict("Which?", choices=["a", "b"])',
+    'which.reveal("a")',
+]
+
+
+def cells() -> nbformat.NotebookNode:
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS])
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory) -> nbformat.NotebookNode:
+    """Return a notebook that ran in a kernel without a front end."""
+    notebook = cells()
+    folder = tmp_path_factory.mktemp("kernel")
+    nbclient.NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": folder}}
+    ).execute()
+    return notebook
+
+
+def test_a_kernel_shows_the_field_the_text_and_the_result(executed):
+    outputs = [cell.outputs for cell in executed.cells]
+    assert [len(each) for each in outputs] == [1] * len(CELLS)
+    kinds = [each[0].output_type for each in outputs]
+    assert kinds == ["display_data", "execute_result"] * 3
+    asked, unguessed, again, guessed, choice, right = (each[0].data for each in outputs)
+    assert set(asked) == set(choice) == {VIEW, "text/plain", "text/html"}
+    assert asked["text/plain"] == "Predict: How long? (a number, in ms)"
+    assert "No guess was made." in unguessed["text/plain"]
+    assert again["text/plain"].endswith("Your guess: 3 ms") and again[VIEW] == asked[VIEW]
+    assert guessed["text/plain"] == "guess     3 ms\nmeasured  12 ms\nThe result is 4 times the guess."
+    assert "measured  a" in right["text/plain"] and "<td>a</td>" in right["text/html"]
+
+
+def test_nbval_finds_its_output_stable_and_a_changed_one_not(executed, tmp_path):
+    for cell in executed.cells:
+        for output in cell.outputs:
+            output.data.pop(VIEW, None)  # as tools/notebooks.py stores it
+    changed = copy.deepcopy(executed.cells[-1])
+    changed.update(id="changed", execution_count=len(CELLS) + 1)
+    changed.outputs[0].data["text/plain"] += " No."
+    changed.outputs[0].execution_count = len(CELLS) + 1
+    executed.cells.append(changed)
+    nbformat.write(executed, tmp_path / "lesson.ipynb")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", "--nbval-current-env"]
+    done = subprocess.run([*command, "lesson.ipynb"], cwd=tmp_path, capture_output=True, text=True)
+    assert f"1 failed, {len(CELLS)} passed" in done.stdout, done.stdout
+    assert "No." in done.stdout and "mismatch 'text/plain'" in done.stdout
