@@ -238,6 +238,7 @@ def test_a_kernel_shows_the_field_the_text_and_the_result(executed):
     assert "measured  a" in right["text/plain"] and "<td>a</td>" in right["text/html"]
 
 
+@pytest.mark.slow
 def test_nbval_finds_its_output_stable_and_a_changed_one_not(executed, tmp_path):
     for cell in executed.cells:
         for output in cell.outputs:
