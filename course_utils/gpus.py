@@ -96,22 +96,35 @@ def find(name: str) -> GPU | None:
         return None
 
 
-def table(gpus: Iterable[GPU] | None = None) -> str:
-    """Return an HTML table of `gpus` (default: all), one row each; a dash means not supported or not stated."""
-    head = ("GPU", "kind", "year", "compute capability", "memory", "driver reports", "memory GB/s", "bus", "power")
-    heads = "".join(f"<th>{text}</th>" for text in (*head, *(f"{name} TFLOP/s" for name in FORMATS)))
-    rows = "".join(f"<tr>{_cells(gpu)}</tr>" for gpu in (ALL if gpus is None else gpus))
+_HEAD = ("GPU", "kind", "year", "compute capability", "memory", "driver reports", "memory GB/s", "bus", "power")
+
+
+def table(gpus: Iterable[GPU] | None = None, *, without: Iterable[str] = ()) -> str:
+    """Return an HTML table of `gpus` (default: all), one row each; a dash means not supported or not stated.
+
+    `without` names columns that are left out, such as "year". Raises ValueError for a column that there is not.
+    """
+    head = (*_HEAD, *(f"{name} TFLOP/s" for name in FORMATS))
+    left_out = set(without)
+    if not left_out <= set(head):
+        raise ValueError(f"without is {sorted(left_out)!r}, it may hold: {', '.join(head)}")
+    kept = [place for place, text in enumerate(head) if text not in left_out]
+    heads = "".join(f"<th>{head[place]}</th>" for place in kept)
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{_texts(gpu)[place]}</td>' for place in kept)}</tr>"
+        for gpu in (ALL if gpus is None else gpus)
+    )
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _cells(gpu: GPU) -> str:
+def _texts(gpu: GPU) -> list[str]:
     capability = "–" if gpu.compute_capability is None else "{}.{}".format(*gpu.compute_capability)
     mib = "–" if gpu.memory_mib is None else f"{gpu.memory_mib} MiB"
     power = "–" if gpu.power_w is None else f"{gpu.power_w} W"
     texts = [gpu.name, gpu.kind, gpu.year, capability, f"{gpu.memory_gb} GB", mib, f"{gpu.bandwidth_gbps:g}"]
     texts += [gpu.bus or "–", power]
     texts += [f"{gpu.peak_tflops[name]:g}" if name in gpu.peak_tflops else "–" for name in FORMATS]
-    return "".join(f"<td>{text}</td>" for text in texts)
+    return [str(text) for text in texts]
 
 
 def _key(name: str) -> str:

@@ -54,7 +54,7 @@ def test_choices_hold_over_the_whole_grid():
         fitting = [c for c in found.candidates if c.fits and c.step_s is not None]
         assert [c.step_s for c in fitting] == sorted(c.step_s for c in fitting)
         assert all(c.fits == (found.need_gib <= c.memory_gib) for c in found.candidates)
-        if setting["watts"]:
+        if setting["watts"] < float("inf"):
             assert all(c.power_w <= setting["watts"] for c in found.candidates)
         assert found.best is None or found.best is fitting[0]
         assert "Predicted" in choose_gpu.describe(found)
@@ -111,21 +111,32 @@ def test_one_bundle_has_the_widget_the_picture_with_alternative_text_and_a_stabl
 def test_every_control_changes_the_picture_or_the_words(explore):
     for control in explore().controls:
         explorer = explore()
-        box = explorer.widget().children[[c.name for c in explorer.controls].index(control.name)]
         picture, words = explorer.widget().children[-2:]
+        box = explorer.boxes[control.name]
+        assert box.value == control.default
         before = bytes(picture.value), words.value
         assert before[0].startswith(b"\x89PNG") and "failed" not in before[1]
         box.value = next(value for value in control.values if value != box.value)
         assert (bytes(picture.value), words.value) != before and "failed" not in words.value
 
 
-def test_a_setting_that_fails_says_so_in_place():
+@each
+def test_each_control_shows_its_default(explore):
+    explorer = explore()
+    explorer.widget()
+    chosen = {c.name: explorer.boxes[c.name].label for c in explorer.controls if not isinstance(c, Switch)}
+    assert chosen == {c.name: c.text(c.default) for c in explorer.controls if not isinstance(c, Switch)}
+
+
+def test_a_setting_that_fails_says_so_in_place_of_the_picture_and_the_next_one_works():
     explorer = transfer.explore()
-    boxes = explorer.widget().children
-    boxes[0].value, boxes[1].value = 2**16, 2**14
-    explorer._function = lambda **_: 1 / 0
-    boxes[1].value = 4
-    assert "ZeroDivisionError" in boxes[-1].value
+    picture, words = explorer.widget().children[-2:]
+    working, explorer._function = explorer._function, lambda **_: 1 / 0
+    explorer.boxes["pieces"].value = 4
+    assert "ZeroDivisionError" in words.value and picture.layout.display == "none"
+    explorer._function = working
+    explorer.boxes["pieces"].value = 16
+    assert "16 pieces" in words.value and picture.layout.display is None
     assert repr(explorer) == "Explorer(what a copy to the device costs)"
 
 

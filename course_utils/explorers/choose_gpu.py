@@ -1,12 +1,14 @@
 """Which GPU suits a job? Memory needed against memory there, and the time of one step from data-sheet rates.
 
-Questions for the reader: (1) Train 1 billion parameters in fp32: which is the smallest memory that holds them? Move to
-bf16: why does less change than you hoped? (2) Set the job to generating text: which number of the data sheet orders the
-GPUs now, the rate or the bandwidth?
+Questions for the reader: (1) Train 1 billion parameters in fp32, then in bf16: why does the need for memory not shrink,
+and what becomes better instead? (2) Generate text, 1 token a step, then 16,384: which number of the data sheet orders
+the GPUs, the rate or the bandwidth, and where does it change?
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,8 +75,8 @@ def need_bytes(job: str, parameters: float, fmt: str) -> float:
     return parameters * (2 * size + _ADAM_BYTES + (_MASTER_BYTES if size < 4 else 0))
 
 
-def choose(*, job: str, parameters: float, fmt: str, tokens: int, watts: int | None = None) -> Choices:
-    """Rank the GPUs of `gpus.ALL`, with at most `watts` of power if given, for one step over `tokens` tokens.
+def choose(*, job: str, parameters: float, fmt: str, tokens: int, watts: float = math.inf) -> Choices:
+    """Rank the GPUs of `gpus.ALL`, with at most `watts` of power, for one step over `tokens` tokens.
 
     A step of training takes 6 FLOPs a parameter and token, generating 2 (Kaplan et al. 2020, https://arxiv.org/abs/2001.08361,
     section 2.1). Memory traffic: training reads and writes everything once, generating reads the weights once a step,
@@ -91,7 +93,7 @@ def choose(*, job: str, parameters: float, fmt: str, tokens: int, watts: int | N
     traffic = 2 * need if job == "training" else need
     found = []
     for gpu in gpus.ALL:
-        if watts is not None and (gpu.power_w is None or gpu.power_w > watts):
+        if watts < math.inf and (gpu.power_w is None or gpu.power_w > watts):  # a dropdown takes no None for a value
             continue
         peak = gpu.peak_tflops.get(fmt)
         compute_s = None if peak is None else flops / (peak * 1e12)
@@ -106,44 +108,83 @@ def choose(*, job: str, parameters: float, fmt: str, tokens: int, watts: int | N
 def describe(choices: Choices) -> str:
     """Return the answer in words."""
     size = plots.count_text(choices.parameters)
-    head = f"{choices.job} with {size} parameters in {choices.fmt} needs {choices.need_gib:.1f} GiB before activations"
+    job = f"{choices.job.capitalize()} with {size} parameters in {choices.fmt}"
+    head = f"{job} needs {choices.need_gib:,.3g} GiB before activations"
     if choices.best is None:
-        return f"{head}: no GPU of the table holds it and computes in this format. Predicted from data sheets."
+        return f"{head}: no GPU of this table holds that and computes in {choices.fmt}. Predicted from data sheets."
     fit = sum(c.fits for c in choices.candidates)
     best = choices.best
     return (
-        f"{head}: {fit} of {len(choices.candidates)} GPUs hold it. Fastest: {best.name}, "
+        f"{head}: {fit} of {len(choices.candidates)} GPUs hold that. Fastest: {best.name}, "
         f"{plots.seconds_text(best.step_s)} a step, limited by {best.bound}. Predicted from data sheets."
     )
 
 
 def draw(choices: Choices) -> Any:
-    """Return the picture: memory of each GPU against the need, and the time of a step where it fits."""
-    height = 1.1 + 0.21 * len(choices.candidates)
-    title = f"{choices.job.capitalize()}, {plots.count_text(choices.parameters)} parameters, {choices.fmt}"
-    figure, (left, right) = plots.new(title, "memory (GiB); red line: needed", height_in=height, columns=2, log="x")
-    rows = list(choices.candidates)[::-1]
-    places = range(len(rows))
-    colours = [plots.BLUE if row.fits else plots.GRID for row in rows]
-    left.barh(places, [row.memory_gib for row in rows], color=colours, height=0.7)
-    left.axvline(choices.need_gib, color=plots.RED, linewidth=1.5)
-    left.set_yticks(places, [row.name for row in rows])
-    times = [row.step_s * 1e3 if row.fits and row.step_s is not None else float("nan") for row in rows]
-    shades = [plots.GREEN if row.bound == "compute" else plots.OCHRE for row in rows]
-    right.barh(places, times, color=shades, height=0.7, hatch=plots.hatch(plots.PREDICTED), edgecolor="white")
-    right.set_yticks(places, [""] * len(rows))
-    right.set_xlabel("time of a step (ms), predicted\nlimited by compute (green) or bandwidth")
-    for place, row in zip(places, rows, strict=True):
-        if not row.fits or row.step_s is None:
-            why = f"no {choices.fmt} rate stated" if row.fits else "does not fit"
-            right.text(0.02, place, why, transform=right.get_yaxis_transform(), va="center", fontsize=8)
+    """Return the picture: memory of each GPU against the need, and the two bounds of a step's time where it fits."""
+    rows = choices.candidates[::-1]
+    title = f"Memory against the {choices.need_gib:,.3g} GiB needed"
+    figure, (left, right) = plots.new(title, "GiB", height_in=1.2 + 0.22 * len(rows), columns=2, widths=(5, 6))
+    _draw_memory(left, rows, choices.need_gib)
+    _draw_times(right, rows, choices.fmt)
     for axes in (left, right):
         axes.grid(False, axis="y")
-        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.tick_params(axis="y", length=0)
+        axes.set_ylim(-0.7, len(rows) - 0.3)
     return figure
 
 
+def _draw_memory(axes: Any, rows: Sequence[Candidate], need_gib: float) -> None:
+    """Draw a bar for each GPU's memory and a line at the need, or an arrow where it lies beyond all of them."""
+    axes.barh(range(len(rows)), [row.memory_gib for row in rows], color=[_shade(row) for row in rows], height=0.62)
+    names = [f"{row.name}, {row.power_w:g} W" if row.power_w else row.name for row in rows]
+    axes.set_yticks(range(len(rows)), names)
+    for tick, row in zip(axes.get_yticklabels(), rows, strict=True):
+        tick.set_color(plots.INK if row.fits else plots.MUTED)
+    most = max(gpu.memory_bytes for gpu in gpus.ALL) / 2**30
+    axes.set_xlim(0, most * 1.05)
+    axes.axvline(min(need_gib, most * 1.03), color=plots.RED, linewidth=2)
+    if need_gib > most:
+        axes.annotate("needed: beyond this axis", (0.97, 0.5), xycoords="axes fraction", color=plots.RED, ha="right")
+
+
+def _shade(row: Candidate) -> str:
+    return plots.BLUE if row.fits else "#c9c9c9"
+
+
+def _draw_times(axes: Any, rows: Sequence[Candidate], fmt: str) -> None:
+    """Draw the time of the arithmetic and of the memory traffic of each GPU; the longer is filled and is the step."""
+    axes.set_xscale("log")
+    plots.axis_seconds(axes.xaxis)
+    axes.set_title("Time of a step, predicted")
+    axes.set_xlabel("the later of the two marks, which is filled")
+    axes.set_yticks([])
+    for place, row in enumerate(rows):
+        if not row.fits or row.step_s is None:
+            why = f"the data sheet states no {fmt} rate" if row.fits else "does not fit"
+            axes.text(
+                0.02, place, why, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=plots.MUTED
+            )
+            continue
+        axes.plot([row.compute_s, row.memory_s], [place, place], linestyle=plots.PREDICTED, color=plots.MUTED, lw=1)
+        marks = (("compute", row.compute_s, "o", plots.GREEN), ("bandwidth", row.memory_s, "s", plots.OCHRE))
+        for bound, seconds, mark, colour in marks:
+            fill = colour if row.bound == bound else "white"
+            axes.plot([seconds], [place], mark, color=colour, markerfacecolor=fill, markersize=6)
+        end = (max(row.compute_s, row.memory_s), place)
+        axes.annotate(plots.seconds_text(row.step_s), end, (8, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.plot([], [], "o", color=plots.GREEN, label="arithmetic")
+    axes.plot([], [], "s", color=plots.OCHRE, label="memory traffic")
+    shown = [t for row in rows if row.fits and row.step_s for t in (row.compute_s, row.memory_s)]
+    axes.set_xlim(min(shown, default=1e-3) / 2, max(shown, default=1.0) * 8)
+    plots.legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, handlelength=1.2)
+
+
 _SIZES = tuple(m * 10**e for e in (7, 8, 9, 10, 11) for m in (1, 3))
+
+
+def _watts_text(watts: float) -> str:
+    return "any" if watts == math.inf else f"at most {watts} W"
 
 
 def explore() -> Explorer:
@@ -158,8 +199,6 @@ def explore() -> Explorer:
             Slider("parameters", "Parameters", _SIZES, 10**9, plots.count_text),
             Choice("fmt", "Number format", tuple(BYTES), "fp32"),
             Slider("tokens", "Tokens a step", tuple(2**n for n in range(0, 15, 2)), 4096, lambda n: f"{n:,}"),
-            Choice(
-                "watts", "Power", (None, 75, 150, 300, 450), None, lambda w: "any" if w is None else f"at most {w} W"
-            ),
+            Choice("watts", "Power", (math.inf, 75, 150, 300, 450), math.inf, _watts_text),
         ],
     )
