@@ -166,7 +166,7 @@ def normalise(x: torch.Tensor) -> torch.Tensor:
 
 @normalise.checks
 def _(case: Case) -> None:
-    for x in (torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0, 5.0], [3.0, 5.0]]),
+    for x in (torch.tensor([[1.0, 5.0], [3.0, 9.0]]), torch.tensor([[1.0, 5.0], [3.0, 5.0]]),
               torch.tensor([[1.0, 10.0, 7.0], [2.0, 20.0, 7.0], [6.0, 30.0, 7.0], [3.0, 80.0, 7.0]])):
         got = case.call(x.to(case.device))
         counts, rows = case.counts, x.shape[0]
@@ -180,13 +180,16 @@ def _(case: Case) -> None:
         if isinstance(got, torch.Tensor) and got.shape == x.shape:
             show = {"expected": expected, "got": got}
             mine = got.cpu()
+            by_rows = (x - x.mean(dim=1, keepdim=True)) / x.std(dim=1, keepdim=True)
+            case.mistake(torch.allclose(mine, by_rows, atol=1e-5), "normalises the rows",
+                         "a column is one feature of all samples: dim=0", **show)
             case.mistake(mine.isnan().any(), "makes NaN of a column in which all values are equal",
                          "its standard deviation is 0, and 0 / 0 is NaN", **show)
             population = expected.cpu() * math.sqrt(rows / (rows - 1))
             case.mistake(torch.allclose(mine, population, atol=1e-5), "divides by n instead of n - 1",
                          "x.std(dim=0) is the standard deviation of a sample", **show)
             whole = (x - x.mean()) / x.std()
-            case.mistake(x.shape[1] > 1 and torch.allclose(mine, whole, atol=1e-5), "normalises the tensor as a whole",
+            case.mistake(torch.allclose(mine, whole, atol=1e-5), "normalises the tensor as a whole",
                          "each column has its own mean and standard deviation: dim=0", **show)
         case.equal(got, expected, atol=1e-5)
 
@@ -247,8 +250,9 @@ def _(case: Case) -> None:
     for given, got in zip(_COPIES, answers, strict=True):
         expected = copy_time_ms.reference(*given)
         number = isinstance(got, int | float) and not isinstance(got, bool)
-        if number and not math.isclose(got, expected, rel_tol=1e-6):
+        if not number or not math.isclose(got, expected, rel_tol=1e-6):
             case.call(*given)  # so that the message shows this call
+            case.expect(number, f"returns {type(got).__name__}, expected a number", "the caller computes with it")
             for name, why, formula in _WRONG_TIMES:
                 same = all(math.isclose(formula(*g), a, rel_tol=1e-6) for g, a in zip(_COPIES, answers, strict=True))
                 case.mistake(same, name, why, expected=expected, got=got)

@@ -157,6 +157,10 @@ def _whole(x):
     return (x - x.mean()) / x.std()
 
 
+def _rows(x):
+    return (x - x.mean(dim=1, keepdim=True)) / x.std(dim=1, keepdim=True)
+
+
 def _population(x):
     std = x.std(dim=0, correction=0)
     return (x - x.mean(dim=0)) / torch.where(std > 0, std, 1.0)
@@ -196,6 +200,10 @@ def _latency_in_ms(shape, dtype, bandwidth_gbps, latency_us):
 
 def _four_bytes(shape, dtype, bandwidth_gbps, latency_us):
     return latency_us / 1e3 + math.prod(shape) * 4 / (bandwidth_gbps * 1e6)
+
+
+def _text(shape, dtype, bandwidth_gbps, latency_us):
+    return f"{latency_us / 1e3 + math.prod(shape) * dtype.itemsize / (bandwidth_gbps * 1e6)} ms"
 
 
 # ---- move_pieces
@@ -256,6 +264,7 @@ WRONG = {
         ("choose with torch.where", _if),
         ("makes NaN", _not_a_number),
         ("normalises the tensor as a whole", _whole),
+        ("normalises the rows", _rows),
         ("divides by n instead of n - 1", _population),
         ("modifies its input", _in_place),
     ],
@@ -267,6 +276,7 @@ WRONG = {
         ("returns seconds", _seconds),
         ("takes microseconds for milliseconds", _latency_in_ms),
         ("takes 4 bytes for every type", _four_bytes),
+        ("returns str, expected a number", _text),
     ],
     "move_pieces": [
         ("copies each piece", _copies_each),
