@@ -2,10 +2,10 @@
 
 On the main thread of Linux and macOS the timer of the operating system (SIGALRM) ends the call; it also wakes a
 sleeping one. On Windows and on other threads a watchdog thread raises the exception in the calling thread
-(PyThreadState_SetAsyncExc), which a blocking call notices only when it returns. The interruption is repeated until the
-call ends, and from the second time on together with a trace function that raises a few lines later: code that catches
-everything in a loop ends too. What no platform can end is one call into compiled code that never returns to Python,
-such as `sum(itertools.count())`.
+(PyThreadState_SetAsyncExc), which a blocking call notices only when it returns. Code that catches everything in a
+loop ends too: a swallowed interruption sets, when it is destroyed, a trace function that raises at the next line, and
+so one `try` after the other is left; and the interruption comes again until the call ends. What no platform can end is
+one call into compiled code that never returns to Python, such as `sum(itertools.count())`.
 """
 
 import contextlib
@@ -40,6 +40,10 @@ class TimeUp(BaseException):
         self.limit.fired += 1
         if self.limit.fired > 1:  # the one before was swallowed
             _arm_tracer(type(self), skip=self.limit.fired % 7)
+
+    def __del__(self) -> None:
+        if not self.limit.over:  # an `except` swallowed it and has ended: the next line raises again
+            _arm_tracer(type(self), skip=0)
 
 
 def _arm_tracer(kind: type[TimeUp], skip: int) -> None:
@@ -86,11 +90,8 @@ def time_limit(seconds: float) -> Iterator[Limit]:
 @contextlib.contextmanager
 def _alarm(kind: type[TimeUp], seconds: float) -> Iterator[None]:
     def on_alarm(number: int, frame: object) -> None:
-        if kind.limit.over:
-            return
-        if kind.limit.fired > 2:  # swallowed at several levels: come again at once, after a changing time
-            signal.setitimer(signal.ITIMER_REAL, 4e-6 * 2 ** (kind.limit.fired % 8), REPEAT_S)
-        raise kind
+        if not kind.limit.over:
+            raise kind
 
     before = signal.signal(signal.SIGALRM, on_alarm)
     timer = signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_S)

@@ -123,6 +123,23 @@ def swallow(x, device):
             time.sleep(0.01)
 
 
+def swallows_on_two_levels(x, device):
+    while True:
+        try:
+            swallow(x, device)
+        except BaseException:
+            repr(x)
+
+
+def keeps_what_it_swallows(x, device):
+    kept = []
+    while True:
+        try:
+            time.sleep(0.001)
+        except BaseException as error:
+            kept.append(error)
+
+
 def exits(x, device):
     sys.exit(3)
 
@@ -186,7 +203,8 @@ def not_a_number(x, device):
 
 
 HOSTILE = [
-    ("calls itself without end", recursive), ("does not end", swallow), ("raises SystemExit", exits),
+    ("calls itself without end", recursive), ("does not end", swallow), ("does not end", swallows_on_two_levels),
+    ("does not end", keeps_what_it_swallows), ("raises SystemExit", exits),
     ("raises KeyboardInterrupt", interrupts), ("raises GeneratorExit", closes), ("other values", floods),
     ("modifies its input", modifies), ("random", seeds), ("random", draws), ("default device", changes_default_device),
     ("grad mode", changes_grad_mode), ("print", replaces_print), ("sys.stdout", replaces_stdout),
