@@ -196,16 +196,18 @@ class _Operators(TorchDispatchMode):
         elif kind == "read":
             self.ledger.read(args[0].device)
         elif kind == "index":
-            self.note_indices(args[0], args[1])
+            self.note_indices(args[0], args[1], args[2] if len(args) > 2 else None)
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
             self.ledger.counts.flops += int(formula(*args, **kwargs, out_val=result))
         return result
 
-    def note_indices(self, tensor, indices) -> None:
+    def note_indices(self, tensor, indices, values) -> None:
+        """Note what indices cost: `x[mask]` must know how many are chosen; `x[mask] = 1` is a masked fill on CUDA."""
+        fills = isinstance(values, torch.Tensor) and values.numel() == 1
         for index in indices:
             if index is not None:
-                if index.dtype in (torch.bool, torch.uint8):  # how many elements are chosen depends on the values
+                if index.dtype in (torch.bool, torch.uint8) and not fills:
                     self.ledger.read(index.device)
                 self.ledger.copy(index.device, tensor.device, index)
 

@@ -240,6 +240,16 @@ def test_indices_on_the_cpu_are_copied(sim):
     assert moved(counts) == (1, 0, 0) and counts.bytes_h2d == 16
 
 
+def test_a_number_written_through_a_mask_is_no_read(sim):
+    x, values = torch.arange(4.0).to(sim), torch.arange(3.0).to(sim)
+    with counting.count() as counts:
+        x[x > 1] = 7
+    assert counts.host_reads == 0 and counts.copies == []
+    with counting.count() as counts:
+        x[x > 0] = values
+    assert counts.host_reads == 1
+
+
 def test_pinned_and_non_blocking_copies_say_so(sim):
     pinned, plain = torch.ones(3).pin_memory(), torch.ones(3)
     with counting.count() as counts:
