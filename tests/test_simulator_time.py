@@ -1,0 +1,225 @@
+"""Is the virtual clock what its formulas say? Closed forms for small programs, each to the last nanosecond."""
+
+import math
+
+import pytest
+import torch
+
+from course_utils import gpus, simulator
+
+pytestmark = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
+C = simulator.Costs()
+T4 = gpus.get("T4")
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    simulator.enable()
+    simulator.reset()
+    yield
+    simulator.reset()
+
+
+def ns(function):
+    """Return what the host's clock shows after `function` and a synchronisation of both GPUs."""
+    simulator.reset()
+    function()
+    torch.sim.synchronize(0)
+    torch.sim.synchronize(1)
+    return round(simulator.clock_ms() * 1e6)
+
+
+def elementwise(nbytes, spec=T4):
+    return C.kernel_ns + math.ceil(nbytes / spec.bandwidth_gbps)
+
+
+def test_launch_bound():
+    x = torch.ones(1, device="sim")
+    # kernels shorter than a launch: the host is the bottleneck, and the last kernel stands alone at the end
+    assert ns(lambda: [x + 1 for _ in range(100)]) == 100 * C.launch_ns + elementwise(8)
+
+
+def test_bandwidth_bound():
+    x = torch.ones(2**20, device="sim")
+    length = elementwise(2 * 2**22)
+    assert length > C.launch_ns
+    assert ns(lambda: [x + 1 for _ in range(10)]) == C.launch_ns + 10 * length
+
+
+@pytest.mark.parametrize("dtype, peak", [(torch.float32, "fp32"), (torch.float16, "fp16"), (torch.float64, "fp64")])
+def test_compute_bound(dtype, peak):
+    a = torch.ones(1024, 1024, dtype=dtype, device="sim")
+    peak_tflops = T4.peak_tflops.get(peak, T4.peak_tflops["fp32"])
+    arithmetic = math.ceil(2 * 1024**3 / (peak_tflops * 1_000))
+    traffic = math.ceil(3 * a.nbytes / T4.bandwidth_gbps)
+    assert ns(lambda: a @ a) == C.launch_ns + C.kernel_ns + max(arithmetic, traffic)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_copy_bound(pinned):
+    x = torch.ones(2**20)
+    x = x.pin_memory() if pinned else x
+    rate_gbps = T4.bus_gbps * (1 if pinned else C.pageable_share)
+    expected = C.launch_ns + C.copy_ns + math.ceil(2**22 / rate_gbps)
+    assert ns(lambda: x.to("sim")) == expected
+    y = x.to("sim")
+    there = C.launch_ns + C.copy_ns + math.ceil(2**22 / (T4.bus_gbps * C.pageable_share))
+    assert ns(y.cpu) == there
+
+
+def test_only_pinned_and_non_blocking_copies_let_the_host_go_on():
+    for pinned, non_blocking in ((False, False), (False, True), (True, False), (True, True)):
+        x = torch.ones(2**20).pin_memory() if pinned else torch.ones(2**20)
+        simulator.reset()
+        x.to("sim", non_blocking=non_blocking)
+        waits = simulator.clock_ms() * 1e6 > C.launch_ns
+        assert waits == (not (pinned and non_blocking))
+
+
+def test_synchronisation_every_step():
+    x = torch.ones(1, device="sim")
+
+    def run():
+        for _ in range(10):
+            x.add(1)
+            torch.sim.synchronize()
+
+    assert ns(run) == 10 * (C.launch_ns + elementwise(8))
+
+
+def test_reading_a_number_waits_for_the_device():
+    x = torch.ones(2**20, device="sim")
+    y = torch.ones((), device="sim")
+    kernel = elementwise(2 * 2**22)
+
+    def run():
+        x + 1
+        y.item()
+
+    copy_end = max(2 * C.launch_ns, C.launch_ns + kernel) + C.copy_ns + math.ceil(4 / T4.bus_gbps)
+    assert ns(run) == copy_end
+
+
+def test_two_devices_work_at_the_same_time():
+    a, b = torch.ones(2**20, device="sim:0"), torch.ones(2**20, device="sim:1")
+    length = elementwise(2 * 2**22)
+    one = ns(lambda: [a + 1 for _ in range(8)])
+    two = ns(lambda: [(a + 1, b + 1) for _ in range(8)])
+    assert one == C.launch_ns + 8 * length
+    assert two == 2 * C.launch_ns + 8 * length  # the second GPU starts one launch later
+
+
+def test_a_pipeline_of_two_devices_overlaps():
+    a = [torch.ones(1024, 1024, device="sim:0") for _ in range(4)]
+    weight = torch.ones(1024, 1024, device="sim:1")
+
+    def pipeline(parts):
+        for part in parts:
+            (part @ part).to("sim:1") @ weight
+
+    one, four = ns(lambda: pipeline(a[:1])), ns(lambda: pipeline(a))
+    assert four < 4 * one
+    with simulator.timeline() as timeline:
+        pipeline(a)
+    first = {row: timeline.select("kernel", row) for row in ("sim:0", "sim:1")}
+    overlap = [
+        (p, q) for p in first["sim:0"] for q in first["sim:1"] if p.start_ns < q.end_ns and q.start_ns < p.end_ns
+    ]
+    assert overlap
+    copies = timeline.select("copy")
+    assert all(q.start_ns >= c.end_ns for c, q in zip(copies, first["sim:1"], strict=True))
+
+
+def test_streams_overlap_copy_and_compute():
+    host, x = torch.ones(2**21).pin_memory(), torch.ones(2**22, device="sim")
+    copy = C.copy_ns + math.ceil(2**23 / T4.bus_gbps)
+    kernel = elementwise(2 * 2**24)
+
+    def one_queue():
+        host.to("sim", non_blocking=True)
+        x + 1
+
+    def two_queues():
+        with torch.sim.stream(torch.sim.Stream()):
+            host.to("sim", non_blocking=True)
+        x + 1
+
+    assert ns(one_queue) == C.launch_ns + copy + kernel
+    assert ns(two_queues) == max(C.launch_ns + copy, 2 * C.launch_ns + kernel)
+
+
+def test_events_measure_the_queue_and_order_streams():
+    x = torch.ones(2**20, device="sim")
+    start, end = torch.sim.Event(enable_timing=True), torch.sim.Event(enable_timing=True)
+    torch.sim.synchronize()
+    simulator.reset()
+    start.record()
+    for _ in range(5):
+        x + 1
+    end.record()
+    assert not end.query()
+    with pytest.raises(RuntimeError, match="must be completed"):
+        start.elapsed_time(end)
+    end.synchronize()
+    assert start.elapsed_time(end) == (C.launch_ns + 5 * elementwise(2 * 2**22)) / 1e6
+    side = torch.sim.Stream()
+    x + 1
+    side.wait_event(torch.sim.current_stream().record_event())
+    with simulator.timeline() as timeline, torch.sim.stream(side):
+        x + 1
+    assert timeline.select("kernel")[0].duration_ns == elementwise(2 * 2**22)
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        torch.sim.Event().elapsed_time(end)
+
+
+@pytest.mark.parametrize("name", ["T4", "A100", "H100"])
+def test_the_same_program_on_another_gpu(name):
+    known = [row.name for row in gpus.ALL if name in row.name]
+    spec = gpus.get(known[0])
+    simulator.configure(spec=known[0])
+    x = torch.ones(2**22, device="sim")
+    torch.sim.synchronize()
+    before = simulator.clock_ms()
+    x + 1
+    torch.sim.synchronize()
+    elapsed = round((simulator.clock_ms() - before) * 1e6)
+    assert elapsed == C.launch_ns + C.kernel_ns + math.ceil(2 * 2**24 / spec.bandwidth_gbps)
+
+
+def training():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).to("sim")
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(32, 64).to("sim")).square().mean().backward()
+        optimizer.step()
+
+
+def test_the_clock_repeats_to_the_last_digit():
+    assert len({ns(training) for _ in range(3)}) == 1
+
+
+def test_a_timelines_totals_and_its_picture():
+    with simulator.timeline() as timeline:
+        training()
+        torch.sim.synchronize()
+    kernels, launches = timeline.select("kernel"), timeline.select("launch")
+    assert len(launches) == len(kernels) + len(timeline.select("copy"))
+    assert timeline.busy_ms() == pytest.approx(sum(k.duration_ns for k in kernels) / 1e6)
+    assert timeline.waited_ms == sum(w.duration_ns for w in timeline.select("wait")) / 1e6
+    assert timeline.utilisation() == pytest.approx(timeline.busy_ms() / timeline.total_ms)
+    assert {k.name for k in kernels} >= {"addmm", "mm", "threshold_backward"} and {k.bound for k in kernels} == {
+        "latency"
+    }
+    assert sum(k.flops for k in kernels if k.name == "addmm") == 3 * 2 * 32 * (64 * 64 + 64 * 8)
+    assert "sim:0" in str(timeline) and "sim:1" not in str(timeline)
+    axes = timeline.plot().axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["sim:0", "host"]
+    assert timeline._repr_png_().startswith(b"\x89PNG")
+
+
+def test_memory_that_is_only_reserved_costs_no_time():
+    simulator.reset()
+    torch.empty(2**20, device="sim")
+    assert simulator.clock_ms() == 0
