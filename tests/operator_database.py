@@ -22,6 +22,39 @@ from course_utils import simulator
 DTYPES = (torch.float32, torch.int64, torch.bfloat16)
 
 
+# Operators that may differ, with the reason; any other difference is a failure, and so is one here that has gone.
+DECOMPOSED = "PyTorch takes its backward apart on other devices than the CPU, so sums round in another order"
+EXCEPTIONS = {
+    "nn.functional.mish": DECOMPOSED,
+    "prod": DECOMPOSED,
+    "linear_cross_entropy.chunked": "chunks are summed in bfloat16 in another order",
+    "empty": "uninitialised memory: values are left over", "empty_like": "uninitialised memory: values are left over",
+    "new_empty": "uninitialised memory: values are left over",
+    "empty_permuted": "uninitialised memory: values are left over",
+    "empty_strided": "uninitialised memory: values are left over",
+    "new_empty_strided": "uninitialised memory: values are left over",
+    "chalf": "no comparison of complex half exists on the CPU",
+    "tensor_split": "sections given as a tensor must be on the CPU, as on CUDA",
+    "to_sparse": "the simulated GPU has no sparse tensors",
+}  # fmt: skip
+
+
+def unlisted(outcomes) -> list[str]:
+    """Return the operators that differ and are not in EXCEPTIONS."""
+    return [o.name for o in outcomes if (o.forward or o.backward) and _exception(o.name) is None]
+
+
+def no_longer(outcomes) -> list[str]:
+    """Return the operators in EXCEPTIONS that were compared and agree."""
+    agree = [o.name for o in outcomes if o.samples and not o.forward and not o.backward]
+    return [name for name in agree if _exception(name) is not None and not _exception(name).startswith("uninit")]
+
+
+def _exception(name: str) -> str | None:
+    keys = [key for key in EXCEPTIONS if name == key or name.endswith("." + key)]
+    return EXCEPTIONS[keys[0]] if keys else None
+
+
 @dataclass
 class Outcome:
     """Result for one operator: `samples` compared, and the first difference forward and backward."""
@@ -156,7 +189,7 @@ def report(outcomes: list[Outcome]) -> tuple[float, float]:
     for outcome in tried:
         for kind in ("forward", "backward"):
             if getattr(outcome, kind):
-                print(f"{kind:8} {outcome.name}: {getattr(outcome, kind)}")
+                print(f"{kind:8} {outcome.name}: {getattr(outcome, kind)} ({_exception(outcome.name) or 'NOT LISTED'})")
     forward = sum(not o.forward for o in tried) / len(tried)
     backward = sum(not o.backward for o in differentiated) / len(differentiated)
     print(f"samples compared: {sum(o.samples for o in tried)}")
@@ -172,5 +205,7 @@ if __name__ == "__main__":
     parser.add_argument("--limit", type=int, default=10**9)
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
-    shares = report(run(options.every, options.offset, options.limit, names=options.names))
-    sys.exit(shares[0] < 0.97 or shares[1] < 0.93)
+    outcomes = run(options.every, options.offset, options.limit, names=options.names)
+    shares = report(outcomes)
+    print("listed, but agree:", ", ".join(no_longer(outcomes)) or "none")
+    sys.exit(shares[0] < 0.97 or shares[1] < 0.93 or bool(unlisted(outcomes)))

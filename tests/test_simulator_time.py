@@ -215,7 +215,8 @@ def test_a_timelines_totals_and_its_picture():
     assert sum(k.flops for k in kernels if k.name == "addmm") == 3 * 2 * 32 * (64 * 64 + 64 * 8)
     assert "sim:0" in str(timeline) and "sim:1" not in str(timeline)
     axes = timeline.plot().axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["sim:0", "host"]
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    assert rows[-1] == "host" and len(rows) > 1 and all(row.startswith("sim:0") for row in rows[:-1])
     assert timeline._repr_png_().startswith(b"\x89PNG")
 
 

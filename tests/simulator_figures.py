@@ -1,0 +1,77 @@
+"""How much slower is the simulated GPU than the CPU that computes its values?
+
+    python -m tests.simulator_figures
+
+Prints the overhead of a small addition and of a Transformer training step of 10 M parameters on 1,024 tokens. CPU and
+simulated GPU take turns, and medians are compared, because other work on the machine disturbs both.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from course_utils import simulator
+
+ADDITION_LIMIT, TRANSFORMER_LIMIT = 15.0, 1.5
+
+
+def addition(rounds: int = 30, repeats: int = 2_000) -> float:
+    """Return how many times longer `x + x` of four numbers takes on `sim` than on the CPU."""
+    found = {"cpu": [], "sim": []}
+    for _ in range(rounds):
+        for device, times in found.items():
+            x = torch.ones(4, device=device)
+            start = time.perf_counter()
+            for _ in range(repeats):
+                x + x
+            times.append(time.perf_counter() - start)
+    return statistics.median(found["sim"]) / statistics.median(found["cpu"])
+
+
+def transformer(rounds: int = 7) -> float:
+    """Return how many times longer a training step of a Transformer takes on `sim` than on the CPU."""
+    steps = {device: _training_step(device) for device in ("cpu", "sim")}
+    found = {device: [] for device in steps}
+    for _ in range(rounds + 1):
+        for device, step in steps.items():
+            start = time.perf_counter()
+            step()
+            found[device].append(time.perf_counter() - start)
+    return statistics.median(found["sim"][1:]) / statistics.median(found["cpu"][1:])
+
+
+def _training_step(device: str):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(384, 6, 1536, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 5, enable_nested_tensor=False)
+    model = nn.Sequential(nn.Embedding(1000, 384), encoder, nn.Linear(384, 1000)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    tokens = torch.randint(0, 1000, (8, 128)).to(device)
+    assert 9e6 < sum(p.numel() for p in model.parameters()) < 11e6
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def main() -> int:
+    """Print both figures and return 0 if they are within their limits."""
+    simulator.enable(capacity="4 GiB")
+    small, large = addition(), transformer()
+    print(f"small addition: {small:.1f} times the CPU's time (at most {ADDITION_LIMIT:.0f})")
+    print(f"Transformer training step: {large:.2f} times the CPU's time (at most {TRANSFORMER_LIMIT})")
+    return int(small > ADDITION_LIMIT or large > TRANSFORMER_LIMIT)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,44 @@
+"""Does PyTorch's own operator database give the CPU's results on the simulated GPU?"""
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from course_utils import simulator
+from tests import operator_database
+
+pytestmark = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
+
+
+def test_a_sample_of_the_operators():
+    simulator.enable()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        outcomes = operator_database.run(every=30, limit=2)
+    finally:
+        torch.set_num_threads(threads)
+        simulator.enable()  # the capacity as other tests expect it
+        gc.collect()
+    forward, backward = operator_database.report(outcomes)
+    assert sum(o.samples for o in outcomes) > 100
+    assert operator_database.unlisted(outcomes) == []
+    assert forward >= 0.97 and backward >= 0.93
+
+
+def test_an_unlisted_difference_is_reported_and_a_listed_one_is_not():
+    wrong = operator_database.Outcome("add", samples=1, forward="values differ")
+    listed = operator_database.Outcome("prod", samples=1, backward="values differ")
+    assert operator_database.unlisted([wrong, listed]) == ["add"]
+    assert operator_database.no_longer([operator_database.Outcome("prod", samples=1)]) == ["prod"]
+
+
+@pytest.mark.slow
+def test_all_operators():
+    command = [sys.executable, "-m", "tests.operator_database"]
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
