@@ -47,8 +47,9 @@ def _(case: Case) -> None:
         kind = got.type if isinstance(got, torch.device) else None
         last = preference[-1] if preference and usable(preference[-1]) else "cpu"
         wrong = kind is not None and kind != expected
+        if isinstance(got, str):
+            case.fail("returns a string", f"it has no .type and no .index: return torch.device({got!r})")
         _name(case, torch.device(expected), got, (
-            (isinstance(got, str), "returns a string", "a string has no .type and no .index: return torch.device(…)"),
             (got is None, f"returns nothing where {'one' if expected in there else 'no'} kind is usable",
              "with device=None a tensor lands on the default device, without a word"),
             (wrong and not asked, "never asks `usable`",
@@ -101,12 +102,7 @@ def visible_gpus(setting: str | None, count: int) -> list[int]:
 @visible_gpus.checks
 def _(case: Case) -> None:
     for setting, count, expected in (
-        (None, 2, [0, 1]),
-        ("1", 2, [1]),
-        ("", 2, []),
-        ("2,0", 4, [2, 0]),
-        ("-1", 2, []),
-        ("0,2,-1,1", 4, [0, 2]),
+        (None, 2, [0, 1]), ("1", 2, [1]), ("", 2, []), ("2,0", 4, [2, 0]), ("-1", 2, []), ("0,2,-1,1", 4, [0, 2]),
         ("3,9,1", 4, [3]),
     ):
         got = case.call(setting, count)
@@ -155,8 +151,11 @@ def first_cause(report: devices.Report) -> str:
 def _(case: Case) -> None:
     for report, expected, name, why in _patients():
         got = case.call(report)
+        words = {cause for _, cause, *_ in _patients()}
         if got != expected and isinstance(got, str):
-            case.fail(name, why, expected=expected, got=got)
+            strange = "" if got in words else f"the causes are {', '.join(sorted(words))}"
+            name = "returns a word that is not in the list" if strange else name
+            case.fail(name, strange or why, expected=expected, got=got)
         case.equal(got, expected, why=why)
 
 
@@ -168,8 +167,8 @@ def _patients() -> list[tuple[devices.Report, str, str, str]]:
     useless = "a build without CUDA never asks the driver, so a new one would change nothing"
     return [
         (well, "works", healthy, "a kernel ran: all is well"),
-        (stored["kaggle_p100"], "unsupported capability", "trusts is_available()",
-         "it asks the driver only; the kernel_error says that nothing runs"),
+        (stored["kaggle_p100"], "unsupported capability", "overlooks the kernel_error",
+         "is_available() asks the driver only; the error says that nothing runs"),
         (cpu_only, "cpu-only build", "overlooks the build", "cuda_build is None: no driver can help"),
         (replace(cpu_only, driver="450.51"), "cpu-only build", order, useless),
         (stored["laptop_without_gpu"], "cpu-only build", order, useless),
@@ -194,7 +193,7 @@ def _patients() -> list[tuple[devices.Report, str, str, str]]:
     minutes=4,
     difficulty=1,
     hints=(
-        "Write down for each format the first capability that has it: a dictionary of tuples.",
+        "Write down for each format the first capability that has it, as a dictionary of tuples.",
         "Python compares tuples as you need it: (8, 6) >= (8, 0) is True, and so is (10, 0) >= (8, 9).",
         "return {name for name, first in since.items() if capability >= first}",
     ),
@@ -216,9 +215,12 @@ def _(case: Case) -> None:
             (isinstance(got, list | tuple | dict), f"returns a {type(got).__name__}, not a set",
              "{} is an empty dictionary; the empty set is set()"),
             ("bf16" in more, "takes bf16 for fast below 8.0", "it is emulated there: the tensor cores know no bf16"),
-            (more == {"fp4"} or (capability >= (10, 0) and "fp16" in less), "takes 10.0 for older than 7.0",
+            (more - fast_formats.reference((10, 0)), "returns a format that was not asked for", "the task lists six"),
+            ((more == {"fp4"} and capability < (9, 0)) or (capability >= (10, 0) and "fp16" in less),
+             "takes 10.0 for older than 7.0",
              "as text '10.0' comes before '7.0'; compare tuples of numbers"),
-            (more, "looks at the first number only", "8.0 and 8.9 differ: fp8 came with 8.9, int8 with 7.5"),
+            (more and more <= {"fp8", "int8"}, "looks at the first number only", "fp8 came with 8.9, int8 with 7.5"),
+            (more, "takes a format for fast too early", "it would run emulated, or not at all"),
             (len(less) > 1, "knows single capabilities only", "8.6 has what 8.0 had, 9.0 what 8.9 had"),
             (less, "leaves a format out", "a later capability keeps what earlier ones had"),
         ))
@@ -246,20 +248,18 @@ def fits(shape: tuple[int, ...], dtype: torch.dtype, free_gib: float, workspace_
 _FITS = (
     ((1024, 1024, 128), torch.float32, 1.0, 0.0),
     ((1024, 1024, 256), torch.float32, 1.0, 0.0),
-    ((1024, 1024, 257), torch.float32, 1.0, 0.0),
+    ((1024, 1024, 257), torch.float32, 1.0, 4.0),
     ((1024, 1024, 256), torch.float32, 1.0, 1.0),
     ((1024, 1024, 255), torch.float32, 1.0, 4.0),
     ((1024, 1024, 255), torch.float32, 1.0, 4.1),
     ((1_050_000_000,), torch.uint8, 1.0, 0.0),
     ((1024, 1024, 256), torch.float16, 0.5, 0.0),
     ((1024, 1024, 256), torch.float64, 1.0, 0.0),
-    ((1024, 1024, 256), torch.int8, 0.25, 0.0),
     ((), torch.float32, 0.0, 0.0),
     ((2**20, 2**20), torch.float32, 16.0, 0.0),
 )
 _GIB, _MIB = 2**30, 2**20
-# What people compute instead: the mistake's name, why it matters, and the formula.
-_MISFITS: tuple[tuple[str, str, Callable], ...] = (
+_MISFITS: tuple[tuple[str, str, Callable], ...] = (  # a mistake, why it matters, what people compute
     ("counts bits for bytes", "a byte has 8 bits: float32 has 32 bits, which are 4 bytes",
      lambda s, d, f, w: math.prod(s) * d.itemsize * 8 + w * _MIB <= f * _GIB),
     ("takes GB for GiB", "1 GiB is 2**30 bytes, 7 % more than the 10**9 of 1 GB",
@@ -268,14 +268,12 @@ _MISFITS: tuple[tuple[str, str, Callable], ...] = (
      lambda s, d, f, w: math.prod(s) * d.itemsize + w * 1e6 <= f * _GIB),
     ("forgets the workspace", "the tensor would fit, and the first operation on it would run out of memory",
      lambda s, d, f, w: math.prod(s) * d.itemsize <= f * _GIB),
+    ("adds the workspace to what is free", "the operation takes it away from what is free",
+     lambda s, d, f, w: math.prod(s) * d.itemsize <= f * _GIB + w * _MIB),
     ("says no where it is exactly full", "the last byte can be used too: <=, not <",
      lambda s, d, f, w: math.prod(s) * d.itemsize + w * _MIB < f * _GIB),
     ("takes 4 bytes for every type", "float16 has 2 bytes, float64 has 8: ask dtype.itemsize",
      lambda s, d, f, w: math.prod(s) * 4 + w * _MIB <= f * _GIB),
-    ("counts elements, not bytes", "an element of float32 takes 4 bytes: ask dtype.itemsize",
-     lambda s, d, f, w: math.prod(s) + w * _MIB <= f * _GIB),
-    ("adds the sizes of the shape", "a shape of (2, 3) has 2 × 3 elements: math.prod(shape)",
-     lambda s, d, f, w: sum(s) * d.itemsize + w * _MIB <= f * _GIB),
 )
 
 

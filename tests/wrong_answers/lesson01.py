@@ -205,7 +205,7 @@ WRONG = {
         ("returns the program's own numbers", visible_renumbers),
     ],
     "first_cause": [
-        ("trusts is_available()", cause_trusts_available),
+        ("overlooks the kernel_error", cause_trusts_available),
         ("asks for the driver before the build", cause_driver_first),
         ("compares versions as text", cause_text),
         ("takes the minimum of another CUDA", cause_one_minimum),
