@@ -1,11 +1,10 @@
-"""What did the answer do when it was called, how does that differ from what is right, and how is it said?"""
+"""What did the answer do when it was called, and is that right?"""
 
 from __future__ import annotations
 
 import copy
 import html
 import linecache
-import reprlib
 import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from course_utils import _sandbox, counting
+from course_utils._compare import difference, shown
 
 if TYPE_CHECKING:
     from course_utils.exercise import Exercise
 
 __all__ = ["Case", "WrongAnswer", "shown"]
 
-_LIMIT = 240  # characters of a value that a message shows
+_PRINTED = 5  # lines of what the answer printed that a message shows
 
 
 class WrongAnswer(Exception):
@@ -53,7 +53,7 @@ class Case:
         self.exercise, self.answer, self.device = exercise, answer, device
         self.calls = 0
         self.counts: counting.Counts | None = None
-        self._call = ""
+        self._call = self._printed = ""
 
     def call(self, *args: Any, modifies: bool = False, draws: bool | None = None, **kwargs: Any) -> Any:
         """Call the answer and return its value. Raises `WrongAnswer` if it raises, never ends, changes its inputs
@@ -67,14 +67,14 @@ class Case:
             outcome = _sandbox.call(
                 self.answer, args, kwargs, limit_s=self.exercise.limit_s, device=self.device, draws=draws
             )
-        self.counts = counts
+        self.counts, self._printed = counts, outcome.printed
         if outcome.timed_out:
             self.fail(f"does not end: it was stopped after {self.exercise.limit_s:g} s")
         if outcome.error is not None:
             self._report(outcome.error)
         if outcome.changed:
             self.fail(f"changes {outcome.changed[0]}", "code after it would behave differently; leave it as it was")
-        if not modifies and before is not None and difference((args, kwargs), before):
+        if not modifies and before is not None and difference((args, kwargs), before, copied=True):
             self.fail("modifies its input", "the caller still needs it; build a new object instead")
         return outcome.value
 
@@ -95,7 +95,7 @@ class Case:
             where = f"\n  in line {offset} of your function:  {text or first}"
         message = str(error).strip().partition("\n")[0]
         words = f"raises {type(error).__name__}" + (f": {message}" if message else "")
-        raise WrongAnswer(self.exercise, f"{self._prefix()}{words}{where}") from None
+        raise WrongAnswer(self.exercise, f"{self._prefix()}{words}{where}{self._said()}") from None
 
     def _prefix(self) -> str:
         return f"{self._call} on {self.device}\n  " if self._call else ""
@@ -109,7 +109,14 @@ class Case:
             lines.append(f"  got:      {shown(got)}")
         if why:
             lines.append(f"  Why it matters: {why}")
-        raise WrongAnswer(self.exercise, "\n".join(lines)) from None
+        raise WrongAnswer(self.exercise, "\n".join(lines) + self._said()) from None
+
+    def _said(self) -> str:
+        """Return the first lines that the answer printed in the last call, for the end of a message."""
+        lines = [line[:100] for line in self._printed.strip().splitlines()]
+        more = [f"    … and {len(lines) - _PRINTED} more lines"] if len(lines) > _PRINTED else []
+        shortened = [f"    {line}" for line in lines[:_PRINTED]] + more
+        return "\n  your code printed:\n" + "\n".join(shortened) if lines else ""
 
     def mistake(self, when: Any, name: str, why: str = "", *, expected: Any = ..., got: Any = ...) -> None:
         """Raise `WrongAnswer` with the name of a known mistake if `when` holds."""
@@ -139,94 +146,3 @@ def _copied(value: Any) -> Any:
         return copy.deepcopy(value)
     except Exception:
         return None
-
-
-def difference(got: Any, expected: Any, *, rtol: float = 0.0, atol: float = 0.0, where: str = "the result") -> str:
-    """Return in words how `got` differs from `expected`, or nothing: tensors, containers and plain values."""
-    rest = {"rtol": rtol, "atol": atol}
-    if isinstance(expected, torch.Tensor):
-        return _tensor_difference(got, expected, where, rtol, atol)
-    if got is None and expected is not None:
-        return f"{where} is None: is a return missing?"
-    if isinstance(expected, bool | str | torch.device | torch.dtype) or expected is None:
-        if type(got) is not type(expected):
-            return f"{where} is of type {type(got).__name__}, expected {type(expected).__name__}"
-        return "" if got == expected else f"{where} is {shown(got)}, expected {shown(expected)}"
-    if isinstance(expected, int | float):
-        if isinstance(got, bool) or not isinstance(got, int | float):
-            return f"{where} is of type {type(got).__name__}, expected {type(expected).__name__}"
-        close = (
-            got == expected
-            or abs(got - expected) <= atol + rtol * abs(expected)
-            or (got != got and expected != expected)
-        )
-        return "" if close else f"{where} is {shown(got)}, expected {shown(expected)}"
-    if isinstance(expected, dict | list | tuple):
-        if type(got) is not type(expected):
-            return f"{where} is of type {type(got).__name__}, expected {type(expected).__name__}"
-        if len(got) != len(expected):
-            return f"{where} has {len(got)} entries, expected {len(expected)}"
-        if isinstance(expected, dict) and list(got) != list(expected):
-            return f"{where} has the keys {list(got)}, expected {list(expected)}"
-        names = list(expected) if isinstance(expected, dict) else range(len(expected))
-        found = (difference(got[name], expected[name], where=f"{where}[{name!r}]", **rest) for name in names)
-        return next((problem for problem in found if problem), "")
-    same = got is expected or type(got) is type(expected)
-    try:
-        return "" if same and (got is expected or bool(got == expected) or _opaque(expected)) else f"{where} differs"
-    except Exception:
-        return ""
-
-
-def _opaque(value: Any) -> bool:
-    """Return whether `value` compares by identity alone, so that a copy of it never equals it."""
-    return type(value).__eq__ is object.__eq__
-
-
-def _tensor_difference(got: Any, expected: torch.Tensor, where: str, rtol: float, atol: float) -> str:
-    if got is None:
-        return f"{where} is None: is a return missing?"
-    if not isinstance(got, torch.Tensor):
-        return f"{where} is of type {type(got).__name__}, expected a tensor"
-    if got.device != expected.device:
-        return f"{where} is on {got.device}, expected on {expected.device}"
-    if got.shape != expected.shape:
-        return f"{where} has shape {tuple(got.shape)}, expected {tuple(expected.shape)}"
-    if got.dtype != expected.dtype:
-        return f"{where} has dtype {got.dtype}, expected {expected.dtype}"
-    mine, right = got.detach().cpu(), expected.detach().cpu()
-    if torch.equal(mine, right) or torch.allclose(mine, right, rtol=rtol, atol=atol, equal_nan=True):
-        return ""
-    return f"{where} has other values"
-
-
-class _Short(reprlib.Repr):
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = _LIMIT
-        self.maxdict = self.maxlist = self.maxtuple = 6
-
-
-_SHORT = _Short()
-
-
-def shown(value: Any) -> str:
-    """Return `value` as a message shows it: small tensors whole, large ones by shape, dtype and device."""
-    if isinstance(value, torch.Tensor):
-        if value.numel() > 12:
-            return f"<tensor {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')} on {value.device}>"
-        return " ".join(repr(value).split())
-    if isinstance(value, torch.device):
-        return repr(str(value))
-    if isinstance(value, list | tuple) and type(value) in (list, tuple) and len(value) <= 6:
-        inner = ", ".join(shown(item) for item in value)
-        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
-    if type(value) is dict and len(value) <= 6:
-        return "{" + ", ".join(f"{key!r}: {shown(item)}" for key, item in value.items()) + "}"
-    if callable(value) and hasattr(value, "__name__"):
-        return value.__name__
-    try:
-        text = " ".join(repr(value).split()) if hasattr(value, "_fields") else _SHORT.repr(value)
-    except Exception as error:
-        return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    return text if len(text) <= _LIMIT else text[: _LIMIT - 1] + "…"

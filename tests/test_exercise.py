@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from course_utils import _sandbox, devices, progress
+from course_utils._compare import difference
 from course_utils.exercise import Case, Exercise, WrongAnswer, exercise, registry, unsolved
 
 PLACES = devices.check_devices()
@@ -323,3 +324,58 @@ def test_a_real_interrupt_of_the_user_passes_through():
 def test_the_sandbox_bounds_what_it_keeps_of_printed_text():
     outcome = _sandbox.call(floods, (1, 2), {}, limit_s=5, device=torch.device("cpu"), draws=False)
     assert len(outcome.printed) < 3 * _sandbox.KEPT_CHARACTERS and "more characters" in outcome.printed
+
+
+def test_what_the_answer_printed_in_the_failing_call_is_shown(double):
+    def answer(x, device):
+        for number in range(9):
+            print("seen", number)
+        return x.to(device)
+
+    message = refuse(double, answer)
+    assert "your code printed:\n    seen 0\n" in message and "seen 5" not in message and "4 more lines" in message
+
+
+class Lying(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "said"),
+    [
+        (np.ones(3), np.zeros(3), "other values"),
+        (np.ones(3), np.ones(2), "shape"),
+        (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2), "other values"),
+        (torch.ones(2).as_subclass(Lying), torch.ones(2), "type Lying, expected a tensor"),
+        (torch.ones(2), torch.ones(2).to_sparse(), "layout"),
+        (torch.zeros(2).to_sparse(), torch.ones(2).to_sparse(), "other values"),
+        (torch.ones(2, device="meta"), torch.ones(2), "is on meta"),
+        (10**400, 1.5, "expected 1.5"),
+        (True, 1, "type bool"),
+        (1, True, "type int"),
+        ({1, 2}, {1, 3}, "expected {1, 3}"),
+        ([1, [2, 3]], [1, [2, 4]], "the result[1][1] is 3, expected 4"),
+        ((1, 2), [1, 2], "type tuple"),
+        (None, [], "is a return missing?"),
+    ],
+)
+def test_each_kind_of_difference_is_said(got, expected, said):
+    assert said in difference(got, expected)
+    assert difference(expected, expected) == ""
+
+
+def test_equal_values_do_not_differ():
+    layer = torch.nn.Linear(2, 2)
+    assert difference(np.float32(1), 1.0) == difference(np.int64(1), 1) == difference(layer, layer) == ""
+    assert difference([float("nan")], [float("nan")]) == difference({"a": (1,)}, {"a": (1,)}) == ""
+
+
+def test_what_cannot_be_compared_is_a_fault_of_the_check():
+    with pytest.raises(TypeError, match="compare by identity"):
+        difference(iter_of(), iter_of())
+
+
+def iter_of():
+    return (number for number in (1, 2))

@@ -1,0 +1,143 @@
+"""How do two values differ, in words, and how is a value shown in a message?"""
+
+from __future__ import annotations
+
+import numbers
+import reprlib
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["difference", "shown"]
+
+_LIMIT = 240  # characters of a value that a message shows
+_EXACT = (bool, str, bytes, torch.device, torch.dtype, type(None))
+
+
+def difference(
+    got: Any, expected: Any, *, rtol: float = 0.0, atol: float = 0.0, where: str = "the result", copied: bool = False
+) -> str:
+    """Return in words how `got` differs from `expected`, or nothing: tensors, arrays, modules, containers, values.
+
+    `copied` says that `expected` is a deep copy: objects that compare by identity alone are then not looked into.
+    Elsewhere they raise TypeError, because a comparison that cannot fail would accept every answer.
+    """
+    if got is expected and not isinstance(got, list | tuple | dict):
+        return ""
+    if got is None:
+        return f"{where} is None: is a return missing?"
+    rest = {"rtol": rtol, "atol": atol, "copied": copied}
+    if isinstance(expected, torch.Tensor):
+        return _tensor_difference(got, expected, where, rtol, atol)
+    if isinstance(expected, numbers.Number) and not isinstance(expected, bool):
+        return _number_difference(got, expected, where, rtol, atol)
+    if type(got) is not type(expected):
+        return f"{where} is of type {type(got).__name__}, expected {type(expected).__name__}"
+    if isinstance(expected, _EXACT):
+        return "" if got == expected else f"{where} is {shown(got)}, expected {shown(expected)}"
+    if isinstance(expected, np.ndarray):
+        return _array_difference(got, expected, where, rtol, atol)
+    if isinstance(expected, torch.nn.Module):
+        return difference(dict(got.state_dict()), dict(expected.state_dict()), where=where, **rest)
+    if isinstance(expected, dict | list | tuple):
+        return _container_difference(got, expected, where, rest)
+    return _other_difference(got, expected, where, copied)
+
+
+def _number_difference(got: Any, expected: Any, where: str, rtol: float, atol: float) -> str:
+    numpys = type(got).__module__ == "numpy" and isinstance(got, numbers.Number)
+    if isinstance(got, bool) or not (type(got) in (int, float, complex) or numpys):
+        return f"{where} is of type {type(got).__name__}, expected {type(expected).__name__}"
+    try:
+        close = got == expected or abs(got - expected) <= atol + rtol * abs(expected)
+    except OverflowError:  # an integer too large for a float
+        close = False
+    both_nan = got != got and expected != expected
+    return "" if close or both_nan else f"{where} is {shown(got)}, expected {shown(expected)}"
+
+
+def _array_difference(got: np.ndarray, expected: np.ndarray, where: str, rtol: float, atol: float) -> str:
+    for name in ("shape", "dtype"):
+        if getattr(got, name) != getattr(expected, name):
+            return f"{where} has {name} {getattr(got, name)}, expected {getattr(expected, name)}"
+    numeric = np.issubdtype(expected.dtype, np.number)
+    same = np.allclose(got, expected, rtol, atol, equal_nan=True) if numeric else np.array_equal(got, expected)
+    return "" if same else f"{where} has other values"
+
+
+def _container_difference(got: Any, expected: Any, where: str, rest: dict[str, Any]) -> str:
+    if len(got) != len(expected):
+        return f"{where} has {len(got)} entries, expected {len(expected)}"
+    if isinstance(expected, dict) and list(got) != list(expected):
+        return f"{where} has the keys {shown(list(got))}, expected {shown(list(expected))}"
+    names = list(expected) if isinstance(expected, dict) else range(len(expected))
+    found = (difference(got[name], expected[name], where=f"{where}[{name!r}]", **rest) for name in names)
+    return next((problem for problem in found if problem), "")
+
+
+def _other_difference(got: Any, expected: Any, where: str, copied: bool) -> str:
+    if type(expected).__eq__ is object.__eq__:
+        if copied:
+            return ""
+        raise TypeError(f"{type(expected).__name__} objects compare by identity: compare what matters in them")
+    try:
+        return "" if bool(got == expected) else f"{where} is {shown(got)}, expected {shown(expected)}"
+    except Exception:
+        if copied:
+            return ""
+        raise
+
+
+def _tensor_difference(got: Any, expected: torch.Tensor, where: str, rtol: float, atol: float) -> str:
+    foreign = type(got).__module__.partition(".")[0] not in ("torch", "course_utils")
+    if not isinstance(got, torch.Tensor) or (foreign and type(got) is not type(expected)):
+        return f"{where} is of type {type(got).__name__}, expected a tensor"
+    if got.device != expected.device:
+        return f"{where} is on {got.device}, expected on {expected.device}"
+    if got.shape != expected.shape:
+        return f"{where} has shape {tuple(got.shape)}, expected {tuple(expected.shape)}"
+    if got.dtype != expected.dtype:
+        return f"{where} has dtype {got.dtype}, expected {expected.dtype}"
+    if got.layout != expected.layout:
+        return f"{where} has layout {got.layout}, expected {expected.layout}"
+    if expected.is_meta:  # it has no values
+        return ""
+    mine, right = got.detach().cpu(), expected.detach().cpu()
+    if mine.layout != torch.strided:
+        mine, right = mine.to_dense(), right.to_dense()
+    if torch.equal(mine, right) or torch.allclose(mine, right, rtol=rtol, atol=atol, equal_nan=True):
+        return ""
+    return f"{where} has other values"
+
+
+class _Short(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = _LIMIT
+        self.maxdict = self.maxlist = self.maxtuple = 6
+
+
+_SHORT = _Short()
+
+
+def shown(value: Any) -> str:
+    """Return `value` as a message shows it: small tensors whole, large ones by shape, dtype and device."""
+    if isinstance(value, torch.Tensor):
+        if value.numel() > 12:
+            return f"<tensor {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')} on {value.device}>"
+        return " ".join(repr(value).split())
+    if isinstance(value, torch.device):
+        return repr(str(value))
+    if isinstance(value, list | tuple) and type(value) in (list, tuple) and len(value) <= 6:
+        inner = ", ".join(shown(item) for item in value)
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+    if type(value) is dict and len(value) <= 6:
+        return "{" + ", ".join(f"{key!r}: {shown(item)}" for key, item in value.items()) + "}"
+    if callable(value) and hasattr(value, "__name__"):
+        return value.__name__
+    try:
+        text = " ".join(repr(value).split()) if hasattr(value, "_fields") else _SHORT.repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) <= _LIMIT else text[: _LIMIT - 1] + "…"
