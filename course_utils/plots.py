@@ -63,7 +63,7 @@ def style() -> Iterator[None]:
 
 
 def new(
-    title: str = "",
+    title: str | tuple[str, ...] = "",
     xlabel: str = "",
     ylabel: str = "",
     *,
@@ -74,6 +74,8 @@ def new(
 ) -> tuple[Figure, Any]:
     """Return (figure, axes) in the course's look, 7.2 inches wide; with `columns` > 1, a tuple of axes.
 
+    `title` is the first column's, or a tuple with one for each column.
+
     `log` names the logarithmic axes: "", "x", "y" or "xy". `widths` are the relative widths of the columns.
     """
     if log not in ("", "x", "y", "xy"):
@@ -82,9 +84,12 @@ def new(
         raise ValueError(f"columns was {columns!r}; it may be a whole number from 1")
     if widths is not None and len(widths) != columns:
         raise ValueError(f"widths was {widths!r}; it may have one number for each of {columns} column(s)")
+    titles = (title,) if isinstance(title, str) else title
+    if len(titles) not in (1, columns):
+        raise ValueError(f"title was {title!r}; it may be a text, or one for each of {columns} column(s)")
     with style():
         fig = _picture_class()(figsize=(_WIDTH_IN, height_in), layout="constrained")
-        fig.set_label(title)
+        fig.set_label(titles[0])
         axes = fig.subplots(1, columns, squeeze=False, width_ratios=widths)[0]
         for ax in axes:
             ax.set_xscale("log" if "x" in log else "linear")
@@ -95,7 +100,8 @@ def new(
                 _plain_decades(ax.xaxis if name == "x" else ax.yaxis)
             ax.set_xlabel(xlabel)
             ax.set_ylabel(ylabel)
-        axes[0].set_title(title)
+        for ax, text in zip(axes, titles, strict=False):
+            ax.set_title(text)
     return (fig, axes[0]) if columns == 1 else (fig, tuple(axes))
 
 

@@ -114,14 +114,18 @@ def test_counts_are_in_the_words_of_the_field(n, text):
 def test_columns_share_one_picture():
     fig, (left, right) = plots.new("Two", columns=2, widths=(1, 2))
     assert fig.axes == [left, right] and left.get_title(loc="left") == "Two"
+    _, axes = plots.new(("One", "Two"), columns=2)
+    assert [ax.get_title(loc="left") for ax in axes] == ["One", "Two"]
 
 
 @pytest.mark.parametrize(
-    ("options", "name"), [({"log": "z"}, "log"), ({"columns": 0}, "columns"), ({"widths": (1, 2)}, "widths")]
-)
+    ("options", "name"),
+    [({"log": "z"}, "log"), ({"columns": 0}, "columns"), ({"widths": (1, 2)}, "widths"),
+     ({"title": ("a", "b")}, "title")],
+)  # fmt: skip
 def test_wrong_arguments_are_named(options, name):
     with pytest.raises(ValueError, match=f"{name} was"):
-        plots.new("x", **options)
+        plots.new(**options)
 
 
 def test_an_unknown_provenance_is_refused():
