@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from course_utils import gpus, plots, simulator
+from course_utils import gpus, plots, recorded, simulator
 from course_utils.explorers import Choice, Explorer, Slider, Switch, choose_gpu, transfer
 
 EXPLORERS = {"choose_gpu": choose_gpu.explore, "transfer": transfer.explore}
@@ -45,6 +45,43 @@ def test_break_even_is_where_half_the_rate_is_reached():
     t = transfer.transfer(nbytes=2**26, pieces=1, pinned=True, gpu="T4")
     half = transfer.transfer(nbytes=round(t.break_even_bytes), pieces=1, pinned=True, gpu="T4")
     assert half.reached_gbps == pytest.approx(t.rate_gbps / 2, rel=1e-4)
+
+
+def test_the_picture_of_a_transfer_shows_predicted_live_and_recorded_curves_each_in_its_style():
+    xs = [2.0**n for n in range(8, 21)]
+    entry = {"x": xs, "curves": {"pinned": [x / 1e6 for x in xs]}, "xlabel": "bytes", "ylabel": "GB/s"}
+    made_up = recorded.Run("A GPU", "2026-01-02", dict.fromkeys(("torch", "cuda", "driver", "python"), "1"), {})
+    made_up.entries[transfer.KEY] = entry
+    t = transfer.transfer(
+        nbytes=2**26, pieces=64, pinned=True, gpu="T4", live={2**10: 2e-5, 2**20: 2e-4}, runs=[made_up]
+    )
+    curves, parts = transfer.draw(t).axes
+    lines = {line.get_label(): line for line in curves.lines}
+    predicted, live = lines["T4, predicted"], lines["this machine, live"]
+    known = next(line for label, line in lines.items() if "recorded on A GPU, 2026-01-02" in label)
+    assert [line.get_linestyle() for line in (predicted, live, known)] == [":", "-", "--"]
+    for x, y in predicted.get_xydata():
+        assert y == pytest.approx(x / (10e-6 + x / 15.75e9) / 1e9)
+    assert list(live.get_ydata()) == pytest.approx([2**10 / 2e-5 / 1e9, 2**20 / 2e-4 / 1e9])
+    assert list(lines["this transfer"].get_xdata()) == [2**20]
+    assert [bar.get_height() for bar in parts.patches] == pytest.approx(
+        [t.bus_s * 1e3, t.bus_s * 1e3, t.latency_s * 1e3, t.latencies_s * 1e3]
+    )
+
+
+def test_the_picture_of_the_choice_shows_each_memory_and_both_times():
+    found = choose_gpu.choose(job="generating text", parameters=1e10, fmt="fp16", tokens=16)
+    memory, times = choose_gpu.draw(found).axes
+    assert [bar.get_width() for bar in memory.patches] == [c.memory_gib for c in reversed(found.candidates)]
+    marks = {tuple(line.get_xydata()[0]) for line in times.lines if line.get_marker() in "os" and len(line.get_xdata())}
+    fitting = [(i, c) for i, c in enumerate(reversed(found.candidates)) if c.fits and c.step_s]
+    assert fitting and marks == {(s, i) for i, c in fitting for s in (c.compute_s, c.memory_s)}
+
+
+def test_a_power_limit_that_no_gpu_meets_leaves_no_choice():
+    found = choose_gpu.choose(job="training", parameters=1e9, fmt="fp32", tokens=1, watts=1)
+    assert found.candidates == () and found.best is None and "no GPU of this table" in choose_gpu.describe(found)
+    choose_gpu.draw(found)
 
 
 def test_choices_hold_over_the_whole_grid():

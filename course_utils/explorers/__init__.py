@@ -2,7 +2,7 @@
 
 An explorer is a pure function from parameters to a frozen dataclass of numbers, a function that draws those numbers,
 and one control for each parameter. In JupyterLab and Colab it shows controls and a picture; where no kernel runs, the
-picture for the default parameters; in plain text one stable line.
+picture for the default parameters; in plain text one stable line. `transfer` shows how to write one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class Slider:
         """Return the ipywidgets control."""
         import ipywidgets
 
-        options = [(self.text(value), value) for value in self.values]
-        return ipywidgets.SelectionSlider(options=options, value=self.default, **_looks(self.label))
+        return ipywidgets.SelectionSlider(**_options(self), continuous_update=False, **_looks(self.label))
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ class Choice:
         """Return the ipywidgets control."""
         import ipywidgets
 
-        options = [(self.text(value), value) for value in self.values]
-        return ipywidgets.Dropdown(options=options, value=self.default, **_looks(self.label))
+        return ipywidgets.Dropdown(**_options(self), **_looks(self.label))
 
 
 @dataclass(frozen=True)
@@ -65,19 +63,22 @@ class Switch:
         """Return the ipywidgets control."""
         import ipywidgets
 
-        return ipywidgets.Checkbox(value=self.default, indent=False, **_looks(self.label))
+        return ipywidgets.Checkbox(value=self.default, **_looks(self.label))
 
     @property
     def values(self) -> tuple[bool, bool]:
         return False, True
 
 
+def _options(control: Slider | Choice) -> dict[str, Any]:
+    """Return the options and the index of the default: as a value, None would mean that nothing is chosen."""
+    options = [(control.text(value), value) for value in control.values]
+    return {"options": options, "index": list(control.values).index(control.default)}
+
+
 def _looks(label: str) -> dict[str, Any]:
-    return {
-        "description": label,
-        "style": {"description_width": "initial"},
-        "layout": {"width": "30em", "max_width": "100%"},
-    }
+    """Return what makes all controls one column of labels and one of handles."""
+    return {"description": label, "style": {"description_width": "8.5em"}, "layout": {"width": "26em"}}
 
 
 class Explorer:
@@ -104,6 +105,7 @@ class Explorer:
         self.title, self.controls = title, tuple(controls)
         self._function, self._draw, self._describe, self._fixed = function, draw, describe, dict(fixed or {})
         self._widget: Any = None
+        self.boxes: dict[str, Any] = {}  # the controls' widgets by name, once there is a widget
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -129,13 +131,9 @@ class Explorer:
         return f"Explorer({self.title})"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        bundle: dict[str, Any] = {"text/plain": repr(self), "text/html": self.static_html()}
-        view = self.widget()._repr_mimebundle_()
-        view = view[0] if isinstance(view, tuple) else view
-        key = "application/vnd.jupyter.widget-view+json"
-        if view and key in view:
-            bundle[key] = view[key]
-        return bundle
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget().model_id}
+        text = {"text/plain": repr(self), "text/html": self.static_html()}
+        return {**text, "application/vnd.jupyter.widget-view+json": view}  # by hand: ipywidgets 7 has no such method
 
     def static_html(self) -> str:
         """Return the picture and its caption as HTML that needs no kernel."""
@@ -152,19 +150,22 @@ class Explorer:
     def _build(self) -> Any:
         import ipywidgets
 
-        made = {control.name: control.widget() for control in self.controls}
+        self.boxes = {control.name: control.widget() for control in self.controls}
         picture = ipywidgets.Image(format="png", layout={"max_width": "100%", "width": "720px"})
-        words = ipywidgets.HTML()
+        words = ipywidgets.HTML(layout={"max_width": "720px"})
 
         def update(change: object = None) -> None:
             try:
-                result = self._function(**{name: box.value for name, box in made.items()}, **self._fixed)
+                result = self._function(**{name: box.value for name, box in self.boxes.items()}, **self._fixed)
                 picture.value = plots.png(self._draw(result))
-                words.value = html.escape(self._describe(result))
+                words.value = f'<div style="line-height: 1.5">{html.escape(self._describe(result))}</div>'
+                picture.layout.display = None
             except Exception as error:  # shown in place: a widget's callback has no cell to fail in
+                picture.layout.display = "none"  # the picture of another setting would be wrong
                 words.value = f"<b>This setting failed:</b> {html.escape(f'{type(error).__name__}: {error}')}"
 
-        for box in made.values():
+        for box in self.boxes.values():
             box.observe(update, names="value")
         update()
-        return ipywidgets.VBox([*made.values(), picture, words], layout={"align_items": "flex-start"})
+        columns = {"grid_template_columns": "repeat(auto-fit, minmax(26em, 1fr))", "max_width": "57em", "width": "100%"}
+        return ipywidgets.VBox([ipywidgets.GridBox([*self.boxes.values()], layout=columns), picture, words])

@@ -59,8 +59,8 @@ class Choices:
     @property
     def best(self) -> Candidate | None:
         """Return the fastest GPU that holds the job, or None."""
-        first = self.candidates[0]
-        return first if first.fits and first.step_s is not None else None
+        first = next(iter(self.candidates), None)
+        return first if first and first.fits and first.step_s is not None else None
 
 
 def need_bytes(job: str, parameters: float, fmt: str) -> float:
@@ -123,8 +123,9 @@ def describe(choices: Choices) -> str:
 def draw(choices: Choices) -> Any:
     """Return the picture: memory of each GPU against the need, and the two bounds of a step's time where it fits."""
     rows = choices.candidates[::-1]
-    title = f"Memory against the {choices.need_gib:,.3g} GiB needed"
-    figure, (left, right) = plots.new(title, "GiB", height_in=1.2 + 0.22 * len(rows), columns=2, widths=(5, 6))
+    titles = ("Memory, from the data sheet", "Time of a step, predicted")
+    need = f"GiB; the line is what is needed, {choices.need_gib:,.3g}"
+    figure, (left, right) = plots.new(titles, need, height_in=1.2 + 0.22 * len(rows), columns=2, widths=(5, 6))
     _draw_memory(left, rows, choices.need_gib)
     _draw_times(right, rows, choices.fmt)
     for axes in (left, right):
@@ -145,7 +146,7 @@ def _draw_memory(axes: Any, rows: Sequence[Candidate], need_gib: float) -> None:
     axes.set_xlim(0, most * 1.05)
     axes.axvline(min(need_gib, most * 1.03), color=plots.RED, linewidth=2)
     if need_gib > most:
-        axes.annotate("needed: beyond this axis", (0.97, 0.5), xycoords="axes fraction", color=plots.RED, ha="right")
+        axes.annotate("needed: beyond this axis", (0.96, 0.03), xycoords="axes fraction", color=plots.RED, ha="right")
 
 
 def _shade(row: Candidate) -> str:
@@ -156,7 +157,6 @@ def _draw_times(axes: Any, rows: Sequence[Candidate], fmt: str) -> None:
     """Draw the time of the arithmetic and of the memory traffic of each GPU; the longer is filled and is the step."""
     axes.set_xscale("log")
     plots.axis_seconds(axes.xaxis)
-    axes.set_title("Time of a step, predicted")
     axes.set_xlabel("the later of the two marks, which is filled")
     axes.set_yticks([])
     for place, row in enumerate(rows):
@@ -199,6 +199,6 @@ def explore() -> Explorer:
             Slider("parameters", "Parameters", _SIZES, 10**9, plots.count_text),
             Choice("fmt", "Number format", tuple(BYTES), "fp32"),
             Slider("tokens", "Tokens a step", tuple(2**n for n in range(0, 15, 2)), 4096, lambda n: f"{n:,}"),
-            Choice("watts", "Power", (math.inf, 75, 150, 300, 450), math.inf, _watts_text),
+            Choice("watts", "Power limit", (math.inf, 75, 150, 300, 450), math.inf, _watts_text),
         ],
     )

@@ -1,22 +1,24 @@
 """What does it cost to bring data to the device? Size, number of pieces, pinned or not.
 
 Questions for the reader: (1) 64 MiB in 1 piece and in 16,384 pieces: which part of the time grows? (2) How large must a
-piece be before the latency is less than a tenth of its time?
+piece be before the bus reaches nine tenths of its rate, and how does pinned memory change that size?
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import gpus, plots
+from course_utils import gpus, plots, recorded
 from course_utils.explorers import Choice, Explorer, Slider, Switch
 
 __all__ = ["Transfer", "explore", "transfer"]
 
 LATENCY_S = 10e-6  # a copy takes at least this long: an assumption, the same as simulator.Costs.copy_ns
 PAGEABLE_SHARE = 0.5  # of the bus rate, from pageable memory: an assumption, the same as simulator.Costs.pageable_share
+
+KEY = "02.transfer_bandwidth"  # under which lesson 02 records its curves
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Transfer:
     rate_gbps: float
     latency_s: float
     live: tuple[tuple[int, float], ...] = ()  # (bytes of one copy, seconds), measured on this machine
+    recorded: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = ()  # (label, bytes of one copy, GB/s)
 
     @property
     def latencies_s(self) -> float:
@@ -53,15 +56,27 @@ class Transfer:
 
     @property
     def break_even_bytes(self) -> float:
-        """Size of a piece whose time on the bus equals its latency."""
+        """Size of a piece whose time on the bus equals its latency: it reaches half of the rate."""
         return self.latency_s * self.rate_gbps * 1e9
 
+    def curve_gbps(self, piece_bytes: float) -> float:
+        """Return the GB/s that copies of this size reach: bytes / (latency + bytes / rate)."""
+        return piece_bytes / (self.latency_s + piece_bytes / (self.rate_gbps * 1e9)) / 1e9
 
-def transfer(*, nbytes: int, pieces: int, pinned: bool, gpu: str, live: Mapping[int, float] | None = None) -> Transfer:
+
+def transfer(
+    *,
+    nbytes: int,
+    pieces: int,
+    pinned: bool,
+    gpu: str,
+    live: Mapping[int, float] | None = None,
+    runs: Sequence[recorded.Run] = (),
+) -> Transfer:
     """Predict the copy of `nbytes` bytes to `gpu` in `pieces`: pieces x latency + bytes / rate of the bus.
 
-    `live` maps the size of one copy in bytes to seconds measured on this machine. Raises ValueError for sizes below 1,
-    more pieces than bytes, or a GPU without a bus to the host.
+    `live` maps the size of one copy in bytes to seconds measured on this machine; `runs` are recorded ones, as from
+    `recorded.load()`. Raises ValueError for sizes below 1, more pieces than bytes, or a GPU without a bus to the host.
     """
     if nbytes < 1 or pieces < 1 or pieces > nbytes:
         raise ValueError(f"nbytes and pieces must be at least 1 and pieces at most nbytes, not {nbytes} and {pieces}")
@@ -70,47 +85,87 @@ def transfer(*, nbytes: int, pieces: int, pinned: bool, gpu: str, live: Mapping[
         raise ValueError(f"gpu is {gpu!r}, it must have a bus to the host")
     rate = row.bus_gbps * (1.0 if pinned else PAGEABLE_SHARE)
     measured = tuple(sorted((live or {}).items()))
-    return Transfer(row.name, nbytes, pieces, pinned, rate, LATENCY_S, measured)
+    return Transfer(row.name, nbytes, pieces, pinned, rate, LATENCY_S, measured, _curves(runs))
+
+
+def _curves(runs: Sequence[recorded.Run]) -> tuple:
+    """Return the recorded curves of lesson 02 as (label, bytes, GB/s)."""
+    return tuple(
+        (f"{name}, {run.label}" if name else run.label, tuple(entry["x"]), tuple(gbps))
+        for run in runs
+        if (entry := run.entries.get(KEY))
+        for name, gbps in entry.get("curves", {}).items()
+    )
 
 
 def describe(t: Transfer) -> str:
     """Return the result in words."""
     kind = "pinned" if t.pinned else "pageable"
-    each = plots.bytes_text(t.nbytes / t.pieces)
-    pieces = "1 piece" if t.pieces == 1 else f"{t.pieces:,} pieces of {each}"
+    pieces = "1 piece" if t.pieces == 1 else f"{t.pieces:,} pieces of {plots.bytes_text(t.nbytes / t.pieces)}"
+    total, latencies, latency = (plots.seconds_text(s) for s in (t.total_s, t.latencies_s, t.latency_s))
     return (
-        f"{plots.bytes_text(t.nbytes)} from {kind} memory to the {t.gpu} in {pieces}: {plots.seconds_text(t.total_s)}, "
-        f"of which latency {plots.seconds_text(t.latencies_s)}. That is {t.reached_gbps:.3g} of {t.rate_gbps:.3g} "
-        "GB/s. Predicted from the data sheet and an assumed latency of 10 µs."
+        f"{plots.bytes_text(t.nbytes)} from {kind} memory to the {t.gpu} in {pieces}: {total}, of which {latencies} "
+        f"latency. That is {t.reached_gbps:.3g} of {t.rate_gbps:.3g} GB/s; a piece of "
+        f"{plots.bytes_text(t.break_even_bytes)} reaches half of that. Predicted from the data sheet's bus, and "
+        f"assumed: {latency} latency, half of the rate from pageable memory."
     )
 
 
 def draw(t: Transfer) -> Any:
     """Return the picture: bandwidth against the size of a piece, this transfer marked, and the parts of its time."""
+    titles = ("Bandwidth against size of a piece", "Time of all pieces")
     figure, (left, right) = plots.new(
-        "Bandwidth reached by one copy", "size of a piece", "GB/s", columns=2, widths=(3, 1), log="x"
+        titles, "size of a piece", "GB/s", columns=2, widths=(5, 3), height_in=3.8 + 0.2 * len(t.recorded)
     )
-    sizes = [2**n for n in range(8, 31)]
-    curve = [size / (t.latency_s + size / (t.rate_gbps * 1e9)) / 1e9 for size in sizes]
-    plots.line(left, sizes, curve, t.gpu, plots.PREDICTED, color=plots.BLUE)
+    left.set_xscale("log")
+    _draw_bandwidth(left, t)
+    _draw_parts(right, t)
+    columns = 1 if t.recorded else 4  # the label of a recorded curve is a line of its own
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncols=columns, frameon=False, fontsize=9)
+    return figure
+
+
+def _draw_bandwidth(axes: Any, t: Transfer) -> None:
+    sizes = [2**n for n in range(2, 31)]
+    for label, nbytes, gbps in t.recorded:
+        axes.plot(nbytes, gbps, linestyle=plots.RECORDED, color=plots.PLUM, label=label)
     if t.live:
         known = [(size, size / seconds / 1e9) for size, seconds in t.live]
-        plots.line(left, *zip(*known, strict=True), "this machine", plots.LIVE, color=plots.GREEN)
-    left.plot([t.nbytes / t.pieces], [t.reached_gbps], "o", color=plots.RED, markersize=8, zorder=5)
-    left.axhline(t.rate_gbps, color=plots.MUTED, linewidth=0.8)
-    plots.axis_bytes(left.xaxis)
-    left.tick_params(axis="x", rotation=30)
-    left.set_ylim(bottom=0)
-    plots.legend(left)
-    right.set_xscale("linear")
-    right.bar(
-        [0], [t.bus_s * 1e3], color=plots.BLUE, hatch=plots.hatch(plots.PREDICTED), edgecolor="white", label="bus"
+        plots.line(axes, *zip(*known, strict=True), "this machine", plots.LIVE, color=plots.GREEN)
+    plots.line(axes, sizes, [t.curve_gbps(n) for n in sizes], t.gpu, plots.PREDICTED, color=plots.BLUE)
+    axes.plot(
+        [t.break_even_bytes],
+        [t.rate_gbps / 2],
+        "D",
+        color=plots.BLUE,
+        markerfacecolor="white",
+        label="half of the rate",
     )
-    right.bar([0], [t.latencies_s * 1e3], bottom=[t.bus_s * 1e3], color=plots.RED, label="latency")
-    right.set(xticks=[], xlim=(-0.8, 0.8), xlabel="", ylabel="time (ms)")
-    right.set_title("All pieces", fontsize=10.5, fontweight="bold", loc="left")
-    plots.legend(right, loc="upper center", bbox_to_anchor=(0.5, -0.03), ncols=1)
-    return figure
+    axes.plot(
+        [t.nbytes / t.pieces], [t.reached_gbps], "o", color=plots.RED, markersize=9, zorder=5, label="this transfer"
+    )
+    plots.axis_bytes(axes.xaxis)
+    axes.set_xlim(2, 2**31)
+    highest = [gpus.get(t.gpu).bus_gbps, *(n / s / 1e9 for n, s in t.live), *(max(gbps) for _, _, gbps in t.recorded)]
+    axes.set_ylim(0, max(highest) * 1.06)
+
+
+def _draw_parts(axes: Any, t: Transfer) -> None:
+    """Draw two stacked bars on one scale: all bytes in one piece, and in `t.pieces` pieces."""
+    bars = ("1 piece", f"{t.pieces:,} pieces") if t.pieces > 1 else ("1 piece",)
+    latency_ms = [t.latency_s * 1e3, t.latencies_s * 1e3][: len(bars)]
+    bus_ms = [t.bus_s * 1e3] * len(bars)
+    look = {"width": 0.55, "edgecolor": "white", "hatch": plots.hatch(plots.PREDICTED)}
+    axes.bar(bars, bus_ms, color=plots.BLUE, label="bytes / rate", **look)
+    axes.bar(bars, latency_ms, bottom=bus_ms, color=plots.OCHRE, label="pieces x latency", **look)
+    for place, total_ms in enumerate(a + b for a, b in zip(bus_ms, latency_ms, strict=True)):
+        axes.annotate(
+            plots.seconds_text(total_ms / 1e3), (place, total_ms), (0, 4), textcoords="offset points", ha="center"
+        )
+    axes.set(xlim=(-0.6, len(bars) - 0.4), xlabel="predicted", ylabel="ms")
+    axes.set_ylim(0, (t.total_s * 1e3) * 1.45)
+    axes.grid(False, axis="x")
+    plots.legend(axes, loc="upper left", fontsize=8, handlelength=1.4)
 
 
 _GPUS = tuple(gpu.name for gpu in gpus.ALL if gpu.bus_gbps is not None)
@@ -125,9 +180,9 @@ def explore(gpu: str = "T4", live: Mapping[int, float] | None = None) -> Explore
         describe,
         [
             Slider("nbytes", "Size", tuple(2**n for n in range(16, 31, 2)), 2**26, plots.bytes_text),
-            Slider("pieces", "Pieces", tuple(2**n for n in range(0, 15, 2)), 1, lambda n: f"{n:,}"),
-            Switch("pinned", "pinned memory"),
+            Slider("pieces", "Pieces", tuple(2**n for n in range(0, 15, 2)), 256, lambda n: f"{n:,}"),
+            Switch("pinned", "Pinned memory"),
             Choice("gpu", "GPU", _GPUS, gpus.get(gpu).name),
         ],
-        {"live": live},
+        {"live": live, "runs": recorded.load()},
     )
