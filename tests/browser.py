@@ -50,6 +50,7 @@ class Lab:
         self.page, self.address, self.root = page, address, root
         self.errors: list[str] = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda line: self.errors.append(line.text) if line.type == "error" else None)
 
     def open(self, name: str) -> None:
         """Open the notebook `name`, relative to the folder that is served, and wait for its kernel."""
