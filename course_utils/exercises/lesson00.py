@@ -3,6 +3,7 @@
 import torch
 
 from course_utils.exercise import Case, exercise
+from course_utils.exercises._places import IGNORED, elsewhere
 
 __all__ = ["double"]
 
@@ -42,3 +43,6 @@ def _(case: Case) -> None:
     case.equal(got, expected)
     there = torch.tensor([[0.5, -4.0]]).to(case.device)
     case.equal(case.call(there, case.device), torch.tensor([[1.0, -8.0]]).to(case.device))
+    place = elsewhere(case.device)
+    elsewhere_too = case.call(x, place)
+    case.mistake(not isinstance(elsewhere_too, torch.Tensor) or elsewhere_too.device != place, *IGNORED)

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from course_utils.exercise import Case, WrongAnswer, exercise
 from course_utils.exercises._nested import changed_type, left_behind
+from course_utils.exercises._places import IGNORED, elsewhere
 
 __all__ = ["copy_time_ms", "move_batch", "move_pieces", "nearest", "normalise", "ramp"]
 
@@ -49,6 +50,8 @@ def _(case: Case) -> None:
                                      (steps, "ends before 1", "columns numbers make columns - 1 steps")):
                 case.mistake(torch.allclose(got.cpu().float(), wrong), name, why, expected=expected, got=got)
         case.equal(got, expected)
+    place = elsewhere(case.device)
+    case.mistake(left_behind(case.call(2, 2, place), place, "the result"), *IGNORED)
 
 
 def _same_device(case: Case, got: Any, device: torch.device, why: str) -> None:
@@ -93,6 +96,8 @@ def _(case: Case) -> None:
         case.mistake(left, f"{left} is still on another device",
                      ".to(device) returns the moved tensor: put that one into the result")
         case.equal(got, expected, why="what is no tensor stays as it is")
+    place = elsewhere(case.device)
+    case.mistake(left_behind(case.call([torch.ones(1)], place), place, "the result"), *IGNORED)
 
 
 def _batches() -> list[object]:
@@ -129,14 +134,15 @@ def _(case: Case) -> None:
         _nearest(case, points.to(case.device), query)
     _nearest(case, small.to(case.device), torch.tensor([1.0, 1.0]).to(case.device))
     _nearest(case, small, torch.tensor([1.0, 1.0]))
+    _nearest(case, torch.tensor([[3.0, 0.0], [2.0, 2.0]]).to(case.device), torch.zeros(2))
 
 
 def _nearest(case: Case, points: torch.Tensor, query: torch.Tensor) -> None:
     where = f"here `points` is on {points.device}: take the device from `points`, not from a name"
     try:
         got = case.call(points, query)
-    except WrongAnswer:
-        case.mistake(points.device.type == "cpu", "works on one device only", where)
+    except WrongAnswer as wrong:
+        case.mistake(points.device.type == "cpu" and "raises" in str(wrong), "works on one device only", where)
         raise
     case.mistake(points.device != case.device and isinstance(got, torch.Tensor) and got.device != points.device,
                  "works on one device only", where)
@@ -149,7 +155,7 @@ def _nearest(case: Case, points: torch.Tensor, query: torch.Tensor) -> None:
     _same_device(case, got, points.device, "the operations after it want it where `points` is")
     case.mistake(sent or case.counts.host_reads, "brings values back to the host",
                  "the host must then wait for the device; nothing here needs to be read")
-    case.equal(got, expected)
+    case.equal(got, expected, why="nearest is by the sum of squared differences")
 
 
 @exercise(title="Normalise on the device", minutes=10, difficulty=2, hints=(
@@ -289,3 +295,5 @@ def _(case: Case) -> None:
         case.equal(got, [piece.to(case.device) for piece in pieces])
         case.budget("copies from the host", copies, 1, "each pays the latency again")
         case.budget("reads or copies back to the host", back, 0, "the lengths are known on the host already")
+    place = elsewhere(case.device)
+    case.mistake(left_behind(case.call([torch.ones(1)], place), place, "the result"), *IGNORED)

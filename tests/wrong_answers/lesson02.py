@@ -232,8 +232,18 @@ def _lengths_on_the_device(pieces, device):
     return list(torch.cat(pieces).to(device).split(lengths.tolist()))
 
 
+def _absolute(points, query):
+    return (points - query.to(points.device)).abs().sum(dim=1).argmin()
+
+
+def _always_the_first_gpu(rows, columns, device):
+    place = "sim:0" if device.type in ("sim", "meta") else device
+    return torch.linspace(0, 1, columns, device=place).repeat(rows, 1)
+
+
 WRONG = {
     "ramp": [
+        ("ignores its argument `device`", _always_the_first_gpu),
         ("creates it on the CPU and copies", _created_then_moved),
         ("Python numbers in a list are on the host too", _from_a_list),
         ("without `device=`, a new tensor is on the CPU", _forgets_device),
@@ -256,6 +266,7 @@ WRONG = {
         ("returns a Python number", _python_number),
         ("two devices", _unchanged),
         ("other values", _farthest),
+        ("sum of squared differences", _absolute),
     ],
     "normalise": [
         ("lets the host read a value", _items),
