@@ -15,7 +15,7 @@ from course_utils.explorers import Choice, Explorer, Slider, Switch
 
 __all__ = ["Transfer", "explore", "transfer"]
 
-LATENCY_S = 10e-6  # a copy takes at least this long: an assumption, the same as simulator.Costs.copy_ns
+LATENCY_S = 15e-6  # of a copy that the host waits for: an assumption, simulator.Costs.launch_ns + copy_ns
 PAGEABLE_SHARE = 0.5  # of the bus rate, from pageable memory: an assumption, the same as simulator.Costs.pageable_share
 
 KEY = "02.transfer_bandwidth"  # under which lesson 02 records its curves
