@@ -19,7 +19,7 @@ def test_a_sample_of_the_operators():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        outcomes = operator_database.run(every=30, limit=2)
+        outcomes = operator_database.run(every=20, limit=2)
     finally:
         torch.set_num_threads(threads)
         simulator.enable()  # the capacity as other tests expect it
