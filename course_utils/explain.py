@@ -78,6 +78,9 @@ def caught(*kinds: type[BaseException]) -> Iterator[Caught]:
     `kinds` are the types that may come (default: Exception). A block that raises nothing is an AssertionError: then the
     lesson would show an error that there is not.
     """
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise TypeError(f"kinds holds {kind!r}, it may hold types of errors, such as RuntimeError")
     result, wanted = Caught(), kinds or (Exception,)
     try:
         yield result

@@ -177,6 +177,12 @@ def test_something_that_is_no_error_is_refused():
         explain("out of memory")
 
 
+@pytest.mark.parametrize("kind", [5, "ValueError", None, int, ValueError("an instance"), (ValueError, KeyError)])
+def test_what_is_no_type_of_error_is_refused_by_name(kind):
+    with pytest.raises(TypeError, match=r"kinds holds .*, it may hold types of errors"), caught(kind):
+        raise AssertionError("the block ran")
+
+
 def test_a_block_that_raises_nothing_or_something_else_is_not_hidden():
     with pytest.raises(AssertionError, match="it raised none"), caught():
         pass
