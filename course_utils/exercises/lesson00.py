@@ -43,6 +43,8 @@ def _(case: Case) -> None:
     case.equal(got, expected)
     there = torch.tensor([[0.5, -4.0]]).to(case.device)
     case.equal(case.call(there, case.device), torch.tensor([[1.0, -8.0]]).to(case.device))
+    many = torch.arange(7)
+    case.equal(case.call(many, case.device), (many + many).to(case.device), why="a tensor of int64 stays one")
     place = elsewhere(case.device)
     elsewhere_too = case.call(x, place)
     case.mistake(not isinstance(elsewhere_too, torch.Tensor) or elsewhere_too.device != place, *IGNORED)

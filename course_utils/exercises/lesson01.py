@@ -11,6 +11,7 @@ import torch
 from course_utils import devices
 from course_utils.diagnosis import MINIMUM_DRIVER
 from course_utils.exercise import Case, exercise
+from course_utils.exercises._mistakes import name_first
 
 __all__ = ["fast_formats", "first_cause", "fits", "pick_device", "visible_gpus"]
 
@@ -49,7 +50,7 @@ def _(case: Case) -> None:
         wrong = kind is not None and kind != expected
         if isinstance(got, str):
             case.fail("returns a string", f"it has no .type and no .index: return torch.device({got!r})")
-        _name(case, torch.device(expected), got, (
+        name_first(case, torch.device(expected), got, (
             (got is None, f"returns nothing where {'one' if expected in there else 'no'} kind is usable",
              "with device=None a tensor lands on the default device, without a word"),
             (wrong and not asked, "never asks `usable`",
@@ -103,11 +104,11 @@ def visible_gpus(setting: str | None, count: int) -> list[int]:
 def _(case: Case) -> None:
     for setting, count, expected in (
         (None, 2, [0, 1]), ("1", 2, [1]), ("", 2, []), ("2,0", 4, [2, 0]), ("-1", 2, []), ("0,2,-1,1", 4, [0, 2]),
-        ("3,9,1", 4, [3]),
+        ("3,9,1", 4, [3]), ("1,2,0", 2, [1]), ("10,2", 16, [10, 2]),
     ):
         got = case.call(setting, count)
         numbers = isinstance(got, list) and all(type(n) is int for n in got)
-        _name(case, expected, got, (
+        name_first(case, expected, got, (
             (got is None and setting is None, "returns nothing where the variable is not set",
              "then nothing is hidden: the program sees every GPU"),
             (setting == "" and got == list(range(count)), "treats an empty setting as not set",
@@ -115,6 +116,9 @@ def _(case: Case) -> None:
             (isinstance(got, list) and not numbers, "returns texts, not numbers", "'10' and 10 differ: use int(…)"),
             (numbers and got != expected and got == sorted(expected), "loses the order of the setting",
              "the first number of the list becomes cuda:0"),
+            (numbers and count in got, "takes `count` for a GPU", "they are numbered from 0 to count - 1"),
+            (setting == "10,2" and numbers and got != expected and max(got, default=0) < 10, "reads single digits",
+             "'10' is one number: split the text at its commas"),
             (setting and numbers and set(got) > set(expected), "goes on after a number that does not exist",
              "at the first such number the list ends, whatever follows"),
             (expected and got != expected and got == list(range(len(expected))), "returns the program's own numbers",
@@ -184,6 +188,7 @@ def _patients() -> list[tuple[devices.Report, str, str, str]]:
         (replace(hidden, driver="1005.20.01"), "hidden", "compares versions as text",
          "as text '1005' comes before '580'; compare whole numbers"),
         (replace(well, visible_devices="0"), "works", healthy, "the variable may be set on a machine that works"),
+        (replace(stored["kaggle_p100"], kernel_error=None), "works", healthy, "an older build runs on this GPU"),
     ]
 
 
@@ -211,7 +216,7 @@ def _(case: Case) -> None:
         expected = fast_formats.reference(capability)
         got = case.call(capability)
         more, less = (got - expected, expected - got) if isinstance(got, set) else (set(), set())
-        _name(case, expected, got, (
+        name_first(case, expected, got, (
             (isinstance(got, list | tuple | dict), f"returns a {type(got).__name__}, not a set",
              "{} is an empty dictionary; the empty set is set()"),
             ("bf16" in more, "takes bf16 for fast below 8.0", "it is emulated there: the tensor cores know no bf16"),
@@ -268,6 +273,9 @@ _MISFITS: tuple[tuple[str, str, Callable], ...] = (  # a mistake, why it matters
      lambda s, d, f, w: math.prod(s) * d.itemsize + w * 1e6 <= f * _GIB),
     ("forgets the workspace", "the tensor would fit, and the first operation on it would run out of memory",
      lambda s, d, f, w: math.prod(s) * d.itemsize <= f * _GIB),
+    ("takes the workspace off the tensor", "both are needed at the same time: add them",
+     lambda s, d, f, w: math.prod(s) * d.itemsize - w * _MIB <= f * _GIB),
+    ("takes KiB for MiB", "1 MiB is 2**20 bytes", lambda s, d, f, w: math.prod(s) * d.itemsize + w * 2**10 <= f * _GIB),
     ("adds the workspace to what is free", "the operation takes it away from what is free",
      lambda s, d, f, w: math.prod(s) * d.itemsize <= f * _GIB + w * _MIB),
     ("says no where it is exactly full", "the last byte can be used too: <=, not <",
@@ -282,19 +290,11 @@ def _(case: Case) -> None:
     answers = [case.call(*given) for given in _FITS]
     for given, got in zip(_FITS, answers, strict=True):
         expected = fits.reference(*given)
+        case.call(*given)  # so that a message shows this call
         if type(got) is bool and got != expected:
-            case.call(*given)  # so that the message shows this call
             tensor_gib, workspace_gib = math.prod(given[0]) * given[1].itemsize / _GIB, given[3] / 1024
-            _name(case, expected, got, (
+            name_first(case, expected, got, (
                 *(([formula(*args) for args in _FITS] == answers, name, why) for name, why, formula in _MISFITS),
                 (True, f"the tensor takes {tensor_gib:.4g} GiB and the workspace {workspace_gib:.4g} GiB", ""),
             ))
         case.equal(got, expected)
-
-
-# fmt: on
-def _name(case: Case, expected: object, got: object, mistakes: tuple[tuple[object, str, str], ...]) -> None:
-    """Reject the answer with the first of the known mistakes (whether it is there, name, why it matters)."""
-    for there, name, why in mistakes:
-        if there:
-            case.fail(name, why, expected=expected, got=got)

@@ -1,5 +1,7 @@
 """Answers to lesson 00 that people give, each with what the message must say."""
 
+from course_utils import devices
+
 
 def _stays(x, device):
     x.to(device)
@@ -23,6 +25,15 @@ def _number(x, device):
     return 2 * x.to(device).sum().item()
 
 
+def _global_device(x, device):
+    known = devices.check_devices()
+    return 2 * x.to(device if device in known else known[-1])
+
+
+def _floats(x, device):
+    return 2.0 * x.to(device)
+
+
 WRONG = {
     "double": [
         ("does not move a tensor in place", _stays),
@@ -30,5 +41,7 @@ WRONG = {
         ("modifies its input", _in_place),
         ("is a return missing?", _no_return),
         ("expected a tensor", _number),
+        ("stays one", _floats),
+        ("ignores its argument `device`", _global_device),
     ]
 }

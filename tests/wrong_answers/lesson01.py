@@ -5,6 +5,7 @@ import math
 import torch
 
 from course_utils.diagnosis import MINIMUM_DRIVER, diagnose
+from course_utils.exercises import lesson01
 
 __all__ = ["WRONG"]
 
@@ -186,6 +187,38 @@ def fits_finfo(shape, dtype, free_gib, workspace_mib):
     return math.prod(shape) * torch.finfo(dtype).bits // 8 + workspace_mib * 2**20 <= free_gib * 2**30
 
 
+def _one_too_many(setting, count):
+    if setting is None:
+        return list(range(count))
+    seen = []
+    for entry in setting.split(","):
+        if not entry.isdigit() or int(entry) > count:
+            break
+        seen.append(int(entry))
+    return seen
+
+
+def _characters(setting, count):
+    if setting is None:
+        return list(range(count))
+    seen = []
+    for entry in setting.replace(",", ""):
+        if not entry.isdigit() or int(entry) >= count:
+            break
+        seen.append(int(entry))
+    return seen
+
+
+def _by_capability(report):
+    if report.cuda_available and report.capability and float(report.capability) < 7.5:
+        return "unsupported capability"
+    return lesson01.first_cause.reference(report)
+
+
+def _workspace_off(shape, dtype, free_gib, workspace_mib):
+    return math.prod(shape) * dtype.itemsize - workspace_mib * 2**20 <= free_gib * 2**30
+
+
 WRONG = {
     "pick_device": [
         ("returns a string", pick_string),
@@ -197,6 +230,8 @@ WRONG = {
         ("returns nothing where no kind is usable", pick_no_return),
     ],
     "visible_gpus": [
+        ("takes `count` for a GPU", _one_too_many),
+        ("reads single digits", _characters),
         ("treats an empty setting as not set", visible_falsy),
         ("goes on after a number that does not exist", visible_filters),
         ("loses the order", visible_sorted),
@@ -205,6 +240,7 @@ WRONG = {
         ("returns the program's own numbers", visible_renumbers),
     ],
     "first_cause": [
+        ("an older build runs on this GPU", _by_capability),
         ("overlooks the kernel_error", cause_trusts_available),
         ("asks for the driver before the build", cause_driver_first),
         ("compares versions as text", cause_text),
@@ -222,6 +258,7 @@ WRONG = {
         ("returns a list, not a set", formats_list),
     ],
     "fits": [
+        ("takes the workspace off the tensor", _workspace_off),
         ("counts bits for bytes", fits_bits),
         ("takes GB for GiB", fits_gb),
         ("forgets the workspace", fits_no_workspace),
