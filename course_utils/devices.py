@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from course_utils import _checked
 from course_utils.diagnosis import Diagnosis, diagnose
 from course_utils.report import Report, kernel_error
 
@@ -81,11 +82,14 @@ def check_devices() -> list[torch.device]:
 
 
 def synchronize(device: torch.device | str) -> None:
-    """Wait until all work queued on `device` is done; on the CPU there is nothing to wait for."""
-    device = torch.device(device)
+    """Wait until all work queued on `device` is done; on the CPU there is nothing to wait for.
+
+    Raises TypeError or ValueError that lists the devices of this machine where `device` is none of them.
+    """
+    device = _present(device)
     if device.type == "mps":
         torch.mps.synchronize()
-    elif device.type not in ("cpu", "meta"):
+    elif device.type != "cpu":
         getattr(torch, device.type).synchronize(device)
 
 
@@ -107,8 +111,11 @@ class Machine:
 
 
 def describe(device: torch.device | str) -> Machine:
-    """Return what `device` is, and what on this machine will be live, recorded, simulated or predicted."""
-    device = torch.device(device)
+    """Return what `device` is, and what on this machine will be live, recorded, simulated or predicted.
+
+    Raises TypeError or ValueError that lists the devices of this machine where `device` is none of them.
+    """
+    device = _present(device)
     name = _name(device)
     if device.type == "sim":
         live = "results, errors, memory and counts"
@@ -148,10 +155,13 @@ class Table:
 
 
 def table(device: torch.device | str | None = None) -> Table:
-    """Return what this machine is: device (the picked one by default), torch, CUDA, driver, Python, cores, memory."""
+    """Return what this machine is: device (the picked one by default), torch, CUDA, driver, Python, cores, memory.
+
+    Raises TypeError or ValueError that lists the devices of this machine where `device` is none of them.
+    """
     import psutil
 
-    device = pick() if device is None else torch.device(device)
+    device = pick() if device is None else _present(device)
     report = Report.collect()
     memory_gib = psutil.virtual_memory().total / 2**30
     return Table(
@@ -166,6 +176,19 @@ def table(device: torch.device | str | None = None) -> Table:
             ("host memory", f"{memory_gib:.1f} GiB"),
         )
     )
+
+
+def _present(given: object) -> torch.device:
+    """Return `given` as a device of this machine, or raise an error that names it and what it may be."""
+    device = _checked.device("device", given)
+    there = {"cpu": 1}  # kind: how many
+    if hasattr(torch, "sim"):
+        there["sim"] = torch.sim.device_count()
+    there |= {kind: 1 if kind == "mps" else getattr(torch, kind).device_count() for kind in _REAL if _available(kind)}
+    if (device.index is None and device.type in there) or (device.index or 0) < there.get(device.type, 0):
+        return device
+    names = ["cpu" if kind == "cpu" else f"{kind}:{index}" for kind, number in there.items() for index in range(number)]
+    raise ValueError(f"device is {str(device)!r}, which this machine does not have; it may be: {', '.join(names)}")
 
 
 def _available(kind: str) -> bool:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from course_utils import _checked
+
 __all__ = ["Report", "kernel_error"]
 
 _FOLDER = Path(__file__).parent / "_reports"
@@ -108,7 +110,11 @@ class Report:
 
 
 def kernel_error(device: str | torch.device) -> str | None:
-    """Run one small kernel on `device` and return the first line of its error, or None if the result is right."""
+    """Run one small kernel on `device` and return the first line of its error, or None if the result is right.
+
+    Raises TypeError or ValueError when `device` is not the name of a device.
+    """
+    device = _checked.device("device", device)
     try:
         right = (torch.ones(2, device=device) + 1).sum().item() == 4
     except Exception as error:

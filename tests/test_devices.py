@@ -278,8 +278,46 @@ def test_synchronize_takes_every_device(monkeypatch):
     devices.synchronize("cpu")
     for device in devices.check_devices():
         devices.synchronize(device)
-    with pytest.raises(RuntimeError):
-        devices.synchronize("no such device")
+
+
+@pytest.mark.parametrize("function", [devices.describe, devices.table, devices.synchronize, report.kernel_error])
+@pytest.mark.parametrize(
+    ("wrong", "error", "phrase"),
+    [
+        (5, TypeError, "device is 5, it must be a torch.device or text"),
+        (["cpu"], TypeError, r"device is \['cpu'\], it must be"),
+        ("gpu", ValueError, "device is 'gpu', which names no device that PyTorch knows"),
+        ("", ValueError, "device is '', which names no device"),
+        ("meta", ValueError, "device is 'meta', which this machine does not have; it may be: cpu"),
+        ("cuda:99", ValueError, "device is 'cuda:99', which this machine does not have; it may be: cpu"),
+    ],
+)
+def test_what_is_no_device_of_this_machine_is_refused_by_name(function, wrong, error, phrase):
+    if function is report.kernel_error and "which this machine" in phrase:
+        assert isinstance(function(wrong), str)  # its result is the error of such a device
+    else:
+        with pytest.raises(error, match=phrase):
+            function(wrong)
+
+
+@pytest.mark.parametrize("function", [devices.describe, devices.synchronize, report.kernel_error])
+def test_none_is_no_device(function):
+    with pytest.raises(TypeError, match=r"device is None, it must be a torch\.device or text"):
+        function(None)
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine is a Mac with a GPU")
+def test_no_other_machine_is_taken_for_a_mac():
+    with pytest.raises(ValueError, match="device is 'mps', which this machine does not have; it may be: cpu"):
+        devices.describe("mps")
+
+
+@pytest.mark.skipif(simulator.unavailable() is not None, reason="no simulated GPU can be in this process")
+def test_the_devices_that_there_are_are_listed():
+    assert devices.check_devices()[-1] == torch.device("sim", 0)
+    with pytest.raises(ValueError, match=r"device is 'sim:9', which .*; it may be: cpu, sim:0, sim:1"):
+        devices.describe("sim:9")
+    assert str(devices.describe("sim")).startswith("sim: Simulated")
 
 
 def test_importing_devices_enables_nothing():

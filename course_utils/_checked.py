@@ -1,0 +1,63 @@
+"""Is this argument what the function can take, and if not, how is that said?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["device", "mapping", "number", "numbers", "text"]
+
+
+def device(argument: str, given: Any) -> torch.device:
+    """Return `given` as a device. Raises TypeError or ValueError that names `argument`; the device need not exist."""
+    import torch
+
+    if not isinstance(given, torch.device | str):
+        raise TypeError(f"{argument} is {given!r}, it must be a torch.device or text such as 'cpu' or 'cuda:0'")
+    try:
+        return torch.device(given)
+    except RuntimeError:
+        raise ValueError(
+            f"{argument} is {given!r}, which names no device that PyTorch knows in this process; "
+            "it may be text such as 'cpu' or 'cuda:0', or a torch.device"
+        ) from None
+
+
+def number(argument: str, given: Any) -> float:
+    """Return a finite number; tensors and NumPy scalars with one element count as numbers."""
+    try:
+        if isinstance(given, bool | str | bytes | bytearray):
+            raise TypeError
+        found = float(given)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(f"{argument} must be a number, not {given!r}") from None
+    if not math.isfinite(found):
+        raise ValueError(f"{argument} must be a finite number, not {given!r}")
+    return found
+
+
+def numbers(argument: str, given: Any) -> list[float]:
+    """Return the finite numbers in a list, tuple, range, array or tensor of one dimension."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable) or not hasattr(given, "__len__"):
+        raise TypeError(f"{argument} must be a list of numbers, not {given!r}")
+    return [number(f"{argument}[{place}]", one) for place, one in enumerate(given)]
+
+
+def mapping(argument: str, given: Any, what: str) -> Mapping:
+    """Return `given`, a mapping from names to `what`; None is an empty one."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{argument} must be None or a dict of {what}, not {given!r}")
+    return given
+
+
+def text(argument: str, given: Any) -> str:
+    """Return `given`, which must be text."""
+    if not isinstance(given, str):
+        raise TypeError(f"{argument} must be text, not {given!r}")
+    return given
