@@ -8,8 +8,9 @@ How to read the numbers:
 
 - Peaks are dense. NVIDIA often prints the rate "with sparsity", which is twice as high; here it is halved.
 - `peak_tflops` is the best rate of a matrix product in that format, in 10^12 operations a second, a multiply-add
-  counted as two. Sums of tensor cores are kept in float32 (integers for int8). "fp32" is plain float32; "tf32" is the
-  rounded float32 that tensor cores use when they are allowed to. "fp64" includes tensor cores where they have it.
+  counted as two; those of int8 are integer operations (TOP/s). Sums of tensor cores are kept in float32 (integers for
+  int8). "fp32" is plain float32; "tf32" is the rounded float32 that tensor cores use when they are allowed to. "fp64"
+  includes tensor cores where they have it.
 - Bandwidths are in GB/s, 10^9 bytes a second.
 - `memory_gb` is the size on the box, `memory_mib` what the driver reports: a "16 GB" T4 has 15360 MiB.
 """
@@ -59,11 +60,12 @@ class GPU:
         return self.memory_gb * 10**9 if self.memory_mib is None else self.memory_mib * 2**20
 
     def __str__(self) -> str:
-        peak = ", ".join(f"{name} {self.peak_tflops[name]:g}" for name in FORMATS if name in self.peak_tflops)
+        rates = {name: f"{name} {self.peak_tflops[name]:g}" for name in FORMATS if name in self.peak_tflops}
+        peak = ", ".join(rate if _rate_unit(name) == "TFLOP/s" else f"{rate} TOP/s" for name, rate in rates.items())
         power = "" if self.power_w is None else f", {self.power_w} W"
         bus = "" if self.bus is None else f", {self.bus}"
-        rates = f"; peak TFLOP/s: {peak}" if peak else ""
-        return f"{self.name}: {self.memory_gb} GB at {self.bandwidth_gbps:g} GB/s{bus}{power}{rates}"
+        peak = f"; peak TFLOP/s: {peak}" if peak else ""
+        return f"{self.name}: {self.memory_gb} GB at {self.bandwidth_gbps:g} GB/s{bus}{power}{peak}"
 
     def _repr_html_(self) -> str:
         return table([self])
@@ -102,19 +104,27 @@ _HEAD = ("GPU", "kind", "year", "compute capability", "memory", "driver reports"
 def table(gpus: Iterable[GPU] | None = None, *, without: Iterable[str] = ()) -> str:
     """Return an HTML table of `gpus` (default: all), one row each; a dash means not supported or not stated.
 
-    `without` names columns that are left out, such as "year". Raises ValueError for a column that there is not.
+    `without` names columns that are left out, such as "year". Raises ValueError for a column that there is not, and
+    TypeError for what is no list.
     """
-    head = (*_HEAD, *(f"{name} TFLOP/s" for name in FORMATS))
-    left_out = set(without)
-    if not left_out <= set(head):
-        raise ValueError(f"without is {sorted(left_out)!r}, it may hold: {', '.join(head)}")
+    head = (*_HEAD, *(f"{name} {_rate_unit(name)}" for name in FORMATS))
+    if isinstance(without, str) or not isinstance(without, Iterable):
+        raise TypeError(f"without is {without!r}, it must be a list of columns, such as ['year']")
+    left_out = list(without)
+    if not all(column in head for column in left_out):
+        raise ValueError(f"without is {left_out!r}, it may hold: {', '.join(head)}")
+    chosen = ALL if gpus is None else list(gpus) if isinstance(gpus, Iterable) and not isinstance(gpus, str) else [gpus]
+    if not all(isinstance(gpu, GPU) for gpu in chosen):
+        raise TypeError(f"gpus is {gpus!r}, it must be None or a list of rows, such as [gpus.get('T4')]")
     kept = [place for place, text in enumerate(head) if text not in left_out]
     heads = "".join(f"<th>{head[place]}</th>" for place in kept)
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{_texts(gpu)[place]}</td>' for place in kept)}</tr>"
-        for gpu in (ALL if gpus is None else gpus)
-    )
+    rows = "".join(f"<tr>{''.join(f'<td>{_texts(gpu)[place]}</td>' for place in kept)}</tr>" for gpu in chosen)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _rate_unit(fmt: str) -> str:
+    """Return the unit of a peak rate: operations on integers are no FLOPs."""
+    return "TOP/s" if fmt.startswith("int") else "TFLOP/s"
 
 
 def _texts(gpu: GPU) -> list[str]:

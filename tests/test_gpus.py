@@ -127,10 +127,33 @@ def test_memory_in_bytes_is_what_the_driver_reports():
 
 def test_a_row_prints_as_one_line_and_as_a_table():
     line = str(gpus.get("T4"))
-    assert line == "T4: 16 GB at 320 GB/s, PCIe 3.0 x16, 70 W; peak TFLOP/s: fp32 8.1, fp16 65, int8 130"
+    assert line == "T4: 16 GB at 320 GB/s, PCIe 3.0 x16, 70 W; peak TFLOP/s: fp32 8.1, fp16 65, int8 130 TOP/s"
     assert str(gpus.get("Apple M4 Max")) == "Apple M4 Max: 128 GB at 546 GB/s"
     assert gpus.table().count("<tr>") == len(gpus.ALL) + 1
     assert "15360 MiB" in gpus.get("T4")._repr_html_()
+    assert "<th>int8 TOP/s</th>" in gpus.table() and "<th>fp16 TFLOP/s</th>" in gpus.table()
+
+
+@pytest.mark.parametrize(
+    ("rows", "without", "error", "phrase"),
+    [
+        ("T4", (), TypeError, "gpus is 'T4', it must be None or a list of rows"),
+        (["T4"], (), TypeError, r"gpus is \['T4'\], it must be"),
+        (5, (), TypeError, "gpus is 5, it must be"),
+        (None, "year", TypeError, "without is 'year', it must be a list of columns"),
+        (None, 5, TypeError, "without is 5, it must be a list of columns"),
+        (None, ["colour"], ValueError, r"without is \['colour'\], it may hold: GPU, kind"),
+        (None, [["year"]], ValueError, r"without is \[\['year'\]\], it may hold: GPU, kind"),
+    ],
+)
+def test_wrong_arguments_of_the_table_are_named(rows, without, error, phrase):
+    with pytest.raises(error, match=phrase):
+        gpus.table(rows, without=without)
+
+
+def test_the_table_takes_one_row_and_an_iterator():
+    one = gpus.get("T4")
+    assert gpus.table(one) == gpus.table([one]) == gpus.table(iter([one])) and gpus.table(one).count("<tr>") == 2
 
 
 def test_the_table_needs_neither_torch_nor_the_rest_of_the_course():
