@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from course_utils import _checked
+
 __all__ = ["Run", "Value", "compare", "load", "validate", "value"]
 
 SCHEMA = 1
@@ -70,6 +72,8 @@ def load(folder: Path | str | None = None) -> list[Run]:
 
     Raises ValueError that names the file and the fault when a file does not fit the schema.
     """
+    if folder is not None and not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"folder is {folder!r}, it must be None or the path of a folder")
     if folder is None:
         folder = _REPOSITORY if _REPOSITORY.is_dir() else _INSTALLED
     runs = []
@@ -100,19 +104,15 @@ def compare(
     `key` names the experiment ("02.transfer_bandwidth"). `ys` is one curve over `xs`, or several by name. `predicted`
     holds curves over the same `xs` by the name of the GPU or formula. `simulated` says that `ys` are times of the
     simulated GPU, or names those curves that are, where the others are live. `log` says which axes are logarithmic.
-    Raises ValueError for a wrong key, unequal lengths or an unknown name in `simulated`.
+    Raises TypeError for what is no number or text, and ValueError for a wrong key, unequal lengths or an unknown name
+    in `simulated`; both name the argument.
     """
+    _check_key(key)
+    entry = _curve_entry(xs, ys, predicted, xlabel, ylabel)
+    _checked.text("title", title)
     curves = dict(ys) if isinstance(ys, Mapping) else {"": ys}
-    entry = {"x": _numbers(xs), "curves": {name: _numbers(line) for name, line in curves.items()}}
-    entry |= {"xlabel": xlabel, "ylabel": ylabel}
-    _validate_entry(key, entry)
-    for name, line in (predicted or {}).items():
-        if len(line) != len(xs):
-            raise ValueError(f"predicted[{name!r}] has {len(line)} numbers, it must have {len(xs)} as xs has")
-    _record(key, entry, bool(simulated))
-    not_live = set(curves) if simulated is True else set(simulated or ())
-    if not not_live <= set(curves):
-        raise ValueError(f"simulated is {simulated!r}, it may be True, False or names of curves: {sorted(curves)}")
+    not_live = _simulated(simulated, curves)
+    _record(key, entry, bool(not_live))
     lines = [(xs, line, "simulated" if name in not_live else "live", name) for name, line in curves.items()]
     for run in load():
         old = run.entries.get(key, {})
@@ -121,15 +121,37 @@ def compare(
     return _draw(lines, title, xlabel, ylabel, log)
 
 
+def _curve_entry(xs: Numbers, ys: Curves, predicted: object, xlabel: str, ylabel: str) -> dict[str, Any]:
+    """Return the entry that a file would hold for these curves, once all of `compare`'s curves are checked."""
+    if isinstance(ys, Mapping) and not ys:
+        raise ValueError("ys is {}, it must be a curve over xs, or at least one curve by name")
+    curves = dict(ys) if isinstance(ys, Mapping) else {"": ys}
+    named = {f"ys[{name!r}]" if name else "ys": line for name, line in curves.items()}
+    expected = _checked.mapping("predicted", predicted, "curves")
+    named |= {f"predicted[{name!r}]": line for name, line in expected.items()}
+    places = _numbers("xs", xs)
+    for name, line in named.items():
+        found = len(_checked.numbers(name, line))
+        if found != len(places) or not found:
+            raise ValueError(f"{name} has {found} numbers for {len(places)} in xs, it must have one for each")
+    entry = {"x": places, "curves": {name: _numbers("ys", line) for name, line in curves.items()}}
+    return entry | {"xlabel": _checked.text("xlabel", xlabel), "ylabel": _checked.text("ylabel", ylabel)}
+
+
 def value(key: str, live: float, unit: str, *, predicted: Mapping[str, float] | None = None, simulated=False) -> Value:
-    """Return one measured number, in `unit`, beside the recorded and the predicted ones, each labelled."""
-    entry = {"value": _numbers([live])[0], "unit": unit}
-    _validate_entry(key, entry)
+    """Return one measured number, in `unit`, beside the recorded and the predicted ones, each labelled.
+
+    Raises TypeError or ValueError that names the argument for what is no key, finite number, text or bool.
+    """
+    _check_key(key)
+    entry = {"value": _rounded(_checked.number("live", live)), "unit": _checked.text("unit", unit)}
+    if not isinstance(simulated, bool):
+        raise TypeError(f"simulated is {simulated!r}, it must be True or False")
+    formulas = _checked.mapping("predicted", predicted, "numbers").items()
+    rows = [(f"predicted, {name}", _checked.number(f"predicted[{name!r}]", number)) for name, number in formulas]
     _record(key, entry, simulated)
-    rows = [("simulated" if simulated else "live", float(live))]
-    rows += [(run.label, run.entries[key]["value"]) for run in load() if "value" in run.entries.get(key, {})]
-    rows += [(f"predicted, {name}", float(number)) for name, number in (predicted or {}).items()]
-    return Value(unit, tuple(rows))
+    known = [(run.label, run.entries[key]["value"]) for run in load() if "value" in run.entries.get(key, {})]
+    return Value(unit, (("simulated" if simulated else "live", float(live)), *known, *rows))
 
 
 def validate(data: object) -> None:
@@ -141,22 +163,43 @@ def validate(data: object) -> None:
         raise ValueError(f"schema is {data['schema']!r}, it must be {SCHEMA}")
     if not isinstance(data["device"], str) or not data["device"] or re.search(r"(?i)simulated|\bcpu\b", data["device"]):
         raise ValueError(f"device is {data['device']!r}, it must be the name of a real GPU")
+    if not isinstance(data["date"], str):
+        raise ValueError(f"date is {data['date']!r}, it must be a date such as '2026-01-02'")
     datetime.date.fromisoformat(data["date"])
     _same_keys("versions", data["versions"], {"torch", "cuda", "driver", "python"})
     if not data["entries"]:
         raise ValueError("entries is empty")
+    _must_be_object("entries", data["entries"])
     for key, entry in data["entries"].items():
         _validate_entry(key, entry)
 
 
-def _validate_entry(key: str, entry: dict[str, Any]) -> None:
+def _check_key(key: object) -> None:
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         raise ValueError(f"key is {key!r}, it must be the lesson and a name, such as '02.transfer_bandwidth'")
+
+
+def _simulated(given: object, curves: Collection[str]) -> set[str]:
+    """Return the names of the curves that are simulated."""
+    listed = isinstance(given, Collection) and not isinstance(given, str)
+    names = list(given) if listed else list(curves) if given is True else []
+    if not (listed or given is True or given is False) or not all(name in curves for name in names):
+        raise ValueError(f"simulated is {given!r}, it may be True, False or names of curves: {sorted(curves)}")
+    return set(names)
+
+
+def _validate_entry(key: str, entry: dict[str, Any]) -> None:
+    _check_key(key)
+    _must_be_object(key, entry)
     if "value" in entry:
         _same_keys(key, entry, {"value", "unit"})
         numbers = [[entry["value"]]]
     else:
         _same_keys(key, entry, {"x", "curves", "xlabel", "ylabel"})
+        if not isinstance(entry["curves"], dict) or not all(
+            isinstance(line, list) for line in (entry["x"], *entry["curves"].values())
+        ):
+            raise ValueError(f"{key}: curves and x must be lists of numbers, curves in an object by name")
         numbers = [entry["x"], *entry["curves"].values()]
         for name, line in entry["curves"].items():
             if len(line) != len(entry["x"]) or not line:
@@ -166,15 +209,24 @@ def _validate_entry(key: str, entry: dict[str, Any]) -> None:
             raise ValueError(f"{key}: every number must be finite, these are not: {line}")
 
 
+def _must_be_object(what: str, data: object) -> None:
+    if not isinstance(data, dict):
+        raise ValueError(f"{what} is a {type(data).__name__}, it must be an object")
+
+
 def _same_keys(what: str, data: object, keys: set[str]) -> None:
     if not isinstance(data, dict) or set(data) != keys:
         has = sorted(data) if isinstance(data, dict) else type(data).__name__
         raise ValueError(f"{what} has {has}, it must have {sorted(keys)}")
 
 
-def _numbers(line: Numbers) -> list[float]:
+def _numbers(argument: str, line: Numbers) -> list[float]:
     """Return `line` as plain numbers of six digits: more would only be noise in the file."""
-    return [float(f"{float(number):.6g}") for number in line]
+    return [_rounded(number) for number in _checked.numbers(argument, line)]
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.6g}")
 
 
 def _record(key: str, entry: dict[str, Any], simulated: bool) -> None:

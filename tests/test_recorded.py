@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -70,10 +71,14 @@ def spoil(path, new):
         (["device"], "Simulated T4", "must be the name of a real GPU"),
         (["device"], "my CPU", "must be the name of a real GPU"),
         (["date"], "yesterday", "yesterday"),
+        (["date"], 5, "date is 5, it must be a date"),
         (["date"], ..., "the file has"),
         (["versions", "driver"], ..., "versions has"),
         (["versions"], "2.13", "versions has str"),
         (["entries"], {}, "entries is empty"),
+        (["entries"], [1], "entries is a list, it must be an object"),
+        (["entries", "03.launch"], 5, "03.launch is a int, it must be an object"),
+        (["entries", "02.transfer_bandwidth", "curves"], [1.0], "curves and x must be"),
         (["entries", "transfer"], {"value": 1.0, "unit": "s"}, "key is 'transfer'"),
         (["entries", "03.launch", "unit"], ..., "03.launch has"),
         (["entries", "03.launch", "value"], "fast", "must be finite"),
@@ -147,15 +152,64 @@ def test_a_value_is_shown_with_what_was_recorded_and_predicted(samples):
     ("change", "phrase"),
     [
         ({"key": "transfer"}, "key is 'transfer'"),
-        ({"ys": [1]}, "has 1 numbers for 2"),
-        ({"ys": [1, float("nan")]}, "must be finite"),
-        ({"predicted": {"T4": [1]}}, r"predicted\['T4'\] has 1 numbers"),
+        ({"key": None}, "key is None"),
+        ({"ys": [1]}, "ys has 1 numbers for 2"),
+        ({"ys": {}}, "ys is {}"),
+        ({"ys": {"a": [1, "x"]}}, "ys['a'][1] must be a number, not 'x'"),
+        ({"ys": [1, float("nan")]}, "ys[1] must be a finite number, not nan"),
+        ({"ys": 5}, "ys must be a list of numbers, not 5"),
+        ({"xs": None}, "xs must be a list of numbers, not None"),
+        ({"xs": "12"}, "xs must be a list of numbers, not '12'"),
+        ({"xs": [], "ys": []}, "ys has 0 numbers for 0"),
+        ({"xlabel": 5}, "xlabel must be text, not 5"),
+        ({"ylabel": None}, "ylabel must be text, not None"),
+        ({"title": ["a"]}, "title must be text, not ['a']"),
+        ({"simulated": 5}, "simulated is 5, it may be True, False or names of curves: ['']"),
+        ({"simulated": "GPU"}, "simulated is 'GPU', it may be"),
+        ({"predicted": {"T4": [1]}}, "predicted['T4'] has 1 numbers"),
+        ({"predicted": [1, 2]}, "predicted must be None or a dict of curves, not [1, 2]"),
+        ({"predicted": {"T4": 3}}, "predicted['T4'] must be a list of numbers, not 3"),
     ],
 )
-def test_wrong_arguments_are_refused(samples, change, phrase):
+def test_wrong_arguments_of_compare_are_named(samples, change, phrase):
     arguments = {"key": "02.transfer_bandwidth", "ys": [1, 2], **CURVE, **change}
-    with pytest.raises(ValueError, match=phrase):
+    with pytest.raises((ValueError, TypeError), match=re.escape(phrase)):
         recorded.compare(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "phrase"),
+    [
+        ({"key": "launch"}, "key is 'launch'"),
+        ({"live": "x"}, "live must be a number, not 'x'"),
+        ({"live": None}, "live must be a number, not None"),
+        ({"live": float("inf")}, "live must be a finite number, not inf"),
+        ({"unit": 5}, "unit must be text, not 5"),
+        ({"simulated": "sim"}, "simulated is 'sim', it must be True or False"),
+        ({"predicted": [5]}, "predicted must be None or a dict of numbers, not [5]"),
+        ({"predicted": {"T4": "5"}}, "predicted['T4'] must be a number, not '5'"),
+    ],
+)
+def test_wrong_arguments_of_value_are_named(samples, change, phrase):
+    with pytest.raises((ValueError, TypeError), match=re.escape(phrase)):
+        recorded.value(**{"key": "03.launch", "live": 6.0, "unit": "us", **change})
+
+
+def test_a_folder_that_is_no_path_is_refused():
+    with pytest.raises(TypeError, match="folder is 5, it must be None or the path of a folder"):
+        recorded.load(5)
+
+
+def test_curves_may_be_arrays_tensors_and_ranges(samples):
+    figure = recorded.compare(
+        "02.nothing",
+        range(1, 3),
+        {"a": torch.ones(2), "b": np.ones(2)},
+        xlabel="x",
+        ylabel="y",
+        predicted={"c": (1, 2)},
+    )
+    assert labels(figure) == {"a, live": "-", "b, live": "-", "c, predicted": ":"}
 
 
 # ---- recording -------------------------------------------------------------------------------------------------------
