@@ -92,6 +92,13 @@ class _Bounded(io.TextIOBase):
 _PATCHABLE: tuple[Any, ...] = (builtins, torch, torch.Tensor, torch.nn.functional)
 
 
+# Variables that CUDA, OpenMP, PyTorch's profiler and compiler, and matplotlib set for themselves when they start.
+_OF_LIBRARIES = (
+    "CUDA_MODULE_LOADING", "DISABLE_CUPTI_", "KMP_", "MPLCONFIGDIR", "TEARDOWN_CUPTI", "TORCHINDUCTOR_",
+    "_TORCHINDUCTOR_", "TORCH_WARM_POOL", "TRITON_",
+)  # fmt: skip
+
+
 def _default_device() -> torch.device | None:
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     return None if context is None else context.device
@@ -121,7 +128,7 @@ def _device_random(device: torch.device) -> tuple[Callable[[], Any], Callable[[A
 
 @dataclass(frozen=True)
 class State:
-    """What a call may not leave changed: settings, random states, and the names of builtins and torch."""
+    """What a call may not leave changed: settings, random states, the environment, the names of builtins and torch."""
 
     device: torch.device
     settings: dict[str, Any]
@@ -129,6 +136,7 @@ class State:
     device_random: Any
     seed: int
     names: tuple[dict[str, Any], ...]
+    environment: dict[str, str]
 
     @classmethod
     def capture(cls, device: torch.device) -> "State":
@@ -141,11 +149,12 @@ class State:
             access[0]() if access else None,
             torch.initial_seed(),
             tuple(dict(vars(owner)) for owner in _PATCHABLE),
+            dict(os.environ),
         )
 
     def restore(self, *, draws: bool = True) -> list[str]:
         """Put everything back and return the names of what had changed; random numbers drawn count unless `draws`."""
-        changed = self._restore_names()
+        changed = self._restore_names() + self._restore_environment()
         for name, (get, put) in _SETTINGS.items():
             if _current(get) != self.settings[name]:
                 changed.append(name)
@@ -186,6 +195,20 @@ class State:
                     continue  # torch replaces some of its own functions when it first needs the compiler
                 setattr(owner, name, value)
                 changed.append(f"{owner.__name__}.{name}")
+        return changed
+
+    def _restore_environment(self) -> list[str]:
+        """Put the variables of the environment back; those that libraries add when they start may stay."""
+        changed = []
+        for name in sorted(os.environ.keys() | self.environment.keys()):
+            before = self.environment.get(name)
+            if os.environ.get(name) == before or (before is None and name.startswith(_OF_LIBRARIES)):
+                continue
+            changed.append(f"os.environ[{name!r}]")
+            if before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
         return changed
 
 

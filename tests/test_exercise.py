@@ -185,6 +185,17 @@ def changes_grad_mode(x, device):
     return 2 * x.to(device)
 
 
+def sets_a_variable(x, device):
+    os.environ["COURSE_TEST_ADDED"] = "1"
+    return 2 * x.to(device)
+
+
+def changes_and_deletes_variables(x, device):
+    os.environ["COURSE_TEST_KEPT"] = "other"
+    del os.environ["COURSE_TEST_DELETED"]
+    return 2 * x.to(device)
+
+
 def replaces_print(x, device):
     builtins.print = None
     return 2 * x.to(device)
@@ -208,7 +219,9 @@ HOSTILE = [
     ("does not end", keeps_what_it_swallows), ("raises SystemExit", exits),
     ("raises KeyboardInterrupt", interrupts), ("raises GeneratorExit", closes), ("other values", floods),
     ("modifies its input", modifies), ("random", seeds), ("random", draws), ("default device", changes_default_device),
-    ("grad mode", changes_grad_mode), ("print", replaces_print), ("sys.stdout", replaces_stdout),
+    ("grad mode", changes_grad_mode), ("changes os.environ['COURSE_TEST_ADDED']", sets_a_variable),
+    ("changes os.environ['COURSE_TEST_DELETED']", changes_and_deletes_variables),
+    ("print", replaces_print), ("sys.stdout", replaces_stdout),
     ("expected a tensor", generates), ("other values", not_a_number), ("must be a function, not nothing", None),
     ("must be a function", 7), ("must be a function", torch.Tensor), ("must take", lambda x: x),
     ("is None", lambda x, device: None), ("expected a tensor", lambda x, device: np.ones(2)),
@@ -217,7 +230,10 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("phrase", "answer"), HOSTILE, ids=[getattr(a, "__name__", str(a)) for _, a in HOSTILE])
-def test_hostile_answers_are_rejected_and_leave_nothing_behind(double, phrase, answer, capfd):
+def test_hostile_answers_are_rejected_and_leave_nothing_behind(double, phrase, answer, capfd, monkeypatch):
+    monkeypatch.setenv("COURSE_TEST_KEPT", "kept")
+    monkeypatch.setenv("COURSE_TEST_DELETED", "kept")
+    environment = dict(os.environ)
     torch.manual_seed(5)
     wanted = (torch.rand(1).item(), random.Random(5).random())
     torch.manual_seed(5)
@@ -229,6 +245,20 @@ def test_hostile_answers_are_rejected_and_leave_nothing_behind(double, phrase, a
     assert torch.rand(1).item() == wanted[0]
     assert torch.empty(1).device.type == "cpu"
     assert len(capfd.readouterr().out) < 10_000
+    assert dict(os.environ) == environment
+
+
+def test_what_a_library_sets_when_it_first_starts_is_no_change_of_the_answer(double, monkeypatch):
+    monkeypatch.setenv("KMP_INIT_AT_FORK", "")  # so that it is put back
+    monkeypatch.delenv("KMP_INIT_AT_FORK")
+
+    def answer(x, device):
+        os.environ.setdefault("KMP_INIT_AT_FORK", "FALSE")  # as scikit-learn does where it is imported
+        return 2 * x.to(device)
+
+    double.examine(answer, PLACES)
+    assert os.environ["KMP_INIT_AT_FORK"] == "FALSE"
+    assert "KMP_INIT_AT_FORK" in refuse(double, lambda x, device: os.environ.update(KMP_INIT_AT_FORK="TRUE"))
 
 
 def test_an_endless_answer_ends_on_another_thread_too(double):
