@@ -32,8 +32,12 @@ def difference(
         return _tensor_difference(got, expected, where, rtol, atol)
     if isinstance(expected, numbers.Number) and not isinstance(expected, bool):
         return _number_difference(got, expected, where, rtol, atol)
+    if isinstance(got, np.generic) and not copied and type(got.item()) is type(expected):
+        plain = type(expected).__name__
+        advice = f"{where} is NumPy's {_name(got)}, expected Python's {plain}: wrap it in {plain}(...)"
+        return advice if got == expected else f"{where} is {shown(got)}, expected {shown(expected)}"
     if type(got) is not type(expected):
-        return f"{where} is of type {type(got).__name__}, expected {type(expected).__name__}"
+        return f"{where} is of type {_named(got)}, expected {_named(expected)}"
     if isinstance(expected, _EXACT):
         return "" if got == expected else f"{where} is {shown(got)}, expected {shown(expected)}"
     if isinstance(expected, np.ndarray):
@@ -45,10 +49,19 @@ def difference(
     return _other_difference(got, expected, where, copied)
 
 
+def _named(value: Any) -> str:
+    """Return the name of the type of `value`; scalars of NumPy are told from Python's, which have similar names."""
+    return f"NumPy's {_name(value)}" if isinstance(value, np.generic) else type(value).__name__
+
+
+def _name(scalar: np.generic) -> str:
+    return "bool_" if isinstance(scalar, np.bool_) else type(scalar).__name__  # NumPy 2 calls it bool
+
+
 def _number_difference(got: Any, expected: Any, where: str, rtol: float, atol: float) -> str:
     numpys = type(got).__module__ == "numpy" and isinstance(got, numbers.Number)
     if isinstance(got, bool) or not (type(got) in (int, float, complex) or numpys):
-        return f"{where} is of type {type(got).__name__}, expected {type(expected).__name__}"
+        return f"{where} is of type {_named(got)}, expected {_named(expected)}"
     try:
         close = got == expected or abs(got - expected) <= atol + rtol * abs(expected)
     except OverflowError:  # an integer too large for a float
@@ -92,7 +105,7 @@ def _other_difference(got: Any, expected: Any, where: str, copied: bool) -> str:
 def _tensor_difference(got: Any, expected: torch.Tensor, where: str, rtol: float, atol: float) -> str:
     foreign = type(got).__module__.partition(".")[0] not in ("torch", "course_utils")
     if not isinstance(got, torch.Tensor) or (foreign and type(got) is not type(expected)):
-        return f"{where} is of type {type(got).__name__}, expected a tensor"
+        return f"{where} is of type {_named(got)}, expected a tensor"
     if got.device != expected.device:
         return f"{where} is on {got.device}, expected on {expected.device}"
     if got.shape != expected.shape:

@@ -384,6 +384,14 @@ class Lying(torch.Tensor):
         (torch.ones(2, device="meta"), torch.ones(2), "is on meta"),
         (10**400, 1.5, "expected 1.5"),
         (True, 1, "type bool"),
+        (np.True_, True, "is NumPy's bool_, expected Python's bool: wrap it in bool(...)"),
+        (np.True_, False, "True_, expected False" if np.__version__ >= "2" else "True, expected False"),
+        ([np.False_], [False], "the result[0] is NumPy's bool_, expected Python's bool"),
+        (np.str_("a"), "a", "is NumPy's str_, expected Python's str: wrap it in str(...)"),
+        (np.True_, 1, "is of type NumPy's bool_, expected int"),
+        (np.int64(1), True, "is of type NumPy's int64, expected bool"),
+        (np.float64(1), torch.ones(1), "is of type NumPy's float64, expected a tensor"),
+        (np.float64(1.5), 1, "1.5"),
         (1, True, "type int"),
         ({1, 2}, {1, 3}, "expected {1, 3}"),
         ([1, [2, 3]], [1, [2, 4]], "the result[1][1] is 3, expected 4"),
@@ -398,8 +406,10 @@ def test_each_kind_of_difference_is_said(got, expected, said):
 
 def test_equal_values_do_not_differ():
     layer = torch.nn.Linear(2, 2)
-    assert difference(np.float32(1), 1.0) == difference(np.int64(1), 1) == difference(layer, layer) == ""
-    assert difference([float("nan")], [float("nan")]) == difference({"a": (1,)}, {"a": (1,)}) == ""
+    assert difference(layer, layer) == difference([float("nan")], [float("nan")]) == ""
+    assert difference({"a": (1,)}, {"a": (1,)}) == ""
+    for got, expected in [(np.float32(1), 1.0), (np.float64(1), 1.0), (np.int64(1), 1), (np.float64(1), 1)]:
+        assert difference(got, expected) == ""
 
 
 def test_what_cannot_be_compared_is_a_fault_of_the_check():
