@@ -18,6 +18,7 @@ check beside it tells right from wrong, on each device of `devices.check_devices
 
 from __future__ import annotations
 
+import ast
 import dis
 import importlib
 import inspect
@@ -25,12 +26,12 @@ import pkgutil
 import re
 import textwrap
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
-from course_utils import _sandbox, devices
+from course_utils import _checked, _sandbox, devices
 from course_utils._case import Case, WrongAnswer, shown
 
 __all__ = ["Case", "Exercise", "WrongAnswer", "exercise", "registry"]
@@ -92,6 +93,11 @@ class Exercise:
         if answer is self.reference or answer is self:
             return self.reference
         if unsolved(answer):
+            if _dead_code(answer):
+                raise WrongAnswer(
+                    self,
+                    f"{self.name}: delete the line `raise NotImplementedError`, because the code below it never runs",
+                )
             print(
                 f"{self.name}: not attempted yet, the lesson goes on with the reference. "
                 f"lesson{self.lesson}.{self.name}.hint() gives a hint."
@@ -103,12 +109,16 @@ class Exercise:
         print(f"{self.name}: right. Checked on {' and '.join(str(place) for place in places)}.")
         return answer
 
-    def examine(self, answer: Any, places: list[torch.device]) -> None:
-        """Run the check on each of `places`, without progress; raises `WrongAnswer` if the answer is wrong."""
+    def examine(self, answer: Any, places: torch.device | str | Iterable[torch.device | str]) -> None:
+        """Run the check on `places`, one device or several, without progress.
+
+        Raises `WrongAnswer` if the answer is wrong, and TypeError or ValueError if `places` are no devices.
+        """
         if self._check is None:
             raise RuntimeError(f"{self!r} has no check")
+        chosen = _devices(places)
         self._examine_shape(answer)
-        for place in places:
+        for place in chosen:
             case = Case(self, answer, place)
             with _sandbox.isolated(place, zlib.crc32(self.name.encode())):
                 try:
@@ -177,6 +187,31 @@ def unsolved(answer: Any) -> bool:
     names = [step[0] for step in steps]
     raises = steps[:1] == [("LOAD_GLOBAL", "NotImplementedError")] and names[-1:] == ["RAISE_VARARGS"]
     return raises and set(names[1:-1]) <= {"LOAD_CONST", "CALL", "CALL_FUNCTION"}
+
+
+def _dead_code(answer: Callable) -> bool:
+    """Return whether the source of an unsolved answer has statements below its `raise`: Python drops them unseen."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(answer)))
+    except (OSError, TypeError, SyntaxError):  # no source, as for a function made by exec
+        return False
+    body = next((node.body for node in tree.body if isinstance(node, ast.FunctionDef)), [])
+    below = body[next((at for at, step in enumerate(body) if isinstance(step, ast.Raise)), len(body)) + 1 :]
+    idle = (ast.Pass, ast.Raise)
+    return any(
+        not (isinstance(step, idle) or (isinstance(step, ast.Expr) and isinstance(step.value, ast.Constant)))
+        for step in below
+    )
+
+
+def _devices(places: Any) -> list[torch.device]:
+    """Return `places`, one device or several, as a list of at least one."""
+    if isinstance(places, torch.device | str) or not isinstance(places, Iterable):
+        return [_checked.device("places", places)]
+    found = [_checked.device(f"places[{at}]", place) for at, place in enumerate(places)]
+    if not found:
+        raise ValueError(f"places is {places!r}, it must be a device or a list of at least one")
+    return found
 
 
 def registry() -> Iterator[Exercise]:

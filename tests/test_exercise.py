@@ -4,6 +4,7 @@ import builtins
 import contextlib
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -74,6 +75,73 @@ def test_stubs_are_recognised_and_answers_that_begin_like_one_are_not():
 
     assert unsolved(bare) and unsolved(with_text)
     assert not unsolved(conditional) and not unsolved(other) and not unsolved(lambda x: x) and not unsolved(None)
+
+
+def test_code_below_the_raise_of_the_stub_is_named_and_not_passed_over(double, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "mark", lambda *names: pytest.fail("solved"))
+
+    def left(x, device):
+        """Return twice `x`, on `device`."""
+        raise NotImplementedError
+        return 2 * x.to(device)
+
+    def called(x, device):
+        raise NotImplementedError("later")
+        y = x.to(device)
+        return 2 * y
+
+    for answer in (left, called):
+        assert unsolved(answer)
+        with pytest.raises(WrongAnswer) as caught:
+            double.check(answer)
+        assert "delete the line `raise NotImplementedError`" in str(caught.value)
+        assert "the code below it never runs" in str(caught.value) and "hint()" in str(caught.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_stub_with_idle_lines_or_without_source_is_not_attempted(double, capsys):
+    def idle(x, device):
+        """Return twice `x`, on `device`."""
+        raise NotImplementedError
+        ...
+        "your code here"
+        pass
+
+    made = {}
+    exec("def unseen(x, device):\n    raise NotImplementedError\n    return x", made)
+    for answer in (idle, made["unseen"]):
+        assert double.check(answer) is double.reference
+    assert capsys.readouterr().out.count("not attempted") == 2
+
+
+def test_code_above_the_raise_of_the_stub_is_the_answer(double, monkeypatch):
+    monkeypatch.setattr(progress, "mark", lambda *names: None)
+
+    def above(x, device):
+        return 2 * x.to(device)
+        raise NotImplementedError
+
+    assert double.check(above) is above
+
+
+def test_one_device_is_taken_like_a_list_of_it(double):
+    for places in (PLACES[0], str(PLACES[0]), tuple(PLACES), iter(PLACES), [str(place) for place in PLACES]):
+        double.examine(double.reference, places)
+
+
+@pytest.mark.parametrize(
+    ("places", "error", "phrase"),
+    [
+        (None, TypeError, "places is None, it must be a torch.device or text"),
+        (5, TypeError, "places is 5, it must be"),
+        ("gpu", ValueError, "places is 'gpu', which names no device"),
+        (["cpu", 3], TypeError, "places[1] is 3, it must be"),
+        ([], ValueError, "places is [], it must be a device or a list of at least one"),
+    ],
+)
+def test_places_that_are_no_devices_are_named(double, places, error, phrase):
+    with pytest.raises(error, match=re.escape(phrase)):
+        double.examine(double.reference, places)
 
 
 def test_a_right_answer_is_returned_and_remembered(double, capsys, monkeypatch):
