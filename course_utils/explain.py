@@ -116,7 +116,7 @@ _KNOWN: tuple[tuple[str, str, str, str, str], ...] = (
         r"|is on cpu but expected on mps|Placeholder storage has not been allocated on MPS"
         r"|Input type \(.*\) and weight type \(.*\) should be the same",
         "one operation got tensors on two devices, {a} and {b}. | one operation got tensors on two devices.",
-        "an operation runs on one device; PyTorch never copies a tensor behind your back (only a CPU tensor of no "
+        "an operation runs on one device, and PyTorch moves no operand there for you (only a CPU tensor of no "
         "dimension may join).",
         "print the .device of each operand, and move the small one with .to(other.device).",
     ),

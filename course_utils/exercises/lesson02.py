@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from course_utils.exercise import Case, WrongAnswer, exercise
+from course_utils.exercises._copy_times import COPIES, mistake_in
 from course_utils.exercises._nested import changed_type, left_behind
 from course_utils.exercises._places import IGNORED, elsewhere
 
@@ -91,11 +91,14 @@ def _(case: Case) -> None:
         case.mistake(changed, f"turns a {changed} into another type",
                      "code after it may use its keys, field names or order", expected=expected, got=got)
         left = left_behind(got, case.device, "the result")
+        kind = "named tuple" if hasattr(batch, "_fields") else type(batch).__name__
+        case.mistake(left and got is batch and not isinstance(batch, torch.Tensor), f"returns a {kind} as it came",
+                     "the function has to go into dicts, lists, tuples and named tuples, and move what is in them")
         case.mistake("[" in left.removeprefix("the result["), "moves only the top level",
                      f"{left} is still on another device: a container may hold containers")
         case.mistake(left, f"{left} is still on another device",
                      ".to(device) returns the moved tensor: put that one into the result")
-        case.equal(got, expected, why="what is no tensor stays as it is")
+        case.equal(got, expected, why="the device changes and nothing else: values, dtypes, what is no tensor")
     place = elsewhere(case.device)
     case.mistake(left_behind(case.call([torch.ones(1)], place), place, "the result"), *IGNORED)
 
@@ -113,6 +116,7 @@ def _batches() -> list[object]:
         {"pair": (x, y)},
         [{"x": x}, {"x": y}],
         {"samples": [Sample(x, "cat"), Sample(y, None)], "empty": [], "deep": ({"y": [y]},)},
+        [],
     ]
 
 
@@ -160,7 +164,7 @@ def _nearest(case: Case, points: torch.Tensor, query: torch.Tensor) -> None:
 
 @exercise(title="Normalise on the device", minutes=10, difficulty=2, hints=(
     "x.mean(dim=0) and x.std(dim=0) have one number a column, and broadcast against x.",
-    "A constant column has standard deviation 0. Divide by 1 there: torch.where(std > 0, std, 1.0).",
+    "Where the standard deviation is 0, divide by 1 instead: torch.where(std > 0, std, 1.0).",
     "std = x.std(dim=0); return (x - x.mean(dim=0)) / torch.where(std > 0, std, 1.0)",
 ))
 def normalise(x: torch.Tensor) -> torch.Tensor:
@@ -175,7 +179,7 @@ def _(case: Case) -> None:
     for x in (torch.tensor([[1.0, 5.0], [3.0, 9.0]]), torch.tensor([[1.0, 5.0], [3.0, 5.0]]),
               torch.tensor([[1.0, 10.0, 7.0], [2.0, 20.0, 7.0], [6.0, 30.0, 7.0], [3.0, 80.0, 7.0]])):
         got = case.call(x.to(case.device))
-        counts, rows = case.counts, x.shape[0]
+        counts = case.counts
         case.mistake(counts.copies_d2h, "copies to the host",
                      f"{counts.bytes_d2h} bytes leave the device, and the host waits for them")
         case.mistake(counts.host_reads, "lets the host read a value",
@@ -184,20 +188,31 @@ def _(case: Case) -> None:
         expected = torch.tensor([_standard(column) for column in columns]).T.to(case.device)
         _same_device(case, got, case.device, "all operands are on the device, so the result can stay there")
         if isinstance(got, torch.Tensor) and got.shape == x.shape:
-            show = {"expected": expected, "got": got}
-            mine = got.cpu()
-            by_rows = (x - x.mean(dim=1, keepdim=True)) / x.std(dim=1, keepdim=True)
-            case.mistake(torch.allclose(mine, by_rows, atol=1e-5), "normalises the rows",
-                         "a column is one feature of all samples: dim=0", **show)
-            case.mistake(mine.isnan().any(), "makes NaN of a column in which all values are equal",
-                         "its standard deviation is 0, and 0 / 0 is NaN", **show)
-            population = expected.cpu() * math.sqrt(rows / (rows - 1))
-            case.mistake(torch.allclose(mine, population, atol=1e-5), "divides by n instead of n - 1",
-                         "x.std(dim=0) is the standard deviation of a sample", **show)
-            whole = (x - x.mean()) / x.std()
-            case.mistake(torch.allclose(mine, whole, atol=1e-5), "normalises the tensor as a whole",
-                         "each column has its own mean and standard deviation: dim=0", **show)
+            _name_the_mistake(case, x, expected, got)
         case.equal(got, expected, atol=1e-5)
+
+
+def _name_the_mistake(case: Case, x: torch.Tensor, expected: torch.Tensor, got: torch.Tensor) -> None:
+    """Fail with the name of what was computed instead, if it is known."""
+    show, mine = {"expected": expected, "got": got}, got.cpu().float()
+    case.mistake(mine.isnan().any(), "makes NaN of a column in which all values are equal",
+                 "its standard deviation is 0, and 0 / 0 is NaN", **show)
+    std, rows = x.std(dim=0), x.shape[0]
+    divisor, shifted = torch.where(std > 0, std, 1.0), x - x.mean(dim=0)
+    width = x.amax(dim=0) - x.amin(dim=0)
+    column = "a column is one feature of all samples, with its own mean and standard deviation: dim=0"
+    for wrong, name, why in (
+        ((x - x.mean(dim=1, keepdim=True)) / x.std(dim=1, keepdim=True), "normalises the rows", column),
+        ((x - x.mean()) / x.std(), "normalises the tensor as a whole", column),
+        (shifted / divisor * math.sqrt(rows / (rows - 1)), "divides by n instead of n - 1",
+         "x.std(dim=0) is the standard deviation of a sample"),
+        (x / divisor, "does not subtract the mean", "each column is to have mean 0: x - x.mean(dim=0)"),
+        (shifted, "does not divide by the standard deviation", "each column is to have standard deviation 1"),
+        (shifted / divisor**2, "divides by the variance", "the standard deviation is its square root: x.std(dim=0)"),
+        ((x - x.amin(dim=0)) / torch.where(width > 0, width, 1.0), "scales to the range from 0 to 1",
+         "that is another normalisation; here the mean is 0 and the standard deviation 1"),
+    ):
+        case.mistake(torch.allclose(mine, wrong, atol=1e-5), name, why, **show)
 
 
 def _standard(column: list[float]) -> list[float]:
@@ -218,50 +233,17 @@ def copy_time_ms(shape: tuple[int, ...], dtype: torch.dtype, bandwidth_gbps: flo
     return latency_us / 1e3 + nbytes / (bandwidth_gbps * 1e6)  # 1 GB/s is 10**6 bytes a millisecond
 
 
-_COPIES = (
-    ((1000, 1000), torch.float32, 16.0, 10.0),
-    ((1000, 1000), torch.float32, 16.0, 0.0),
-    ((2000, 500, 3), torch.float16, 4.0, 20.0),
-    ((64, 64), torch.float64, 25.0, 5.0),
-    ((10_000_000,), torch.uint8, 12.5, 8.0),
-)
-# What people compute instead: the mistake's name, why it matters, and the formula.
-_WRONG_TIMES: tuple[tuple[str, str, Callable], ...] = (
-    ("takes bits for bytes", "a byte has 8 bits; GB/s with a capital B counts bytes",
-     lambda s, d, b, t: t / 1e3 + math.prod(s) * d.itemsize * 8 / (b * 1e6)),
-    ("takes GiB for GB", "1 GB is 10**9 bytes; 2**30 is 1 GiB, 7 % more",
-     lambda s, d, b, t: t / 1e3 + math.prod(s) * d.itemsize / (b * 2**30) * 1e3),
-    ("counts elements, not bytes", "an element of float32 has 4 bytes: dtype.itemsize",
-     lambda s, d, b, t: t / 1e3 + math.prod(s) / (b * 1e6)),
-    ("takes 4 bytes for every type", "float16 has 2 bytes, float64 has 8: dtype.itemsize",
-     lambda s, d, b, t: t / 1e3 + math.prod(s) * 4 / (b * 1e6)),
-    ("forgets the latency", "a small copy is nearly all latency",
-     lambda s, d, b, t: math.prod(s) * d.itemsize / (b * 1e6)),
-    ("takes microseconds for milliseconds", "1 ms is 1000 µs: divide latency_us by 1000",
-     lambda s, d, b, t: t + math.prod(s) * d.itemsize / (b * 1e6)),
-    ("takes microseconds for seconds", "1 s is 1,000,000 µs, and the result is in milliseconds",
-     lambda s, d, b, t: t * 1e3 + math.prod(s) * d.itemsize / (b * 1e6)),
-    ("returns seconds", "the name ends in _ms: multiply by 1000",
-     lambda s, d, b, t: t / 1e6 + math.prod(s) * d.itemsize / (b * 1e9)),
-    ("adds seconds to milliseconds", "bytes / (bandwidth_gbps * 1e9) is in seconds",
-     lambda s, d, b, t: t / 1e3 + math.prod(s) * d.itemsize / (b * 1e9)),
-    ("adds the sizes of the shape", "a shape of (2, 3) has 2 × 3 elements: math.prod(shape)",
-     lambda s, d, b, t: t / 1e3 + sum(s) * d.itemsize / (b * 1e6)),
-)
-
-
 @copy_time_ms.checks
 def _(case: Case) -> None:
-    answers = [case.call(*given) for given in _COPIES]
-    for given, got in zip(_COPIES, answers, strict=True):
+    answers = [case.call(*given) for given in COPIES]
+    for given, got in zip(COPIES, answers, strict=True):
         expected = copy_time_ms.reference(*given)
         number = isinstance(got, int | float) and not isinstance(got, bool)
         if not number or not math.isclose(got, expected, rel_tol=1e-6):
             case.call(*given)  # so that the message shows this call
             case.expect(number, f"returns {type(got).__name__}, expected a number", "the caller computes with it")
-            for name, why, formula in _WRONG_TIMES:
-                same = all(math.isclose(formula(*g), a, rel_tol=1e-6) for g, a in zip(_COPIES, answers, strict=True))
-                case.mistake(same, name, why, expected=expected, got=got)
+            name, why = mistake_in(answers)
+            case.mistake(name, name, why, expected=expected, got=got)
             parts = f"{given[3] / 1e3:g} ms of latency and {expected - given[3] / 1e3:.6g} ms for the bytes"
             case.fail(f"the time is {parts}", expected=expected, got=got)
         case.equal(got, expected)

@@ -241,6 +241,98 @@ def _always_the_first_gpu(rows, columns, device):
     return torch.linspace(0, 1, columns, device=place).repeat(rows, 1)
 
 
+def _floats(batch, device):
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device).float()
+    if isinstance(batch, dict):
+        return {k: _floats(v, device) for k, v in batch.items()}
+    if isinstance(batch, list | tuple):
+        moved = [_floats(v, device) for v in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    return batch
+
+
+def _no_tuples(batch, device):
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {k: _no_tuples(v, device) for k, v in batch.items()}
+    return [_no_tuples(v, device) for v in batch] if isinstance(batch, list) else batch
+
+
+def _batch_to_the_first_gpu(batch, device):
+    if isinstance(batch, torch.Tensor):
+        return batch.to("sim:0" if device.type == "sim" else device)
+    if isinstance(batch, dict):
+        return {k: _batch_to_the_first_gpu(v, device) for k, v in batch.items()}
+    if isinstance(batch, list | tuple):
+        moved = [_batch_to_the_first_gpu(v, device) for v in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    return batch
+
+
+def _nothing_for_empty(batch, device):
+    if isinstance(batch, list) and not batch:
+        return None
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {k: v if v == [] else _nothing_for_empty(v, device) for k, v in batch.items()}
+    if isinstance(batch, list | tuple):
+        moved = [_nothing_for_empty(v, device) for v in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    return batch
+
+
+def _divisor(x):
+    return torch.where(x.std(dim=0) > 0, x.std(dim=0), 1.0)
+
+
+def _double(x):
+    return ((x - x.mean(dim=0)) / _divisor(x)).double()
+
+
+def _not_shifted(x):
+    return x / _divisor(x)
+
+
+def _not_scaled(x):
+    return x - x.mean(dim=0)
+
+
+def _variance(x):
+    return (x - x.mean(dim=0)) / _divisor(x) ** 2
+
+
+def _min_max(x):
+    width = x.amax(dim=0) - x.amin(dim=0)
+    return (x - x.amin(dim=0)) / torch.where(width > 0, width, 1.0)
+
+
+def _rounded(shape, dtype, bandwidth_gbps, latency_us):
+    return round(latency_us / 1e3 + math.prod(shape) * dtype.itemsize / (bandwidth_gbps * 1e6), 2)
+
+
+def _microseconds(shape, dtype, bandwidth_gbps, latency_us):
+    return latency_us + math.prod(shape) * dtype.itemsize / (bandwidth_gbps * 1e3)
+
+
+def _larger_part(shape, dtype, bandwidth_gbps, latency_us):
+    return max(latency_us / 1e3, math.prod(shape) * dtype.itemsize / (bandwidth_gbps * 1e6))
+
+
+def _mib(shape, dtype, bandwidth_gbps, latency_us):
+    return latency_us / 1e3 + math.prod(shape) * dtype.itemsize / (bandwidth_gbps * 2**20)
+
+
+def _times_bandwidth(shape, dtype, bandwidth_gbps, latency_us):
+    return latency_us / 1e3 + math.prod(shape) * dtype.itemsize * bandwidth_gbps / 1e6
+
+
+def _latency_in_seconds(shape, dtype, bandwidth_gbps, latency_us):
+    return latency_us / 1e6 + math.prod(shape) * dtype.itemsize / (bandwidth_gbps * 1e6)
+
+
 WRONG = {
     "ramp": [
         ("ignores its argument `device`", _always_the_first_gpu),
@@ -258,6 +350,10 @@ WRONG = {
         ("modifies its input", _changes_the_input),
         ("put that one into the result", _to_is_not_in_place),
         ("in line", _only_tensors),
+        ("ignores its argument `device`", _batch_to_the_first_gpu),
+        ("returns a tuple as it came", _no_tuples),
+        ("the device changes and nothing else", _floats),
+        ("None", _nothing_for_empty),
     ],
     "nearest": [
         ("moves the large tensor instead of the small one", _moves_the_points),
@@ -277,6 +373,11 @@ WRONG = {
         ("normalises the tensor as a whole", _whole),
         ("normalises the rows", _rows),
         ("divides by n instead of n - 1", _population),
+        ("float64", _double),
+        ("does not subtract the mean", _not_shifted),
+        ("does not divide by the standard deviation", _not_scaled),
+        ("divides by the variance", _variance),
+        ("scales to the range from 0 to 1", _min_max),
         ("modifies its input", _in_place),
     ],
     "copy_time_ms": [
@@ -288,6 +389,12 @@ WRONG = {
         ("takes microseconds for milliseconds", _latency_in_ms),
         ("takes 4 bytes for every type", _four_bytes),
         ("returns str, expected a number", _text),
+        ("rounds the time", _rounded),
+        ("returns microseconds", _microseconds),
+        ("takes the larger part", _larger_part),
+        ("takes MiB for MB", _mib),
+        ("multiplies by the bandwidth", _times_bandwidth),
+        ("adds the latency in seconds", _latency_in_seconds),
     ],
     "move_pieces": [
         ("copies each piece", _copies_each),
