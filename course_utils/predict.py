@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from course_utils._checked import number
+
 __all__ = ["Guess", "Reveal", "predict"]
 
 _MADE: dict[tuple[str, tuple[str, ...], str], Guess] = {}  # for the kernel's life: running the cell again keeps a guess
@@ -64,7 +66,7 @@ class Guess:
 
     def commit(self, value: float | str) -> Guess:
         """Make `value` the guess, where there is no field for it."""
-        self.value = _choice("value", value, self.choices) if self.choices else _number("value", value)
+        self.value = _choice("value", value, self.choices) if self.choices else number("value", value)
         if self._widget is not None:
             control = self._widget.children[1]
             control.value = self.value if self.choices else _written(self.value)
@@ -79,7 +81,7 @@ class Guess:
             raise TypeError(f"label must be text such as 'measured', not {label!r}")
         if not label.strip():
             raise ValueError(f"label must be text such as 'measured', not {label!r}")
-        result = _choice("measured", measured, self.choices) if self.choices else _number("measured", measured)
+        result = _choice("measured", measured, self.choices) if self.choices else number("measured", measured)
         return Reveal(self.question, self.value, result, self.unit, label)
 
     def _asked(self) -> str:
@@ -202,19 +204,6 @@ def _choice(argument: str, given: Any, choices: tuple[str, ...]) -> str:
     if given not in choices:
         raise ValueError(f"{argument} must be one of {list(choices)}, not {given!r}")
     return given
-
-
-def _number(argument: str, given: Any) -> float:
-    """Return a finite number; tensors and NumPy scalars with one element count as numbers."""
-    try:
-        if isinstance(given, bool | str | bytes | bytearray):
-            raise TypeError
-        number = float(given)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise TypeError(f"{argument} must be a number, not {given!r}") from None
-    if not math.isfinite(number):
-        raise ValueError(f"{argument} must be a finite number, not {given!r}")
-    return number
 
 
 def _read(text: str, unit: str) -> float:

@@ -201,10 +201,15 @@ def class_table(lines: Iterable[str]) -> tuple[str, int]:
     """Return a table of many exported lines and how many could be read; damaged lines are named by number below it.
 
     Lines with the same name become one row. Empty lines and lines that begin with # are passed over.
+    Raises TypeError where `lines` are no lines of text.
     """
+    if isinstance(lines, str) or not isinstance(lines, Iterable):
+        raise TypeError(f"lines must be a list of lines or an open file, not {lines!r}")
     people: dict[str, tuple[str, list[int], set[Key]]] = {}
     damaged = []
     for number, line in enumerate(lines, start=1):
+        if not isinstance(line, str):
+            raise TypeError(f"lines must be a list of lines, its item {number} is {line!r}")
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:

@@ -317,6 +317,9 @@ def test_exercises_of_another_version_are_kept(path):
     (lambda: progress.export("a\nb"), ValueError, "name must be 1 to 80 printable characters"),
     (lambda: progress.export("a" * 81), ValueError, "name must be 1 to 80 printable characters"),
     (lambda: progress.restore(None), TypeError, "line must be the text that"),
+    (lambda: module.class_table("lines.txt"), TypeError, "lines must be a list of lines or an open file, not 'lines"),
+    (lambda: module.class_table(5), TypeError, "lines must be a list of lines or an open file, not 5"),
+    (lambda: module.class_table(["", 7]), TypeError, "lines must be a list of lines, its item 2 is 7"),
 ])  # fmt: skip
 def test_wrong_arguments_are_named(path, call, error, phrase):
     with pytest.raises(error, match=phrase):
