@@ -224,3 +224,30 @@ def test_memory_that_is_only_reserved_costs_no_time():
     simulator.reset()
     torch.empty(2**20, device="sim")
     assert simulator.clock_ms() == 0
+
+
+@pytest.mark.parametrize("function", [simulator.enable, simulator.configure])
+@pytest.mark.parametrize(
+    ("arguments", "error", "phrase"),
+    [
+        ({"spec": "T5"}, ValueError, "spec is 'T5', which is not in the table; it may be one of: T4"),
+        ({"spec": 4}, TypeError, "spec is a int, it must be a string"),
+        ({"capacity": "lots"}, ValueError, "capacity must be a positive number of bytes or text .* not 'lots'"),
+        ({"capacity": True}, ValueError, "capacity must be .* not True"),
+        ({"capacity": -1}, ValueError, "capacity must be .* not -1"),
+        ({"gpus": "2"}, ValueError, "gpus must be a whole number from 1 to 16, not '2'"),
+        ({"gpus": 0}, ValueError, "gpus must be a whole number from 1 to 16, not 0"),
+        ({"costs": 3}, TypeError, "costs must be simulator.Costs, not 3"),
+        ({"costs": simulator.Costs(launch_ns=-1)}, ValueError, "costs.launch_ns must be .* not -1"),
+        ({"costs": simulator.Costs(copy_ns="x")}, ValueError, "costs.copy_ns must be .* not 'x'"),
+        ({"costs": simulator.Costs(pageable_share=0)}, ValueError, "costs.pageable_share must be .* not 0"),
+    ],
+)
+def test_wrong_arguments_are_named_and_change_nothing(function, arguments, error, phrase):
+    if set(arguments) & ({"costs"} if function is simulator.enable else {"gpus"}):
+        error, phrase = TypeError, "unexpected keyword argument"
+    before = dict(simulator._settings), simulator._world().spec, simulator._world().costs
+    with pytest.raises(error, match=phrase):
+        function(**{"spec": "L4", **arguments} if "gpus" not in arguments else arguments)
+    assert before == (simulator._settings, simulator._world().spec, simulator._world().costs)
+    assert {gpu.capacity_bytes for gpu in simulator._world().gpus} == {2**30}

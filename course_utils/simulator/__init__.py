@@ -62,7 +62,7 @@ def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB") -> No
     global _settings
     if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= 16:
         raise ValueError(f"gpus must be a whole number from 1 to 16, not {gpus!r}")
-    row, size = data_sheets.get(spec), _bytes(capacity)
+    row, size = _row(spec), _bytes(capacity)
     if enabled():
         if gpus != _settings["gpus"]:
             raise ValueError(f"gpus is {_settings['gpus']} already and cannot change in one process to {gpus}")
@@ -94,18 +94,20 @@ def _world() -> World:
 
 
 def configure(*, spec: str | None = None, capacity: str | int | None = None, costs: Costs | None = None) -> None:
-    """Change the rates, the memory of each GPU, or the fixed costs, from now on. Tensors stay as they are."""
+    """Change the rates, the memory of each GPU, or the fixed costs, from now on. Tensors stay as they are.
+
+    Raises ValueError or TypeError that names the argument; then nothing is changed.
+    """
     world = _world()
+    row = None if spec is None else _row(spec)
+    size = None if capacity is None else _bytes(capacity)
+    if costs is not None:
+        _check_costs(costs)
     with world.lock:
-        if spec is not None:
-            world.spec = data_sheets.get(spec)
-        if capacity is not None:
-            for gpu in world.gpus:
-                gpu.capacity_bytes = _bytes(capacity)
-        if costs is not None:
-            if not isinstance(costs, Costs):
-                raise TypeError(f"costs must be simulator.Costs, not {costs!r}")
-            world.costs = costs
+        world.spec = row or world.spec
+        world.costs = costs or world.costs
+        for gpu in world.gpus:
+            gpu.capacity_bytes = size or gpu.capacity_bytes
 
 
 def reset() -> None:
@@ -119,6 +121,26 @@ def reset() -> None:
 def clock_ms() -> float:
     """Return the host's virtual clock in milliseconds since the last `reset()`."""
     return _world().host_ns / 1e6
+
+
+def _row(spec: str) -> data_sheets.GPU:
+    """Return the data sheet called `spec`; errors name this argument, not the one of `gpus.get`."""
+    try:
+        return data_sheets.get(spec)
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).replace("name is", "spec is", 1)) from None
+
+
+def _check_costs(costs: object) -> None:
+    if not isinstance(costs, Costs):
+        raise TypeError(f"costs must be simulator.Costs, not {costs!r}")
+    for name in ("launch_ns", "kernel_ns", "copy_ns"):
+        given = getattr(costs, name)
+        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+            raise ValueError(f"costs.{name} must be a whole number of nanoseconds from 0, not {given!r}")
+    share = costs.pageable_share
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise ValueError(f"costs.pageable_share must be a number above 0 and at most 1, not {share!r}")
 
 
 def _bytes(size: str | int) -> int:
