@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["device", "mapping", "number", "numbers", "text"]
+    from course_utils import gpus
+
+__all__ = ["device", "mapping", "number", "numbers", "positive", "row", "text", "whole"]
 
 
 def device(argument: str, given: Any) -> torch.device:
@@ -38,6 +41,33 @@ def number(argument: str, given: Any) -> float:
     if not math.isfinite(found):
         raise ValueError(f"{argument} must be a finite number, not {given!r}")
     return found
+
+
+def positive(argument: str, given: Any) -> float:
+    """Return a finite number above 0."""
+    found = number(argument, given)
+    if found <= 0:
+        raise ValueError(f"{argument} must be a number above 0, not {given!r}")
+    return found
+
+
+def whole(argument: str, given: Any) -> int:
+    """Return a whole number from 1."""
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise TypeError(f"{argument} must be a whole number, not {given!r}")
+    if operator.index(given) < 1:
+        raise ValueError(f"{argument} must be at least 1, not {given!r}")
+    return operator.index(given)
+
+
+def row(argument: str, given: Any) -> gpus.GPU:
+    """Return the row of the table of GPUs called `given`; errors name `argument`, not the one of `gpus.get`."""
+    from course_utils import gpus
+
+    try:
+        return gpus.get(given)
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).replace("name is", f"{argument} is", 1)) from None
 
 
 def numbers(argument: str, given: Any) -> list[float]:

@@ -127,10 +127,32 @@ def test_generating_one_sequence_is_bound_by_bandwidth_and_training_on_many_toke
         (lambda: choose_gpu.choose(job="training", parameters=1, fmt="fp3", tokens=1), "fmt"),
         (lambda: choose_gpu.choose(job="training", parameters=0, fmt="fp32", tokens=1), "parameters"),
         (lambda: transfer.explore().compute(size=3), "size"),
+        (lambda: transfer.transfer(nbytes="x", pieces=1, pinned=True, gpu="T4"), "nbytes must be .* not 'x'"),
+        (lambda: transfer.transfer(nbytes=1, pieces=0.5, pinned=True, gpu="T4"), "pieces must be .* not 0.5"),
+        (lambda: transfer.transfer(nbytes=1, pieces=1, pinned="no", gpu="T4"), "pinned is 'no'"),
+        (lambda: transfer.transfer(nbytes=1, pieces=1, pinned=True, gpu="T5"), "gpu is 'T5', .* one of: T4"),
+        (lambda: transfer.transfer(nbytes=1, pieces=1, pinned=True, gpu="T4", runs=[1]), r"runs is \[1\]"),
+        (lambda: transfer.explore(gpu=4), "gpu is a int"),
+        (lambda: transfer.explore(gpu="Apple M1"), "gpu is 'Apple M1', it may be one of: T4"),
+        (lambda: transfer.explore(live=[1]), r"live must be None or a dict of .*, not \[1\]"),
+        (lambda: transfer.explore(live={"a": 1.0}), "a size in live must be a whole number, not 'a'"),
+        (lambda: transfer.explore(live={1024: 0}), r"live\[1024\] must be a number above 0, not 0"),
+        (lambda: choose_gpu.need_bytes("x", 1, "fp32"), "job is 'x', it may be one of: training"),
+        (lambda: choose_gpu.need_bytes("training", 1, "fp3"), "fmt is 'fp3', it may be one of: fp32"),
+        (lambda: choose_gpu.need_bytes("training", "1", "fp32"), "parameters must be a number, not '1'"),
+        (lambda: choose_gpu.choose(job="training", parameters="1", fmt="fp32", tokens=1), "parameters must be .* '1'"),
+        (lambda: choose_gpu.choose(job="training", parameters=1, fmt=["fp32"], tokens=1), "fmt is"),
+        (lambda: choose_gpu.choose(job="training", parameters=1, fmt="fp32", tokens=0), "tokens must be .* not 0"),
+        (lambda: choose_gpu.choose(job="training", parameters=1, fmt="fp32", tokens="1"), "tokens must be .* not '1'"),
+        (lambda: choose_gpu.choose(job="training", parameters=1, fmt="fp32", tokens=1, watts=-1), "watts .* not -1"),
+        (
+            lambda: choose_gpu.choose(job="training", parameters=1, fmt="fp32", tokens=1, watts=None),
+            "watts .* not None",
+        ),
     ],
 )
 def test_bad_arguments_are_named(call, name):
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises((ValueError, TypeError), match=name):
         call()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import gpus, plots
+from course_utils import _checked, gpus, plots
 from course_utils.explorers import Choice, Explorer, Slider
 
 __all__ = ["BYTES", "JOBS", "Candidate", "Choices", "choose", "explore"]
@@ -67,8 +67,13 @@ def need_bytes(job: str, parameters: float, fmt: str) -> float:
     """Return bytes for weights, and in training also for gradients and Adam's two states; activations come on top.
 
     In mixed precision weights and gradients that compute are in `fmt`, beside float32 weights (Micikevicius et al.
-    2018, https://arxiv.org/abs/1710.03740, section 3.1).
+    2018, https://arxiv.org/abs/1710.03740, section 3.1). Raises ValueError or TypeError that names a wrong argument.
     """
+    if job not in JOBS:
+        raise ValueError(f"job is {job!r}, it may be one of: {', '.join(JOBS)}")
+    if fmt not in tuple(BYTES):
+        raise ValueError(f"fmt is {fmt!r}, it may be one of: {', '.join(BYTES)}")
+    _checked.positive("parameters", parameters)
     size = BYTES[fmt]
     if job == "generating text":
         return parameters * size
@@ -80,14 +85,11 @@ def choose(*, job: str, parameters: float, fmt: str, tokens: int, watts: float =
 
     A step of training takes 6 FLOPs a parameter and token, generating 2 (Kaplan et al. 2020, https://arxiv.org/abs/2001.08361,
     section 2.1). Memory traffic: training reads and writes everything once, generating reads the weights once a step,
-    in which each of `tokens` sequences gets one token.
+    in which each of `tokens` sequences gets one token. Raises ValueError or TypeError that names a wrong argument.
     """
-    if job not in JOBS:
-        raise ValueError(f"job is {job!r}, it may be one of: {', '.join(JOBS)}")
-    if fmt not in BYTES:
-        raise ValueError(f"fmt is {fmt!r}, it may be one of: {', '.join(BYTES)}")
-    if parameters <= 0 or tokens < 1:
-        raise ValueError(f"parameters and tokens must be positive, not {parameters!r} and {tokens!r}")
+    _checked.whole("tokens", tokens)
+    if watts != math.inf:
+        _checked.positive("watts", watts)
     need = need_bytes(job, parameters, fmt)
     flops = (6 if job == "training" else 2) * parameters * tokens
     traffic = 2 * need if job == "training" else need

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import gpus, plots, recorded
+from course_utils import _checked, gpus, plots, recorded
 from course_utils.explorers import Choice, Explorer, Slider, Switch
 
 __all__ = ["Transfer", "explore", "transfer"]
 
-LATENCY_S = 15e-6  # of a copy that the host waits for: an assumption, simulator.Costs.launch_ns + copy_ns
+LATENCY_S = 15e-6  # of a copy that the host waits for: an assumption, 5 µs launch and 10 µs copy as simulator.Costs
 PAGEABLE_SHARE = 0.5  # of the bus rate, from pageable memory: an assumption, the same as simulator.Costs.pageable_share
 
 KEY = "02.transfer_bandwidth"  # under which lesson 02 records its curves
@@ -76,20 +76,30 @@ def transfer(
     """Predict the copy of `nbytes` bytes to `gpu` in `pieces`: pieces x latency + bytes / rate of the bus.
 
     `live` maps the size of one copy in bytes to seconds measured on this machine; `runs` are recorded ones, as from
-    `recorded.load()`. Raises ValueError for sizes below 1, more pieces than bytes, or a GPU without a bus to the host.
+    `recorded.load()`. Raises ValueError for sizes below 1, more pieces than bytes, a GPU without a bus to the host, and
+    TypeError for what is no number, text, bool or mapping; both name the argument.
     """
-    if nbytes < 1 or pieces < 1 or pieces > nbytes:
-        raise ValueError(f"nbytes and pieces must be at least 1 and pieces at most nbytes, not {nbytes} and {pieces}")
-    row = gpus.get(gpu)
+    if _checked.whole("pieces", pieces) > _checked.whole("nbytes", nbytes):
+        raise ValueError(f"pieces is {pieces}, it must be at most nbytes, {nbytes}")
+    if not isinstance(pinned, bool):
+        raise TypeError(f"pinned is {pinned!r}, it must be True or False")
+    row = _checked.row("gpu", gpu)
     if row.bus_gbps is None:
-        raise ValueError(f"gpu is {gpu!r}, it must have a bus to the host")
+        raise ValueError(f"gpu is {gpu!r}, it may be one of: {', '.join(_GPUS)}; others have no bus to the host")
     rate = row.bus_gbps * (1.0 if pinned else PAGEABLE_SHARE)
-    measured = tuple(sorted((live or {}).items()))
-    return Transfer(row.name, nbytes, pieces, pinned, rate, LATENCY_S, measured, _curves(runs))
+    return Transfer(row.name, nbytes, pieces, pinned, rate, LATENCY_S, _measured(live), _curves(runs))
+
+
+def _measured(live: Mapping[int, float] | None) -> tuple[tuple[int, float], ...]:
+    """Return what was measured, by size, once every size and time is one."""
+    items = _checked.mapping("live", live, "seconds by bytes of one copy").items()
+    return tuple(sorted((_checked.whole("a size in live", n), _checked.positive(f"live[{n!r}]", s)) for n, s in items))
 
 
 def _curves(runs: Sequence[recorded.Run]) -> tuple:
     """Return the recorded curves of lesson 02 as (label, bytes, GB/s)."""
+    if not isinstance(runs, Sequence) or not all(isinstance(run, recorded.Run) for run in runs):
+        raise TypeError(f"runs is {runs!r}, it must be a list of runs as recorded.load() gives")
     return tuple(
         (f"{name}, {run.label}" if name else run.label, tuple(entry["x"]), tuple(gbps))
         for run in runs
@@ -107,7 +117,7 @@ def describe(t: Transfer) -> str:
         f"{plots.bytes_text(t.nbytes)} from {kind} memory to the {t.gpu} in {pieces}: {total}, of which {latencies} "
         f"latency. That is {t.reached_gbps:.3g} of {t.rate_gbps:.3g} GB/s; a piece of "
         f"{plots.bytes_text(t.break_even_bytes)} reaches half of that. Predicted from the data sheet's bus, and "
-        f"assumed: {latency} latency, half of the rate from pageable memory."
+        f"assumed: {latency} latency (5 µs launch and 10 µs copy), half of the rate from pageable memory."
     )
 
 
@@ -172,7 +182,12 @@ _GPUS = tuple(gpu.name for gpu in gpus.ALL if gpu.bus_gbps is not None)
 
 
 def explore(gpu: str = "T4", live: Mapping[int, float] | None = None) -> Explorer:
-    """Return the explorer of lesson 02, for `gpu` at first; `live` as in `transfer`."""
+    """Return the explorer of lesson 02, for `gpu` at first; `live` as in `transfer`.
+
+    Raises ValueError or TypeError that names a wrong argument.
+    """
+    fixed = {"live": live, "runs": recorded.load()}
+    first = transfer(nbytes=1, pieces=1, pinned=False, gpu=gpu, **fixed).gpu
     return Explorer(
         "what a copy to the device costs",
         transfer,
@@ -182,7 +197,7 @@ def explore(gpu: str = "T4", live: Mapping[int, float] | None = None) -> Explore
             Slider("nbytes", "Size", tuple(2**n for n in range(16, 31, 2)), 2**26, plots.bytes_text),
             Slider("pieces", "Pieces", tuple(2**n for n in range(0, 15, 2)), 256, lambda n: f"{n:,}"),
             Switch("pinned", "Pinned memory"),
-            Choice("gpu", "GPU", _GPUS, gpus.get(gpu).name),
+            Choice("gpu", "GPU", _GPUS, first),
         ],
-        {"live": live, "runs": recorded.load()},
+        fixed,
     )

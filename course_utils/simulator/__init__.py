@@ -14,7 +14,7 @@ import re
 
 import torch
 
-from course_utils import gpus as data_sheets
+from course_utils import _checked
 from course_utils.simulator._model import Costs, Record, World
 from course_utils.simulator._timeline import Timeline, timeline
 
@@ -62,7 +62,7 @@ def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB") -> No
     global _settings
     if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= 16:
         raise ValueError(f"gpus must be a whole number from 1 to 16, not {gpus!r}")
-    row, size = _row(spec), _bytes(capacity)
+    row, size = _checked.row("spec", spec), _bytes(capacity)
     if enabled():
         if gpus != _settings["gpus"]:
             raise ValueError(f"gpus is {_settings['gpus']} already and cannot change in one process to {gpus}")
@@ -99,7 +99,7 @@ def configure(*, spec: str | None = None, capacity: str | int | None = None, cos
     Raises ValueError or TypeError that names the argument; then nothing is changed.
     """
     world = _world()
-    row = None if spec is None else _row(spec)
+    row = None if spec is None else _checked.row("spec", spec)
     size = None if capacity is None else _bytes(capacity)
     if costs is not None:
         _check_costs(costs)
@@ -121,14 +121,6 @@ def reset() -> None:
 def clock_ms() -> float:
     """Return the host's virtual clock in milliseconds since the last `reset()`."""
     return _world().host_ns / 1e6
-
-
-def _row(spec: str) -> data_sheets.GPU:
-    """Return the data sheet called `spec`; errors name this argument, not the one of `gpus.get`."""
-    try:
-        return data_sheets.get(spec)
-    except (TypeError, ValueError) as error:
-        raise type(error)(str(error).replace("name is", "spec is", 1)) from None
 
 
 def _check_costs(costs: object) -> None:
