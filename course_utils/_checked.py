@@ -30,15 +30,15 @@ def device(argument: str, given: Any) -> torch.device:
         ) from None
 
 
-def number(argument: str, given: Any) -> float:
-    """Return a finite number; tensors and NumPy scalars with one element count as numbers."""
+def number(argument: str, given: Any, *, finite: bool = True) -> float:
+    """Return a number, by default a finite one; tensors and NumPy scalars with one element count as numbers."""
     try:
         if isinstance(given, bool | str | bytes | bytearray):
             raise TypeError
         found = float(given)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise TypeError(f"{argument} must be a number, not {given!r}") from None
-    if not math.isfinite(found):
+    if finite and not math.isfinite(found):
         raise ValueError(f"{argument} must be a finite number, not {given!r}")
     return found
 

@@ -15,6 +15,8 @@ import io
 import math
 from typing import TYPE_CHECKING, Any
 
+from course_utils import _checked
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -85,7 +87,7 @@ def new(
     if widths is not None and len(widths) != columns:
         raise ValueError(f"widths was {widths!r}; it may have one number for each of {columns} column(s)")
     titles = (title,) if isinstance(title, str) else title
-    if len(titles) not in (1, columns):
+    if not isinstance(titles, list | tuple) or len(titles) not in (1, columns):
         raise ValueError(f"title was {title!r}; it may be a text, or one for each of {columns} column(s)")
     with style():
         fig = _picture_class()(figsize=(_WIDTH_IN, height_in), layout="constrained")
@@ -117,17 +119,20 @@ def hatch(provenance: str) -> str:
 
 def line(ax: Axes, x: Any, y: Any, name: str, provenance: str, **options: Any) -> None:
     """Draw one curve in the style of its provenance, its legend text ending in that word; options go to `Axes.plot`."""
+    _must_have("plot", "ax", ax, "the axes that plots.new gives")
     ax.plot(x, y, **{"linestyle": _check(provenance), "label": label(name, provenance), "linewidth": 2.0, **options})
 
 
 def legend(ax: Axes, **options: Any) -> None:
     """Add the legend in the course's look; options go to `Axes.legend`."""
+    _must_have("legend", "ax", ax, "the axes that plots.new gives")
     with style():
         ax.legend(**{"loc": "best", "handlelength": 3.2, **options})
 
 
 def png(fig: Figure) -> bytes:
     """Return the figure as a small PNG: 160 dpi, 96 colours, nothing in it that changes from run to run."""
+    _must_have("get_size_inches", "fig", fig, "a matplotlib Figure")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
@@ -151,6 +156,7 @@ def to_html(fig: Figure, alt: str) -> str:
     """Return an `<img>` with the figure and `alt`, the text that says what it shows to those who do not see it."""
     if not isinstance(alt, str) or not alt.strip():
         raise ValueError(f"alt was {alt!r}; it may be a sentence that says what the picture shows")
+    _must_have("get_size_inches", "fig", fig, "a matplotlib Figure")
     width, height = _css_size(fig)
     return (
         f'<img src="{data_uri(fig)}" alt="{html.escape(alt, quote=True)}" width="{width}" height="{height}" '
@@ -160,7 +166,7 @@ def to_html(fig: Figure, alt: str) -> str:
 
 def seconds_text(seconds: float) -> str:
     """Return a duration with three digits and its unit: "850 ns", "12.5 µs", "3.20 ms", "1.50 s"."""
-    if not math.isfinite(seconds):
+    if not math.isfinite(_checked.number("seconds", seconds, finite=False)):
         return "unknown"
     if seconds == 0:
         return "0 s"
@@ -172,6 +178,7 @@ def seconds_text(seconds: float) -> str:
 
 def bytes_text(n_bytes: float) -> str:
     """Return a size in binary units with at most three digits: "512 B", "64 KiB", "1.5 GiB"."""
+    _checked.number("n_bytes", n_bytes, finite=False)
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if abs(n_bytes) >= 2**power * 0.9995:
             value = n_bytes / 2**power
@@ -181,6 +188,7 @@ def bytes_text(n_bytes: float) -> str:
 
 def count_text(n: float) -> str:
     """Return a count in the words of the field: "350 M" for 350 million, "7 B" for 7 billion (10⁹)."""
+    _checked.number("n", n, finite=False)
     for factor, unit in ((1e12, " T"), (1e9, " B"), (1e6, " M")):
         if abs(n) >= factor:
             return f"{n / factor:.3g}{unit}"
@@ -189,6 +197,7 @@ def count_text(n: float) -> str:
 
 def axis_bytes(axis: Axis) -> None:
     """Let a logarithmic axis of bytes have ticks at powers of 1024 or 32, with their units."""
+    _must_have("set_major_locator", "axis", axis, "an axis such as ax.xaxis")
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(base=32, numticks=12))
@@ -198,6 +207,7 @@ def axis_bytes(axis: Axis) -> None:
 
 def axis_seconds(axis: Axis) -> None:
     """Let a logarithmic axis of seconds have ticks at powers of ten, written "10 µs", "1 ms"."""
+    _must_have("set_major_locator", "axis", axis, "an axis such as ax.xaxis")
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(base=10, numticks=12))
@@ -210,8 +220,13 @@ def _three_digits(value: float) -> str:
     return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
 
 
+def _must_have(method: str, argument: str, given: object, what: str) -> None:
+    if not hasattr(given, method):
+        raise TypeError(f"{argument} was {given!r}; it may be {what}")
+
+
 def _check(provenance: str) -> str:
-    if provenance not in PROVENANCE:
+    if provenance not in tuple(PROVENANCE):
         raise ValueError(f"provenance was {provenance!r}; it may be plots.LIVE, RECORDED, PREDICTED or SIMULATED")
     return provenance
 

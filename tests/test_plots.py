@@ -128,6 +128,28 @@ def test_wrong_arguments_are_named(options, name):
         plots.new(**options)
 
 
+@pytest.mark.parametrize(
+    ("call", "phrase"),
+    [
+        (lambda: plots.seconds_text(None), "seconds must be a number, not None"),
+        (lambda: plots.bytes_text("x"), "n_bytes must be a number, not 'x'"),
+        (lambda: plots.count_text(None), "n must be a number, not None"),
+        (lambda: plots.line(None, [1], [1], "a", plots.LIVE), "ax was None; it may be the axes"),
+        (lambda: plots.legend(5), "ax was 5; it may be the axes"),
+        (lambda: plots.png(5), "fig was 5; it may be a matplotlib Figure"),
+        (lambda: plots.data_uri("a.png"), "fig was 'a.png'; it may be a matplotlib Figure"),
+        (lambda: plots.to_html(5, "a picture"), "fig was 5; it may be a matplotlib Figure"),
+        (lambda: plots.axis_bytes(5), "axis was 5; it may be an axis"),
+        (lambda: plots.axis_seconds(None), "axis was None; it may be an axis"),
+        (lambda: plots.new(None), "title was None; it may be a text"),
+        (lambda: plots.hatch(["x"]), "provenance was .*; it may be plots.LIVE"),
+    ],
+)
+def test_what_is_no_number_axes_figure_or_text_is_named(call, phrase):
+    with pytest.raises((TypeError, ValueError), match=phrase):
+        call()
+
+
 def test_an_unknown_provenance_is_refused():
     with pytest.raises(ValueError, match="provenance was 'guessed'"):
         plots.label("T4", "guessed")
