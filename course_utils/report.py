@@ -81,7 +81,11 @@ class Report:
     @classmethod
     def load(cls, path: str | Path) -> Report:
         """Return the report in the JSON file `path`. Raises ValueError that names a field which does not belong."""
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"path is {path!r}, it must be the path of a JSON file")
         entries = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(entries, dict):
+            raise ValueError(f"{Path(path).name} holds a {type(entries).__name__}, it must hold an object")
         strange = set(entries) - {field.name for field in fields(cls)}
         if strange:
             raise ValueError(f"{Path(path).name} has unknown fields: {', '.join(sorted(strange))}")

@@ -141,6 +141,11 @@ def test_a_report_with_a_strange_field_and_a_diagnosis_of_nothing_are_refused(tm
     file.write_text('{"system": "Linux", "graphics": "good"}', encoding="utf-8")
     with pytest.raises(ValueError, match=r"odd\.json has unknown fields: graphics"):
         report.Report.load(file)
+    file.write_text("[1]", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"odd\.json holds a list, it must hold an object"):
+        report.Report.load(file)
+    with pytest.raises(TypeError, match="path is 5, it must be the path of a JSON file"):
+        report.Report.load(5)
     with pytest.raises(TypeError, match="report is a dict"):
         devices.diagnose({"torch": "2.13.0"})
 
