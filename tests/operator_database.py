@@ -27,6 +27,7 @@ DECOMPOSED = "PyTorch takes its backward apart on other devices than the CPU, so
 EXCEPTIONS = {
     "nn.functional.mish": DECOMPOSED,
     "prod": DECOMPOSED,
+    "masked.prod": DECOMPOSED,
     "linear_cross_entropy.chunked": "differs in bfloat16 only; the cause is not known",
     "linear_cross_entropy.chunked_none": "differs in bfloat16 only; the cause is not known",
     "empty": "uninitialised memory: values are left over", "empty_like": "uninitialised memory: values are left over",
