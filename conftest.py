@@ -79,8 +79,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Print how long each notebook took, the start of its kernel included."""
+    """Print how long each notebook took, the start of its kernel included, and how many wrong answers were rejected."""
     seconds = Counter()
+    rejected = "::test_a_wrong_answer_is_rejected_with_its_phrase["
+    passed = [r for r in terminalreporter.stats.get("passed", []) if rejected in getattr(r, "nodeid", "")]
+    if passed:
+        terminalreporter.section("wrong answers")
+        terminalreporter.line(f"{len(passed)} stored wrong answers rejected, each with its phrase")
     for reports in terminalreporter.stats.values():
         for report in reports:
             name = getattr(report, "nodeid", "").split("::")[0]
