@@ -123,7 +123,7 @@ def compare(
 
 def _curve_entry(xs: Numbers, ys: Curves, predicted: object, xlabel: str, ylabel: str) -> dict[str, Any]:
     """Return the entry that a file would hold for these curves, once all of `compare`'s curves are checked."""
-    if isinstance(ys, Mapping) and not ys:
+    if isinstance(ys, Mapping) and not ys and not predicted:
         raise ValueError("ys is {}, it must be a curve over xs, or at least one curve by name")
     curves = dict(ys) if isinstance(ys, Mapping) else {"": ys}
     named = {f"ys[{name!r}]" if name else "ys": line for name, line in curves.items()}

@@ -286,3 +286,8 @@ def test_nothing_is_written_unless_asked_for(recording, monkeypatch):
     monkeypatch.setenv("COURSE_RECORD", "0")
     recorded.value("03.launch", 4.0, "us")
     assert not recording.exists()
+
+
+def test_a_machine_that_measures_nothing_still_sees_the_prediction():
+    figure = recorded.compare("02.only_predicted", [1, 2], {}, xlabel="x", ylabel="y", predicted={"T4": [1.0, 2.0]})
+    assert [line.get_label() for line in figure.axes[0].lines] == ["T4, predicted"]
