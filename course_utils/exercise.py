@@ -36,8 +36,6 @@ from course_utils._case import Case, WrongAnswer, shown
 
 __all__ = ["Case", "Exercise", "WrongAnswer", "exercise", "registry"]
 
-_ALL: dict[tuple[str, str], Exercise] = {}
-
 
 def exercise(
     *, title: str, minutes: int, difficulty: int, hints: tuple[str, ...], draws: bool = False, limit_s: float = 3.0
@@ -71,7 +69,6 @@ class Exercise:
         self.lesson: str = re.sub(r"\D", "", reference.__module__.rpartition(".")[2])
         self._check: Callable[[Case], None] | None = None
         self._hinted = 0
-        _ALL[self.lesson, self.name] = self
 
     def __repr__(self) -> str:
         return f"<exercise lesson{self.lesson}.{self.name}: {self.title}>"

@@ -7,30 +7,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_utils import simulator
+from tests.simulated import _fresh, consistent, on_sim  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    simulator.enable()
-    simulator.reset()
-    yield
-    torch.set_default_device(None)
-    simulator.reset()
-
-
-def on_sim(*shape, **options):
-    return torch.randn(*shape, device="sim", **options)
-
-
-def consistent(tensor):
-    """Say that wrapper and values agree: what C++ believes is what the CPU computed."""
-    inner = tensor._inner
-    assert (tensor.shape, tensor.stride(), tensor.dtype) == (inner.shape, inner.stride(), inner.dtype)
-    assert tensor.storage_offset() == inner.storage_offset()
-    assert torch.equal(tensor.detach().cpu(), inner.detach())
-    return tensor
 
 
 # ---- placement --------------------------------------------------------------------------------------------------

@@ -18,23 +18,6 @@ __all__ = ["Choice", "Explorer", "Slider", "Switch"]
 
 
 @dataclass(frozen=True)
-class Slider:
-    """A control over an ordered list of values, each shown by `text`."""
-
-    name: str
-    label: str
-    values: Sequence[Any]
-    default: Any
-    text: Callable[[Any], str] = str
-
-    def widget(self) -> Any:
-        """Return the ipywidgets control."""
-        import ipywidgets
-
-        return ipywidgets.SelectionSlider(**_options(self), continuous_update=False, **_looks(self.label))
-
-
-@dataclass(frozen=True)
 class Choice:
     """A control that takes one of a few unordered values."""
 
@@ -49,6 +32,17 @@ class Choice:
         import ipywidgets
 
         return ipywidgets.Dropdown(**_options(self), **_looks(self.label))
+
+
+@dataclass(frozen=True)
+class Slider(Choice):
+    """A control over an ordered list of values, each shown by `text`."""
+
+    def widget(self) -> Any:
+        """Return the ipywidgets control."""
+        import ipywidgets
+
+        return ipywidgets.SelectionSlider(**_options(self), continuous_update=False, **_looks(self.label))
 
 
 @dataclass(frozen=True)
