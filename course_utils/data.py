@@ -1,0 +1,167 @@
+"""Which real data is there that needs no download?
+
+Handwritten digits and two photographs come with scikit-learn, text comes with Python. `PhotoCrops` is made for the
+study of feeding: each sample is decoded from a JPEG file and changed at random when it is asked for, which takes
+milliseconds, and is the same for any number of worker processes.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+
+import torch
+from torch.utils.data import Dataset
+
+from course_utils import _checked
+
+__all__ = ["PHOTO_CLASSES", "PhotoCrops", "TextWindows", "digits", "photographs", "text", "text_batch", "tokens"]
+
+_PHOTOS = ("china.jpg", "flower.jpg")
+PHOTO_CLASSES = tuple(f"{name[:-4]}, {turn}°" for name in _PHOTOS for turn in (0, 90, 180, 270))
+_DECODED = (320, 213)  # the JPEG decoder can halve the photographs while it decodes them
+
+
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return 1,797 handwritten digits: images (1797, 1, 8, 8), float32 in 0..1, and labels (1797,), int64 in 0..9.
+
+    Source: scikit-learn's `load_digits`, a part of the UCI data set "Optical recognition of handwritten digits".
+    """
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    images = torch.tensor(found.images, dtype=torch.float32)[:, None] / 16  # stored as 0..16
+    return images, torch.tensor(found.target, dtype=torch.int64)
+
+
+@functools.cache
+def text() -> bytes:
+    """Return Python's own help texts, in the order of their names: some hundred thousand bytes of English, UTF-8.
+
+    They differ between versions of Python, and so do results that depend on them.
+    """
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics[name].strip() for name in sorted(topics)).encode("utf-8")
+
+
+def tokens(dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    """Return the bytes of `text()` as numbers from 0 to 255: a tensor (length,) of `dtype`; uint8 takes least room."""
+    return _text_bytes().to(dtype, copy=True)
+
+
+@functools.cache
+def _text_bytes() -> torch.Tensor:
+    return torch.frombuffer(bytearray(text()), dtype=torch.uint8)
+
+
+class TextWindows(Dataset):
+    """Windows of `context` bytes of `text()`, `stride` apart: pairs (x, y) of int64 (context,), y one byte later."""
+
+    def __init__(self, context: int, stride: int | None = None) -> None:
+        self.context = _checked.whole("context", context)
+        self.stride = self.context if stride is None else _checked.whole("stride", stride)
+        self._tokens = _text_bytes()
+        if self.context >= len(self._tokens):
+            raise ValueError(f"context is {context}, the text has {len(self._tokens)} bytes: it must be below that")
+
+    def __len__(self) -> int:
+        return (len(self._tokens) - self.context - 1) // self.stride + 1
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        first = _place(index, len(self)) * self.stride
+        window = self._tokens[first : first + self.context + 1].long()
+        return window[:-1], window[1:]
+
+
+def text_batch(batch: int, context: int, generator: torch.Generator | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `batch` windows of `text()` from random places: x and y, int64 (batch, context), y one byte later."""
+    windows = TextWindows(context, stride=1)
+    first = torch.randint(len(windows), (_checked.whole("batch", batch),), generator=generator)
+    both = windows._tokens[first[:, None] + torch.arange(context + 1)].long()
+    return both[:, :-1].contiguous(), both[:, 1:].contiguous()
+
+
+@functools.cache
+def _files() -> tuple[bytes, ...]:
+    """Return the two photographs as they are stored: JPEG."""
+    from importlib import resources
+
+    folder = resources.files("sklearn.datasets.images")
+    return tuple((folder / name).read_bytes() for name in _PHOTOS)
+
+
+def photographs() -> torch.Tensor:
+    """Return scikit-learn's two sample photographs, a temple and a flower: uint8 (2, 3, 427, 640)."""
+    import numpy as np
+    from PIL import Image
+
+    images = [np.array(Image.open(io.BytesIO(file)).convert("RGB")) for file in _files()]
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
+
+
+class PhotoCrops(Dataset):
+    """`length` random squares of two photographs: pairs (image, label), decoded and changed when they are asked for.
+
+    An image is a tensor (3, size, size): of float32 in 0..1, or of uint8 in 0..255 if `dtype` says so. The label, 0 to
+    7, is one of `PHOTO_CLASSES`: which photograph, and by which angle the square was turned. Place, size, mirroring and
+    brightness are drawn from `seed`, the epoch and the index alone, so that neither the number of workers nor their
+    order matters. Call `set_epoch` before each epoch. Another `seed` gives other squares of the same photographs.
+    """
+
+    def __init__(self, length: int, size: int = 32, seed: int = 0, dtype: torch.dtype = torch.float32) -> None:
+        self.length, self.size = _checked.whole("length", length), _checked.whole("size", size)
+        self.seed = _natural("seed", seed)
+        if dtype not in (torch.float32, torch.uint8):
+            raise ValueError(f"dtype is {dtype!r}, it may be torch.float32 or torch.uint8")
+        self.dtype = dtype
+        # Workers that live for several epochs hold a copy of the data set; this number they share with the main process
+        self._epoch = torch.zeros((), dtype=torch.int64, device="cpu").share_memory_()
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose samples are given."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Give the samples of `epoch` from now on, in workers that run already too."""
+        self._epoch.fill_(_natural("epoch", epoch))
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        import numpy as np
+        from PIL import Image, ImageOps
+
+        draw = np.random.default_rng([self.seed, self.epoch, _place(index, self.length)])
+        label = int(draw.integers(len(PHOTO_CLASSES)))
+        photo, turns = divmod(label, 4)
+        image = Image.open(io.BytesIO(_files()[photo]))
+        image.draft("RGB", _DECODED)
+        side = draw.uniform(80, 160)
+        left, top = draw.uniform(0, image.width - side), draw.uniform(0, image.height - side)
+        box = (left, top, left + side, top + side)
+        image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
+        if draw.random() < 0.5:
+            image = ImageOps.mirror(image)
+        pixels = np.rot90(np.asarray(image, dtype=np.float32) * draw.uniform(0.7, 1.3), turns)
+        pixels = torch.from_numpy(np.clip(pixels, 0, 255).transpose(2, 0, 1).copy())
+        return (pixels.to(torch.uint8) if self.dtype is torch.uint8 else pixels / 255), label
+
+
+def _place(index: int, length: int) -> int:
+    """Return `index` counted from the front. Raises IndexError, which also ends a `for` loop over a data set."""
+    place = index + length if index < 0 else index
+    if not 0 <= place < length:
+        raise IndexError(f"index is {index}, the data set has {length} samples")
+    return int(place)
+
+
+def _natural(argument: str, given: int) -> int:
+    """Return a whole number from 0."""
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise TypeError(f"{argument} must be a whole number, not {given!r}")
+    if given < 0:
+        raise ValueError(f"{argument} must be at least 0, not {given!r}")
+    return int(given)

@@ -1,0 +1,167 @@
+"""Is the data there, the same each time, and the same for any number of workers?"""
+
+import io
+import itertools
+import pickle
+
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from course_utils import data
+
+
+def test_digits_are_images_and_labels():
+    images, labels = data.digits()
+    assert (images.shape, images.dtype) == ((1797, 1, 8, 8), torch.float32)
+    assert (labels.shape, labels.dtype) == ((1797,), torch.int64)
+    assert (images.min(), images.max()) == (0, 1)
+    assert labels.unique().tolist() == list(range(10))
+
+
+def test_text_is_long_english_in_one_order():
+    text = data.text()
+    assert len(text) > 300_000
+    assert text.count(b" the ") > 3_000
+    assert text is data.text()
+    assert text.index(b'The "assert" statement') == 0  # the first by name
+
+
+def test_tokens_are_the_bytes_and_belong_to_the_caller():
+    tokens = data.tokens()
+    assert (tokens.dtype, bytes(tokens.tolist())) == (torch.int64, data.text())
+    small = data.tokens(torch.uint8)
+    small.zero_()
+    assert torch.equal(data.tokens(torch.uint8).long(), tokens)
+
+
+@pytest.mark.parametrize(("context", "stride"), [(64, None), (5, 3), (1, 1)])
+def test_windows_cover_the_text_and_y_is_x_one_byte_later(context, stride):
+    windows, tokens = data.TextWindows(context, stride), data.tokens()
+    step = stride or context
+    for index in (0, 1, len(windows) - 1):
+        x, y = windows[index]
+        assert torch.equal(x, tokens[index * step : index * step + context])
+        assert torch.equal(y, tokens[index * step + 1 : index * step + context + 1])
+    assert windows[-1][0].equal(windows[len(windows) - 1][0])
+    assert len(tokens) - context - 1 - (len(windows) - 1) * step < step
+    with pytest.raises(IndexError, match=f"index is {len(windows)}"):
+        windows[len(windows)]
+
+
+def test_a_text_batch_is_windows_of_the_text_and_repeats_with_its_generator():
+    x, y = data.text_batch(4, 9, torch.Generator().manual_seed(1))
+    assert x.shape == y.shape == (4, 9) and x.dtype == y.dtype == torch.int64
+    assert x.is_contiguous() and y.is_contiguous()
+    for row, later in zip(x.tolist(), y.tolist(), strict=True):
+        assert bytes([*row, later[-1]]) in data.text()
+        assert row[1:] == later[:-1]
+    again = data.text_batch(4, 9, torch.Generator().manual_seed(1))
+    assert torch.equal(x, again[0]) and not torch.equal(x, data.text_batch(4, 9, torch.Generator().manual_seed(2))[0])
+
+
+def test_photographs_are_two_different_pictures():
+    images = data.photographs()
+    assert (images.shape, images.dtype) == ((2, 3, 427, 640), torch.uint8)
+    assert images.is_contiguous() and not torch.equal(*images)
+
+
+def test_a_crop_is_an_image_and_its_label():
+    crops = data.PhotoCrops(40, size=24)
+    assert len(crops) == 40
+    labels = set()
+    for image, label in crops:
+        assert (image.shape, image.dtype) == ((3, 24, 24), torch.float32)
+        assert image.min() >= 0 and image.max() <= 1 and image.std() > 0.01
+        labels.add(label)
+    assert labels == set(range(len(data.PHOTO_CLASSES)))
+
+
+def test_bytes_are_the_same_image():
+    floats, small = data.PhotoCrops(4), data.PhotoCrops(4, dtype=torch.uint8)
+    for (image, label), (whole, same) in zip(floats, small, strict=True):
+        assert whole.dtype == torch.uint8 and label == same
+        assert (image - whole / 255).abs().max() <= 1 / 255
+
+
+def test_the_label_says_which_photograph_and_which_turn():
+    """A mean of many crops, turned back, is nearest to the mean of unturned crops of the same photograph."""
+    crops = data.PhotoCrops(400, size=16)
+    groups = [[] for _ in data.PHOTO_CLASSES]
+    for image, label in crops:
+        groups[label].append(image.rot90(-(label % 4), (1, 2)))
+    means = torch.stack([torch.stack(group).mean(0) for group in groups])
+    upright = means[[0, 4]]
+    nearest = (means[:, None] - upright).flatten(2).norm(dim=2).argmin(dim=1)
+    assert nearest.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    turned_wrongly = torch.stack([mean.rot90(1, (1, 2)) for mean in means])
+    assert (means[1:4] - upright[0]).norm() < (turned_wrongly[1:4] - upright[0]).norm()
+
+
+def samples(crops):
+    return torch.stack([image for image, _ in crops])
+
+
+def test_a_sample_depends_on_seed_epoch_and_index_alone():
+    crops = data.PhotoCrops(3, size=8)
+    first = samples(crops)
+    torch.manual_seed(5)
+    assert torch.equal(samples(crops), first) and torch.equal(samples(data.PhotoCrops(3, size=8)), first)
+    assert torch.equal(crops[-1][0], first[2])
+    crops.set_epoch(1)
+    assert crops.epoch == 1 and not torch.equal(samples(crops), first)
+    crops.set_epoch(0)
+    assert torch.equal(samples(crops), first)
+    others = [first, samples(data.PhotoCrops(3, size=8, seed=1))]
+    assert all(not torch.equal(a, b) for a, b in itertools.combinations(torch.cat(others), 2))
+
+
+@pytest.mark.parametrize("context", [None, "spawn"])
+def test_workers_give_the_same_samples_and_see_the_next_epoch(context):
+    crops = data.PhotoCrops(8, size=8)
+    loader = DataLoader(crops, batch_size=4, num_workers=2, persistent_workers=True, multiprocessing_context=context)
+    for epoch in (0, 3):
+        crops.set_epoch(epoch)
+        images, labels = (torch.cat(parts) for parts in zip(*loader, strict=True))
+        assert torch.equal(images, samples(crops))
+        assert labels.tolist() == [label for _, label in crops]
+    del loader
+
+
+def test_data_sets_can_be_sent_to_other_processes():
+    crops = data.PhotoCrops(2, size=8)
+    crops.set_epoch(2)
+    for dataset in (crops, data.TextWindows(8)):
+        copy = pickle.loads(pickle.dumps(dataset))
+        assert len(copy) == len(dataset) and torch.equal(copy[1][0], dataset[1][0])
+
+
+def test_the_files_are_decoded_for_each_sample(monkeypatch):
+    opened = []
+    original = Image.open
+    monkeypatch.setattr(Image, "open", lambda file: opened.append(type(file)) or original(file))
+    samples(data.PhotoCrops(3))
+    assert opened == [io.BytesIO] * 3
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: data.PhotoCrops(0), ValueError, "length"),
+        (lambda: data.PhotoCrops(2.5), TypeError, "length"),
+        (lambda: data.PhotoCrops(2, size=0), ValueError, "size"),
+        (lambda: data.PhotoCrops(2, seed=-1), ValueError, "seed"),
+        (lambda: data.PhotoCrops(2, seed=None), TypeError, "seed"),
+        (lambda: data.PhotoCrops(2, dtype=torch.int64), ValueError, "dtype"),
+        (lambda: data.PhotoCrops(2).set_epoch(-1), ValueError, "epoch"),
+        (lambda: data.PhotoCrops(2)[2], IndexError, "index"),
+        (lambda: data.TextWindows(0), ValueError, "context"),
+        (lambda: data.TextWindows(10**9), ValueError, "context"),
+        (lambda: data.TextWindows(4, 0), ValueError, "stride"),
+        (lambda: data.text_batch(0, 4), ValueError, "batch"),
+    ],
+)
+def test_wrong_arguments_are_named(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
