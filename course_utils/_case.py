@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import html
+import inspect
 import linecache
 import traceback
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from course_utils._compare import difference, shown
 if TYPE_CHECKING:
     from course_utils.exercise import Exercise
 
-__all__ = ["Case", "WrongAnswer", "shown"]
+__all__ = ["Case", "WrongAnswer", "methods_of", "shown"]
 
 _PRINTED = 5  # lines of what the answer printed that a message shows
 
@@ -53,20 +54,30 @@ class Case:
         self.exercise, self.answer, self.device = exercise, answer, device
         self.calls = 0
         self.counts: counting.Counts | None = None
-        self._call = self._printed = ""
+        self._call = self._made = self._printed = ""
 
     def call(self, *args: Any, modifies: bool = False, draws: bool | None = None, **kwargs: Any) -> Any:
         """Call the answer and return its value. Raises `WrongAnswer` if it raises, never ends, changes its inputs
         (unless `modifies`), or leaves random state, default device or the like changed."""
+        self._made = _words(self.exercise.name, args, kwargs)
+        return self._run(self.answer, self._made, args, kwargs, modifies, draws)
+
+    def use(self, made: Callable, *args: Any, modifies: bool = False, draws: bool | None = None, **kwargs: Any) -> Any:
+        """Call what the answer made: a module, a method of it, a function that it returned; else as `call`."""
+        method = getattr(made, "__name__", "")
+        owned = getattr(made, "__self__", None) is not None
+        name = f"{self._made or self.exercise.name}{'.' + method if method and owned else ''}"
+        return self._run(made, _words(name, args, kwargs), args, kwargs, modifies, draws)
+
+    def _run(
+        self, fn: Callable, words: str, args: tuple, kwargs: dict[str, Any], modifies: bool, draws: bool | None
+    ) -> Any:
         self.calls += 1
         before = _copied((args, kwargs))
-        words = [shown(arg) for arg in args] + [f"{name}={shown(value)}" for name, value in kwargs.items()]
-        self._call = f"{self.exercise.name}({', '.join(words)})"
+        self._call = words
         draws = self.exercise.draws if draws is None else draws
         with counting.count() as counts:
-            outcome = _sandbox.call(
-                self.answer, args, kwargs, limit_s=self.exercise.limit_s, device=self.device, draws=draws
-            )
+            outcome = _sandbox.call(fn, args, kwargs, limit_s=self.exercise.limit_s, device=self.device, draws=draws)
         self.counts, self._printed = counts, outcome.printed
         if outcome.timed_out:
             self.fail(f"does not end: it was stopped after {self.exercise.limit_s:g} s")
@@ -82,20 +93,11 @@ class Case:
         """Raise `WrongAnswer` with the reader's own line where the answer raised `error`."""
         if isinstance(error, RecursionError):
             self.fail("calls itself without end")
-        code = getattr(self.answer, "__code__", None)
-        own = [
-            frame for frame in traceback.extract_tb(error.__traceback__)
-            if code is not None and frame.filename == code.co_filename
-        ]  # fmt: skip
-        where = ""
-        if own:
-            first = linecache.getline(code.co_filename, code.co_firstlineno).strip()
-            offset = own[-1].lineno - code.co_firstlineno + 1
-            text = linecache.getline(own[-1].filename, own[-1].lineno).strip()
-            where = f"\n  in line {offset} of your function:  {text or first}"
         message = str(error).strip().partition("\n")[0]
         words = f"raises {type(error).__name__}" + (f": {message}" if message else "")
-        raise WrongAnswer(self.exercise, f"{self._prefix()}{words}{where}{self._said()}") from None
+        raise WrongAnswer(
+            self.exercise, f"{self._prefix()}{words}{_own_line(self.answer, error)}{self._said()}"
+        ) from None
 
     def _prefix(self) -> str:
         return f"{self._call} on {self.device}\n  " if self._call else ""
@@ -138,6 +140,34 @@ class Case:
         """Raise `WrongAnswer` if more than `allowed` of `what` were used: the result is right, the way is not."""
         if used > allowed:
             self.fail(f"the result is right, but it takes {used} {what} and the limit is {allowed}", why)
+
+
+def methods_of(answer: type) -> list[Callable]:
+    """Return the functions that a class defines itself, also those in `staticmethod`, `classmethod` and `property`."""
+    found = [getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(answer).values()]
+    return [value for value in found if inspect.isfunction(value)]
+
+
+def _own_line(answer: Callable, error: BaseException) -> str:
+    """Return the last line of the answer's own source that `error` went through, or nothing."""
+    methods = methods_of(answer) if inspect.isclass(answer) else [answer]
+    codes = [method.__code__ for method in methods if hasattr(method, "__code__")]
+    files = {code.co_filename for code in codes}
+    own = [place for place in traceback.walk_tb(error.__traceback__) if place[0].f_code.co_filename in files]
+    if not own:
+        return ""
+    frame, number = own[-1]
+    outer = [code for code in codes if code.co_firstlineno <= number]
+    code = max(outer, key=lambda code: code.co_firstlineno) if outer else frame.f_code
+    first = linecache.getline(code.co_filename, code.co_firstlineno).strip()
+    text = linecache.getline(code.co_filename, number).strip()
+    owner = f"`{code.co_name}`" if inspect.isclass(answer) else "your function"
+    return f"\n  in line {number - code.co_firstlineno + 1} of {owner}:  {text or first}"
+
+
+def _words(name: str, args: tuple, kwargs: dict[str, Any]) -> str:
+    words = [shown(arg) for arg in args] + [f"{word}={shown(value)}" for word, value in kwargs.items()]
+    return f"{name}({', '.join(words)})"
 
 
 def _copied(value: Any) -> Any:

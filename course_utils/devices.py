@@ -28,6 +28,7 @@ __all__ = [
     "describe",
     "diagnose",
     "pick",
+    "simulated",
     "synchronize",
     "table",
 ]
@@ -79,6 +80,11 @@ def check_devices() -> list[torch.device]:
         device, _ = _simulated()
         devices += [] if device is None else [device]
     return devices
+
+
+def simulated() -> torch.device | None:
+    """Return the simulated GPU, enabled, or None where it cannot be in this process."""
+    return _simulated()[0]
 
 
 def synchronize(device: torch.device | str) -> None:

@@ -14,6 +14,8 @@ check beside it tells right from wrong, on each device of `devices.check_devices
         got = case.call(x, case.device)
         case.mistake(got is x, "returns its input", "the caller's tensor stays where it was")
         case.equal(got, torch.tensor([2.0, 4.0], device=case.device))
+
+The reference may also be a class, such as a module: `case.call` then makes an object, `case.use` calls it.
 """
 
 from __future__ import annotations
@@ -31,19 +33,21 @@ from typing import Any
 
 import torch
 
-from course_utils import _checked, _sandbox, devices
-from course_utils._case import Case, WrongAnswer, shown
+from course_utils import _checked, _sandbox, _simulated, devices
+from course_utils._case import Case, WrongAnswer, methods_of, shown
 
 __all__ = ["Case", "Exercise", "WrongAnswer", "exercise", "registry"]
 
 
 def exercise(
-    *, title: str, minutes: int, difficulty: int, hints: tuple[str, ...], draws: bool = False, limit_s: float = 3.0
-) -> Callable[[Callable], Exercise]:
-    """Make an `Exercise` of the reference answer below the decorator.
+    *, title: str, minutes: int, difficulty: int, hints: tuple[str, ...],
+    draws: bool = False, limit_s: float = 3.0, simulated: bool = False,
+) -> Callable[[Callable], Exercise]:  # fmt: skip
+    """Make an `Exercise` of the reference answer below the decorator, a function or a class.
 
     `difficulty` is 1 to 3; each of the `hints` is more direct than the one before; `draws` allows random numbers to be
-    taken; a call of the answer is ended after `limit_s` seconds.
+    taken; a call of the answer is ended after `limit_s` seconds; `simulated` says that the check needs the simulated
+    GPU, its clock or its exact memory, and runs there on every machine, beside a real GPU in a process of its own.
     """
     if not (isinstance(title, str) and title.strip()):
         raise ValueError(f"title must be text, not {title!r}")
@@ -53,19 +57,20 @@ def exercise(
         raise ValueError(f"difficulty must be 1, 2 or 3, not {difficulty!r}")
     if isinstance(hints, str) or not hints or not all(isinstance(hint, str) and hint.strip() for hint in hints):
         raise ValueError(f"hints must be at least one text, in a tuple, not {hints!r}")
-    return lambda reference: Exercise(reference, title, minutes, difficulty, tuple(hints), draws, limit_s)
+    options = {"draws": draws, "limit_s": limit_s, "simulated": simulated}
+    return lambda reference: Exercise(reference, title, minutes, difficulty, tuple(hints), **options)
 
 
 class Exercise:
     """A reference answer, its check and its hints."""
 
-    def __init__(self, reference, title, minutes, difficulty, hints, draws, limit_s) -> None:
+    def __init__(self, reference, title, minutes, difficulty, hints, *, draws, limit_s, simulated) -> None:
         if not inspect.getdoc(reference):
             raise ValueError(f"the reference {reference.__name__} needs a docstring: it is the task in one sentence")
         self.reference: Callable = reference
         self.name: str = reference.__name__
         self.title, self.minutes, self.difficulty, self.hints = title, minutes, difficulty, hints
-        self.draws, self.limit_s = draws, limit_s
+        self.draws, self.limit_s, self.simulated = draws, limit_s, simulated
         self.lesson: str = re.sub(r"\D", "", reference.__module__.rpartition(".")[2])
         self._check: Callable[[Case], None] | None = None
         self._hinted = 0
@@ -101,13 +106,18 @@ class Exercise:
             )
             return self.reference
         places = devices.check_devices()
-        self.examine(answer, places)
+        try:
+            self.examine(answer, places)
+        except _simulated.Unavailable as error:
+            print(f"{error}. The lesson goes on with your answer.")
+            return answer
         self._remember(solved=True)
-        print(f"{self.name}: right. Checked on {' and '.join(str(place) for place in places)}.")
+        where = "the simulated GPU" if self.simulated else " and ".join(str(place) for place in places)
+        print(f"{self.name}: right. Checked on {where}.")
         return answer
 
     def examine(self, answer: Any, places: torch.device | str | Iterable[torch.device | str]) -> None:
-        """Run the check on `places`, one device or several, without progress.
+        """Run the check on `places`, one device or several, without progress; a `simulated` one on `sim:0` alone.
 
         Raises `WrongAnswer` if the answer is wrong, and TypeError or ValueError if `places` are no devices.
         """
@@ -115,6 +125,11 @@ class Exercise:
             raise RuntimeError(f"{self!r} has no check")
         chosen = _devices(places)
         self._examine_shape(answer)
+        if self.simulated:
+            simulated = devices.simulated()
+            if simulated is None:
+                return _simulated.examine_in_child(self, answer)
+            chosen = [simulated]
         for place in chosen:
             case = Case(self, answer, place)
             with _sandbox.isolated(place, zlib.crc32(self.name.encode())):
@@ -131,10 +146,14 @@ class Exercise:
                     ) from error
 
     def _examine_shape(self, answer: Any) -> None:
-        """Raise unless the answer is a function that takes what the reference takes."""
-        if not callable(answer) or isinstance(answer, type):
+        """Raise unless the answer is a function, or a class where the reference is one, that takes what it takes."""
+        wanted = inspect.isclass(self.reference)
+        if not callable(answer) or inspect.isclass(answer) != wanted:
             kind = "nothing (None)" if answer is None else f"{type(answer).__name__}: {shown(answer)}"
-            raise WrongAnswer(self, f"{self.name} must be a function, not {kind}")
+            raise WrongAnswer(self, f"{self.name} must be a {'class' if wanted else 'function'}, not {kind}")
+        for base in self.reference.__bases__ if wanted else ():
+            if not issubclass(answer, base):
+                raise WrongAnswer(self, f"{self.name} must be a subclass of {base.__module__}.{base.__qualname__}")
         try:
             theirs, ours = inspect.signature(answer), inspect.signature(self.reference)
         except (TypeError, ValueError):
@@ -156,7 +175,7 @@ class Exercise:
     def solution(self) -> None:
         """Print the reference answer with its comments."""
         source = textwrap.dedent(inspect.getsource(self.reference))
-        print(source[re.search(r"^def ", source, re.MULTILINE).start() :].rstrip())
+        print(source[re.search(r"^(def|class) ", source, re.MULTILINE).start() :].rstrip())
 
     def reset(self) -> None:
         """Forget that this exercise was solved, and begin with the first hint again."""
@@ -177,7 +196,13 @@ _SKIPPED = {"RESUME", "NOP", "CACHE", "PUSH_NULL", "PRECALL", "COPY_FREE_VARS", 
 
 
 def unsolved(answer: Any) -> bool:
-    """Return whether the body of `answer` is nothing but `raise NotImplementedError`, with a docstring or without."""
+    """Return whether the body of `answer` is nothing but `raise NotImplementedError`, with a docstring or without.
+
+    A class is unsolved where each of its methods is.
+    """
+    if inspect.isclass(answer):
+        methods = methods_of(answer)
+        return bool(methods) and all(unsolved(method) for method in methods)
     if not inspect.isfunction(answer):
         return False
     steps = [(step.opname, step.argval) for step in dis.get_instructions(answer) if step.opname not in _SKIPPED]
@@ -187,12 +212,15 @@ def unsolved(answer: Any) -> bool:
 
 
 def _dead_code(answer: Callable) -> bool:
-    """Return whether the source of an unsolved answer has statements below its `raise`: Python drops them unseen."""
+    """Return whether the source of an unsolved answer has statements below a `raise`: Python drops them unseen."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(answer)))
     except (OSError, TypeError, SyntaxError):  # no source, as for a function made by exec
         return False
-    body = next((node.body for node in tree.body if isinstance(node, ast.FunctionDef)), [])
+    return any(_below_raise(node.body) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def _below_raise(body: list[ast.stmt]) -> bool:
     below = body[next((at for at, step in enumerate(body) if isinstance(step, ast.Raise)), len(body)) + 1 :]
     idle = (ast.Pass, ast.Raise)
     return any(

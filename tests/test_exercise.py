@@ -487,3 +487,152 @@ def test_what_cannot_be_compared_is_a_fault_of_the_check():
 
 def iter_of():
     return (number for number in (1, 2))
+
+
+@pytest.fixture
+def masked():
+    """An exercise whose answer is a module."""
+
+    @exercise(title="Add", minutes=1, difficulty=1, hints=("first", "second"), limit_s=0.4)
+    class Adder(torch.nn.Module):
+        """A module that adds `amount`, which moves with it."""
+
+        def __init__(self, amount: float) -> None:
+            super().__init__()
+            self.register_buffer("amount", torch.tensor(amount))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Return `x + amount`."""
+            return x + self.amount
+
+    @Adder.checks
+    def _(case: Case) -> None:
+        model = case.call(2.0)
+        case.mistake("amount" not in dict(model.named_buffers()), "is no buffer", "it would stay behind")
+        got = case.use(model.to(case.device), torch.ones(2, device=case.device))
+        case.equal(got, torch.full((2,), 3.0, device=case.device))
+
+    return Adder
+
+
+def test_an_answer_may_be_a_class(masked, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "mark", lambda *names: None)
+
+    class Stub(torch.nn.Module):
+        """A module that adds `amount`, which moves with it."""
+
+        def __init__(self, amount):
+            raise NotImplementedError
+
+        def forward(self, x):
+            raise NotImplementedError
+
+    class Right(torch.nn.Module):
+        def __init__(self, amount):
+            super().__init__()
+            self.register_buffer("amount", torch.tensor(amount))
+
+        def forward(self, x):
+            return self.amount + x
+
+    assert unsolved(Stub) and not unsolved(Right) and not unsolved(torch.nn.Linear)
+    assert masked.check(Stub) is masked.reference
+    assert masked.check(Right) is Right
+    said = capsys.readouterr().out.splitlines()
+    assert "not attempted" in said[0] and "right" in said[1]
+    masked.solution()
+    assert capsys.readouterr().out.startswith("class Adder(torch.nn.Module):")
+
+
+def test_a_wrong_class_is_told_where_it_is_wrong(masked):
+    class NoModule:
+        def __init__(self, amount):
+            self.amount = amount
+
+    class Plain(torch.nn.Module):
+        def __init__(self, amount):
+            super().__init__()
+            self.amount = torch.tensor(amount)
+
+    class Half(torch.nn.Module):
+        def __init__(self, amount):
+            super().__init__()
+            self.register_buffer("amount", torch.tensor(amount))
+
+        def forward(self, x):
+            print(x.shape)
+            raise NotImplementedError
+
+    class Fewer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+
+    assert "must be a subclass of torch.nn" in refuse(masked, NoModule)
+    assert "Adder(2.0)" in refuse(masked, Plain) and "is no buffer" in refuse(masked, Plain)
+    assert "in line 3 of `forward`:  raise NotImplementedError" in refuse(masked, Half)
+    assert "Adder(2.0)(tensor([1., 1.]" in refuse(masked, Half)
+    assert "must take (amount)" in refuse(masked, Fewer)
+    assert "must be a class, not function" in refuse(masked, lambda amount: amount)
+    assert "must be a class, not Linear" in refuse(masked, torch.nn.Linear(1, 1))
+
+
+def test_code_below_a_raise_in_a_method_is_named(masked):
+    class Left(torch.nn.Module):
+        def __init__(self, amount):
+            raise NotImplementedError
+
+        def forward(self, x):
+            raise NotImplementedError
+            return x + 2
+
+    with pytest.raises(WrongAnswer, match="delete the line"):
+        masked.check(Left)
+
+
+@pytest.fixture
+def clocked():
+    """An exercise that needs the simulated clock."""
+
+    @exercise(title="Wait", minutes=1, difficulty=1, hints=("first", "second"), simulated=True)
+    def wait(device: torch.device) -> None:
+        """Wait until `device` has worked through its queue."""
+        torch.sim.synchronize(device)
+
+    @wait.checks
+    def _(case: Case) -> None:
+        assert case.device == torch.device("sim:0")
+        case.expect(case.call(case.device) is None, "returns something")
+
+    return wait
+
+
+def test_a_simulated_exercise_runs_on_the_simulated_gpu_alone(clocked, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "mark", lambda *names: None)
+    clocked.examine(clocked.reference, ["cpu"])
+    clocked.check(lambda device: None)
+    assert "right. Checked on the simulated GPU." in capsys.readouterr().out
+
+
+def test_beside_a_real_gpu_a_simulated_exercise_is_checked_in_a_child(monkeypatch, capsys, tmp_path):
+    from course_utils import _simulated
+
+    chosen = next(found for found in registry() if found.lesson == "02")
+    monkeypatch.setattr(chosen, "simulated", True)
+    monkeypatch.setattr(devices, "simulated", lambda: None)
+    monkeypatch.setattr(progress, "mark", lambda *names: None)
+    given = chosen.reference
+    assert chosen.check(lambda *args, **kwargs: given(*args, **kwargs))
+    assert "right. Checked on the simulated GPU." in capsys.readouterr().out
+    with pytest.raises(WrongAnswer) as caught:
+        chosen.check(lambda *args, **kwargs: 1 / 0)
+    assert "raises ZeroDivisionError" in str(caught.value) and "on sim:0" in str(caught.value)
+    monkeypatch.setattr(_simulated, "_HIDDEN", {"COURSE_DEVICE": "cpu", "PYTHONPATH": str(broken_torch(tmp_path))})
+    assert callable(chosen.check(lambda *args, **kwargs: None))
+    assert "could not be checked on the simulated GPU" in capsys.readouterr().out
+
+
+def broken_torch(folder):
+    """Return a folder with a sitecustomize that makes the simulated GPU unavailable."""
+    text = "import sys\nsys.modules['course_utils.simulator'] = None\n"
+    (folder / "sitecustomize.py").write_text(text, encoding="utf-8")
+    return folder

@@ -45,14 +45,23 @@ def tree(source: str) -> ast.Module:
     return ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", source, flags=re.MULTILINE))
 
 
-def stub_of(source: str) -> ast.FunctionDef | None:
-    """Return the function of a cell that holds a stub: a docstring and `raise NotImplementedError`."""
+def stub_of(source: str) -> ast.FunctionDef | ast.ClassDef | None:
+    """Return the function or class of a cell that holds a stub: a docstring and `raise NotImplementedError`.
+
+    The methods of a class consist of that line each, with a docstring or without.
+    """
     for node in tree(source).body:
-        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and len(node.body) == 2:
-            last = node.body[1]
-            if isinstance(last, ast.Raise) and ast.unparse(last) == "raise NotImplementedError":
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+            methods = node.body[1:] if isinstance(node, ast.ClassDef) else [node]
+            if methods and all(isinstance(method, ast.FunctionDef) and raises_alone(method) for method in methods):
                 return node
     return None
+
+
+def raises_alone(function: ast.FunctionDef) -> bool:
+    """Return whether `raise NotImplementedError` is the whole body, but for a docstring."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return [ast.unparse(line) for line in body] == ["raise NotImplementedError"]
 
 
 def every_byte_is_canonical(path: Path, notebook: NotebookNode) -> None:
@@ -195,14 +204,21 @@ def broken(path: Path) -> set[str]:
 
 
 def test_there_are_lessons():
-    assert [path.stem[:2] for path in LESSONS] == [f"{number:02d}" for number in range(len(LESSONS))]
-    assert LESSONS
+    numbers = [path.stem[:2] for path in LESSONS]
+    assert numbers == sorted(set(numbers)) and numbers[0] == "00"
 
 
 @pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.__name__)
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_lesson(lesson, gate):
     gate(lesson, notebooks.read(lesson))
+
+
+def test_a_stub_may_be_a_class_whose_methods_all_raise():
+    body = 'class A(nn.Module):\n    """Doc."""\n    def __init__(self):\n        raise NotImplementedError\n'
+    assert stub_of(body).name == "A"
+    assert stub_of(body + "    def forward(self, x):\n        return x") is None
+    assert stub_of('class A:\n    """Doc."""') is None
 
 
 def test_the_good_sample_passes_every_gate():
