@@ -1,0 +1,199 @@
+"""Which small models do several lessons share? Four architectures from PyTorch's standard layers, for any device.
+
+    model = models.TransformerLM(width=64, layers=2).to(DEVICE)
+    logits = model(tokens.to(DEVICE))  # (batch, time) -> (batch, time, vocabulary)
+
+Batch comes first everywhere: images are (batch, channels, height, width), text is (batch, time) of int64 numbers below
+`vocabulary`. What `forward` creates, it creates on the device of its input. All models return logits, for
+`torch.nn.functional.cross_entropy`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from course_utils import _checked
+
+__all__ = ["Block", "ConvNet", "LSTMGenerator", "RecurrentClassifier", "TransformerLM"]
+
+State = tuple[Tensor, Tensor]
+
+
+class ConvNet(nn.Module):
+    """Classifies images: three convolutions, the mean over all places, one linear layer.
+
+    (batch, channels_in, height, width) float -> (batch, classes) logits, for any height and width from 2.
+    """
+
+    def __init__(self, channels_in: int = 1, classes: int = 10, width: int = 32) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(channels_in, width, 3, padding=1, bias=False),  # the norm after it has a bias of its own
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(width, 2 * width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(2 * width),
+            nn.ReLU(),
+        )
+        self.head = nn.Linear(2 * width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.features(images)  # (batch, 2 width, height / 2, width / 2)
+        return self.head(x.mean(dim=(2, 3)))  # (batch, classes)
+
+
+class RecurrentClassifier(nn.Module):
+    """Classifies texts of different lengths: an embedding, one LSTM layer, a linear layer on the last real state.
+
+    Tokens (batch, time) int64, padded at the end to one length, and lengths (batch,) int64 from 1 to time
+    -> (batch, classes) logits. What stands in the padding changes nothing.
+    """
+
+    def __init__(self, vocabulary: int, embedding: int = 64, hidden: int = 128, classes: int = 2) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        states, _ = self.lstm(self.embed(tokens))  # (batch, time, hidden)
+        rows = torch.arange(len(tokens), device=tokens.device)  # created where the tokens are
+        last = states[rows, lengths - 1]  # (batch, hidden): each text's state after its own last token
+        return self.head(last)  # (batch, classes)
+
+
+class LSTMGenerator(nn.Module):
+    """Predicts the next token of a text with LSTM layers, whose state sums up everything read so far.
+
+    (batch, time) int64 -> (batch, time, vocabulary) logits; those at place t know the tokens 0 to t.
+    """
+
+    def __init__(self, vocabulary: int, embedding: int = 64, hidden: int = 256, layers: int = 2) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.head = nn.Linear(hidden, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.read(tokens)[0]
+
+    def read(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Return the logits (batch, time, vocabulary), and the state with which reading can go on."""
+        x, state = self.lstm(self.embed(tokens), state)  # (batch, time, hidden), 2 × (layers, batch, hidden)
+        return self.head(x), state
+
+    @torch.no_grad()
+    def generate(self, tokens: Tensor, steps: int, temperature: float = 1.0) -> Tensor:
+        """Return `tokens` (batch, time) followed by `steps` drawn ones: (batch, time + steps).
+
+        Each new token costs one step, however long the text is. A lower `temperature` draws likely tokens more often.
+        """
+        logits, state = self.read(tokens)
+        for _ in range(_checked.whole("steps", steps)):
+            new = _draw(logits[:, -1], temperature)  # (batch, 1)
+            tokens = torch.cat((tokens, new), dim=1)
+            logits, state = self.read(new, state)
+        return tokens
+
+
+class Block(nn.Module):
+    """One layer of the Transformer: attention to the past, then a small network for each token; both add to `x`.
+
+    The norms come first (pre-norm). (batch, time, width) -> (batch, time, width).
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attend(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+    def attend(self, x: Tensor) -> Tensor:
+        """Return for each place a mixture of the values of the places up to it."""
+        batch, time, width = x.shape
+        split = (batch, time, self.heads, width // self.heads)
+        q, k, v = (part.view(split).transpose(1, 2) for part in self.qkv(x).split(width, dim=2))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (batch, heads, time, width / heads)
+        return self.out(mixed.transpose(1, 2).reshape(batch, time, width))
+
+
+class TransformerLM(nn.Module):
+    """Predicts the next token of a text with a Transformer decoder, in the manner of GPT-2.
+
+    (batch, time) int64, time at most `context` -> (batch, time, vocabulary) logits; those at place t know the tokens
+    0 to t and none after. `tied` makes the output layer use the weight of the embedding. `checkpointing` keeps only
+    the input of each block for the backward pass and computes the rest again.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int = 256,
+        width: int = 128,
+        heads: int = 4,
+        layers: int = 4,
+        context: int = 128,
+        tied: bool = True,
+        checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        if _checked.whole("width", width) % _checked.whole("heads", heads):
+            raise ValueError(f"width is {width} and heads is {heads}; width must be a multiple of heads")
+        self.context, self.checkpointing = context, checkpointing
+        self.embed = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight  # one parameter under two names
+        self.apply(_start_small)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        time = tokens.shape[1]
+        if time > self.context:
+            raise ValueError(f"tokens has {time} places, the model has {self.context}: cut the text or raise context")
+        x = self.embed(tokens) + self.places(torch.arange(time, device=tokens.device))  # (batch, time, width)
+        for block in self.blocks:
+            if self.checkpointing and torch.is_grad_enabled():
+                x = checkpoint(block, x, use_reentrant=False)
+            else:
+                x = block(x)
+        return self.head(self.norm(x))  # (batch, time, vocabulary)
+
+    @torch.no_grad()
+    def generate(self, tokens: Tensor, steps: int, temperature: float = 1.0) -> Tensor:
+        """Return `tokens` (batch, time) followed by `steps` drawn ones: (batch, time + steps).
+
+        Each new token reads the last `context` tokens anew. A lower `temperature` draws likely tokens more often.
+        """
+        for _ in range(_checked.whole("steps", steps)):
+            logits = self(tokens[:, -self.context :])
+            tokens = torch.cat((tokens, _draw(logits[:, -1], temperature)), dim=1)
+        return tokens
+
+
+def _draw(logits: Tensor, temperature: float) -> Tensor:
+    """Return one token for each row of `logits` (batch, vocabulary), drawn by its probability: (batch, 1)."""
+    return torch.multinomial(F.softmax(logits / _checked.positive("temperature", temperature), dim=-1), 1)
+
+
+def _start_small(module: nn.Module) -> None:
+    """Draw first weights with standard deviation 0.02 and zero the biases, as GPT-2 does; norms stay as they are."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

@@ -1,0 +1,188 @@
+"""Are the shared models right: shapes, placement, lengths, causality, training on real data?"""
+
+import argparse
+import copy
+import inspect
+
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import nn
+
+from course_utils import counting, devices, models
+
+DEVICE = devices.pick()
+PLACES = sorted({torch.device("cpu"), DEVICE, *devices.check_devices()}, key=str)
+
+
+def tokens(batch=3, time=10, vocabulary=50, device=DEVICE):
+    return torch.randint(0, vocabulary, (batch, time)).to(device)
+
+
+MAKERS = {
+    "convolutional": (lambda: models.ConvNet(width=8), lambda d: (torch.rand(2, 1, 8, 8).to(d),), (2, 10)),
+    "classifier": (
+        lambda: models.RecurrentClassifier(50, 8, 16, classes=4),
+        lambda d: (tokens(device=d), torch.tensor([3, 10, 1]).to(d)),
+        (3, 4),
+    ),
+    "generator": (lambda: models.LSTMGenerator(50, 8, 16), lambda d: (tokens(device=d),), (3, 10, 50)),
+    "transformer": (
+        lambda: models.TransformerLM(50, width=16, heads=2, layers=2, context=12),
+        lambda d: (tokens(device=d),),
+        (3, 10, 50),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("place", [*PLACES, torch.device("meta")], ids=str)
+@pytest.mark.parametrize("name", MAKERS)
+def test_shape_device_and_gradients(name, place):
+    make, batch, shape = MAKERS[name]
+    model, inputs = make().to(place), batch(place)
+    with counting.count() as counts:
+        result = model(*inputs)
+    assert result.shape == shape and result.device == place and result.dtype == torch.float32
+    assert counts.copies == [] and counts.host_reads == 0  # everything is created where it is used
+    result.sum().backward()
+    assert all(p.grad is not None and p.grad.device == p.device for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_device_gives_the_numbers_of_the_cpu(name):
+    make, batch, _ = MAKERS[name]
+    model, inputs = make().eval(), batch("cpu")
+    expected = model(*inputs)
+    for place in PLACES:
+        got = copy.deepcopy(model).to(place)(*(x.to(place) for x in inputs))
+        assert torch.allclose(got.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_classifier_reads_no_padding_and_agrees_with_packed_sequences():
+    model, x, lengths = models.RecurrentClassifier(50, 8, 16, classes=4).to(DEVICE), tokens(), torch.tensor([3, 10, 1])
+    other = x.clone()
+    other[0, 3:], other[2, 1:] = 7, 9
+    result = model(x, lengths.to(DEVICE))
+    assert torch.equal(result.cpu(), model(other, lengths.to(DEVICE)).cpu())
+    packed = nn.utils.rnn.pack_padded_sequence(model.embed(x), lengths, batch_first=True, enforce_sorted=False)
+    expected = model.head(model.lstm(packed)[1][0][-1])
+    assert torch.allclose(result.cpu(), expected.cpu(), rtol=1e-5, atol=1e-6)
+    alone = model(x[:1, :3], lengths[:1].to(DEVICE))
+    assert torch.allclose(result[:1].cpu(), alone.cpu(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["generator", "transformer"])
+def test_a_later_token_changes_nothing_before_it(name):
+    model, x = MAKERS[name][0]().to(DEVICE), tokens()
+    other = x.clone()
+    other[:, 6] = (other[:, 6] + 1) % 50
+    before, after = model(x).cpu(), model(other).cpu()
+    assert torch.allclose(before[:, :6], after[:, :6], rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(before[:, 6:], after[:, 6:], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["generator", "transformer"])
+def test_generation_continues_the_text(name):
+    model, x = MAKERS[name][0]().to(DEVICE), tokens()
+    longer = model.generate(x, 5)
+    assert longer.shape == (3, 15) and longer.device == DEVICE and torch.equal(longer[:, :10].cpu(), x.cpu())
+    assert longer.cpu().min() >= 0 and longer.cpu().max() < 50
+    likely = model.generate(x, 1, temperature=1e-4)[:, -1]
+    assert torch.equal(likely.cpu(), model(x)[:, -1].argmax(-1).cpu())
+    with pytest.raises(ValueError, match="temperature"):
+        model.generate(x, 1, temperature=0)
+    with pytest.raises(ValueError, match="steps"):
+        model.generate(x, 0)
+
+
+def test_reading_in_pieces_gives_the_same_logits():
+    model, x = models.LSTMGenerator(50, 8, 16).to(DEVICE), tokens()
+    first, state = model.read(x[:, :4])
+    second, _ = model.read(x[:, 4:], state)
+    assert torch.allclose(torch.cat((first, second), 1).cpu(), model(x).cpu(), rtol=1e-5, atol=1e-6)
+
+
+def test_tying_shares_one_parameter():
+    tied, free = (models.TransformerLM(50, width=16, heads=2, layers=1, tied=tied) for tied in (True, False))
+    assert tied.head.weight is tied.embed.weight
+    count = [sum(p.numel() for p in model.parameters()) for model in (tied, free)]
+    assert count[1] - count[0] == 50 * 16
+    tied.to(DEVICE)
+    assert tied.head.weight is tied.embed.weight
+
+
+def test_checkpointing_changes_no_number():
+    x, gradients = tokens(), []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        model = models.TransformerLM(50, width=16, heads=2, layers=2, checkpointing=checkpointing).to(DEVICE)
+        with counting.count() as counts:
+            model(x).square().mean().backward()
+        gradients.append(([p.grad.cpu() for p in model.parameters()], counts.flops))
+    assert all(torch.equal(a, b) for a, b in zip(gradients[0][0], gradients[1][0], strict=True))
+    assert gradients[1][1] > gradients[0][1]  # what was not kept is computed again
+
+
+def test_the_first_loss_is_that_of_a_guess():
+    model, x = models.TransformerLM().to(DEVICE), tokens(8, 32, 256)
+    loss = F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
+    assert loss.item() == pytest.approx(torch.log(torch.tensor(256.0)).item(), abs=0.2)
+
+
+def test_wrong_sizes_are_named():
+    with pytest.raises(ValueError, match="multiple of heads"):
+        models.TransformerLM(width=10, heads=4)
+    with pytest.raises(TypeError, match="heads"):
+        models.TransformerLM(heads=2.5)
+    with pytest.raises(ValueError, match="tokens has 10 places, the model has 4"):
+        models.TransformerLM(50, width=16, heads=2, layers=1, context=4).to(DEVICE)(tokens())
+
+
+def test_made_on_the_meta_device_they_load():
+    for make, batch, _ in MAKERS.values():
+        model, inputs = make().to(DEVICE).eval(), batch(DEVICE)
+        with torch.device("meta"):
+            empty = make().eval()
+        assert all(p.is_meta for p in empty.parameters())
+        empty.load_state_dict(model.state_dict(), assign=True)
+        assert torch.equal(empty(*inputs).cpu(), model(*inputs).cpu())
+
+
+def train(model, batches, lr=0.01):
+    """Return the loss of each step."""
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=lr), []
+    for *inputs, targets in batches:
+        loss = F.cross_entropy(model(*inputs).flatten(0, -2), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_the_convolutional_network_learns_digits():
+    digits = load_digits()
+    x = torch.tensor(digits.images, dtype=torch.float32)[:, None].to(DEVICE) / 16
+    y = torch.tensor(digits.target).to(DEVICE)
+    batches = [(x[start : start + 64], y[start : start + 64]) for start in range(0, 1600, 64)]
+    losses = train(models.ConvNet(width=16).to(DEVICE), batches)
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize("name", ["generator", "transformer"])
+def test_the_language_models_learn_text(name):
+    text = torch.tensor(list(inspect.getsource(argparse).encode())).to(DEVICE)
+    starts = torch.randint(0, len(text) - 65, (30, 8)).tolist()
+    windows = [torch.stack([text[start : start + 65] for start in row]) for row in starts]
+    model = {
+        "generator": lambda: models.LSTMGenerator(256, 32, 64, layers=1),
+        "transformer": lambda: models.TransformerLM(width=32, heads=2, layers=2, context=64),
+    }[name]()
+    losses = train(model.to(DEVICE), [(window[:, :-1], window[:, 1:]) for window in windows])
+    assert losses[-1] < 0.75 * losses[0]
