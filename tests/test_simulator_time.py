@@ -55,6 +55,23 @@ def test_compute_bound(dtype, peak):
     assert ns(lambda: a @ a) == C.launch_ns + C.kernel_ns + max(arithmetic, traffic)
 
 
+def test_the_steps_of_an_lstm_follow_each_other():
+    """Its flops could run at once, but each of its steps needs the one before, and reads the recurrent weight."""
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this build has no fused LSTM: the steps are operators of their own")
+    hidden, lstm = 8, torch.nn.LSTM(4, 8, device="sim")
+    times = {}
+    for steps in (1, 1001):
+        x = torch.ones(steps, 1, 4, device="sim")
+        with torch.no_grad():
+            lstm(x)
+            times[steps] = ns(lambda x=x: lstm(x))
+    weight, one_step = 4 * hidden * hidden * 4, 4 * (4 + hidden)  # bytes: recurrent weight; x and output of a step
+    copy = 2 * 4 * hidden  # the output is copied once into batch order
+    expected = 1000 * C.kernel_ns + math.ceil(1000 * (weight + one_step + copy) / T4.bandwidth_gbps)
+    assert times[1001] - times[1] == pytest.approx(expected, rel=0.02)
+
+
 @pytest.mark.parametrize("pinned", [False, True])
 def test_copy_bound(pinned):
     x = torch.ones(2**20)

@@ -147,21 +147,25 @@ class World:
             ref.gpu.allocated_bytes -= ref.nbytes
 
     # ---- time -------------------------------------------------------------------------------------------------
-    def kernel(self, index: int, name: str, flops: int, nbytes: int, peak: str = "fp32") -> None:
-        """Queue one kernel: the host pays the launch, the GPU the larger of arithmetic and memory traffic."""
-        with self.lock:
-            self._queue_kernel(index, name, flops, nbytes, peak)
+    def kernel(self, index: int, name: str, flops: int, nbytes: int, peak: str = "fp32", steps: int = 1) -> None:
+        """Queue one kernel: the host pays the launch, the GPU the larger of arithmetic and memory traffic.
 
-    def _queue_kernel(self, index: int, name: str, flops: int, nbytes: int, peak: str) -> None:
+        One that works in `steps`, each of which needs the one before, pays the least time of a kernel for each.
+        """
+        with self.lock:
+            self._queue_kernel(index, name, flops, nbytes, peak, steps)
+
+    def _queue_kernel(self, index: int, name: str, flops: int, nbytes: int, peak: str, steps: int = 1) -> None:
         rates = self.spec.peak_tflops
         compute_ns = math.ceil(flops / (rates.get(peak, rates["fp32"]) * 1_000))
         memory_ns = math.ceil(nbytes / self.spec.bandwidth_gbps)
         work_ns = compute_ns if compute_ns > memory_ns else memory_ns
-        end = self._enqueue(index, name, "compute", self.costs.kernel_ns + work_ns)
+        least_ns = self.costs.kernel_ns * steps
+        end = self._enqueue(index, name, "compute", least_ns + work_ns)
         if self.recorders:
-            small = work_ns < self.costs.kernel_ns
+            small = work_ns < least_ns
             bound = "latency" if small else "compute" if compute_ns >= memory_ns else "bandwidth"
-            start = end - self.costs.kernel_ns - work_ns
+            start = end - least_ns - work_ns
             self._note(Record("kernel", name, f"sim:{index}", start, end, flops, nbytes, bound))
 
     def copy(self, index: int, direction: str, nbytes: int, *, pinned: bool, blocking: bool) -> int:

@@ -87,7 +87,10 @@ def charge(plan: Plan, index: int, inputs: list[torch.Tensor], args, kwargs, out
     else:
         flops = max((t.numel() for t in (*inputs, *outputs)), default=0)
         dtype = torch.float64 if any(t.dtype is torch.float64 for t in outputs) else torch.float32
-    _state.world.kernel(index, plan.name, flops, read + written, _peak_name(dtype, plan.matrix))
+    steps = len(args[0]) if plan.name in _RECURRENT else 1
+    if steps > 1:
+        read += (steps - 1) * args[2].nbytes  # each step reads the recurrent weight again
+    _state.world.kernel(index, plan.name, flops, read + written, _peak_name(dtype, plan.matrix), steps)
     if plan.waits:
         _state.world.copy(index, "D2H", 8, pinned=True, blocking=True)
 
@@ -106,6 +109,7 @@ def _lstm_flops(x, w_ih, w_hh, *args, out_val=None, **kwargs) -> int:
     return 2 * tokens * (w_ih.numel() + w_hh.numel())
 
 
+_RECURRENT = {"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"}  # input (time, batch, features), one step after another
 _EXTRA_FLOPS = {
     "mkldnn_rnn_layer": _lstm_flops,
     "mkldnn_rnn_layer_backward": lambda *a, **k: 2 * _lstm_flops(a[0], a[1], a[2]),
