@@ -46,7 +46,8 @@ class Counts:
     - `host_reads`: values of device tensors that the host needed at once, and so waited for: `.item()`, `.tolist()`,
       `bool()`, `print`, and operators whose result has a size that depends on the values (`nonzero`, `x[mask]`);
     - `cpu_reads`: the same of tensors on the CPU, where it costs no waiting;
-    - `flops`: floating-point operations of matrix products, convolutions and attention, as PyTorch counts them.
+    - `flops`: floating-point operations of matrix products, convolutions and attention, as PyTorch counts them, and of
+      recurrent layers, for whose fused kernels PyTorch has no formula.
     """
 
     operators: int = 0
@@ -200,6 +201,8 @@ class _Operators(TorchDispatchMode):
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
             self.ledger.counts.flops += int(formula(*args, **kwargs, out_val=result))
+        elif func._overloadpacket.__name__ in _RECURRENT:
+            self.ledger.counts.flops += _recurrent_flops(func, args)
         return result
 
     def note_indices(self, tensor, indices, values) -> None:
@@ -228,6 +231,9 @@ _COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"}
 _VIEWS = {"_unsafe_view", "lift_fresh", "resolve_conj", "resolve_neg"}
 
 
+_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_lstm_mps"}
+_RECURRENT |= {"mkldnn_rnn_layer_backward", "_cudnn_rnn_backward", "miopen_rnn_backward", "lstm_mps_backward"}
+
 _KINDS: dict[object, str] = {}
 
 
@@ -249,6 +255,19 @@ def _find_kind(func) -> str:
         return "index"
     values_decide = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
     return "read" if values_decide else "other"
+
+
+def _recurrent_flops(func, args) -> int:
+    """Return two operations for each token and weight of fused recurrent layers, and as many again for each gradient.
+
+    Sums and gates are left out, as in PyTorch's formulas of other layers.
+    """
+    values = {spec.name: value for spec, value in zip(func._schema.arguments, args, strict=False)}
+    tokens = values.get("input", values.get("data"))
+    weights = tree_leaves([value for name, value in values.items() if name == "params" or name.startswith("weight")])
+    numbers = sum(weight.numel() for weight in weights if isinstance(weight, torch.Tensor) and weight.dim() == 2)
+    directions = 2 if func._overloadpacket.__name__.endswith("backward") else 1
+    return 2 * directions * (tokens.numel() // tokens.shape[-1]) * numbers
 
 
 def _name(func) -> str:

@@ -143,6 +143,27 @@ def test_results_are_those_without_counting():
     assert torch.equal(got, expected)
 
 
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_recurrent_layers_have_flops(kind, mode):
+    model, x = kind(4, 8, num_layers=2, bidirectional=True), torch.randn(5, 3, 4)
+    weights = sum(p.numel() for p in model.parameters() if p.dim() == 2)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 4, 1]))
+    for given, tokens in ((x, 15), (packed, 10)):
+        with mode(), counting.count() as counts:
+            model(given)
+        assert counts.flops == 2 * tokens * weights
+
+
+def test_a_recurrent_layers_gradients_cost_twice_its_forward_pass():
+    model, x = torch.nn.LSTM(4, 8), torch.randn(5, 3, 4, requires_grad=True)
+    with counting.count() as forward:
+        y = model(x)[0]
+    with counting.count() as backward:
+        y.sum().backward()
+    assert backward.flops == 2 * forward.flops > 0
+
+
 def test_counts_print_as_one_line_and_as_a_table():
     with counting.count() as counts:
         torch.ones(2, 3) @ torch.ones(3, 4)
