@@ -47,7 +47,7 @@ class Counts:
       `bool()`, `print`, and operators whose result has a size that depends on the values (`nonzero`, `x[mask]`);
     - `cpu_reads`: the same of tensors on the CPU, where it costs no waiting;
     - `flops`: floating-point operations of matrix products, convolutions and attention, as PyTorch counts them, and of
-      recurrent layers, for whose fused kernels PyTorch has no formula.
+      recurrent layers, for which it has no formula. A causal mask does not make attention cheaper here.
     """
 
     operators: int = 0
@@ -198,10 +198,11 @@ class _Operators(TorchDispatchMode):
             self.ledger.read(args[0].device)
         elif kind == "index":
             self.note_indices(args[0], args[1], args[2] if len(args) > 2 else None)
-        formula = flop_registry.get(func._overloadpacket)
+        packet = func._overloadpacket
+        formula = flop_registry.get(packet) or _SAME_FLOPS.get(packet.__name__)
         if formula is not None:
             self.ledger.counts.flops += int(formula(*args, **kwargs, out_val=result))
-        elif func._overloadpacket.__name__ in _RECURRENT:
+        elif packet.__name__ in _RECURRENT:
             self.ledger.counts.flops += _recurrent_flops(func, args)
         return result
 
@@ -231,6 +232,16 @@ _COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"}
 _VIEWS = {"_unsafe_view", "lift_fresh", "resolve_conj", "resolve_neg"}
 
 
+# Attention kernels that PyTorch's table lacks in some releases (the CPU's before 2.15), with the arguments of these.
+_SAME_FLOPS = {
+    name: flop_registry[getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention{tail}")]
+    for name, tail in {
+        "scaled_dot_product_attention": "",
+        "_scaled_dot_product_flash_attention_for_cpu": "",
+        "_scaled_dot_product_flash_attention_for_cpu_backward": "_backward",
+        "_scaled_dot_product_attention_math_for_mps": "",
+    }.items()
+}
 _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_lstm_mps"}
 _RECURRENT |= {"mkldnn_rnn_layer_backward", "_cudnn_rnn_backward", "miopen_rnn_backward", "lstm_mps_backward"}
 

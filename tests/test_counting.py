@@ -155,6 +155,19 @@ def test_recurrent_layers_have_flops(kind, mode):
         assert counts.flops == 2 * tokens * weights
 
 
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("heads", [4, 3])
+def test_attention_has_the_flops_of_its_two_products(mode, heads):
+    q = torch.randn(2, heads, 32, 16, requires_grad=True)
+    with mode(), counting.count() as forward:
+        y = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+    assert forward.flops == 2 * (2 * 2 * heads * 32 * 32 * 16)
+    if y.requires_grad:
+        with counting.count() as backward:
+            y.sum().backward()
+        assert backward.flops == 2.5 * forward.flops  # the scores are computed again
+
+
 def test_a_recurrent_layers_gradients_cost_twice_its_forward_pass():
     model, x = torch.nn.LSTM(4, 8), torch.randn(5, 3, 4, requires_grad=True)
     with counting.count() as forward:

@@ -55,6 +55,15 @@ def test_compute_bound(dtype, peak):
     assert ns(lambda: a @ a) == C.launch_ns + C.kernel_ns + max(arithmetic, traffic)
 
 
+def test_attention_pays_for_its_two_products():
+    q = torch.ones(4, 8, 256, 64, device="sim")
+    flops = 2 * (2 * 4 * 8 * 256 * 256 * 64)
+    with simulator.timeline() as timeline:
+        torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+    assert sum(record.flops for record in timeline.select("kernel")) == flops
+    assert max(r.duration_ns for r in timeline.select("kernel")) >= flops / (T4.peak_tflops["fp32"] * 1e3)
+
+
 def test_the_steps_of_an_lstm_follow_each_other():
     """Its flops could run at once, but each of its steps needs the one before, and reads the recurrent weight."""
     if not torch.backends.mkldnn.is_available():

@@ -110,7 +110,12 @@ def _lstm_flops(x, w_ih, w_hh, *args, out_val=None, **kwargs) -> int:
 
 
 _RECURRENT = {"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"}  # input (time, batch, features), one step after another
-_EXTRA_FLOPS = {
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention
+_EXTRA_FLOPS = {  # what PyTorch's table lacks: the CPU's attention before torch 2.15, and recurrent layers
+    "_scaled_dot_product_flash_attention_for_cpu": flop_registry[_FLASH],
+    "_scaled_dot_product_flash_attention_for_cpu_backward": flop_registry[
+        torch.ops.aten._scaled_dot_product_flash_attention_backward
+    ],
     "mkldnn_rnn_layer": _lstm_flops,
     "mkldnn_rnn_layer_backward": lambda *a, **k: 2 * _lstm_flops(a[0], a[1], a[2]),
 }
