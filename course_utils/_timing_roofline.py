@@ -17,7 +17,10 @@ import torch
 from course_utils import _checked, devices, gpus
 from course_utils._timing_measure import Timing, measure
 
-__all__ = ["MatmulRates", "Rate", "Roofline", "bandwidth", "formats", "matmul_rates", "predicted", "roofline"]
+__all__ = [
+    "SIZES", "MatmulRates", "Rate", "Roofline", "bandwidth", "formats", "matmul_rates", "predicted", "product",
+    "roofline",
+]  # fmt: skip
 
 _DTYPES = {
     "fp32": torch.float32,
@@ -26,7 +29,7 @@ _DTYPES = {
     "bf16": torch.bfloat16,
     "fp8": torch.float8_e4m3fn,
 }
-_SIZES = {"cpu": (128, 256, 512, 1024, 2048), "sim": (128, 256, 512)}
+SIZES = {"cpu": (128, 256, 512, 1024, 2048), "sim": (128, 256, 512)}
 _GPU_SIZES = (1024, 2048, 4096, 8192)
 _LONGEST_S = {"cpu": 0.03}  # a product that takes longer is not tried: five of them for each format must stay short
 _GPU_LONGEST_S = 0.1
@@ -132,8 +135,9 @@ class Roofline:
 def formats(device: torch.device | str | None = None) -> tuple[str, ...]:
     """Return the number formats of which `device` (default: the one that the lessons use) has matrix products.
 
-    On CUDA, TF32 needs compute capability 8.0 (https://developer.nvidia.com/blog/accelerating-ai-training-with-tf32-tensor-cores/),
-    fp8 needs 8.9 (https://docs.nvidia.com/cuda/cublas/), and bf16 is left out where it is emulated.
+    On CUDA, TF32 and bf16 need compute capability 8.0
+    (https://developer.nvidia.com/blog/nvidia-ampere-architecture-in-depth/), PyTorch's products in fp8 need 8.9
+    (https://github.com/pytorch/pytorch/pull/164251).
     """
     place = _place(device)
     if place.type == "sim":
@@ -171,16 +175,27 @@ def matmul_rates(
 
 def _rates_of(fmt: str, device: torch.device, sizes: Sequence[int] | None, min_time_s: float) -> list[Rate]:
     """Measure one format; of the default sizes, leave out those that would take too long."""
-    longest_s = _LONGEST_S.get(device.type, _GPU_LONGEST_S) if sizes is None else float("inf")
+    longest_s = _LONGEST_S.get(device.type, _GPU_LONGEST_S)
     repeats = 1 if device.type == "sim" else None
     rows: list[Rate] = []
     with _precision("high" if fmt == "tf32" else "highest"):
-        for size in _SIZES.get(device.type, _GPU_SIZES) if sizes is None else sizes:
-            if rows and 2 * size**3 / (rows[-1].tflops * 1e12) > longest_s:
+        for size in SIZES.get(device.type, _GPU_SIZES) if sizes is None else sizes:
+            if sizes is None and _next_s(rows, size) > longest_s:
                 break
             timing = measure(product(fmt, size, device), device=device, min_time_s=min_time_s, repeats=repeats)
             rows.append(Rate(fmt, size, timing))
     return rows
+
+
+def _next_s(rows: Sequence[Rate], size: int) -> float:
+    """Return how long a product of `size` rows will take at least: at the best rate so far, or growing as it did.
+
+    The least of both, because one disturbed measurement must not end the search.
+    """
+    if len(rows) < 2:
+        return 0.0
+    before, last = (row.timing.median_s for row in rows[-2:])
+    return min(2 * size**3 / max(row.tflops for row in rows) / 1e12, last * max(1.0, last / before))
 
 
 def product(fmt: str, size: int, device: torch.device) -> Callable[[], torch.Tensor]:

@@ -1,0 +1,246 @@
+"""Is what the timing helper says what the clock said, on the CPU and exactly so on the simulated GPU?"""
+
+import statistics
+import time
+
+import pytest
+import torch
+
+from course_utils import gpus, simulator, timing
+from course_utils._timing_roofline import product
+
+CPU = torch.device("cpu")
+needs_simulator = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
+
+
+def made(times_s, number=1):
+    return timing.Timing(tuple(times_s), number, "cpu", "live")
+
+
+def test_median_and_spread_are_those_of_the_runs():
+    t = made([1e-3, 2e-3, 3e-3, 4e-3, 100e-3])
+    assert (t.median_s, t.repeats) == (3e-3, 5)
+    assert t.iqr_s == pytest.approx(2e-3)  # the quartiles are 2 and 4 ms: one slow run does not matter
+    assert str(t) == "median 3.00 ms, spread (IQR) 2.00 ms, 5 runs, live on cpu"
+    assert str(t) in t._repr_html_()
+
+
+def test_one_run_has_no_spread_and_calls_in_a_run_are_said():
+    assert made([2e-6]).iqr_s == 0.0 and "1 run," in str(made([2e-6]))
+    assert "2 runs of 1,000 calls" in str(made([1.0, 1.0], 1000))
+
+
+def test_a_sleep_takes_as_long_as_it_sleeps():
+    t = timing.measure(lambda: time.sleep(0.004), device=CPU, min_time_s=0.02)
+    assert 0.004 <= t.median_s < 0.04 and t.repeats >= 5 and t.number == 1
+    assert (t.label, t.device, t.device_s) == ("live", "cpu", None)
+
+
+def test_short_calls_are_timed_many_at_once():
+    x = torch.ones(4)
+    t = timing.measure(lambda: x + x, device=CPU, min_time_s=0.02)
+    assert t.number >= 10 and t.median_s < 1e-3
+
+
+def test_as_many_runs_as_asked_for_and_no_more():
+    calls = []
+    t = timing.measure(lambda: calls.append(time.sleep(0.002)), device="cpu", min_time_s=0.012, repeats=3)
+    assert t.repeats == 3 and t.number in (1, 2)
+    assert len(calls) == 2 + 3 * t.number
+
+
+def test_an_error_in_the_timed_function_is_the_callers():
+    with pytest.raises(ZeroDivisionError):
+        timing.measure(lambda: 1 / 0, device=CPU)
+
+
+@needs_simulator
+class TestSimulated:
+    @pytest.fixture(autouse=True)
+    def _fresh(self):
+        simulator.enable()
+        simulator.reset()
+        yield
+        simulator.reset()
+
+    def test_virtual_time_is_exact(self):
+        x = torch.ones(1000, 1000, device="sim")
+        work_ns = -(-3 * 4_000_000 // 320)  # x + x reads two megabyte arrays and writes one at 320 GB/s
+        t = timing.measure(lambda: x + x, device="sim:0")
+        assert t.times_s == ((5_000 + 2_000 + work_ns) / 1e9,) * 3
+        assert t.iqr_s == 0.0 and (t.number, t.label, t.device) == (1, "simulated", "sim:0")
+        assert t.device_s == pytest.approx(t.median_s)
+        assert "3 runs, simulated on sim:0" in str(t)
+
+    def test_queued_work_of_others_is_not_counted(self):
+        x = torch.ones(1000, 1000, device="sim")
+        alone = timing.measure(lambda: x + x, device="sim").median_s
+        for _ in range(50):
+            x * x
+        assert timing.measure(lambda: x + x, device="sim", repeats=1).times_s == (alone,)
+
+    def test_the_first_call_does_not_count(self):
+        x, calls = torch.ones(100, device="sim"), []
+
+        def fn():
+            calls.append(1)
+            for _ in range(100 if len(calls) == 1 else 1):
+                x + x
+
+        assert timing.measure(fn, device="sim", repeats=2).median_s < 20e-6
+
+    def test_the_other_simulated_gpu_is_waited_for(self):
+        x = torch.ones(1000, 1000, device="sim:1")
+        t = timing.measure(lambda: x + x, device="sim:1")
+        assert t.device == "sim:1" and t.median_s > 40e-6
+
+    def test_host_time_of_a_simulated_operator_is_refused_and_so_is_an_idle_device(self):
+        x = torch.ones(4, device="sim")
+        with pytest.raises(ValueError, match="device is 'cpu', but fn used the simulated GPU"):
+            timing.measure(lambda: x + x, device="cpu")
+        with pytest.raises(ValueError, match="device is 'sim:0', but fn gave it nothing to do"):
+            timing.measure(lambda: 1, device="sim:0")
+
+    def test_measuring_the_cpu_leaves_the_virtual_clock_alone(self):
+        x = torch.ones(100)
+        before = simulator.clock_ms()
+        timing.measure(lambda: x + x, device="cpu", min_time_s=0.001)
+        assert simulator.clock_ms() == before
+
+    def test_simulated_rates_are_operations_over_virtual_time(self):
+        found = timing.matmul_rates("sim", sizes=(64, 256))
+        assert found.label == "simulated" and list(found.tflops) == ["fp32", "fp16"]
+        row = found.best["fp32"]
+        virtual_ns = 7_000 + -(-2 * 256**3 // 8_100)
+        assert row.size == 256 and row.tflops == pytest.approx(2 * 256**3 / (virtual_ns * 1e-9) / 1e12, rel=1e-3)
+        assert found.tflops["fp16"] > row.tflops
+
+    def test_the_simulated_roofline_is_that_of_the_data_sheet_it_follows(self):
+        simulator.configure(spec="A100 40GB PCIe" if gpus.find("A100 40GB PCIe") else "L4")
+        spec = gpus.get(torch.sim.get_device_name(0).removeprefix("Simulated "))
+        found = timing.roofline("sim")
+        assert found.label == "simulated" and found.bandwidth_gbps == spec.bandwidth_gbps == timing.bandwidth("sim")
+        assert found.rates_tflops["fp16"] == spec.peak_tflops["fp16"] and "int8" not in found.rates_tflops
+
+
+def test_rates_of_the_cpu_are_those_of_the_products_that_were_timed():
+    found = timing.matmul_rates(CPU, ["fp32"], [64, 128], min_time_s=0.01)
+    assert [(row.fmt, row.size) for row in found.rows] == [("fp32", 64), ("fp32", 128)]
+    for row in found.rows:
+        assert row.tflops == 2 * row.size**3 / row.timing.median_s / 1e12
+    assert found.tflops["fp32"] == max(row.tflops for row in found.rows)
+    assert found.best["fp32"].size in (64, 128) and "live on cpu" in str(found)
+    assert found._repr_html_().count("(best)") == 1
+
+
+def test_the_search_ends_before_a_product_takes_too_long(monkeypatch):
+    def measured(fn, **_):
+        a = fn.__closure__[0].cell_contents
+        return made([len(a) ** 3 * 1e-9])  # 2 GFLOP/s: 512 rows take 0.13 s
+
+    monkeypatch.setattr("course_utils._timing_roofline.measure", measured)
+    assert [row.size for row in timing.matmul_rates(CPU, ["fp32"]).rows] == [128, 256]
+
+
+def test_one_disturbed_product_does_not_end_the_search(monkeypatch):
+    seconds = iter([0.016, 0.0002, 0.02, 0.03])
+    monkeypatch.setattr("course_utils._timing_roofline.measure", lambda fn, **_: made([next(seconds)]))
+    assert [row.size for row in timing.matmul_rates(CPU, ["fp32"]).rows] == [128, 256, 512, 1024]
+
+
+@pytest.mark.parametrize("fmt", ["fp32", "bf16", "fp16"])
+def test_a_product_is_computed_in_its_format(fmt):
+    assert product(fmt, 16, CPU)().dtype == {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[fmt]
+
+
+def test_the_precision_of_float32_products_comes_back():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        timing.matmul_rates(CPU, ["fp32"], [16], min_time_s=0.001)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_the_bandwidth_is_bytes_over_the_time_of_the_faster_of_copy_and_sum(monkeypatch):
+    monkeypatch.setattr("course_utils._timing_roofline._COPY_BYTES", {"cpu": 4096})
+    seconds = iter([2e-3, 4e-3])
+    monkeypatch.setattr("course_utils._timing_roofline.measure", lambda fn, **_: (fn(), made([next(seconds)]))[1])
+    assert timing.bandwidth(CPU) == pytest.approx(2 * 4096 / 2e-3 / 1e9)
+    seconds = iter([2e-3, 2e-3])
+    assert timing.bandwidth(CPU) == pytest.approx(3 * 4096 / 2e-3 / 1e9)
+
+
+def test_the_roofline_is_the_lower_of_its_two_bounds():
+    r = timing.Roofline(100.0, {"fp32": 2.0, "fp16": 8.0}, "live", "cpu")
+    assert r.ridge("fp32") == 20.0 and r.ridge(torch.float16) == 80.0
+    assert r.attainable_tflops(5.0, "fp32") == 0.5 and r.attainable_tflops(1000.0, "fp32") == 2.0
+    assert r.attainable_tflops(0.0) == 0.0 and r.attainable_tflops(20.0) == 2.0
+    assert [r.bound(i, "fp16") for i in (79.9, 80.0, 81.0)] == ["bandwidth", "compute", "compute"]
+    assert "cpu, live: 100 GB/s" in str(r) and "ridge at 80 FLOP/byte" in str(r)
+    assert r._repr_html_().count("<tr>") == 3
+
+
+def test_a_predicted_roofline_is_that_of_the_data_sheet():
+    r = timing.predicted("T4")
+    assert (r.bandwidth_gbps, r.label, r.device) == (320, "predicted", "T4")
+    assert r.rates_tflops == {"fp32": 8.1, "fp16": 65.0}
+
+
+def test_the_live_roofline_has_every_format_of_the_cpu(monkeypatch):
+    monkeypatch.setattr("course_utils._timing_roofline.SIZES", {"cpu": (16, 32)})
+    monkeypatch.setattr("course_utils._timing_roofline._COPY_BYTES", {"cpu": 2**20})
+    r = timing.roofline("cpu")
+    assert r.label == "live" and tuple(r.rates_tflops) == timing.formats("cpu") == ("fp32", "fp16", "bf16")
+    assert r.bandwidth_gbps > 0 and all(rate > 0 for rate in r.rates_tflops.values())
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        ((7, 5), ("fp32", "fp16")),
+        ((8, 0), ("fp32", "tf32", "fp16", "bf16")),
+        ((8, 9), ("fp32", "tf32", "fp16", "bf16", "fp8")),
+        ((12, 0), ("fp32", "tf32", "fp16", "bf16", "fp8")),
+    ],
+)
+def test_formats_of_a_cuda_device_follow_its_capability(monkeypatch, capability, expected):
+    monkeypatch.setattr("course_utils._timing_roofline._place", lambda _: torch.device("cuda:0"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert timing.formats("cuda") == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: timing.measure(3, device="cpu"), "fn is 3, it must be a function"),
+        (lambda: timing.measure(print, device=3), "device is 3"),
+        (lambda: timing.measure(print, device="nothing"), "device is 'nothing'"),
+        (lambda: timing.measure(print, device="cuda:99"), "device is 'cuda:99', which this machine does not have"),
+        (lambda: timing.measure(print, device="cpu", min_time_s=0), "min_time_s must be a number above 0, not 0"),
+        (lambda: timing.measure(print, device="cpu", min_time_s="1"), "min_time_s must be a number, not '1'"),
+        (lambda: timing.measure(print, device="cpu", repeats=0), "repeats must be at least 1, not 0"),
+        (lambda: timing.measure(print, device="cpu", repeats=1.5), "repeats must be a whole number, not 1.5"),
+        (lambda: timing.matmul_rates("cpu", ["fp3"]), "dtypes has 'fp3', on cpu it may have: fp32"),
+        (lambda: timing.matmul_rates("cpu", sizes=[0]), "a size in sizes must be at least 1, not 0"),
+        (lambda: timing.predicted("T5"), "gpu is 'T5'"),
+        (lambda: timing.predicted("Apple M4 Max"), "gpu is 'Apple M4 Max', whose maker states no rates"),
+        (lambda: timing.predicted("T4").ridge("bf16"), "dtype is 'bf16', T4 has a rate for: fp32, fp16"),
+        (lambda: timing.predicted("T4").ridge(torch.bfloat16), "dtype is torch.bfloat16, T4 has a rate for"),
+        (lambda: timing.predicted("T4").attainable_tflops(-1), "intensity_flops_per_byte must be at least 0, not -1"),
+        (lambda: timing.predicted("T4").attainable_tflops("1"), "intensity_flops_per_byte must be a number, not '1'"),
+    ],
+)
+def test_wrong_arguments_are_named(call, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
+
+
+def test_both_quartiles_are_those_of_the_reference_library():
+    from torch.utils.benchmark import Measurement, TaskSpec
+
+    times = [0.5, 0.1, 0.9, 0.3, 0.7, 0.2]
+    theirs = Measurement(1, times, TaskSpec("", ""))
+    assert (made(times).median_s, made(times).iqr_s) == pytest.approx((theirs.median, theirs.iqr))
+    assert statistics.median(times) == pytest.approx(theirs.median)

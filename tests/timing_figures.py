@@ -1,0 +1,112 @@
+"""Does the timing helper agree with torch.utils.benchmark, and does the roofline find the machine's best matrix rate?
+
+    python -m tests.timing_figures
+
+Both take turns on the same workloads in one process, because other work on the machine disturbs both. A workload agrees
+when the medians of the two differ by no more than the spread of the reference: of all its runs, or of its own medians
+from turn to turn.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+
+import torch
+from torch.utils import benchmark
+
+from course_utils import plots, timing
+from course_utils._timing_roofline import SIZES, product
+
+TURNS, RATE_LEAST = 9, 0.90
+_CPU = torch.device("cpu")
+
+
+def workloads() -> dict[str, object]:
+    """Return five functions that take from about 10 µs to about 100 ms on one core."""
+    small, row = torch.ones(5_000), torch.ones(500_000)
+    middle, large = torch.randn(400, 400), torch.randn(1024, 1024)
+    images, layer = torch.randn(8, 32, 64, 64), torch.nn.Conv2d(32, 64, 3, padding=1)
+    layer.requires_grad_(False)
+    return {
+        "sines of 5,000 numbers": lambda: small.sin(),
+        "product of 500,000 numbers": lambda: row * row,
+        "matrix product, 400 rows": lambda: middle @ middle,
+        "convolution": lambda: layer(images),
+        "eight matrix products, 1,024 rows": lambda: [large @ large for _ in range(8)],
+    }
+
+
+def reference(fn: object, min_time_s: float) -> list[float]:
+    """Return the seconds a call of each run that torch.utils.benchmark makes by itself."""
+    timer = benchmark.Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads())
+    return timer.blocked_autorange(min_run_time=min_time_s).times
+
+
+def compare(fn: object, turns: int = TURNS, min_time_s: float = 0.1) -> tuple[float, float, float]:
+    """Return our median, the reference's median and its spread, in seconds; both take turns, the first also in turn."""
+    ours, theirs, medians = [], [], []
+    for turn in range(turns):
+        for who in ("ours", "theirs") if turn % 2 else ("theirs", "ours"):
+            if who == "ours":
+                ours += timing.measure(fn, device=_CPU, min_time_s=min_time_s).times_s
+            else:
+                found = reference(fn, min_time_s)
+                theirs += found
+                medians.append(statistics.median(found))
+    spread = max(_iqr(theirs), _iqr(medians))
+    return statistics.median(ours), statistics.median(theirs), spread
+
+
+def _iqr(values: list[float]) -> float:
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return high - low
+
+
+def rates(turns: int = 5) -> dict[str, tuple[float, float, float]]:
+    """Return for each format the search's best TFLOP/s, the reference's best, and the share; medians over the turns.
+
+    The reference tries every size of the search, also those that the search leaves out, as long as one takes 0.5 s.
+    """
+    found: dict[str, list[tuple[float, float]]] = {}
+    for _ in range(turns):
+        for fmt in timing.formats(_CPU):
+            best = 0.0
+            for size in SIZES["cpu"]:
+                if best and 2 * size**3 / best / 1e12 > 0.5:
+                    break
+                median_s = statistics.median(reference(product(fmt, size, _CPU), 0.1))
+                best = max(best, 2 * size**3 / median_s / 1e12)
+            found.setdefault(fmt, []).append((timing.matmul_rates(_CPU, [fmt]).tflops[fmt], best))
+    return {fmt: _medians(pairs) for fmt, pairs in found.items()}
+
+
+def _medians(pairs: list[tuple[float, float]]) -> tuple[float, float, float]:
+    """Return the median of each side and of the share of the first in the second."""
+    ours, theirs = zip(*pairs, strict=True)
+    return statistics.median(ours), statistics.median(theirs), statistics.median(a / b for a, b in pairs)
+
+
+def main() -> int:
+    """Print both tables and return 0 if every target is reached."""
+    torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else torch.get_num_threads())
+    missed = 0
+    print(f"{torch.get_num_threads()} thread(s), {TURNS} turns, medians")
+    print(f"{'workload':36}{'helper':>10}{'benchmark':>11}{'difference':>12}{'its spread':>12}")
+    for name, fn in workloads().items():
+        ours, theirs, spread = compare(fn)
+        difference = abs(ours - theirs)
+        missed += difference > spread
+        cells = [plots.seconds_text(seconds) for seconds in (ours, theirs, difference, spread)]
+        words = "" if difference <= spread else "  MISSED"
+        print(f"{name:36}{cells[0]:>10}{cells[1]:>11}{cells[2]:>12}{cells[3]:>12}{words}")
+    for fmt, (ours, theirs, share) in rates().items():
+        missed += share < RATE_LEAST
+        print(
+            f"{fmt}: search {ours:.4g} TFLOP/s, best of torch.utils.benchmark {theirs:.4g}: {share:.0%} (at least 90%)"
+        )
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
