@@ -1,0 +1,59 @@
+"""In which order is shown what ranks print at the same time?
+
+Lines of rank 0 at once; those of the other ranks at the end, rank after rank, so that a short run gives the same text
+each time. In a long run nothing is held for more than `HOLD_S` seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+__all__ = ["HOLD_S", "Output"]
+
+HOLD_S = 5.0
+
+
+class Output:
+    """Takes bytes as they come from the ranks and prints whole lines, each with the name of its rank."""
+
+    def __init__(self, nprocs: int) -> None:
+        self._lines: list[list[tuple[str, str]]] = [[] for _ in range(nprocs)]  # of each rank: (stream, line)
+        self._rest: dict[tuple[int, str], bytes] = {}
+        self._since: float | None = None  # when the oldest thing that is held came
+
+    def take(self, rank: int, stream: str, data: bytes) -> None:
+        """Take what a rank wrote; `stream` is "out" or "err"."""
+        *lines, rest = (self._rest.pop((rank, stream), b"") + data).split(b"\n")
+        self._lines[rank] += [(stream, _text(line)) for line in lines]
+        if rest:
+            self._rest[rank, stream] = rest
+        if self._since is None and (rest or rank):
+            self._since = time.monotonic()
+        self._print(0)
+
+    def tick(self) -> None:
+        """Print what has been held long enough, also lines that are not finished, such as a progress bar."""
+        if self._since is not None and time.monotonic() - self._since > HOLD_S:
+            self.finish()
+
+    def finish(self) -> None:
+        """Print everything."""
+        self._since = None
+        for (rank, stream), rest in sorted(self._rest.items()):
+            self._lines[rank].append((stream, _text(rest)))
+        self._rest.clear()
+        for rank in range(len(self._lines)):
+            self._print(rank)
+
+    def _print(self, rank: int) -> None:
+        lines, self._lines[rank] = self._lines[rank], []
+        for stream, line in lines:
+            print(f"[rank {rank}] {line}".rstrip(" "), file=sys.stdout if stream == "out" else sys.stderr, flush=False)
+        if lines:
+            sys.stdout.flush()
+
+
+def _text(line: bytes) -> str:
+    """Return a line as a terminal shows it: what follows the last carriage return hides what was before."""
+    return line.decode("utf-8", errors="replace").rstrip("\r").rpartition("\r")[2]

@@ -1,0 +1,206 @@
+"""How do a launch and its ranks talk: whole messages over a socket, and values whose tensors are on the CPU?"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import importlib.machinery
+import io
+import pickle
+import socket
+import struct
+import sys
+import threading
+import traceback
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import torch
+
+__all__ = ["Channel", "Failure", "Frame", "dumps", "dumps_call", "failure", "frames", "known_classes"]
+
+_LENGTH = struct.Struct("<Q")
+
+
+class Channel:
+    """Sends and receives whole messages; several threads may send at once, one receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._sending = threading.Lock()
+
+    def send(self, *message: Any) -> None:
+        """Send a message of plain values. Raises OSError when nobody is there any more."""
+        data = pickle.dumps(message, protocol=5)
+        with self._sending:
+            self.connection.sendall(_LENGTH.pack(len(data)))
+            self.connection.sendall(data)
+
+    def receive(self) -> tuple[Any, ...]:
+        """Return the next message. Raises EOFError or OSError when none will come."""
+        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        return pickle.loads(self._exactly(length))
+
+    def close(self) -> None:
+        """End the connection; a thread that receives gets EOFError."""
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
+    def _exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view, filled = memoryview(data), 0
+        while filled < size:
+            got = self.connection.recv_into(view[filled:])
+            if not got:
+                raise EOFError
+            filled += got
+        return data
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a stack: the file, the line and the function that was there."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error of a rank, without its objects: they may not exist in the parent. `at_s` is when it was raised."""
+
+    kind: str
+    words: str
+    frames: tuple[Frame, ...]  # the outermost first
+    cause: Failure | None
+    at_s: float
+
+
+def failure(error: BaseException, at_s: float, seen: frozenset[int] = frozenset()) -> Failure:
+    """Return `error` and what caused it as plain values."""
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    seen |= {id(error)}
+    cause = failure(before, at_s, seen) if before is not None and id(before) not in seen else None
+    try:
+        words = "".join(traceback.format_exception_only(error)).strip()
+    except Exception:  # an error whose own text cannot be made
+        words = type(error).__name__
+    found = [(frame.f_code, line, frame) for frame, line in traceback.walk_tb(error.__traceback__)]
+    places = tuple(Frame(code.co_filename, line or 0, code.co_name) for code, line, _ in found)
+    return Failure(type(error).__name__, words, places, cause, at_s)
+
+
+def frames(innermost: types.FrameType) -> tuple[Frame, ...]:
+    """Return the stack of a running thread, the outermost first."""
+    found = [Frame(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(innermost)]
+    return tuple(reversed(found))
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Pickles functions and classes by value where they are typed in a notebook, and tensors as CPU tensors."""
+
+    def __init__(self, file: io.BytesIO, known: dict[type, str]) -> None:
+        super().__init__(file, protocol=5)
+        self._known = known
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, torch.Tensor):
+            reduced = _tensor(obj)
+            if reduced is not None:
+                return reduced
+        elif isinstance(obj, torch.device) and obj.type == torch._C._get_privateuse1_backend_name():
+            raise TypeError(
+                f"{str(obj)!r} does not exist in the ranks, which compute on CUDA or the CPU; "
+                "in the function use launch.rank_device() instead"
+            )
+        elif isinstance(obj, type) and obj in self._known:
+            return _class_known, (self._known[obj],)
+        return super().reducer_override(obj)
+
+
+def dumps(value: Any, known: dict[type, str] | None = None) -> bytes:
+    """Return `value` pickled; `known` are classes typed in a cell that the receiver has already.
+
+    Tensors of any device are written as CPU tensors with the same values, and without the rest of a larger storage.
+    Raises whatever the objects in `value` raise when they cannot be pickled.
+    """
+    file = io.BytesIO()
+    _Pickler(file, known or {}).dump(value)
+    return file.getvalue()
+
+
+def known_classes() -> dict[type, str]:
+    """Return the classes that came to this process by value, with the name under which the sender knows them."""
+    tracker = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {})
+    return dict(tracker)
+
+
+def _class_known(name: str) -> type:
+    """Return the class itself: rebuilding it from a copy would replace the methods of the reader's class."""
+    return cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID[name]
+
+
+_by_value = threading.Lock()
+
+
+def dumps_call(fn: Any, args: tuple, kwargs: dict[str, Any]) -> bytes:
+    """Return a call pickled. Raises TypeError that names the function or the argument that cannot be sent."""
+    module = _unimportable(fn)
+    with _by_value:
+        if module is not None:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            return dumps((fn, args, kwargs))
+        except Exception as error:
+            parts = {"fn": fn, **{f"argument {at}": one for at, one in enumerate(args, 1)}, **kwargs}
+            name = next((name for name, one in parts.items() if not _can_be_sent(one)), "the call")
+            raise TypeError(f"{name} cannot be sent to the ranks: {error}") from error
+        finally:
+            if module is not None:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _can_be_sent(value: Any) -> bool:
+    try:
+        dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _unimportable(fn: Any) -> types.ModuleType | None:
+    """Return the module of `fn` if a rank could not import it by its name, so that it must travel by value."""
+    module = sys.modules.get(getattr(fn, "__module__", None) or "")
+    if module is None or module.__name__ == "__main__" or module.__name__ in sys.builtin_module_names:
+        return None  # those of __main__ travel by value anyway
+    parts, path = module.__name__.split("."), None
+    for place in range(len(parts)):
+        found = importlib.machinery.PathFinder.find_spec(".".join(parts[: place + 1]), path)
+        if found is None:
+            return module
+        path = found.submodule_search_locations
+    return None
+
+
+def _tensor(tensor: torch.Tensor) -> tuple | None:
+    """Return how a tensor is rebuilt from a compact CPU tensor; None where pickling it as it is does the same."""
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+    if tensor.device.type in ("cpu", "meta"):
+        if not plain or tensor.device.type == "meta" or tensor.is_quantized:
+            return None
+        if tensor.untyped_storage().nbytes() <= tensor.numel() * tensor.element_size():
+            return None
+        value = tensor.detach().clone()
+    else:
+        value = tensor.detach().cpu()
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch._utils._rebuild_parameter, (value, tensor.requires_grad, collections.OrderedDict())
+    return _with_grad, (value, tensor.requires_grad)
+
+
+def _with_grad(value: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    return value.requires_grad_(requires_grad)
