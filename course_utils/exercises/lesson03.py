@@ -1,0 +1,258 @@
+"""How long does it take, and what limits it? The exercises of lesson 03."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from course_utils.exercise import Case, exercise
+from course_utils.exercises._queue import Bench, slow_kernels
+from course_utils.exercises._speeds import BOUNDS, MEASURED, PRODUCTS, bound_mistake, intensity_mistake
+
+__all__ = ["huber", "intensity", "median_time_s", "name_bound", "pad_vocabulary"]
+
+# One line for each mistake and for each hint.
+# fmt: off
+
+
+@exercise(title="Write an honest timer", minutes=10, difficulty=2, simulated=True, hints=(
+    "For each repetition: empty the queue, read the clock, work, empty the queue, read the clock.",
+    "The warm-up is a loop of its own, without the clock. Collect one time for each repetition in a list.",
+    "In the loop: synchronize(); begin = clock(); work(); synchronize(); times_s.append(clock() - begin). "
+    "After it: return statistics.median(times_s).",
+))
+def median_time_s(
+    work: Callable[[], object], clock: Callable[[], float], synchronize: Callable[[], None], warmup: int, repeats: int
+) -> float:
+    """Return the median time of one call of `work` in seconds, after `warmup` calls that are not timed."""
+    for _ in range(warmup):
+        work()
+    times_s = []
+    for _ in range(repeats):
+        synchronize()  # what was queued before is not part of this repetition
+        begin = clock()
+        work()
+        synchronize()  # `work` returned when it was queued, not when it was done
+        times_s.append(clock() - begin)
+    return statistics.median(times_s)
+
+
+# Warm-up calls, kernels of each call (warm-up first), kernels in the queue before: the smallest that shows a mistake.
+_BENCHES = (
+    (0, (3,), 0),
+    (0, (3,), 20),
+    (2, (40, 30, 3), 0),
+    (1, (50, 20, 1, 4, 3, 2), 10),
+    (0, (5, 1, 9), 0),
+    (3, (30, 8, 8, 2, 6, 4, 12), 5),
+)
+
+
+@median_time_s.checks
+def _(case: Case) -> None:
+    for warmup, kernels, queued in _BENCHES:
+        with slow_kernels():
+            bench = Bench(case.device, warmup, kernels, queued)
+            got = case.call(bench.work, bench.clock, bench.synchronize, warmup, bench.repeats)
+            torch.sim.synchronize()
+        name, why = bench.unused()
+        case.mistake(name, name, why)
+        number = isinstance(got, int | float) and not isinstance(got, bool)
+        case.expect(number, f"returns {type(got).__name__}, expected a number", "the caller computes with it")
+        if not bench.right(got):
+            name, why = bench.mistake(got)
+            expected = statistics.median(bench.truth.times_s)
+            case.fail(name or "is not the median of the repetitions", why, expected=expected, got=got)
+
+
+@exercise(title="Arithmetic intensity", minutes=5, difficulty=1, hints=(
+    "FLOPs: each of the n × m results takes k multiplications and k additions.",
+    "Bytes: n k + k m are read, n m are written; each element has dtype.itemsize bytes.",
+    "return 2 * n * k * m / ((n * k + k * m + n * m) * dtype.itemsize)",
+))
+def intensity(n: int, k: int, m: int, dtype: torch.dtype) -> float:
+    """Return the FLOPs for each byte of the product of an (n, k) and a (k, m) matrix, each matrix moved once."""
+    flops = 2 * n * k * m  # k multiplications and k additions for each of n m results
+    nbytes = (n * k + k * m + n * m) * dtype.itemsize  # two matrices read, one written
+    return flops / nbytes
+
+
+@intensity.checks
+def _(case: Case) -> None:
+    answers = [case.call(*given) for given in PRODUCTS]
+    for given, got in zip(PRODUCTS, answers, strict=True):
+        n, k, m, dtype = given
+        flops, nbytes = 2 * n * k * m, sum(torch.empty(size, dtype=dtype).nbytes for size in (n * k, k * m, n * m))
+        expected = flops / nbytes
+        number = isinstance(got, int | float) and not isinstance(got, bool)
+        if not number or not math.isclose(got, expected, rel_tol=1e-6):
+            case.call(*given)  # so that the message shows this call
+            case.expect(number, f"returns {type(got).__name__}, expected a number", "the caller computes with it")
+            name, why = intensity_mistake(answers)
+            case.mistake(name, name, why, expected=expected, got=got)
+            case.fail(f"{flops:,} FLOPs and {nbytes:,} bytes give another number", expected=expected, got=got)
+
+
+@exercise(title="Name the bound", minutes=5, difficulty=2, hints=(
+    "How long would the arithmetic take alone at its peak, and the memory traffic alone at its bandwidth?",
+    "compute_ms = flops / (peak_tflops * 1e9), memory_ms = nbytes / (bandwidth_gbps * 1e6); the roof is the larger.",
+    'If time_ms > 2 * max(compute_ms, memory_ms): return "overhead". After it: '
+    'return "compute" if compute_ms > memory_ms else "bandwidth".',
+))
+def name_bound(flops: float, nbytes: float, time_ms: float, peak_tflops: float, bandwidth_gbps: float) -> str:
+    """Return what limits a measured operation: "compute", "bandwidth" or "overhead"."""
+    compute_ms = flops / (peak_tflops * 1e9)  # 1 TFLOP/s is 10**9 operations a millisecond
+    memory_ms = nbytes / (bandwidth_gbps * 1e6)  # 1 GB/s is 10**6 bytes a millisecond
+    if time_ms > 2 * max(compute_ms, memory_ms):
+        return "overhead"  # neither the arithmetic nor the memory explains this time
+    return "compute" if compute_ms > memory_ms else "bandwidth"
+
+
+@name_bound.checks
+def _(case: Case) -> None:
+    answers = [case.call(*given[:5]) for given in MEASURED]
+    for given, got in zip(MEASURED, answers, strict=True):
+        flops, nbytes, time_ms, peak_tflops, bandwidth_gbps, expected = given
+        if got != expected:
+            case.call(*given[:5])  # so that the message shows this call
+            case.mistake(got not in BOUNDS, 'returns none of "compute", "bandwidth" and "overhead"', got=got)
+            name, why = bound_mistake(answers)
+            case.mistake(name, name, why, expected=expected, got=got)
+            parts = f"arithmetic {flops / peak_tflops / 1e9:.3g} ms, memory {nbytes / bandwidth_gbps / 1e6:.3g} ms"
+            case.fail(f"at its peaks: {parts}; measured {time_ms:g} ms", expected=expected, got=got)
+
+
+@exercise(title="Remove a branch and a loop", minutes=10, difficulty=2, hints=(
+    "Work on all elements at once: error = (prediction - target).abs() has their shape.",
+    "torch.where(condition, a, b) takes both branches, and chooses for each element on the device.",
+    "each = torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta)); return each.mean(dim=1)",
+))
+def huber(prediction: torch.Tensor, target: torch.Tensor, delta: float) -> torch.Tensor:
+    """Return the mean Huber loss of each row, shape (rows,), without a Python loop or an `if` on a value."""
+    error = (prediction - target).abs()
+    each = torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta))  # both branches, then a choice
+    return each.mean(dim=1)
+
+
+_ALLOWED_OPERATORS = 16
+
+
+@huber.checks
+def _(case: Case) -> None:
+    few = None
+    for rows, columns, delta in ((2, 3, 1.0), (1, 1, 0.5), (40, 5, 0.25), (3, 60, 2.0)):
+        prediction, target = torch.randn(rows, columns) * 3, torch.randn(rows, columns)
+        prediction[0, 0] = target[0, 0] - 2 * delta  # an error below zero, far out
+        got = case.call(prediction.to(case.device), target.to(case.device), delta)
+        counts = case.counts
+        _no_branch(case)
+        few = counts.operators if few is None else few
+        case.mistake(counts.operators > few + 10, "a loop is left",
+                     f"{counts.operators} operators for shape {(rows, columns)}, {few} for (2, 3): the host hands the "
+                     "device each one apart, and each costs a launch")
+        pairs = zip(prediction.tolist(), target.tolist(), strict=True)
+        expected = torch.tensor([_huber_of_row(p, t, delta) for p, t in pairs])
+        if isinstance(got, torch.Tensor):
+            _name_the_mistake(case, got, prediction - target, delta, expected.to(case.device))
+        case.equal(got, expected.to(case.device), rtol=1e-4, atol=1e-5)
+    case.budget("operators", case.counts.operators, _ALLOWED_OPERATORS, "each one is a launch")
+
+
+def _no_branch(case: Case) -> None:
+    """Fail where the answer looked at values on the host."""
+    counts = case.counts
+    case.mistake(counts.copies_d2h, "copies to the host",
+                 f"{counts.bytes_d2h} bytes leave the device, and the host waits for them")
+    reads = counts.host_reads
+    masked = sum(counts.by_operator[name] for name in ("index", "index_put", "index_put_", "nonzero", "masked_select"))
+    case.mistake(reads and masked, "picks elements by a mask whose number nobody knows",
+                 "x[mask] must count what is true before it can make its result, and the host waits for that: "
+                 "torch.where keeps the shape")
+    case.mistake(reads, "a branch is left: the host reads a value",
+                 f"{reads} time(s) the host waits for the device, for `if`, `while`, .item() or a Python number")
+
+
+def _huber_of_row(prediction: list[float], target: list[float], delta: float) -> float:
+    """Return what is right for one row, with Python's numbers."""
+    errors = [abs(p - t) for p, t in zip(prediction, target, strict=True)]
+    return sum(0.5 * e * e if e <= delta else delta * (e - 0.5 * delta) for e in errors) / len(errors)
+
+
+def _name_the_mistake(case: Case, got: torch.Tensor, signed: torch.Tensor, delta: float, expected: Any) -> None:
+    """Fail with the name of what was computed instead, if it is known."""
+    error, mine = signed.abs(), got.detach().cpu()
+    square, line = 0.5 * error**2, delta * (error - 0.5 * delta)
+    each, row = torch.where(error <= delta, square, line), "one number for each row is asked for: mean(dim=1)"
+    for wrong, name, why in (
+        (torch.where(signed <= delta, 0.5 * signed**2, delta * (signed - 0.5 * delta)).mean(1),
+         "forgets the absolute value", "an error of -5 is as large as one of 5"),
+        (torch.where(error <= delta, line, square).mean(1), "swaps the two branches",
+         "small errors are squared, large ones grow in a straight line"),
+        (torch.where(error <= delta, error**2, line).mean(1), "forgets the half of the square",
+         "without it the two branches do not meet at delta"),
+        (torch.where(error <= delta, square, delta * error).mean(1), "forgets to subtract in the straight line",
+         "without it the two branches do not meet at delta"),
+        (square.mean(1), "squares every error", "beyond delta the loss grows in a straight line"),
+        (each.sum(1), "gives the sum of each row", "the mean is asked for"),
+        (each.mean(0), "takes the mean of the columns", row),
+        (each.mean(), "takes the mean of all rows in one", row),
+        (each, "returns the loss of each element", row),
+        (each.mean(1, keepdim=True), "keeps a dimension of size 1", "the shape is (rows,)"),
+    ):
+        same = mine.shape == wrong.shape and mine.dtype == wrong.dtype and torch.allclose(mine, wrong, atol=1e-5)
+        right = wrong.shape == expected.shape and torch.allclose(wrong, expected.cpu(), atol=1e-5)
+        case.mistake(same and not right, name, why, expected=expected, got=got)
+
+
+@exercise(title="Pad a vocabulary", minutes=5, difficulty=1, hints=(
+    "How many rows are missing up to the next multiple? -rows % multiple is that number, 0 where none is missing.",
+    "torch.nn.functional.pad takes pairs from the last dimension on: (left, right, above, below).",
+    "return functional.pad(weight, (0, 0, 0, -weight.shape[0] % multiple))",
+))
+def pad_vocabulary(weight: torch.Tensor, multiple: int) -> torch.Tensor:
+    """Return `weight`, shape (vocabulary, width), with rows of zeros below up to the next multiple of `multiple`."""
+    missing = -weight.shape[0] % multiple  # 0 where the vocabulary is a multiple already
+    return functional.pad(weight, (0, 0, 0, missing))  # (left, right, above, below)
+
+
+@pad_vocabulary.checks
+def _(case: Case) -> None:
+    for rows, width, multiple, half in ((5, 2, 4, False), (8, 2, 4, False), (3, 4, 8, True), (257, 3, 64, False),
+                                        (1, 1, 1, True), (100, 5, 12, False)):
+        weight = torch.randn(rows, width, dtype=torch.float16 if half else torch.float32)
+        got = case.call(weight.to(case.device), multiple)
+        wanted = multiple * math.ceil(rows / multiple)
+        expected = torch.zeros(wanted, width, dtype=weight.dtype)
+        expected[:rows] = weight
+        if isinstance(got, torch.Tensor):
+            _name_the_padding(case, got, weight, multiple, wanted)
+        case.equal(got, expected.to(case.device))
+        case.mistake(case.counts.bytes_d2h or case.counts.bytes_h2d, "moves values between host and device",
+                     "zeros can be written where they are needed: new_zeros, or device=")
+
+
+def _name_the_padding(case: Case, got: torch.Tensor, weight: torch.Tensor, multiple: int, wanted: int) -> None:
+    """Fail with the name of the mistake if the shape or the place of the padding shows it."""
+    rows, width = weight.shape
+    found = got.shape[0] if got.dim() else 0
+    show = {"expected": (wanted, width), "got": tuple(got.shape)}
+    case.mistake(rows % multiple == 0 and found == rows + multiple, "pads a multiple again",
+                 f"{rows} is a multiple of {multiple} already: nothing is missing", **show)
+    case.mistake(found == rows + multiple, "adds a whole multiple", "only what is missing is added", **show)
+    case.mistake(rows % multiple and found == rows // multiple * multiple, "rounds down",
+                 f"{rows - found} tokens lose their row", **show)
+    case.mistake(found == 2 ** math.ceil(math.log2(rows)) != wanted, "rounds up to a power of two",
+                 "a multiple is asked for; a power of two adds far more rows, and each one costs work", **show)
+    case.mistake(got.dim() == 2 and found == rows and got.shape[1] > width, "pads the width, not the vocabulary",
+                 "a row is a token: rows are missing, at the bottom", **show)
+    if tuple(got.shape) == (wanted, width) and wanted > rows:
+        mine = got.detach().cpu().to(weight.dtype)
+        case.mistake(torch.equal(mine[-rows:], weight) and not torch.equal(mine[:rows], weight), "pads above",
+                     "token 0 must stay in row 0: the new rows go below")
+        case.mistake(torch.equal(mine[:rows], weight) and mine[rows:].any(), "fills the new rows with something else",
+                     "zeros are asked for")

@@ -1,0 +1,470 @@
+"""Answers to lesson 03 that people give, each with what the message must say."""
+
+import math
+import statistics
+import time
+
+import torch
+
+
+# ---- median_time_s
+def _none_at_all(work, clock, synchronize, warmup, repeats):
+    times = []
+    for _ in range(warmup):
+        work()
+    for _ in range(repeats):
+        begin = clock()
+        work()
+        times.append(clock() - begin)
+    return statistics.median(times)
+
+
+def _none_before(work, clock, synchronize, warmup, repeats):
+    for _ in range(warmup):
+        work()
+    times = []
+    for _ in range(repeats):
+        begin = clock()
+        work()
+        synchronize()
+        times.append(clock() - begin)
+    return statistics.median(times)
+
+
+def _none_after(work, clock, synchronize, warmup, repeats):
+    for _ in range(warmup):
+        work()
+    times = []
+    for _ in range(repeats):
+        synchronize()
+        begin = clock()
+        work()
+        times.append(clock() - begin)
+    return statistics.median(times)
+
+
+def _clock_too_early(work, clock, synchronize, warmup, repeats):
+    for _ in range(warmup):
+        work()
+    times = []
+    for _ in range(repeats):
+        synchronize()
+        begin = clock()
+        work()
+        end = clock()
+        synchronize()
+        times.append(end - begin)
+    return statistics.median(times)
+
+
+def _no_warmup(work, clock, synchronize, warmup, repeats):
+    times = []
+    for _ in range(repeats):
+        synchronize()
+        begin = clock()
+        work()
+        synchronize()
+        times.append(clock() - begin)
+    return statistics.median(times)
+
+
+def _one_warmup(work, clock, synchronize, warmup, repeats):
+    work()
+    return _no_warmup(work, clock, synchronize, warmup, repeats)
+
+
+def _times(work, clock, synchronize, warmup, repeats):
+    for _ in range(warmup):
+        work()
+    times = []
+    for _ in range(repeats):
+        synchronize()
+        begin = clock()
+        work()
+        synchronize()
+        times.append(clock() - begin)
+    return times
+
+
+def _mean(work, clock, synchronize, warmup, repeats):
+    return statistics.mean(_times(work, clock, synchronize, warmup, repeats))
+
+
+def _one_block(work, clock, synchronize, warmup, repeats):
+    for _ in range(warmup):
+        work()
+    synchronize()
+    begin = clock()
+    for _ in range(repeats):
+        work()
+    synchronize()
+    return (clock() - begin) / repeats
+
+
+def _one_block_never_done(work, clock, synchronize, warmup, repeats):
+    for _ in range(warmup):
+        work()
+    synchronize()
+    begin = clock()
+    for _ in range(repeats):
+        work()
+    return (clock() - begin) / repeats
+
+
+def _fastest(work, clock, synchronize, warmup, repeats):
+    return min(_times(work, clock, synchronize, warmup, repeats))
+
+
+def _unsorted_middle(work, clock, synchronize, warmup, repeats):
+    times = _times(work, clock, synchronize, warmup, repeats)
+    return times[len(times) // 2]
+
+
+def _warmup_counted(work, clock, synchronize, warmup, repeats):
+    return statistics.median(_times(work, clock, synchronize, 0, warmup + repeats))
+
+
+def _milliseconds(work, clock, synchronize, warmup, repeats):
+    return 1000 * statistics.median(_times(work, clock, synchronize, warmup, repeats))
+
+
+def _list_of_times(work, clock, synchronize, warmup, repeats):
+    return _times(work, clock, synchronize, warmup, repeats)
+
+
+def _own_clock(work, clock, synchronize, warmup, repeats):
+    return statistics.median(_times(work, time.perf_counter, synchronize, warmup, repeats))
+
+
+def _own_synchronize(work, clock, synchronize, warmup, repeats):
+    return statistics.median(_times(work, clock, torch.sim.synchronize, warmup, repeats))
+
+
+def _synchronize_not_called(work, clock, synchronize, warmup, repeats):
+    for _ in range(warmup):
+        work()
+    times = []
+    for _ in range(repeats):
+        synchronize  # noqa: B018
+        begin = clock()
+        work()
+        synchronize  # noqa: B018
+        times.append(clock() - begin)
+    return statistics.median(times)
+
+
+# ---- intensity
+def _no_output(n, k, m, dtype):
+    return 2 * n * k * m / ((n * k + k * m) * dtype.itemsize)
+
+
+def _elements(n, k, m, dtype):
+    return 2 * n * k * m / (n * k + k * m + n * m)
+
+
+def _multiplications(n, k, m, dtype):
+    return n * k * m / ((n * k + k * m + n * m) * dtype.itemsize)
+
+
+def _four_bytes(n, k, m, dtype):
+    return 2 * n * k * m / ((n * k + k * m + n * m) * 4)
+
+
+def _upside_down(n, k, m, dtype):
+    return (n * k + k * m + n * m) * dtype.itemsize / (2 * n * k * m)
+
+
+def _bits(n, k, m, dtype):
+    return 2 * n * k * m / ((n * k + k * m + n * m) * torch.finfo(dtype).bits)
+
+
+def _square(n, k, m, dtype):
+    return 2 * n**3 / (3 * n * n * dtype.itemsize)
+
+
+def _one_factor(n, k, m, dtype):
+    return 2 * n * k * m / ((n * k + n * m) * dtype.itemsize)
+
+
+def _whole(n, k, m, dtype):
+    return 2 * n * k * m // ((n * k + k * m + n * m) * dtype.itemsize)
+
+
+def _text(n, k, m, dtype):
+    return f"{2 * n * k * m / ((n * k + k * m + n * m) * dtype.itemsize)} FLOP/byte"
+
+
+# ---- name_bound
+def _by_the_ridge(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    ridge = peak_tflops * 1e12 / (bandwidth_gbps * 1e9)
+    return "compute" if flops / nbytes > ridge else "bandwidth"
+
+
+def _only_arithmetic(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    compute_ms, memory_ms = flops / peak_tflops / 1e9, nbytes / bandwidth_gbps / 1e6
+    if time_ms > 2 * compute_ms:
+        return "overhead"
+    return "compute" if compute_ms > memory_ms else "bandwidth"
+
+
+def _without_peaks(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    if time_ms > 2 * max(flops / peak_tflops / 1e9, nbytes / bandwidth_gbps / 1e6):
+        return "overhead"
+    return "compute" if flops > nbytes else "bandwidth"
+
+
+def _swapped(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    compute_ms, memory_ms = flops / peak_tflops / 1e9, nbytes / bandwidth_gbps / 1e6
+    if time_ms > 2 * max(compute_ms, memory_ms):
+        return "overhead"
+    return "bandwidth" if compute_ms > memory_ms else "compute"
+
+
+def _seconds(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    compute_s, memory_s = flops / peak_tflops / 1e12, nbytes / bandwidth_gbps / 1e9
+    if time_ms > 2 * max(compute_s, memory_s):
+        return "overhead"
+    return "compute" if compute_s > memory_s else "bandwidth"
+
+
+def _both_tera(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    compute_ms, memory_ms = flops / peak_tflops / 1e9, nbytes / bandwidth_gbps / 1e9
+    if time_ms > 2 * max(compute_ms, memory_ms):
+        return "overhead"
+    return "compute" if compute_ms > memory_ms else "bandwidth"
+
+
+def _sum(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    compute_ms, memory_ms = flops / peak_tflops / 1e9, nbytes / bandwidth_gbps / 1e6
+    if time_ms > 2 * (compute_ms + memory_ms):
+        return "overhead"
+    return "compute" if compute_ms > memory_ms else "bandwidth"
+
+
+def _other_words(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    return "compute-bound" if flops / peak_tflops / 1e9 > nbytes / bandwidth_gbps / 1e6 else "memory-bound"
+
+
+def _one_word(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    return "bandwidth"
+
+
+# ---- huber
+def _loop_over_rows(prediction, target, delta):
+    means = []
+    for p, t in zip(prediction, target, strict=True):
+        error = (p - t).abs()
+        means.append(torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta)).mean())
+    return torch.stack(means)
+
+
+def _loop_over_columns(prediction, target, delta):
+    total = torch.zeros_like(prediction[:, 0])
+    for column in range(prediction.shape[1]):
+        error = (prediction[:, column] - target[:, column]).abs()
+        total = total + torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta))
+    return total / prediction.shape[1]
+
+
+def _loop_with_branch(prediction, target, delta):
+    means = []
+    for p_row, t_row in zip(prediction, target, strict=True):
+        total = 0.0
+        for p, t in zip(p_row, t_row, strict=True):
+            error = abs(p - t)
+            total = total + (0.5 * error**2 if error <= delta else delta * (error - 0.5 * delta))
+        means.append(total / len(p_row))
+    return torch.stack(means)
+
+
+def _lists(prediction, target, delta):
+    rows = []
+    for p, t in zip(prediction.tolist(), target.tolist(), strict=True):
+        errors = [abs(a - b) for a, b in zip(p, t, strict=True)]
+        rows.append(sum(0.5 * e * e if e <= delta else delta * (e - 0.5 * delta) for e in errors) / len(errors))
+    return torch.tensor(rows, device=prediction.device)
+
+
+def _host(prediction, target, delta):
+    error = (prediction.cpu() - target.cpu()).abs()
+    each = torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta))
+    return each.mean(dim=1).to(prediction.device)
+
+
+def _by_index(prediction, target, delta):
+    error = (prediction - target).abs()
+    each = 0.5 * error**2
+    far = error > delta
+    each[far] = delta * (error[far] - 0.5 * delta)
+    return each.mean(dim=1)
+
+
+def _signed(prediction, target, delta):
+    error = prediction - target
+    return torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta)).mean(dim=1)
+
+
+def _branches_swapped(prediction, target, delta):
+    error = (prediction - target).abs()
+    return torch.where(error > delta, 0.5 * error**2, delta * (error - 0.5 * delta)).mean(dim=1)
+
+
+def _no_half(prediction, target, delta):
+    error = (prediction - target).abs()
+    return torch.where(error <= delta, error**2, delta * (error - 0.5 * delta)).mean(dim=1)
+
+
+def _all_squares(prediction, target, delta):
+    return (0.5 * (prediction - target) ** 2).mean(dim=1)
+
+
+def _one_number(prediction, target, delta):
+    error = (prediction - target).abs()
+    return torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta)).mean()
+
+
+def _sums(prediction, target, delta):
+    error = (prediction - target).abs()
+    return torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta)).sum(dim=1)
+
+
+def _other_dimension(prediction, target, delta):
+    error = (prediction - target).abs()
+    return torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta)).mean(dim=0)
+
+
+def _kept(prediction, target, delta):
+    error = (prediction - target).abs()
+    return torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta)).mean(dim=1, keepdim=True)
+
+
+def _whole_branch(prediction, target, delta):
+    error = (prediction - target).abs()
+    if (error <= delta).all():
+        return (0.5 * error**2).mean(dim=1)
+    return torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta)).mean(dim=1)
+
+
+# ---- pad_vocabulary
+def _pad(weight, rows):
+    return torch.cat([weight, weight.new_zeros(rows, weight.shape[1])])
+
+
+def _rounds_down(weight, multiple):
+    return weight[: weight.shape[0] // multiple * multiple]
+
+
+def _again(weight, multiple):
+    return _pad(weight, multiple - weight.shape[0] % multiple)
+
+
+def _always_one_more(weight, multiple):
+    return _pad(weight, multiple)
+
+
+def _power_of_two(weight, multiple):
+    return _pad(weight, 2 ** math.ceil(math.log2(weight.shape[0])) - weight.shape[0])
+
+
+def _width(weight, multiple):
+    return torch.nn.functional.pad(weight, (0, -weight.shape[0] % multiple))
+
+
+def _above(weight, multiple):
+    return torch.nn.functional.pad(weight, (0, 0, -weight.shape[0] % multiple, 0))
+
+
+def _ones(weight, multiple):
+    return torch.cat([weight, weight.new_ones(-weight.shape[0] % multiple, weight.shape[1])])
+
+
+def _on_the_cpu(weight, multiple):
+    return torch.cat([weight, torch.zeros(-weight.shape[0] % multiple, weight.shape[1], dtype=weight.dtype)])
+
+
+def _created_then_moved(weight, multiple):
+    return torch.cat([weight, torch.zeros(-weight.shape[0] % multiple, weight.shape[1]).to(weight)])
+
+
+def _float32(weight, multiple):
+    return torch.cat([weight, torch.zeros(-weight.shape[0] % multiple, weight.shape[1], device=weight.device)])
+
+
+def _number(weight, multiple):
+    return math.ceil(weight.shape[0] / multiple) * multiple
+
+
+WRONG = {
+    "median_time_s": [
+        ("never synchronises", _none_at_all),
+        ("does not synchronise before", _none_before),
+        ("does not synchronise after", _none_after),
+        ("does not synchronise after", _clock_too_early),
+        ("does not warm up", _no_warmup),
+        ("calls `work`", _one_warmup),
+        ("gives the mean of the repetitions", _mean),
+        ("times all repetitions in one go", _one_block),
+        ("does not synchronise after", _one_block_never_done),
+        ("gives the fastest repetition", _fastest),
+        ("without sorting", _unsorted_middle),
+        ("counts the warm-up calls", _warmup_counted),
+        ("returns milliseconds", _milliseconds),
+        ("returns list, expected a number", _list_of_times),
+        ("never reads the `clock`", _own_clock),
+        ("never synchronises", _own_synchronize),
+        ("never synchronises", _synchronize_not_called),
+    ],
+    "intensity": [
+        ("forgets the output", _no_output),
+        ("counts elements, not bytes", _elements),
+        ("counts a multiply-add as one operation", _multiplications),
+        ("takes 4 bytes for every type", _four_bytes),
+        ("divides bytes by FLOPs", _upside_down),
+        ("takes bits for bytes", _bits),
+        ("takes the matrices for square", _square),
+        ("forgets the second factor", _one_factor),
+        ("give another number", _whole),
+        ("returns str, expected a number", _text),
+    ],
+    "name_bound": [
+        ("never says overhead", _by_the_ridge),
+        ("calls overhead what bandwidth limits", _only_arithmetic),
+        ("compares FLOPs with bytes", _without_peaks),
+        ("swaps compute and bandwidth", _swapped),
+        ("always says overhead", _seconds),
+        ("takes GB for TB", _both_tera),
+        ("adds the two parts", _sum),
+        ("returns none of", _other_words),
+        ("always says bandwidth", _one_word),
+    ],
+    "huber": [
+        ("a loop is left", _loop_over_rows),
+        ("a loop is left", _loop_over_columns),
+        ("is left", _loop_with_branch),
+        ("the host reads a value", _lists),
+        ("copies to the host", _host),
+        ("picks elements by a mask", _by_index),
+        ("a branch is left", _whole_branch),
+        ("forgets the absolute value", _signed),
+        ("swaps the two branches", _branches_swapped),
+        ("forgets the half", _no_half),
+        ("squares every error", _all_squares),
+        ("takes the mean of all rows", _one_number),
+        ("gives the sum of each row", _sums),
+        ("takes the mean of the columns", _other_dimension),
+        ("keeps a dimension of size 1", _kept),
+    ],
+    "pad_vocabulary": [
+        ("rounds down", _rounds_down),
+        ("pads a multiple again", _again),
+        ("adds a whole multiple", _always_one_more),
+        ("rounds up to a power of two", _power_of_two),
+        ("pads the width", _width),
+        ("pads above", _above),
+        ("fills the new rows with something else", _ones),
+        ("on the same device", _on_the_cpu),
+        ("moves values between host and device", _created_then_moved),
+        ("has dtype", _float32),
+        ("expected a tensor", _number),
+    ],
+}
