@@ -1,10 +1,10 @@
 """Does the timing helper agree with torch.utils.benchmark, and does the roofline find the machine's best matrix rate?
 
-    python -m tests.timing_figures
+    python -m tests.timing_figures [threads]
 
-Both take turns on the same workloads in one process, because other work on the machine disturbs both. A workload agrees
-when the medians of the two differ by no more than the spread of the reference: of all its runs, or of its own medians
-from turn to turn.
+Both take turns on the same workloads in one process, because other work on the machine disturbs both. By default with
+one thread: two that wait for each other on a busy machine now take 50 µs, now 8 ms. A workload agrees when the medians
+of the two differ by no more than the spread of the reference: of all its runs, or of its medians from turn to turn.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _medians(pairs: list[tuple[float, float]]) -> tuple[float, float, float]:
 
 def main() -> int:
     """Print both tables and return 0 if every target is reached."""
-    torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else torch.get_num_threads())
+    torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else 1)
     missed = 0
     print(f"{torch.get_num_threads()} thread(s), {TURNS} turns, medians")
     print(f"{'workload':36}{'helper':>10}{'benchmark':>11}{'difference':>12}{'its spread':>12}")
@@ -102,9 +102,7 @@ def main() -> int:
         print(f"{name:36}{cells[0]:>10}{cells[1]:>11}{cells[2]:>12}{cells[3]:>12}{words}")
     for fmt, (ours, theirs, share) in rates().items():
         missed += share < RATE_LEAST
-        print(
-            f"{fmt}: search {ours:.4g} TFLOP/s, best of torch.utils.benchmark {theirs:.4g}: {share:.0%} (at least 90%)"
-        )
+        print(f"{fmt}: search {ours:.4g} TFLOP/s, torch.utils.benchmark {theirs:.4g}: {share:.0%} (at least 90%)")
     return int(missed > 0)
 
 
