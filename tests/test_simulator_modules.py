@@ -99,6 +99,23 @@ def test_half_to_empty_and_inference():
     assert loaded.weight.device.type == "sim"
 
 
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_to_empty_makes_new_parameters_of_those_on_meta_and_unties_them(device):
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    old = list(model.parameters())
+    kept = nn.Linear(2, 2, device=device)
+    weight = kept.weight
+    kept.to_empty(device=device)
+    assert kept.weight is weight
+    model.half()
+    assert model[0].weight is old[0] and model[0].weight.dtype == torch.float16
+    model.to_empty(device=device)
+    assert {p.device.type for p in model.parameters()} == {device} and {p.device.type for p in old} == {"meta"}
+    assert model[0].weight is not model[1].weight and len(list(model.parameters())) == 4
+
+
 def test_parametrizations_run():
     for change in (nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm):
         change(nn.Linear(2, 2)).to("sim")(on_sim(1, 2)).sum().backward()

@@ -22,6 +22,7 @@ def keep_identity() -> None:
 
     @functools.wraps(apply)
     def _apply(self, fn, recurse=True):
+        _leave_meta(self, fn)
         if torch.__future__.get_swap_module_params_on_conversion():
             return apply(self, fn, recurse)
         if not any(type(p) is SimTensor for p in self._parameters.values()):
@@ -35,6 +36,18 @@ def keep_identity() -> None:
             torch.__future__.set_swap_module_params_on_conversion(False)
 
     torch.nn.Module._apply = _apply
+
+
+def _leave_meta(module: torch.nn.Module, fn) -> None:
+    """Give `module` new parameters in place of those on `meta`, if `fn` moves them to a simulated GPU, as CUDA does.
+
+    The old ones stay on `meta`: an optimizer made before, or a second module that shares them, keeps those.
+    """
+    for name, old in module._parameters.items():
+        if old is None or type(old) is SimTensor or not old.is_meta:
+            continue
+        if type(fn(torch.empty(0, dtype=old.dtype, device="meta"))) is SimTensor:
+            module._parameters[name] = torch.nn.Parameter(torch.empty_like(old), old.requires_grad)
 
 
 def _poisoned(gradients):
