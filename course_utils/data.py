@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import io
+from pathlib import Path
 
 import torch
 from torch.utils.data import Dataset
@@ -84,10 +85,10 @@ def text_batch(batch: int, context: int, generator: torch.Generator | None = Non
 
 @functools.cache
 def _files() -> tuple[bytes, ...]:
-    """Return the two photographs as they are stored: JPEG."""
-    from importlib import resources
+    """Return the two photographs as they are stored: JPEG. Finds the package without its slow import."""
+    from importlib.util import find_spec
 
-    folder = resources.files("sklearn.datasets.images")
+    folder = Path(find_spec("sklearn").submodule_search_locations[0]) / "datasets" / "images"
     return tuple((folder / name).read_bytes() for name in _PHOTOS)
 
 

@@ -1,0 +1,213 @@
+"""Does train_photos.py, killed at any moment, go on to the losses of a run that nobody disturbed, to the last bit?"""
+
+import importlib.util
+import io
+import os
+import re
+import subprocess
+import sys
+
+import psutil
+import pytest
+import torch
+
+from course_utils import counting, devices, programs, simulator
+
+PROGRAM = programs.path("train_photos.py")
+STEPS, EVERY = 24, 4
+OPTIONS = ["--steps", STEPS, "--every", EVERY, "--batch", 4, "--length", 28]  # 7 steps an epoch: not a multiple of 4
+LINE = re.compile(r"step (\d+) loss (\S+)")
+
+
+def module():
+    """Return the program as a module."""
+    spec = importlib.util.spec_from_file_location("train_photos", PROGRAM)
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded  # so that its sampler can be pickled
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def start(checkpoint, *more):
+    """Start the program in a process."""
+    command = [sys.executable, PROGRAM, "--checkpoint", checkpoint, *OPTIONS, *more]
+    return subprocess.Popen(
+        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8"
+    )
+
+
+def follow(process, losses, until=None):
+    """Put the losses that the program prints into `losses`, up to a line with `until`; a step has one loss for ever."""
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if found := LINE.fullmatch(line.strip()):
+            assert losses.setdefault(int(found[1]), found[2]) == found[2], line
+        if until and until in line:
+            return
+    assert process.wait(60) == 0 and until is None, "".join(lines)
+
+
+def kill(process):
+    """Kill the program as the system does it when memory is short, and wait until its workers are gone too."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    assert process.wait(60) != 0
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive
+    process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The losses of a run without workers and without a break, by step, as they are written."""
+    losses = {}
+    process = start(tmp_path_factory.mktemp("undisturbed") / "run.pt", "--workers", 0)
+    follow(process, losses)
+    assert list(losses) == list(range(1, STEPS + 1))
+    assert len(set(losses.values())) > STEPS // 2
+    return losses
+
+
+def kill_again_and_again(folder, moments, *options):
+    """Return the losses of a run that is killed at each of `moments` ("step 8", "half@12") and then ends by itself."""
+    checkpoint, losses = folder / "run.pt", {}
+    for moment in moments:
+        paused = "@" in moment
+        process = start(checkpoint, *options, *(["--pause", moment] if paused else []))
+        follow(process, losses, "standing still" if paused else f"{moment} loss")
+        kill(process)
+        if paused:
+            name, _, at = moment.partition("@")
+            step = int(at) if name == "replaced" else int(at) - EVERY
+            assert (
+                torch.load(checkpoint, map_location="cpu", weights_only=True)["step"] == step
+            )  # whole, and the one that it must be
+    follow(start(checkpoint, *options), losses)
+    return losses
+
+
+def test_killed_while_it_writes_it_gives_the_same_losses_where_workers_are_spawned(undisturbed, tmp_path):
+    options = ("--workers", 2, "--start-method", "spawn")
+    assert kill_again_and_again(tmp_path, ["half@8"], *options) == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", torch.multiprocessing.get_all_start_methods())
+def test_every_moment_and_every_way_to_start_workers(undisturbed, tmp_path, method):
+    moments = ["step 4", "half@12", "written@12", "step 16", "replaced@20", "half@24"]
+    assert kill_again_and_again(tmp_path, moments, "--workers", 2, "--start-method", method) == undisturbed
+
+
+@pytest.fixture
+def program():
+    """The program's functions, with torch's settings put back afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield module()
+    torch.set_num_threads(threads)
+    sys.modules.pop("train_photos", None)
+
+
+def batches(number):
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(number):
+        images = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8, generator=generator)
+        yield images, torch.randint(0, 8, (4,), generator=generator)
+
+
+def stored(run):
+    """Return the state of a run as a file gives it back."""
+    file = io.BytesIO()
+    torch.save(run.state_dict(), file)
+    file.seek(0)
+    return torch.load(file, map_location="cpu", weights_only=True)
+
+
+@pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
+@pytest.mark.parametrize("lost", [(), ("model",), ("optimizer",), ("scheduler",), ("scaler",), ("step",), ("random",)])
+def test_each_part_of_the_state_is_needed(program, lost):
+    """Without any one part the run goes on differently: nothing is saved in vain, and the tests above can fail."""
+    simulator.enable()
+    device, data = torch.device("sim", 0), list(batches(12))
+    run = program.Run(device, seed=0, steps=12)
+    run.scaler.set_growth_interval(2)
+    [run.train(*batch) for batch in data[:5]]
+    state = stored(run)
+
+    def outcome(one):
+        return [one.train(*batch).item() for batch in data[5:]], one.scaler.state_dict(), one.step
+
+    expected = outcome(run)
+    lost = ("random", "device_random") if lost == ("random",) else lost  # here both are the CPU's
+    again = program.Run(device, seed=1, steps=12)
+    again.load_state_dict(state | {name: again.state_dict()[name] for name in lost})
+    assert (outcome(again) == expected) == (not lost)
+
+
+def test_the_order_goes_on_where_it_was(program):
+    order = program.Order(10, seed=4)
+    whole = list(order)
+    assert sorted(whole) == list(range(10)) and len(order) == 10
+    order.start = 4
+    assert list(order) == whole[4:] and len(order) == 6
+    order.start, order.epoch = 0, 1
+    assert sorted(order) == sorted(whole) and list(order) != whole
+
+
+@pytest.mark.parametrize("failing", ["save", "fsync", "replace"])
+def test_a_write_that_fails_leaves_the_old_checkpoint(program, tmp_path, monkeypatch, failing):
+    path = tmp_path / "run.pt"
+    program.save({"step": 1}, path)
+
+    def fail(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(torch if failing == "save" else os, failing, fail)
+    with pytest.raises(OSError, match="no space"):
+        program.save({"step": 2}, path)
+    monkeypatch.undo()
+    assert torch.load(path, weights_only=True) == {"step": 1}
+    program.save({"step": 3}, path)
+    assert torch.load(path, weights_only=True) == {"step": 3}
+    assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
+
+
+def test_it_says_how_to_be_used():
+    shown = subprocess.run(
+        [sys.executable, PROGRAM, "--help"], capture_output=True, text=True, check=True, encoding="utf-8"
+    ).stdout
+    assert "--checkpoint" in shown and "killed at any moment" in " ".join(shown.split())
+
+
+def test_losses_stay_on_the_device_until_they_are_reported(program, capsys):
+    run = program.Run(devices.pick(), seed=0, steps=8)
+    run.scaler = torch.amp.GradScaler(run.device.type, enabled=False)
+    with counting.count() as counts:
+        losses = [run.train(*batch) for batch in batches(4)]
+    assert counts.host_reads == 0
+    program.report(run, losses)
+    assert re.findall(r"step (\d+)", capsys.readouterr().out) == ["1", "2", "3", "4"]
+    assert not losses
+
+
+@pytest.mark.parametrize(
+    ("kind", "capabilities", "native", "expected"),
+    [
+        ("cpu", {"amx_bf16": True}, None, torch.bfloat16),
+        ("cpu", {"avx512_bf16": True}, None, torch.bfloat16),
+        ("cpu", {"avx2": True}, None, None),
+        ("mps", {}, None, None),
+        ("cuda", {}, True, torch.bfloat16),
+        ("cuda", {}, False, torch.float16),
+    ],
+)
+def test_the_format_fits_the_device(program, monkeypatch, kind, capabilities, native, expected):
+    class Backend:
+        @staticmethod
+        def is_bf16_supported(including_emulation=True):
+            return including_emulation or native
+
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: Backend)
+    assert program.amp_dtype(torch.device(kind)) is expected
