@@ -1,0 +1,159 @@
+"""How many bytes does a training step of a Transformer hold at each of its moments? The formulas of `will_it_fit`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["FORMATS", "OPTIMIZERS", "Format", "Moment", "Setting", "kept_bytes", "moments"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """Bytes of one number, by what it belongs to."""
+
+    weight: int
+    gradient: int
+    master: int  # a copy of the weights in float32 that the optimizer keeps
+    state: int  # one state of the optimizer
+    stream: int  # the residual stream between the blocks
+    inner: int  # what the products inside a block take and give
+    cast: int  # a copy of each product's weight in the format of `inner`, kept for backward
+    loss_saved: int  # of one logit, kept for backward
+    loss_temporary: int  # of one logit, while the backward pass begins
+
+
+FORMATS = {
+    "fp32": Format(4, 4, 0, 4, 4, 4, 0, 4, 8),
+    # autocast: log_softmax gives bf16, nll_loss takes a float32 copy of it, and its gradient is float32
+    "bf16 autocast": Format(4, 4, 0, 4, 4, 2, 2, 6, 4),
+    "bf16, fp32 master": Format(2, 2, 4, 4, 2, 2, 0, 2, 4),
+}
+
+# States of the size of a float32 parameter. 8 bits: Dettmers et al. 2021, https://arxiv.org/abs/2110.02861, without the
+# scales of its blocks.
+OPTIMIZERS = {"SGD": 0.0, "SGD, momentum": 1.0, "AdamW": 2.0, "AdamW, 8-bit": 0.5}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What `will_it_fit` was asked."""
+
+    width: int
+    layers: int
+    heads: int
+    vocabulary: int
+    sequence: int
+    batch: int
+    accumulation: int
+    gpus: int
+    fmt: str
+    optimizer: str
+    stage: int
+    checkpointing: bool
+    fused: bool
+
+    @property
+    def micro_batch(self) -> int:
+        """Rows that go through the model at a time."""
+        return math.ceil(self.batch / self.accumulation)
+
+    @property
+    def block_parameters(self) -> int:
+        """Parameters of one block: four products of 12 width² in all, their biases, two norms."""
+        return 12 * self.width**2 + 13 * self.width
+
+    @property
+    def outer_parameters(self) -> int:
+        """Parameters outside the blocks: embedding (also the output layer), places, last norm."""
+        return (self.vocabulary + self.sequence + 2) * self.width
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * self.block_parameters + self.outer_parameters
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Bytes alive on one GPU at one moment of the step, by owner."""
+
+    name: str
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    temporaries_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(size for _, size in self.parts())
+
+    def parts(self) -> list[tuple[str, int]]:
+        """Return owner and bytes, in fixed order."""
+        names = ("parameters", "gradients", "optimizer", "activations", "temporaries")
+        return [(name, getattr(self, f"{name}_bytes")) for name in names]
+
+
+def moments(s: Setting) -> tuple[Moment, ...]:
+    """Return the moments of a step at which memory can be highest: the loss, three of the backward pass, the step."""
+    f, tokens = FORMATS[s.fmt], s.micro_batch * s.sequence
+    block, stream = kept_bytes(s)
+    kept = stream if s.checkpointing else block
+    tail = stream + s.width * f.inner * tokens + 8 * tokens + f.cast * s.vocabulary * s.width
+    loss = s.vocabulary * tokens
+    # the gradients of the stream, and of the input and the result of GELU, four widths each; its result is gone by then
+    inside = stream + 4 * s.width * f.inner * tokens + (0 if s.fused else 4 * s.heads * s.sequence * tokens)
+    inside += 4 * s.width**2 * f.gradient if f.cast else 0  # a bf16 gradient is there beside its float32 copy
+    head, down = s.vocabulary * s.width, 4 * s.width**2
+    held = _Held(s, f)
+    twice = 3 if s.accumulation > 1 else 2  # a weight used twice: both gradients and their sum, before it joins the old
+    return (
+        held.at("loss", 0, s.layers * kept + tail + f.loss_saved * loss, f.loss_temporary * loss),
+        held.at("backward of the last block", head + down, (s.layers - 1) * kept + block, inside),
+        held.at("backward of the first block", s.parameters - s.block_parameters + down, block, inside),
+        held.at("backward of the embedding", s.parameters, stream, twice * head * f.gradient),
+        held.step(),
+    )
+
+
+def kept_bytes(s: Setting) -> tuple[int, int]:
+    """Return the bytes that one block keeps for the backward pass, and those of its input alone.
+
+    In widths: the input of the first norm and of the second (2, of the stream); their results, q, k, v, the result of
+    attention, the input and the result of GELU (2 + 3 + 1 + 4 + 4 = 14). Besides, in float32, mean and deviation of two
+    norms, and for each head one number (fused) or a row of the matrix of attention.
+    """
+    f, tokens = FORMATS[s.fmt], s.micro_batch * s.sequence
+    rows = 4 * (4 + s.heads * (1 if s.fused else s.sequence))
+    block = (2 * s.width * f.stream + 14 * s.width * f.inner + rows) * tokens + f.cast * 12 * s.width**2
+    return block, s.width * f.stream * tokens
+
+
+class _Held:
+    """What is alive during the whole step, after sharding: ZeRO 1 divides states, 2 gradients too, 3 parameters too."""
+
+    def __init__(self, s: Setting, f: Format) -> None:
+        self.s, self.f = s, f
+        divisor = [s.gpus if s.stage >= least else 1 for least in (1, 2, 3)]
+        state = OPTIMIZERS[s.optimizer] * f.state + f.master
+        self.optimizer = math.ceil(state * s.parameters / divisor[0])
+        self.gradients = divisor[1]
+        self.parameters = math.ceil(f.weight * s.parameters / divisor[2])
+        # sharded parameters are whole while they are used: the outer ones all the time, of the blocks one
+        self.gathered = f.weight * (s.outer_parameters + s.block_parameters) if divisor[2] > 1 else 0
+
+    def at(self, name: str, graded: int, activations: int, temporaries: int) -> Moment:
+        """Return the moment at which `graded` parameters have their gradients, or all where they are accumulated."""
+        whole = self.s.parameters if self.s.accumulation > 1 else graded
+        sharded = math.ceil(self.f.gradient * whole / self.gradients)
+        unsharded = self.f.gradient * self.s.block_parameters if self.gradients > 1 and graded else 0
+        return Moment(
+            name, self.parameters, sharded, self.optimizer, activations, temporaries + self.gathered + unsharded
+        )
+
+    def step(self) -> Moment:
+        """Return the optimizer's step: AdamW takes the roots of one state of all parameters at once (foreach)."""
+        roots = 4 * self.s.parameters if self.s.optimizer == "AdamW" else 0
+        shards = self.s.gpus if self.s.stage >= 1 else 1
+        gradients = math.ceil(self.f.gradient * self.s.parameters / self.gradients)
+        return Moment("optimizer step", self.parameters, gradients, self.optimizer, 0, math.ceil(roots / shards))

@@ -1,0 +1,167 @@
+"""Will this training fit? The memory of a Transformer's training step by owner, against the memory of GPUs.
+
+The model is that of `models.TransformerLM`: pre-norm, GELU, tied output layer, no dropout. The formulas count what
+autograd keeps of it, tensor by tensor, in the manner of Korthikanti et al. 2022 (https://arxiv.org/abs/2205.05198,
+section 4.1), whose layer has dropout besides. States of mixed precision, and what the stages of ZeRO divide:
+Rajbhandari et al. 2020 (https://arxiv.org/abs/1910.02054, sections 3.1 and 5). Attention is fused unless told
+otherwise: it keeps q, k, v, its result, and one number a row and head. Not counted: the CUDA context, workspaces of
+libraries, fragmentation.
+
+Questions for the reader: (1) Batch 8, then 1: which part shrinks, and which do not? (2) Which levers, the cheapest
+first, bring the model of the first setting into an RTX 4090?
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from course_utils import _checked, gpus, plots
+from course_utils.explorers import Choice, Explorer, Slider, Switch
+from course_utils.explorers._fit_moments import FORMATS, OPTIMIZERS, Moment, Setting, moments
+
+__all__ = ["FORMATS", "OPTIMIZERS", "WillItFit", "explore", "will_it_fit"]
+
+
+@dataclass(frozen=True)
+class WillItFit:
+    """Bytes on one GPU at the moment of a training step at which most are alive, by owner, and that moment's name."""
+
+    setting: Setting
+    parameters: int  # how many the model has
+    moments: tuple[Moment, ...]
+
+    @property
+    def peak(self) -> Moment:
+        """Return the moment with most bytes; the first of equals."""
+        return max(self.moments, key=lambda moment: moment.total_bytes)
+
+    peak_bytes = property(lambda self: self.peak.total_bytes, doc="Bytes at the peak.")
+    parameters_bytes = property(lambda self: self.peak.parameters_bytes, doc="Parameters at the peak.")
+    gradients_bytes = property(lambda self: self.peak.gradients_bytes, doc="Gradients at the peak.")
+    optimizer_bytes = property(lambda self: self.peak.optimizer_bytes, doc="Optimizer state at the peak.")
+    activations_bytes = property(lambda self: self.peak.activations_bytes, doc="Activations at the peak.")
+    temporaries_bytes = property(lambda self: self.peak.temporaries_bytes, doc="Temporaries at the peak.")
+
+    def fitting(self) -> tuple[gpus.GPU, ...]:
+        """Return the GPUs of the table whose memory is at least the peak."""
+        return tuple(gpu for gpu in gpus.ALL if gpu.memory_bytes >= self.peak_bytes)
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {plots.bytes_text(size)}" for name, size in self.peak.parts())
+        return f"peak {plots.bytes_text(self.peak_bytes)} at the {self.peak.name}: {parts} (predicted)"
+
+
+def will_it_fit(
+    *, width: int, layers: int, heads: int, vocabulary: int, sequence: int, batch: int, fmt: str = "fp32",
+    optimizer: str = "AdamW", checkpointing: bool = False, accumulation: int = 1, gpus: int = 1, stage: int = 0,
+    fused: bool = True,
+) -> WillItFit:  # fmt: skip
+    """Return the memory that one training step takes on each of `gpus` GPUs, predicted.
+
+    `batch` sequences of `sequence` tokens go through each GPU in a step, in `accumulation` parts. `fmt` is one of
+    `FORMATS`, `optimizer` one of `OPTIMIZERS`, `stage` 0 to 3 of ZeRO. `checkpointing` keeps each block's input only.
+    Raises ValueError or TypeError that names a wrong argument.
+    """
+    sizes = {
+        "width": width, "layers": layers, "heads": heads, "vocabulary": vocabulary, "sequence": sequence,
+        "batch": batch, "accumulation": accumulation, "gpus": gpus,
+    }  # fmt: skip
+    for name, size in sizes.items():
+        _checked.whole(name, size)
+    if width % heads:
+        raise ValueError(f"width is {width} and heads is {heads}; width must be a multiple of heads")
+    for name, given, known in (
+        ("fmt", fmt, tuple(FORMATS)), ("optimizer", optimizer, tuple(OPTIMIZERS)), ("stage", stage, (0, 1, 2, 3)),
+    ):  # fmt: skip
+        if isinstance(given, bool) or given not in known:
+            raise ValueError(f"{name} is {given!r}, it may be one of: {', '.join(map(str, known))}")
+    setting = Setting(**sizes, fmt=fmt, optimizer=optimizer, stage=stage, checkpointing=checkpointing, fused=fused)
+    return WillItFit(setting, setting.parameters, moments(setting))
+
+
+def describe(fit: WillItFit) -> str:
+    """Return the result in words."""
+    s = fit.setting
+    found = sorted(fit.fitting(), key=lambda gpu: gpu.memory_bytes)
+    parts = ", ".join(f"{name} {plots.bytes_text(size)}" for name, size in fit.peak.parts() if size)
+    where = f"The smallest GPU of the table with room: {found[0].name}." if found else "No GPU of the table has room."
+    many = f" on each of {s.gpus} GPUs (ZeRO stage {s.stage})" if s.gpus > 1 else ""
+    kernel = "fused attention" if s.fused else "attention that is not fused"
+    return (
+        f"{plots.count_text(fit.parameters)} parameters, {s.micro_batch} x {s.sequence:,} tokens at a time, {s.fmt}, "
+        f"{s.optimizer}, {kernel}: {plots.bytes_text(fit.peak_bytes)}{many}, reached at the {fit.peak.name}: {parts}. "
+        f"{where} Predicted; the CUDA context, workspaces and fragmentation come on top."
+    )
+
+
+_COLOURS = (plots.BLUE, plots.GREEN, plots.PLUM, plots.OCHRE, plots.SKY)
+_SHOWN = ("T4", "RTX 4090", "A100 40GB", "H100 SXM", "H200")
+
+
+def draw(fit: WillItFit) -> Any:
+    """Return the picture: the peak by owner beside the memory of GPUs, and all moments of the step."""
+    figure, (left, right) = plots.new(
+        ("Peak by owner", "The moments of the step"), ylabel="GiB", columns=2, widths=(4, 5), height_in=4.2
+    )
+    _stack(left, [fit.peak], ["peak"])
+    lines = _lines(fit.peak_bytes)
+    top = max(fit.peak_bytes, *(gpu.memory_bytes for gpu in lines)) / 2**30
+    for gpu in lines:
+        height = gpu.memory_bytes / 2**30
+        left.axhline(height, color=plots.RED, linewidth=1.2)
+        left.annotate(gpu.name, (0.99, height), (0, 2), xycoords=("axes fraction", "data"),
+                      textcoords="offset points", ha="right", fontsize=8, color=plots.RED)  # fmt: skip
+    left.set(ylim=(0, top * 1.1), xlim=(-0.6, 1.8))
+    _stack(right, fit.moments, [moment.name.replace(" of the ", ",\n").replace(" step", "\nstep") for moment in fit.moments])
+    right.set_ylim(0, fit.peak_bytes / 2**30 * 1.1)
+    right.tick_params(axis="x", labelsize=7.5)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=8.5)
+    return figure
+
+
+def _lines(peak_bytes: int) -> list[gpus.GPU]:
+    """Return the GPUs to compare with: of a few of different sizes, those around the peak."""
+    rows = [gpus.get(name) for name in _SHOWN]
+    above = next((place for place, row in enumerate(rows) if row.memory_bytes >= peak_bytes), len(rows) - 1)
+    return rows[max(0, above - 1) : above + 1]
+
+
+def _stack(axes: Any, found: Any, names: list[str]) -> None:
+    """Draw one bar for each moment, its parts on top of each other."""
+    bottom = [0.0] * len(names)
+    for colour, (owner, _) in zip(_COLOURS, found[0].parts(), strict=True):
+        heights = [dict(moment.parts())[owner] / 2**30 for moment in found]
+        axes.bar(names, heights, bottom=bottom, width=0.6, color=colour, edgecolor="white", label=owner,
+                 hatch=plots.hatch(plots.PREDICTED))  # fmt: skip
+        bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+    axes.grid(False, axis="x")
+
+
+def explore(**defaults: Any) -> Explorer:
+    """Return the explorer of lesson 07; `defaults` sets controls, such as `layers=24`."""
+    powers = lambda first, last: tuple(2**n for n in range(first, last + 1))  # noqa: E731
+    start = {"width": 1600, "layers": 48, "heads": 16, "vocabulary": 2**16, "sequence": 1024, "batch": 8}
+    first = {**start, "fmt": "fp32", "optimizer": "AdamW", "accumulation": 1, "gpus": 1, "stage": 0, **defaults}
+    whole = lambda n: f"{n:,}"  # noqa: E731
+    return Explorer(
+        "will it fit",
+        will_it_fit,
+        draw,
+        describe,
+        [
+            Slider("width", "Width", (128, 256, 512, 768, 1024, 1600, 2048, 4096, 8192), first["width"], whole),
+            Slider("layers", "Layers", (2, 4, 8, 12, 24, 32, 48, 80), first["layers"], whole),
+            Slider("heads", "Heads", (4, 8, 16, 32), first["heads"], whole),
+            Slider("vocabulary", "Vocabulary", powers(8, 18), first["vocabulary"], whole),
+            Slider("sequence", "Sequence", powers(7, 15), first["sequence"], whole),
+            Slider("batch", "Batch", powers(0, 8), first["batch"], whole),
+            Slider("accumulation", "Accumulation", powers(0, 6), first["accumulation"], whole),
+            Choice("fmt", "Number format", tuple(FORMATS), first["fmt"]),
+            Choice("optimizer", "Optimizer", tuple(OPTIMIZERS), first["optimizer"]),
+            Slider("gpus", "GPUs", powers(0, 6), first["gpus"], whole),
+            Choice("stage", "ZeRO stage", (0, 1, 2, 3), first["stage"]),
+            Switch("checkpointing", "Checkpointing", defaults.get("checkpointing", False)),
+            Switch("fused", "Fused attention", defaults.get("fused", True)),
+        ],
+    )
