@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from course_utils import gpus
 
-__all__ = ["device", "mapping", "number", "numbers", "positive", "row", "text", "whole"]
+__all__ = ["device", "mapping", "number", "numbers", "positive", "row", "size_bytes", "text", "whole"]
 
 
 def device(argument: str, given: Any) -> torch.device:
@@ -91,3 +92,16 @@ def text(argument: str, given: Any) -> str:
     if not isinstance(given, str):
         raise TypeError(f"{argument} must be text, not {given!r}")
     return given
+
+
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def size_bytes(argument: str, given: Any) -> int:
+    """Return the bytes that `given` means: a positive whole number, or text such as "64 MiB"."""
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return given
+    match = re.fullmatch(rf"\s*(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})\s*", given) if isinstance(given, str) else None
+    if match is None or float(match[1]) == 0:
+        raise ValueError(f"{argument} must be a positive number of bytes or text such as '64 MiB', not {given!r}")
+    return int(float(match[1]) * _UNITS[match[2]])

@@ -10,8 +10,6 @@ and CPU generators are taken. Refused with an error: torch.compile, sparse layou
 
 from __future__ import annotations
 
-import re
-
 import torch
 
 from course_utils import _checked
@@ -62,7 +60,7 @@ def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB") -> No
     global _settings
     if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= 16:
         raise ValueError(f"gpus must be a whole number from 1 to 16, not {gpus!r}")
-    row, size = _checked.row("spec", spec), _bytes(capacity)
+    row, size = _checked.row("spec", spec), _checked.size_bytes("capacity", capacity)
     if enabled():
         if gpus != _settings["gpus"]:
             raise ValueError(f"gpus is {_settings['gpus']} already and cannot change in one process to {gpus}")
@@ -100,7 +98,7 @@ def configure(*, spec: str | None = None, capacity: str | int | None = None, cos
     """
     world = _world()
     row = None if spec is None else _checked.row("spec", spec)
-    size = None if capacity is None else _bytes(capacity)
+    size = None if capacity is None else _checked.size_bytes("capacity", capacity)
     if costs is not None:
         _check_costs(costs)
     with world.lock:
@@ -133,13 +131,3 @@ def _check_costs(costs: object) -> None:
     share = costs.pageable_share
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise ValueError(f"costs.pageable_share must be a number above 0 and at most 1, not {share!r}")
-
-
-def _bytes(size: str | int) -> int:
-    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-        return size
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|KB|MB|GB)\s*", size) if isinstance(size, str) else None
-    if match is None or float(match[1]) == 0:
-        raise ValueError(f"capacity must be a positive number of bytes or text such as '64 MiB', not {size!r}")
-    units = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-    return int(float(match[1]) * units[match[2]])

@@ -11,9 +11,10 @@ from functools import partial
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-__all__ = ["register_autocast"]
+__all__ = ["register_autocast", "register_rules"]
 
-_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_KEYS = {"sim": "AutocastPrivateUse1", "cpu": "AutocastCPU"}
+_KEY_SETS = {kind: torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)) for kind, key in _KEYS.items()}
 # ruff: noqa: SIM905
 _LOWER = """conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding conv_tbc conv_transpose1d
 conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot
@@ -33,47 +34,53 @@ def register_autocast(library: torch.library.Library) -> None:
     fallback = torch.library.Library("_", "IMPL")
     fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     _kept.append(fallback)
+    register_rules(library, "sim")
+
+
+def register_rules(library: torch.library.Library, kind: str) -> None:
+    """Let `torch.autocast(kind)`, "sim" or "cpu", cast by CUDA's lists as long as `library` lives."""
     rules = ((_LOWER, _to_lower), (_FLOAT32, _to_float32), (_PROMOTE, _to_widest), (["binary_cross_entropy"], _refuse))
     for names, choose in rules:
         for name in names:
             packet, _, overload = name.partition(".")
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-            library.impl(name, partial(_cast_and_call, operator, choose), "AutocastPrivateUse1")
+            library.impl(name, partial(_cast_and_call, kind, operator, choose), _KEYS[kind], allow_override=True)
 
 
 _kept: list = []
 
 
-def _cast_and_call(operator, choose, *args, **kwargs):
-    dtype = choose((args, kwargs))
-    with torch._C._ExcludeDispatchKeyGuard(_KEY):
+def _cast_and_call(kind, operator, choose, *args, **kwargs):
+    dtype = choose(kind, (args, kwargs))
+    with torch._C._ExcludeDispatchKeyGuard(_KEY_SETS[kind]):
         if dtype is None:
             return operator(*args, **kwargs)
-        return operator(*tree_map(partial(_cast, dtype), args), **tree_map(partial(_cast, dtype), kwargs))
+        cast = partial(_cast, kind, dtype)
+        return operator(*tree_map(cast, args), **tree_map(cast, kwargs))
 
 
 def _eligible(value) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not torch.float64
 
 
-def _cast(dtype, value):
-    return value.to(dtype) if _eligible(value) and value.device.type == "sim" else value
+def _cast(kind, dtype, value):
+    return value.to(dtype) if _eligible(value) and value.device.type == kind else value
 
 
-def _to_lower(values):
-    return torch.get_autocast_dtype("sim")
+def _to_lower(kind, values):
+    return torch.get_autocast_dtype(kind)
 
 
-def _to_float32(values):
+def _to_float32(kind, values):
     return torch.float32
 
 
-def _to_widest(values):
+def _to_widest(kind, values):
     kinds = {value.dtype for value in tree_leaves(values) if _eligible(value)}
     return torch.float32 if torch.float32 in kinds else None
 
 
-def _refuse(values):
+def _refuse(kind, values):
     raise RuntimeError(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Use "
         "binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss instead."

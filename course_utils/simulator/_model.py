@@ -6,13 +6,15 @@ import itertools
 import math
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from course_utils import gpus
 
-__all__ = ["Costs", "Gpu", "Record", "World"]
+__all__ = ["Costs", "Gpu", "Record", "World", "out_of_memory"]
 
 
 @dataclass(frozen=True)
@@ -52,19 +54,51 @@ class Gpu:
     """Memory of one simulated GPU: bytes of living storages, their peak, and the capacity that they must stay under."""
 
     def __init__(self, index: int, capacity_bytes: int) -> None:
-        self.index, self.capacity_bytes = index, capacity_bytes
+        self.index = index
         self.allocated_bytes = self.peak_bytes = self.allocations = 0
+        self._budgets: list[tuple[int, int]] = []
+        self.capacity_bytes = capacity_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self._capacity_bytes
+
+    @capacity_bytes.setter
+    def capacity_bytes(self, size: int) -> None:
+        self._capacity_bytes = size
+        self._tighten()
+
+    def _tighten(self) -> None:
+        """Let the tightest of capacity and budgets hold: bytes that may be alive, and those that it does not count."""
+        self.limit_bytes, self._outside_bytes = min([(self._capacity_bytes, 0), *self._budgets])
+
+    @contextmanager
+    def budget(self, nbytes: int) -> Iterator[None]:
+        """Inside, at most `nbytes` more may be alive than at the start; messages call that the capacity."""
+        budget = (self.allocated_bytes + nbytes, self.allocated_bytes)
+        self._budgets.append(budget)
+        self._tighten()
+        try:
+            yield
+        finally:
+            self._budgets.remove(budget)
+            self._tighten()
 
     def require(self, nbytes: int) -> None:
         """Raise `torch.OutOfMemoryError` in CUDA's words unless `nbytes` more fit."""
-        if self.allocated_bytes + nbytes > self.capacity_bytes:
-            free = max(self.capacity_bytes - self.allocated_bytes, 0)
-            raise torch.OutOfMemoryError(
-                f"sim out of memory. Tried to allocate {_size(nbytes)}. GPU {self.index} has a total capacity of "
-                f"{_size(self.capacity_bytes)} of which {_size(free)} is free. Of the allocated memory "
-                f"{_size(self.allocated_bytes)} is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
-                "unallocated."
-            )
+        if self.allocated_bytes + nbytes > self.limit_bytes:
+            allocated, capacity = self.allocated_bytes - self._outside_bytes, self.limit_bytes - self._outside_bytes
+            raise out_of_memory("sim", f"GPU {self.index}", nbytes, capacity, allocated)
+
+
+def out_of_memory(kind: str, where: str, nbytes: int, capacity: int, allocated: int) -> torch.OutOfMemoryError:
+    """Return CUDA's error when `nbytes` more do not fit into `capacity` bytes of which `allocated` are taken."""
+    free = max(capacity - allocated, 0)
+    return torch.OutOfMemoryError(
+        f"{kind} out of memory. Tried to allocate {_size(nbytes)}. {where} has a total capacity of "
+        f"{_size(capacity)} of which {_size(free)} is free. Of the allocated memory {_size(max(allocated, 0))} is "
+        "allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
+    )
 
 
 def _size(nbytes: int) -> str:
@@ -115,7 +149,7 @@ class World:
     def _own_storage(self, storage, index: int) -> None:
         gpu, nbytes = self.gpus[index], storage.nbytes()
         total = gpu.allocated_bytes + nbytes
-        if total > gpu.capacity_bytes:
+        if total > gpu.limit_bytes:
             gpu.require(nbytes)
         ref = _StorageRef(storage, self._on_free)
         ref.gpu, ref.key, ref.nbytes = gpu, storage._cdata, nbytes

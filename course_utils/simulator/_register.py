@@ -74,12 +74,10 @@ def _register_factories(library) -> None:
         operator = _operator(name)
         library.impl(name, partial(_make, operator), "PrivateUse1")
         if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
-            original = torch.library.get_kernel(f"aten::{name}", "Meta")
-            kernel = partial(_make_meta, operator, original)
+            kernel = partial(_make_meta, operator, torch.library.get_kernel(f"aten::{name}", "Meta"))
             library.impl(name, kernel, "Meta", with_keyset=True, allow_override=True)
     for name in _BELOW_PYTHON:
-        original = torch.library.get_kernel(f"aten::{name}", "Meta")
-        kernel = partial(_change_meta, _operator(name), original)
+        kernel = partial(_change_meta, _operator(name), torch.library.get_kernel(f"aten::{name}", "Meta"))
         library.impl(name, kernel, "Meta", with_keyset=True, allow_override=True)
 
 
@@ -101,10 +99,17 @@ def _make(operator, *args, device=None, pin_memory=None, **kwargs):
 
 
 def _make_meta(operator, original, keys, *args, **kwargs):
+    if not isinstance(keys, torch._C.DispatchKeySet):
+        return _by_name(operator, keys, args, kwargs)
     device = kwargs.get("device")
     if device is not None and device.index is not None:
         return _make(operator, *args, **kwargs)
     return original.call_boxed(keys, *args, **kwargs)
+
+
+def _by_name(operator, keys, args, kwargs):
+    """Under a fake mode PyTorch looks a Python kernel up by name, and finds ours, without keys, in place of its own."""
+    return torch._decomp.meta_table[operator](keys, *args, **kwargs)
 
 
 def _operator(name: str):
@@ -112,11 +117,13 @@ def _operator(name: str):
     return getattr(getattr(aten, packet), overload or "default")
 
 
-def _change_meta(operator, original, keys, target, *args, **kwargs):
+def _change_meta(operator, original, keys, *args, **kwargs):
     """C++ code such as `torch.tensor` fills and reads below the level where Python dispatches: catch it here."""
-    if type(target) is SimTensor:
-        return SimTensor.__torch_dispatch__(operator, (), (target, *args), kwargs)
-    return original.call_boxed(keys, target, *args, **kwargs)
+    if not isinstance(keys, torch._C.DispatchKeySet):
+        return _by_name(operator, keys, args, kwargs)
+    if args and type(args[0]) is SimTensor:
+        return SimTensor.__torch_dispatch__(operator, (), args, kwargs)
+    return original.call_boxed(keys, *args, **kwargs)
 
 
 # ---- the LSTM of the CPU, one operator a layer and direction ----------------------------------------------------
@@ -249,7 +256,8 @@ def _patch_accelerator(module) -> None:
         if hasattr(torch.accelerator, name):
             setattr(torch.accelerator, name, getattr(module, ours))
     original = torch.get_device_module
-    torch.get_device_module = lambda device=None: original("sim" if device is None else device)
+    wrap = functools.wraps(original)  # the compiler looks for what is wrapped
+    torch.get_device_module = wrap(lambda device=None: original("sim" if device is None else device))
     if not hasattr(torch._C, "_scatter"):  # a build without CUDA
         for name in ("_scatter", "_gather", "_broadcast_coalesced"):
             setattr(torch._C, name, _refuse_data_parallel)

@@ -1,0 +1,150 @@
+"""Which tensors are alive, how large are they, and where were they made?"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from course_utils import _checked, devices, plots, simulator
+from course_utils._memory_ledger import Ledger, Record, _Ref, found, storage_of
+from course_utils._memory_measure import Alive
+from course_utils._memory_parts import table_html, table_text
+
+__all__ = ["Census", "census", "watch"]
+
+_known: dict[int, _Ref] = {}  # every storage that a census or a watch has met and that is alive
+
+
+@dataclass(frozen=True)
+class Census:
+    """Storages alive on a device at one moment, the largest first; it holds no tensor.
+
+    `hidden_bytes` are alive although no tensor of Python's refers to them (saved by autograd, held by C++); it is known
+    on the simulated GPU only, elsewhere 0. `later - earlier` is the census of what is new.
+    """
+
+    device: torch.device
+    storages: tuple[Alive, ...]
+    hidden_bytes: int
+    serials: tuple[int, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(one.bytes for one in self.storages) + self.hidden_bytes
+
+    def __len__(self) -> int:
+        return len(self.storages)
+
+    def __sub__(self, earlier: Census) -> Census:
+        if not isinstance(earlier, Census):
+            return NotImplemented
+        old = set(earlier.serials)
+        new = [(one, n) for one, n in zip(self.storages, self.serials, strict=True) if n not in old]
+        hidden_bytes = max(self.hidden_bytes - earlier.hidden_bytes, 0)
+        return Census(self.device, tuple(o for o, _ in new), hidden_bytes, tuple(n for _, n in new))
+
+    def _rows(self) -> list[tuple[str, list[str]]]:
+        groups: dict[tuple, list[Alive]] = {}
+        for one in self.storages:
+            groups.setdefault((one.shape, one.dtype, one.owner, one.made), []).append(one)
+        rows = sorted(groups.items(), key=lambda item: -sum(one.bytes for one in item[1]))
+        return [
+            (
+                f"{len(ones)} ×" if len(ones) > 1 else "1",
+                [
+                    str(shape),
+                    str(dtype).removeprefix("torch."),
+                    plots.bytes_text(sum(o.bytes for o in ones)),
+                    owner,
+                    made,
+                ],
+            )
+            for (shape, dtype, owner, made), ones in rows
+        ]
+
+    def _caption(self) -> str:
+        hidden = f", {plots.bytes_text(self.hidden_bytes)} of them held by autograd alone" if self.hidden_bytes else ""
+        return f"{len(self)} storages alive on {self.device}, {plots.bytes_text(self.total_bytes)}{hidden}"
+
+    def __str__(self) -> str:
+        return f"{self._caption()}\n{table_text(_HEADS, self._rows())}" if self.storages else self._caption()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return table_html(self._caption(), _HEADS, self._rows())
+
+
+def _cells(ones: list[Alive]) -> list[str]:
+    one, size = ones[0], plots.bytes_text(sum(one.bytes for one in ones))
+    return [str(one.shape), str(one.dtype).removeprefix("torch."), size, one.owner, one.made]
+
+
+_HEADS = ["number", "shape", "format", "size", "owner", "made in"]
+
+
+def census(device: torch.device | str | None = None) -> Census:
+    """Return what is alive on the device now: DEVICE (`devices.pick()`) unless given.
+
+    Tensors that share a storage count once. Garbage is collected first, so what is listed is held by something. "Made
+    in" is known for what was made inside `watch()`.
+    """
+    device = devices.pick() if device is None else _checked.device("device", device)
+    gc.collect()
+    records: dict[int, Record] = {}
+    for tensor, owner in found(device):
+        storage = storage_of(tensor)
+        if storage is not None and storage._cdata not in records and storage.nbytes():
+            record = _remember(storage, tensor, owner)
+            if owner != "activations":
+                record.owner = owner
+            record.nbytes = storage.nbytes()
+            records[storage._cdata] = record
+    ordered = sorted(records.values(), key=lambda record: (-record.nbytes, record.serial))
+    hidden_bytes = 0
+    if device.type == "sim":
+        allocated_bytes = simulator._world().gpus[device.index or 0].allocated_bytes
+        hidden_bytes = allocated_bytes - sum(record.nbytes for record in ordered)
+    return Census(device, tuple(map(Alive.of, ordered)), hidden_bytes, tuple(record.serial for record in ordered))
+
+
+@contextmanager
+def watch(device: torch.device | str | None = None) -> Iterator[None]:
+    """Inside, note for every tensor that is made on the device the reader's line that makes it, for `census()`."""
+    device = devices.pick() if device is None else _checked.device("device", device)
+    with _Watch(device):
+        yield
+
+
+class _Watch(Ledger):
+    """A ledger that hands its records on to the census."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device, samples=False)
+
+    def _enter_storage(self, tensor, owner, before=False):
+        record = super()._enter_storage(tensor, owner, before)
+        if record is not None and not before:
+            storage = storage_of(tensor)
+            ref = _Ref(storage, _drop)
+            ref.key, ref.record = storage._cdata, record
+            _known[ref.key] = ref
+        return record
+
+
+def _remember(storage: torch.UntypedStorage, tensor: torch.Tensor, owner: str) -> Record:
+    known = _known.get(storage._cdata)
+    if known is None:
+        known = _Ref(storage, _drop)
+        known.key, known.record = storage._cdata, Record(tensor, storage.nbytes(), owner)
+        _known[known.key] = known
+    return known.record
+
+
+def _drop(ref: _Ref) -> None:
+    if _known.get(ref.key) is ref:
+        del _known[ref.key]
