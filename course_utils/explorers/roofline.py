@@ -102,7 +102,8 @@ def roofline(
     """Place `layer` of `rows` and `size` under the roof of `machine`, a row of `gpus` or "this machine".
 
     `live` is this machine's roofline, as from `timing.roofline`; `measured` maps names of layers to (FLOP/byte,
-    TFLOP/s) measured here in float32, which are drawn beside fp32 alone; `runs` are recorded ones. Raises ValueError or TypeError that names a wrong argument.
+    TFLOP/s) measured here in float32, which are drawn beside fp32 alone; `runs` are recorded ones. Raises ValueError or
+    TypeError that names a wrong argument.
     """
     if live is not None and not isinstance(live, timing.Roofline):
         raise TypeError(f"live is {live!r}, it must be None or what timing.roofline() returns")
