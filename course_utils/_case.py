@@ -73,7 +73,7 @@ class Case:
         self, fn: Callable, words: str, args: tuple, kwargs: dict[str, Any], modifies: bool, draws: bool | None
     ) -> Any:
         self.calls += 1
-        before = _copied((args, kwargs))
+        before = None if modifies else _copied((args, kwargs))  # a copy would be alive during the call
         self._call = words
         draws = self.exercise.draws if draws is None else draws
         with counting.count() as counts:
