@@ -113,7 +113,8 @@ def draw(fit: WillItFit) -> Any:
         left.annotate(gpu.name, (0.99, height), (0, 2), xycoords=("axes fraction", "data"),
                       textcoords="offset points", ha="right", fontsize=8, color=plots.RED)  # fmt: skip
     left.set(ylim=(0, top * 1.1), xlim=(-0.6, 1.8))
-    _stack(right, fit.moments, [moment.name.replace(" of the ", ",\n").replace(" step", "\nstep") for moment in fit.moments])
+    names = [moment.name.replace(" of the ", ",\n").replace(" step", "\nstep") for moment in fit.moments]
+    _stack(right, fit.moments, names)
     right.set_ylim(0, fit.peak_bytes / 2**30 * 1.1)
     right.tick_params(axis="x", labelsize=7.5)
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=8.5)
