@@ -301,6 +301,17 @@ def test_gradscaler_skips_a_step_with_infinite_gradients():
     assert scaler.get_scale() == 2.0**15 and torch.equal(before, model.weight.detach().cpu())
 
 
+def test_functions_of_cpu_tensors_are_compiled_as_before():
+    graphs = []
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(lambda x: torch.tanh(x) + 1, backend=keep)
+    assert torch.equal(compiled(torch.ones(2)), torch.tanh(torch.ones(2)) + 1) and len(graphs) == 1
+
+
 def test_accelerator_benchmark_and_modes_go_on():
     from torch.utils import benchmark
     from torch.utils.flop_counter import FlopCounterMode

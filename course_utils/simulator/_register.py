@@ -6,7 +6,7 @@ import importlib
 import math
 import os
 import weakref
-from functools import partial
+from functools import partial, wraps
 from multiprocessing.reduction import ForkingPickler
 
 import torch
@@ -256,7 +256,7 @@ def _patch_accelerator(module) -> None:
         if hasattr(torch.accelerator, name):
             setattr(torch.accelerator, name, getattr(module, ours))
     original = torch.get_device_module
-    wrap = functools.wraps(original)  # the compiler looks for what is wrapped
+    wrap = wraps(original)  # torch.compile looks for what is wrapped
     torch.get_device_module = wrap(lambda device=None: original("sim" if device is None else device))
     if not hasattr(torch._C, "_scatter"):  # a build without CUDA
         for name in ("_scatter", "_gather", "_broadcast_coalesced"):
