@@ -12,6 +12,7 @@ import ctypes
 import datetime
 import faulthandler
 import io
+import multiprocessing.util
 import os
 import pickle
 import random
@@ -20,7 +21,6 @@ import socket
 import sys
 import threading
 import time
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,9 +70,8 @@ def run(connection: socket.socket) -> None:
         outcome = _outcome(channel, rank, job)
         _flush()
         channel.send(*outcome)
-        if outcome[0] == "returned":
-            leave.wait()
-            _leave()
+        leave.wait()  # a rank that failed waits too, until it is killed: others would fail for the lack of it
+        _leave()
         code = 0
     except (EOFError, OSError):  # the parent is gone
         pass
@@ -84,6 +83,8 @@ def run(connection: socket.socket) -> None:
 def _enter(rank: int, job: Job) -> None:
     """Make this process look like a process of torchrun: environment, path, folder, output, random numbers, device."""
     global device
+    atexit._clear()  # what imported modules do when an interpreter ends; this process ends without that
+    atexit.register(multiprocessing.util._exit_function)
     os.environ.clear()
     os.environ.update(job.environment)
     os.environ.update(
@@ -155,12 +156,10 @@ def _join(rank: int, job: Job) -> None:
 
 
 def _leave() -> None:
-    """Take the process group down, then do what an exiting interpreter does."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with contextlib.suppress(Exception):
-            if dist.is_initialized():
-                dist.destroy_process_group()
+    """Do what an exiting interpreter does; gloo's group needs no farewell, since all ranks are done."""
+    with contextlib.suppress(Exception):
+        if dist.is_initialized() and device is not None and device.type == "cuda":
+            dist.destroy_process_group()
     atexit._run_exitfuncs()
 
 

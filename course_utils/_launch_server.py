@@ -16,6 +16,7 @@ import selectors
 import signal
 import socket
 import time
+import warnings
 from dataclasses import dataclass, field
 
 from course_utils import _launch_wire as wire
@@ -91,7 +92,9 @@ class _Server:
         started = _Session(wire.Channel(socket.socket(fileno=session)), {})
         self.sessions.append(started)
         for rank in range(len(rest) // 3):
-            pid = os.fork()
+            with warnings.catch_warnings():  # of Python 3.12: a thread of NumPy's BLAS exists, which knows forks
+                warnings.simplefilter("ignore")
+                pid = os.fork()
             if pid == 0:
                 self.become_rank(rest, rank)
             started.ranks[pid] = rank

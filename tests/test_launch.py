@@ -1,0 +1,506 @@
+"""`launch` runs functions on real processes, names what went wrong, and leaves nothing behind."""
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_utils import _launch_output, _launch_report, _launch_run, _launch_start
+from course_utils import launch as module
+from course_utils._launch_wire import Failure, Frame
+from course_utils.launch import RankError, launch, rank_device
+
+HERE = Path(__file__)
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """After each test: the same environment and signal handlers, no process but the server, no thread, port or file."""
+    signals = [signal.SIGINT, signal.SIGTERM, *([signal.SIGCHLD] if hasattr(signal, "SIGCHLD") else [])]
+    before = _environment(), [signal.getsignal(one) for one in signals], _shared_memory()
+    children = set(psutil.Process().children(recursive=True))
+    yield
+    assert (_environment(), [signal.getsignal(one) for one in signals], _shared_memory()) == before
+    left = [one for one in psutil.Process().children(recursive=True) if one not in children and not _server(one)]
+    assert not left
+    assert not [thread for thread in threading.enumerate() if thread.name == "launch"]
+    assert not [one for one in psutil.Process().net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+
+
+def _environment():
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+def _shared_memory():
+    return sorted(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else []
+
+
+def _server(process):
+    with contextlib.suppress(psutil.Error):
+        return any("_launch_server" in word for word in process.cmdline())
+    return True  # it has ended meanwhile
+
+
+def failing(fn, **options):
+    with pytest.raises(RankError) as caught:
+        launch(fn, **options)
+    return caught.value
+
+
+def test_ranks_reduce_and_return_in_order():
+    def total(x, scale):
+        assert dist.get_world_size() == 3 and dist.get_backend() == "gloo" and rank_device() == torch.device("cpu")
+        x = x * scale * (dist.get_rank() + 1)
+        dist.all_reduce(x)
+        return dist.get_rank(), x
+
+    got = launch(total, torch.ones(2), nprocs=3, scale=10)
+    assert [rank for rank, _ in got] == [0, 1, 2]
+    assert all(torch.equal(x, torch.full((2,), 60.0)) for _, x in got)
+
+
+def module_level():
+    return dist.get_rank()
+
+
+def test_functions_of_any_kind_run():
+    add = 5
+
+    class Adder:
+        def __call__(self):
+            return add + module_level()
+
+        def method(self):
+            return "method"
+
+    assert launch(lambda: add) == [5, 5]
+    assert launch(module_level) == [0, 1]
+    assert launch(Adder()) == [5, 6]
+    assert launch(Adder().method) == ["method", "method"]
+
+
+def test_a_function_of_a_module_that_ranks_cannot_import_travels_by_value(tmp_path):
+    import importlib.util
+
+    file = tmp_path / "not_on_the_path.py"
+    file.write_text("def fn():\n    return helper()\n\ndef helper():\n    return 7\n", encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("not_on_the_path", file)
+    loaded = sys.modules["not_on_the_path"] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(loaded)
+        assert launch(loaded.fn) == [7, 7]
+    finally:
+        del sys.modules["not_on_the_path"]
+
+
+def test_tensors_come_back_as_they_were_on_the_cpu():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+            self.tied = self.layer.weight
+
+    marker = Net.forward
+
+    def made():
+        base = torch.arange(1_000_000.0)
+        return {
+            "view": base[:3],
+            "bfloat16": torch.tensor([1.5], dtype=torch.bfloat16),
+            "channels_last": torch.ones(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
+            "sparse": torch.eye(3).to_sparse(),
+            "grad": torch.ones(2, requires_grad=True),
+            "net": (Net(), [torch.tensor(1)]),
+        }
+
+    got = launch(made)[1]
+    assert got["view"].untyped_storage().nbytes() == 12
+    assert got["view"].tolist() == [0, 1, 2] and got["bfloat16"].dtype == torch.bfloat16
+    assert got["channels_last"].is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(got["sparse"].to_dense(), torch.eye(3)) and got["grad"].requires_grad
+    net = got["net"][0]
+    assert type(net) is Net and net.tied is net.layer.weight and isinstance(net.tied, nn.Parameter)
+    assert Net.forward is marker  # the class is still the reader's own
+
+
+def test_large_arguments_and_results_travel():
+    got = launch(lambda x: x + 1, torch.zeros(5_000_000))
+    assert all(one.shape == (5_000_000,) and one[-1] == 1 for one in got)
+
+
+def test_simulated_tensors_arrive_on_the_cpu_and_a_simulated_device_is_refused():
+    from course_utils import simulator
+
+    if simulator.unavailable():
+        pytest.skip(simulator.unavailable())
+    simulator.enable()
+    x = torch.ones(3, device="sim:0")
+    layer = nn.Linear(3, 1).to("sim:0")
+    assert launch(lambda: (x.device.type, type(layer.weight) is nn.Parameter, float(layer(x) * 0)))[0] == (
+        "cpu",
+        True,
+        0,
+    )
+    device = torch.device("sim:0")
+    with pytest.raises(TypeError, match=r"'sim:0' does not exist in the ranks.*rank_device"):
+        launch(lambda: torch.ones(1, device=device))
+
+
+def test_random_numbers_differ_between_ranks_and_not_between_launches():
+    def draw():
+        import random
+
+        import numpy as np
+
+        return torch.rand(1).item(), random.random(), float(np.random.rand())
+
+    first, again = launch(draw), launch(draw)
+    assert first == again
+    assert all(a != b for a, b in zip(*first, strict=True))
+
+
+def test_a_rank_looks_like_a_process_of_torchrun(monkeypatch, tmp_path):
+    monkeypatch.setenv("COURSE_TEST_LATE", "1")
+    monkeypatch.chdir(tmp_path)
+
+    def where():
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "COURSE_TEST_LATE")
+        return [os.environ[name] for name in names], os.getcwd(), torch.get_num_threads()
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert launch(where)[1] == (["1", "1", "2", "2", "127.0.0.1", "1"], str(tmp_path), max(1, cores // 2))
+
+
+def test_output_comes_in_rank_order_with_the_name_of_the_rank(capfd):
+    def speak():
+        rank = dist.get_rank()
+        time.sleep(0.2 * (1 - rank))
+        print(f"first of {rank}\n\nsecond", flush=False)
+        os.system("echo from a subprocess")
+        os.write(2, f"to stderr of {rank}\n".encode())
+        print("no newline", end="")
+
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        launch(speak)
+    lines = [
+        f"[rank {r}] {t}".rstrip()
+        for r in (0, 1)
+        for t in (f"first of {r}", "", "second", "from a subprocess", "no newline")
+    ]
+    assert out.getvalue().splitlines() == lines
+    assert err.getvalue().splitlines() == ["[rank 0] to stderr of 0", "[rank 1] to stderr of 1"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_is_not_withheld(monkeypatch):
+    monkeypatch.setattr(_launch_output, "HOLD_S", 0.3)
+    shown = []
+
+    class Screen(io.StringIO):
+        def write(self, text):
+            shown.extend((time.perf_counter(), line) for line in text.splitlines() if line)
+            return len(text)
+
+    def work():
+        for step in range(3):
+            print(f"step {step}")
+            sys.stderr.write(f"\r{step}/3")  # a progress bar
+            time.sleep(0.5)
+
+    with contextlib.redirect_stdout(Screen()), contextlib.redirect_stderr(Screen()):
+        launch(work)
+    times = {line: at for at, line in reversed(shown)}
+    assert times["[rank 0] step 2"] - times["[rank 0] step 0"] > 0.7
+    assert times["[rank 1] step 2"] - times["[rank 1] step 0"] > 0.4
+    assert "[rank 0] 1/3" in times
+
+
+def test_the_first_failure_is_named_with_its_line():
+    def work():
+        if dist.get_rank() == 1:
+            time.sleep(0.1)
+            raise ValueError("bad value")  # the reader's line
+        dist.all_reduce(torch.ones(1))
+
+    error = failing(work)
+    assert (error.rank, error.kind, error.error) == (1, "raised", "ValueError")
+    assert str(error).splitlines() == [
+        "rank 1 raised ValueError:",
+        f"  {_shown(HERE)}, line {work.__code__.co_firstlineno + 3}, in work",
+        '    raise ValueError("bad value")  # the reader\'s line',
+        "ValueError: bad value",
+        "rank 0 ended because of it.",
+    ]
+    assert error._render_traceback_()[0].startswith("RankError: rank 1")
+
+
+def _shown(path):
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def test_an_error_deep_in_a_library_shows_the_readers_line_and_its_cause():
+    def work():
+        try:
+            nn.Linear(2, 2)(torch.ones(3))
+        except RuntimeError as error:
+            raise KeyError("wrapped") from error
+
+    text = str(failing(work))
+    assert "nn.Linear(2, 2)(torch.ones(3))" in text and "raised in forward (linear.py)" in text
+    assert text.index("which led to:") < text.index("KeyError: 'wrapped'")
+    assert text.startswith("ranks 0 and 1 raised KeyError:")
+
+
+def test_of_two_failures_the_first_is_named_and_the_other_only_mentioned():
+    def work():
+        time.sleep(0.1 * (1 - dist.get_rank()))
+        raise ValueError("first") if dist.get_rank() else TypeError("second")
+
+    error = failing(work)
+    assert error.rank == 1 and error.error == "ValueError"
+    assert str(error).splitlines()[-1] == "After it, rank 0 raised TypeError: second."
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_every_way_to_die_is_named(method, monkeypatch):
+    if method == "forkserver" and sys.platform != "linux":
+        pytest.skip("ranks are forked on Linux only")
+    monkeypatch.setenv("COURSE_LAUNCH", method)
+
+    def die(how):
+        print("before")
+        if dist.get_rank() == 1:
+            how()
+        dist.all_reduce(torch.ones(1))
+
+    ways = {
+        lambda: os._exit(3): "ended the process with exit code 3 before the function returned",
+        lambda: os.kill(os.getpid(), 9): "was killed by SIGKILL",
+        lambda: sys.exit("enough"): "raised SystemExit",
+        lambda: os.kill(os.getpid(), signal.SIGSEGV): "was killed by SIGSEGV",
+    }
+    for how, words in list(ways.items())[: 4 if method == "forkserver" else 1]:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            error = failing(lambda how=how: die(how))
+        assert error.rank == 1 and words in error.states[1] and words in str(error)
+        assert out.getvalue() == "[rank 0] before\n[rank 1] before\n"
+
+
+def test_a_hang_says_where_each_rank_waits():
+    def pause():
+        time.sleep(60)
+
+    def work():
+        if dist.get_rank() == 0:
+            dist.all_reduce(torch.ones(1))
+        elif dist.get_rank() == 1:
+            pause()
+
+    start = time.perf_counter()
+    error = failing(work, nprocs=3, timeout_s=0.5)
+    assert time.perf_counter() - start < 5.5
+    assert (error.rank, error.kind) == (1, "hang")
+    first = work.__code__.co_firstlineno
+    assert str(error).splitlines() == [
+        "2 of 3 ranks had not returned after 0.5 s; all were stopped.",
+        f"rank 0: in all_reduce, called at {_shown(HERE)}, line {first + 2}, in work",
+        "    dist.all_reduce(torch.ones(1))",
+        f"rank 1: at {_shown(HERE)}, line {pause.__code__.co_firstlineno + 1}, in pause",
+        "    time.sleep(60)",
+        f"    called from {_shown(HERE)}, line {first + 4}, in work",
+        "rank 2: had returned",
+    ]
+
+
+@linux
+def test_a_hang_in_compiled_code_that_holds_the_lock_of_python_is_located_too(monkeypatch):
+    monkeypatch.setattr(_launch_run, "_ANSWER_S", 0.3)
+
+    def stuck():
+        import ctypes
+
+        ctypes.PyDLL(None).sleep(60)
+
+    error = failing(stuck, nprocs=1, timeout_s=0.3)
+    assert "ctypes.PyDLL(None).sleep(60)" in str(error)
+
+
+def test_a_rank_that_does_not_answer_ends_too(monkeypatch):
+    monkeypatch.setattr(_launch_run, "_ANSWER_S", 0.3)
+    error = failing(lambda: os.kill(os.getpid(), signal.SIGSTOP), nprocs=1, timeout_s=0.3)
+    assert "rank 0: gave no answer" in str(error)
+
+
+def test_results_that_cannot_be_sent_say_so():
+    error = failing(lambda: (i for i in range(3)))
+    assert (error.rank, error.kind) == (0, "result")
+    assert "ranks 0 and 1 returned a generator, which cannot be sent" in str(error)
+    error = failing(lambda: threading.Lock() if dist.get_rank() else 1)
+    assert error.rank == 1 and "rank 1 returned a lock" in str(error)
+
+
+def test_a_wrapped_model_cannot_come_back_and_the_message_says_what_to_return():
+    error = failing(lambda: nn.parallel.DistributedDataParallel(nn.Linear(1, 1)))
+    assert error.kind == "result" and "return its .module" in str(error)
+
+
+@linux
+def test_an_interrupt_stops_all_ranks():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    start = time.perf_counter()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            launch(lambda: time.sleep(60))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.perf_counter() - start < 3
+
+
+@linux
+@pytest.mark.parametrize("how", ["returns", "raises", "is killed"])
+def test_what_a_rank_started_ends_with_it(how):
+    def work(how):
+        own_session = subprocess.Popen(["sleep", "98"], start_new_session=True)
+        print(own_session.pid, subprocess.Popen(["sh", "-c", "sleep 99 & sleep 99"]).pid)
+        if how == "raises":
+            raise ValueError
+        if how == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(RankError):
+        launch(work, how, nprocs=1)
+    pids = [int(word) for word in out.getvalue().removeprefix("[rank 0]").split()]
+    assert len(pids) == 2 and not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def test_two_launches_at_once_do_not_meet():
+    got = {}
+
+    def one(name):
+        got[name] = launch(lambda: _sum(name))
+
+    def _sum(name):
+        time.sleep(0.2)
+        x = torch.tensor(float(name))
+        dist.all_reduce(x)
+        return x.item()
+
+    threads = [threading.Thread(target=one, args=(name,)) for name in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == {1: [2, 2], 2: [4, 4], 3: [6, 6]}
+
+
+def test_a_launch_in_a_rank_works():
+    def inner():
+        return dist.get_rank()
+
+    assert launch(lambda: launch(inner, nprocs=1), nprocs=1) == [[0]]
+
+
+@linux
+def test_everything_ends_with_a_kernel_that_is_killed():
+    code = (
+        "import os, time\nfrom course_utils.launch import launch\n"
+        "def work():\n    print(os.getpid(), os.getppid(), flush=True)\n    time.sleep(90)\n"
+        "launch(work)\n"
+    )
+    kernel = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=HERE.parent.parent)
+    rank, server = (int(word) for word in kernel.stdout.readline().removeprefix("[rank 0]").split())
+    assert psutil.pid_exists(rank) and psutil.pid_exists(server)
+    kernel.kill()
+    kernel.wait()
+    kernel.stdout.close()
+    deadline = time.monotonic() + 5
+    while psutil.pid_exists(server) or psutil.pid_exists(rank):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@linux
+def test_a_server_that_died_is_replaced():
+    from course_utils import _launch_forked
+
+    launch(lambda: None)
+    server = _launch_forked._running[-1].process
+    error = failing(lambda pid=server.pid: os.kill(pid, signal.SIGKILL) or time.sleep(30), nprocs=1)
+    assert error.kind == "died" and "ended with the process that starts the ranks" in str(error)
+    assert launch(lambda: 1) == [1, 1]
+    assert _launch_forked._running[-1].process.pid != server.pid
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(TypeError, match="fn is 3, it must be a function"):
+        launch(3)
+    with pytest.raises(ValueError, match="nprocs must be at least 1"):
+        launch(module_level, nprocs=0)
+    with pytest.raises(ValueError, match="nprocs is 65, it may be at most 64"):
+        launch(module_level, nprocs=65)
+    with pytest.raises(ValueError, match="timeout_s must be a number above 0"):
+        launch(module_level, timeout_s=0)
+    with pytest.raises(ValueError, match="devices has 1 entries, it must have one for each of the 2 ranks"):
+        launch(module_level, devices=["cpu"])
+    with pytest.raises(ValueError, match=r"devices\[1\] is meta"):
+        launch(module_level, devices=["cpu", "meta"])
+    with pytest.raises(TypeError, match="devices is 'cpu', it must be a list"):
+        launch(module_level, devices="cpu")
+    with pytest.raises(TypeError, match="argument 2 cannot be sent to the ranks"):
+        launch(lambda a, b: None, 1, threading.Lock())
+    with pytest.raises(RuntimeError, match="rank_device"):
+        rank_device()
+
+
+def test_gpus_are_used_where_each_rank_has_its_own(monkeypatch):
+    monkeypatch.delenv("COURSE_DEVICE", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    assert module._places(None, 2) == ("cuda:0", "cuda:1")
+    assert module._places(None, 3) == ("cpu", "cpu", "cpu")
+    assert module._places(["cuda:1", torch.device("cpu")], 2) == ("cuda:1", "cpu")
+    assert module._backend(("cuda:0", "cuda:1")) == "cpu:gloo,cuda:nccl"
+    assert module._backend(("cuda:0", "cuda:0")) == module._backend(("cuda:0", "cpu")) == "gloo"
+    monkeypatch.setenv("COURSE_DEVICE", "cpu")
+    assert module._places(None, 2) == ("cpu", "cpu")
+
+
+def test_a_rank_that_lost_its_partner_is_not_the_first_failure():
+    place = (Frame(dist.distributed_c10d.__file__, 1, "all_reduce"),)
+    lost = Failure("RuntimeError", "RuntimeError: Connection closed by peer", place, None, 1.0)
+    seen = _launch_report.Seen(2, failed={0: lost}, ended={1: (-9, 2.0)})
+    assert _launch_report.first_failure(seen).rank == 1
+    own = Failure("RuntimeError", "RuntimeError: Connection closed by peer", (), None, 1.0)
+    seen = _launch_report.Seen(2, failed={0: own}, ended={1: (-9, 2.0)})
+    assert _launch_report.first_failure(seen).rank == 0
+
+
+def test_what_ranks_load_late_is_loaded_once():
+    """Optimizers and DistributedDataParallel import torch's compiler when first used: a second for each rank."""
+
+    def step():
+        layer = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
+        loaded = "torch._dynamo" in sys.modules
+        layer(torch.ones(1)).backward()
+        return loaded
+
+    launch(step)
+    before = launch(lambda: "torch._dynamo" in sys.modules)
+    assert before == [_launch_start._method() == "forkserver"] * 2
