@@ -34,9 +34,9 @@ class Scaled:
     @property
     def edges(self) -> tuple[float, float, float]:
         """Below the first a value becomes zero, below the second it is subnormal, from the third on infinite."""
-        fmt = self.fmt  # of two equally near numbers the even one is taken: zero, and the one beyond the largest
-        half_step = fmt.spacing(fmt.largest) / 2
-        return fmt.smallest_subnormal / 2, fmt.smallest_normal, fmt.largest + half_step
+        fmt = self.fmt  # each edge is where rounding changes: in the middle between two numbers
+        half = fmt.smallest_subnormal / 2
+        return half, fmt.smallest_normal - half, fmt.largest + fmt.spacing(fmt.largest) / 2
 
     def below(self, value: float) -> float:
         """Return the share of scaled gradients below `value`, from 0 to 1."""
@@ -111,7 +111,7 @@ def draw(s: Scaled) -> Any:
         (infinite, high, plots.PLUM, f"infinite: {_share(s.infinite)}"),
     )
     for start, end, colour, name in zones:
-        spots = [start + (end - start) * step / 80 for step in range(81)]
+        spots = [start + (end - start) * step / 400 for step in range(401)]
         heights = [_bell(x, centre, s.decades) for x in spots]
         axes.fill_between(spots, heights, color=colour, alpha=0.75, linewidth=0, label=name)
         axes.axvspan(start, end, color=colour, alpha=0.08, linewidth=0)

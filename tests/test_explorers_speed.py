@@ -1,0 +1,335 @@
+"""Do the explorers of lesson 03 compute what formulas and PyTorch's own types say, over all their settings?"""
+
+import itertools
+import math
+import random
+import re
+import struct
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_utils import gpus, plots, recorded, timing
+from course_utils.explorers import Switch, loss_scaling, number_formats, roofline
+from course_utils.explorers._formats import FORMATS, store
+from course_utils.explorers._layers import HEAD, IMAGE, LAYERS
+
+BY_NAME = {fmt.name: fmt for fmt in FORMATS}
+LIVE = timing.Roofline(14.0, {"fp32": 0.17, "fp16": 0.003, "bf16": 0.003}, "live", "cpu")
+EXPLORERS = {
+    "roofline": lambda: roofline.explore(LIVE, {"linear": (30.0, 0.1)}),
+    "number_formats": number_formats.explore,
+    "loss_scaling": loss_scaling.explore,
+}
+each = pytest.mark.parametrize("explore", EXPLORERS.values(), ids=EXPLORERS)
+
+
+def settings(explorer, most=400):
+    """Return all settings of the controls, or `most` of them drawn with a fixed seed, with every extreme among them."""
+    names = [control.name for control in explorer.controls]
+    extremes = itertools.product(*({c.values[0], c.values[-1]} for c in explorer.controls))
+    drawn = random.Random(0)
+    others = (tuple(drawn.choice(c.values) for c in explorer.controls) for _ in range(most))
+    return [dict(zip(names, values, strict=True)) for values in (*extremes, *others)]
+
+
+# ---- all explorers
+
+
+@each
+def test_every_setting_gives_words(explore):
+    explorer = explore()
+    for setting in settings(explorer):
+        assert len(explorer.caption(**setting)) > 40
+
+
+@each
+def test_every_extreme_can_be_drawn(explore):
+    explorer = explore()
+    corners = settings(explorer, most=4)
+    drawn = [explorer.figure(**setting) for setting in random.Random(1).sample(corners, min(len(corners), 12))]
+    assert all(plots.png(figure).startswith(b"\x89PNG") for figure in drawn[:2])
+
+
+@each
+def test_every_control_changes_the_picture_or_the_words_and_shows_its_default(explore):
+    explorer = explore()
+    picture, words = explorer.widget().children[-2:]
+    for control in explorer.controls:
+        box = explorer.boxes[control.name]
+        assert box.value == control.default and (isinstance(control, Switch) or box.label == control.text(box.value))
+        before = bytes(picture.value), words.value
+        assert before[0].startswith(b"\x89PNG") and "failed" not in before[1]
+        box.value = next(value for value in control.values if value != box.value)
+        assert (bytes(picture.value), words.value) != before and "failed" not in words.value
+
+
+@each
+def test_the_static_page_has_one_picture_with_words_that_say_where_numbers_come_from(explore):
+    page = explore().static_html()
+    alternative = re.search(r'alt="([^"]+)"', page)[1]
+    assert page.count("<img") == 1 and len(page) < 120_000
+    assert re.search("redicted|omputed", alternative)
+
+
+# ---- roofline
+
+
+def test_operations_are_those_that_pytorch_counts():
+    m, n = 6, 64
+    x, square = torch.randn(m, n), torch.randn(m, n, n)
+    heads = torch.randn(1, m, n, HEAD)
+    images, kernel = torch.randn(2, 4, IMAGE, IMAGE), torch.randn(4, 4, 3, 3)
+    cases = {
+        "linear": (lambda: F.linear(x, square[0]), m, n),
+        "matrix products": (lambda: square @ square, m, n),
+        "convolution": (lambda: F.conv2d(images, kernel, padding=1), 2, 4),
+        "attention, fused": (lambda: F.scaled_dot_product_attention(heads, heads, heads), m, n),
+    }
+    for name, (run, rows, size) in cases.items():
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+            run()
+        assert counter.get_total_flops() == LAYERS[name].flops(rows, size), name
+
+
+def test_bytes_are_those_of_the_arrays_that_a_layer_touches():
+    m, n = 6, 64
+    x, w, b = torch.randn(m, n), torch.randn(n, n), torch.randn(n)
+    y = F.linear(x, w, b)
+    assert LAYERS["linear"].elements(m, n) == sum(t.numel() for t in (x, w, b, y))
+    assert LAYERS["element-wise sum"].elements(m, n) == 3 * x.numel()
+    assert LAYERS["softmax"].elements(m, n) == 2 * x.numel()
+    assert LAYERS["layer norm"].elements(m, n) == 2 * x.numel() + 2 * n
+    conv = torch.nn.Conv2d(n, n, 3, padding=1)
+    images = torch.randn(m, n, IMAGE, IMAGE)
+    weights = sum(p.numel() for p in conv.parameters())
+    assert LAYERS["convolution"].elements(m, n) == images.numel() + weights + conv(images).numel()
+    scores = m * n * n  # written, read and written by softmax, read
+    fused, open_ = LAYERS["attention, fused"], LAYERS["attention, scores in memory"]
+    assert open_.elements(m, n) - fused.elements(m, n) == 4 * scores and open_.flops(m, n) == fused.flops(m, n)
+
+
+def test_a_layer_takes_the_longer_of_arithmetic_and_memory_and_lies_on_the_roof():
+    for setting in settings(roofline.explore(LIVE)):
+        p = roofline.roofline(**setting, live=LIVE)
+        assert p.nbytes > 0 and p.flops > 0
+        if p.time_s is None:
+            assert p.unit not in p.roof.rates_tflops and p.bound is None
+            continue
+        assert p.time_s == pytest.approx(p.flops / (p.attainable_tflops * 1e12))
+        assert p.time_s == max(p.compute_s, p.memory_s)
+        assert (p.bound == "compute") == (p.intensity >= p.roof.ridge(p.unit))
+
+
+def test_a_linear_layer_leaves_the_bandwidth_bound_where_the_lesson_asks():
+    base = {"machine": "T4", "fmt": "fp16", "layer": "linear", "size": 4096}
+    assert [roofline.roofline(**base, rows=rows).bound for rows in (128, 256)] == ["bandwidth", "compute"]
+    one, many = (roofline.roofline(**base, rows=rows).time_s for rows in (1, 64))
+    assert many / one < 1.05  # below the ridge more rows cost next to nothing
+
+
+def test_attention_with_scores_in_memory_never_reaches_the_ridge_and_the_fused_kind_does():
+    base = {"machine": "T4", "fmt": "fp16", "rows": 64}
+    for name, expected in (("attention, fused", "compute"), ("attention, scores in memory", "bandwidth")):
+        assert roofline.roofline(**base, layer=name, size=8192).bound == expected
+
+
+def test_a_format_without_a_stated_rate_says_so():
+    p = roofline.roofline(machine="T4", fmt="bf16", layer="linear", size=64, rows=1)
+    assert p.time_s is None and "no stated rate for bf16" in roofline.describe(p)
+    assert roofline.roofline(machine="T4", fmt="bf16", layer="softmax", size=64, rows=1).time_s  # needs float32 alone
+
+
+def test_the_picture_shows_live_recorded_and_predicted_roofs_each_in_its_style():
+    xs = [0.1, 1.0, 10.0]
+    entry = {"x": xs, "curves": {"fp32": [1.0, 2.0, 3.0]}, "xlabel": "FLOP/byte", "ylabel": "TFLOP/s"}
+    run = recorded.Run("A GPU", "2026-01-02", dict.fromkeys(("torch", "cuda", "driver", "python"), "1"), {})
+    run.entries[roofline.KEY] = entry
+    p = roofline.roofline(
+        machine="this machine", fmt="fp32", layer="softmax", size=64, rows=8, live=LIVE, runs=[run],
+        measured={"relu": (0.1, 0.001)},
+    )  # fmt: skip
+    curves = {line.get_label(): line for line in roofline.draw(p).axes[0].lines}
+    assert curves["this machine fp32, live"].get_linestyle() == "-" and curves["T4, predicted"].get_linestyle() == ":"
+    known = next(line for name, line in curves.items() if "recorded on A GPU, 2026-01-02" in name)
+    assert known.get_linestyle() == "--" and list(known.get_xdata()) == xs
+    for x, y in curves["T4, predicted"].get_xydata():
+        assert y == pytest.approx(min(8.1, x * 320 / 1e3))
+    assert curves["softmax"].get_xydata()[0] == pytest.approx([5 / 8, 5 / 8 * 14 / 1e3])
+    assert curves["layers measured here, live"].get_xydata()[0] == pytest.approx([0.1, 0.001])
+
+
+def test_a_simulated_roof_is_drawn_as_simulated():
+    spec = gpus.get("T4")
+    roof = timing.Roofline(spec.bandwidth_gbps, {"fp32": 8.1}, "simulated", "sim:0")
+    p = roofline.roofline(machine="this machine", fmt="fp32", layer="linear", size=64, rows=8, live=roof)
+    curves = {line.get_label(): line for line in roofline.draw(p).axes[0].lines}
+    assert curves["this machine fp32, simulated"].get_linestyle() == "-." and "simulated" in roofline.describe(p)
+
+
+# ---- number formats
+
+
+def single(word):
+    return struct.unpack("<f", struct.pack("<I", word))[0]
+
+
+def grid():
+    """Return values whose bits must be right: special ones, ends of every range, ties, and many drawn ones."""
+    found = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 0.1, math.pi, 448.0, 449.0, 464.0, 465.0, 1e30, -1e30]
+    for fmt in FORMATS:
+        for edge in (fmt.smallest_subnormal, fmt.smallest_normal, fmt.largest, 1.0, 3.0):
+            step = fmt.spacing(edge)
+            found += [edge + k * step / 4 for k in range(-6, 7)] + [edge / 2, edge * 2]
+    drawn = random.Random(0)
+    found += [single(drawn.getrandbits(32)) for _ in range(1000)]
+    return [sign * value for value in found for sign in (1, -1)]
+
+
+@pytest.mark.parametrize("fmt", [fmt for fmt in FORMATS if fmt.dtype], ids=lambda fmt: fmt.name)
+def test_bits_mean_the_number_that_the_type_of_pytorch_holds(fmt):
+    for value in grid():
+        stored = store(value, fmt)
+        there = torch.tensor(value, dtype=torch.float64).to(torch.float32).to(fmt.dtype)
+        assert len(stored.bits) == fmt.bits == 8 * there.itemsize
+        assert "".join(stored.fields) == stored.bits
+        got, held = stored.value, there.to(torch.float64).item()
+        assert (math.isnan(got) and math.isnan(held)) or struct.pack("<d", got) == struct.pack("<d", held), value
+
+
+@pytest.mark.parametrize("fmt", [fmt for fmt in FORMATS if fmt.bits <= 16 and fmt.dtype], ids=lambda fmt: fmt.name)
+def test_every_word_of_a_small_format_is_decoded_as_pytorch_does(fmt):
+    whole = {8: torch.uint8, 16: torch.int16}[fmt.bits]
+    words = torch.arange(2**fmt.bits, dtype=torch.int32).to(whole)
+    theirs = words.view(fmt.dtype).to(torch.float64).tolist()
+    ours = [fmt.decode(word) for word in range(2**fmt.bits)]
+    assert all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(ours, theirs, strict=True))
+    finite = [v for v in ours if math.isfinite(v)]
+    assert max(finite) == fmt.largest and min(v for v in finite if v > 0) == fmt.smallest_subnormal
+
+
+@pytest.mark.parametrize("fmt", [fmt for fmt in FORMATS if fmt.dtype], ids=lambda fmt: fmt.name)
+def test_the_ends_of_a_range_are_those_that_pytorch_states(fmt):
+    info = torch.finfo(fmt.dtype)
+    assert (fmt.largest, fmt.smallest_normal, fmt.epsilon) == (info.max, info.smallest_normal, info.eps)
+    assert fmt.spacing(1.0) == info.eps and fmt.spacing(0.0) == fmt.smallest_subnormal
+    assert fmt.spacing(math.inf) is None and fmt.spacing(math.nan) is None
+
+
+@pytest.mark.parametrize("fmt", [fmt for fmt in FORMATS if fmt.dtype], ids=lambda fmt: fmt.name)
+def test_what_is_stored_is_the_nearest_number_and_of_two_the_even_one(fmt):
+    for value in grid():
+        value = torch.tensor(value, dtype=torch.float64).to(torch.float32).item()
+        stored = store(value, fmt)
+        if not math.isfinite(value) or stored.kind in ("overflow", "saturated"):
+            continue
+        distance = abs(stored.value - value)
+        for neighbour in (stored.word - 1, stored.word + 1):
+            other = fmt.decode(neighbour % 2**fmt.bits)
+            if math.isfinite(other) and (other > 0) == (stored.value > 0):
+                assert distance < abs(other - value) or (distance == abs(other - value) and stored.word % 2 == 0)
+
+
+def test_tf32_is_the_nearest_with_ten_bits_of_mantissa_and_of_two_the_one_away_from_zero():
+    tf32 = BY_NAME["tf32"]
+    assert store(1 + 2**-11, tf32).value == 1 + 2**-10 and store(-1 - 2**-11, tf32).value == -1 - 2**-10
+    assert store(1 + 2**-11 - 2**-23, tf32).value == 1.0 and store(1 + 3 * 2**-11, tf32).value == 1 + 2 * 2**-10
+    for value in grid():
+        exact = torch.tensor(value, dtype=torch.float64).to(torch.float32).item()
+        got = store(value, tf32).value
+        if not math.isfinite(exact):
+            assert got == exact or (math.isnan(got) and math.isnan(exact))
+            continue
+        step = tf32.spacing(exact)
+        nearest = math.copysign(math.floor(abs(exact) / step + 0.5) * step, exact)
+        assert got == (nearest if abs(nearest) <= tf32.largest else math.copysign(math.inf, exact))
+
+
+def test_kinds_are_named():
+    half, four = BY_NAME["fp16"], BY_NAME["fp8 e4m3"]
+    kinds = {
+        1.0: "normal",
+        1e-6: "subnormal",
+        1e-9: "underflow",
+        0.0: "zero",
+        65520.0: "overflow",
+        math.inf: "infinity",
+    }
+    assert {value: store(value, half).kind for value in kinds} == kinds
+    assert store(math.nan, half).kind == "NaN" and store(math.nan, four).kind == "NaN"
+    assert store(448.0, four).kind == "normal" and store(464.0, four).kind == "normal"
+    assert store(465.0, four).kind in ("saturated", "overflow") and store(math.inf, four).kind in (
+        "saturated",
+        "overflow",
+    )
+    assert store(1e-6, half).relative_error == pytest.approx(abs(17 * 2**-24 - 1e-6) / 1e-6)
+
+
+def test_a_decimal_number_is_what_python_reads():
+    n = number_formats.formats(digits=1.1, power=-3, negative=True)
+    assert n.asked == -1.1e-3 and [s.format.name for s in n.stored] == [fmt.name for fmt in FORMATS]
+    assert math.copysign(1, number_formats.formats(digits=0.0, power=0, negative=True).asked) == -1
+    boxes = [patch for patch in number_formats.draw(n).axes[0].patches if hasattr(patch, "get_xy")]
+    assert len(boxes) == sum(fmt.bits for fmt in FORMATS)
+
+
+# ---- loss scaling
+
+
+@pytest.mark.parametrize("fmt", ["fp16", "bf16", "fp8 e5m2"])
+@pytest.mark.parametrize("median", [1e-8, 1e-5, 1e3])
+def test_shares_are_those_of_drawn_gradients_in_the_type_itself(fmt, median):
+    s = loss_scaling.scaling(fmt=fmt, median=median, decades=1.5, scale=8, gradients=1000)
+    draw = torch.randn(200_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    kept = (10 ** (math.log10(median) + 1.5 * draw) * 8).float().to(s.fmt.dtype).double()
+    zero, infinite = (kept == 0).double().mean().item(), kept.isinf().double().mean().item()
+    low = ((kept > 0) & (kept < s.fmt.smallest_normal)).double().mean().item()
+    assert (s.lost, s.subnormal, s.infinite) == pytest.approx((zero, low, infinite), abs=6e-3)
+
+
+def test_a_step_is_skipped_when_one_gradient_is_infinite():
+    few = loss_scaling.scaling(fmt="fp16", median=1e-3, decades=1.0, scale=2**20, gradients=10)
+    assert few.skipped == pytest.approx(1 - (1 - few.infinite) ** 10)
+    many = loss_scaling.scaling(fmt="fp16", median=1e-3, decades=1.0, scale=2**20, gradients=10**6)
+    assert many.skipped > few.skipped and many.skipped == pytest.approx(1.0)
+    assert loss_scaling.scaling(fmt="fp16", median=1e-3, decades=1.0, scale=1e30, gradients=2).skipped == 1.0
+
+
+def test_a_scale_saves_small_gradients_and_bf16_needs_none():
+    common = {"fmt": "fp16", "median": 1e-7, "decades": 1.0, "gradients": 1}
+    lost = [loss_scaling.scaling(**common, scale=scale).lost for scale in (1, 2**16)]
+    assert lost[0] > 0.25 and lost[1] < 1e-6
+    assert loss_scaling.scaling(fmt="bf16", median=1e-7, decades=1.0, scale=1, gradients=1).lost < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: roofline.explore().compute(fmt="fp3"), "fmt is 'fp3', it may be one of: fp32"),
+        (lambda: roofline.explore().compute(layer="x"), "layer is 'x', it may be one of: linear"),
+        (lambda: roofline.explore().compute(machine="T5"), "machine is 'T5'"),
+        (
+            lambda: roofline.explore().compute(machine="Apple M4 Max"),
+            "'Apple M4 Max', whose maker states no",
+        ),
+        (lambda: roofline.explore().compute(machine="this machine"), "machine is 'this machine', but live is None"),
+        (lambda: roofline.explore().compute(size=0), "size must be at least 1, not 0"),
+        (lambda: roofline.explore().compute(rows=1.5), "rows must be a whole number, not 1.5"),
+        (lambda: roofline.explore(live=3), "live is 3, it must be None or what timing.roofline"),
+        (lambda: roofline.explore(measured={"a": 1.0}), r"measured\['a'\] must be a list of numbers, not 1.0"),
+        (lambda: roofline.explore(measured={"a": (1.0,)}), r"measured\['a'\] is \(1.0,\), it must be a pair"),
+        (lambda: roofline.explore(measured={"a": (1.0, 0)}), r"measured\['a'\] must be a number above 0"),
+        (lambda: number_formats.formats(digits="1", power=0), "digits must be a number, not '1'"),
+        (lambda: number_formats.formats(digits=1, power=0.5), "power is 0.5, it must be a whole number"),
+        (lambda: number_formats.formats(digits=1, power=61), "power is 61, it must be from -60 to 60"),
+        (lambda: loss_scaling.explore().compute(fmt="fp32"), "fmt is 'fp32', it may be one of: bf16"),
+        (lambda: loss_scaling.explore().compute(scale=0), "scale must be a number above 0, not 0"),
+        (lambda: loss_scaling.explore().compute(gradients=0), "gradients must be at least 1, not 0"),
+    ],
+)
+def test_wrong_arguments_are_named(call, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
