@@ -208,6 +208,16 @@ def test_there_are_lessons():
     assert numbers == sorted(set(numbers)) and numbers[0] == "00"
 
 
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_begins_and_ends_with_links_to_its_neighbours(lesson):
+    place = LESSONS.index(lesson)
+    wanted = [path.name for path in (*LESSONS[max(place - 1, 0) : place], *LESSONS[place + 1 : place + 2])]
+    texts = [cell.source for cell in notebooks.read(lesson).cells if cell.cell_type == "markdown"]
+    for text in (texts[0], texts[-1]):
+        line = next((line for line in text.splitlines() if re.match(r"(Previous|Next): ", line)), "")
+        assert re.findall(r"\((\d\d_\w+\.ipynb)\)", line) == wanted, line
+
+
 @pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.__name__)
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_lesson(lesson, gate):
