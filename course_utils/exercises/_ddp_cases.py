@@ -1,0 +1,153 @@
+"""What do the ranks of an exercise of lesson 09 prepare, and what do they send back to the check?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset
+
+__all__ = [
+    "EPOCHS", "KINDS", "LENGTH", "Points", "accumulated", "batches", "each", "gradients", "made", "micro_batches",
+    "start", "trained",
+]  # fmt: skip
+
+
+def each(call: Callable, columns: list[list[torch.Tensor]]) -> list[Any]:
+    """Call the answer with this rank's tensor of each column."""
+    return [call(column[dist.get_rank()]) for column in columns]
+
+
+LENGTH, EPOCHS = 16, 3  # of the exercise `train`
+
+KINDS = {
+    "plain": "two layers",
+    "frozen": "the first layer frozen",
+    "tied": "one weight in two layers",
+    "unused": "one layer used on rank 0 only",
+}
+
+
+class _Branches(nn.Module):
+    """Two layers of equal shape, of which a rank uses one, and one that all use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.shared = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.shared((self.first if dist.get_rank() == 0 else self.second)(x))
+
+
+def made(kind: str) -> nn.Module:
+    """Return the model of a kind, the same on every rank."""
+    torch.manual_seed(7)
+    if kind == "unused":
+        return _Branches()
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    if kind == "frozen":
+        model[0].requires_grad_(False)
+    if kind == "tied":
+        model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 4, bias=False), nn.Linear(4, 2))
+        model[2].weight = model[0].weight
+    return model
+
+
+def gradients(call: Callable, kinds: list[str]) -> list[dict[str, Any]]:
+    """For each kind: the call, the gradients before and after it, whether the weights are as before, frozen names."""
+    found = []
+    for kind in kinds:
+        model = made(kind)
+        torch.manual_seed(100 + dist.get_rank())
+        x = torch.randn(5, 4 if kind == "tied" else 3)
+        model(x).square().mean().backward()
+        before = {name: _copied(parameter.grad) for name, parameter in model.named_parameters()}
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+        done = call(model, modifies=True)
+        after = {name: _copied(parameter.grad) for name, parameter in model.named_parameters()}
+        kept = all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+        frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+        found.append({"call": done, "before": before, "after": after, "kept": kept, "frozen": frozen})
+    return found
+
+
+def _copied(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    return None if gradient is None else gradient.detach().clone()
+
+
+def micro_batches(rank: int, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return the micro-batches of a rank: (x, y) of shapes (4, 3) and (4, 2)."""
+    generator = torch.Generator().manual_seed(10 + rank)
+    return [(torch.randn(4, 3, generator=generator), torch.randn(4, 2, generator=generator)) for _ in range(count)]
+
+
+def accumulated(call: Callable, counts: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Call the answer with each number of micro-batches."""
+    return [_accumulated(call, count) for count in counts]
+
+
+def _accumulated(call: Callable, count: int) -> dict[str, Any]:
+    """Call the answer with a DistributedDataParallel that holds old gradients; note its synchronisations."""
+    model = DistributedDataParallel(made("plain"))
+    synchronised, entered, ordinary = [], [], model.no_sync
+
+    def no_sync() -> Any:
+        entered.append(True)
+        return ordinary()
+
+    def hook(state, bucket):  # PyTorch compares annotations by identity, so there are none
+        synchronised.append(bucket.buffer().nbytes)
+        mean = bucket.buffer().div_(dist.get_world_size())
+        return dist.all_reduce(mean, async_op=True).get_future().then(lambda future: future.value()[0])
+
+    model.register_comm_hook(None, hook)
+    model.no_sync = no_sync
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)  # left over from the step before
+    weights = {name: value.clone() for name, value in model.module.state_dict().items()}
+    done = call(model, micro_batches(dist.get_rank(), count), nn.functional.mse_loss, modifies=True)
+    after = {name: _copied(parameter.grad) for name, parameter in model.module.named_parameters()}
+    kept = all(torch.equal(value, weights[name]) for name, value in model.module.state_dict().items())
+    return {"call": done, "after": after, "synchronised": synchronised, "entered": len(entered), "kept": kept}
+
+
+class Points(Dataset):
+    """Pairs (x, y) that note which of them were asked for."""
+
+    def __init__(self, length: int) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.x = torch.randn(length, 3, generator=generator)
+        self.y = self.x @ torch.tensor([[1.0, 0.5], [-1.0, 2.0], [0.5, 0.0]])
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.asked.append(int(index))
+        return self.x[index], self.y[index]
+
+
+def start(rank: int) -> nn.Module:
+    """Return the model that a rank begins with: another one on each, which DistributedDataParallel makes equal."""
+    torch.manual_seed(rank + 1)
+    return nn.Sequential(nn.Linear(3, 2))
+
+
+def trained(call: Callable, folder: str) -> dict[str, Any]:
+    """Call the answer with a path of this rank's own, so that it is seen which ranks write."""
+    rank, points = dist.get_rank(), Points(LENGTH)
+    model, path = start(rank), Path(folder) / f"rank{rank}"
+    path.mkdir()
+    done = call(model, points, path / "model.pt", EPOCHS, modifies=True)
+    return {"call": done, "state": dict(model.state_dict()), "asked": points.asked}
+
+
+def batches(call: Callable, given: tuple[tuple[int, int], ...]) -> list[Any]:
+    """Call the answer for three epochs with data of each length and batches of each size."""
+    return [call(torch.arange(length), size, 3) for length, size in given]

@@ -1,0 +1,128 @@
+"""Which mistake is it, in the data that ranks share out or in a training script?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from course_utils.exercise import Case
+from course_utils.exercises import _ddp_cases as cases
+from course_utils.exercises._mistakes import name_first
+from course_utils.exercises._ranks import Call, Stuck
+
+__all__ = ["check_files", "check_shares", "check_training", "train_stuck"]
+
+
+def check_shares(case: Case, calls: list[Call], length: int, batch: int) -> None:
+    """Check the batches of three epochs that each rank returned for data of the numbers from 0 to `length` - 1."""
+    case.mistake(any(call.modified for call in calls), "modifies its input", "the next epoch needs it")
+    found = [_epochs(case, call.value, batch) for call in calls]
+    everything, first, share = set(range(length)), [rank[0] for rank in found], -(-length // len(found))
+    expected = f"{share} of {length} on each rank, each of the {length} on some rank"
+    same = any(len(set(map(tuple, rank))) < 3 for rank in found)
+    name_first(case, expected, f"epoch 0: {first}", (
+        (all(set(one) == everything for one in first), "every rank gets all the data",
+         "the ranks do the same work again: give DataLoader a DistributedSampler"),
+        (all(one == first[0] for one in first), "every rank gets the same data",
+         "the share depends on the rank: DistributedSampler asks torch.distributed"),
+        (all(one == sorted(one) for one in first), "the data is not shuffled", "DistributedSampler does so by default"),
+    ))  # fmt: skip
+    for epoch in range(3):
+        shares = [rank[epoch] for rank in found]
+        seen = set().union(*shares)
+        name_first(case, expected, f"epoch {epoch}: {shares}", (
+            (len({len(one) for one in shares}) > 1, "ranks get different numbers of samples",
+             "a rank with one more batch waits for ever in its last all-reduce: repeat a sample instead"),
+            (seen != everything and len(shares[0]) < share, "samples are left out", "drop_last leaves out the rest"),
+            (seen != everything, "some samples are on no rank, and others on two",
+             "all ranks must shuffle with the same seed, and then each takes its share"),
+            (len(shares[0]) > share, "samples are repeated more often than needed", "the work grows with them"),
+        ))  # fmt: skip
+    why = "the sampler shuffles with seed + epoch, and nobody told it the epoch: sampler.set_epoch(epoch) in each epoch"
+    case.mistake(same, "epochs have the same order", why, expected="another order in each epoch", got=found[0])
+
+
+def _epochs(case: Case, value: Any, batch: int) -> list[list[int]]:
+    """Return the numbers that a rank saw in each epoch, in order."""
+    right = isinstance(value, list) and len(value) == 3 and all(isinstance(epoch, list) for epoch in value)
+    case.expect(right, "must return a list with one list of batches for each of the 3 epochs")
+    for epoch in value:
+        rows = all(isinstance(one, torch.Tensor) and one.dim() == 1 and one.dtype == torch.int64 for one in epoch)
+        case.expect(rows, "a batch must be a tensor of rows of data, as DataLoader gives it")
+        sizes = [len(one) for one in epoch]
+        uneven = any(size > batch for size in sizes) or any(size < batch for size in sizes[:-1])
+        case.mistake(uneven, f"has batches of {sizes} rows, expected {batch} in each but the last")
+    return [[number for one in epoch for number in one.tolist()] for epoch in value]
+
+
+def train_stuck(case: Case, stuck: Stuck) -> None:
+    """Name a collective that some ranks call and others do not."""
+    what = f"does not end: a rank waits in a collective that another rank does not call\n{stuck.lines}"
+    waits = stuck.kind == "hang" and any(stuck.called)
+    case.mistake(waits, what, "`if rank == 0` keeps the others away: every rank must call each collective")
+
+
+def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
+    """Check what the ranks trained on, that their weights agree and equal those of one process, and the losses."""
+    share, states = cases.LENGTH // len(ranks), [rank["state"] for rank in ranks]
+    asked = [[rank["asked"][at : at + share] for at in range(0, share * cases.EPOCHS, share)] for rank in ranks]
+    many = any(len(rank["asked"]) != share * cases.EPOCHS for rank in ranks)
+    same = many or sorted(asked[0][0]) == sorted(asked[1][0])
+    why = f"each rank takes {share} of {cases.LENGTH} samples an epoch: give DataLoader a DistributedSampler"
+    case.mistake(same, "every rank trains on the same data", why, got=[rank["asked"] for rank in ranks])
+    different = any(not torch.equal(states[0][name], states[1][name]) for name in states[0])
+    why = "nothing is averaged where ddp.module(x) goes around DistributedDataParallel: call ddp(x)"
+    shown = {"expected": states[0]["0.bias"], "got": states[1]["0.bias"]}
+    case.mistake(different, "the ranks end with different weights", why, **shown)
+    why = "sampler.set_epoch(epoch) at the beginning of each epoch"
+    case.mistake(asked[0][0] == asked[0][1], "every epoch has the same order", why, got=f"rank 0: {asked[0]}")
+    state, owns = _in_one_process(asked)
+    _check_losses(case, [rank["call"].value for rank in ranks], owns)
+    case.equal(states[0], state, rtol=1e-3, atol=1e-5, why="one process on the whole batch ends with these weights")
+
+
+def _check_losses(case: Case, losses: list[Any], owns: list[list[float]]) -> None:
+    """Check the losses that each rank returned; `owns` holds those of its own batches."""
+    means, why = [sum(column) / len(column) for column in zip(*owns, strict=True)], "divide by the world size"
+    case.mistake(losses[0] and not losses[1], "only rank 0 returns the losses", "each rank can return them", got=losses)
+    for rank, got in enumerate(losses):
+        if isinstance(got, list) and len(got) == len(means) and all(isinstance(one, float) for one in got):
+            mine, mean, own = torch.tensor(got), torch.tensor(means), torch.tensor(owns[rank])
+            name_first(case, means, got, (
+                (torch.allclose(mine, mean * len(owns), rtol=1e-3), f"rank {rank} adds the losses of the ranks", why),
+                (torch.allclose(mine, own, rtol=1e-3), f"rank {rank} returns its own losses",
+                 "the mean over the ranks was asked for: all-reduce the loss"),
+            ))  # fmt: skip
+        case.equal(got, means, rtol=1e-3, why=f"this is what rank {rank} returned")
+
+
+def _in_one_process(asked: list[list[list[int]]]) -> tuple[dict[str, torch.Tensor], list[list[float]]]:
+    """Return the weights after training on the batches of all ranks together, and the last losses of each rank."""
+    points, model = cases.Points(cases.LENGTH), cases.start(0)
+    optimizer, owns = torch.optim.SGD(model.parameters(), lr=0.1), [[] for _ in asked]
+    for epoch in range(cases.EPOCHS):
+        for at in range(0, cases.LENGTH // len(asked), 4):
+            optimizer.zero_grad()
+            rows = [rank[epoch][at : at + 4] for rank in asked]
+            losses = [nn.functional.mse_loss(model(points.x[row]), points.y[row]) for row in rows]
+            (sum(losses) / len(losses)).backward()
+            optimizer.step()
+        for own, loss in zip(owns, losses, strict=True):
+            own.append(loss.item())
+    return dict(model.state_dict()), owns
+
+
+def check_files(case: Case, folders: list[Path], state: dict[str, torch.Tensor]) -> None:
+    """Check that rank 0 alone wrote, and that a plain model can load it; each rank had a folder of its own."""
+    files = [sorted(file.name for file in folder.iterdir()) for folder in folders]
+    why = "in a real run the path is the same for all, and ranks that write at once destroy the file: save on rank 0"
+    case.mistake(all(files), "every rank writes the file", why)
+    case.mistake(not files[0], "rank 0 writes no file", "save the model on rank 0, to path")
+    saved = torch.load(folders[0] / "model.pt", weights_only=True)
+    case.expect(isinstance(saved, dict), "the file must hold the state_dict of the model")
+    why = "a model without DistributedDataParallel cannot load them: save ddp.module.state_dict()"
+    case.mistake(any(name.startswith("module.") for name in saved), 'the names in the file begin with "module."', why)
+    case.equal(dict(saved), state, why="the file must hold the trained model")

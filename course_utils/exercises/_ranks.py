@@ -1,0 +1,194 @@
+"""What does the reader's answer do on real ranks, and where do they wait when they do not end?
+
+A check hands `on_ranks` a program: a function that runs on every rank and calls the answer as often as it likes.
+Exercises run on the CPU with gloo on every machine, so that messages and bytes are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from course_utils._compare import difference
+from course_utils.exercise import Case
+
+__all__ = ["Call", "Stuck", "describe", "on_ranks"]
+
+_PLACE = re.compile(r"(?:in (?P<called>\w+), called )?at (?P<file>.+), line (?P<line>\d+), in .+\n\s+(?P<source>.*)")
+_RAISED = re.compile(r"^  (?P<file>.+), line (?P<line>\d+), in \S+\n    (?P<source>.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the answer on one rank: what it returned, whether it changed its arguments, and what it sent."""
+
+    value: Any
+    modified: bool
+    collectives: dict[str, int]  # calls by name, such as "allreduce"
+    collective_bytes: dict[str, int]
+    messages: tuple[tuple[int, int], ...]  # rank that a message went to, its bytes
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """How ranks failed other than by an error of the answer: `kind` is "hang" or "died"."""
+
+    kind: str
+    called: tuple[str, ...]  # for each rank the function it waits in, such as "send", "returned", or nothing
+    lines: str  # for each rank the reader's line
+
+
+def describe(case: Case, called: str, nprocs: int) -> None:
+    """Say in the messages that follow which call of the answer they are about."""
+    case._call, case.device = f"{called}, {nprocs} ranks,", torch.device("cpu")
+
+
+def on_ranks(
+    case: Case,
+    program: Callable,
+    *args: Any,
+    nprocs: int,
+    called: str,
+    compiler: bool = False,
+    stuck: Callable[[Case, Stuck], None] | None = None,
+) -> list[Any]:
+    """Run `program(call, *args)` on `nprocs` ranks and return what each rank returned.
+
+    `call(*arguments)` calls the answer and returns a `Call`; `called` is how messages show it. `compiler` says that
+    DistributedDataParallel is used: it imports torch's compiler, which is not the answer's time. Raises `WrongAnswer`
+    when the answer raises on a rank, when ranks wait for ever, and when one dies; `stuck` may know that mistake.
+    """
+    from course_utils.launch import RankError, launch
+
+    case.calls += 1
+    describe(case, called, nprocs)
+    ready, printed = _Imported("torch._dynamo" if compiler else "torch"), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            return launch(
+                _rank, ready, program, case.answer, args,
+                nprocs=nprocs, timeout_s=case.exercise.limit_s, devices=["cpu"] * nprocs,
+            )  # fmt: skip
+    except RankError as error:
+        failed = error
+    finally:
+        case._printed = printed.getvalue()
+    if failed.kind in ("hang", "died"):
+        found = _stuck(case, failed, nprocs)
+        if stuck is not None:
+            stuck(case, found)
+        _stuck_anyhow(case, found)
+    case.fail(_raised(case, failed))
+
+
+def _rank(ready: object, program: Callable, answer: Callable, args: tuple) -> Any:
+    """On a rank: run the program."""
+    return program(_Caller(answer), *args)
+
+
+class _Imported:
+    """Imports a module when it arrives at a rank, before the time of the rank begins."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> tuple:
+        return importlib.import_module, (self.name,)
+
+
+class _Caller:
+    """Calls the answer on a rank and notes what it did."""
+
+    def __init__(self, answer: Callable) -> None:
+        self.answer = answer
+
+    def __call__(self, *args: Any, modifies: bool = False) -> Call:
+        before = None if modifies else copy.deepcopy(args)
+        with _Sent() as sent:
+            value = self.answer(*args)
+        modified = before is not None and bool(difference(args, before, copied=True))
+        return Call(value, modified, sent.calls, sent.bytes, tuple(sent.messages))
+
+
+_IN_PLACE = ("allreduce", "broadcast", "reduce", "send", "barrier")  # one tensor is both what is given and the result
+
+
+class _Sent(TorchDispatchMode):
+    """Notes the calls of torch.distributed, those of DistributedDataParallel's backward pass included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[str, int] = {}
+        self.bytes: dict[str, int] = {}
+        self.messages: list[tuple[int, int]] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first operator of a process loads the whole compiler
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "c10d":
+            name = func._overloadpacket.__name__.strip("_")
+            given = args[0] if name in _IN_PLACE or len(args) < 2 else args[1]
+            size = sum(leaf.nbytes for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor))
+            if name == "send":
+                self.messages.append((args[2], size))
+            elif name not in ("recv", "recv_any_source", "barrier"):
+                self.calls[name] = self.calls.get(name, 0) + 1
+                self.bytes[name] = self.bytes.get(name, 0) + size
+        return func(*args, **(kwargs or {}))
+
+
+def _stuck(case: Case, error: Any, nprocs: int) -> Stuck:
+    called, lines = [], []
+    for rank in range(nprocs):
+        state = error.states.get(rank, "")
+        found = _PLACE.match(state)
+        if found is None:
+            called.append("returned" if state == "had returned" else "")
+            lines.append(f"    rank {rank} {state.partition(': ')[0].partition(chr(10))[0]}")
+            continue
+        waits = found["called"] or ("wait" if ".wait(" in found["source"] else "")
+        called.append(waits)
+        what = f"waits in {waits}" if waits else "was"
+        lines.append(f"    rank {rank} {what}, {_line(case, found)}")
+    return Stuck(error.kind, tuple(called), "\n".join(lines))
+
+
+def _stuck_anyhow(case: Case, found: Stuck) -> None:
+    """Raise `WrongAnswer` for ranks that are stuck in a way that the check does not know."""
+    if found.kind == "died":
+        why = "gloo ends a process when the tensors that ranks hand to one collective do not fit in size or dtype"
+        case.fail(f"a rank dies\n{found.lines}", why)
+    name = "deadlock: ranks wait for each other, it does not end" if all(found.called) else "does not end"
+    if "returned" in found.called and all(found.called):
+        name = "deadlock: a rank waits for ranks that have returned, it does not end"
+    case.fail(f"{name} (stopped after {case.exercise.limit_s:g} s)\n{found.lines}")
+
+
+def _line(case: Case, found: re.Match) -> str:
+    """Return the reader's line in words, counted from the first line of the function where that is known."""
+    first = getattr(getattr(case.answer, "__code__", None), "co_firstlineno", None)
+    number = int(found["line"])
+    words = f"line {number - first + 1} of your function" if first and number >= first else f"line {number}"
+    return f"{words}: {found['source'].strip()}"
+
+
+def _raised(case: Case, error: Any) -> str:
+    """Return in words what a rank raised, or returned and could not send, with the reader's own line."""
+    own = [found for found in _RAISED.finditer(error.message) if not re.search(r"exercises\W+_\w+\.py$", found["file"])]
+    if not own and error.kind == "raised":
+        raise error  # in the program of the check: the answer may be right
+    state = error.states.get(error.rank, "").partition("\n")[0]
+    where = f"\n  in {_line(case, own[-1])}" if own else ""
+    return f"rank {error.rank} {state}{where}"

@@ -1,0 +1,561 @@
+"""Answers to lesson 09 that people give, each with what the message must say."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+# ---- global_mean
+def _mean_of_means(values):
+    mean = values.mean()
+    dist.all_reduce(mean)
+    return mean / dist.get_world_size()
+
+
+def _average_op(values):
+    mean = values.mean()
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    return mean
+
+
+def _weighted_means(values):
+    both = torch.stack([values.mean() * len(values), values.new_tensor(len(values))])
+    dist.all_reduce(both)
+    return both[0] / both[1]
+
+
+def _sum(values):
+    total = values.sum()
+    dist.all_reduce(total)
+    return total
+
+
+def _sum_over_ranks(values):
+    total = values.sum()
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+
+
+def _own_mean(values):
+    return values.mean()
+
+
+def _on_rank_zero(values):
+    both = torch.stack([values.sum(), values.new_tensor(len(values))])
+    dist.reduce(both, dst=0)
+    if dist.get_rank() == 0:
+        return both[0] / both[1]
+    return values.mean()
+
+
+def _gathers_all(values):
+    everything = [None] * dist.get_world_size()
+    dist.all_gather_object(everything, values)
+    return torch.cat(everything).mean()
+
+
+def _gathers_uneven(values):
+    everything = [torch.empty_like(values) for _ in range(dist.get_world_size())]
+    dist.all_gather(everything, values)
+    return torch.cat(everything).mean()
+
+
+def _python_mean(values):
+    both = torch.stack([values.sum(), values.new_tensor(len(values))])
+    dist.all_reduce(both)
+    return (both[0] / both[1]).item()
+
+
+def _in_place_mean(values):
+    values *= 1.0
+    values += 0.5
+    both = torch.stack([values.sum(), values.new_tensor(len(values))])
+    dist.all_reduce(both)
+    return both[0] / both[1] - 0.5
+
+
+def _rank_zero_only(values):
+    both = torch.stack([values.sum(), values.new_tensor(len(values))])
+    if dist.get_rank() == 0:
+        dist.all_reduce(both)
+    return both[0] / both[1]
+
+
+# ---- ring_all_reduce
+def _ring(x, *, second=True, clone=True, add_twice=False, back=False):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    parts = [part.clone() if clone else part for part in x.tensor_split(n)]
+    for step in range(2 * (n - 1) if second else n - 1):
+        adding = step < n - 1
+        give = (rank - step if adding else rank + n - step) % n
+        take = (give - 1) % n
+        arrived = torch.empty_like(parts[take])
+        sent = dist.isend(parts[give], (rank + 1) % n)
+        dist.recv(arrived, (rank - 1) % n)
+        sent.wait()
+        if clone:
+            parts[take] = parts[take] + arrived if adding or add_twice else arrived
+        elif adding:
+            parts[take] += arrived
+        else:
+            parts[take].copy_(arrived)
+    return torch.cat(parts[1:] + parts[:1]) if back else torch.cat(parts)
+
+
+def _sends_first(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total, passing = x.clone(), x.clone()
+    for _ in range(n - 1):
+        dist.send(passing, (rank + 1) % n)
+        arrived = torch.empty_like(passing)
+        dist.recv(arrived, (rank - 1) % n)
+        total, passing = total + arrived, arrived
+    return total
+
+
+def _receives_first(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total, passing = x.clone(), x.clone()
+    for _ in range(n - 1):
+        arrived = torch.empty_like(passing)
+        dist.recv(arrived, (rank - 1) % n)
+        dist.send(passing, (rank + 1) % n)
+        total, passing = total + arrived, arrived
+    return total
+
+
+def _waits_before_it_receives(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total, passing = x.clone(), x.clone()
+    for _ in range(n - 1):
+        dist.isend(passing, (rank + 1) % n).wait()
+        arrived = torch.empty_like(passing)
+        dist.recv(arrived, (rank - 1) % n)
+        total, passing = total + arrived, arrived
+    return total
+
+
+def _passes_all_of_it(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total, passing = x.clone(), x.clone()
+    for _ in range(n - 1):
+        arrived = torch.empty_like(passing)
+        sent = dist.isend(passing, (rank + 1) % n)
+        dist.recv(arrived, (rank - 1) % n)
+        sent.wait()
+        total, passing = total + arrived, arrived
+    return total
+
+
+def _through_rank_zero(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total = x.clone()
+    if rank == 0:
+        for other in range(1, n):
+            arrived = torch.empty_like(x)
+            dist.recv(arrived, other)
+            total += arrived
+        for other in range(1, n):
+            dist.send(total, other)
+    else:
+        dist.send(x, 0)
+        dist.recv(total, 0)
+    return total
+
+
+def _the_collective(x):
+    total = x.clone()
+    dist.all_reduce(total)
+    return total
+
+
+def _one_round(x):
+    return _ring(x, second=False)
+
+
+def _adds_in_the_second_round(x):
+    return _ring(x, add_twice=True)
+
+
+def _rotated(x):
+    return _ring(x, back=True)
+
+
+def _in_views(x):
+    return _ring(x, clone=False)
+
+
+def _equal_buffers(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    parts, arrived = [part.clone() for part in x.tensor_split(n)], torch.empty_like(x.tensor_split(n)[-1])
+    for step in range(2 * (n - 1)):
+        give = (rank - step if step < n - 1 else rank + n - step) % n
+        sent = dist.isend(parts[give], (rank + 1) % n)
+        dist.recv(arrived, (rank - 1) % n)
+        sent.wait()
+        take = (give - 1) % n
+        parts[take] = parts[take] + arrived if step < n - 1 else arrived.clone()
+    return torch.cat(parts)
+
+
+def _second_round_begins_wrong(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    parts = [part.clone() for part in x.tensor_split(n)]
+    for turn in range(2):
+        for step in range(n - 1):
+            give = (rank - step) % n
+            take = (give - 1) % n
+            arrived = torch.empty_like(parts[take])
+            sent = dist.isend(parts[give], (rank + 1) % n)
+            dist.recv(arrived, (rank - 1) % n)
+            sent.wait()
+            parts[take] = parts[take] + arrived if turn == 0 else arrived
+    return torch.cat(parts)
+
+
+def _own(x):
+    return x.clone()
+
+
+def _to_everyone(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    parts = list(x.tensor_split(n))
+    mine, whole = parts[rank].clone(), []
+    for step in range(1, n):  # to each rank its part
+        to, source = (rank + step) % n, (rank - step) % n
+        arrived = torch.empty_like(mine)
+        sent = dist.isend(parts[to].clone(), to)
+        dist.recv(arrived, source)
+        sent.wait()
+        mine += arrived
+    whole = [torch.empty_like(part) for part in parts]
+    whole[rank] = mine
+    for step in range(1, n):
+        sent = dist.isend(mine, (rank + step) % n)
+        dist.recv(whole[(rank - step) % n], (rank - step) % n)
+        sent.wait()
+    return torch.cat(whole)
+
+
+# ---- average_gradients
+def _summed(model):
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+
+
+def _skips_none(model):
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+
+def _averages_parameters(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.data)
+        parameter.data /= dist.get_world_size()
+
+
+def _gives_frozen_ones_zeros(model):
+    for parameter in model.parameters():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+def _frozen_ones_too(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+def _reduces_to_rank_zero(model):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            mean = parameter.grad / dist.get_world_size()
+            dist.reduce(mean, dst=0)
+            if dist.get_rank() == 0:
+                parameter.grad = mean
+
+
+def _forgets_the_result(model):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+            dist.all_reduce(gradient)
+            gradient /= dist.get_world_size()
+
+
+def _layer_by_layer(model):
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if parameter.requires_grad:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+
+
+def _average_and_divide(model):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+            parameter.grad /= dist.get_world_size()
+
+
+# ---- accumulate
+def _synchronises_each_time(model, batches, loss_fn):
+    model.zero_grad()
+    for x, y in batches:
+        (loss_fn(model(x), y) / len(batches)).backward()
+
+
+def _never_synchronises(model, batches, loss_fn):
+    model.zero_grad()
+    for x, y in batches:
+        with model.no_sync():
+            (loss_fn(model(x), y) / len(batches)).backward()
+
+
+def _forward_outside(model, batches, loss_fn):
+    model.zero_grad()
+    for x, y in batches[:-1]:
+        loss = loss_fn(model(x), y) / len(batches)
+        with model.no_sync():
+            loss.backward()
+    x, y = batches[-1]
+    (loss_fn(model(x), y) / len(batches)).backward()
+
+
+def _one_step(model, batches, loss_fn, *, divide=True, clear=True, again=False, ranks=1):
+    if clear:
+        model.zero_grad()
+    share = (len(batches) if divide else 1) * ranks
+    for x, y in batches[:-1]:
+        with model.no_sync():
+            (loss_fn(model(x), y) / share).backward()
+    if again:
+        model.zero_grad()
+    x, y = batches[-1]
+    (loss_fn(model(x), y) / share).backward()
+
+
+def _not_divided(model, batches, loss_fn):
+    _one_step(model, batches, loss_fn, divide=False)
+
+
+def _not_cleared(model, batches, loss_fn):
+    _one_step(model, batches, loss_fn, clear=False)
+
+
+def _clears_before_the_last(model, batches, loss_fn):
+    _one_step(model, batches, loss_fn, again=True)
+
+
+def _divides_by_the_ranks_too(model, batches, loss_fn):
+    _one_step(model, batches, loss_fn, ranks=dist.get_world_size())
+
+
+def _takes_a_step(model, batches, loss_fn):
+    _one_step(model, batches, loss_fn)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+# ---- epoch_batches
+def _epochs(loader, epochs, sampler=None):
+    found = []
+    for epoch in range(epochs):
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+        found.append(list(loader))
+    return found
+
+
+def _no_sampler(data, batch, epochs):
+    return _epochs(DataLoader(data, batch_size=batch, shuffle=True), epochs)
+
+
+def _same_share(data, batch, epochs):
+    sampler = DistributedSampler(data, num_replicas=dist.get_world_size(), rank=0)
+    return _epochs(DataLoader(data, batch_size=batch, sampler=sampler), epochs, sampler)
+
+
+def _no_set_epoch(data, batch, epochs):
+    return _epochs(DataLoader(data, batch_size=batch, sampler=DistributedSampler(data)), epochs)
+
+
+def _seed_of_the_rank(data, batch, epochs):
+    sampler = DistributedSampler(data, seed=dist.get_rank())
+    return _epochs(DataLoader(data, batch_size=batch, sampler=sampler), epochs, sampler)
+
+
+def _in_order(data, batch, epochs):
+    sampler = DistributedSampler(data, shuffle=False)
+    return _epochs(DataLoader(data, batch_size=batch, sampler=sampler), epochs, sampler)
+
+
+def _drops_the_last(data, batch, epochs):
+    sampler = DistributedSampler(data, drop_last=True)
+    return _epochs(DataLoader(data, batch_size=batch, sampler=sampler), epochs, sampler)
+
+
+def _every_nth(data, batch, epochs):
+    found = []
+    for epoch in range(epochs):
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))
+        found.append(list(data[order[dist.get_rank() :: dist.get_world_size()]].split(batch)))
+    return found
+
+
+def _one_list(data, batch, epochs):
+    sampler = DistributedSampler(data)
+    return list(DataLoader(data, batch_size=batch, sampler=sampler))
+
+
+# ---- train
+def _train(model, data, path, epochs, *faults):
+    rank, ddp = dist.get_rank(), DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    sampler, losses = DistributedSampler(data), []
+    loader = DataLoader(data, batch_size=4, sampler=None if "no sampler" in faults else sampler)
+    for epoch in range(epochs):
+        if "no set_epoch" not in faults:
+            sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss((ddp.module if "module" in faults else ddp)(x), y)
+            loss.backward()
+            optimizer.step()
+        last = loss.detach()
+        if rank == 0 or "hang" not in faults:
+            if "own loss" not in faults:
+                dist.all_reduce(last, op=dist.ReduceOp.SUM if "sum" in faults else dist.ReduceOp.AVG)
+            if rank == 0 or "rank 0 alone" not in faults:
+                losses.append(last.item())
+    if (rank == 0 or "all write" in faults) and "none writes" not in faults:
+        torch.save((ddp if "prefix" in faults else ddp.module).state_dict(), path)
+    return losses
+
+
+def _as_given(model, data, path, epochs):
+    return _train(model, data, path, epochs, "no set_epoch", "module", "hang", "all write", "prefix")
+
+
+def _no_hang(model, data, path, epochs):
+    return _train(model, data, path, epochs, "no set_epoch", "module", "all write", "prefix")
+
+
+def _averages(model, data, path, epochs):
+    return _train(model, data, path, epochs, "no set_epoch", "all write", "prefix")
+
+
+def _shuffles(model, data, path, epochs):
+    return _train(model, data, path, epochs, "all write", "prefix")
+
+
+def _writes_once(model, data, path, epochs):
+    return _train(model, data, path, epochs, "prefix")
+
+
+def _adds_losses(model, data, path, epochs):
+    return _train(model, data, path, epochs, "sum")
+
+
+def _own_losses(model, data, path, epochs):
+    return _train(model, data, path, epochs, "own loss")
+
+
+def _losses_on_one(model, data, path, epochs):
+    return _train(model, data, path, epochs, "rank 0 alone")
+
+
+def _all_data(model, data, path, epochs):
+    return _train(model, data, path, epochs, "no sampler")
+
+
+def _no_file(model, data, path, epochs):
+    return _train(model, data, path, epochs, "none writes")
+
+
+WRONG = {
+    "global_mean": [
+        ("a mean of means", _mean_of_means),
+        ("a mean of means", _average_op),
+        ("NaN on rank", _weighted_means),
+        ("the sum over all ranks", _sum),
+        ("divides by the number of ranks", _sum_over_ranks),
+        ("the mean of this rank alone", _own_mean),
+        ("the mean of this rank alone on rank 1", _on_rank_zero),
+        ("two numbers are enough", _gathers_all),
+        ("a rank dies in a collective", _gathers_uneven),
+        ("of type float, expected a tensor", _python_mean),
+        ("modifies its input", _in_place_mean),
+        ("deadlock", _rank_zero_only),
+    ],
+    "ring_all_reduce": [
+        ("deadlock: every rank sends, none receives", _sends_first),
+        ("deadlock: every rank receives, none sends", _receives_first),
+        ("deadlock: ranks wait for each other", _waits_before_it_receives),
+        ("a ring needs at most", _passes_all_of_it),
+        ("a ring needs at most", _through_rank_zero),
+        ("calls allreduce", _the_collective),
+        ("a reduce-scatter", _one_round),
+        ("counted twice", _adds_in_the_second_round),
+        ("the parts are in another order", _rotated),
+        ("modifies its input", _in_views),
+        ("where n does not divide x", _equal_buffers),
+        ("lack the numbers of some ranks", _second_round_begins_wrong),
+        ("returns its own x", _own),
+        ("right neighbour only", _to_everyone),
+    ],
+    "average_gradients": [
+        ("is the sum", _summed),
+        ("take part with zeros", _skips_none),
+        ("changes the parameters", _averages_parameters),
+        ("gives the frozen 0.weight a gradient", _gives_frozen_ones_zeros),
+        ("raised", _frozen_ones_too),
+        ("on rank 1 is that of this rank alone", _reduces_to_rank_zero),
+        ("on rank 0 is that of this rank alone", _forgets_the_result),
+        ("a parameter that two layers share has one gradient", _layer_by_layer),
+        ("is divided twice", _average_and_divide),
+    ],
+    "accumulate": [
+        ("synchronises 4 times for 4 micro-batches\n", _synchronises_each_time),
+        ("never synchronises", _never_synchronises),
+        ("in spite of no_sync", _forward_outside),
+        ("4 times too large", _not_divided),
+        ("the old gradients are still in the sum", _not_cleared),
+        ("only the last micro-batch counts", _clears_before_the_last),
+        ("divided by the number of ranks twice", _divides_by_the_ranks_too),
+        ("changes the parameters", _takes_a_step),
+    ],
+    "epoch_batches": [
+        ("every rank gets all the data", _no_sampler),
+        ("every rank gets the same data", _same_share),
+        ("epochs have the same order", _no_set_epoch),
+        ("some samples are on no rank", _seed_of_the_rank),
+        ("the data is not shuffled", _in_order),
+        ("samples are left out", _drops_the_last),
+        ("ranks get different numbers of samples", _every_nth),
+        ("one list of batches for each", _one_list),
+    ],
+    "train": [
+        ("waits in a collective that another rank does not call", _as_given),
+        ("the ranks end with different weights", _no_hang),
+        ("every epoch has the same order", _averages),
+        ("every rank writes the file", _shuffles),
+        ('begin with "module."', _writes_once),
+        ("adds the losses of the ranks", _adds_losses),
+        ("returns its own losses", _own_losses),
+        ("only rank 0 returns the losses", _losses_on_one),
+        ("every rank trains on the same data", _all_data),
+        ("rank 0 writes no file", _no_file),
+    ],
+}
