@@ -19,15 +19,16 @@ class Format:
     stream: int  # the residual stream between the blocks
     inner: int  # what the products inside a block take and give
     cast: int  # a copy of each product's weight in the format of `inner`, kept for backward
+    logit: int  # of one logit, which a variable of the program holds until the step ends
     loss_saved: int  # of one logit, kept for backward
     loss_temporary: int  # of one logit, while the backward pass begins
 
 
 FORMATS = {
-    "fp32": Format(4, 4, 0, 4, 4, 4, 0, 4, 8),
+    "fp32": Format(4, 4, 0, 4, 4, 4, 0, 4, 4, 8),
     # autocast: log_softmax gives bf16, nll_loss takes a float32 copy of it, and its gradient is float32
-    "bf16 autocast": Format(4, 4, 0, 4, 4, 2, 2, 6, 4),
-    "bf16, fp32 master": Format(2, 2, 4, 4, 2, 2, 0, 2, 4),
+    "bf16 autocast": Format(4, 4, 0, 4, 4, 2, 2, 2, 6, 4),
+    "bf16, fp32 master": Format(2, 2, 4, 4, 2, 2, 0, 2, 2, 4),
 }
 
 # States of the size of a float32 parameter. 8 bits: Dettmers et al. 2021, https://arxiv.org/abs/2110.02861, without the
@@ -138,6 +139,7 @@ class _Held:
         state = OPTIMIZERS[s.optimizer] * f.state + f.master
         self.optimizer = math.ceil(state * s.parameters / divisor[0])
         self.gradients = divisor[1]
+        self.logits = f.logit * s.vocabulary * s.micro_batch * s.sequence
         self.parameters = math.ceil(f.weight * s.parameters / divisor[2])
         # sharded parameters are whole while they are used: the outer ones all the time, of the blocks one
         self.gathered = f.weight * (s.outer_parameters + s.block_parameters) if divisor[2] > 1 else 0
@@ -147,13 +149,14 @@ class _Held:
         whole = self.s.parameters if self.s.accumulation > 1 else graded
         sharded = math.ceil(self.f.gradient * whole / self.gradients)
         unsharded = self.f.gradient * self.s.block_parameters if self.gradients > 1 and graded else 0
-        return Moment(
-            name, self.parameters, sharded, self.optimizer, activations, temporaries + self.gathered + unsharded
-        )
+        others = temporaries + self.gathered + unsharded
+        return Moment(name, self.parameters, sharded, self.optimizer, activations + self.logits, others)
 
     def step(self) -> Moment:
         """Return the optimizer's step: AdamW takes the roots of one state of all parameters at once (foreach)."""
         roots = 4 * self.s.parameters if self.s.optimizer == "AdamW" else 0
         shards = self.s.gpus if self.s.stage >= 1 else 1
         gradients = math.ceil(self.f.gradient * self.s.parameters / self.gradients)
-        return Moment("optimizer step", self.parameters, gradients, self.optimizer, 0, math.ceil(roots / shards))
+        return Moment(
+            "optimizer step", self.parameters, gradients, self.optimizer, self.logits, math.ceil(roots / shards)
+        )
