@@ -150,7 +150,8 @@ def shown(value: Any) -> str:
     if callable(value) and hasattr(value, "__name__"):
         return value.__name__
     try:
-        text = " ".join(repr(value).split()) if hasattr(value, "_fields") else _SHORT.repr(value)
+        whole = hasattr(value, "_fields") or isinstance(value, torch.nn.Module)
+        text = " ".join(repr(value).split()) if whole else _SHORT.repr(value)
     except Exception as error:
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= _LIMIT else text[: _LIMIT - 1] + "…"

@@ -1,0 +1,61 @@
+"""Is the mask of this layer a buffer, and does the layer compute with it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from course_utils.exercise import Case
+
+__all__ = ["is_a_buffer", "masked", "weight_and_bias"]
+
+# fmt: off
+
+
+def is_a_buffer(case: Case, layer: Any, mask: torch.Tensor) -> None:
+    """Fail with the name of what the mask is instead of a persistent buffer."""
+    case.expect(isinstance(layer, nn.Module), f"makes a {type(layer).__name__}, not a module")
+
+    def masks(named: Iterable[tuple[str, Any]]) -> list[str]:
+        flat = [(name, value) for name, value in named if isinstance(value, torch.Tensor) and value.dim() == 2]
+        return [name for name, value in flat if any(_same(side, mask) for side in (value, value.mT))]
+
+    case.mistake(masks(layer.named_parameters()), "makes the mask a parameter",
+                 "a parameter is handed to the optimizer, and the mask is a choice that no gradient may change")
+    buffers = masks(layer.named_buffers())
+    case.mistake(not buffers, "keeps the mask as a plain attribute",
+                 ".to(device) leaves it behind, and state_dict() does not save it: register_buffer makes it a part")
+    case.mistake(not masks(layer.state_dict().items()), "does not save the mask",
+                 "which weights were switched off cannot be computed again: with persistent=False it is lost")
+
+
+def _same(tensor: torch.Tensor, mask: torch.Tensor) -> bool:
+    return tensor.shape == mask.shape and torch.equal(tensor.detach().cpu().float(), mask.float())
+
+
+def weight_and_bias(case: Case, layer: nn.Module, mask: torch.Tensor) -> tuple[nn.Parameter, nn.Parameter]:
+    """Return the two parameters of the layer, found by their shapes."""
+    found = {tuple(p.shape): p for p in layer.parameters()}
+    for name, shape in (("weight", tuple(mask.shape)), ("bias", (mask.shape[0],))):
+        case.expect(shape in found, f"has no {name}: no parameter of shape {shape}", "the layer holds an nn.Linear")
+    return found[tuple(mask.shape)], found[(mask.shape[0],)]
+
+
+def masked(case: Case, got: Any, x: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter, mask: torch.Tensor):
+    """Fail unless `got` is what the layer computes with these parameters."""
+    x, w, b = x.cpu(), weight.detach().cpu(), bias.detach().cpu()
+    expected = (x[:, None, :] * torch.where(mask, w, 0.0)).sum(-1) + b
+    if isinstance(got, torch.Tensor) and got.shape == expected.shape:
+        mine, show = got.detach().cpu(), {"expected": expected, "got": got}
+        for wrong, name, why in (
+            (F.linear(x, w, b), "does not apply the mask", "weights change after the layer was made: mask in forward"),
+            (F.linear(x, w * ~mask, b), "takes the mask the wrong way round", "True is what counts"),
+            (F.linear(x, w * mask), "forgets the bias", "nn.Linear adds one: give it to F.linear too"),
+        ):
+            other = not torch.allclose(wrong, expected, atol=1e-5)
+            case.mistake(other and torch.allclose(mine, wrong, atol=1e-5), name, why, **show)
+    case.equal(got, expected.to(weight.device), atol=1e-5)

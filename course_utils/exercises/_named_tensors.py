@@ -1,0 +1,55 @@
+"""Are these the names of all tensors in a module, by device?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from course_utils.exercise import Case
+from course_utils.exercises._mistakes import name_first
+
+__all__ = ["Scale", "listed"]
+
+# fmt: off
+
+
+class Scale(nn.Module):
+    """Holds a tensor of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("mean", torch.zeros(2), persistent=False)
+        self.register_parameter("bias", None)
+        self.factor, self.name, self.nothing = torch.ones(2), "scale", None
+
+
+def listed(case: Case, got: Any, expected: dict[torch.device, list[str]]) -> None:
+    """Fail unless `got` has the expected names, in any order."""
+    case.expect(isinstance(got, dict), f"returns {type(got).__name__}, expected a dict from devices to lists of names")
+    wrong = next((key for key in got if not isinstance(key, torch.device)), None)
+    case.mistake(wrong is not None, f"has the key {wrong!r}, expected a torch.device", "tensor.device is one", got=got)
+    flat = [isinstance(names, list | tuple | set) and all(isinstance(n, str) for n in names) for names in got.values()]
+    case.mistake(not all(flat), "has values that are no lists of names", expected=expected, got=got)
+    wanted = {name for names in expected.values() for name in names}
+    given = {name for names in got.values() for name in names}
+    short = {name.rpartition(".")[2] for name in wanted}
+    show = {"expected": expected, "got": got}
+    missed = sorted(wanted - given)
+    last = {name.rpartition(".")[2] for name in missed}
+    name_first(case, expected, got, (
+        (missed and given == short, "leaves out the path of the module", "two modules may both have a `weight`"),
+        (missed and not any("." in name for name in given) and any("." in name for name in wanted),
+         "looks at the model itself only", "modules hold modules: named_modules() gives all of them"),
+        ("factor" in last and last == {"factor"}, "misses the plain attribute",
+         "nothing moves it, so it is the usual straggler; vars(module) holds it"),
+        (last & {"mean", "running_mean", "num_batches_tracked"}, "misses the buffers",
+         "they are moved and used like parameters; state_dict() leaves out those that are not persistent"),
+    ))
+    case.mistake(missed, f"misses {', '.join(missed)}", **show)
+    more = ", ".join(sorted(given - wanted))
+    case.mistake(more, f"lists {more}, which is no tensor of the model", **show)
+    case.mistake(any(set(got.get(device, ())) != set(expected.get(device, ())) for device in {*got, *expected}),
+                 "has names under the wrong device", **show)

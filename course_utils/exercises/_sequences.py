@@ -1,0 +1,50 @@
+"""Which state of a text was taken, and which future does a mask let through?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from course_utils.exercise import Case
+from course_utils.exercises._mistakes import name_first
+
+__all__ = ["leak_of", "wrong_state"]
+
+# fmt: off
+
+
+def wrong_state(case: Case, rows: torch.Tensor, lengths: list[int], expected: torch.Tensor, got: Any) -> None:
+    """Fail with the name of the state that was taken instead, if it is known."""
+    mine, last = got.detach().cpu(), torch.tensor(lengths)
+    each, time = torch.arange(len(rows)), rows.shape[1]
+
+    def is_(wrong: torch.Tensor) -> bool:
+        return not torch.equal(expected, wrong) and mine.shape == wrong.shape and torch.equal(mine, wrong)
+
+    swap = "batch_first=True puts the texts first: states[text, place]"
+    inside = int(last.max()) <= len(rows) <= time
+    name_first(case, expected, got, (
+        (is_(rows[:, -1]), "takes the last padded step", "it depends on the padding behind the shorter texts"),
+        (is_(rows[-1]), "takes batch for time", swap),
+        (inside and is_(rows[last - 1, each]), "takes batch for time", swap),
+        (max(lengths) < time and is_(rows[each, last]), "takes the step after the last", "places count from 0"),
+        (is_(rows[:, 0]), "takes the first step", "that state has read one token"),
+        (is_(rows[each, -last]), "counts from the end", "the texts begin at place 0; the padding is at the end"),
+    ))
+
+
+def leak_of(mask: torch.Tensor) -> str:
+    """Return which output a change of which later token changes, or nothing; `mask` is a square on the CPU."""
+    time = len(mask)
+    q, k, v = torch.randn(3, 1, time, 4)
+    before = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)[0]
+    for later in range(1, time):
+        changed = v.clone()
+        changed[0, later] += 1
+        after = F.scaled_dot_product_attention(q, k, changed, attn_mask=mask)[0]
+        for row in range(later):
+            if not torch.equal(before[row].nan_to_num(), after[row].nan_to_num()):
+                return f"a change at place {later} changes the output at place {row}"
+    return ""
