@@ -1,4 +1,4 @@
-"""What did this code do: how many operators, copies and host reads, and how many FLOPs?
+"""What did this code do: how many operators, copies, host reads, FLOPs and messages to other ranks?
 
     with counting.count() as counts:
         y = model(x.to(device))
@@ -22,6 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from course_utils import _messages
+
 __all__ = ["Copy", "Counts", "count"]
 
 
@@ -36,7 +38,7 @@ class Copy:
 
 
 @dataclass(eq=False)
-class Counts:
+class Counts(_messages.Communication):
     """What a program did. Filled while the context is open, and readable at any time.
 
     - `operators`: calls of operators, copies included, views excluded; `by_operator` says how many of each;
@@ -47,7 +49,8 @@ class Counts:
       `bool()`, `print`, and operators whose result has a size that depends on the values (`nonzero`, `x[mask]`);
     - `cpu_reads`: the same of tensors on the CPU, where it costs no waiting;
     - `flops`: floating-point operations of matrix products, convolutions and attention, as PyTorch counts them, and of
-      recurrent layers, for which it has no formula. A causal mask does not make attention cheaper here.
+      recurrent layers, for which it has no formula. A causal mask does not make attention cheaper here;
+    - `messages`, `receives`, `collectives`, `collective_bytes`: see `_messages.Communication`.
     """
 
     operators: int = 0
@@ -76,7 +79,7 @@ class Counts:
         for direction in ("h2d", "d2h", "d2d"):
             number, size = self._number(direction), self._bytes(direction)
             rows.append((f"copies {direction.upper()}", f"{number:,} ({size:,} bytes)" if number else "0"))
-        return [*rows, ("host reads", f"{self.host_reads:,}"), ("FLOPs", f"{self.flops:,}")]
+        return [*rows, ("host reads", f"{self.host_reads:,}"), ("FLOPs", f"{self.flops:,}"), *self.communication_rows()]
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self._rows())
@@ -187,6 +190,9 @@ class _Operators(TorchDispatchMode):
         if kind == "composite":  # met in inference mode only; elsewhere autograd takes them apart before we see them
             with self:
                 return func.decompose(*args, **kwargs)
+        if kind == "communication":
+            self.ledger.counts.communicated(func, args)
+            return func(*args, **kwargs)
         result = func(*args, **kwargs)
         if kind == "view":
             self.ledger.counts.views += 1
@@ -249,7 +255,9 @@ _KINDS: dict[object, str] = {}
 
 
 def _find_kind(func) -> str:
-    """Return what `func` is: question, composite, view, copy, read, index or other."""
+    """Return what `func` is: communication, question, composite, view, copy, read, index or other."""
+    if func.namespace in _messages.NAMESPACES:
+        return "communication"
     name = func._overloadpacket.__name__
     composite = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
     if func.namespace == "prim" or not any("Tensor" in str(value.type) for value in func._schema.returns):
