@@ -133,8 +133,7 @@ def _estimate(make_model, make_batch, make_optimizer, step, device, autocast) ->
     from course_utils._memory_tracker import Tracker
 
     target = fake_device(device)
-    with warnings.catch_warnings(), faking(device, autocast):
-        warnings.simplefilter("ignore", UserWarning)  # hooks of the tracker meet modules without gradients
+    with warnings.catch_warnings(action="ignore", category=UserWarning), faking(device, autocast):
         model = make_model()
         _check_model(model)
         batch = tree_map(lambda x: as_fake(x, target) if isinstance(x, torch.Tensor) else x, make_batch())

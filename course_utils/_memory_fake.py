@@ -127,12 +127,12 @@ class _Workspaces(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if func is torch.ops.aten.mkldnn_rnn_layer.default and args[-1]:
             time, batch, _ = args[0].shape
-            size = _lstm_workspace(time, batch, tuple(args[1].shape), args[9], args[11])
+            size = _lstm_workspace(time, batch, tuple(args[1].shape), args[10])
             return (*result[:3], torch.empty(size, dtype=torch.uint8))
         return result
 
 
-def _lstm_workspace(time: int, batch: int, shape: tuple[int, int], hidden: int, biases: bool) -> int:
+def _lstm_workspace(time: int, batch: int, shape: tuple[int, int], hidden: int) -> int:
     """Return its bytes: linear in the number of steps, so two short real runs give it."""
     one, two = (_real_workspace(steps, batch, shape, hidden) for steps in (4, 8))
     return one + math.ceil((two - one) / 4 * (time - 4))
@@ -142,7 +142,7 @@ def _lstm_workspace(time: int, batch: int, shape: tuple[int, int], hidden: int, 
 def _real_workspace(steps: int, batch: int, shape: tuple[int, int], hidden: int) -> int:
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-    with unset_fake_temporarily(), torch.no_grad():
+    with unset_fake_temporarily(), torch.enable_grad():  # without gradients there is no workspace
         x, state = torch.zeros(steps, batch, shape[1]), torch.zeros(batch, hidden)
         weights = torch.zeros(shape), torch.zeros(shape[0], hidden), torch.zeros(shape[0]), torch.zeros(shape[0])
         result = torch.ops.aten.mkldnn_rnn_layer(

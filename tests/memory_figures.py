@@ -1,0 +1,303 @@
+"""Are measure and estimate right? The figures that `course_utils.memory` is held to.
+
+    python -m tests.memory_figures            # on DEVICE; with COURSE_RECORD=1 on a CUDA GPU the table is recorded
+
+Prints four tables: `measure` against ten sums by hand; `estimate` against `measure` on eleven training programs, part
+by part; what the estimate of a Transformer of 1.5 billion parameters takes, in a process of its own; the explorer's
+formulas against `estimate`. Exits with 1 where a target is missed: exact, within 5 % of the peak, below 60 s and 2 GiB,
+within 10 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from course_utils import devices, memory, models, plots, recorded
+
+ROOT = Path(__file__).parents[1]
+KIB, MIB = 2**10, 2**20
+PEAK_TOLERANCE, EXPLORER_TOLERANCE, LARGE_LIMIT_S, LARGE_LIMIT_BYTES = 0.05, 0.10, 60.0, 2 * 2**30
+
+
+# ---- ten programs whose peak can be added up by hand ----------------------------------------------------------------
+def kib(n: int, device: torch.device, **options: Any) -> torch.Tensor:
+    """Return a tensor of `n` KiB."""
+    return torch.ones(n * KIB // 4, device=device, **options)
+
+
+def views(device) -> object:
+    x = kib(3, device)
+    return x.view(2, -1), x[10:], x.reshape(-1, 2).t(), x.detach()
+
+
+def freed_in_the_middle(device) -> object:
+    a, b = kib(4, device), kib(1, device)
+    del a
+    return b, kib(3, device)
+
+
+def saved_for_backward(device) -> object:
+    x = kib(1, device, requires_grad=True)
+    return x.sin().cos().sum()  # sin needs x, cos needs sin, and autograd keeps them; the sum is 4 bytes
+
+
+def not_saved(device) -> object:
+    with torch.no_grad():
+        return kib(1, device).sin().cos().sin().cos()
+
+
+def backward(device) -> object:
+    x = kib(1, device, requires_grad=True)
+    x.exp().sum().backward()
+    return x
+
+
+def checkpointed(device) -> object:
+    x = kib(1, device, requires_grad=True)
+    checkpoint(lambda x: x.exp().exp(), x, use_reentrant=False).sum().backward()
+    return x
+
+
+def momentum(device) -> object:
+    p = nn.Parameter(kib(4, device))
+    p.grad = torch.ones_like(p)
+    torch.optim.SGD([p], lr=0.1, momentum=0.9, foreach=False).step()
+    return p
+
+
+CASES: dict[str, tuple[Callable[[torch.device], object], int]] = {
+    "views share a storage": (views, 3 * KIB),
+    "in place": (lambda device: kib(2, device).add_(1).mul_(3), 2 * KIB),
+    "a temporary": (lambda device: (kib(2, device) + 1) * 2, 4 * KIB),  # never three: the first is gone by then
+    "freed in the middle": (freed_in_the_middle, 5 * KIB),
+    "a copy in half precision": (lambda device: kib(2, device).half(), 3 * KIB),
+    "saved for backward": (saved_for_backward, 3 * KIB + 4),
+    "not saved under no_grad": (not_saved, 2 * KIB),
+    "backward": (backward, 3 * KIB + 8),  # x, exp (saved) and the gradient of x; the sum and its gradient
+    # x, both exponentials, computed again because nothing was saved, and the gradient of the first; the sum and its own
+    "checkpointing": (checkpointed, 4 * KIB + 8),
+    "a step with momentum": (momentum, 12 * KIB),
+}
+
+
+# ---- training programs ----------------------------------------------------------------------------------------------
+class Program(NamedTuple):
+    """A model, its batch and its optimizer, each as the function that makes it, and the format of autocast."""
+
+    make_model: Callable[[], nn.Module]
+    make_batch: Callable[[], Any]
+    make_optimizer: Callable[..., torch.optim.Optimizer]
+    autocast: torch.dtype | None = None
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+
+
+def vectors(batch: int = 2048) -> Any:
+    return torch.randn(batch, 512), torch.randint(0, 10, (batch,))
+
+
+def images(batch: int = 64) -> Any:
+    return torch.randn(batch, 1, 28, 28), torch.randint(0, 10, (batch,))
+
+
+def texts(batch: int = 32, time: int = 64) -> Any:
+    return (torch.randint(0, 256, (batch, time)), torch.randint(1, time, (batch,))), torch.randint(0, 2, (batch,))
+
+
+def next_tokens(batch: int = 8, time: int = 128) -> Any:
+    return torch.randint(0, 256, (batch, time)), torch.randint(0, 256, (batch, time))
+
+
+transformer = partial(models.TransformerLM, width=192, heads=6, layers=4)
+sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+adam, adamw, bf16 = torch.optim.Adam, torch.optim.AdamW, torch.bfloat16
+
+PROGRAMS = {
+    "MLP, Adam": Program(mlp, vectors, adam),
+    "MLP, SGD, autocast": Program(mlp, vectors, sgd, bf16),
+    "CNN, Adam": Program(models.ConvNet, images, adam),
+    "CNN, SGD, autocast": Program(models.ConvNet, images, sgd, bf16),
+    "LSTM classifier, Adam": Program(partial(models.RecurrentClassifier, 256), texts, adam),
+    "LSTM generator, SGD": Program(partial(models.LSTMGenerator, 256), next_tokens, sgd),
+    "Transformer, AdamW": Program(transformer, next_tokens, adamw),
+    "Transformer, SGD": Program(transformer, next_tokens, sgd),
+    "Transformer, AdamW, autocast": Program(transformer, next_tokens, adamw, bf16),
+    "Transformer, AdamW, checkpointing": Program(partial(transformer, checkpointing=True), next_tokens, adamw),
+    "Transformer, SGD, both": Program(partial(transformer, checkpointing=True), next_tokens, sgd, bf16),
+}
+
+
+def train(program: Program, device: torch.device, steps: int = 2) -> None:
+    """Build the program's model on the device and train it for some steps."""
+    model = program.make_model().to(device)
+    inputs, target = program.make_batch()
+    inputs = tuple(x.to(device) for x in inputs) if isinstance(inputs, tuple) else (inputs.to(device),)
+    target = target.to(device)
+    optimizer = program.make_optimizer(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast(device.type, program.autocast or bf16, enabled=program.autocast is not None):
+            output = model(*inputs)
+            loss = F.cross_entropy(output.flatten(0, -2), target.flatten())
+        loss.backward()
+        optimizer.step()
+
+    for _ in range(steps):
+        step()
+
+
+def compared(program: Program, device: torch.device) -> memory.Reconciled:
+    """Return the estimate of the program beside its measurement."""
+    make_model, make_batch, make_optimizer, autocast = program
+    estimate = memory.estimate(make_model, make_batch, make_optimizer, autocast=autocast, device=device)
+    return memory.reconcile(estimate, memory.measure(lambda: train(program, device), device))
+
+
+# ---- the tables -----------------------------------------------------------------------------------------------------
+def print_cases(device: torch.device) -> bool:
+    """Print what was measured beside what was added up; return whether all are equal (on CUDA: within 512 each)."""
+    print(f"measure, {device}: bytes at the peak against the sum of storages, by hand")
+    right = True
+    for name, (case, expected) in CASES.items():
+        measured = memory.measure(partial(case, device), device).parts.total_bytes
+        right &= measured == expected
+        print(f"  {name:26} {measured:>8,}  {expected:>8,}  {'equal' if measured == expected else 'NOT EQUAL'}")
+    return right
+
+
+def print_programs(device: torch.device) -> bool:
+    """Print estimate and measurement of each program, by part; return whether each peak is within 5 %."""
+    label = "simulated" if device.type == "sim" else "live"
+    print(f"\nestimate against measure ({label} on {device}), MiB estimated / measured; ratio of the peaks")
+    owners = [*memory.OWNERS, "other"]
+    print(f"  {'':34}" + "".join(f"{owner:>17}" for owner in [*owners, "peak"]) + "   ratio")
+    found = {name: compared(program, device) for name, program in PROGRAMS.items()}
+    for name, both in found.items():
+        mine, real = both.estimated.by_owner() | {"other": 0}, both.measured.by_owner() | {"other": both.other_bytes}
+        pairs = [(mine[o], real[o]) for o in owners] + [(both.estimated_peak_bytes, both.measured_peak_bytes)]
+        cells = "".join(f"{a / MIB:>8.2f} /{b / MIB:>7.2f}" for a, b in pairs)
+        print(f"  {name:34}{cells}   {both.ratio:.3f}{'' if _within(both) else '  NOT WITHIN 5 %'}")
+    if device.type == "cuda":
+        curves = {
+            "estimate": [both.estimated_peak_bytes / MIB for both in found.values()],
+            "max_memory_allocated": [both.measured_peak_bytes / MIB for both in found.values()],
+        }
+        places = list(range(1, len(found) + 1))
+        recorded.compare("07.estimate", places, curves, xlabel="program", ylabel="MiB at the peak", log="")
+    return all(map(_within, found.values()))
+
+
+def _within(both: memory.Reconciled) -> bool:
+    return abs(both.ratio - 1) <= PEAK_TOLERANCE
+
+
+def large() -> None:
+    """Estimate a step of a Transformer of GPT-2's largest size, and print what that took as JSON."""
+    torch.set_num_threads(min(2, torch.get_num_threads()))
+    make_model = partial(models.TransformerLM, 50_257, width=1600, heads=25, layers=48, context=1024)
+    make_batch = lambda: tuple(torch.randint(0, 50_257, (8, 1024)) for _ in range(2))  # noqa: E731
+    start = time.perf_counter()
+    estimate = memory.estimate(make_model, make_batch, adamw)
+    seconds = time.perf_counter() - start
+    figures = {"parameters": estimate.parameters, "peak_bytes": estimate.peak_bytes, "seconds": seconds}
+    print(json.dumps(figures | {"process_bytes": _most_resident_bytes()}))
+
+
+def _most_resident_bytes() -> int:
+    """Return the most memory that this process ever had resident, imports included."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        import psutil
+
+        return psutil.Process().memory_info().peak_wset
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used if sys.platform == "darwin" else used * KIB
+
+
+def print_large(device: torch.device) -> bool:
+    """Print what the estimate of a large model takes in its own process; return whether that is within the limits."""
+    command = [sys.executable, "-m", "tests.memory_figures", "--large"]
+    environment = os.environ | {"COURSE_DEVICE": device.type, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, encoding="utf-8")
+    if done.returncode:
+        print(done.stderr, file=sys.stderr)
+        return False
+    found = json.loads(done.stdout.splitlines()[-1])
+    right = found["seconds"] < LARGE_LIMIT_S and found["process_bytes"] < LARGE_LIMIT_BYTES
+    print(
+        f"\nestimate of one training step, {found['parameters']:,} parameters: peak "
+        f"{plots.bytes_text(found['peak_bytes'])}; took {found['seconds']:.1f} s (below {LARGE_LIMIT_S:.0f}) and "
+        f"{plots.bytes_text(found['process_bytes'])} of process memory (below {plots.bytes_text(LARGE_LIMIT_BYTES)})"
+        f"{'' if right else '  NOT WITHIN THE LIMITS'}"
+    )
+    return right
+
+
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "small, AdamW": {"width": 256, "layers": 6, "heads": 8, "vocabulary": 8192, "sequence": 256, "batch": 16},
+    "small, SGD": {"width": 256, "layers": 6, "heads": 8, "vocabulary": 256, "sequence": 512, "batch": 8,
+                   "optimizer": "SGD"},
+    "checkpointing": {"width": 512, "layers": 12, "heads": 8, "vocabulary": 8192, "sequence": 1024, "batch": 8,
+                      "checkpointing": True},
+    "350 M": {"width": 1024, "layers": 24, "heads": 16, "vocabulary": 50_257, "sequence": 1024, "batch": 4},
+    "1.5 B": {"width": 1600, "layers": 48, "heads": 25, "vocabulary": 50_257, "sequence": 1024, "batch": 2},
+}  # fmt: skip
+
+
+def print_explorer(device: torch.device) -> bool:
+    """Print the explorer's peak beside the estimate's; return whether each is within 10 %."""
+    from course_utils.explorers.will_it_fit import will_it_fit
+
+    print("\nwill-it-fit explorer against estimate, GiB at the peak")
+    right = True
+    for name, setting in CONFIGURATIONS.items():
+        formula, estimate = will_it_fit(**setting).peak_bytes, _estimated(setting, device).peak_bytes
+        near = abs(formula / estimate - 1) <= EXPLORER_TOLERANCE
+        right &= near
+        sizes = f"{formula / 2**30:>7.3f} / {estimate / 2**30:>7.3f}   {formula / estimate:.3f}"
+        print(f"  {name:16} {sizes}{'' if near else '  NOT WITHIN 10 %'}")
+    return right
+
+
+def _estimated(setting: dict[str, Any], device: torch.device) -> memory.Estimate:
+    width, layers, heads = (setting[name] for name in ("width", "layers", "heads"))
+    vocabulary, sequence = setting["vocabulary"], setting["sequence"]
+    checkpointing = setting.get("checkpointing", False)
+    make_model = partial(models.TransformerLM, vocabulary, width, heads, layers, sequence, checkpointing=checkpointing)
+    make_batch = lambda: tuple(torch.randint(0, vocabulary, (setting["batch"], sequence)) for _ in range(2))  # noqa: E731
+    optimizer = adamw if setting.get("optimizer", "AdamW") == "AdamW" else partial(torch.optim.SGD, lr=0.1)
+    return memory.estimate(make_model, make_batch, optimizer, device=device)
+
+
+def main() -> int:
+    """Print the four tables and return 0 if all targets are reached."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--large", action="store_true", help="only estimate the large model, in this process")
+    if parser.parse_args().large:
+        large()
+        return 0
+    device = devices.pick()
+    tables = (print_cases, print_programs, print_large, print_explorer)
+    return int(not all([table(device) for table in tables]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
