@@ -7,10 +7,16 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course_utils.explorers import choose_gpu, transfer
+from course_utils.explorers import choose_gpu, loss_scaling, number_formats, roofline, transfer
 from tests import browser
 
-EXPLORERS = {"choose_gpu": choose_gpu, "transfer": transfer}
+EXPLORERS = {
+    "choose_gpu": choose_gpu,
+    "loss_scaling": loss_scaling,
+    "number_formats": number_formats,
+    "roofline": roofline,
+    "transfer": transfer,
+}
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(
