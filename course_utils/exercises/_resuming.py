@@ -1,0 +1,124 @@
+"""Does a run that was saved and loaded go on to the losses of one that nobody disturbed?"""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from course_utils._compare import difference
+from course_utils.exercise import Case
+from course_utils.exercises._training import Probe, batches
+
+__all__ = ["resumes"]
+
+_WHY = {
+    "model": "the parameters start anew",
+    "optimizer": "its running averages start again at 0",
+    "scheduler": "the learning rate starts again at its first value",
+    "random state": "dropout draws other numbers from here on",
+    "random state of the device": "dropout on the device draws from the device's own generator",
+}
+
+
+class _AdamW(torch.optim.AdamW):
+    def __repr__(self) -> str:
+        return "optimizer"
+
+
+class _StepLR(torch.optim.lr_scheduler.StepLR):
+    def __repr__(self) -> str:
+        return "scheduler"
+
+
+class _State(dict):
+    """A state whose many numbers do not fill the message."""
+
+    def __repr__(self) -> str:
+        return "state"
+
+
+def resumes(case: Case) -> None:
+    """Save in the middle of a run, load into a new one, and compare part by part, then the losses."""
+    data = batches((6,) * 6)
+    first, progress = _resumable(case)
+    _losses(first, data[:3], case.device)
+    progress.step = 3
+    state = _through_a_file(case, case.use(progress.state_dict, draws=False))
+    was = copy.deepcopy(_state(first, 3, case.device))
+    expected = _losses(first, data[3:], case.device)
+    torch.rand(100), torch.rand(100, device=case.device)  # another process is elsewhere in its random numbers
+    second, progress = _resumable(case)
+    case.use(progress.load_state_dict, state, modifies=True, draws=True)
+    now = copy.deepcopy(_state(second, getattr(progress, "step", None), case.device))
+    got = _losses(second, data[3:], case.device)
+    for name, value in was.items():
+        case.mistake(
+            name == "step" and now[name] != value,
+            "the step is not what it was",
+            "the position in the data follows from it",
+            expected=value,
+            got=now[name],
+        )
+        if difference(_plain(now[name]), _plain(value)):
+            why = f"{_WHY[name]}, so the losses differ from those of a run that nobody disturbed"
+            case.fail(f"the {name} is not what it was", why, expected=expected, got=got)
+    case.equal(got, expected, rtol=0, atol=0)
+
+
+def _resumable(case: Case) -> tuple[dict[str, Any], Any]:
+    """Return a new model, optimizer and scheduler by name, and what the answer makes of them."""
+    model = Probe(dropout=0.5).to(case.device)
+    optimizer = _AdamW(model.parameters(), lr=0.05)
+    scheduler = _StepLR(optimizer, step_size=2, gamma=0.5)
+    progress = case.call(model, optimizer, scheduler, modifies=True)
+    for method in ("state_dict", "load_state_dict"):
+        case.expect(callable(getattr(progress, method, None)), f"has no method {method}")
+    return {"model": model, "optimizer": optimizer, "scheduler": scheduler}, progress
+
+
+def _losses(run: dict[str, Any], data: list, device: torch.device) -> list[float]:
+    """Train on these batches and return the losses."""
+    found = []
+    for x, y in data:
+        run["optimizer"].zero_grad()
+        loss = F.cross_entropy(run["model"](x.to(device)), y.to(device))
+        loss.backward()
+        run["optimizer"].step()
+        run["scheduler"].step()
+        found.append(loss.item())
+    return found
+
+
+def _state(run: dict[str, Any], step: Any, device: torch.device) -> dict[str, Any]:
+    """Return all that the next steps depend on."""
+    found = {**{name: part.state_dict() for name, part in run.items()}, "step": step}
+    found["random state"] = torch.get_rng_state()
+    if device.type != "cpu":
+        found["random state of the device"] = torch.get_device_module(device).get_rng_state()
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a state with Python's own containers, to compare."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _through_a_file(case: Case, state: Any) -> Any:
+    """Return the state as a file gives it back; fail where it cannot be written, or be loaded safely."""
+    case.expect(isinstance(state, dict), f"state_dict() returns {type(state).__name__}, expected a dict")
+    file = io.BytesIO()
+    try:
+        torch.save(state, file)
+        file.seek(0)
+        return _State(torch.load(file, map_location="cpu", weights_only=True))
+    except Exception as error:
+        case.fail(
+            f"torch.save and torch.load(…, weights_only=True) do not take this state: {type(error).__name__}",
+            "save tensors, numbers, texts, lists and dicts: an object in a file can run code when it is loaded",
+        )

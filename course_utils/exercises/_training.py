@@ -1,0 +1,179 @@
+"""In what order did a training step work, and what should have come out? Tools for the checks of training loops."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from course_utils._compare import difference
+from course_utils.exercise import Case
+from course_utils.exercises._places import IGNORED
+
+__all__ = [
+    "LEARNING_RATE", "MOMENTUM", "Probe", "WatchedSGD", "WatchedScaler", "a_loss", "batches", "loader", "near",
+    "order_mistake", "specification", "trained",
+]  # fmt: skip
+
+LEARNING_RATE, MOMENTUM = 0.1, 0.9
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Probe(nn.Module):
+    """A small classifier, (batch, 6) -> (batch, 3) logits, that notes how it was called."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3))
+        self.training_seen: list[bool] = []
+        self.graph_seen: list[bool] = []
+        self.dtypes: list[torch.dtype] = []
+
+    def __repr__(self) -> str:
+        return "model"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = self.layers(x)
+        self.training_seen.append(self.training)
+        self.graph_seen.append(torch.is_grad_enabled())
+        self.dtypes.append(logits.dtype)
+        return logits
+
+
+class WatchedSGD(torch.optim.SGD):
+    """SGD with momentum that notes the order of zero_grad, backward and step in `events`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+        self.events: list[str] = []
+        next(model.parameters()).register_post_accumulate_grad_hook(lambda _: self.events.append("backward"))
+
+    def __repr__(self) -> str:
+        return "optimizer"
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.events.append("zero_grad")
+        super().zero_grad(set_to_none)
+
+    def step(self, closure=None):
+        self.events.append("step")
+        return super().step(closure)
+
+
+class WatchedScaler(torch.amp.GradScaler):
+    """A GradScaler that counts its updates."""
+
+    updates = 0
+
+    def __repr__(self) -> str:
+        return "scaler"
+
+    def update(self, new_scale=None) -> None:
+        self.updates += 1
+        super().update(new_scale)
+
+
+class _Loader(DataLoader):
+    def __repr__(self) -> str:
+        return "loader"
+
+
+def batches(sizes: Iterable[int], scale: float = 1.0) -> list[Batch]:
+    """Return batches of these sizes on the CPU: float32 (size, 6) and labels 0 to 2 that can be learned."""
+    made = [scale * torch.randn(size, 6) for size in sizes]
+    return [(x, x[:, :3].argmax(dim=1)) for x in made]
+
+
+def order_mistake(events: list[str]) -> tuple[str, str]:
+    """Return the name of the mistake in the order of one training step and why it matters, or two empty texts."""
+    for name, shown in (("backward", "backward() on the loss"), ("step", "optimizer.step()")):
+        if name not in events:
+            return f"never calls {shown}", "backward() fills the gradients, step() uses them"
+    backward, step = events.index("backward"), events.index("step")
+    if step < backward:
+        return "steps before the backward pass", "the step then uses the gradients of the batch before, or none"
+    if "zero_grad" in events[backward:step]:
+        return "clears the gradients before the step has used them", "the order is zero_grad, backward, step"
+    if "zero_grad" not in events:
+        return "never clears the gradients", "backward() adds to them: each step would use the sum over all batches"
+    return "", ""
+
+
+def specification(
+    model: nn.Module, data: list[Batch], *, max_norm: float = 0.0, dtype: torch.dtype | None = None
+) -> tuple[nn.Module, list[torch.Tensor]]:
+    """Return what SGD with momentum makes of a copy of `model`, step by step and by hand, and each batch's logits.
+
+    With `max_norm`, gradients are clipped to that norm; with `dtype`, the forward pass runs under autocast.
+    """
+    model = copy.deepcopy(model)
+    parameters = list(model.parameters())
+    velocities = [torch.zeros_like(p) for p in parameters]
+    device, seen = parameters[0].device, []
+    for x, y in data:
+        with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
+            logits = model(x.to(device))
+            loss = F.cross_entropy(logits, y.to(device))
+        gradients = torch.autograd.grad(loss, parameters)
+        if max_norm:
+            norm = sum(g.square().sum() for g in gradients).sqrt().item()
+            gradients = [g * min(1.0, max_norm / norm) for g in gradients]
+        velocities = [MOMENTUM * v + g for v, g in zip(velocities, gradients, strict=True)]
+        with torch.no_grad():
+            for p, v in zip(parameters, velocities, strict=True):
+                p.sub_(LEARNING_RATE * v)
+        seen.append(logits.detach())
+    return model, seen
+
+
+def near(one: float, other: float) -> bool:
+    return abs(one - other) < 1e-6
+
+
+def loader(data: list) -> DataLoader:
+    """Return a DataLoader that gives these batches, the last one smaller."""
+    x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
+    return _Loader(TensorDataset(x, y), batch_size=len(data[0][0]), generator=torch.Generator())
+
+
+def a_loss(case: Case, got: Any, logits: torch.Tensor, labels: torch.Tensor, device: torch.device) -> None:
+    """Fail unless `got` is the detached loss of these logits, on `device`, and nobody looked at it."""
+    right = F.cross_entropy(logits.float(), labels.to(device))
+    case.mistake(
+        isinstance(got, int | float),
+        "returns a Python number",
+        "to read it, the host waits for the device at every step; return the tensor",
+        got=got,
+    )
+    if isinstance(got, torch.Tensor) and got.numel() == 1:
+        case.mistake(got.device != device, f"the loss is on {got.device}, expected on {device}", IGNORED[1])
+        case.mistake(
+            got.requires_grad,
+            "returns a loss that still holds its graph",
+            "who keeps the loss then keeps what its backward pass needs: loss.detach()",
+        )
+        soft = F.cross_entropy(logits.float().softmax(dim=1), labels.to(device))
+        total = F.cross_entropy(logits.float(), labels.to(device), reduction="sum")
+        for wrong, name, why in (
+            (soft, "applies softmax before cross_entropy", "cross_entropy does that itself: it takes logits"),
+            (total, "sums the loss over the batch", "the step would grow with the batch: take the mean"),
+        ):
+            case.mistake(torch.allclose(got.float(), wrong, rtol=1e-4), name, why, expected=right, got=got)
+    case.equal(got, right, rtol=1e-3, why="it is the loss of the batch before the step")
+    case.mistake(case.counts.host_reads, "lets the host read a value", "print and .item() make the host wait")
+
+
+def trained(case: Case, model: nn.Module, expected: nn.Module, events: list[str], number: int, rtol=1e-4) -> None:
+    """Fail with the name of the mistake unless `model` has the parameters of `expected` after call `number`."""
+    problem = difference(dict(model.state_dict()), dict(expected.state_dict()), rtol=rtol, atol=rtol / 10)
+    if problem:
+        name, why = order_mistake(events)
+        parameter = next(iter(model.state_dict()))
+        show = {"expected": expected.state_dict()[parameter][0], "got": model.state_dict()[parameter][0]}
+        case.mistake(name, name, why, **show)
+        case.fail(f"the parameters are wrong after call {number}", f"{parameter}[0] is shown", **show)

@@ -1,0 +1,481 @@
+"""Answers to lesson 05 that people give, each with what the message must say."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+# ---- train_step
+def _no_zero_grad(model, optimizer, images, labels, device):
+    loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def _zero_grad_after_backward(model, optimizer, images, labels, device):
+    loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+    loss.backward()
+    optimizer.zero_grad()
+    optimizer.step()
+    return loss.detach()
+
+
+def _step_before_backward(model, optimizer, images, labels, device):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+    optimizer.step()
+    loss.backward()
+    return loss.detach()
+
+
+def _step_of_the_batch_before(model, optimizer, images, labels, device):
+    loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+    optimizer.step()
+    optimizer.zero_grad()
+    loss.backward()
+    return loss.detach()
+
+
+def _no_step(model, optimizer, images, labels, device):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+    loss.backward()
+    return loss.detach()
+
+
+def _keeps_the_graph(model, optimizer, images, labels, device):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def _item(model, optimizer, images, labels, device):
+    return _keeps_the_graph(model, optimizer, images, labels, device).item()
+
+
+def _prints(model, optimizer, images, labels, device):
+    loss = _keeps_the_graph(model, optimizer, images, labels, device).detach()
+    print(f"loss {loss:.3f}")
+    return loss
+
+
+def _softmax(model, optimizer, images, labels, device):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images.to(device)).softmax(dim=1), labels.to(device))
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def _sum(model, optimizer, images, labels, device):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images.to(device)), labels.to(device), reduction="sum")
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def _loss_on_the_cpu(model, optimizer, images, labels, device):
+    return _keeps_the_graph(model, optimizer, images, labels, device).detach().cpu()
+
+
+def _forgets_the_batch(model, optimizer, images, labels, device):
+    return _keeps_the_graph(model, optimizer, images, labels, images.device).detach()
+
+
+def _an_optimizer_of_its_own(model, optimizer, images, labels, device):
+    return _keeps_the_graph(model, torch.optim.SGD(model.parameters(), lr=0.1), images, labels, device).detach()
+
+
+def _first_gpu(model, optimizer, images, labels, device):
+    place = torch.device("sim:0") if device.type == "sim" else device
+    return _keeps_the_graph(model, optimizer, images, labels, place).detach()
+
+
+# ---- evaluate
+def _in_training_mode(model, loader, device):
+    right = total = 0
+    with torch.no_grad():
+        for images, labels in loader:
+            right += (model(images.to(device)).argmax(dim=1) == labels.to(device)).sum().item()
+            total += len(labels)
+    return right / total
+
+
+def _with_a_graph(model, loader, device):
+    was, right, total = model.training, 0, 0
+    model.eval()
+    for images, labels in loader:
+        right += (model(images.to(device)).argmax(dim=1) == labels.to(device)).sum().item()
+        total += len(labels)
+    model.train(was)
+    return right / total
+
+
+def _stays_in_evaluation_mode(model, loader, device):
+    model.eval()
+    return _in_training_mode(model, loader, device)
+
+
+def _always_back_to_training(model, loader, device):
+    model.eval()
+    share = _in_training_mode(model, loader, device)
+    model.train()
+    return share
+
+
+def _mean_of_shares(model, loader, device):
+    was, shares = model.training, []
+    model.eval()
+    with torch.inference_mode():
+        for images, labels in loader:
+            shares.append((model(images.to(device)).argmax(dim=1) == labels.to(device)).float().mean().item())
+    model.train(was)
+    return sum(shares) / len(shares)
+
+
+def _restored(share):
+    def answer(model, loader, device):
+        was = model.training
+        model.eval()
+        value = share(model, loader, device)
+        model.train(was)
+        return value
+
+    return answer
+
+
+def _per_cent(model, loader, device):
+    return 100 * _restored(_in_training_mode)(model, loader, device)
+
+
+def _number_right(model, loader, device):
+    total = sum(len(labels) for _, labels in loader)
+    return _restored(_in_training_mode)(model, loader, device) * total
+
+
+def _a_tensor(model, loader, device):
+    return torch.tensor(_restored(_in_training_mode)(model, loader, device))
+
+
+# ---- mean_loss
+def _mean_of_means(losses, sizes):
+    return torch.stack(losses).mean()
+
+
+def _by_batches(losses, sizes):
+    return sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / len(sizes)
+
+
+def _not_divided(losses, sizes):
+    return sum(loss * size for loss, size in zip(losses, sizes, strict=True))
+
+
+def _read_each(losses, sizes):
+    total = sum(loss.item() * size for loss, size in zip(losses, sizes, strict=True))
+    return torch.tensor(total / sum(sizes), device=losses[0].device)
+
+
+def _a_number(losses, sizes):
+    return (sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)).item()
+
+
+# ---- train_epoch
+def _epoch(model, optimizer, loader, device, each=lambda loss: None):
+    sums, samples, means = torch.zeros(2, device=device), 0, []
+    for images, labels in loader:
+        images, labels = images.to(device), labels.to(device)
+        optimizer.zero_grad()
+        logits = model(images)
+        loss = F.cross_entropy(logits, labels)
+        loss.backward()
+        optimizer.step()
+        each(loss)
+        hits = (logits.argmax(dim=1) == labels).sum()
+        sums += torch.stack((loss.detach() * len(labels), hits))
+        means.append(torch.stack((loss.detach(), hits / len(labels))))
+        samples += len(labels)
+    return sums / samples, torch.stack(means).mean(dim=0)
+
+
+def _item_each_batch(model, optimizer, loader, device):
+    return tuple(_epoch(model, optimizer, loader, device, lambda loss: loss.item())[0].tolist())
+
+
+def _prints_each_batch(model, optimizer, loader, device):
+    return tuple(_epoch(model, optimizer, loader, device, lambda loss: print(f"{loss:.3f}"))[0].tolist())
+
+
+def _if_each_batch(model, optimizer, loader, device):
+    def guard(loss):
+        if not torch.isfinite(loss):
+            raise ValueError("the loss is not finite")
+
+    return tuple(_epoch(model, optimizer, loader, device, guard)[0].tolist())
+
+
+def _cpu_each_batch(model, optimizer, loader, device):
+    return tuple(_epoch(model, optimizer, loader, device, lambda loss: loss.detach().cpu())[0].tolist())
+
+
+def _two_reads(model, optimizer, loader, device):
+    mean, share = _epoch(model, optimizer, loader, device)[0]
+    return mean.item(), share.item()
+
+
+def _means_of_batches(model, optimizer, loader, device):
+    return tuple(_epoch(model, optimizer, loader, device)[1].tolist())
+
+
+def _epoch_without_zero_grad(model, optimizer, loader, device):
+    optimizer.zero_grad = lambda *_: None
+    return tuple(_epoch(model, optimizer, loader, device)[0].tolist())
+
+
+def _tensors(model, optimizer, loader, device):
+    return tuple(_epoch(model, optimizer, loader, device)[0])
+
+
+# ---- amp_step
+def _clips_scaled(model, optimizer, scaler, images, labels, dtype, max_norm):
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype):
+        loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+def _without_the_scaler(model, optimizer, scaler, images, labels, dtype, max_norm):
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype):
+        loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+    scaler.update()
+    return loss.detach()
+
+
+def _scaled_step(model, optimizer, scaler, images, labels, dtype, max_norm):
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype):
+        loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+    return loss.detach()
+
+
+def _unscaled_loss(model, optimizer, scaler, images, labels, dtype, max_norm):
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype):
+        loss = F.cross_entropy(model(images), labels)
+    loss.backward()
+    scaler.scale(loss.detach())
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+def _no_update(model, optimizer, scaler, images, labels, dtype, max_norm):
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype):
+        loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    return loss.detach()
+
+
+def _no_clipping(model, optimizer, scaler, images, labels, dtype, max_norm):
+    return _clips_scaled(model, optimizer, scaler, images, labels, dtype, 1e9)
+
+
+def _no_autocast(model, optimizer, scaler, images, labels, dtype, max_norm):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+def _scaled_loss_returned(model, optimizer, scaler, images, labels, dtype, max_norm):
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype):
+        loss = scaler.scale(F.cross_entropy(model(images), labels))
+    loss.backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+def _amp_without_zero_grad(model, optimizer, scaler, images, labels, dtype, max_norm):
+    with torch.autocast(images.device.type, dtype=dtype):
+        loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+# ---- Progress
+class _Progress:
+    """All but what `left_out` names."""
+
+    left_out = ()
+
+    def __init__(self, model, optimizer, scheduler):
+        parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        self.parts = {name: part for name, part in parts.items() if name not in self.left_out}
+        self.step = 0
+
+    def state_dict(self):
+        state = {name: part.state_dict() for name, part in self.parts.items()}
+        return {**state, "step": self.step, "random": torch.get_rng_state()}
+
+    def load_state_dict(self, state):
+        for name, part in self.parts.items():
+            part.load_state_dict(state[name])
+        if "step" not in self.left_out:
+            self.step = state["step"]
+        if "random" not in self.left_out:
+            torch.set_rng_state(state["random"])
+
+
+class _NoOptimizer(_Progress):
+    left_out = ("optimizer",)
+
+
+class _NoScheduler(_Progress):
+    left_out = ("scheduler",)
+
+
+class _NoRandomState(_Progress):
+    left_out = ("random",)
+
+
+class _NoStep(_Progress):
+    left_out = ("step",)
+
+
+class _NoModel(_Progress):
+    left_out = ("model",)
+
+
+class _SavesObjects(_Progress):
+    def state_dict(self):
+        return {**self.parts, "step": self.step, "random": torch.get_rng_state()}
+
+
+class _SeedsAnew(_Progress):
+    left_out = ("random",)
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        torch.manual_seed(0)
+
+
+class _OneStepOn(_Progress):
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.step += 1
+
+
+class _NothingReturned(_Progress):
+    def state_dict(self):
+        self.state = super().state_dict()
+
+
+class _OtherMethods:
+    def __init__(self, model, optimizer, scheduler):
+        self.step = 0
+
+    def save(self):
+        return {}
+
+
+WRONG = {
+    "train_step": [
+        ("never clears the gradients", _no_zero_grad),
+        ("clears the gradients before the step has used them", _zero_grad_after_backward),
+        ("steps before the backward pass", _step_before_backward),
+        ("steps before the backward pass", _step_of_the_batch_before),
+        ("never calls optimizer.step()", _no_step),
+        ("still holds its graph", _keeps_the_graph),
+        ("returns a Python number", _item),
+        ("lets the host read a value", _prints),
+        ("applies softmax before cross_entropy", _softmax),
+        ("sums the loss over the batch", _sum),
+        ("on cpu, expected on sim", _loss_on_the_cpu),
+        ("same device", _forgets_the_batch),
+        ("never calls optimizer.step()", _an_optimizer_of_its_own),
+        ("same device", _first_gpu),
+    ],
+    "evaluate": [
+        ("evaluates in training mode", _in_training_mode),
+        ("builds a graph", _with_a_graph),
+        ("leaves the model in evaluation mode", _stays_in_evaluation_mode),
+        ("leaves the model in training mode", _always_back_to_training),
+        ("takes the mean of the batches' shares", _mean_of_shares),
+        ("returns per cent", _per_cent),
+        ("expected 0", _number_right),
+        ("of type Tensor", _a_tensor),
+    ],
+    "mean_loss": [
+        ("takes the mean of the means", _mean_of_means),
+        ("divides by the number of batches", _by_batches),
+        ("does not divide", _not_divided),
+        ("reads the losses on the host", _read_each),
+        ("returns a Python number", _a_number),
+    ],
+    "train_epoch": [
+        ("synchronisations an epoch and the limit is 1", _item_each_batch),
+        ("your code printed", _prints_each_batch),
+        ("the result is right, but it takes", _if_each_batch),
+        ("takes 2 synchronisations an epoch", _cpu_each_batch),
+        ("takes 2 synchronisations", _two_reads),
+        ("takes the mean of the batches' means", _means_of_batches),
+        ("never clears the gradients", _epoch_without_zero_grad),
+        ("Tensor", _tensors),
+    ],
+    "amp_step": [
+        ("clips the scaled gradients", _clips_scaled),
+        ("steps without the scaler", _without_the_scaler),
+        ("steps with gradients that are still scaled", _scaled_step),
+        ("divides by a scale that it never multiplied by", _unscaled_loss),
+        ("never calls scaler.update()", _no_update),
+        ("does not clip the gradients", _no_clipping),
+        ("computes the forward pass in float32", _no_autocast),
+        ("returns the scaled loss", _scaled_loss_returned),
+        ("never clears the gradients", _amp_without_zero_grad),
+    ],
+    "Progress": [
+        ("the optimizer is not what it was", _NoOptimizer),
+        ("the scheduler is not what it was", _NoScheduler),
+        ("the random state is not what it was", _NoRandomState),
+        ("the step is not what it was", _NoStep),
+        ("the model is not what it was", _NoModel),
+        ("do not take this state", _SavesObjects),
+        ("the random s", _SeedsAnew),
+        ("the position in the data follows from it", _OneStepOn),
+        ("returns NoneType, expected a dict", _NothingReturned),
+        ("has no method state_dict", _OtherMethods),
+    ],
+}
