@@ -1,0 +1,185 @@
+"""Which messages does a collective operation send, and what does each rank hold after each step?
+
+Trees, rings and pairwise exchange as in Thakur, Rabenseifner and Gropp, Optimization of Collective Communication
+Operations in MPICH, International Journal of High Performance Computing Applications 19(1), 49-66, 2005; the ring
+all-reduce as in Patarasuk and Yuan 2009 (https://doi.org/10.1016/j.jpdc.2008.09.002). Scatter and gather are sent piece
+by piece here. Libraries choose among several algorithms: NCCL and gloo may take others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["OPERATIONS", "Exchange", "Message", "exchange", "ring_reduce_scatter"]
+
+# What one slot holds: the (rank, piece) pairs that were added up in it. Sums are kept as what was added, in order of
+# rank, so that nothing can be counted twice unseen.
+Slot = tuple[tuple[int, int], ...]
+State = tuple[tuple[Slot, ...], ...]  # by rank, by slot
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one rank sends to another in a step: from which of its slots into which of the receiver's."""
+
+    sender: int
+    receiver: int
+    slots: tuple[tuple[int, int], ...]
+    add: bool = False  # added to what the receiver holds; else it takes the place of that
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One collective operation: its steps, and what all ranks hold before the first and after each."""
+
+    operation: str
+    ranks: int
+    root: int
+    steps: tuple[tuple[Message, ...], ...]
+    states: tuple[State, ...]
+    results: tuple[tuple[int, ...], ...]  # by rank: the slots that hold its result at the end
+
+    def sent_pieces(self, rank: int) -> int:
+        """Return how many pieces a rank sends in all steps."""
+        return sum(len(m.slots) for step in self.steps for m in step if m.sender == rank)
+
+    def received_pieces(self, rank: int) -> int:
+        """Return how many pieces a rank receives in all steps."""
+        return sum(len(m.slots) for step in self.steps for m in step if m.receiver == rank)
+
+    def time_s(self, piece_bytes: float, latency_s: float, bytes_per_s: float) -> float:
+        """Return the time in seconds if steps follow each other and each lasts as long as its largest message."""
+        return sum(latency_s + max(len(m.slots) for m in step) * piece_bytes / bytes_per_s for step in self.steps)
+
+
+def exchange(operation: str, ranks: int, root: int = 0) -> Exchange:
+    """Run `operation` among `ranks` step by step, each rank sending and receiving at most one message a step.
+
+    A tensor has one piece for each rank. `root` matters for broadcast, reduce, scatter and gather. Raises ValueError
+    for an unknown operation, fewer than 2 ranks, or a root that is none of them.
+    """
+    if operation not in tuple(OPERATIONS):
+        raise ValueError(f"operation is {operation!r}, it may be one of: {', '.join(OPERATIONS)}")
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 2:
+        raise ValueError(f"ranks is {ranks!r}, it must be a whole number from 2")
+    if isinstance(root, bool) or not isinstance(root, int) or not 0 <= root < ranks:
+        raise ValueError(f"root is {root!r}, it must be a whole number from 0 to {ranks - 1}")
+    plan = OPERATIONS[operation]
+    steps = tuple(plan.steps(ranks, root))
+    states = [_start(plan, ranks, root)]
+    for step in steps:
+        states.append(_deliver(states[-1], step))
+    results = tuple(tuple(plan.result(rank, ranks, root)) for rank in range(ranks))
+    return Exchange(operation, ranks, root, steps, tuple(states), results)
+
+
+def _start(plan: Plan, n: int, root: int) -> State:
+    """Return what each rank holds at first: (own rank, piece) in the slots that are its input."""
+    width = 2 * n if plan.two_buffers else n
+    state = [[()] * width for _ in range(n)]
+    for rank in range(n):
+        for piece in plan.start(rank, n, root):
+            state[rank][piece] = ((rank, piece),)
+        if plan.two_buffers:
+            state[rank][n + rank] = ((rank, rank),)  # its own piece needs no message
+    return tuple(map(tuple, state))
+
+
+def _deliver(state: State, step: tuple[Message, ...]) -> State:
+    """Return the state after all messages of a step, which are sent at once: each takes what was there before."""
+    after = [list(row) for row in state]
+    for message in step:
+        for here, there in message.slots:
+            sent = state[message.sender][here]
+            if not sent:
+                raise AssertionError(f"rank {message.sender} has nothing to send in slot {here}")
+            held = state[message.receiver][there] if message.add else ()
+            after[message.receiver][there] = tuple(sorted(held + sent))
+    return tuple(map(tuple, after))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an operation runs: its words, its input and result slots, its steps."""
+
+    what: str
+    algorithm: str
+    steps: Callable[[int, int], list[tuple[Message, ...]]]
+    start: Callable[[int, int, int], range | tuple[int, ...]]
+    result: Callable[[int, int, int], range | tuple[int, ...]]
+    two_buffers: bool = False
+
+
+def _all(rank: int, n: int, root: int) -> range:
+    return range(n)
+
+
+def _own(rank: int, n: int, root: int) -> tuple[int, ...]:
+    return (rank,)
+
+
+def _all_at_root(rank: int, n: int, root: int) -> range:
+    return range(n if rank == root else 0)
+
+
+def _broadcast(n: int, root: int) -> list[tuple[Message, ...]]:
+    """Double the ranks that have the tensor in each step: a binomial tree."""
+    whole, reach, steps = tuple((p, p) for p in range(n)), 1, []
+    while reach < n:
+        senders = range(min(reach, n - reach))
+        steps.append(tuple(Message((root + r) % n, (root + r + reach) % n, whole) for r in senders))
+        reach *= 2
+    return steps
+
+
+def _reduce(n: int, root: int) -> list[tuple[Message, ...]]:
+    """Send the tree of a broadcast backwards, adding."""
+    return [
+        tuple(Message(m.receiver, m.sender, m.slots, add=True) for m in step) for step in reversed(_broadcast(n, root))
+    ]
+
+
+def ring_reduce_scatter(n: int, root: int = 0) -> list[tuple[Message, ...]]:
+    """Pass each piece once around the ring, each rank adding its own; it ends, complete, at the rank of its number."""
+    return [tuple(Message(r, (r + 1) % n, (((r - s - 1) % n,) * 2,), add=True) for r in range(n)) for s in range(n - 1)]
+
+
+def _ring_all_gather(n: int, root: int = 0) -> list[tuple[Message, ...]]:
+    """Pass each rank's own piece once around the ring."""
+    return [tuple(Message(r, (r + 1) % n, (((r - s) % n,) * 2,)) for r in range(n)) for s in range(n - 1)]
+
+
+def _all_reduce(n: int, root: int = 0) -> list[tuple[Message, ...]]:
+    return ring_reduce_scatter(n) + _ring_all_gather(n)
+
+
+def _scatter(n: int, root: int) -> list[tuple[Message, ...]]:
+    others = [(root + s) % n for s in range(1, n)]
+    return [(Message(root, rank, ((rank, rank),)),) for rank in others]
+
+
+def _gather(n: int, root: int) -> list[tuple[Message, ...]]:
+    return [tuple(Message(m.receiver, m.sender, m.slots) for m in step) for step in _scatter(n, root)]
+
+
+def _all_to_all(n: int, root: int = 0) -> list[tuple[Message, ...]]:
+    """In step s each rank sends to the one s further on; received pieces go to a second buffer."""
+    return [tuple(Message(r, (r + s) % n, (((r + s) % n, n + r),)) for r in range(n)) for s in range(1, n)]
+
+
+OPERATIONS: dict[str, Plan] = {
+    "broadcast": Plan("every rank gets the tensor of the root", "a binomial tree: those that have it double",
+                      _broadcast, _all_at_root, _all),
+    "reduce": Plan("the root gets the sum", "a binomial tree backwards", _reduce, _all, _all_at_root),
+    "all_reduce": Plan("every rank gets the sum", "a ring: reduce_scatter, then all_gather", _all_reduce, _all, _all),
+    "all_gather": Plan("every rank gets the pieces of all", "a ring: pass on what came last",
+                       _ring_all_gather, _own, _all),
+    "reduce_scatter": Plan("rank r gets the sum of piece r", "a ring: add and pass on",
+                           ring_reduce_scatter, _all, _own),
+    "scatter": Plan("rank r gets piece r of the root", "one piece a step from the root",
+                    _scatter, _all_at_root, _own),
+    "gather": Plan("the root gets the pieces of all", "one piece a step to the root", _gather, _own, _all_at_root),
+    "all_to_all": Plan("rank r gets piece r of every rank", "pairs: in step s each rank sends to the one s further on",
+                       _all_to_all, _all, lambda rank, n, root: range(n, 2 * n), two_buffers=True),
+}  # fmt: skip

@@ -1,0 +1,179 @@
+"""Who sends what to whom in a collective operation, step by step, and how many bytes is that?
+
+Questions for the reader: (1) all_reduce and all_gather among 8 ranks: why does one take twice as many steps as the
+other? (2) From 2 to 8 ranks: what happens to the bytes that each rank sends in an all_reduce, and to those that the
+root of a broadcast sends?
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from course_utils import _checked, plots
+from course_utils.explorers import Choice, Explorer, Slider
+from course_utils.explorers._exchange import OPERATIONS, Exchange, Message, exchange
+
+__all__ = ["COLOURS", "OPERATIONS", "Shown", "collective", "draw_cell", "explore", "letter"]
+
+COLOURS = (*plots.PALETTE, "#7a7a7a", "#8c6d31")  # of the pieces of ranks 0 to 7
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One step of a collective operation on tensors of `nbytes` bytes, one piece of it for each rank."""
+
+    exchange: Exchange
+    step: int
+    nbytes: int
+
+    @property
+    def piece_bytes(self) -> float:
+        """Bytes of one piece: the tensor divided by the ranks."""
+        return self.nbytes / self.exchange.ranks
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Messages of this step."""
+        return self.exchange.steps[self.step - 1]
+
+    @property
+    def sent_bytes(self) -> tuple[float, ...]:
+        """Bytes that each rank sends in all steps."""
+        return tuple(self.exchange.sent_pieces(rank) * self.piece_bytes for rank in range(self.exchange.ranks))
+
+    @property
+    def total_bytes(self) -> float:
+        """Bytes that all ranks send in all steps."""
+        return sum(self.sent_bytes)
+
+
+def collective(*, operation: str, ranks: int, step: int, nbytes: int, root: int = 0) -> Shown:
+    """Return step `step`, from 1, of `operation` among `ranks`; a number beyond the last step means the last.
+
+    `nbytes` is the size of the largest tensor that a rank holds, input or output. Raises ValueError or TypeError that
+    names a wrong argument.
+    """
+    _checked.whole("step", step), _checked.whole("nbytes", nbytes)
+    if _checked.whole("ranks", ranks) > len(COLOURS):
+        raise ValueError(f"ranks is {ranks}, it may be from 2 to {len(COLOURS)}")
+    found = exchange(operation, ranks, root)
+    return Shown(found, min(step, len(found.steps)), nbytes)
+
+
+def letter(piece: int) -> str:
+    """Return the name of a piece: a, b, c, …"""
+    return "abcdefgh"[piece]
+
+
+def describe(s: Shown) -> str:
+    """Return the result in words."""
+    run, plan = s.exchange, OPERATIONS[s.exchange.operation]
+    sent = ", ".join(f"{m.sender} to {m.receiver} {_what(m, run.ranks)}" for m in s.messages)
+    most, least = max(s.sent_bytes), min(s.sent_bytes)
+    each = plots.bytes_text(most)
+    each = f"each rank sends {each}" if most == least else f"a rank sends from {plots.bytes_text(least)} to {each}"
+    return (
+        f"{run.operation} among {run.ranks} ranks: {plan.what}, by {plan.algorithm}. "
+        f"Step {s.step} of {len(run.steps)}: {sent}. Tensors of {plots.bytes_text(s.nbytes)}: {each}, all together "
+        f"{plots.bytes_text(s.total_bytes)}. "
+        "Computed by running the algorithm; libraries choose among several."
+    )
+
+
+def _what(message: Message, ranks: int) -> str:
+    if len(message.slots) == ranks:
+        return "all pieces"
+    return ", ".join(letter(here) for here, _ in message.slots) + (" (added)" if message.add else "")
+
+
+def draw(s: Shown) -> Any:
+    """Return the picture: what each rank holds before the step, with its messages, and after it."""
+    rows = len(s.exchange.states[0][0])
+    titles = (f"Before step {s.step} of {len(s.exchange.steps)}", f"After step {s.step}")
+    figure, panels = plots.new(titles, columns=2, height_in=1.5 + 0.27 * rows)
+    for axes, at in zip(panels, (s.step - 1, s.step), strict=True):
+        _draw_state(axes, s.exchange, at)
+    for message in s.messages:
+        _draw_message(panels[0], message, rows)
+    handles = [_patch(COLOURS[rank], f"from rank {rank}") for rank in range(s.exchange.ranks)]
+    figure.legend(handles=handles, loc="outside lower left", ncols=4, frameon=False, fontsize=8)
+    return figure
+
+
+def _patch(colour: str, label: str) -> Any:
+    from matplotlib.patches import Patch
+
+    return Patch(color=colour, label=label)
+
+
+def _draw_state(axes: Any, run: Exchange, at: int) -> None:
+    """Draw the slots of all ranks, one column a rank; at the end, those that hold results with a dark edge."""
+    last = at == len(run.steps)
+    rows = len(run.states[0][0])
+    for rank, slots in enumerate(run.states[at]):
+        for place, slot in enumerate(slots):
+            faded = last and place not in run.results[rank]
+            draw_cell(axes, rank, _height(place, rows, run.ranks), slot, faded=faded, strong=last and not faded)
+    axes.set(xlim=(-0.6, run.ranks - 0.4), ylim=(-0.7, _height(0, rows, run.ranks) + 0.7), yticks=[])
+    if rows > run.ranks:
+        for name, place in (("to send", 0), ("received", run.ranks)):
+            axes.text(-0.4, _height(place, rows, run.ranks) + 0.48, name, fontsize=8, color=plots.MUTED)
+    axes.set_xticks(range(run.ranks), [f"rank {r}" if run.ranks < 6 else str(r) for r in range(run.ranks)])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.grid(False)
+
+
+def _height(place: int, rows: int, ranks: int) -> float:
+    """Return where a slot stands: the first on top, a second buffer below a gap."""
+    return rows - 1 - place + (0.6 if rows > ranks and place < ranks else 0.0)
+
+
+def draw_cell(
+    axes: Any, x: float, y: float, slot: tuple, *, faded: bool = False, strong: bool = False, size: float = 0.8,
+    squeezed: float = 1.0,
+) -> None:  # fmt: skip
+    """Draw one slot as a box: a stripe for each rank that is in it, and the letter of its piece."""
+    from matplotlib.patches import Rectangle
+
+    height = size * squeezed
+    left, width, alpha = x - size / 2, size / max(len(slot), 1), 0.25 if faded else 0.85
+    for place, (rank, _) in enumerate(slot):
+        look = {"color": COLOURS[rank], "alpha": alpha, "linewidth": 0}
+        axes.add_patch(Rectangle((left + place * width, y - height / 2), width, height, **look))
+    edge = {"edgecolor": plots.INK if strong else plots.MUTED, "linewidth": 1.6 if strong else 0.5}
+    axes.add_patch(Rectangle((left, y - height / 2), size, height, fill=False, **edge))
+    if slot and not faded and squeezed == 1.0:
+        axes.text(x, y, letter(slot[0][1]), ha="center", va="center", fontsize=8, color="white", weight="bold")
+
+
+def _draw_message(axes: Any, message: Message, rows: int) -> None:
+    """Draw an arrow from what is sent to where it goes; one arrow for a whole tensor."""
+    ranks = len(axes.get_xticks())
+    here, there = message.slots[len(message.slots) // 2]
+    start = (message.sender, _height(here, rows, ranks))
+    end = (message.receiver, _height(there, rows, ranks))
+    bend = 0.0 if abs(message.sender - message.receiver) == 1 and here == there else 0.12
+    look = {"arrowstyle": "-|>", "color": plots.INK, "linewidth": 1.3, "connectionstyle": f"arc3,rad={bend}"}
+    axes.annotate("", xy=end, xytext=start, arrowprops={**look, "shrinkA": 5, "shrinkB": 5}, zorder=9)
+
+
+def explore(operation: str = "all_reduce") -> Explorer:
+    """Return the explorer of lesson 09, with `operation` at first.
+
+    Raises ValueError that names a wrong argument.
+    """
+    exchange(operation, 2)
+    return Explorer(
+        "collectives step by step",
+        collective,
+        draw,
+        describe,
+        [
+            Slider("step", "Step", tuple(range(1, 15)), 1),
+            Choice("operation", "Operation", tuple(OPERATIONS), operation),
+            Slider("ranks", "Ranks", tuple(range(2, 9)), 4),
+            Slider("nbytes", "Size of a tensor", tuple(2**n for n in range(10, 33, 2)), 2**26, plots.bytes_text),
+        ],
+    )

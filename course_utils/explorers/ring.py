@@ -1,0 +1,177 @@
+"""What does a ring all-reduce cost, and why is it better than sending everything to one rank?
+
+Questions for the reader: (1) From 2 ranks to 64, with 256 MiB: how much more does each rank send, and how much longer
+do the ring and the way over one root take? (2) Shrink the tensor: from which size on does only latency count, and what
+has the ring then won?
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from course_utils import _checked, plots
+from course_utils.explorers import Explorer, Slider
+from course_utils.explorers._exchange import Exchange, exchange
+from course_utils.explorers.collectives import COLOURS, draw_cell, letter
+
+__all__ = ["Ring", "explore", "ring"]
+
+_DRAWN = len(COLOURS)  # more ranks are computed, but not drawn one by one
+_GBPS = (0.1, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0)
+_RANKS = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class Ring:
+    """An all-reduce of `nbytes` bytes among `ranks`, over links that send and receive `gbps` GB/s at the same time.
+
+    The model is latency + bytes / bandwidth for each message (the cost model of Thakur, Rabenseifner and Gropp
+    2005); the addition itself is left out.
+    """
+
+    ranks: int
+    nbytes: int
+    gbps: float
+    latency_s: float
+    step: int
+
+    @property
+    def steps(self) -> int:
+        """Steps of the ring: n - 1 to add up, n - 1 to pass on the sums."""
+        return 2 * (self.ranks - 1)
+
+    @property
+    def chunk_bytes(self) -> float:
+        """Bytes of one message: the tensor divided by the ranks."""
+        return self.nbytes / self.ranks
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that each rank sends: 2 (n - 1) / n x size (Patarasuk and Yuan 2009, the least that is possible)."""
+        return self.steps * self.chunk_bytes
+
+    @property
+    def ring_s(self) -> float:
+        """Time in seconds: 2 (n - 1) messages of size / n, all ranks at once."""
+        return self.steps * (self.latency_s + self.chunk_bytes / (self.gbps * 1e9))
+
+    @property
+    def latencies_s(self) -> float:
+        """Time in seconds that is there even for an empty tensor."""
+        return self.steps * self.latency_s
+
+    @property
+    def root_bytes(self) -> float:
+        """Bytes through the link of the root if it gathers all tensors, adds, and sends the sum to each."""
+        return self.steps * self.nbytes
+
+    @property
+    def root_s(self) -> float:
+        """Time in seconds of the way over the root, one whole tensor after the other."""
+        return self.steps * (self.latency_s + self.nbytes / (self.gbps * 1e9))
+
+
+def ring(*, ranks: int, nbytes: int, gbps: float, latency_us: float, step: int = 1) -> Ring:
+    """Return what an all-reduce among `ranks` costs; `step` from 1 is the one drawn, beyond the last it means the last.
+
+    `gbps` is the bandwidth of a link in one direction in GB/s, `latency_us` the fixed cost of a message. Raises
+    ValueError or TypeError that names a wrong argument.
+    """
+    if _checked.whole("ranks", ranks) < 2:
+        raise ValueError(f"ranks is {ranks}, it must be at least 2")
+    _checked.whole("nbytes", nbytes), _checked.whole("step", step), _checked.positive("gbps", gbps)
+    if _checked.number("latency_us", latency_us) < 0:
+        raise ValueError(f"latency_us must be at least 0, not {latency_us!r}")
+    return Ring(ranks, nbytes, gbps, latency_us * 1e-6, min(step, 2 * (ranks - 1)))
+
+
+def describe(r: Ring) -> str:
+    """Return the result in words."""
+    phase = "adding up" if r.step < r.ranks else "passing on the sums"
+    latency = r.latencies_s / r.ring_s
+    return (
+        f"Ring all-reduce of {plots.bytes_text(r.nbytes)} among {r.ranks} ranks: {r.steps} steps of "
+        f"{plots.bytes_text(r.chunk_bytes)}, {plots.bytes_text(r.sent_bytes)} sent by each rank, "
+        f"{plots.seconds_text(r.ring_s)} ({latency:.0%} of it latency). Over one root: "
+        f"{plots.bytes_text(r.root_bytes)} through its link, {plots.seconds_text(r.root_s)}. Step {r.step}: {phase}. "
+        f"Predicted with {r.gbps:g} GB/s a link and direction and {plots.seconds_text(r.latency_s)} a message."
+    )
+
+
+def draw(r: Ring) -> Any:
+    """Return the picture: what the ranks hold before the step, and the time of both ways against the ranks."""
+    titles = (f"Step {r.step} of {r.steps}", "Time, predicted")
+    figure, (left, right) = plots.new(titles, columns=2, widths=(1, 1), height_in=4.0)
+    if r.ranks <= _DRAWN:
+        _draw_ring(left, exchange("all_reduce", r.ranks), r.step)
+    else:
+        left.text(0.5, 0.5, f"more than {_DRAWN} ranks are not drawn", ha="center", transform=left.transAxes)
+        left.set(xticks=[], yticks=[])
+    _draw_times(right, r)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=2, frameon=False, fontsize=8)
+    return figure
+
+
+def _draw_ring(axes: Any, run: Exchange, step: int) -> None:
+    """Draw the ranks in a circle, each a column of what it holds, and an arrow with the piece that it sends."""
+    n = run.ranks
+    size, radius = 0.19, 1.3
+    places = [_on_circle(rank, n, radius) for rank in range(n)]
+    for rank, slots in enumerate(run.states[step - 1]):
+        x, y = places[rank]
+        for place, slot in enumerate(slots):
+            draw_cell(axes, x, y + (n / 2 - 0.5 - place) * size * 0.62, slot, size=size, squeezed=0.56)
+        axes.text(x, y + (n / 2 + 0.4) * size * 0.62, f"rank {rank}", ha="center", fontsize=8)
+    for message in run.steps[step - 1]:
+        start, end = (_on_circle(who, n, radius) for who in (message.sender, message.receiver))
+        look = {"arrowstyle": "-|>", "color": plots.INK, "linewidth": 1.2, "connectionstyle": "arc3,rad=-0.18"}
+        axes.annotate("", xy=end, xytext=start, arrowprops={**look, "shrinkA": 17, "shrinkB": 17}, zorder=9)
+        turn = _on_circle(message.sender + 0.5, n, radius * (0.94 if n > 2 else 0.35))
+        name = letter(message.slots[0][0])
+        axes.text(*turn, name, ha="center", va="center", fontsize=9, bbox={"color": "white", "pad": 1}, zorder=10)
+    axes.set(xlim=(-1.85, 1.85), ylim=(-2.05, 2.05), xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    axes.grid(False)
+
+
+def _on_circle(rank: float, n: int, radius: float) -> tuple[float, float]:
+    """Return where a rank stands: 0 on top, clockwise."""
+    angle = math.pi / 2 - 2 * math.pi * rank / n
+    return radius * math.cos(angle), radius * math.sin(angle)
+
+
+def _draw_times(axes: Any, r: Ring) -> None:
+    """Draw the time of both ways against the number of ranks, and mark the chosen number."""
+    rows = [Ring(n, r.nbytes, r.gbps, r.latency_s, 1) for n in _RANKS]
+    axes.set(xscale="log", yscale="log", xlabel="ranks")
+    plots.line(axes, _RANKS, [row.root_s for row in rows], "over one root", plots.PREDICTED, color=plots.OCHRE)
+    plots.line(axes, _RANKS, [row.ring_s for row in rows], "ring", plots.PREDICTED, color=plots.BLUE)
+    alone = [row.latencies_s for row in rows]
+    if r.latency_s:
+        plots.line(axes, _RANKS, alone, "latency alone", plots.PREDICTED, color=plots.MUTED, linewidth=1.2)
+    for seconds, colour in ((r.root_s, plots.OCHRE), (r.ring_s, plots.BLUE)):
+        axes.plot([r.ranks], [seconds], "o", color=colour, markersize=8, zorder=5)
+    axes.set_xticks((2, 8, 32, 128), ("2", "8", "32", "128"))
+    axes.minorticks_off()
+    plots.axis_seconds(axes.yaxis)
+
+
+def explore() -> Explorer:
+    """Return the explorer of lesson 09."""
+    return Explorer(
+        "what a ring all-reduce costs",
+        ring,
+        draw,
+        describe,
+        [
+            Slider("ranks", "Ranks", _RANKS, 4),
+            Slider("step", "Step", tuple(range(1, 15)), 1),
+            Slider("nbytes", "Size of the tensor", tuple(2**n for n in range(6, 35, 2)), 2**28, plots.bytes_text),
+            Slider(
+                "gbps", "GB/s a link", (0.1, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0), 10.0, lambda g: f"{g:g}"
+            ),
+            Slider("latency_us", "Latency, µs", (0.0, 1.0, 5.0, 10.0, 50.0, 100.0, 1000.0), 10.0, lambda t: f"{t:g}"),
+        ],
+    )
