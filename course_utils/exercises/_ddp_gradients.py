@@ -35,7 +35,7 @@ def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
             why = "requires_grad is False: an optimizer with weight decay would now change it"
             case.mistake(got is not None and name in found["frozen"], f"gives the frozen {name} a gradient", why)
         sizes = [gradient.nbytes for gradient in found["after"].values() if gradient is not None]
-        sent = found["call"].collective_bytes.get("allreduce", 0)
+        sent = found["call"].collective_bytes.get("all_reduce", 0)
         why = "a parameter that two layers share has one gradient: model.parameters() gives it once"
         case.mistake(sent > sum(sizes), f"all-reduces {sent:,} bytes of gradients that have {sum(sizes):,}", why)
 
@@ -70,7 +70,7 @@ def _check_gradient(case: Case, name: str, column: list[Any], got: Any, rank: in
 def check_accumulated(case: Case, found: dict[str, Any], rank: int, count: int, n: int) -> None:
     """Check what `_ddp_cases.accumulated` returned on a rank, after `count` micro-batches on each of `n` ranks."""
     times, after = len(found["synchronised"]), found["after"]
-    by_hand = found["call"].collectives.get("allreduce", 0) - times
+    by_hand = found["call"].collectives.get("all_reduce", 0) - times
     case.mistake(
         not found["kept"], "changes the parameters", "the optimizer does that, when the gradients are complete"
     )

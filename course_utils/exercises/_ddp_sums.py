@@ -26,7 +26,7 @@ def check_mean(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> 
     if isinstance(got, torch.Tensor) and got.numel() == 1 and got.dtype == torch.float32:
         _name_mean(case, group, expected, got, rank)
     case.equal(got, expected, why=f"this is what rank {rank} returned")
-    sent = sum(call.collective_bytes.values()) + sum(size for _, size in call.messages)
+    sent = sum(call.collective_bytes.values()) + call.message_bytes
     what = f"the result is right, but rank {rank} sends {sent:,} bytes for {len(group[rank]):,} values"
     case.mistake(sent > 64, what, "two numbers are enough, however many values there are: the sum and the count")
     case.budget("collectives", sum(call.collectives.values()), 2, "each one waits for the slowest rank")
@@ -75,11 +75,11 @@ def check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> 
         _name_ring(case, group, expected, got, rank)
     case.equal(got, expected, why=f"this is what rank {rank} returned")
     allowed = 2 * (n - 1) * max(part.nbytes for part in expected.tensor_split(n))
-    sent = sum(size for _, size in call.messages)
+    sent = call.message_bytes
     what = f"the result is right, but rank {rank} sends {sent:,} bytes, and a ring needs at most {allowed:,}"
     case.mistake(sent > allowed, what, "send one part of x in each step, not all of x")
-    case.budget("messages a rank", len(call.messages), 2 * (n - 1), "a ring has two rounds of n - 1 steps")
-    others = sorted({to for to, _ in call.messages} - {(rank + 1) % n})
+    case.budget("messages a rank", call.messages, 2 * (n - 1), "a ring has two rounds of n - 1 steps")
+    others = sorted(call.receivers - {(rank + 1) % n})
     what = f"the result is right, but rank {rank} sends to rank {others[0] if others else ''}"
     case.mistake(
         others, what, "in a ring each rank sends to its right neighbour only: every link is busy in every step"

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from course_utils._compare import difference
 from course_utils.exercise import Case
@@ -34,9 +33,11 @@ class Call:
 
     value: Any
     modified: bool
-    collectives: dict[str, int]  # calls by name, such as "allreduce"
+    collectives: dict[str, int]  # calls by name, such as "all_reduce"
     collective_bytes: dict[str, int]
-    messages: tuple[tuple[int, int], ...]  # rank that a message went to, its bytes
+    messages: int
+    message_bytes: int
+    receivers: frozenset[int]  # ranks that messages went to
 
 
 @dataclass(frozen=True)
@@ -113,39 +114,32 @@ class _Caller:
         self.answer = answer
 
     def __call__(self, *args: Any, modifies: bool = False) -> Call:
+        from course_utils import counting
+
         before = None if modifies else copy.deepcopy(args)
-        with _Sent() as sent:
+        with counting.count() as counts, _Receivers() as receivers:
             value = self.answer(*args)
         modified = before is not None and bool(difference(args, before, copied=True))
-        return Call(value, modified, sent.calls, sent.bytes, tuple(sent.messages))
+        return Call(
+            value, modified, dict(counts.collectives), dict(counts.collective_bytes), counts.messages,
+            counts.message_bytes, frozenset(receivers.found),
+        )  # fmt: skip
 
 
-_IN_PLACE = ("allreduce", "broadcast", "reduce", "send", "barrier")  # one tensor is both what is given and the result
-
-
-class _Sent(TorchDispatchMode):
-    """Notes the calls of torch.distributed, those of DistributedDataParallel's backward pass included."""
+class _Receivers(TorchDispatchMode):
+    """Notes to which ranks messages go."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: dict[str, int] = {}
-        self.bytes: dict[str, int] = {}
-        self.messages: list[tuple[int, int]] = []
+        self.found: set[int] = set()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # else the first operator of a process loads the whole compiler
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "c10d":
-            name = func._overloadpacket.__name__.strip("_")
-            given = args[0] if name in _IN_PLACE or len(args) < 2 else args[1]
-            size = sum(leaf.nbytes for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor))
-            if name == "send":
-                self.messages.append((args[2], size))
-            elif name not in ("recv", "recv_any_source", "barrier"):
-                self.calls[name] = self.calls.get(name, 0) + 1
-                self.bytes[name] = self.bytes.get(name, 0) + size
+        if func is torch.ops.c10d.send.default:
+            self.found.add(args[2])
         return func(*args, **(kwargs or {}))
 
 

@@ -497,7 +497,7 @@ WRONG = {
         ("a rank dies in a collective", _gathers_uneven),
         ("of type float, expected a tensor", _python_mean),
         ("modifies its input", _in_place_mean),
-        ("deadlock", _rank_zero_only),
+        ("waits for ranks that have returned", _rank_zero_only),
     ],
     "ring_all_reduce": [
         ("deadlock: every rank sends, none receives", _sends_first),
@@ -505,7 +505,7 @@ WRONG = {
         ("deadlock: ranks wait for each other", _waits_before_it_receives),
         ("a ring needs at most", _passes_all_of_it),
         ("a ring needs at most", _through_rank_zero),
-        ("calls allreduce", _the_collective),
+        ("calls all_reduce", _the_collective),
         ("a reduce-scatter", _one_round),
         ("counted twice", _adds_in_the_second_round),
         ("the parts are in another order", _rotated),
