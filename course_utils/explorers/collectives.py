@@ -14,7 +14,7 @@ from course_utils import _checked, plots
 from course_utils.explorers import Choice, Explorer, Slider
 from course_utils.explorers._exchange import OPERATIONS, Exchange, Message, exchange
 
-__all__ = ["COLOURS", "OPERATIONS", "Shown", "collective", "draw_cell", "explore", "letter"]
+__all__ = ["COLOURS", "OPERATIONS", "Shown", "collective", "explore", "letter"]
 
 COLOURS = (*plots.PALETTE, "#7a7a7a", "#8c6d31")  # of the pieces of ranks 0 to 7
 
@@ -114,7 +114,7 @@ def _draw_state(axes: Any, run: Exchange, at: int) -> None:
     for rank, slots in enumerate(run.states[at]):
         for place, slot in enumerate(slots):
             faded = last and place not in run.results[rank]
-            draw_cell(axes, rank, _height(place, rows, run.ranks), slot, faded=faded, strong=last and not faded)
+            _draw_cell(axes, rank, _height(place, rows, run.ranks), slot, faded=faded, strong=last and not faded)
     axes.set(xlim=(-0.6, run.ranks - 0.4), ylim=(-0.7, _height(0, rows, run.ranks) + 0.7), yticks=[])
     if rows > run.ranks:
         for name, place in (("to send", 0), ("received", run.ranks)):
@@ -130,21 +130,17 @@ def _height(place: int, rows: int, ranks: int) -> float:
     return rows - 1 - place + (0.6 if rows > ranks and place < ranks else 0.0)
 
 
-def draw_cell(
-    axes: Any, x: float, y: float, slot: tuple, *, faded: bool = False, strong: bool = False, size: float = 0.8,
-    squeezed: float = 1.0,
-) -> None:  # fmt: skip
+def _draw_cell(axes: Any, x: float, y: float, slot: tuple, *, faded: bool, strong: bool, size: float = 0.8) -> None:
     """Draw one slot as a box: a stripe for each rank that is in it, and the letter of its piece."""
     from matplotlib.patches import Rectangle
 
-    height = size * squeezed
     left, width, alpha = x - size / 2, size / max(len(slot), 1), 0.25 if faded else 0.85
     for place, (rank, _) in enumerate(slot):
         look = {"color": COLOURS[rank], "alpha": alpha, "linewidth": 0}
-        axes.add_patch(Rectangle((left + place * width, y - height / 2), width, height, **look))
+        axes.add_patch(Rectangle((left + place * width, y - size / 2), width, size, **look))
     edge = {"edgecolor": plots.INK if strong else plots.MUTED, "linewidth": 1.6 if strong else 0.5}
-    axes.add_patch(Rectangle((left, y - height / 2), size, height, fill=False, **edge))
-    if slot and not faded and squeezed == 1.0:
+    axes.add_patch(Rectangle((left, y - size / 2), size, size, fill=False, **edge))
+    if slot and not faded:
         axes.text(x, y, letter(slot[0][1]), ha="center", va="center", fontsize=8, color="white", weight="bold")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from course_utils import _checked, plots
 from course_utils.explorers import Explorer, Slider
 from course_utils.explorers._exchange import Exchange, exchange
-from course_utils.explorers.collectives import COLOURS, draw_cell, letter
+from course_utils.explorers.collectives import COLOURS, letter
 
 __all__ = ["Ring", "explore", "ring"]
 
@@ -115,23 +115,29 @@ def draw(r: Ring) -> Any:
 
 
 def _draw_ring(axes: Any, run: Exchange, step: int) -> None:
-    """Draw the ranks in a circle, each a column of what it holds, and an arrow with the piece that it sends."""
-    n = run.ranks
-    size, radius = 0.19, 1.3
-    places = [_on_circle(rank, n, radius) for rank in range(n)]
+    """Draw the ranks in a circle, beside each how complete its pieces are, and on each arrow the piece that is sent."""
+    from matplotlib.patches import Circle, Rectangle
+
+    n, cell = run.ranks, 0.11
     for rank, slots in enumerate(run.states[step - 1]):
-        x, y = places[rank]
+        x, y = _on_circle(rank, n, 1.2)
+        axes.add_patch(Circle((x, y), 0.17, color=COLOURS[rank], zorder=4))
+        axes.text(x, y, f"{rank}", ha="center", va="center", color="white", weight="bold", zorder=5)
+        x, y = (_on_circle(rank, n, radius)[axis] for axis, radius in enumerate((1.95, 1.7)))
         for place, slot in enumerate(slots):
-            draw_cell(axes, x, y + (n / 2 - 0.5 - place) * size * 0.62, slot, size=size, squeezed=0.56)
-        axes.text(x, y + (n / 2 + 0.4) * size * 0.62, f"rank {rank}", ha="center", fontsize=8)
+            done = len(slot) == n
+            look = {"facecolor": plots.GREEN if done else plots.SKY, "alpha": 1.0 if done else len(slot) / n}
+            spot = (x + (place - n / 2) * cell, y - cell / 2)
+            axes.add_patch(Rectangle(spot, cell, cell * 1.6, linewidth=0, **look))
+            axes.add_patch(Rectangle(spot, cell, cell * 1.6, fill=False, edgecolor=plots.MUTED, linewidth=0.5))
     for message in run.steps[step - 1]:
-        start, end = (_on_circle(who, n, radius) for who in (message.sender, message.receiver))
+        start, end = (_on_circle(who, n, 1.2) for who in (message.sender, message.receiver))
         look = {"arrowstyle": "-|>", "color": plots.INK, "linewidth": 1.2, "connectionstyle": "arc3,rad=-0.18"}
-        axes.annotate("", xy=end, xytext=start, arrowprops={**look, "shrinkA": 17, "shrinkB": 17}, zorder=9)
-        turn = _on_circle(message.sender + 0.5, n, radius * (0.94 if n > 2 else 0.35))
-        name = letter(message.slots[0][0])
-        axes.text(*turn, name, ha="center", va="center", fontsize=9, bbox={"color": "white", "pad": 1}, zorder=10)
-    axes.set(xlim=(-1.85, 1.85), ylim=(-2.05, 2.05), xticks=[], yticks=[])
+        axes.annotate("", xy=end, xytext=start, arrowprops={**look, "shrinkA": 14, "shrinkB": 14}, zorder=9)
+        turn = _on_circle(message.sender + 0.5, n, 0.85 if n > 2 else 0.5)
+        axes.text(*turn, letter(message.slots[0][0]), ha="center", va="center", fontsize=9)
+    axes.text(0, -2.25, "pale: partial sums, green: complete", ha="center", fontsize=8, color=plots.MUTED)
+    axes.set(xlim=(-2.5, 2.5), ylim=(-2.35, 2.0), xticks=[], yticks=[], aspect="equal")
     axes.spines[:].set_visible(False)
     axes.grid(False)
 

@@ -1,0 +1,199 @@
+"""How much of the gradients' communication does DistributedDataParallel hide behind the backward pass?
+
+Questions for the reader: (1) Large buckets, small buckets: why is either bad, and where is the best size for 5 GB/s and
+100 µs? (2) A large layer at the front of the model, then one at its end: which can be hidden, and why no bucket size
+helps the other?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from course_utils import _checked, plots
+from course_utils.explorers import Choice, Explorer, Slider
+from course_utils.explorers.ring import Ring
+
+__all__ = ["DEFAULT_CAP_MIB", "MODELS", "Bucket", "Step", "assign", "buckets", "explore"]
+
+DEFAULT_CAP_MIB = 25  # of bucket_cap_mb in DistributedDataParallel
+_FIRST_BYTES = 2**20  # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES: a small first bucket, with the default cap alone
+_MIB = 2**20
+
+# Sizes of the gradients of each layer in MiB, from input to output: a large layer is one tensor, the others are four.
+MODELS: dict[str, tuple[tuple[float, ...], ...]] = {
+    "12 equal layers": ((2.0,) * 4,) * 12,
+    "large first layer": ((48.0,), *((1.0,) * 4,) * 12),
+    "large last layer": (*((1.0,) * 4,) * 12, (48.0,)),
+}
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Gradients that are all-reduced together: their bytes, when the last is ready, and when the all-reduce runs."""
+
+    nbytes: int
+    ready_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One backward pass with its all-reduces, among `ranks` over links of `gbps` GB/s, times from its begin."""
+
+    model: str
+    backward_s: float
+    cap_bytes: int
+    ranks: int
+    gbps: float
+    latency_s: float
+    layers: tuple[tuple[float, float], ...]  # begin and end of each layer's backward, the last layer first
+    overlapped: tuple[Bucket, ...]
+    apart: tuple[Bucket, ...]  # the same buckets, if the first waits for the end of the backward pass
+
+    @property
+    def communication_s(self) -> float:
+        """Seconds of all all-reduces together."""
+        return sum(bucket.end_s - bucket.start_s for bucket in self.overlapped)
+
+    @property
+    def overlapped_s(self) -> float:
+        """Seconds of backward and communication with overlap."""
+        return max(self.backward_s, self.overlapped[-1].end_s)
+
+    @property
+    def apart_s(self) -> float:
+        """Seconds of backward and then communication."""
+        return self.apart[-1].end_s
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds of communication that no backward hides."""
+        return self.overlapped_s - self.backward_s
+
+
+def assign(sizes: Sequence[int], cap_bytes: int, first_bytes: int | None = None) -> list[list[int]]:
+    """Return which gradients share a bucket, as lists of places in `sizes`, which are bytes in the order of readiness.
+
+    A bucket is full as soon as it holds at least its limit: `first_bytes` (default: the cap) for the first one, then
+    `cap_bytes`. This is how DistributedDataParallel fills its buckets from the second step on.
+    """
+    found: list[list[int]] = [[]]
+    held, limit = 0, cap_bytes if first_bytes is None else first_bytes
+    for place, size in enumerate(sizes):
+        found[-1].append(place)
+        held += size
+        if held >= limit:
+            found.append([])
+            held, limit = 0, cap_bytes
+    return [bucket for bucket in found if bucket]
+
+
+def buckets(*, model: str, backward_ms: float, cap_mib: int, ranks: int, gbps: float, latency_us: float) -> Step:
+    """Return one step: each layer takes the same share of the backward pass, the last layer first.
+
+    The gradients of a layer are ready one after the other. Buckets are all-reduced in order, one at a time, each by a
+    ring: 2 (n - 1) x (latency + bytes / (n x bandwidth)). Overlap and buckets as in Li et al. 2020
+    (https://arxiv.org/abs/2006.15704). Left out: that communication slows the backward pass down, copies into the
+    bucket, and the first step, in which DistributedDataParallel has one bucket for all unless it must find unused
+    parameters. Raises ValueError or TypeError that names a wrong argument.
+    """
+    if model not in tuple(MODELS):
+        raise ValueError(f"model is {model!r}, it may be one of: {', '.join(MODELS)}")
+    if _checked.whole("ranks", ranks) < 2:
+        raise ValueError(f"ranks is {ranks}, it must be at least 2")
+    for name, given in (("backward_ms", backward_ms), ("gbps", gbps)):
+        _checked.positive(name, given)
+    if _checked.number("latency_us", latency_us) < 0:
+        raise ValueError(f"latency_us must be at least 0, not {latency_us!r}")
+    cap = _checked.whole("cap_mib", cap_mib) * _MIB
+    layers, sizes, ready = _backward(MODELS[model], backward_ms / 1e3)
+    groups = assign(sizes, cap, _FIRST_BYTES if cap_mib == DEFAULT_CAP_MIB else None)
+    full = [(sum(sizes[i] for i in group), ready[group[-1]]) for group in groups]
+    times = [Ring(ranks, nbytes, gbps, latency_us * 1e-6, 1).ring_s for nbytes, _ in full]
+    end = backward_ms / 1e3
+    overlapped = _schedule(full, times, 0.0)
+    return Step(model, end, cap, ranks, gbps, latency_us * 1e-6, layers, overlapped, _schedule(full, times, end))
+
+
+def _backward(model: Sequence[Sequence[float]], backward_s: float) -> tuple:
+    """Return begin and end of each layer's backward, and sizes and ready times of the gradients, in their order."""
+    share = backward_s / len(model)
+    layers, sizes, ready = [], [], []
+    for turn, layer in enumerate(reversed(model)):
+        layers.append((turn * share, (turn + 1) * share))
+        for place, mib in enumerate(reversed(layer)):
+            sizes.append(round(mib * _MIB))
+            ready.append((turn + (place + 1) / len(layer)) * share)
+    return tuple(layers), sizes, ready
+
+
+def _schedule(full: Sequence[tuple[int, float]], times: Sequence[float], begin_s: float) -> tuple[Bucket, ...]:
+    """Run the all-reduces in order, each as soon as its bucket is full and the one before is done."""
+    free, found = begin_s, []
+    for (nbytes, ready), seconds in zip(full, times, strict=True):
+        start = max(free, ready)
+        free = start + seconds
+        found.append(Bucket(nbytes, ready, start, free))
+    return tuple(found)
+
+
+def describe(s: Step) -> str:
+    """Return the result in words."""
+    n, texts = len(s.overlapped), [plots.seconds_text(t) for t in (s.overlapped_s, s.exposed_s, s.apart_s)]
+    count = f"{n} all-reduces" if n > 1 else "1 all-reduce"
+    gradients = plots.bytes_text(sum(bucket.nbytes for bucket in s.overlapped))
+    return (
+        f"{s.model.capitalize()}, {gradients} of gradients in buckets of {plots.bytes_text(s.cap_bytes)}: {count} among "
+        f"{s.ranks} ranks, {plots.seconds_text(s.communication_s)} in all. Backward takes "
+        f"{plots.seconds_text(s.backward_s)}; with overlap both take {texts[0]}, {texts[1]} of it exposed; one after the "
+        f"other {texts[2]}. Predicted with rings over {s.gbps:g} GB/s and {plots.seconds_text(s.latency_s)} a message; "
+        "that communication slows the backward pass is left out."
+    )
+
+
+def draw(s: Step) -> Any:
+    """Return the picture: backward and all-reduces in time, with overlap and one after the other."""
+    figure, axes = plots.new("Backward pass and all-reduces", "ms, predicted", height_in=3.3)
+    rows = {"with overlap": (s.overlapped, 3, 2), "one after the other": (s.apart, 1, 0)}
+    for found, upper, lower in rows.values():
+        for begin, end in s.layers:
+            axes.broken_barh([(begin * 1e3, (end - begin) * 1e3)], (upper - 0.36, 0.72), color="#c9c9c9", ec="white")
+        for place, bucket in enumerate(found):
+            colour = plots.PALETTE[place % len(plots.PALETTE)]
+            span = (bucket.start_s * 1e3, (bucket.end_s - bucket.start_s) * 1e3)
+            axes.broken_barh([span], (lower - 0.36, 0.72), color=colour, ec="white", lw=0.6)
+            axes.plot([bucket.ready_s * 1e3] * 2, [upper - 0.36, upper + 0.36], color=colour, linewidth=1.6)
+    axes.axvline(s.backward_s * 1e3, color=plots.MUTED, linewidth=1)
+    if s.exposed_s > 0:
+        ends = (s.backward_s * 1e3, s.overlapped_s * 1e3)
+        axes.axvspan(*ends, ymin=0.5, color=plots.RED, alpha=0.12, linewidth=0)
+        axes.text(sum(ends) / 2, 3, "exposed", ha="center", va="center", fontsize=8, color=plots.RED)
+    names = ["all-reduces", "one after the other: backward", "all-reduces", "with overlap: backward"]
+    axes.set_yticks(range(4), names)
+    axes.set(xlim=(0, s.apart_s * 1e3 * 1.02), ylim=(-0.6, 3.6))
+    axes.grid(False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("ms, predicted; a line in the backward pass: a bucket is full, its all-reduce has the same colour")
+    return figure
+
+
+def explore() -> Explorer:
+    """Return the explorer of lesson 09."""
+    caps, rates = (1, 2, 5, 10, 25, 50, 100), (0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
+    return Explorer(
+        "gradient buckets and overlap",
+        buckets,
+        draw,
+        describe,
+        [
+            Slider("cap_mib", "Bucket, MiB", caps, DEFAULT_CAP_MIB),
+            Choice("model", "Model", tuple(MODELS), "12 equal layers"),
+            Slider("ranks", "Ranks", (2, 4, 8, 16, 32, 64), 8),
+            Slider("gbps", "GB/s a link", rates, 5.0, lambda g: f"{g:g}"),
+            Slider("latency_us", "Latency, µs", (0.0, 5.0, 10.0, 50.0, 100.0, 500.0), 10.0, lambda t: f"{t:g}"),
+            Slider("backward_ms", "Backward, ms", (5.0, 10.0, 20.0, 50.0, 100.0, 200.0), 50.0, lambda t: f"{t:g}"),
+        ],
+    )
