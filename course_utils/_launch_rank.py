@@ -21,6 +21,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,7 @@ class Job:
     path: tuple[str, ...]
     folder: str
     threads: int
+    filters: tuple[tuple, ...]  # of warnings
     payload: bytes
 
 
@@ -107,6 +109,8 @@ def _enter(rank: int, job: Job) -> None:
     faulthandler.disable()
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
+    warnings.resetwarnings()
+    warnings.filters.extend(job.filters)
     random.seed(rank)
     np.random.seed(rank)
     torch.manual_seed(rank)

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -68,9 +69,11 @@ class Run:
     def _job(self, port: int) -> Job:
         threads = max(1, _cores() // len(self.all))
         path = tuple(os.path.abspath(entry) for entry in sys.path)
+        filters = tuple(one for one in warnings.filters if one[2].__module__ in ("builtins", "torch"))
         return Job(
-            len(self.all), self.devices, self.backend, port, dict(os.environ), path, _folder(), threads, self.payload
-        )
+            len(self.all), self.devices, self.backend, port, dict(os.environ), path, _folder(), threads, filters,
+            self.payload,
+        )  # fmt: skip
 
     def _wait(self, processes: _launch_start.Processes) -> None:
         """Return when all ranks have returned; raise RankError when that cannot be."""
@@ -153,8 +156,9 @@ class Run:
         try:
             if len(self.seen.ended) < len(self.all):
                 processes.kill()
-                self._pump(lambda: len(self.seen.ended) == len(self.all), _END_S)
-            self._pump(lambda: len(self.silent) == 2 * len(self.all), 0.5)
+                self._pump(lambda: len(self.seen.ended) == len(self.all) or not processes.pids, _END_S)
+            if processes.pids:  # else none has started, and none will
+                self._pump(lambda: len(self.silent) == 2 * len(self.all), 0.5)
         finally:
             processes.close()
             self.output.finish()

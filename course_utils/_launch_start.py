@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from course_utils import _launch_wire as wire
@@ -40,8 +41,9 @@ class Processes:
         """Close all connections and end the threads."""
         for channel in self.channels:
             channel.close()
+        deadline = time.monotonic() + 1.0
         for thread in self.threads:
-            thread.join(timeout=1.0)
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
 
     def read_output(self, rank: int, stream: str, descriptor: int) -> None:
         """Put what comes out of a pipe, until its other end is closed; `stream` is "out" or "err"."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import psutil
@@ -35,7 +36,10 @@ def nothing_left():
     assert (_environment(), [signal.getsignal(one) for one in signals], _shared_memory()) == before
     left = [one for one in psutil.Process().children(recursive=True) if one not in children and not _server(one)]
     assert not left
-    assert not [thread for thread in threading.enumerate() if thread.name == "launch"]
+    deadline = time.monotonic() + 10  # the server may be importing, and hold what these threads read
+    while any(thread.name == "launch" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     assert not [one for one in psutil.Process().net_connections("tcp") if one.status == psutil.CONN_LISTEN]
 
 
@@ -80,7 +84,7 @@ def test_functions_of_any_kind_run():
 
     class Adder:
         def __call__(self):
-            return add + module_level()
+            return add + dist.get_rank()
 
         def method(self):
             return "method"
@@ -181,6 +185,17 @@ def test_a_rank_looks_like_a_process_of_torchrun(monkeypatch, tmp_path):
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     assert launch(where)[1] == (["1", "1", "2", "2", "127.0.0.1", "1"], str(tmp_path), max(1, cores // 2))
+
+
+def test_a_warning_that_is_an_error_here_is_one_in_the_ranks():
+    def warn():
+        warnings.warn("old", FutureWarning, stacklevel=1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        assert failing(warn).error == "FutureWarning"
+        warnings.simplefilter("ignore", FutureWarning)
+        launch(warn)
 
 
 def test_output_comes_in_rank_order_with_the_name_of_the_rank(capfd):
@@ -360,6 +375,7 @@ def test_a_wrapped_model_cannot_come_back_and_the_message_says_what_to_return():
 
 @linux
 def test_an_interrupt_stops_all_ranks():
+    launch(lambda: None)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     start = time.perf_counter()
@@ -387,6 +403,32 @@ def test_what_a_rank_started_ends_with_it(how):
         launch(work, how, nprocs=1)
     pids = [int(word) for word in out.getvalue().removeprefix("[rank 0]").split()]
     assert len(pids) == 2 and not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def test_functions_typed_in_cells_run_and_fail_with_their_own_line(tmp_path):
+    import nbformat
+
+    from tools import notebooks
+
+    cells = (
+        "import torch\nimport torch.distributed as dist\nfrom course_utils.launch import RankError, launch\n"
+        "scale = 3\ndef work(x):\n    print('here')\n    return x * scale * dist.get_rank()\n"
+        "print(launch(work, torch.ones(1)))",
+        "def broken():\n    helper()\ndef helper():\n    raise ValueError('typed')\n"
+        "try:\n    launch(broken)\nexcept RankError as error:\n    print(error)",
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    ran = notebooks.run(notebook, tmp_path, "cpu")
+    texts = ["".join(output.text for output in cell.outputs) for cell in ran.cells]
+    assert texts[0] == "[rank 0] here\n[rank 1] here\n[tensor([0.]), tensor([3.])]\n"
+    assert texts[1].splitlines() == [
+        "ranks 0 and 1 raised ValueError:",
+        "  cell, line 2, in broken",
+        "    helper()",
+        "  cell, line 4, in helper",
+        "    raise ValueError('typed')",
+        "ValueError: typed",
+    ]
 
 
 def test_two_launches_at_once_do_not_meet():
