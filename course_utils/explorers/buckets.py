@@ -146,17 +146,17 @@ def describe(s: Step) -> str:
     count = f"{n} all-reduces" if n > 1 else "1 all-reduce"
     gradients = plots.bytes_text(sum(bucket.nbytes for bucket in s.overlapped))
     return (
-        f"{s.model.capitalize()}, {gradients} of gradients in buckets of {plots.bytes_text(s.cap_bytes)}: {count} among "
-        f"{s.ranks} ranks, {plots.seconds_text(s.communication_s)} in all. Backward takes "
-        f"{plots.seconds_text(s.backward_s)}; with overlap both take {texts[0]}, {texts[1]} of it exposed; one after the "
-        f"other {texts[2]}. Predicted with rings over {s.gbps:g} GB/s and {plots.seconds_text(s.latency_s)} a message; "
-        "that communication slows the backward pass is left out."
+        f"{s.model.capitalize()}, {gradients} of gradients in buckets of {plots.bytes_text(s.cap_bytes)}: {count} "
+        f"among {s.ranks} ranks, {plots.seconds_text(s.communication_s)} in all. Backward takes "
+        f"{plots.seconds_text(s.backward_s)}; with overlap both take {texts[0]}, {texts[1]} of it exposed; one after "
+        f"the other {texts[2]}. Predicted with rings over {s.gbps:g} GB/s and {plots.seconds_text(s.latency_s)} a "
+        "message; that communication slows the backward pass is left out."
     )
 
 
 def draw(s: Step) -> Any:
     """Return the picture: backward and all-reduces in time, with overlap and one after the other."""
-    figure, axes = plots.new("Backward pass and all-reduces", "ms, predicted", height_in=3.3)
+    figure, axes = plots.new("Backward pass and all-reduces", height_in=3.3)
     rows = {"with overlap": (s.overlapped, 3, 2), "one after the other": (s.apart, 1, 0)}
     for found, upper, lower in rows.values():
         for begin, end in s.layers:
@@ -170,13 +170,13 @@ def draw(s: Step) -> Any:
     if s.exposed_s > 0:
         ends = (s.backward_s * 1e3, s.overlapped_s * 1e3)
         axes.axvspan(*ends, ymin=0.5, color=plots.RED, alpha=0.12, linewidth=0)
-        axes.text(sum(ends) / 2, 3, "exposed", ha="center", va="center", fontsize=8, color=plots.RED)
+        axes.text(ends[1], 3, " exposed", va="center", fontsize=8, color=plots.RED)
     names = ["all-reduces", "one after the other: backward", "all-reduces", "with overlap: backward"]
     axes.set_yticks(range(4), names)
-    axes.set(xlim=(0, s.apart_s * 1e3 * 1.02), ylim=(-0.6, 3.6))
+    axes.set(xlim=(0, s.apart_s * 1e3 * 1.08), ylim=(-0.6, 3.6))
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("ms, predicted; a line in the backward pass: a bucket is full, its all-reduce has the same colour")
+    axes.set_xlabel("ms, predicted; coloured lines: a bucket is full")
     return figure
 
 

@@ -1,0 +1,274 @@
+"""Do the explorers of lesson 09 end where each definition says, with the bytes and times of the formulas?"""
+
+import itertools
+import math
+import random
+import re
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_utils import plots
+from course_utils.explorers import buckets, collectives, ring
+from course_utils.explorers._exchange import OPERATIONS, exchange
+
+EXPLORERS = {"collectives": collectives.explore, "ring": ring.explore, "buckets": buckets.explore}
+each = pytest.mark.parametrize("explore", EXPLORERS.values(), ids=EXPLORERS)
+RANKS = range(2, 9)
+
+
+def settings(explorer, most):
+    """Return every combination of first and last values, and `most` settings drawn with a fixed seed."""
+    names = [control.name for control in explorer.controls]
+    extremes = itertools.product(*({c.values[0], c.values[-1]} for c in explorer.controls))
+    drawn = random.Random(0)
+    others = (tuple(drawn.choice(c.values) for c in explorer.controls) for _ in range(most))
+    return [dict(zip(names, values, strict=True)) for values in (*extremes, *others)]
+
+
+@each
+def test_every_setting_gives_words(explore):
+    explorer = explore()
+    for setting in settings(explorer, 300):
+        assert len(explorer.caption(**setting)) > 60
+
+
+@each
+def test_every_extreme_can_be_drawn(explore):
+    explorer = explore()
+    corners = settings(explorer, 4)
+    drawn = [explorer.figure(**setting) for setting in random.Random(1).sample(corners, min(len(corners), 5))]
+    assert plots.png(drawn[0]).startswith(b"\x89PNG")
+
+
+@each
+def test_every_control_shows_its_default_and_changes_the_words_and_the_first_one_the_picture_too(explore):
+    explorer = explore()
+    picture, words = explorer.widget().children[-2:]
+    for control in explorer.controls:
+        box = explorer.boxes[control.name]
+        assert box.value == control.default and box.label == control.text(box.value)
+        other = next(value for value in reversed(control.values) if value != box.value)
+        assert explorer.caption(**{control.name: other}) != explorer.caption()
+    before, said = bytes(picture.value), words.value
+    first = explorer.controls[0]
+    explorer.boxes[first.name].value = next(value for value in first.values if value != first.default)
+    assert before.startswith(b"\x89PNG") and bytes(picture.value) != before and words.value != said
+    assert "failed" not in said + words.value
+
+
+@each
+def test_the_static_page_has_one_picture_with_words_that_say_where_numbers_come_from(explore):
+    page = explore().static_html()
+    assert page.count("<img") == 1 and len(page) < 120_000
+    assert re.search("redicted|omputed", re.search(r'alt="([^"]+)"', page)[1])
+
+
+# ---- what each rank holds
+
+
+def numbers(n):
+    """Return a tensor for each rank, with one number a piece: 10^rank x (piece + 1)."""
+    return [[10**rank * (piece + 1) for piece in range(n)] for rank in range(n)]
+
+
+def expected(operation, n, root):
+    """Return what the operation gives each rank, from its definition on the numbers; None where it gives nothing."""
+    x = numbers(n)
+    total = [sum(column) for column in zip(*x, strict=True)]
+    only_root = [total if rank == root else None for rank in range(n)]
+    return {
+        "broadcast": [x[root]] * n,
+        "reduce": only_root,
+        "all_reduce": [total] * n,
+        "all_gather": [[x[source][source] for source in range(n)]] * n,
+        "reduce_scatter": [[total[rank]] for rank in range(n)],
+        "scatter": [[x[root][rank]] for rank in range(n)],
+        "gather": [[x[s][s] for s in range(n)] if rank == root else None for rank in range(n)],
+        "all_to_all": [[x[source][rank] for source in range(n)] for rank in range(n)],
+    }[operation]
+
+
+def value(slot, n):
+    return sum(numbers(n)[rank][piece] for rank, piece in slot)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("n", RANKS)
+def test_every_rank_ends_with_what_the_definition_says_for_every_root(operation, n):
+    for root in range(n):
+        run = exchange(operation, n, root)
+        for rank, wanted in enumerate(expected(operation, n, root)):
+            got = [value(run.states[-1][rank][slot], n) for slot in run.results[rank]]
+            assert got == (wanted or []), (root, rank)
+        whole = {tuple(sorted(slot)) for state in run.states[-1] for slot in state}
+        assert all(len(set(slot)) == len(slot) for slot in whole)  # nothing was added twice
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("n", RANKS)
+def test_a_rank_sends_and_receives_at_most_one_message_a_step_and_only_what_it_holds(operation, n):
+    run = exchange(operation, n)
+    assert len(run.states) == len(run.steps) + 1
+    for before, step in zip(run.states, run.steps, strict=False):
+        assert step and all(m.sender != m.receiver and before[m.sender][here] for m in step for here, _ in m.slots)
+        for side in ("sender", "receiver"):
+            ranks = [getattr(message, side) for message in step]
+            assert len(set(ranks)) == len(ranks)
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_steps_and_pieces_are_those_of_the_formulas(n):
+    steps = {name: len(exchange(name, n).steps) for name in OPERATIONS}
+    tree = math.ceil(math.log2(n))
+    ones = dict.fromkeys(("all_gather", "reduce_scatter", "scatter", "gather", "all_to_all"), n - 1)
+    assert steps == {"broadcast": tree, "reduce": tree, "all_reduce": 2 * (n - 1), **ones}
+    for name, pieces in {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "reduce_scatter": n - 1}.items():
+        run = exchange(name, n)
+        assert {run.sent_pieces(r) for r in range(n)} == {run.received_pieces(r) for r in range(n)} == {pieces}
+    assert exchange("scatter", n, root=1).sent_pieces(1) == n - 1 == exchange("gather", n, root=1).received_pieces(1)
+    sent = [exchange("broadcast", n).sent_pieces(r) for r in range(n)]
+    assert sum(sent) == n * (n - 1) and sent[0] == tree * n  # each of the others receives n pieces once
+
+
+def test_bytes_are_pieces_times_their_size():
+    s = collectives.collective(operation="all_reduce", ranks=4, step=99, nbytes=400)
+    assert s.step == 6 and s.sent_bytes == (600.0,) * 4 and s.total_bytes == 2400.0
+    assert "Step 6 of 6" in collectives.describe(s) and "each rank sends 600 B" in collectives.describe(s)
+
+
+def test_the_picture_shows_what_is_held_before_and_after_and_an_arrow_for_each_message():
+    s = collectives.collective(operation="all_reduce", ranks=3, step=2, nbytes=300)
+    before, after = collectives.draw(s).axes
+    for axes, at in ((before, 1), (after, 2)):
+        slots = [slot for state in s.exchange.states[at] for slot in state]
+        boxes = [patch for patch in axes.patches if hasattr(patch, "get_xy")]
+        assert len(boxes) == len(slots) + sum(len(slot) for slot in slots)
+    arrows = [text for text in before.texts if getattr(text, "arrow_patch", None) is not None]
+    assert len(arrows) == len(s.messages) == 3
+
+
+# ---- ring
+
+
+def test_the_ring_costs_what_its_simulated_messages_cost():
+    for n, nbytes, latency in itertools.product(RANKS, (7_000, 2**28), (0.0, 10.0)):
+        r = ring.ring(ranks=n, nbytes=nbytes, gbps=5.0, latency_us=latency)
+        run = exchange("all_reduce", n)
+        assert r.steps == len(run.steps) == 2 * (n - 1)
+        assert r.sent_bytes == pytest.approx(run.sent_pieces(0) * nbytes / n) == pytest.approx(2 * (n - 1) / n * nbytes)
+        assert r.ring_s == pytest.approx(run.time_s(nbytes / n, latency * 1e-6, 5e9))
+        assert r.ring_s == pytest.approx(2 * (n - 1) * (latency * 1e-6 + nbytes / (n * 5e9)))
+
+
+def test_over_one_root_everything_goes_through_one_link():
+    r = ring.ring(ranks=5, nbytes=10**9, gbps=10.0, latency_us=100.0)
+    assert r.root_bytes == 8e9 and r.root_s == pytest.approx(8 * (1e-4 + 0.1))
+    assert r.root_s > r.ring_s
+
+
+def test_the_bytes_of_a_rank_stay_below_twice_the_tensor_however_many_ranks_there_are():
+    sent = [ring.ring(ranks=n, nbytes=1000, gbps=1.0, latency_us=0.0).sent_bytes for n in (2, 8, 64, 1024)]
+    assert sent == sorted(sent) and sent[0] == 1000.0 and sent[-1] < 2000.0
+
+
+def test_a_small_tensor_costs_latency_alone_both_ways():
+    r = ring.ring(ranks=8, nbytes=64, gbps=10.0, latency_us=10.0)
+    assert r.latencies_s / r.ring_s > 0.999 and r.root_s / r.ring_s < 1.001
+
+
+def test_the_picture_marks_complete_pieces_and_the_chosen_number_of_ranks():
+    r = ring.ring(ranks=4, nbytes=2**20, gbps=10.0, latency_us=10.0, step=6)
+    left, right = ring.draw(r).axes
+    held = [slot for state in exchange("all_reduce", 4).states[5] for slot in state]
+    green = [patch for patch in left.patches if _hex(patch.get_facecolor()) == plots.GREEN and hasattr(patch, "get_xy")]
+    assert len(green) == sum(len(slot) == 4 for slot in held) == 12
+    marks = {tuple(line.get_xydata()[0]) for line in right.lines if line.get_marker() == "o"}
+    assert marks == {(4, r.ring_s), (4, r.root_s)}
+
+
+def _hex(colour):
+    from matplotlib.colors import to_hex
+
+    return to_hex(colour)
+
+
+# ---- buckets
+
+
+@pytest.mark.parametrize("cap_mib", [1, 2, 5, 25, 100])
+@pytest.mark.parametrize("model", buckets.MODELS)
+def test_buckets_are_those_of_pytorch(model, cap_mib):
+    sizes = [round(mib * 2**20) for layer in reversed(buckets.MODELS[model]) for mib in reversed(layer)]
+    tensors = [torch.empty(size // 4) for size in sizes]  # never written: no memory is taken
+    for first in (None, 2**20):
+        limits = [cap_mib * 2**20] if first is None else [first, cap_mib * 2**20]
+        theirs = dist._compute_bucket_assignment_by_size(tensors, limits)[0]
+        assert buckets.assign(sizes, cap_mib * 2**20, first) == theirs
+
+
+def test_defaults_are_those_of_pytorch():
+    assert dist._DEFAULT_FIRST_BUCKET_BYTES == buckets._FIRST_BYTES
+    documented = torch.nn.parallel.DistributedDataParallel.__doc__
+    assert f"{buckets.DEFAULT_CAP_MIB} MiB" in documented
+
+
+def test_every_gradient_is_in_one_bucket_and_no_all_reduce_starts_before_its_bucket_is_full_or_the_link_free():
+    for setting in settings(buckets.explore(), 200):
+        s = buckets.buckets(**setting)
+        total = sum(round(mib * 2**20) for layer in buckets.MODELS[setting["model"]] for mib in layer)
+        for found, earliest in ((s.overlapped, 0.0), (s.apart, s.backward_s)):
+            assert sum(bucket.nbytes for bucket in found) == total
+            free = earliest
+            for bucket in found:
+                assert bucket.start_s == max(free, bucket.ready_s)
+                time_s = ring.ring(
+                    ranks=s.ranks, nbytes=bucket.nbytes, gbps=s.gbps, latency_us=setting["latency_us"]
+                ).ring_s
+                assert bucket.end_s - bucket.start_s == pytest.approx(time_s)
+                free = bucket.end_s
+        assert s.overlapped[-1].ready_s == pytest.approx(s.backward_s)
+        assert s.exposed_s >= 0 and s.overlapped_s <= s.apart_s
+        assert s.apart_s == pytest.approx(s.backward_s + s.communication_s)
+        assert s.exposed_s >= s.overlapped[-1].end_s - s.overlapped[-1].start_s - 1e-9  # the last is never hidden
+
+
+def test_the_best_bucket_is_neither_the_smallest_nor_the_largest():
+    common = {"model": "12 equal layers", "backward_ms": 50.0, "ranks": 8, "gbps": 5.0, "latency_us": 100.0}
+    exposed = {cap: buckets.buckets(**common, cap_mib=cap).exposed_s for cap in (1, 2, 5, 10, 25, 50, 100)}
+    assert min(exposed, key=exposed.get) == 10
+
+
+def test_a_large_first_layer_cannot_be_hidden_and_a_large_last_one_can():
+    common = {"backward_ms": 50.0, "ranks": 8, "gbps": 5.0, "latency_us": 10.0}
+    first, last = (
+        min(buckets.buckets(**common, model=model, cap_mib=cap).exposed_s for cap in (1, 2, 5, 10, 25, 50, 100))
+        for model in ("large first layer", "large last layer")
+    )
+    assert first > 0.017 and last < 0.001
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: exchange("sum", 2), "operation is 'sum', it may be one of: broadcast"),
+        (lambda: exchange("reduce", 1), "ranks is 1, it must be a whole number from 2"),
+        (lambda: exchange("reduce", 2, 2), "root is 2, it must be a whole number from 0 to 1"),
+        (lambda: collectives.explore("sum"), "operation is 'sum'"),
+        (lambda: collectives.explore().compute(ranks=9), "ranks is 9, it may be from 2 to 8"),
+        (lambda: collectives.explore().compute(step=0), "step must be at least 1, not 0"),
+        (lambda: collectives.explore().compute(nbytes=0.5), "nbytes must be a whole number, not 0.5"),
+        (lambda: ring.explore().compute(ranks=1), "ranks is 1, it must be at least 2"),
+        (lambda: ring.explore().compute(gbps=0), "gbps must be a number above 0, not 0"),
+        (lambda: ring.explore().compute(latency_us=-1), "latency_us must be at least 0, not -1"),
+        (lambda: buckets.explore().compute(model="x"), "model is 'x', it may be one of: 12 equal layers"),
+        (lambda: buckets.explore().compute(cap_mib=0), "cap_mib must be at least 1, not 0"),
+        (lambda: buckets.explore().compute(ranks=1), "ranks is 1, it must be at least 2"),
+        (lambda: buckets.explore().compute(backward_ms=0), "backward_ms must be a number above 0, not 0"),
+        (lambda: buckets.explore().compute(latency_us=-1), "latency_us must be at least 0, not -1"),
+    ],
+)
+def test_wrong_arguments_are_named(call, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
