@@ -8,8 +8,9 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from course_utils import _checked, devices, plots, simulator
+from course_utils import _checked, plots, simulator
 from course_utils._memory_ledger import Ledger
+from course_utils._memory_storages import resolve
 from course_utils.simulator._model import out_of_memory
 
 __all__ = ["Budget", "budget"]
@@ -75,7 +76,7 @@ def budget(size: str | int, device: torch.device | str | None = None) -> Iterato
     take besides, and for work of other Python threads (not of the backward pass). Yields a `Budget`.
     """
     limit_bytes = _checked.size_bytes("size", size)
-    device = devices.pick() if device is None else _checked.device("device", device)
+    device = resolve(device)
     gc.collect()
     result = Budget(limit_bytes, device)
     with ExitStack() as stack:

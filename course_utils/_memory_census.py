@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from course_utils import _checked, devices, plots, simulator
-from course_utils._memory_ledger import Ledger, Record, _Ref, found, storage_of
+from course_utils import plots, simulator
+from course_utils._memory_ledger import Ledger, Record, _Ref, found, resolve, storage_of
 from course_utils._memory_measure import Alive
 from course_utils._memory_parts import table_html, table_text
 
@@ -71,12 +71,14 @@ class Census:
         return f"{len(self)} storages alive on {self.device}, {plots.bytes_text(self.total_bytes)}{hidden}"
 
     def __str__(self) -> str:
-        return f"{self._caption()}\n{table_text(_HEADS, self._rows())}" if self.storages else self._caption()
+        return (
+            f"{self._caption()}\n{table_text(_HEADS, self._rows(), left=_HEADS)}" if self.storages else self._caption()
+        )
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return table_html(self._caption(), _HEADS, self._rows())
+        return table_html(self._caption(), _HEADS, self._rows(), left=_HEADS)
 
 
 def _cells(ones: list[Alive]) -> list[str]:
@@ -93,7 +95,7 @@ def census(device: torch.device | str | None = None) -> Census:
     Tensors that share a storage count once. Garbage is collected first, so what is listed is held by something. "Made
     in" is known for what was made inside `watch()`.
     """
-    device = devices.pick() if device is None else _checked.device("device", device)
+    device = resolve(device)
     gc.collect()
     records: dict[int, Record] = {}
     for tensor, owner in found(device):
@@ -115,7 +117,7 @@ def census(device: torch.device | str | None = None) -> Census:
 @contextmanager
 def watch(device: torch.device | str | None = None) -> Iterator[None]:
     """Inside, note for every tensor that is made on the device the reader's line that makes it, for `census()`."""
-    device = devices.pick() if device is None else _checked.device("device", device)
+    device = resolve(device)
     with _Watch(device):
         yield
 

@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from course_utils import _checked, devices, plots
+from course_utils import plots
 from course_utils._memory_fake import as_fake, fake_device, faking
 from course_utils._memory_measure import Measured, Moment, draw_timeline
 from course_utils._memory_parts import OWNERS, Parts, bar, table_html, table_text
+from course_utils._memory_storages import resolve
 
 __all__ = ["Estimate", "Reconciled", "estimate", "reconcile"]
 
@@ -108,7 +109,7 @@ def estimate(
 
     Raises TypeError or ValueError for what is none of these, and RuntimeError where a step needs the values of tensors.
     """
-    device = devices.pick() if device is None else _checked.device("device", device)
+    device = resolve(device)
     functions = {"make_model": make_model, "make_batch": make_batch, "make_optimizer": make_optimizer}
     optional = {name: value for name, value in (("loss", loss), ("step", step)) if value is not None}
     for name, function in (functions | optional).items():
@@ -133,10 +134,11 @@ def _estimate(make_model, make_batch, make_optimizer, step, device, autocast) ->
     from course_utils._memory_tracker import Tracker
 
     target = fake_device(device)
+    batch = _batch(make_batch, device)
     with warnings.catch_warnings(action="ignore", category=UserWarning), faking(device, autocast):
         model = make_model()
         _check_model(model)
-        batch = tree_map(lambda x: as_fake(x, target) if isinstance(x, torch.Tensor) else x, make_batch())
+        batch = tree_map(lambda x: as_fake(x, target) if isinstance(x, torch.Tensor) else x, batch())
         optimizer = make_optimizer(list(model.parameters()))
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"make_optimizer must return a torch.optim.Optimizer, not {optimizer!r}")
@@ -150,6 +152,17 @@ def _estimate(make_model, make_batch, make_optimizer, step, device, autocast) ->
         count = sum(parameter.numel() for parameter in model.parameters())
     timeline = tuple(Moment(*sample) for sample in tracker.samples)
     return Estimate(device, tracker.peak.total_bytes, tracker.peak, Parts.of(tracker.largest), count, timeline)
+
+
+def _batch(make_batch: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
+    """Return the function that gives the batch: a batch that cannot be made of shapes alone is made for real."""
+    try:
+        with faking(device, None):
+            make_batch()
+    except Exception:
+        real = make_batch()
+        return lambda: real
+    return make_batch
 
 
 def _check_model(model: object) -> None:

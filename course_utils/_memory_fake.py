@@ -11,13 +11,14 @@ import functools
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._device import _device_constructors
 
-__all__ = ["as_fake", "fake_device", "faking"]
+__all__ = ["as_fake", "fake_device", "faking", "with_workspace"]
 
 
 def fake_device(device: torch.device) -> torch.device:
@@ -27,7 +28,7 @@ def fake_device(device: torch.device) -> torch.device:
 
 @contextmanager
 def faking(device: torch.device, autocast: torch.dtype | None) -> Iterator[object]:
-    """Inside, tensors are fake, and every device but the CPU means the fake one. Yields the FakeTensorMode."""
+    """Inside, tensors are fake, and every device means the fake one. Yields the FakeTensorMode."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     target = fake_device(device)
@@ -38,7 +39,6 @@ def faking(device: torch.device, autocast: torch.dtype | None) -> Iterator[objec
         if device.type not in ("cpu", "cuda") and autocast is not None:
             stack.enter_context(_autocast_as_on_a_gpu())
         mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        stack.enter_context(_Workspaces())
         stack.enter_context(_OneDevice(target))
         yield mode
 
@@ -60,25 +60,26 @@ class _OneDevice(TorchFunctionMode):
     def __init__(self, target: torch.device) -> None:
         super().__init__()
         self.target = target
+        self.makers = _device_constructors()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if getattr(func, "__name__", "") in ("cuda", "xpu", "cpu") and isinstance(args[0], torch.Tensor):
+        if getattr(func, "__name__", "") in ("cuda", "xpu", "cpu") and args and isinstance(args[0], torch.Tensor):
             return args[0]
         args = tuple(self._turn(arg) for arg in args)
-        kwargs = {name: self._turn(value, name) for name, value in (kwargs or {}).items()}
+        kwargs = {name: self._turn(value) for name, value in (kwargs or {}).items()}
+        if func in self.makers and kwargs.get("device") is None:
+            kwargs["device"] = self.target
         return func(*args, **kwargs)
 
-    def _turn(self, value, name: str = ""):
-        named = isinstance(value, str) and (name == "device" or _names_a_device(value))
-        if named or (isinstance(value, torch.device) and value.type != "meta"):
-            return self.target
-        return value
+    def _turn(self, value):
+        named = isinstance(value, torch.device) or (isinstance(value, str) and _names_a_device(value))
+        return self.target if named else value
 
 
 @functools.cache
 def _names_a_device(text: str) -> bool:
     kind, _, index = text.partition(":")
-    return kind in ("cpu", "cuda", "sim", "mps", "xpu") and (not index or index.isdecimal())
+    return kind in ("cpu", "cuda", "sim", "mps", "xpu", "meta") and (not index or index.isdecimal())
 
 
 @contextmanager
@@ -120,16 +121,13 @@ def _autocast_as_on_a_gpu() -> Iterator[None]:
         library._destroy()
 
 
-class _Workspaces(TorchDispatchMode):
-    """The CPU's LSTM keeps a workspace for the backward pass, of which PyTorch's shape function knows nothing."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten.mkldnn_rnn_layer.default and args[-1]:
-            time, batch, _ = args[0].shape
-            size = _lstm_workspace(time, batch, tuple(args[1].shape), args[10])
-            return (*result[:3], torch.empty(size, dtype=torch.uint8))
+def with_workspace(func, args: tuple, result: Any) -> Any:
+    """Return what an operator returned; the CPU's LSTM with the workspace that PyTorch's shape function leaves out."""
+    if func is not torch.ops.aten.mkldnn_rnn_layer.default or not args[-1]:
         return result
+    time, batch, _ = args[0].shape
+    size = _lstm_workspace(time, batch, tuple(args[1].shape), args[10])
+    return (*result[:3], torch.empty(size, dtype=torch.uint8))
 
 
 def _lstm_workspace(time: int, batch: int, shape: tuple[int, int], hidden: int) -> int:

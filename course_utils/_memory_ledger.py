@@ -1,24 +1,20 @@
-"""Which storages are alive on a device, how large are they, whose, and in which line of the reader's were they made?"""
+"""Which storages did a program make on a device, how large, whose, in which line, and when were they freed?"""
 
 from __future__ import annotations
 
-import gc
 import itertools
-import linecache
-import sys
-import sysconfig
 import threading
 import weakref
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.nn.parameter import UninitializedTensorMixin
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Ledger", "Record", "found", "phase", "place", "storage_of", "tensors_in"]
+from course_utils._memory_storages import found, phase, place, storage_of, tensors_in
+
+__all__ = ["Ledger", "Record", "Ref"]
 
 
 class Record:
@@ -34,7 +30,7 @@ class Record:
         self.serial = next(Record.serials)
 
 
-class _Ref(weakref.ref):
+class Ref(weakref.ref):
     __slots__ = ("key", "record")
 
 
@@ -52,7 +48,7 @@ class Ledger(TorchDispatchMode):
     def __init__(self, device: torch.device, *, samples: bool = True, places: bool = True) -> None:
         super().__init__()
         self.device, self.places = device, places
-        self.live: dict[int, _Ref] = {}
+        self.live: dict[int, Ref] = {}
         self.change_bytes = self.peak_bytes = 0
         self.at_peak: list[Record] = []
         self.samples: list[tuple[str, str, int]] | None = [] if samples else None
@@ -88,6 +84,8 @@ class Ledger(TorchDispatchMode):
     # ---- every operator -----------------------------------------------------------------------------------------
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if func.namespace == "prim":  # a question, such as the device of a tensor
+            return func(*args, **kwargs)
         for tensor in tensors_in((args, kwargs)):
             self._use(tensor)
         result = func(*args, **kwargs)
@@ -150,7 +148,7 @@ class Ledger(TorchDispatchMode):
         known = self.live.get(storage._cdata)
         if known is not None:
             return known.record
-        ref = _Ref(storage, self._callback)
+        ref = Ref(storage, self._callback)
         made = place() if self.places and not before else ""
         ref.key, ref.record = storage._cdata, Record(tensor, storage.nbytes(), owner, made, before)
         with self._lock:
@@ -161,7 +159,7 @@ class Ledger(TorchDispatchMode):
                 self.change_bytes += ref.record.nbytes
         return ref.record
 
-    def _forget(self, ref: _Ref) -> None:
+    def _forget(self, ref: Ref) -> None:
         with self._lock:
             if self.live.get(ref.key) is ref:
                 del self.live[ref.key]
@@ -198,86 +196,9 @@ class Ledger(TorchDispatchMode):
 def _forget_through(ledger: weakref.ref):
     """Return the callback of weak references: it must not keep the ledger alive."""
 
-    def forget(ref: _Ref) -> None:
+    def forget(ref: Ref) -> None:
         alive = ledger()
         if alive is not None:
             alive._forget(ref)
 
     return forget
-
-
-def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """Return the storage of a dense tensor; None for other layouts and for what has no storage."""
-    inner = tensor._inner if tensor.device.type == "sim" and hasattr(tensor, "_inner") else tensor
-    if inner.layout is not torch.strided:
-        return None
-    try:
-        return inner.untyped_storage()
-    except (NotImplementedError, RuntimeError):
-        return None
-
-
-def tensors_in(value: object) -> list[torch.Tensor]:
-    """Return the tensors in nested lists, tuples and dicts."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in tensors_in(item)]
-    if isinstance(value, dict):
-        return [tensor for item in value.values() for tensor in tensors_in(item)]
-    return []
-
-
-def phase(stepping: bool = False) -> str:
-    """Return what the program is doing: "forward", "backward", "recomputation" or "optimizer step"."""
-    if stepping:
-        return "optimizer step"
-    if torch._C._current_graph_task_id() == -1:
-        return "forward"
-    return "recomputation" if torch.is_grad_enabled() else "backward"
-
-
-def found(device: torch.device) -> list[tuple[torch.Tensor, str]]:
-    """Return all tensors on `device` that Python knows, each with its owner; views come as tensors of their own."""
-    tensors, modules, optimizers = [], [], []
-    for thing in gc.get_objects():
-        kind = type(thing)
-        if issubclass(kind, torch.Tensor):
-            if not issubclass(kind, UninitializedTensorMixin):  # of lazy modules: no memory yet
-                tensors.append(thing)
-        elif issubclass(kind, nn.Module):
-            modules.append(thing)
-        elif issubclass(kind, torch.optim.Optimizer):
-            optimizers.append(thing)
-    owned: list[tuple[torch.Tensor, str]] = []
-    for optimizer in optimizers:
-        states = [list(state.values()) for state in getattr(optimizer, "state", {}).values()]
-        owned += [(tensor, "optimizer") for tensor in tensors_in(states)]
-    for module in modules:
-        owned += [(buffer, "parameters") for buffer in module.__dict__.get("_buffers", {}).values()]
-    for tensor in tensors:
-        if isinstance(tensor, nn.Parameter):
-            owned += [(tensor, "parameters"), (tensor.grad, "gradients")]
-    owned += [(tensor, "activations") for tensor in tensors]
-    return [(tensor, owner) for tensor, owner in owned if isinstance(tensor, torch.Tensor) and tensor.device == device]
-
-
-_PATHS = sysconfig.get_paths()
-_NOT_THE_READERS = (
-    str(Path(torch.__file__).parent), str(Path(__file__).parent), _PATHS["stdlib"], _PATHS["purelib"],
-    _PATHS["platlib"], "<frozen", "<string>",
-)  # fmt: skip
-
-
-def place() -> str:
-    """Return the reader's innermost line that is running: "train.py:12: y = model(x)", or "" if there is none."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(_NOT_THE_READERS):
-            text = linecache.getline(name, frame.f_lineno).strip()
-            cell = "ipykernel_" in name or name.startswith("<ipython")
-            where = f"cell, line {frame.f_lineno}" if cell else f"{Path(name).name}:{frame.f_lineno}"
-            return f"{where}: {text}" if text else where
-        frame = frame.f_back
-    return ""

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from course_utils import _checked, devices, plots, simulator
+from course_utils import _checked, plots, simulator
 from course_utils._memory_budget import fresh_peak
 from course_utils._memory_ledger import Ledger, Record
 from course_utils._memory_parts import Parts, bar, table_html, table_text
+from course_utils._memory_storages import resolve
 
 __all__ = ["Alive", "Measured", "Moment", "draw_timeline", "measure"]
 
@@ -108,6 +109,7 @@ class Measured:
         return AtPeak(self.at_peak[: _checked.whole("rows", rows)])
 
 
+_ALIVE = ["size", "shape", "format", "owner", "made in"]
 _PROVENANCE = {"live": plots.LIVE, "simulated": plots.SIMULATED, "predicted": plots.PREDICTED}
 
 
@@ -124,12 +126,12 @@ class AtPeak:
         ]
 
     def __str__(self) -> str:
-        return table_text(["size", "shape", "format", "owner", "made in"], self._rows())
+        return table_text(_ALIVE, self._rows(), left=_ALIVE)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return table_html("", ["size", "shape", "format", "owner", "made in"], self._rows())
+        return table_html("", _ALIVE, self._rows(), left=_ALIVE)
 
 
 def measure(fn: Callable[[], Any], device: torch.device | str | None = None) -> Measured:
@@ -143,7 +145,7 @@ def measure(fn: Callable[[], Any], device: torch.device | str | None = None) -> 
     """
     if not callable(fn):
         raise TypeError(f"fn must be a function without arguments, not {fn!r}")
-    device = devices.pick() if device is None else _checked.device("device", device)
+    device = resolve(device)
     gc.collect()
     ledger = Ledger(device)
     with _allocator_peak(device) as allocator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,28 +43,37 @@ class Parts:
         return cls(**{f"{owner}_bytes": by_owner.get(owner, 0) for owner in OWNERS})
 
 
-def table_text(heads: list[str], rows: list[tuple[str, list[str]]]) -> str:
-    """Return a table of text: a name and cells in each row, numbers to the right."""
-    names = [_NAMES.get(name, name) for name, _ in rows]
-    left = max(len(name) for name in [heads[0], *names])
-    widths = [max(len(cells[i]) for cells in [heads[1:], *(row for _, row in rows)]) for i in range(len(heads) - 1)]
-    lines = [(heads[0], heads[1:]), *zip(names, [cells for _, cells in rows], strict=True)]
+def table_text(heads: Sequence[str], rows: list[tuple[str, list[str]]], left: Collection[str] = ()) -> str:
+    """Return a table of text: a name and cells in each row; the columns named in `left` begin at the left."""
+    lines = [tuple(heads), *((_NAMES.get(name, name), *cells) for name, cells in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    left = {heads[0], *left}
     return "\n".join(
-        "  ".join([name.ljust(left), *(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))]).rstrip()
-        for name, cells in lines
+        "  ".join(
+            text.ljust(width) if head in left else text.rjust(width)
+            for head, text, width in zip(heads, line, widths, strict=True)
+        ).rstrip()
+        for line in lines
     )
 
 
-def table_html(caption: str, heads: list[str], rows: list[tuple[str, list[str]]]) -> str:
+def table_html(
+    caption: str, heads: Sequence[str], rows: list[tuple[str, list[str]]], left: Collection[str] = ()
+) -> str:
     """Return the same table for a notebook."""
-    head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
+    cell = "<{tag} style='text-align: {side}'>{text}</{tag}>"
+    sides = ["left" if head in {heads[0], *left} else "right" for head in heads]
+    lines = [("th", heads), *(("td", (_NAMES.get(name, name), *cells)) for name, cells in rows)]
     body = "".join(
-        f"<tr><th style='text-align: left'>{html.escape(_NAMES.get(name, name))}</th>"
-        + "".join(f"<td style='text-align: right'>{html.escape(cell)}</td>" for cell in cells)
+        "<tr>"
+        + "".join(
+            cell.format(tag=tag, side=side, text=html.escape(text)) for side, text in zip(sides, line, strict=True)
+        )
         + "</tr>"
-        for name, cells in rows
+        for tag, line in lines
     )
-    return f"<table><caption style='text-align: left'>{html.escape(caption)}</caption><tr>{head}</tr>{body}</table>"
+    title = f"<caption style='text-align: left'>{html.escape(caption)}</caption>" if caption else ""
+    return f"<table>{title}{body}</table>"
 
 
 def bar(bars: Mapping[str, tuple[Parts, str]], title: str, other: Mapping[str, int] | None = None) -> Any:

@@ -1,0 +1,107 @@
+"""Which storage is behind a tensor, which tensors are alive, and what is the program doing in which of its lines?"""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import sys
+import sysconfig
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin
+
+from course_utils import devices
+
+__all__ = ["found", "phase", "place", "resolve", "storage_of", "tensors_in"]
+
+
+def resolve(device: torch.device | str | None) -> torch.device:
+    """Return DEVICE for None, else the device of this machine that is meant, with its index.
+
+    Raises TypeError or ValueError that lists the devices of this machine where it is none of them.
+    """
+    device = devices.pick() if device is None else devices._present(device)
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.index is None:
+        return torch.device(device.type, 0 if device.type == "mps" else getattr(torch, device.type).current_device())
+    return device
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """Return the storage of a dense tensor; None for other layouts and for what has no storage."""
+    inner = tensor._inner if tensor.device.type == "sim" and hasattr(tensor, "_inner") else tensor
+    if inner.layout is not torch.strided:
+        return None
+    try:
+        return inner.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def tensors_in(value: object) -> list[torch.Tensor]:
+    """Return the tensors in nested lists, tuples and dicts."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    if isinstance(value, dict):
+        return [tensor for item in value.values() for tensor in tensors_in(item)]
+    return []
+
+
+def phase(stepping: bool = False) -> str:
+    """Return what the program is doing: "forward", "backward", "recomputation" or "optimizer step"."""
+    if stepping:
+        return "optimizer step"
+    if torch._C._current_graph_task_id() == -1:
+        return "forward"
+    return "recomputation" if torch.is_grad_enabled() else "backward"
+
+
+def found(device: torch.device) -> list[tuple[torch.Tensor, str]]:
+    """Return all tensors on `device` that Python knows, each with its owner; views come as tensors of their own."""
+    tensors, modules, optimizers = [], [], []
+    for thing in gc.get_objects():
+        kind = type(thing)
+        if issubclass(kind, torch.Tensor):
+            if not issubclass(kind, UninitializedTensorMixin):  # of lazy modules: no memory yet
+                tensors.append(thing)
+        elif issubclass(kind, nn.Module):
+            modules.append(thing)
+        elif issubclass(kind, torch.optim.Optimizer):
+            optimizers.append(thing)
+    owned: list[tuple[torch.Tensor, str]] = []
+    for optimizer in optimizers:
+        states = [list(state.values()) for state in getattr(optimizer, "state", {}).values()]
+        owned += [(tensor, "optimizer") for tensor in tensors_in(states)]
+    for module in modules:
+        owned += [(buffer, "parameters") for buffer in module.__dict__.get("_buffers", {}).values()]
+    for tensor in tensors:
+        if isinstance(tensor, nn.Parameter):
+            owned += [(tensor, "parameters"), (tensor.grad, "gradients")]
+    owned += [(tensor, "activations") for tensor in tensors]
+    return [(tensor, owner) for tensor, owner in owned if isinstance(tensor, torch.Tensor) and tensor.device == device]
+
+
+_PATHS = sysconfig.get_paths()
+_NOT_THE_READERS = (
+    str(Path(torch.__file__).parent), str(Path(__file__).parent), _PATHS["stdlib"], _PATHS["purelib"],
+    _PATHS["platlib"], "<frozen", "<string>",
+)  # fmt: skip
+
+
+def place() -> str:
+    """Return the reader's innermost line that is running: "train.py:12: y = model(x)", or "" if there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_NOT_THE_READERS):
+            text = linecache.getline(name, frame.f_lineno).strip()
+            cell = "ipykernel_" in name or name.startswith("<ipython")
+            where = f"cell, line {frame.f_lineno}" if cell else f"{Path(name).name}:{frame.f_lineno}"
+            return f"{where}: {text}" if text else where
+        frame = frame.f_back
+    return ""
