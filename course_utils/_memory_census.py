@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import torch
 
 from course_utils import plots, simulator
-from course_utils._memory_ledger import Ledger, Record, _Ref, found, resolve, storage_of
+from course_utils._memory_ledger import Ledger, Record, Ref
 from course_utils._memory_measure import Alive
 from course_utils._memory_parts import table_html, table_text
+from course_utils._memory_storages import found, resolve, storage_of
 
 __all__ = ["Census", "census", "watch"]
 
-_known: dict[int, _Ref] = {}  # every storage that a census or a watch has met and that is alive
+_known: dict[int, Ref] = {}  # every storage that a census or a watch has met and that is alive
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,8 @@ class Census:
         return f"{len(self)} storages alive on {self.device}, {plots.bytes_text(self.total_bytes)}{hidden}"
 
     def __str__(self) -> str:
-        return (
-            f"{self._caption()}\n{table_text(_HEADS, self._rows(), left=_HEADS)}" if self.storages else self._caption()
-        )
+        table = f"\n{table_text(_HEADS, self._rows(), left=_HEADS)}" if self.storages else ""
+        return self._caption() + table
 
     __repr__ = __str__
 
@@ -132,7 +132,7 @@ class _Watch(Ledger):
         record = super()._enter_storage(tensor, owner, before)
         if record is not None and not before:
             storage = storage_of(tensor)
-            ref = _Ref(storage, _drop)
+            ref = Ref(storage, _drop)
             ref.key, ref.record = storage._cdata, record
             _known[ref.key] = ref
         return record
@@ -141,12 +141,12 @@ class _Watch(Ledger):
 def _remember(storage: torch.UntypedStorage, tensor: torch.Tensor, owner: str) -> Record:
     known = _known.get(storage._cdata)
     if known is None:
-        known = _Ref(storage, _drop)
+        known = Ref(storage, _drop)
         known.key, known.record = storage._cdata, Record(tensor, storage.nbytes(), owner)
         _known[known.key] = known
     return known.record
 
 
-def _drop(ref: _Ref) -> None:
+def _drop(ref: Ref) -> None:
     if _known.get(ref.key) is ref:
         del _known[ref.key]

@@ -119,6 +119,7 @@ def estimate(
         raise TypeError(f"autocast must be None or a format such as torch.bfloat16, not {autocast!r}")
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
+    random_state = torch.get_rng_state()
     try:
         return _estimate(
             make_model, make_batch, make_optimizer, step or _step(loss, autocast, device), device, autocast
@@ -128,6 +129,8 @@ def estimate(
             f"the estimate has shapes and no values, and the program needs values for {error}: "
             "leave .item(), print, if and masks by value out of it"
         ) from None
+    finally:
+        torch.set_rng_state(random_state)
 
 
 def _estimate(make_model, make_batch, make_optimizer, step, device, autocast) -> Estimate:
@@ -138,7 +141,7 @@ def _estimate(make_model, make_batch, make_optimizer, step, device, autocast) ->
     with warnings.catch_warnings(action="ignore", category=UserWarning), faking(device, autocast):
         model = make_model()
         _check_model(model)
-        batch = tree_map(lambda x: as_fake(x, target) if isinstance(x, torch.Tensor) else x, batch())
+        batch = tree_map(lambda x: as_fake(x, target) if isinstance(x, torch.Tensor) else x, batch)
         optimizer = make_optimizer(list(model.parameters()))
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"make_optimizer must return a torch.optim.Optimizer, not {optimizer!r}")
@@ -154,15 +157,13 @@ def _estimate(make_model, make_batch, make_optimizer, step, device, autocast) ->
     return Estimate(device, tracker.peak.total_bytes, tracker.peak, Parts.of(tracker.largest), count, timeline)
 
 
-def _batch(make_batch: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
-    """Return the function that gives the batch: a batch that cannot be made of shapes alone is made for real."""
+def _batch(make_batch: Callable[[], Any], device: torch.device) -> Any:
+    """Return the batch as fake tensors; one that cannot be made of shapes alone, as real ones."""
     try:
         with faking(device, None):
-            make_batch()
+            return make_batch()
     except Exception:
-        real = make_batch()
-        return lambda: real
-    return make_batch
+        return make_batch()
 
 
 def _check_model(model: object) -> None:

@@ -32,9 +32,7 @@ def faking(device: torch.device, autocast: torch.dtype | None) -> Iterator[objec
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     target = fake_device(device)
-    state = torch.get_rng_state()
     with ExitStack() as stack:
-        stack.callback(torch.set_rng_state, state)
         stack.enter_context(_plain_conversions())
         if device.type not in ("cpu", "cuda") and autocast is not None:
             stack.enter_context(_autocast_as_on_a_gpu())
@@ -44,14 +42,9 @@ def faking(device: torch.device, autocast: torch.dtype | None) -> Iterator[objec
 
 
 def as_fake(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
-    """Return a fake tensor like `tensor`; call it inside `faking`."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    if isinstance(tensor, FakeTensor):
-        return tensor if tensor.device == target else tensor.to(target)
-    return torch.empty_strided(
-        tuple(tensor.shape), tuple(tensor.stride()), dtype=tensor.dtype, device=target
-    ).requires_grad_(tensor.requires_grad)
+    """Return a fake tensor with the shape, strides and format of `tensor`; call it inside `faking`."""
+    made = torch.empty_strided(tuple(tensor.shape), tuple(tensor.stride()), dtype=tensor.dtype, device=target)
+    return made.requires_grad_(tensor.requires_grad)
 
 
 class _OneDevice(TorchFunctionMode):

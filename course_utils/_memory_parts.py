@@ -61,17 +61,14 @@ def table_html(
     caption: str, heads: Sequence[str], rows: list[tuple[str, list[str]]], left: Collection[str] = ()
 ) -> str:
     """Return the same table for a notebook."""
-    cell = "<{tag} style='text-align: {side}'>{text}</{tag}>"
     sides = ["left" if head in {heads[0], *left} else "right" for head in heads]
-    lines = [("th", heads), *(("td", (_NAMES.get(name, name), *cells)) for name, cells in rows)]
-    body = "".join(
-        "<tr>"
-        + "".join(
-            cell.format(tag=tag, side=side, text=html.escape(text)) for side, text in zip(sides, line, strict=True)
-        )
-        + "</tr>"
-        for tag, line in lines
-    )
+
+    def row(tag: str, line: Sequence[str]) -> str:
+        cells = zip(sides, line, strict=True)
+        return "".join(f"<{tag} style='text-align: {side}'>{html.escape(text)}</{tag}>" for side, text in cells)
+
+    lines = [row("th", heads), *(row("td", (_NAMES.get(name, name), *cells)) for name, cells in rows)]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
     title = f"<caption style='text-align: left'>{html.escape(caption)}</caption>" if caption else ""
     return f"<table>{title}{body}</table>"
 
