@@ -137,16 +137,26 @@ def formats(device: torch.device | str | None = None) -> tuple[str, ...]:
 
     On CUDA, TF32 and bf16 need compute capability 8.0
     (https://developer.nvidia.com/blog/nvidia-ampere-architecture-in-depth/), PyTorch's products in fp8 need 8.9
-    (https://github.com/pytorch/pytorch/pull/164251).
+    (https://github.com/pytorch/pytorch/pull/164251). One small product of each format is tried.
     """
     place = _place(device)
     if place.type == "sim":
         return tuple(fmt for fmt in ("fp32", "fp16", "bf16") if fmt in _spec(place).peak_tflops)
-    if place.type != "cuda":
-        return "fp32", "fp16", "bf16"
-    capability = torch.cuda.get_device_capability(place)
-    least = {"fp32": (0, 0), "tf32": (8, 0), "fp16": (0, 0), "bf16": (8, 0), "fp8": (8, 9)}
-    return tuple(fmt for fmt, needed in least.items() if capability >= needed)
+    names = ("fp32", "fp16", "bf16")
+    if place.type == "cuda":
+        capability = torch.cuda.get_device_capability(place)
+        least = {"fp32": (0, 0), "tf32": (8, 0), "fp16": (0, 0), "bf16": (8, 0), "fp8": (8, 9)}
+        names = tuple(fmt for fmt, needed in least.items() if capability >= needed)
+    return tuple(fmt for fmt in names if _works(fmt, place))
+
+
+def _works(fmt: str, device: torch.device) -> bool:
+    try:
+        product(fmt, 16, device)()
+        devices.synchronize(device)
+    except (RuntimeError, TypeError):  # no such kernel, or no such type on this device
+        return False
+    return True
 
 
 def matmul_rates(
@@ -203,7 +213,7 @@ def product(fmt: str, size: int, device: torch.device) -> Callable[[], torch.Ten
     a, b = (torch.randn(size, size, device=device).to(_DTYPES[fmt]) for _ in range(2))
     if fmt != "fp8":
         return lambda: a @ b
-    one, whole = torch.ones((), device=device), torch.nn.functional.ScalingType.TensorWise
+    one, whole = torch.ones(1, device=device), torch.nn.functional.ScalingType.TensorWise
     columns = b.t()  # the product in fp8 takes its second matrix by columns
     return lambda: torch.nn.functional.scaled_mm(a, columns, one, whole, one, whole)
 

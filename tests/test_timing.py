@@ -208,7 +208,31 @@ def test_the_live_roofline_has_every_format_of_the_cpu(monkeypatch):
 def test_formats_of_a_cuda_device_follow_its_capability(monkeypatch, capability, expected):
     monkeypatch.setattr("course_utils._timing_roofline._place", lambda _: torch.device("cuda:0"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr("course_utils._timing_roofline._works", lambda fmt, _: True)
     assert timing.formats("cuda") == expected
+    monkeypatch.setattr("course_utils._timing_roofline._works", lambda fmt, _: fmt != "fp16")
+    assert timing.formats("cuda") == tuple(fmt for fmt in expected if fmt != "fp16")
+
+
+def test_a_format_without_a_kernel_is_left_out(monkeypatch):
+    def no_kernel(fmt, size, device):
+        if fmt == "bf16":
+            raise NotImplementedError("no such kernel")
+        return lambda: None
+
+    monkeypatch.setattr("course_utils._timing_roofline.product", no_kernel)
+    assert timing.formats("cpu") == ("fp32", "fp16")
+
+
+def test_the_product_in_fp8_is_that_of_the_rounded_numbers():
+    torch.manual_seed(0)
+    a, b = (torch.randn(32, 32).to(torch.float8_e4m3fn).float() for _ in range(2))
+    torch.manual_seed(0)
+    try:
+        got = product("fp8", 32, CPU)()
+    except NotImplementedError:
+        pytest.skip("this torch has no product in fp8 on the CPU")
+    assert torch.allclose(got.float(), a @ b.t(), rtol=2**-7, atol=1e-2)
 
 
 @pytest.mark.parametrize(
