@@ -71,6 +71,8 @@ _WRONG_INTENSITIES = (
 
 def intensity_mistake(answers: Sequence[Any]) -> tuple[str, str]:
     """Return the name of the mistake that gives `answers` for `PRODUCTS` and why it matters, or two empty texts."""
+    if not all(isinstance(answer, int | float) for answer in answers):
+        return "", ""
     for name, why, formula in _WRONG_INTENSITIES:
         wrong = [formula(n, k, m, dtype.itemsize) for n, k, m, dtype in PRODUCTS]
         if all(math.isclose(one, other, rel_tol=1e-6) for one, other in zip(wrong, answers, strict=True)):

@@ -11,10 +11,11 @@ import torch
 from torch.nn import functional
 
 from course_utils.exercise import Case, exercise
+from course_utils.exercises._losses import gradient_cases, huber_mistake, huber_of_row, lost_mistake
 from course_utils.exercises._queue import Bench, slow_kernels
 from course_utils.exercises._speeds import BOUNDS, MEASURED, PRODUCTS, bound_mistake, intensity_mistake
 
-__all__ = ["huber", "intensity", "median_time_s", "name_bound", "pad_vocabulary"]
+__all__ = ["huber", "intensity", "lost_share", "median_time_s", "name_bound", "pad_vocabulary"]
 
 # One line for each mistake and for each hint.
 # fmt: off
@@ -62,12 +63,20 @@ def _(case: Case) -> None:
             torch.sim.synchronize()
         name, why = bench.unused()
         case.mistake(name, name, why)
-        number = isinstance(got, int | float) and not isinstance(got, bool)
-        case.expect(number, f"returns {type(got).__name__}, expected a number", "the caller computes with it")
+        _expect_number(case, got)
         if not bench.right(got):
             name, why = bench.mistake(got)
             expected = statistics.median(bench.truth.times_s)
             case.fail(name or "is not the median of the repetitions", why, expected=expected, got=got)
+
+
+def _is_number(got: Any) -> bool:
+    return isinstance(got, int | float) and not isinstance(got, bool)
+
+
+def _expect_number(case: Case, got: Any) -> None:
+    kind = "a tensor" if isinstance(got, torch.Tensor) else type(got).__name__
+    case.expect(_is_number(got), f"returns {kind}, expected a number", "the caller computes with it")
 
 
 @exercise(title="Arithmetic intensity", minutes=5, difficulty=1, hints=(
@@ -89,10 +98,9 @@ def _(case: Case) -> None:
         n, k, m, dtype = given
         flops, nbytes = 2 * n * k * m, sum(torch.empty(size, dtype=dtype).nbytes for size in (n * k, k * m, n * m))
         expected = flops / nbytes
-        number = isinstance(got, int | float) and not isinstance(got, bool)
-        if not number or not math.isclose(got, expected, rel_tol=1e-6):
+        if not _is_number(got) or not math.isclose(got, expected, rel_tol=1e-6):
             case.call(*given)  # so that the message shows this call
-            case.expect(number, f"returns {type(got).__name__}, expected a number", "the caller computes with it")
+            _expect_number(case, got)
             name, why = intensity_mistake(answers)
             case.mistake(name, name, why, expected=expected, got=got)
             case.fail(f"{flops:,} FLOPs and {nbytes:,} bytes give another number", expected=expected, got=got)
@@ -156,9 +164,11 @@ def _(case: Case) -> None:
                      f"{counts.operators} operators for shape {(rows, columns)}, {few} for (2, 3): the host hands the "
                      "device each one apart, and each costs a launch")
         pairs = zip(prediction.tolist(), target.tolist(), strict=True)
-        expected = torch.tensor([_huber_of_row(p, t, delta) for p, t in pairs])
+        expected = torch.tensor([huber_of_row(p, t, delta) for p, t in pairs])
         if isinstance(got, torch.Tensor):
-            _name_the_mistake(case, got, prediction - target, delta, expected.to(case.device))
+            signed = prediction - target
+            name, why = huber_mistake(got.detach().cpu(), signed, delta, expected)
+            case.mistake(name, name, why, expected=expected.to(case.device), got=got)
         case.equal(got, expected.to(case.device), rtol=1e-4, atol=1e-5)
     case.budget("operators", case.counts.operators, _ALLOWED_OPERATORS, "each one is a launch")
 
@@ -177,36 +187,33 @@ def _no_branch(case: Case) -> None:
                  f"{reads} time(s) the host waits for the device, for `if`, `while`, .item() or a Python number")
 
 
-def _huber_of_row(prediction: list[float], target: list[float], delta: float) -> float:
-    """Return what is right for one row, with Python's numbers."""
-    errors = [abs(p - t) for p, t in zip(prediction, target, strict=True)]
-    return sum(0.5 * e * e if e <= delta else delta * (e - 0.5 * delta) for e in errors) / len(errors)
+@exercise(title="Gradients that get lost", minutes=5, difficulty=2, hints=(
+    "Scale first, in the format that the gradients have; store then, with .to(dtype).",
+    "Lost is what was not zero and is now zero or infinite: (gradients != 0) & ((stored == 0) | stored.isinf()).",
+    "stored = (gradients * scale).to(dtype); there = gradients != 0; lost = there & ((stored == 0) | stored.isinf()); "
+    "return (lost.sum() / there.sum()).item()",
+))
+def lost_share(gradients: torch.Tensor, dtype: torch.dtype, scale: float) -> float:
+    """Return the share of the gradients other than 0 that become 0 or infinite when scaled and stored in `dtype`."""
+    stored = (gradients * scale).to(dtype)  # scaled while they still have their range
+    there = gradients != 0
+    lost = there & ((stored == 0) | stored.isinf())
+    return (lost.sum() / there.sum()).item()
 
 
-def _name_the_mistake(case: Case, got: torch.Tensor, signed: torch.Tensor, delta: float, expected: Any) -> None:
-    """Fail with the name of what was computed instead, if it is known."""
-    error, mine = signed.abs(), got.detach().cpu()
-    square, line = 0.5 * error**2, delta * (error - 0.5 * delta)
-    each, row = torch.where(error <= delta, square, line), "one number for each row is asked for: mean(dim=1)"
-    for wrong, name, why in (
-        (torch.where(signed <= delta, 0.5 * signed**2, delta * (signed - 0.5 * delta)).mean(1),
-         "forgets the absolute value", "an error of -5 is as large as one of 5"),
-        (torch.where(error <= delta, line, square).mean(1), "swaps the two branches",
-         "small errors are squared, large ones grow in a straight line"),
-        (torch.where(error <= delta, error**2, line).mean(1), "forgets the half of the square",
-         "without it the two branches do not meet at delta"),
-        (torch.where(error <= delta, square, delta * error).mean(1), "forgets to subtract in the straight line",
-         "without it the two branches do not meet at delta"),
-        (square.mean(1), "squares every error", "beyond delta the loss grows in a straight line"),
-        (each.sum(1), "gives the sum of each row", "the mean is asked for"),
-        (each.mean(0), "takes the mean of the columns", row),
-        (each.mean(), "takes the mean of all rows in one", row),
-        (each, "returns the loss of each element", row),
-        (each.mean(1, keepdim=True), "keeps a dimension of size 1", "the shape is (rows,)"),
-    ):
-        same = mine.shape == wrong.shape and mine.dtype == wrong.dtype and torch.allclose(mine, wrong, atol=1e-5)
-        right = wrong.shape == expected.shape and torch.allclose(wrong, expected.cpu(), atol=1e-5)
-        case.mistake(same and not right, name, why, expected=expected, got=got)
+@lost_share.checks
+def _(case: Case) -> None:
+    cases = gradient_cases()
+    answers = [case.call(gradients.to(case.device), dtype, scale) for gradients, dtype, scale in cases]
+    for (gradients, dtype, scale), got in zip(cases, answers, strict=True):
+        largest = torch.finfo(dtype).max
+        stored = [torch.tensor(value * scale).to(dtype).item() for value in gradients.tolist() if value]
+        expected = sum(kept == 0 or abs(kept) > largest for kept in stored) / len(stored)
+        if not _is_number(got) or not math.isclose(got, expected, rel_tol=1e-4, abs_tol=1e-9):
+            case.call(gradients.to(case.device), dtype, scale)  # so that the message shows this call
+            _expect_number(case, got)
+            name, why = lost_mistake(answers)
+            case.fail(name or "the share is another one", why, expected=expected, got=got)
 
 
 @exercise(title="Pad a vocabulary", minutes=5, difficulty=1, hints=(

@@ -345,6 +345,63 @@ def _whole_branch(prediction, target, delta):
     return torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta)).mean(dim=1)
 
 
+# ---- lost_share
+def _scaled_late(gradients, dtype, scale):
+    stored = gradients.to(dtype) * scale
+    there = gradients != 0
+    return ((there & ((stored == 0) | stored.isinf())).sum() / there.sum()).item()
+
+
+def _no_scale(gradients, dtype, scale):
+    stored, there = gradients.to(dtype), gradients != 0
+    return ((there & ((stored == 0) | stored.isinf())).sum() / there.sum()).item()
+
+
+def _no_overflow(gradients, dtype, scale):
+    stored, there = (gradients * scale).to(dtype), gradients != 0
+    return ((there & (stored == 0)).sum() / there.sum()).item()
+
+
+def _no_underflow(gradients, dtype, scale):
+    stored, there = (gradients * scale).to(dtype), gradients != 0
+    return ((there & stored.isinf()).sum() / there.sum()).item()
+
+
+def _zeros_too(gradients, dtype, scale):
+    stored = (gradients * scale).to(dtype)
+    return ((stored == 0) | stored.isinf()).float().mean().item()
+
+
+def _of_all(gradients, dtype, scale):
+    stored, there = (gradients * scale).to(dtype), gradients != 0
+    return (there & ((stored == 0) | stored.isinf())).float().mean().item()
+
+
+def _unscaled_short(gradients, dtype, scale):
+    stored, there = (gradients * scale).to(dtype) / scale, gradients != 0
+    return ((there & ((stored == 0) | stored.isinf())).sum() / there.sum()).item()
+
+
+def _percent(gradients, dtype, scale):
+    stored, there = (gradients * scale).to(dtype), gradients != 0
+    return (100 * (there & ((stored == 0) | stored.isinf())).sum() / there.sum()).item()
+
+
+def _lost_number(gradients, dtype, scale):
+    stored, there = (gradients * scale).to(dtype), gradients != 0
+    return (there & ((stored == 0) | stored.isinf())).sum().item()
+
+
+def _lost_tensor(gradients, dtype, scale):
+    stored, there = (gradients * scale).to(dtype), gradients != 0
+    return (there & ((stored == 0) | stored.isinf())).sum() / there.sum()
+
+
+def _in_place(gradients, dtype, scale):
+    stored, there = gradients.mul_(scale).to(dtype), gradients != 0
+    return ((there & ((stored == 0) | stored.isinf())).sum() / there.sum()).item()
+
+
 # ---- pad_vocabulary
 def _pad(weight, rows):
     return torch.cat([weight, weight.new_zeros(rows, weight.shape[1])])
@@ -453,6 +510,19 @@ WRONG = {
         ("gives the sum of each row", _sums),
         ("takes the mean of the columns", _other_dimension),
         ("keeps a dimension of size 1", _kept),
+    ],
+    "lost_share": [
+        ("scale before .to(dtype)", _scaled_late),
+        ("forgets the scale", _no_scale),
+        ("forgets the overflow", _no_overflow),
+        ("forgets the underflow", _no_underflow),
+        ("counts gradients that were 0 before", _zeros_too),
+        ("divides by all gradients", _of_all),
+        ("keeps them unscaled in the short format", _unscaled_short),
+        ("returns a percentage", _percent),
+        ("returns how many", _lost_number),
+        ("returns a tensor, expected a number", _lost_tensor),
+        ("modifies its input", _in_place),
     ],
     "pad_vocabulary": [
         ("rounds down", _rounds_down),

@@ -1,0 +1,113 @@
+"""What was computed instead of the right loss, or of the right share of lost gradients?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["gradient_cases", "huber_mistake", "huber_of_row", "lost_mistake"]
+
+# One line for each mistake.
+# fmt: off
+
+
+def huber_of_row(prediction: list[float], target: list[float], delta: float) -> float:
+    """Return the mean Huber loss of one row, with Python's numbers."""
+    errors = [abs(p - t) for p, t in zip(prediction, target, strict=True)]
+    return sum(0.5 * e * e if e <= delta else delta * (e - 0.5 * delta) for e in errors) / len(errors)
+
+
+def huber_mistake(
+    got: torch.Tensor, signed: torch.Tensor, delta: float, expected: torch.Tensor
+) -> tuple[str, str]:
+    """Return the name of the mistake that gives `got` for the errors `signed`, and why it matters, or empty texts."""
+    error = signed.abs()
+    square, line = 0.5 * error**2, delta * (error - 0.5 * delta)
+    each, row = torch.where(error <= delta, square, line), "one number for each row is asked for: mean(dim=1)"
+    for wrong, name, why in (
+        (torch.where(signed <= delta, 0.5 * signed**2, delta * (signed - 0.5 * delta)).mean(1),
+         "forgets the absolute value", "an error of -5 is as large as one of 5"),
+        (torch.where(error <= delta, line, square).mean(1), "swaps the two branches",
+         "small errors are squared, large ones grow in a straight line"),
+        (torch.where(error <= delta, error**2, line).mean(1), "forgets the half of the square",
+         "without it the two branches do not meet at delta"),
+        (torch.where(error <= delta, square, delta * error).mean(1), "forgets to subtract in the straight line",
+         "without it the two branches do not meet at delta"),
+        (square.mean(1), "squares every error", "beyond delta the loss grows in a straight line"),
+        (each.sum(1), "gives the sum of each row", "the mean is asked for"),
+        (each.mean(0), "takes the mean of the columns", row),
+        (each.mean(), "takes the mean of all rows in one", row),
+        (each, "returns the loss of each element", row),
+        (each.mean(1, keepdim=True), "keeps a dimension of size 1", "the shape is (rows,)"),
+    ):
+        same = got.shape == wrong.shape and got.dtype == wrong.dtype and torch.allclose(got, wrong, atol=1e-5)
+        if same and not (wrong.shape == expected.shape and torch.allclose(wrong, expected, atol=1e-5)):
+            return name, why
+    return "", ""
+
+
+def gradient_cases() -> list[tuple[torch.Tensor, torch.dtype, float]]:
+    """Return gradients, a format and a scale: the smallest that shows each mistake first."""
+    wide = torch.randn(2000, generator=torch.Generator().manual_seed(3)) * 10.0 ** torch.linspace(-12, 2, 2000)
+    wide[::7] = 0
+    half, brain = torch.float16, torch.bfloat16
+    return [
+        (torch.tensor([1e-3, 1e-8]), half, 1.0),
+        (torch.tensor([1e-3, 0.0, 1e-8, 0.0]), half, 1.0),
+        (torch.tensor([-1e-3, -1e-8, 0.0, 1e-8]), half, 2.0**16),
+        (torch.tensor([2.0, -1e-8, 1e-13, 0.0]), half, 2.0**16),
+        (torch.tensor([2.0, 1e-8, 1e-13, 0.0]), brain, 2.0**16),
+        (wide, half, 2.0**10),
+        (wide, brain, 4.0),
+    ]
+
+
+def _bad(x: torch.Tensor) -> torch.Tensor:
+    return (x == 0) | x.isinf()
+
+
+# Name, why it matters, the share of gradients g stored in a format d with a scale s.
+_SHORT = ("keeps them unscaled in the short format",
+          "what is too small for it becomes 0 there: scale before .to(dtype), and divide in float32")
+_ZEROS = ("counts gradients that were 0 before", "they have lost nothing")
+_WRONG_SHARES = (
+    ("forgets the scale", "the loss, and so each gradient, is multiplied by it first",
+     lambda g, d, s: _share(_bad(g.to(d)), g)),
+    (*_SHORT, lambda g, d, s: _share(_bad(g.to(d) * s), g)),
+    (*_SHORT, lambda g, d, s: _share(_bad((g * s).to(d) / s), g)),
+    ("forgets the overflow", "too large a scale makes gradients infinite: they are lost too",
+     lambda g, d, s: _share((g * s).to(d) == 0, g)),
+    ("forgets the underflow", "what is too small for the format becomes 0",
+     lambda g, d, s: _share((g * s).to(d).isinf(), g)),
+    (*_ZEROS, lambda g, d, s: _bad((g * s).to(d)).float().mean().item()),
+    (*_ZEROS, lambda g, d, s: (_bad((g * s).to(d)).sum() / (g != 0).sum()).item()),
+    ("divides by all gradients", "those that are 0 cannot get lost",
+     lambda g, d, s: (_bad((g * s).to(d)) & (g != 0)).float().mean().item()),
+    ("returns a percentage", "a share lies between 0 and 1", lambda g, d, s: 100 * _share(_bad((g * s).to(d)), g)),
+    ("returns how many", "a share lies between 0 and 1: divide by those that are not 0",
+     lambda g, d, s: (_bad((g * s).to(d)) & (g != 0)).sum().item()),
+    ("returns the share that is kept", "the share that is lost is asked for",
+     lambda g, d, s: 1 - _share(_bad((g * s).to(d)), g)),
+    ("counts what is rounded as lost", "rounding loses digits; lost is what becomes 0 or infinite",
+     lambda g, d, s: _share((g * s).to(d).float() != g * s, g)),
+)
+
+
+def _share(lost: torch.Tensor, gradients: torch.Tensor) -> float:
+    """Return the share of the gradients other than 0 for which `lost` holds."""
+    there = gradients != 0
+    return ((lost & there).sum() / there.sum()).item()
+
+
+def lost_mistake(answers: Sequence[Any]) -> tuple[str, str]:
+    """Return the name of the mistake that gives `answers` for `gradient_cases` and why it matters, or empty texts."""
+    if not all(isinstance(answer, int | float) for answer in answers):
+        return "", ""
+    for name, why, formula in _WRONG_SHARES:
+        wrong = [formula(*given) for given in gradient_cases()]
+        if all(math.isclose(one, other, rel_tol=1e-4, abs_tol=1e-9) for one, other in zip(wrong, answers, strict=True)):
+            return name, why
+    return "", ""
