@@ -72,8 +72,9 @@ def measure(
 
     Live, a run is as many calls as make the clock's own cost negligible, and runs are repeated until they took
     `min_time_s` in all, at least five times; with `repeats`, exactly so often. On the simulated GPU a run is one call,
-    from an empty queue until the queue is empty again. Raises TypeError or ValueError that names a wrong argument, and
-    ValueError where `fn` leaves the simulated GPU idle that it is measured on, or uses one while the host is measured.
+    from an empty queue until the queue is empty again. `device` alone is waited for, not others that `fn` may use.
+    Raises TypeError or ValueError that names a wrong argument, and ValueError where `fn` leaves the simulated GPU idle
+    that it is measured on, or uses one while the host is measured.
     """
     if not callable(fn):
         raise TypeError(f"fn is {fn!r}, it must be a function without arguments, such as lambda: x @ x")

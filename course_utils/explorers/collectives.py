@@ -170,6 +170,6 @@ def explore(operation: str = "all_reduce") -> Explorer:
             Slider("step", "Step", tuple(range(1, 15)), 1),
             Choice("operation", "Operation", tuple(OPERATIONS), operation),
             Slider("ranks", "Ranks", tuple(range(2, 9)), 4),
-            Slider("nbytes", "Size of a tensor", tuple(2**n for n in range(10, 33, 2)), 2**26, plots.bytes_text),
+            Slider("nbytes", "Tensor size", tuple(2**n for n in range(10, 33, 2)), 2**26, plots.bytes_text),
         ],
     )

@@ -118,7 +118,7 @@ def _draw_ring(axes: Any, run: Exchange, step: int) -> None:
     """Draw the ranks in a circle, beside each how complete its pieces are, and on each arrow the piece that is sent."""
     from matplotlib.patches import Circle, Rectangle
 
-    n, cell = run.ranks, 0.11
+    n, cell = run.ranks, min(0.2, 0.9 / run.ranks)
     for rank, slots in enumerate(run.states[step - 1]):
         x, y = _on_circle(rank, n, 1.2)
         axes.add_patch(Circle((x, y), 0.17, color=COLOURS[rank], zorder=4))
@@ -127,9 +127,9 @@ def _draw_ring(axes: Any, run: Exchange, step: int) -> None:
         for place, slot in enumerate(slots):
             done = len(slot) == n
             look = {"facecolor": plots.GREEN if done else plots.SKY, "alpha": 1.0 if done else len(slot) / n}
-            spot = (x + (place - n / 2) * cell, y - cell / 2)
-            axes.add_patch(Rectangle(spot, cell, cell * 1.6, linewidth=0, **look))
-            axes.add_patch(Rectangle(spot, cell, cell * 1.6, fill=False, edgecolor=plots.MUTED, linewidth=0.5))
+            spot = (x + (place - n / 2) * cell, y - 0.09)
+            axes.add_patch(Rectangle(spot, cell, 0.18, linewidth=0, **look))
+            axes.add_patch(Rectangle(spot, cell, 0.18, fill=False, edgecolor=plots.MUTED, linewidth=0.5))
     for message in run.steps[step - 1]:
         start, end = (_on_circle(who, n, 1.2) for who in (message.sender, message.receiver))
         look = {"arrowstyle": "-|>", "color": plots.INK, "linewidth": 1.2, "connectionstyle": "arc3,rad=-0.18"}
@@ -174,7 +174,7 @@ def explore() -> Explorer:
         [
             Slider("ranks", "Ranks", _RANKS, 4),
             Slider("step", "Step", tuple(range(1, 15)), 1),
-            Slider("nbytes", "Size of the tensor", tuple(2**n for n in range(6, 35, 2)), 2**28, plots.bytes_text),
+            Slider("nbytes", "Tensor size", tuple(2**n for n in range(6, 35, 2)), 2**28, plots.bytes_text),
             Slider(
                 "gbps", "GB/s a link", (0.1, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0), 10.0, lambda g: f"{g:g}"
             ),
