@@ -178,6 +178,13 @@ _KNOWN: tuple[tuple[str, str, str, str, str], ...] = (
         'load with map_location="cpu" or map_location=DEVICE.',
     ),
     (
+        "refused pickle",
+        r"Weights only load failed",
+        "the file holds more than tensors, and was not read.",
+        "it is a pickle that wants to call functions on your machine, and weights_only=True allows none.",
+        "ask for a file that holds a state_dict, or for safetensors; weights_only=False runs whatever the file says.",
+    ),
+    (
         "unknown device name",
         r"Expected one of .* device type at start of device string: (?P<name>\w+)",
         "{name!r} is not the name of a device type.",

@@ -43,7 +43,7 @@ class Row:
         return label, self.shape, f"{self.parameters:,}", plots.bytes_text(self.bytes), self.dtype, self.device, flops
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """The modules of a model as a table; `parameters`, `bytes` and `flops` are those of the whole model.
 
@@ -74,6 +74,8 @@ class Summary:
         ]
         return "\n".join([*lines, *self._notes()])
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         left = "text-align: left; white-space: pre"
         heads = "".join(f'<th style="text-align: left">{head}</th>' for head in _HEADS)
@@ -101,7 +103,7 @@ def summary(model: nn.Module, *inputs: Any, depth: int | None = None) -> Summary
     for name, module in model.named_modules():
         level = name.count(".") + 1 if name else 0
         if depth is None or level <= depth:
-            rows.append(_row(name, module, level, shapes.get(module, ""), flops.get(module, 0)))
+            rows.append(_row(name, module, level, shapes.get(module, ""), _flops(module, flops)))
     return Summary(tuple(rows), _tied(model))
 
 
@@ -132,6 +134,13 @@ def _watch(model: nn.Module, inputs: tuple) -> tuple[dict[nn.Module, str], dict[
             for module in training:
                 module.training = True
     return shapes, flops
+
+
+def _flops(module: nn.Module, flops: dict[nn.Module, int]) -> int:
+    """Return what was counted in `module`; in a list of modules, which is never called, what was counted in them."""
+    if module in flops:
+        return flops[module]
+    return sum(_flops(child, flops) for child in module.children())
 
 
 def _shape(output: Any) -> str:

@@ -93,6 +93,7 @@ ELSEWHERE = {
     "The NVIDIA driver on your system is too old (found version 12020).": "no cuda",
     "Torch not compiled with CUDA enabled": "no cuda",
     "Attempting to deserialize object on a CUDA device but is_available() is False": "saved on another device",
+    "Weights only load failed. This file can still be loaded, to do so you have two options": "refused pickle",
     "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.": "no float64 on mps",
 }
 

@@ -87,6 +87,13 @@ def test_a_model_on_two_devices_says_so():
     assert rows(found)[""].dtype == "float16, float32"
 
 
+def test_a_list_of_modules_has_the_flops_of_what_is_in_it():
+    model = models.TransformerLM(50, width=16, heads=2, layers=3)
+    found = rows(summary(model, torch.zeros(1, 4, dtype=torch.int64)))
+    assert found["blocks"].flops == 3 * found["blocks.0"].flops > 0 and found["blocks"].shape == ""
+    assert found[""].flops == found["blocks"].flops + found["head"].flops
+
+
 def test_nothing_is_left_behind():
     model = models.ConvNet(width=8).eval()
     model.head = nn.Sequential(nn.Dropout(), model.head)
@@ -115,6 +122,7 @@ def test_training_mode_changes_no_buffer():
 def test_depth_text_and_table():
     found = summary(models.ConvNet(width=8), torch.rand(2, 1, 8, 8), depth=1)
     assert [row.name for row in found.rows] == ["", "features", "head"]
+    assert repr(found) == str(found)
     lines = str(found).splitlines()
     assert lines[0].split() == ["module", "output", "shape", "parameters", "bytes", "dtype", "device", "FLOPs"]
     assert lines[1].startswith("ConvNet") and lines[3].startswith("  head: Linear")
