@@ -6,7 +6,8 @@ import torch
 
 from course_utils.exercise import Case
 from course_utils.exercises._mistakes import name_first
-from course_utils.exercises._ranks import Call, Stuck
+from course_utils.exercises._rank_calls import Call
+from course_utils.exercises._ranks import Stuck
 
 __all__ = ["check_mean", "check_ring", "mean_stuck", "ring_stuck"]
 

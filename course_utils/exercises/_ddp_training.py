@@ -11,7 +11,8 @@ from torch import nn
 from course_utils.exercise import Case
 from course_utils.exercises import _ddp_cases as cases
 from course_utils.exercises._mistakes import name_first
-from course_utils.exercises._ranks import Call, Stuck
+from course_utils.exercises._rank_calls import Call
+from course_utils.exercises._ranks import Stuck
 
 __all__ = ["check_files", "check_shares", "check_training", "train_stuck"]
 

@@ -7,8 +7,6 @@ Exercises run on the CPU with gloo on every machine, so that messages and bytes 
 from __future__ import annotations
 
 import contextlib
-import copy
-import importlib
 import io
 import re
 from collections.abc import Callable
@@ -16,28 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_utils._compare import difference
 from course_utils.exercise import Case
+from course_utils.exercises._rank_calls import Imported, nothing, on_rank
 
-__all__ = ["Call", "Stuck", "describe", "on_ranks"]
+__all__ = ["Stuck", "describe", "on_ranks"]
+
+_COMPILER = "torch._dynamo"  # DistributedDataParallel imports it, which takes a second or more in a new process
+_imported = {"torch"}  # by the process that starts the ranks
 
 _PLACE = re.compile(r"(?:in (?P<called>\w+), called )?at (?P<file>.+), line (?P<line>\d+), in .+\n\s+(?P<source>.*)")
 _RAISED = re.compile(r"^  (?P<file>.+), line (?P<line>\d+), in \S+\n    (?P<source>.*)$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of the answer on one rank: what it returned, whether it changed its arguments, and what it sent."""
-
-    value: Any
-    modified: bool
-    collectives: dict[str, int]  # calls by name, such as "all_reduce"
-    collective_bytes: dict[str, int]
-    messages: int
-    message_bytes: int
-    receivers: frozenset[int]  # ranks that messages went to
 
 
 @dataclass(frozen=True)
@@ -73,11 +60,14 @@ def on_ranks(
 
     case.calls += 1
     describe(case, called, nprocs)
-    ready, printed = _Imported("torch._dynamo" if compiler else "torch"), io.StringIO()
+    needed, printed = _COMPILER if compiler else "torch", io.StringIO()
     try:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            if needed not in _imported:  # where ranks are forked, from then on they have it
+                launch(nothing, Imported(needed), nprocs=1, devices=["cpu"])
+                _imported.add(needed)
             return launch(
-                _rank, ready, program, case.answer, args,
+                on_rank, Imported(needed), program, case.answer, args,
                 nprocs=nprocs, timeout_s=case.exercise.limit_s, devices=["cpu"] * nprocs,
             )  # fmt: skip
     except RankError as error:
@@ -90,57 +80,6 @@ def on_ranks(
             stuck(case, found)
         _stuck_anyhow(case, found)
     case.fail(_raised(case, failed))
-
-
-def _rank(ready: object, program: Callable, answer: Callable, args: tuple) -> Any:
-    """On a rank: run the program."""
-    return program(_Caller(answer), *args)
-
-
-class _Imported:
-    """Imports a module when it arrives at a rank, before the time of the rank begins."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __reduce__(self) -> tuple:
-        return importlib.import_module, (self.name,)
-
-
-class _Caller:
-    """Calls the answer on a rank and notes what it did."""
-
-    def __init__(self, answer: Callable) -> None:
-        self.answer = answer
-
-    def __call__(self, *args: Any, modifies: bool = False) -> Call:
-        from course_utils import counting
-
-        before = None if modifies else copy.deepcopy(args)
-        with counting.count() as counts, _Receivers() as receivers:
-            value = self.answer(*args)
-        modified = before is not None and bool(difference(args, before, copied=True))
-        return Call(
-            value, modified, dict(counts.collectives), dict(counts.collective_bytes), counts.messages,
-            counts.message_bytes, frozenset(receivers.found),
-        )  # fmt: skip
-
-
-class _Receivers(TorchDispatchMode):
-    """Notes to which ranks messages go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[int] = set()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else the first operator of a process loads the whole compiler
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.c10d.send.default:
-            self.found.add(args[2])
-        return func(*args, **(kwargs or {}))
 
 
 def _stuck(case: Case, error: Any, nprocs: int) -> Stuck:

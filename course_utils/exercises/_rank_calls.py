@@ -1,0 +1,83 @@
+"""What happens on one rank when the reader's answer is called? A small module: every rank imports it anew."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_utils import counting
+from course_utils._compare import difference
+
+__all__ = ["Call", "Imported", "nothing", "on_rank"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the answer on one rank: what it returned, whether it changed its arguments, and what it sent."""
+
+    value: Any
+    modified: bool
+    collectives: dict[str, int]  # calls by name, such as "all_reduce"
+    collective_bytes: dict[str, int]
+    messages: int
+    message_bytes: int
+    receivers: frozenset[int]  # ranks that messages went to
+
+
+class Imported:
+    """Imports a module when it arrives at a rank, which is before the time of the rank begins."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> tuple:
+        return importlib.import_module, (self.name,)
+
+
+def nothing(ready: object) -> None:
+    """Do nothing, on a rank that has imported what `ready` is."""
+
+
+def on_rank(ready: object, program: Callable, answer: Callable, args: tuple) -> Any:
+    """Run the program of a check, which calls the answer."""
+    return program(_Caller(answer), *args)
+
+
+class _Caller:
+    """Calls the answer and notes what it did."""
+
+    def __init__(self, answer: Callable) -> None:
+        self.answer = answer
+
+    def __call__(self, *args: Any, modifies: bool = False) -> Call:
+        before = None if modifies else copy.deepcopy(args)
+        with counting.count() as counts, _Receivers() as receivers:
+            value = self.answer(*args)
+        modified = before is not None and bool(difference(args, before, copied=True))
+        return Call(
+            value, modified, dict(counts.collectives), dict(counts.collective_bytes), counts.messages,
+            counts.message_bytes, frozenset(receivers.found),
+        )  # fmt: skip
+
+
+class _Receivers(TorchDispatchMode):
+    """Notes to which ranks messages go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[int] = set()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first operator of a process loads the whole compiler
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.c10d.send.default:
+            self.found.add(args[2])
+        return func(*args, **(kwargs or {}))
