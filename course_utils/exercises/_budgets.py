@@ -1,0 +1,72 @@
+"""How much memory and time did a call take on the simulated GPU, and what is said when that is over a budget?"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from course_utils import memory, plots, simulator
+from course_utils._memory_budget import fresh_peak
+from course_utils.exercise import Case, WrongAnswer
+
+__all__ = ["Floor", "Spent", "over_budget", "spend"]
+
+
+class Floor:
+    """The bytes alive on the simulated GPU before the check makes anything: a reader's own tensors do not count."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self.gpu = simulator._world().gpus[0]
+        self.bytes = self.gpu.allocated_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes alive now, above the floor."""
+        return self.gpu.allocated_bytes - self.bytes
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a call gave and took: its value, the peak above the floor, simulated time, and the FLOPs of the device."""
+
+    value: Any
+    peak_bytes: int
+    time_ms: float
+    flops: int
+
+
+def spend(floor: Floor, call: Callable[[], Any]) -> Spent:
+    """Run `call` on the simulated GPU and return what it took."""
+    torch.sim.synchronize()
+    begin_ms = simulator.clock_ms()
+    with fresh_peak(floor.gpu), simulator.timeline() as seen:
+        value = call()
+        torch.sim.synchronize()
+        peak_bytes = floor.gpu.peak_bytes - floor.bytes
+    flops = sum(record.flops for record in seen.records if record.kind == "kernel")
+    return Spent(value, peak_bytes, simulator.clock_ms() - begin_ms, flops)
+
+
+def over_budget(
+    case: Case, floor: Floor, spent: Spent, limit_bytes: int, again: Callable[[], Any], why: str = ""
+) -> None:
+    """Fail if `spent` is over the limit, with the line at which `again`, the same call, then runs out of memory."""
+    if spent.peak_bytes <= limit_bytes:
+        return
+    line = ""
+    with suppress(ValueError):
+        try:
+            with memory.budget(max(limit_bytes - floor.used_bytes, 1), torch.device("sim", 0)):
+                again()
+        except WrongAnswer as wrong:
+            found = re.search(r"OutOfMemoryError.*(\n  in line .*)", wrong.message)
+            line = f"\n  it runs out of memory{found[1][2:].replace('  in line', ' in line')}" if found else ""
+    peak, limit = plots.bytes_text(spent.peak_bytes), plots.bytes_text(limit_bytes)
+    case.fail(f"the result is right, but {peak} are alive at the peak and the budget is {limit}{line}", why)

@@ -1,0 +1,288 @@
+"""Exercises of lesson 07: where the bytes are, and how to do with fewer of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from course_utils import counting, memory, plots
+from course_utils.exercise import Case, WrongAnswer, exercise
+from course_utils.exercises import _parts
+from course_utils.exercises._budgets import Floor
+from course_utils.exercises._lesson07_steps import accumulate, half_step, quarter_step
+
+__all__ = ["accumulate", "evaluate_batches", "four_parts", "half_step", "largest_batch", "quarter_step", "run_blocks"]
+
+
+@exercise(title="Predict the four parts", minutes=8, difficulty=1, hints=(
+    "Four sums. A tensor's bytes are tensor.nbytes, a parameter's too; model.parameters() gives each parameter once.",
+    "Only parameters with requires_grad have a gradient and states. A state has 4 bytes for each number: SGD keeps "
+    "none, momentum one, Adam two; a 16-bit weight has a float32 copy besides.",
+    "numbers = 4 * states + (4 if parameter.itemsize < 4 else 0), and parameter.numel() * numbers of each trained one",
+))  # fmt: skip
+def four_parts(model: nn.Module, optimizer: str, saved: list[torch.Tensor]) -> dict[str, int]:
+    """Return the bytes of parameters, gradients, optimizer state and activations of a training step of `model`."""
+    states = {"SGD": 0, "momentum": 1, "Adam": 2}[optimizer]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return {
+        "parameters": sum(parameter.nbytes for parameter in model.parameters()),
+        "gradients": sum(parameter.nbytes for parameter in trained),
+        # states are float32, whatever the weights are; 16-bit weights have a float32 master copy besides
+        "optimizer": sum(p.numel() * (4 * states + (4 if p.itemsize < 4 else 0)) for p in trained),
+        "activations": sum(tensor.nbytes for tensor in saved),
+    }
+
+
+@four_parts.checks
+def _(case: Case) -> None:
+    for model, optimizer, saved in _parts.cases():
+        got = case.call(model, optimizer, saved)
+        expected = four_parts.reference(model, optimizer, saved)
+        if isinstance(got, dict) and set(got) == set(expected):
+            got = {part: got[part] for part in expected}  # in any order
+            for part in expected:
+                name, why = _parts.mistake_in(part, got[part], expected[part], model, optimizer, saved)
+                case.mistake(name, name, why, expected=expected, got=got)
+        case.equal(got, expected, why="four numbers of bytes: parameters, gradients, optimizer, activations")
+
+
+@exercise(title="Checkpoint the right blocks", minutes=10, difficulty=3, simulated=True, hints=(
+    "A checkpointed block keeps its input, which has x.nbytes, instead of its kept_bytes. Which blocks save most?",
+    "All blocks cost the same to compute again. So take the largest first, and stop when the sum is small enough.",
+    "order = sorted(range(len(blocks)), key=lambda i: -kept_bytes[i]); while the sum is above limit_bytes take the "
+    "next: the sum shrinks by kept_bytes[i] - x.nbytes. A taken one runs as checkpoint(block, x, use_reentrant=False).",
+))  # fmt: skip
+def run_blocks(blocks: nn.ModuleList, x: torch.Tensor, kept_bytes: list[int], limit_bytes: int) -> torch.Tensor:
+    """Return what the blocks make of `x`, keeping at most `limit_bytes`, and recomputing as few blocks as possible."""
+    total, chosen = sum(kept_bytes), set()
+    for place in sorted(range(len(blocks)), key=lambda place: -kept_bytes[place]):
+        if total > limit_bytes:
+            total -= kept_bytes[place] - x.nbytes  # of a checkpointed block only the input stays
+            chosen.add(place)
+    for place, block in enumerate(blocks):
+        x = checkpoint(block, x, use_reentrant=False) if place in chosen else block(x)
+    return x
+
+
+class _Chain(nn.Module):
+    """One matrix product and `length` sines: keeps its input and theirs, and has the same FLOPs for every length."""
+
+    def __init__(self, width: int, length: int) -> None:
+        super().__init__()
+        self.linear, self.length = nn.Linear(width, width), length
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        for _ in range(self.length):
+            x = torch.sin(x)
+        return x
+
+    def __repr__(self) -> str:
+        return f"block({self.length})"
+
+
+@run_blocks.checks
+def _(case: Case) -> None:
+    floor = Floor()
+    for lengths, share in (
+        ((1, 6), 0.6),
+        ((2, 1, 5, 1), 1.0),
+        ((2, 1, 5, 1), 0.7),
+        ((1, 8, 2, 7, 1, 3), 0.5),
+        ((4, 4, 4), 0.4),
+    ):
+        _blocks(case, floor, lengths, share)
+
+
+def _blocks(case: Case, floor: Floor, lengths: tuple[int, ...], share: float) -> None:
+    torch.manual_seed(0)
+    blocks = nn.ModuleList(_Chain(16, length) for length in lengths).to(case.device)
+    x = torch.rand(32, 16).to(case.device).requires_grad_()
+    kept = [(1 + length) * x.nbytes for length in lengths]
+    limit = int(sum(kept) * share) // x.nbytes * x.nbytes
+    fewest, _ = _fewest(kept, x.nbytes, limit)
+    expected = nn.Sequential(*blocks)(x)
+    wanted = torch.autograd.grad(expected.sum(), [x, *blocks.parameters()])
+    before = floor.used_bytes
+    got = case.call(blocks, x, kept, limit, modifies=True)
+    after = floor.used_bytes - before
+    case.equal(got, expected, why="checkpointing changes memory and time, not the result")
+    case.mistake(not got.requires_grad, "returns a result without a graph", "no gradient flows back from it")
+    with counting.count() as counts:
+        grads = torch.autograd.grad(got.sum(), [x, *blocks.parameters()], allow_unused=True)
+    case.mistake(any(grad is None for grad in grads), "gives some weights no gradient",
+                 "without a graph a block cannot learn: checkpoint(block, x, use_reentrant=False)")  # fmt: skip
+    case.equal(list(grads), list(wanted), why="the gradients must be those of the plain blocks")
+    why = "block i keeps kept_bytes[i], or x.nbytes if it is checkpointed"
+    limits = f"{plots.bytes_text(after)} are kept and the budget is {plots.bytes_text(limit)}"
+    case.mistake(after > limit, f"the result is right, but it goes over the budget: {limits}", why)
+    again = counts.by_operator["addmm"]
+    case.mistake(again > fewest, f"the result is right, but {again} blocks are computed again, and {fewest} would do",
+                 "all blocks cost the same, so take those that free most, and stop when it fits")  # fmt: skip
+
+
+def _fewest(kept: list[int], input_bytes: int, limit: int) -> tuple[int, tuple[int, ...]]:
+    """Return the fewest blocks that must be checkpointed, and which: by trying all choices."""
+    for count in range(len(kept) + 1):
+        for chosen in itertools.combinations(range(len(kept)), count):
+            if sum(input_bytes if i in chosen else size for i, size in enumerate(kept)) <= limit:
+                return count, chosen
+    raise ValueError(f"limit is {limit}, which no choice of blocks meets")
+
+
+@exercise(title="Find two leaks", minutes=8, difficulty=2, simulated=True, hints=(
+    "Two lists grow. What does each entry of them refer to, beside the number or the words that you want?",
+    "A loss refers to its graph, and the graph to all activations. An exception refers to its traceback, that to the "
+    "frames, and those to their variables.",
+    "with torch.inference_mode(): around the loop; losses.append(loss.item()); problems.append(str(error)).",
+))  # fmt: skip
+def evaluate_batches(
+    model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]], device: torch.device
+) -> tuple[list[float], list[str]]:
+    """Return the losses of the good batches, and the messages of the others, with memory that does not grow."""
+    losses, problems = [], []
+    with torch.inference_mode():  # no graph, so nothing is kept for a backward pass
+        for x, y in batches:
+            try:
+                loss = F.cross_entropy(model(x.to(device)), y.to(device))
+                losses.append(loss.item())  # a number refers to nothing
+            except RuntimeError as error:
+                problems.append(str(error))  # the words, not the error: its traceback holds the tensors
+    return losses, problems
+
+
+@evaluate_batches.checks
+def _(case: Case) -> None:
+    torch.manual_seed(0)
+    layers = nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4)
+    model = _Named(*layers).to(case.device).eval()
+    y = torch.arange(8) % 4
+    good, bad = [(torch.rand(8, 64), y) for _ in range(3)], [(torch.rand(64, 60 + n), y) for n in range(3)]
+    with torch.no_grad():
+        expected = [float(F.cross_entropy(model(x.to(case.device)), y.to(case.device))) for x, _ in good]
+    floor = Floor()
+    for batches in (good, good[:1] + 2 * bad, bad[:1] + good[:1], []):
+        probe = _Probe(floor, batches)
+        got = case.call(model, probe, case.device, modifies=True)
+        grown = probe.grown_bytes()
+        bad_ones = sum(len(x) != 8 for x, _ in batches)
+        case.mistake(grown > 256 and not bad_ones, f"leaks: {plots.bytes_text(grown)} more are alive after each batch",
+                     "a loss in a list keeps its graph, and the graph every activation: keep the number")  # fmt: skip
+        case.mistake(grown > 256, f"leaks: {plots.bytes_text(grown)} more are alive after each failing batch",
+                     "an error refers to its traceback, that to every frame and its tensors: keep words")  # fmt: skip
+        losses = [expected[n % 3] for n in range(len(batches) - bad_ones)]
+        pair = isinstance(got, tuple | list) and len(got) == 2
+        case.expect(pair, f"returns {type(got).__name__}, expected two lists", "losses and messages")
+        case.mistake(any(isinstance(one, torch.Tensor) for one in got[0]), "returns tensors for losses",
+                     "a number refers to nothing, a tensor to memory of the device: loss.item()")  # fmt: skip
+        case.mistake(any(isinstance(one, BaseException) for one in got[1]), "returns errors instead of their words",
+                     "str(error) is the message; the error itself holds the frames it went through")  # fmt: skip
+        case.equal(list(got[0]), losses, rtol=1e-4, why="one mean loss for each good batch, in order")
+        case.mistake(len(got[1]) != bad_ones, f"notes {len(got[1])} messages for {bad_ones} failing batches",
+                     "the evaluation goes on after a failing batch, and says what failed")  # fmt: skip
+        case.expect(all("shapes cannot be multiplied" in one for one in got[1]), "the messages are not the errors'")
+
+
+class _Named(nn.Sequential):
+    def __repr__(self) -> str:
+        return "model"
+
+
+class _Probe:
+    """Batches that note how many bytes are alive whenever the next one is asked for."""
+
+    def __init__(self, floor: Floor, batches: list) -> None:
+        self.floor, self.batches, self.seen = floor, batches, []
+
+    def __iter__(self) -> Iterator:
+        for batch in self.batches:
+            self.seen.append(self.floor.used_bytes)
+            yield batch
+        self.seen.append(self.floor.used_bytes)
+
+    def grown_bytes(self) -> int:
+        """Return by how much memory grew with each batch, from the third request on; 0 for fewer."""
+        return (self.seen[-1] - self.seen[2]) // (len(self.seen) - 3) if len(self.seen) > 3 else 0
+
+    def __repr__(self) -> str:
+        return f"<{len(self.batches)} batches>"
+
+
+@exercise(title="Find the largest batch", minutes=10, difficulty=2, simulated=True, hints=(
+    "A size that fits and one that fails: try the middle, and one of the two moves. They end as neighbours.",
+    "Catch torch.OutOfMemoryError alone. Try the next size after the except block has ended: only then is memory free.",
+    "fits, fails = 0, limit + 1; while fails - fits > 1: size = (fits + fails) // 2; try: step(size), fits = size; "
+    "except torch.OutOfMemoryError: fails = size",
+))  # fmt: skip
+def largest_batch(step: Callable[[int], object], limit: int) -> int:
+    """Return the largest size from 1 to `limit` for which step(size) has enough memory, or 0; other errors pass."""
+    fits, fails = 0, limit + 1
+    while fails - fits > 1:
+        size = (fits + fails) // 2
+        try:
+            step(size)
+            fits = size
+        except torch.OutOfMemoryError:
+            fails = size  # the error and its frames are gone when this block ends
+    return fits
+
+
+@largest_batch.checks
+def _(case: Case) -> None:
+    floor = Floor()
+    for largest, limit in ((1, 1), (8, 8), (0, 5), (37, 100)):
+        tries = _Tries(case.device)
+        before = floor.used_bytes
+        with memory.budget(3 * 1024 * largest + 1024 + 512, case.device):
+            got = case.call(tries.step, limit, modifies=True)
+        case.mistake(got is None or isinstance(got, bool) or not isinstance(got, int),
+                     f"returns {type(got).__name__}, expected a whole number")  # fmt: skip
+        case.mistake(got > largest, f"returns {got}, a size that fails",
+                     "return the largest that went through, not the last one", expected=largest, got=got)  # fmt: skip
+        case.mistake(got < largest, f"returns {got}, and larger sizes fit",
+                     "go on between the largest that fits and the smallest that fails; and try again after the except "
+                     "block: inside it the error still holds the tensors", expected=largest, got=got)  # fmt: skip
+        case.mistake(floor.used_bytes > before, f"leaves {floor.used_bytes - before} bytes alive",
+                     "something still refers to what step made, a stored error perhaps")  # fmt: skip
+        case.budget(
+            "calls of step", len(tries.sizes), 2 * limit.bit_length() + 2, "each one costs a step: halve the range"
+        )
+    _passes_other_errors(case)
+
+
+class _Tries:
+    """A training step that takes 3 KiB for each row, and the sizes with which it was called."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.sizes = device, []
+
+    def step(self, size: int) -> torch.Tensor:
+        self.sizes.append(size)
+        rows = torch.ones(size, 256, device=self.device)
+        doubled = rows * 2
+        return (rows + doubled).sum()
+
+    def __repr__(self) -> str:
+        return "step"
+
+
+def _passes_other_errors(case: Case) -> None:
+    """Fail if the answer takes every error for a lack of memory."""
+
+    def step(size: int) -> None:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    try:
+        case.call(step, 8, modifies=True)
+    except WrongAnswer as wrong:
+        if "cannot be multiplied" in wrong.message:
+            return
+        raise
+    case.fail(
+        "hides an error that has nothing to do with memory", "catch torch.OutOfMemoryError, not every RuntimeError"
+    )
