@@ -104,15 +104,17 @@ def _once(fn: Callable[[], Any], device: torch.device) -> float:
 
 def _runs(fn: Any, device: torch.device, once_s: float, min_time_s: float, repeats: int | None) -> tuple:
     """Return the number of calls in a run, and the seconds a call of each run."""
+    plain = timeit.Timer("fn()", timer=_clock(device), globals={"fn": fn})
     if repeats is not None:
         number = max(1, round(min_time_s / repeats / max(once_s, 1e-9)))
-        timer = timeit.Timer("fn()", timer=_clock(device), globals={"fn": fn})
-        return number, [seconds / number for seconds in timer.repeat(repeats, number)]
+        return number, [seconds / number for seconds in plain.repeat(repeats, number)]
     from torch.utils import benchmark
 
     timer = benchmark.Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads(), timer=_clock(device))
     found = timer.blocked_autorange(min_run_time=max(min_time_s, _LEAST_RUNS * once_s))
-    return found.number_per_run, found.times
+    number, times = found.number_per_run, list(found.times)
+    more = plain.repeat(max(0, _LEAST_RUNS - len(times)), number)  # where a run took long
+    return number, times + [seconds / number for seconds in more]
 
 
 def _clock(device: torch.device) -> Callable[[], float]:

@@ -32,14 +32,19 @@ def test_one_run_has_no_spread_and_calls_in_a_run_are_said():
 
 def test_a_sleep_takes_as_long_as_it_sleeps():
     t = timing.measure(lambda: time.sleep(0.004), device=CPU, min_time_s=0.02)
-    assert 0.004 <= t.median_s < 0.04 and t.repeats >= 5 and t.number == 1
+    assert 0.004 <= t.median_s < 0.4 and t.repeats >= 5
     assert (t.label, t.device, t.device_s) == ("live", "cpu", None)
 
 
 def test_short_calls_are_timed_many_at_once():
     x = torch.ones(4)
     t = timing.measure(lambda: x + x, device=CPU, min_time_s=0.02)
-    assert t.number >= 10 and t.median_s < 1e-3
+    assert t.number >= 10 and t.median_s < 1e-2
+
+
+def test_there_are_five_runs_even_where_one_takes_longer_than_all_should():
+    t = timing.measure(lambda: time.sleep(0.004), device=CPU, min_time_s=1e-6)
+    assert t.repeats >= 5 and t.median_s >= 0.004
 
 
 def test_as_many_runs_as_asked_for_and_no_more():
