@@ -243,3 +243,21 @@ def test_cpu_tensors_of_indices():
     assert x[torch.tensor([True, False, False])].tolist() == [[0, 1, 2, 3]]
     x[torch.tensor([1])] = 0.0
     assert x[1].sum().item() == 0
+
+
+@pytest.mark.parametrize("target", ["sim:0", "sim:1", "cpu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("copy", [False, True])
+def test_to_moves_in_inference_mode_as_elsewhere(target, dtype, copy):
+    x = torch.arange(6.0).view(2, 3)
+    there = x.to("sim:0")
+    with torch.inference_mode():
+        for moved in (
+            there.to(target, dtype, copy=copy),
+            there.to(torch.ones(1, dtype=dtype, device=target), copy=copy),
+        ):
+            assert moved.device == torch.device(target) and moved.dtype == dtype
+            assert torch.equal((moved + torch.ones(3, dtype=dtype, device=target)).cpu().float(), x + 1)
+            assert (moved is there) == (target == "sim:0" and dtype == torch.float32 and not copy)
+        ordered = torch.ones(1, 2, 3, 4, device="sim").to(memory_format=torch.channels_last)
+        assert ordered.is_contiguous(memory_format=torch.channels_last) and ordered.device.type == "sim"

@@ -48,12 +48,23 @@ class TensorMethods:
         device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
         if device is not None and device.type == "sim":
             device = _state.meta_devices[device_of(device)]
+        if torch.is_inference_mode_enabled():  # there `to` comes whole, and nobody would take it apart
+            return self._to_in_inference_mode(device, dtype, non_blocking, copy, memory_format)
         keywords = {"non_blocking": non_blocking, "copy": copy}
         if memory_format is not None:
             keywords["memory_format"] = memory_format
         if device is not None:
             keywords["device"] = device
         return torch._C.TensorBase.to(self, dtype=dtype or self.dtype, **keywords)
+
+    def _to_in_inference_mode(self, device, dtype, non_blocking, copy, memory_format):
+        stays = device in (None, _state.meta_devices[self._index]) and dtype in (None, self.dtype)
+        ordered = memory_format in (None, torch.preserve_format) or self.is_contiguous(memory_format=memory_format)
+        if stays and ordered and not copy:
+            return self
+        device = _state.meta_devices[self._index] if device is None else device
+        keywords = {"device": device, "non_blocking": non_blocking, "memory_format": memory_format}
+        return torch.ops.aten._to_copy(self, dtype=dtype or self.dtype, **keywords)
 
     def new_tensor(self, data, *, dtype=None, device=None, requires_grad=False, **kwargs):
         device = self.device if device is None else device
