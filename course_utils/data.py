@@ -16,7 +16,17 @@ from torch.utils.data import Dataset
 
 from course_utils import _checked
 
-__all__ = ["PHOTO_CLASSES", "PhotoCrops", "TextWindows", "digits", "photographs", "text", "text_batch", "tokens"]
+__all__ = [
+    "PHOTO_CLASSES",
+    "PhotoCrops",
+    "RandomNumbers",
+    "TextWindows",
+    "digits",
+    "photographs",
+    "text",
+    "text_batch",
+    "tokens",
+]
 
 _PHOTOS = ("china.jpg", "flower.jpg")
 PHOTO_CLASSES = tuple(f"{name[:-4]}, {turn}°" for name in _PHOTOS for turn in (0, 90, 180, 270))
@@ -149,6 +159,19 @@ class PhotoCrops(Dataset):
         pixels = np.rot90(np.asarray(image, dtype=np.float32) * draw.uniform(0.7, 1.3), turns)
         pixels = torch.from_numpy(np.clip(pixels, 0, 255).transpose(2, 0, 1).copy())
         return (pixels.to(torch.uint8) if self.dtype is torch.uint8 else pixels / 255), label
+
+
+class RandomNumbers(Dataset):
+    """`length` numbers from PyTorch's global generator, whatever the index: the samples depend on the workers."""
+
+    def __init__(self, length: int) -> None:
+        self.length = _checked.whole("length", length)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.rand(()), _place(index, self.length)
 
 
 def _place(index: int, length: int) -> int:
