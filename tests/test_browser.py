@@ -7,16 +7,30 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course_utils.explorers import choose_gpu, loss_scaling, number_formats, roofline, transfer
+from course_utils.explorers import (
+    buckets,
+    choose_gpu,
+    collectives,
+    loss_scaling,
+    number_formats,
+    ring,
+    roofline,
+    transfer,
+)
 from tests import browser
 
 EXPLORERS = {
+    "buckets": buckets,
     "choose_gpu": choose_gpu,
+    "collectives": collectives,
     "loss_scaling": loss_scaling,
     "number_formats": number_formats,
+    "ring": ring,
     "roofline": roofline,
     "transfer": transfer,
 }
+QUICK = ("choose_gpu", "transfer")  # `make test` drives these, `make test-all` every one
+OTHERS = tuple(name for name in EXPLORERS if name not in QUICK)
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(
@@ -38,11 +52,14 @@ def shown(page, selector):
     return [image.get_attribute("src") for image in page.locator(selector).all() if image.is_visible()]
 
 
-def test_moving_a_slider_changes_the_one_picture_of_each_explorer(tmp_path):
-    for name in EXPLORERS:
+@pytest.mark.parametrize("names", [QUICK, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=["quick", "others"])
+def test_moving_a_slider_changes_the_one_picture_of_each_explorer(tmp_path, names):
+    assert names
+    for name in names:
         nbformat.write(notebook(name), tmp_path / f"{name}.ipynb")
     with browser.lab(tmp_path) as lab:
-        for name, module in EXPLORERS.items():
+        for name in names:
+            module = EXPLORERS[name]
             lab.open(f"{name}.ipynb")
             lab.run_all()
             page, pictures = lab.page, ".jp-OutputArea-output img"
@@ -63,7 +80,7 @@ def test_moving_a_slider_changes_the_one_picture_of_each_explorer(tmp_path):
         assert lab.errors == []
 
 
-@pytest.mark.parametrize("name", EXPLORERS)
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_a_static_page_shows_one_picture_and_its_words(name):
     from nbconvert import HTMLExporter
 
