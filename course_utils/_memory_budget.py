@@ -77,12 +77,12 @@ def budget(size: str | int, device: torch.device | str | None = None) -> Iterato
     """
     limit_bytes = _checked.size_bytes("size", size)
     device = resolve(device)
-    gc.collect()
     result = Budget(limit_bytes, device)
     with ExitStack() as stack:
         if device.type == "sim":
             _limit_simulated(stack, result)
         else:
+            gc.collect()
             ledger = stack.enter_context(_Limited(device, limit_bytes))
             result._read = lambda: (ledger.change_bytes, ledger.peak_bytes)
         try:
@@ -94,6 +94,8 @@ def budget(size: str | int, device: torch.device | str | None = None) -> Iterato
 
 def _limit_simulated(stack: ExitStack, result: Budget) -> None:
     world = simulator._world()
+    if any(gpu.allocated_bytes for gpu in world.gpus):
+        gc.collect()
     for gpu in world.gpus:
         stack.enter_context(gpu.budget(result.limit_bytes))
     gpu = world.gpus[result.device.index or 0]

@@ -27,7 +27,7 @@ class Estimate:
     """What two training steps would have alive on a device, by PyTorch's own shape functions: nothing was allocated.
 
     - `peak_bytes`: the most bytes alive at once; `parts` and the properties named after the owners: whose they are
-      then (they sum to the peak); `peak_phase` and `peak_operator`: when;
+      then (they sum to the peak); `peak_moment`: when;
     - `largest`: the most bytes that each owner has alive at any time in the second step;
     - `parameters`: how many parameters the model has; `timeline`: a `Moment` for each operator of both steps.
     """
@@ -47,8 +47,8 @@ class Estimate:
 
     @property
     def peak_moment(self) -> Moment:
-        """The moment of the peak: the first at which most bytes were alive."""
-        return max(self.timeline, key=lambda moment: moment.bytes)
+        """The moment of the peak: the last at which most bytes were alive."""
+        return max(reversed(self.timeline), key=lambda moment: moment.bytes)
 
     def _rows(self) -> list[tuple[str, list[str]]]:
         most = self.largest.by_owner()
@@ -96,8 +96,7 @@ def estimate(
       the model takes: a tensor, a tuple of arguments or a dict of keywords; `make_optimizer(parameters)` gets the list
       of parameters: `torch.optim.AdamW` is one. Devices named in them may be any: they mean the estimate's.
     - `loss(output, target)`, or `loss(output)` without a target, returns one number; by default cross-entropy over the
-      last dimension for whole numbers (over the second for more than one target a sample, as PyTorch has it, where
-      shapes say so), the mean squared error for others, and the mean of the output without a target.
+      last dimension for whole numbers, the mean squared error for others, the mean of the output without a target.
     - `autocast`: the format of an autocast region around model and loss, such as `torch.bfloat16`.
     - `step(model, batch, optimizer)` replaces the whole step, `zero_grad` to `step`, where yours is another.
     - `device`: DEVICE (`devices.pick()`) unless given. On CUDA the operators are those that CUDA would run, elsewhere

@@ -50,7 +50,7 @@ class Measured:
 
     - `peak_bytes`: the most bytes alive at once among what it made, and what existed before and it used or freed;
     - `parts`: whose they were at the peak; `other_bytes`: what no tensor accounts for (0 except on CUDA);
-    - `peak_operator`, `peak_phase`: when the peak was reached; `timeline`: a `Moment` for each operator;
+    - `timeline`: a `Moment` for each operator; `peak_moment`: the one of the peak;
     - `at_peak`: every storage alive at the peak, the largest first;
     - `kept_bytes`: how many bytes more were alive at the end than at the start, `value` included;
     - `value`: what the function returned (as long as this object lives, so does it).
@@ -212,5 +212,5 @@ def draw_timeline(timeline: tuple[Moment, ...], title: str, label: str) -> Any:
         axes.annotate(text, (places[top], sizes[top]), (6, 2), textcoords="offset points")
         axes.set_ylim(0, max(sizes) * 1.12 or 1)
         axes.set_xlim(0, len(sizes) + 1)
-    plots.legend(axes, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, handlelength=1.2)
+        plots.legend(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=1.2)
     return fig

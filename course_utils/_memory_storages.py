@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import UninitializedTensorMixin
 
 from course_utils import devices
@@ -63,16 +64,15 @@ def phase(stepping: bool = False) -> str:
 
 def found(device: torch.device) -> list[tuple[torch.Tensor, str]]:
     """Return all tensors on `device` that Python knows, each with its owner; views come as tensors of their own."""
-    tensors, modules, optimizers = [], [], []
+    found_of: dict[type | None, list] = {torch.Tensor: [], nn.Module: [], torch.optim.Optimizer: [], None: []}
+    lists: dict[type, list] = {}  # by exact type: asking each of 300,000 objects for its bases takes long
     for thing in gc.get_objects():
         kind = type(thing)
-        if issubclass(kind, torch.Tensor):
-            if not issubclass(kind, UninitializedTensorMixin):  # of lazy modules: no memory yet
-                tensors.append(thing)
-        elif issubclass(kind, nn.Module):
-            modules.append(thing)
-        elif issubclass(kind, torch.optim.Optimizer):
-            optimizers.append(thing)
+        if kind not in lists:
+            lists[kind] = found_of[_kind(kind)]
+        if lists[kind] is not found_of[None]:
+            lists[kind].append(thing)
+    tensors, modules, optimizers, _ = found_of.values()
     owned: list[tuple[torch.Tensor, str]] = []
     for optimizer in optimizers:
         states = [list(state.values()) for state in getattr(optimizer, "state", {}).values()]
@@ -84,6 +84,12 @@ def found(device: torch.device) -> list[tuple[torch.Tensor, str]]:
             owned += [(tensor, "parameters"), (tensor.grad, "gradients")]
     owned += [(tensor, "activations") for tensor in tensors]
     return [(tensor, owner) for tensor, owner in owned if isinstance(tensor, torch.Tensor) and tensor.device == device]
+
+
+def _kind(kind: type) -> type | None:
+    if issubclass(kind, FakeTensor | UninitializedTensorMixin):  # these have no memory
+        return None
+    return next((base for base in (torch.Tensor, nn.Module, torch.optim.Optimizer) if issubclass(kind, base)), None)
 
 
 _PATHS = sysconfig.get_paths()

@@ -2,17 +2,19 @@
 
 MemTracker (torch.distributed._tools.mem_tracker) is private to PyTorch: this is the one module that knows it. It
 follows storages by weak references and says parameter, gradient, activation, … of each. Ours differs in this: what the
-optimizer's step makes besides its state counts as temporary, every operator leaves a sample, and statistics by module
-are not kept (with them, a model of thousands of modules takes minutes).
+optimizer's step makes besides its state counts as temporary; every operator leaves a sample; and modules are not
+followed one by one, which takes minutes where there are thousands, and whose hooks keep models alive in cycles.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from course_utils._memory_fake import with_workspace
 from course_utils._memory_parts import OWNERS, Parts
@@ -45,13 +47,21 @@ class Tracker(MemTracker):
         self.largest = dict.fromkeys(OWNERS, 0)
         self.samples: list[tuple[str, str, int]] = []
         self._most_bytes = 0
+        self._mod_tracker = _Modules()
         self.track_external(model, optimizer, batch)
+        self._track_module_params_and_buffers(model)  # with hooks that tell gradients
 
     def begin_step(self) -> None:
-        """Forget what the step before left in statistics; MemTracker refuses a second step otherwise."""
-        self.reset_mod_stats()
-        self._in_ac, self._ac_mod = False, None
+        """Let `largest` count from now."""
         self.largest = dict.fromkeys(OWNERS, 0)
+
+    def _pre_fw_hook(self, module: nn.Module, inputs: object) -> None:
+        if self._mod_tracker.is_bw and self._ac_mod is None:  # a forward pass within the backward pass: recomputation
+            self._in_ac, self._ac_mod = True, weakref.ref(module)
+
+    def _post_fw_hook(self, module: nn.Module, inputs: object, outputs: object) -> None:
+        if self._ac_mod is not None and self._ac_mod() is module:
+            self._in_ac, self._ac_mod = False, None
 
     def _track(self, reftype, tensor) -> None:
         super()._track(_MemRefType.TEMP if reftype is _MemRefType.OPT else reftype, tensor)
@@ -79,6 +89,29 @@ class Tracker(MemTracker):
         for owner, size in parts.items():
             if size > self.largest[owner]:
                 self.largest[owner] = size
-        if total > self._most_bytes:
+        if total >= self._most_bytes:  # of equals the last: only after the first step is the state known as such
             self._most_bytes, self.peak = total, Parts.of(parts)
         self.samples.append((operator, phase(self._in_opt), total))
+
+
+class _Modules:
+    """Stands in for PyTorch's ModTracker: tells when modules run forward, and whether a backward pass is running."""
+
+    is_bw = property(lambda self: torch._C._current_graph_task_id() != -1)
+
+    def register_user_hooks(self, before, after, *of_backward) -> None:
+        self._hooks = before, after
+
+    def clear_user_hooks(self) -> None:
+        self._hooks = None
+
+    def __enter__(self) -> None:
+        before, after = self._hooks
+        self._handles = (
+            register_module_forward_pre_hook(before),
+            register_module_forward_hook(after, always_call=True),
+        )
+
+    def __exit__(self, *error) -> None:
+        for handle in self._handles:
+            handle.remove()
