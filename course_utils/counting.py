@@ -261,8 +261,9 @@ def _find_kind(func) -> str:
     name = func._overloadpacket.__name__
     composite = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
     if func.namespace == "prim" or not any("Tensor" in str(value.type) for value in func._schema.returns):
-        reads = torch.Tag.data_dependent_output in func.tags
-        if not reads:
+        if name.startswith(("_foreach_", "_fused_", "_amp_")):  # they change lists and return nothing
+            return "other"
+        if torch.Tag.data_dependent_output not in func.tags:
             return "composite" if composite and name in ("item", "is_nonzero", "allclose") else "question"
     if name in _COPIES:
         return "copy"
@@ -277,10 +278,8 @@ def _find_kind(func) -> str:
 
 
 def _recurrent_flops(func, args) -> int:
-    """Return two operations for each token and weight of fused recurrent layers, and as many again for each gradient.
-
-    Sums and gates are left out, as in PyTorch's formulas of other layers.
-    """
+    """Return two operations for each token and weight of fused recurrent layers, and as many for each gradient.
+    Sums and gates are left out, as in PyTorch's formulas of other layers."""
     values = {spec.name: value for spec, value in zip(func._schema.arguments, args, strict=False)}
     tokens = values.get("input", values.get("data"))
     weights = tree_leaves([value for name, value in values.items() if name == "params" or name.startswith("weight")])

@@ -313,3 +313,17 @@ def test_moving_a_module_copies_each_parameter_once(sim):
     with counting.count() as counts:
         torch.nn.Linear(3, 2).to(sim)
     assert moved(counts) == (2, 0, 0) and counts.bytes_h2d == (6 + 2) * 4
+
+
+@pytest.mark.parametrize(("options", "most"), [({"foreach": False}, 40), ({"foreach": True}, 20), ({"fused": True}, 2)])
+def test_the_steps_of_an_optimizer_are_counted_also_where_they_return_nothing(options, most):
+    parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(3)]
+    optimizer = torch.optim.AdamW(parameters, **options)
+    for _ in range(2):
+        sum(parameter.sum() for parameter in parameters).backward()
+        with counting.count() as counts:
+            optimizer.step()
+    assert 0 < counts.operators <= most
+    names = set(counts.by_operator)
+    assert ("_fused_adamw_" in names) is ("fused" in options)
+    assert ("_foreach_mul_" in names) is bool(options.get("foreach")), names
