@@ -154,7 +154,8 @@ def _outcome(channel: wire.Channel, rank: int, job: Job) -> tuple[Any, ...]:
 
 
 def _join(rank: int, job: Job) -> None:
-    store = dist.TCPStore("127.0.0.1", job.store_port, is_master=False, timeout=datetime.timedelta(seconds=60))
+    wait = datetime.timedelta(seconds=60)
+    store = dist.TCPStore("127.0.0.1", job.store_port, is_master=False, timeout=wait, use_libuv=os.name != "nt")
     options = {"device_id": device} if "nccl" in job.backend else {}
     dist.init_process_group(job.backend, store=store, rank=rank, world_size=job.world_size, **options)
 

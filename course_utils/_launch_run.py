@@ -169,8 +169,8 @@ class Run:
 def _store() -> dist.TCPStore:
     """Return the store where the ranks meet, on a port of the loopback interface that the system has chosen."""
     wait = {"is_master": True, "wait_for_workers": False, "timeout": datetime.timedelta(seconds=60)}
-    if os.name == "nt":
-        return dist.TCPStore("127.0.0.1", 0, **wait)
+    if os.name == "nt":  # PyTorch's Windows wheels are built without libuv, its default
+        return dist.TCPStore("127.0.0.1", 0, use_libuv=False, **wait)
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     port = listener.getsockname()[1]
     return dist.TCPStore("127.0.0.1", port, master_listen_fd=listener.detach(), **wait)

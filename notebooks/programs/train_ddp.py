@@ -1,0 +1,165 @@
+"""Train a small network on handwritten digits with DistributedDataParallel: CPUs or GPUs, one machine or several.
+
+    python train_ddp.py                                      one process
+    torchrun --standalone --nproc-per-node 2 train_ddp.py    two, on this machine
+
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1              where processes may be started again, see below
+    torchrun --standalone --nproc-per-node 2 --max-restarts 3 train_ddp.py --checkpoint run.pt
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 --rdzv-id 1 \\
+        --max-restarts 3 train_ddp.py --checkpoint /shared/run.pt    the same line on each of two machines
+    sbatch train_ddp.sbatch                                  the same under Slurm
+
+`--batch` is the batch of all processes together: their number changes the speed, not what a step learns from. Rank 0
+alone prints and saves. Started again with the same number of processes, a run goes on as if nothing had happened: two
+runs are the same run when their printed losses are the same. `--die-at 30` kills a process, to see that.
+
+The variable: without it torchrun shares one store with the processes, those that it starts again may find addresses of
+the dead ones there, and the connection is refused (PyTorch's issues 135712 and 167288).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import signal
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from course_utils import data, models
+
+TRAINED = 1_536  # of 1,797 images; the others are the test
+
+
+def main() -> None:
+    """Join the other processes, train, leave."""
+    options = arguments()
+    device = join()
+    try:
+        train(options, device)
+    finally:
+        dist.destroy_process_group()
+
+
+def arguments() -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(description="Train a small network with DistributedDataParallel.")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=64, help="images in one step, of all processes together")
+    parser.add_argument("--checkpoint", type=Path, help="save here, and go on from here where it exists")
+    parser.add_argument("--every", type=int, default=8, help="steps between reports, and between checkpoints")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--die-at", type=int, metavar="STEP", help="the last rank is killed here, once: see it restart")
+    return parser.parse_args()
+
+
+def join() -> torch.device:
+    """Join the process group and return the device of this process."""
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))  # which process of this machine
+    local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    use_cuda = torch.cuda.is_available() and torch.cuda.device_count() >= local_world
+    device = torch.device("cuda", local_rank) if use_cuda else torch.device("cpu")
+    if use_cuda:
+        torch.cuda.set_device(device)
+    backend, bound = ("nccl", {"device_id": device}) if use_cuda else ("gloo", {})
+    if "RANK" in os.environ:  # torchrun says who we are and where the others wait
+        dist.init_process_group(backend, **bound)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, **bound)
+    return device
+
+
+def train(options: argparse.Namespace, device: torch.device) -> None:
+    """Train for `options.epochs` epochs, from the checkpoint where there is one."""
+    world = dist.get_world_size()
+    if options.batch % world:
+        raise SystemExit(f"--batch is {options.batch}, it must be a multiple of the {world} processes")
+    images, labels = data.digits()
+    dataset = TensorDataset(images[:TRAINED], labels[:TRAINED])
+    sampler = DistributedSampler(dataset, seed=options.seed, drop_last=True)  # every process its own images
+    loader = DataLoader(dataset, batch_size=options.batch // world, sampler=sampler, drop_last=True)
+    torch.manual_seed(options.seed)
+    model = models.ConvNet(width=8).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    step = load(options.checkpoint, model, optimizer)  # before DDP: no process takes a step until all are here
+    model = DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+    start = f"from step {step}" if step else "from the start"
+    log(f"processes {world}, backend {dist.get_backend()}, device {device.type}, {start}")
+
+    steps = len(loader)  # of one epoch, on each process
+    for epoch in range(step // steps, options.epochs):
+        sampler.set_epoch(epoch)  # another order in each epoch
+        for x, y in itertools.islice(loader, step % steps, None):
+            loss = F.cross_entropy(model(x.to(device)), y.to(device))
+            optimizer.zero_grad()
+            loss.backward()  # here the processes average their gradients
+            optimizer.step()
+            step += 1
+            if step == options.die_at:
+                die()
+            if step % options.every == 0 or step % steps == 0:
+                log(f"step {step} loss {mean(loss.detach())!r}")
+                save(options.checkpoint, model.module, optimizer, step)
+        log(f"epoch {epoch} accuracy {accuracy(model.module, images[TRAINED:], labels[TRAINED:], device):.3f}")
+
+
+def log(text: str) -> None:
+    """Print on rank 0."""
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+def mean(value: torch.Tensor) -> float:
+    """Return the mean over the processes, which have equal batches."""
+    dist.all_reduce(value)
+    return value.item() / dist.get_world_size()
+
+
+@torch.no_grad()
+def accuracy(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> float:
+    """Return the share of right answers. Each process takes every n-th image; sums are added, not shares."""
+    own = slice(dist.get_rank(), None, dist.get_world_size())
+    model.eval()
+    right = model(images[own].to(device)).argmax(1).eq(labels[own].to(device))
+    model.train()
+    counts = torch.stack((right.sum(), torch.tensor(right.numel(), device=device)))
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+
+
+def save(path: Path | None, model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Let rank 0 write a checkpoint, so that `path` holds the old one or the new one, whole, at every moment."""
+    if path is None or dist.get_rank() != 0:
+        return
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb") as file:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def load(path: Path | None, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Load a checkpoint where there is one and return its step; machines share the folder of `path`."""
+    if path is None or not path.exists():
+        return 0
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["step"]
+
+
+def die() -> None:
+    """Kill the last rank, in its first life: torchrun counts how often it has started the processes again."""
+    if dist.get_rank() == dist.get_world_size() - 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""The programs of the lessons, started as their first lines say: with torchrun, on one node and on two, and killed."""
+
+import datetime
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+PROGRAMS = Path(__file__).parent.parent / "notebooks" / "programs"
+DDP = PROGRAMS / "train_ddp.py"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+LIMIT_S = 150
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")},
+    "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",
+    **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
+}  # fmt: skip
+
+
+needs_torchrun = pytest.mark.skipif(os.name == "nt", reason="torchrun asks for libuv, which Windows wheels lack")
+
+
+def start(*command: object, **extra: str) -> subprocess.Popen:
+    words = [str(word) for word in command]
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", env={**ENVIRONMENT, **extra}
+    )
+
+
+def finish(process: subprocess.Popen) -> str:
+    """Return what a program printed; it must end well."""
+    try:
+        out, err = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err[-4000:]
+    return out
+
+
+def losses(text: str) -> dict[str, str]:
+    """Return the loss that was printed for each step; where a step was done twice, both must be the same."""
+    found: dict[str, str] = {}
+    for step, loss in re.findall(r"^step (\d+) loss (\S+)$", text, re.MULTILINE):
+        assert found.setdefault(step, loss) == loss
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """What two processes of one node print in two epochs, with nobody disturbing them."""
+    checkpoint = tmp_path_factory.mktemp("undisturbed") / "run.pt"
+    return finish(
+        start(*TORCHRUN, "--standalone", "--nproc-per-node", 2, DDP, "--epochs", 2, "--checkpoint", checkpoint)
+    )
+
+
+@needs_torchrun
+def test_two_processes_train_and_rank_0_alone_prints(undisturbed):
+    lines = undisturbed.splitlines()
+    assert lines[0] == "processes 2, backend gloo, device cpu, from the start"
+    assert [line.split()[:2] for line in lines[1:]] == [
+        *(["step", str(step)] for step in (8, 16, 24)),
+        ["epoch", "0"],
+        *(["step", str(step)] for step in (32, 40, 48)),
+        ["epoch", "1"],
+    ]
+    found = [float(loss) for loss in losses(undisturbed).values()]
+    assert found[-1] < found[0] / 2
+
+
+@needs_torchrun
+def test_a_killed_worker_is_started_again_and_goes_on_from_the_checkpoint(undisturbed, tmp_path):
+    text = finish(
+        start(
+            *TORCHRUN, "--standalone", "--nproc-per-node", 2, "--max-restarts", 1,
+            DDP, "--epochs", 2, "--checkpoint", tmp_path / "run.pt", "--die-at", 30,
+            TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
+        )
+    )  # fmt: skip
+    assert "processes 2, backend gloo, device cpu, from step 24" in text.splitlines()
+    assert losses(text) == losses(undisturbed)
+    assert text.splitlines()[-1] == undisturbed.splitlines()[-1]  # the accuracy
+    assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
+
+
+@needs_torchrun
+def test_two_agents_are_two_nodes(undisturbed):
+    """Both agents meet at a store of this test, on a port that the system has chosen; to them it is a c10d endpoint."""
+    wait = datetime.timedelta(seconds=LIMIT_S)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=wait)
+    command = (
+        *TORCHRUN, "--nnodes", 2, "--nproc-per-node", 1, "--rdzv-backend", "c10d", "--rdzv-id", "two-nodes",
+        "--rdzv-endpoint", f"127.0.0.1:{store.port}", "--rdzv-conf", "is_host=0", "--local-addr", "127.0.0.1",
+        DDP, "--epochs", 2,
+    )  # fmt: skip
+    nodes = [start(*command), start(*command)]
+    texts = sorted((finish(node) for node in nodes), key=len)
+    assert texts[0] == ""  # rank 0 lives on one of them
+    assert texts[1] == undisturbed
+
+
+def test_one_process_needs_no_torchrun():
+    lines = finish(start(sys.executable, DDP, "--epochs", 1)).splitlines()
+    assert lines[0] == "processes 1, backend gloo, device cpu, from the start"
+    assert lines[-1].startswith("epoch 0 accuracy")
+
+
+def test_the_slurm_script_passes_the_shell_linter():
+    beside = Path(sys.executable).with_name("shellcheck" + (".exe" if os.name == "nt" else ""))
+    linter = str(beside) if beside.exists() else shutil.which("shellcheck")
+    assert linter, "shellcheck is missing: install the development dependencies"
+    subprocess.run([linter, "--severity=style", PROGRAMS / "train_ddp.sbatch"], check=True, timeout=60)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Slurm runs on Linux")
+def test_the_slurm_script_starts_a_torchrun_that_torchrun_understands(tmp_path):
+    """The script runs for real, between a scontrol and an srun that print what they are given."""
+    for name, line in {"scontrol": "printf 'node1\\nnode2\\n'", "srun": "printf '%s\\n' \"$@\""}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    slurm = {
+        "JOB_NODELIST": "node[1-2]", "JOB_ID": "123456", "JOB_NUM_NODES": "2",
+        "GPUS_ON_NODE": "4", "CPUS_PER_TASK": "16",
+    }  # fmt: skip
+    text = finish(
+        start(
+            "bash", PROGRAMS / "train_ddp.sbatch", "--epochs", 3,
+            PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+            **{f"SLURM_{name}": value for name, value in slurm.items()},
+        )
+    )  # fmt: skip
+    from torch.distributed.run import parse_args
+
+    words = text.splitlines()
+    assert words[0] == "torchrun"
+    options = parse_args(words[1:])
+    assert (options.nnodes, options.nproc_per_node, options.max_restarts) == ("2", "4", 3)
+    assert (options.rdzv_backend, options.rdzv_endpoint, options.rdzv_id) == ("c10d", "node1:23456", "123456")
+    assert options.training_script == "train_ddp.py"
+    assert options.training_script_args == ["--checkpoint", "train-ddp-123456.pt", "--epochs", "3"]
