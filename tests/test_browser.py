@@ -9,6 +9,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from course_utils.explorers import (
     buckets,
+    checkpointing,
     choose_gpu,
     collectives,
     loss_scaling,
@@ -16,11 +17,13 @@ from course_utils.explorers import (
     ring,
     roofline,
     transfer,
+    will_it_fit,
 )
 from tests import browser
 
 EXPLORERS = {
     "buckets": buckets,
+    "checkpointing": checkpointing,
     "choose_gpu": choose_gpu,
     "collectives": collectives,
     "loss_scaling": loss_scaling,
@@ -28,6 +31,7 @@ EXPLORERS = {
     "ring": ring,
     "roofline": roofline,
     "transfer": transfer,
+    "will_it_fit": will_it_fit,
 }
 QUICK = ("choose_gpu", "transfer")  # `make test` drives these, `make test-all` every one
 OTHERS = tuple(name for name in EXPLORERS if name not in QUICK)
