@@ -8,6 +8,7 @@ import weakref
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -38,7 +39,7 @@ class Ledger(TorchDispatchMode):
     """Keeps account of the storages on `device` while the context is open, by weak references: it keeps none alive.
 
     `change_bytes` is how many bytes more are alive than at the start; `peak_bytes` its maximum after any operator;
-    `at_peak` the records alive then. `samples` has (operator, phase, change_bytes) for each operator.
+    `at_peak` the records alive then. `samples` has (operator, phase, change_bytes) for each operator but views.
     """
 
     @classmethod
@@ -97,15 +98,18 @@ class Ledger(TorchDispatchMode):
                 result = args = kwargs = tensor = None  # the traceback keeps this frame, and it must hold no tensor
                 raise
             self.peak_bytes, self.at_peak = self.change_bytes, self.records()
-        if self.samples is not None:
+        if self.samples is not None and not func.is_view:
             self.samples.append((func._overloadpacket.__name__, phase(self._steps > 0), self.change_bytes))
         return result
 
     def check(self, made_bytes: int) -> None:
         """Raise where `change_bytes` may not be as large as it is; the ledger itself has no limit."""
 
+    def _mine(self, tensor: torch.Tensor) -> bool:
+        return tensor.device == self.device and not isinstance(tensor, FakeTensor)  # that has no memory
+
     def _use(self, tensor: torch.Tensor) -> None:
-        if tensor.device != self.device:
+        if not self._mine(tensor):
             return
         record = self._record(tensor) or self._enter_storage(tensor, "activations", before=True)
         if record is None:
@@ -119,7 +123,7 @@ class Ledger(TorchDispatchMode):
 
     def _enter_result(self, tensor: torch.Tensor) -> int:
         """Account what an operator returned, and return the bytes that are new."""
-        if tensor.device != self.device:
+        if not self._mine(tensor):
             return 0
         record = self._record(tensor)
         if record is None:
@@ -168,7 +172,7 @@ class Ledger(TorchDispatchMode):
 
     # ---- owners -------------------------------------------------------------------------------------------------
     def _label(self, tensor: object, owner: str) -> None:
-        if isinstance(tensor, torch.Tensor) and tensor.device == self.device:
+        if isinstance(tensor, torch.Tensor) and self._mine(tensor):
             record = self._record(tensor)
             if record is not None:
                 record.owner = owner

@@ -50,7 +50,7 @@ class Measured:
 
     - `peak_bytes`: the most bytes alive at once among what it made, and what existed before and it used or freed;
     - `parts`: whose they were at the peak; `other_bytes`: what no tensor accounts for (0 except on CUDA);
-    - `timeline`: a `Moment` for each operator; `peak_moment`: the one of the peak;
+    - `timeline`: a `Moment` for each operator that is no view; `peak_moment`: the one of the peak;
     - `at_peak`: every storage alive at the peak, the largest first;
     - `kept_bytes`: how many bytes more were alive at the end than at the start, `value` included;
     - `value`: what the function returned (as long as this object lives, so does it).
@@ -200,17 +200,28 @@ def draw_timeline(timeline: tuple[Moment, ...], title: str, label: str) -> Any:
     fig, axes = plots.new(title, "operators so far", f"MiB alive, {label}", height_in=3.0)
     colours = dict(zip(PHASES, (plots.BLUE, plots.SKY, plots.RED, plots.GREEN), strict=True))
     sizes = [moment.bytes / 2**20 for moment in timeline]
-    places = list(range(1, len(sizes) + 1))
-    for phase in PHASES:
-        inside = [moment.phase == phase for moment in timeline]
-        if any(inside):
-            axes.fill_between(places, sizes, where=inside, step="pre", color=colours[phase], lw=0, label=phase)
+    named = set()
+    for start, stop, phase in _runs(timeline):
+        label = None if phase in named else phase
+        edges = range(start, stop + 1)
+        axes.stairs(sizes[start:stop], edges, fill=True, color=colours[phase], lw=0, label=label)
+        named.add(phase)
     if sizes:
         top = max(range(len(sizes)), key=sizes.__getitem__)
-        axes.plot(places[top], sizes[top], "o", color=plots.INK)
-        text = plots.bytes_text(timeline[top].bytes)
-        axes.annotate(text, (places[top], sizes[top]), (6, 2), textcoords="offset points")
+        right = top > len(sizes) / 2
+        axes.plot(top + 0.5, sizes[top], "o", color=plots.INK, markersize=4)
+        words = {"xytext": (-7 if right else 7, 1), "textcoords": "offset points", "ha": "right" if right else "left"}
+        axes.annotate(plots.bytes_text(timeline[top].bytes), (top + 0.5, sizes[top]), **words)
         axes.set_ylim(0, max(sizes) * 1.12 or 1)
-        axes.set_xlim(0, len(sizes) + 1)
+        axes.set_xlim(0, len(sizes))
         plots.legend(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=1.2)
     return fig
+
+
+def _runs(timeline: tuple[Moment, ...]) -> Iterator[tuple[int, int, str]]:
+    """Yield (start, stop, phase) for each stretch of operators in one phase."""
+    start = 0
+    for place in range(1, len(timeline) + 1):
+        if place == len(timeline) or timeline[place].phase != timeline[start].phase:
+            yield start, place, timeline[start].phase
+            start = place

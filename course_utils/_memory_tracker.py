@@ -2,8 +2,8 @@
 
 MemTracker (torch.distributed._tools.mem_tracker) is private to PyTorch: this is the one module that knows it. It
 follows storages by weak references and says parameter, gradient, activation, … of each. Ours differs in this: what the
-optimizer's step makes besides its state counts as temporary; every operator leaves a sample; and modules are not
-followed one by one, which takes minutes where there are thousands, and whose hooks keep models alive in cycles.
+optimizer's step makes besides its state counts as temporary; every operator but views leaves a sample; and modules are
+not followed one by one, which takes minutes where there are thousands, and whose hooks keep models alive in cycles.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ class Tracker(MemTracker):
         result = with_workspace(func, args, super().__torch_dispatch__(func, types, args, kwargs))
         if func is torch.ops.aten.mkldnn_rnn_layer.default:
             super()._track(_MemRefType.ACT, result[3])
-        self._note(func._overloadpacket.__name__)
+        self._note(func)
         return result
 
     def _update_peak_stats(self, peak_state) -> None:
         """MemTracker would go through all modules here, at every operator."""
 
-    def _note(self, operator: str) -> None:
+    def _note(self, func) -> None:
         snapshot = self._curr_mem_snap.get(self._target)
         if snapshot is None:
             return
@@ -91,7 +91,8 @@ class Tracker(MemTracker):
                 self.largest[owner] = size
         if total >= self._most_bytes:  # of equals the last: only after the first step is the state known as such
             self._most_bytes, self.peak = total, Parts.of(parts)
-        self.samples.append((operator, phase(self._in_opt), total))
+        if not func.is_view:
+            self.samples.append((func._overloadpacket.__name__, phase(self._in_opt), total))
 
 
 class _Modules:

@@ -11,6 +11,7 @@
         train()
     print(memory.census())                                                   # what is alive now
 
+While something measures, PyTorch does not take the fused path of `nn.TransformerEncoderLayer` in evaluation.
 All sizes are bytes of storages: views share one, and a storage lives as long as anything, autograd included, holds it.
 """
 

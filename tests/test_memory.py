@@ -69,6 +69,14 @@ def test_measure_counts_what_is_used_or_freed_and_not_what_is_only_there(device)
     assert torch.equal(measured.value.cpu(), torch.full((512,), 2.0))
 
 
+def test_an_estimate_takes_nothing_from_a_budget(device):
+    with memory.budget(64 * KIB, device) as budget:
+        memory.estimate(lambda: nn.Linear(10_000, 10_000), lambda: torch.ones(1, 10_000), torch.optim.Adam)
+    assert budget.peak_bytes < 8 * KIB  # on the CPU: a few numbers and the state of the random numbers
+    measured = memory.measure(lambda: memory.estimate(linear, vectors, torch.optim.Adam, device=device), device)
+    assert measured.peak_bytes < 8 * KIB
+
+
 def test_an_estimate_keeps_nothing_alive():
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -171,7 +179,7 @@ def test_the_allocator_of_cuda_is_asked(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: answer)
     cuda = torch.device("cuda", 0)
     ledger = Ledger(cuda)
-    with _memory_measure._allocator_peak(cuda) as peak, _fake() as _, ledger:
+    with _memory_measure._allocator_peak(cuda) as peak, _fake(monkeypatch), ledger:
         x = torch.empty(1000, device=cuda)
         rise = peak()
     measured = _memory_measure._result(cuda, ledger, rise, 0, None)
@@ -179,9 +187,11 @@ def test_the_allocator_of_cuda_is_asked(monkeypatch):
     assert measured.label == "live"
 
 
-def _fake():
+def _fake(monkeypatch):
+    """Return a mode in which there is CUDA, as far as shapes go, and let ledgers count its tensors as real ones."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    monkeypatch.setattr(Ledger, "_mine", lambda self, tensor: tensor.device == self.device)
     return FakeTensorMode()
 
 
@@ -272,9 +282,9 @@ def test_a_budget_on_the_simulated_gpu_is_on_each_of_them_and_outlives_a_reset(s
             kib(1025, sim)
 
 
-def test_a_budget_on_cuda_uses_cudas_words():
+def test_a_budget_on_cuda_uses_cudas_words(monkeypatch):
     limited = _Limited(torch.device("cuda", 0), 8 * KIB)
-    with _fake(), limited:
+    with _fake(monkeypatch), limited:
         x = torch.empty(1536, device="cuda:0")
         with pytest.raises(torch.OutOfMemoryError, match=WORDS):
             torch.empty(1024, device="cuda:0")
