@@ -20,9 +20,9 @@ SCALE = 2.0**10
 # fmt: off
 
 
-def amp_steps(case: Case, max_norm: float, scale: float = SCALE) -> None:
-    """Two steps with finite gradients; a `max_norm` from 1 clips none of them."""
-    model, data = Probe().to(case.device), batches((8, 8))
+def amp_steps(case: Case, sizes: tuple[int, ...], max_norm: float, scale: float = SCALE) -> None:
+    """Steps with batches of these sizes and finite gradients; a `max_norm` from 1 clips none of them."""
+    model, data = Probe().to(case.device), batches(sizes)
     start, optimizer = copy.deepcopy(model), WatchedSGD(model)
     scaler = WatchedScaler(case.device.type, init_scale=scale)
     for number, (x, y) in enumerate(data, start=1):

@@ -449,7 +449,7 @@ WRONG = {
         ("synchronisations an epoch and the limit is 1", _item_each_batch),
         ("your code printed", _prints_each_batch),
         ("the result is right, but it takes", _if_each_batch),
-        ("takes 2 synchronisations an epoch", _cpu_each_batch),
+        ("takes 3 synchronisations an epoch", _cpu_each_batch),
         ("takes 2 synchronisations", _two_reads),
         ("takes the mean of the batches' means", _means_of_batches),
         ("never clears the gradients", _epoch_without_zero_grad),
