@@ -106,6 +106,8 @@ def moments(s: Setting) -> tuple[Moment, ...]:
     inside = stream + 4 * s.width * f.inner * tokens + (0 if s.fused else 4 * s.heads * s.sequence * tokens)
     inside += 4 * s.width**2 * f.gradient if f.cast else 0  # a bf16 gradient is there beside its float32 copy
     head, down = s.vocabulary * s.width, 4 * s.width**2
+    if s.accumulation > 1:  # new gradients are there beside those of the parts before; the tied weight's waits longest
+        inside += (head + down) * f.gradient
     held = _Held(s, f)
     twice = 3 if s.accumulation > 1 else 2  # a weight used twice: both gradients and their sum, before it joins the old
     return (

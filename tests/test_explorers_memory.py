@@ -1,0 +1,200 @@
+"""Do the formulas of the two memory explorers give what the simulated GPU measures and what PyTorch's shapes say?"""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint_sequential
+
+from course_utils import gpus, memory, models, plots, simulator
+from course_utils.explorers import checkpointing, will_it_fit
+from course_utils.explorers.checkpointing import LENGTHS
+from course_utils.explorers.will_it_fit import FORMATS, OPTIMIZERS
+
+simulated = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
+SMALL = {"width": 64, "layers": 2, "heads": 4, "vocabulary": 512, "sequence": 32, "batch": 4}
+MAKE = {
+    "SGD": lambda p: torch.optim.SGD(p, 0.1),
+    "SGD, momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+    "AdamW": torch.optim.AdamW,
+}
+# width, layers, heads, vocabulary, sequence, batch, optimizer, format, checkpointing
+CONFIGURATIONS = [
+    (768, 12, 12, 50304, 1024, 4, "AdamW", "fp32", False),
+    (768, 12, 12, 50304, 1024, 4, "AdamW", "bf16 autocast", False),
+    (1024, 8, 16, 1024, 512, 8, "SGD", "fp32", True),
+    (1024, 6, 16, 4096, 128, 1, "AdamW", "fp32", False),
+    (512, 4, 8, 65536, 256, 2, "SGD, momentum", "fp32", True),
+]
+
+
+def model_of(width, layers, heads, vocabulary, sequence, checkpointing):
+    return models.TransformerLM(vocabulary, width, heads, layers, sequence, checkpointing=checkpointing)
+
+
+@pytest.mark.parametrize("c", CONFIGURATIONS, ids=lambda c: f"{c[0]}x{c[1]}-{c[6]}-{c[7]}")
+def test_the_formula_is_within_a_tenth_of_the_estimate(c, capsys):
+    width, layers, heads, vocabulary, sequence, batch, optimizer, fmt, recompute = c
+    fit = will_it_fit.will_it_fit(
+        width=width, layers=layers, heads=heads, vocabulary=vocabulary, sequence=sequence, batch=batch,
+        optimizer=optimizer, fmt=fmt, checkpointing=recompute,
+    )  # fmt: skip
+    tokens = torch.zeros(batch, sequence, dtype=torch.int64)
+    estimate = memory.estimate(
+        lambda: model_of(width, layers, heads, vocabulary, sequence, recompute), lambda: (tokens, tokens),
+        MAKE[optimizer], autocast=torch.bfloat16 if fmt == "bf16 autocast" else None, device=place(),
+    )  # fmt: skip
+    with capsys.disabled():
+        print(
+            f"\n  will it fit, {fit.peak.name}: formula / estimate {fit.peak_bytes / estimate.peak_bytes:.3f}", end=""
+        )
+    assert fit.parameters == estimate.parameters
+    assert fit.peak_bytes == pytest.approx(estimate.peak_bytes, rel=0.1)
+
+
+def place():
+    """Return the simulated GPU where there is one: optimizers work on all parameters at once there, as on CUDA."""
+    if simulator.unavailable() is None:
+        simulator.enable()
+        return torch.device("sim", 0)
+    return None
+
+
+@simulated
+@pytest.mark.parametrize("optimizer", MAKE)
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(("batch", "accumulation", "vocabulary"), [(4, 1, 512), (4, 2, 512), (1, 1, 16), (4, 1, 16)])
+def test_the_formula_is_within_two_hundredths_of_the_simulated_gpu(
+    optimizer, recompute, batch, accumulation, vocabulary
+):
+    device = place()
+    setting = SMALL | {"batch": batch, "vocabulary": vocabulary}
+    fit = will_it_fit.will_it_fit(
+        **setting, optimizer=optimizer, accumulation=accumulation, checkpointing=recompute, fmt="fp32"
+    )
+    model = model_of(64, 2, 4, vocabulary, 32, recompute).to(device)
+    chosen = MAKE[optimizer](model.parameters())
+    tokens = torch.zeros(batch, 32, dtype=torch.int64).to(device)
+
+    def step():
+        chosen.zero_grad()
+        for part in tokens.chunk(accumulation):
+            logits = model(part)
+            F.cross_entropy(logits.flatten(0, 1), part.flatten()).backward()
+        chosen.step()
+
+    step()
+    measured = memory.measure(step, device)
+    assert fit.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.02)
+
+
+@simulated
+def test_attention_that_is_not_fused_keeps_its_matrix():
+    with_matrix = will_it_fit.will_it_fit(**SMALL, fused=False).peak.activations_bytes
+    fused = will_it_fit.will_it_fit(**SMALL).peak.activations_bytes
+    tokens, rows = SMALL["batch"] * SMALL["sequence"], SMALL["heads"] * SMALL["layers"]
+    assert with_matrix - fused == rows * tokens * 4 * (SMALL["sequence"] - 1)  # instead of one number a row and head
+
+
+def grid():
+    """Yield many settings of the explorer: each control over all of its values, the others at their defaults."""
+    explorer = will_it_fit.explore()
+    for control in explorer.controls:
+        for value in control.values:
+            yield explorer.defaults | {control.name: value}
+    for stage, count, fmt, optimizer in itertools.product((0, 1, 2, 3), (1, 8), FORMATS, OPTIMIZERS):
+        yield explorer.defaults | {"stage": stage, "gpus": count, "fmt": fmt, "optimizer": optimizer}
+
+
+def test_the_formula_holds_over_the_grid():
+    settings = list(grid())
+    assert len(settings) > 150
+    for setting in settings:
+        fit = will_it_fit.will_it_fit(**setting)
+        assert all(size >= 0 for moment in fit.moments for _, size in moment.parts())
+        assert fit.peak_bytes == max(moment.total_bytes for moment in fit.moments)
+        assert sum(size for _, size in fit.peak.parts()) == fit.peak_bytes
+        assert all(gpu.memory_bytes >= fit.peak_bytes for gpu in fit.fitting())
+        larger = will_it_fit.will_it_fit(**setting | {"batch": 2 * setting["batch"]})
+        assert larger.peak_bytes >= fit.peak_bytes
+
+
+def test_sharding_divides_what_its_stage_says():
+    parts = [will_it_fit.will_it_fit(**SMALL, gpus=4, stage=stage).moments[-1] for stage in (0, 1, 2, 3)]
+    assert [parts[0].optimizer_bytes / p.optimizer_bytes for p in parts] == pytest.approx([1, 4, 4, 4], rel=1e-3)
+    assert [parts[0].gradients_bytes / p.gradients_bytes for p in parts] == pytest.approx([1, 1, 4, 4], rel=1e-3)
+    assert [parts[0].parameters_bytes / p.parameters_bytes for p in parts] == pytest.approx([1, 1, 1, 4], rel=1e-3)
+    alone = will_it_fit.will_it_fit(**SMALL, gpus=1, stage=3)
+    assert alone.moments == will_it_fit.will_it_fit(**SMALL).moments
+
+
+def test_states_have_the_bytes_that_the_formats_and_optimizers_say():
+    count = will_it_fit.will_it_fit(**SMALL).parameters
+    for fmt, optimizer, size in (
+        ("fp32", "AdamW", 8), ("fp32", "SGD", 0), ("fp32", "SGD, momentum", 4), ("fp32", "AdamW, 8-bit", 2),
+        ("bf16, fp32 master", "AdamW", 12), ("bf16 autocast", "AdamW", 8),
+    ):  # fmt: skip
+        fit = will_it_fit.will_it_fit(**SMALL, fmt=fmt, optimizer=optimizer)
+        assert fit.optimizer_bytes == size * count
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"width": 65}, "multiple of heads"), ({"batch": 0}, "batch must be at least 1"), ({"fmt": "int3"}, "fmt is"),
+        ({"optimizer": "Adagrad"}, "optimizer is"), ({"stage": 4}, "stage is"), ({"stage": True}, "stage is"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        will_it_fit.will_it_fit(**SMALL | wrong)
+
+
+def test_pictures_and_words_say_what_the_numbers_say():
+    explorer = will_it_fit.explore()
+    fit = explorer.compute()
+    _, right = explorer.figure().axes
+    tops = {}
+    for bar in right.patches:
+        tops[round(bar.get_x(), 3)] = max(tops.get(round(bar.get_x(), 3), 0), bar.get_y() + bar.get_height())
+    assert sorted(tops.values()) == pytest.approx(sorted(m.total_bytes / 2**30 for m in fit.moments))
+    assert "predicted" in str(fit) and plots.bytes_text(fit.peak_bytes) in explorer.caption()
+    assert {gpu.name for gpu in fit.fitting()} < {gpu.name for gpu in gpus.ALL}
+    assert "No GPU of the table has room" in explorer.caption(width=8192, layers=80)
+
+
+@simulated
+def test_segments_keep_what_the_simulated_gpu_measures():
+    device = place()
+    blocks = models.TransformerLM(64, 32, 2, 12, 16).to(device).blocks
+    x = torch.rand(2, 16, 32, device=device, requires_grad=True)
+    for length in LENGTHS:
+        c = checkpointing.checkpointing(layers=12, length=length, tokens=32, width=32, heads=2)
+        kept = memory.measure(lambda n=c.segments: checkpoint_sequential(blocks, n, x, use_reentrant=False), device)
+        # the input exists already, and the result of the last block is there besides: equally large
+        assert c.kept_bytes(c.segments) == pytest.approx(kept.kept_bytes, rel=0.01)
+
+
+def test_checkpointing_holds_over_its_grid():
+    explorer = checkpointing.explore()
+    settings = itertools.product(*(control.values for control in explorer.controls))
+    names = [control.name for control in explorer.controls]
+    for values in settings:
+        c = explorer.compute(**dict(zip(names, values, strict=True)))
+        assert c.segments * c.length == c.layers and c.segments in c.choices
+        assert c.kept_bytes(c.best) <= c.kept_bytes(c.segments) <= c.kept_bytes(1) == c.layers * c.block_bytes
+        assert 1 <= c.step_factor(c.segments) < 4 / 3
+    assert explorer.compute(layers=12).best == 12 and explorer.compute(layers=96, length=1).best == 48
+
+
+def test_measured_segments_are_drawn_where_the_setting_is_theirs():
+    of = {"layers": 12, "tokens": 512, "width": 64, "heads": 4, "fmt": "fp32"}
+    explorer = checkpointing.explore({1: (24 * 2**20, 2.0), 12: (3 * 2**20, 2.5)}, of, "simulated")
+    kept, cost = explorer.figure().axes
+    crosses = next(line for line in kept.lines if line.get_marker() == "x")
+    assert list(crosses.get_ydata()) == [24, 3] and crosses.get_label() == "simulated"
+    assert list(next(line for line in cost.lines if line.get_marker() == "x").get_ydata()) == [1, 1.25]
+    assert not [line for line in explorer.figure(layers=24).axes[0].lines if line.get_marker() == "x"]
+    with pytest.raises(ValueError, match="layers must be a multiple"):
+        checkpointing.checkpointing(layers=12, length=5, tokens=1, width=64)
