@@ -66,7 +66,7 @@ def _(case: Case) -> None:
         _expect_number(case, got)
         if not bench.right(got):
             name, why = bench.mistake(got)
-            expected = statistics.median(bench.truth.times_s)
+            expected, got = (float(f"{seconds:.6g}") for seconds in (statistics.median(bench.truth.times_s), got))
             case.fail(name or "is not the median of the repetitions", why, expected=expected, got=got)
 
 
