@@ -124,6 +124,23 @@ def test_parametrizations_run():
     assert average.module.weight.device.type == "sim"
 
 
+@pytest.mark.parametrize("shape", [(2, 8, 16), (2, 3, 8, 16)])
+@pytest.mark.parametrize("mask", ["none", "causal", "square", "batch"])
+def test_attention_with_and_without_heads_gives_the_cpus_numbers(shape, mask):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, *shape)
+    given = {
+        "none": {},
+        "causal": {"is_causal": True},
+        "square": {"attn_mask": torch.ones(8, 8, dtype=torch.bool).tril()},
+        "batch": {"attn_mask": torch.ones(*shape[:-1], 8, dtype=torch.bool).tril()},
+    }[mask]
+    expected = F.scaled_dot_product_attention(q, k, v, **given)
+    moved = {name: value.to("sim") if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+    got = F.scaled_dot_product_attention(*(x.to("sim") for x in (q, k, v)), **moved)
+    assert got.device.type == "sim" and torch.equal(got.cpu(), expected)
+
+
 def test_packed_sequences():
     torch.manual_seed(0)
     x, model = torch.randn(2, 3, 4), nn.LSTM(4, 5, batch_first=True)

@@ -174,9 +174,14 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
         if choice == torch.nn.attention.SDPBackend.FLASH_ATTENTION.value:
             if attn_mask is not None and attn_mask.dtype is torch.bool:
                 attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, -torch.inf)
-            return aten._scaled_dot_product_flash_attention_for_cpu(
+            flat = query.dim() == 3  # without heads: the kernel takes them since torch 2.15, with one head put in
+            if flat:
+                query, key, value = (tensor.unsqueeze(1) for tensor in (query, key, value))
+                attn_mask = attn_mask.unsqueeze(1) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
+            mixed = aten._scaled_dot_product_flash_attention_for_cpu(
                 query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
             )[0]
+            return mixed.squeeze(1) if flat else mixed
     operator = aten.scaled_dot_product_attention.default
     return operator.decompose(query, key, value, attn_mask, dropout_p, is_causal, **rest)
 
