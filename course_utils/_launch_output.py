@@ -19,15 +19,17 @@ class Output:
 
     def __init__(self, nprocs: int) -> None:
         self._lines: list[list[tuple[str, str]]] = [[] for _ in range(nprocs)]  # of each rank: (stream, line)
-        self._rest: dict[tuple[int, str], bytes] = {}
+        self._rest: dict[tuple[int, str], bytearray] = {}  # of each rank and stream: an unfinished line
         self._since: float | None = None  # when the oldest thing that is held came
 
     def take(self, rank: int, stream: str, data: bytes) -> None:
         """Take what a rank wrote; `stream` is "out" or "err"."""
-        *lines, rest = (self._rest.pop((rank, stream), b"") + data).split(b"\n")
-        self._lines[rank] += [(stream, _text(line)) for line in lines]
-        if rest:
-            self._rest[rank, stream] = rest
+        rest = self._rest.setdefault((rank, stream), bytearray())
+        whole, newline, after = data.rpartition(b"\n")
+        if newline:
+            self._lines[rank] += [(stream, _text(line)) for line in (bytes(rest) + whole).split(b"\n")]
+            rest.clear()
+        rest += after
         if self._since is None and (rest or rank):
             self._since = time.monotonic()
         self._print(0)
@@ -41,7 +43,7 @@ class Output:
         """Print everything."""
         self._since = None
         for (rank, stream), rest in sorted(self._rest.items()):
-            self._lines[rank].append((stream, _text(rest)))
+            self._lines[rank] += [(stream, _text(bytes(rest)))] if rest else []
         self._rest.clear()
         for rank in range(len(self._lines)):
             self._print(rank)

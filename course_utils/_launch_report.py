@@ -96,10 +96,11 @@ def hang(seen: Seen, late: list[int], timeout_s: float) -> RankError:
     states = {rank: _state(seen, rank) for rank in range(seen.ranks)}
     states |= {rank: _waiting(seen.stacks[rank]) for rank in late if rank in seen.stacks}
     states |= {rank: "gave no answer" for rank in late if rank not in seen.stacks}
-    busy = [rank for rank in late if not _communicates(seen.stacks.get(rank, ()))]
+    waits = {rank: _waits(seen.stacks.get(rank, ())) for rank in late}
+    first = min(late, key=lambda rank: waits[rank])
     head = f"{len(late)} of {seen.ranks} ranks had not returned after {timeout_s:g} s; all were stopped."
     lines = [f"rank {rank}: {states[rank]}" for rank in range(seen.ranks)]
-    return RankError("\n".join([head, *lines]), (busy or late)[0], "hang", "", states)
+    return RankError("\n".join([head, *lines]), first, "hang", "", states)
 
 
 def _head(seen: Seen, rank: int, states: dict[int, str]) -> str:
@@ -178,6 +179,15 @@ def _communicates(frames: tuple[Frame, ...]) -> bool:
     own = _own(frames)
     last = max((at for at, frame in enumerate(own) if _readers(frame)), default=-1)
     return any(os.path.abspath(frame.file).startswith(root) for frame in own[last + 1 :])
+
+
+def _waits(frames: tuple[Frame, ...]) -> int:
+    """Return 2 for a rank that waits for others, 1 where it may, in a backward pass or a `wait()`, else 0."""
+    if _communicates(frames):
+        return 2
+    own = _own(frames)
+    last = linecache.getline(own[-1].file, own[-1].line) if own else ""
+    return int(any(frame.function == "_engine_run_backward" for frame in own) or ".wait(" in last)
 
 
 def _died(code: int | None) -> str:

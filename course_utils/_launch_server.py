@@ -156,6 +156,8 @@ class _Server:
             self.leftovers.pop(pid, None)
             for session in self.sessions:
                 if pid in session.ranks:
+                    with contextlib.suppress(OSError):  # its group, should Linux not list children
+                        os.killpg(pid, signal.SIGTERM)
                     session.ended[pid] = (status, time.perf_counter())
         if self.pending():
             self.end_leftovers(now)

@@ -59,8 +59,8 @@ class Spawned(Processes):
                 self._check_alive(deadline)
                 continue
             connection.settimeout(5.0)
-            with contextlib.suppress(OSError):
-                shown = connection.recv(32, socket.MSG_WAITALL)
+            with contextlib.suppress(OSError, EOFError):
+                shown = wire.Channel(connection).exactly(32)
                 for rank, own in enumerate(secret):
                     if secrets.compare_digest(own, shown) and rank not in found:
                         connection.settimeout(None)

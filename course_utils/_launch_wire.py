@@ -40,8 +40,8 @@ class Channel:
 
     def receive(self) -> tuple[Any, ...]:
         """Return the next message. Raises EOFError or OSError when none will come."""
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        return pickle.loads(self._exactly(length))
+        (length,) = _LENGTH.unpack(self.exactly(_LENGTH.size))
+        return pickle.loads(self.exactly(length))
 
     def close(self) -> None:
         """End the connection; a thread that receives gets EOFError."""
@@ -49,7 +49,8 @@ class Channel:
             self.connection.shutdown(socket.SHUT_RDWR)
         self.connection.close()
 
-    def _exactly(self, size: int) -> bytearray:
+    def exactly(self, size: int) -> bytearray:
+        """Return the next `size` bytes. Raises EOFError or OSError when they will not come."""
         data = bytearray(size)
         view, filled = memoryview(data), 0
         while filled < size:

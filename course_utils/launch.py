@@ -46,8 +46,9 @@ def launch(
     are enough, else all compute on the CPU. Tensors, in arguments and results, arrive on the CPU. Random numbers of
     torch, NumPy and Python are seeded with the rank: other numbers in each rank, the same in each launch.
 
-    Raises RankError when a rank raises, dies, returns what cannot be pickled, or when not all have returned after
-    `timeout_s` seconds; all ranks are stopped then. Raises TypeError for a function or arguments that cannot be sent.
+    Raises RankError when a rank raises, dies, returns what cannot be pickled, or when not all have returned
+    `timeout_s` seconds after all were there; all ranks are stopped then. Raises TypeError for a function or arguments
+    that cannot be sent.
     """
     if not callable(fn):
         raise TypeError(f"fn is {fn!r}, it must be a function")

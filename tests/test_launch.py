@@ -341,6 +341,26 @@ def test_a_hang_says_where_each_rank_waits():
     ]
 
 
+def test_a_rank_that_keeps_others_waiting_in_a_backward_pass_is_named():
+    def work():
+        layer = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
+        if dist.get_rank() == 1:
+            time.sleep(60)
+        layer(torch.ones(1)).backward()
+
+    launch(lambda: None)
+    _launch_start.preload("torch._dynamo")  # else the time is over before it is imported
+    error = failing(work, timeout_s=2.0)
+    assert error.rank == 1 and "in backward, called at" in error.states[0]
+
+    def wait():
+        if dist.get_rank() == 1:
+            time.sleep(60)
+        dist.all_reduce(torch.ones(1), async_op=True).wait()
+
+    assert failing(wait, timeout_s=0.5).rank == 1
+
+
 @linux
 def test_a_hang_in_compiled_code_that_holds_the_lock_of_python_is_located_too(monkeypatch):
     monkeypatch.setattr(_launch_run, "_ANSWER_S", 0.3)
