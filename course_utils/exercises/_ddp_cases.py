@@ -53,7 +53,7 @@ def made(kind: str) -> nn.Module:
     if kind == "frozen":
         model[0].requires_grad_(False)
     if kind == "tied":
-        model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 4, bias=False), nn.Linear(4, 2))
+        model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Tanh(), nn.Linear(16, 16, bias=False), nn.Linear(16, 2))
         model[2].weight = model[0].weight
     return model
 
@@ -64,7 +64,7 @@ def gradients(call: Callable, kinds: list[str]) -> list[dict[str, Any]]:
     for kind in kinds:
         model = made(kind)
         torch.manual_seed(100 + dist.get_rank())
-        x = torch.randn(5, 4 if kind == "tied" else 3)
+        x = torch.randn(5, 16 if kind == "tied" else 3)
         model(x).square().mean().backward()
         before = {name: _copied(parameter.grad) for name, parameter in model.named_parameters()}
         weights = {name: value.clone() for name, value in model.state_dict().items()}
@@ -94,7 +94,7 @@ def accumulated(call: Callable, counts: tuple[int, ...]) -> list[dict[str, Any]]
 def _accumulated(call: Callable, count: int) -> dict[str, Any]:
     """Call the answer with a DistributedDataParallel that holds old gradients; note its synchronisations."""
     model = DistributedDataParallel(made("plain"))
-    synchronised, entered, ordinary = [], [], model.no_sync
+    synchronised, entered, rows, ordinary = [], [], [], model.no_sync
 
     def no_sync() -> Any:
         entered.append(True)
@@ -107,13 +107,15 @@ def _accumulated(call: Callable, count: int) -> dict[str, Any]:
 
     model.register_comm_hook(None, hook)
     model.no_sync = no_sync
+    model.module.register_forward_pre_hook(lambda module, given: rows.append(len(given[0])))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # left over from the step before
     weights = {name: value.clone() for name, value in model.module.state_dict().items()}
     done = call(model, micro_batches(dist.get_rank(), count), nn.functional.mse_loss, modifies=True)
     after = {name: _copied(parameter.grad) for name, parameter in model.module.named_parameters()}
     kept = all(torch.equal(value, weights[name]) for name, value in model.module.state_dict().items())
-    return {"call": done, "after": after, "synchronised": synchronised, "entered": len(entered), "kept": kept}
+    seen = {"synchronised": synchronised, "entered": len(entered), "rows": max(rows, default=0)}
+    return {"call": done, "after": after, "kept": kept, **seen}
 
 
 class Points(Dataset):

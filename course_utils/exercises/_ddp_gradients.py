@@ -14,6 +14,7 @@ from course_utils.exercises._ranks import Stuck
 
 __all__ = ["check_accumulated", "check_average", "unused_stuck"]
 
+_MORE = 256  # bytes that an answer may send beside gradients, to agree on which there are
 _ZEROS = "a rank that skips it hands its next tensor to the same collective, or none: take part with zeros"
 
 
@@ -34,10 +35,10 @@ def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
                 continue
             why = "requires_grad is False: an optimizer with weight decay would now change it"
             case.mistake(got is not None and name in found["frozen"], f"gives the frozen {name} a gradient", why)
-        sizes = [gradient.nbytes for gradient in found["after"].values() if gradient is not None]
+        size = sum(gradient.nbytes for gradient in found["after"].values() if gradient is not None)
         sent = found["call"].collective_bytes.get("all_reduce", 0)
         why = "a parameter that two layers share has one gradient: model.parameters() gives it once"
-        case.mistake(sent > sum(sizes), f"all-reduces {sent:,} bytes of gradients that have {sum(sizes):,}", why)
+        case.mistake(sent > size + _MORE, f"all-reduces {sent:,} bytes of gradients that have {size:,}", why)
 
 
 def _check_gradient(case: Case, name: str, column: list[Any], got: Any, rank: int) -> None:
@@ -96,10 +97,12 @@ def check_accumulated(case: Case, found: dict[str, Any], rank: int, count: int, 
     ))  # fmt: skip
     for name, gradient in expected.items():
         case.equal(after[name], gradient, rtol=1e-3, why=f"this is the gradient of {name} on rank {rank}")
-    why = "the gradients of all micro-batches can travel once, added up"
-    case.mistake(
-        times > 1 or (times and by_hand), f"the result is right, but it synchronises {times + by_hand} times", why
-    )
+    size = len(mine[0][0][0])
+    what = f"the result is right, but {found['rows']} rows are computed at once, and a micro-batch has {size}"
+    case.mistake(found["rows"] > size, what, "that needs the memory of the large batch, which accumulation is to save")
+    what = f"the result is right, but it synchronises {times + by_hand} times"
+    often = times > 1 or bool(times and by_hand)
+    case.mistake(often, what, "the gradients of all micro-batches can travel once, added up")
 
 
 def _name_synchronisations(case: Case, times: int, by_hand: int, count: int, entered: bool) -> None:

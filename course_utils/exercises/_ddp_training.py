@@ -70,10 +70,14 @@ def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
     """Check what the ranks trained on, that their weights agree and equal those of one process, and the losses."""
     share, states = cases.LENGTH // len(ranks), [rank["state"] for rank in ranks]
     asked = [[rank["asked"][at : at + share] for at in range(0, share * cases.EPOCHS, share)] for rank in ranks]
-    many = any(len(rank["asked"]) != share * cases.EPOCHS for rank in ranks)
-    same = many or sorted(asked[0][0]) == sorted(asked[1][0])
+    used, wanted = [len(rank["asked"]) for rank in ranks], share * cases.EPOCHS
+    same = used[0] > wanted or (asked[0] and sorted(asked[0][0]) == sorted(asked[1][0]))
     why = f"each rank takes {share} of {cases.LENGTH} samples an epoch: give DataLoader a DistributedSampler"
     case.mistake(same, "every rank trains on the same data", why, got=[rank["asked"] for rank in ranks])
+    what = f"the ranks take {used} samples in {cases.EPOCHS} epochs, expected {wanted} each"
+    case.mistake(
+        any(number != wanted for number in used), what, "train in this process, once on each sample of the share"
+    )
     different = any(not torch.equal(states[0][name], states[1][name]) for name in states[0])
     why = "nothing is averaged where ddp.module(x) goes around DistributedDataParallel: call ddp(x)"
     shown = {"expected": states[0]["0.bias"], "got": states[1]["0.bias"]}

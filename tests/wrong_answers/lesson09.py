@@ -368,6 +368,12 @@ def _takes_a_step(model, batches, loss_fn):
     torch.optim.SGD(model.parameters(), lr=0.1).step()
 
 
+def _all_at_once(model, batches, loss_fn):
+    model.zero_grad()
+    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    loss_fn(model(x), y).backward()
+
+
 # ---- epoch_batches
 def _epochs(loader, epochs, sampler=None):
     found = []
@@ -535,6 +541,7 @@ WRONG = {
         ("only the last micro-batch counts", _clears_before_the_last),
         ("divided by the number of ranks twice", _divides_by_the_ranks_too),
         ("changes the parameters", _takes_a_step),
+        ("rows are computed at once", _all_at_once),
     ],
     "epoch_batches": [
         ("every rank gets all the data", _no_sampler),
