@@ -30,7 +30,8 @@ def amp_steps(case: Case, sizes: tuple[int, ...], max_norm: float, scale: float 
         x, y = x.to(case.device), y.to(case.device)
         got = case.call(model, optimizer, scaler, x, y, torch.float16, max_norm, modifies=True)
         case.expect(model.dtypes, "never calls the model")
-        case.mistake(model.dtypes[-1] != torch.float16, "computes the forward pass in float32",
+        computed = str(model.dtypes[-1]).removeprefix("torch.")
+        case.mistake(model.dtypes[-1] != torch.float16, f"computes the forward pass in {computed}",
                      "it belongs into `with torch.autocast(images.device.type, dtype=dtype):`")
         expected, logits = specification(start, data[:number], max_norm=max_norm, dtype=torch.float16)
         _amp_loss(case, got, logits[-1], y, scale)

@@ -86,10 +86,11 @@ def evaluate(model: nn.Module, loader: Iterable, device: torch.device) -> float:
 
 @evaluate.checks
 def _(case: Case) -> None:
-    for sizes, mode in (((4,), True), ((4, 4, 1), True), ((5, 5, 3), False)):
-        model, data = Probe(dropout=0.5).to(case.device).train(mode), batches(sizes)
+    here, there = case.device, elsewhere(case.device)
+    for sizes, mode, device in (((4,), True, here), ((4, 4, 1), True, there), ((5, 5, 3), False, here)):
+        model, data = Probe(dropout=0.5).to(device).train(mode), batches(sizes)
         before = copy.deepcopy(model.state_dict())
-        got = case.call(model, loader_of(data), case.device, modifies=True, draws=True)  # dropout draws
+        got = case.call(model, loader_of(data), device, modifies=True, draws=True)  # dropout draws
         seen_training, seen_graph, left = model.training_seen[:], model.graph_seen[:], model.training
         case.expect(seen_training, "never calls the model")
         case.mistake(any(seen_training), "evaluates in training mode", "dropout then blots out half of the values, and "
@@ -99,7 +100,7 @@ def _(case: Case) -> None:
         case.mistake(left != mode, f"leaves the model in {'training' if left else 'evaluation'} mode",
                      f"it came in {'training' if mode else 'evaluation'} mode; the caller goes on with that")
         model.eval()
-        hits = [[int(a) == int(b) for a, b in zip(model(x.to(case.device)).argmax(dim=1), y, strict=True)]
+        hits = [[int(a) == int(b) for a, b in zip(model(x.to(device)).argmax(dim=1), y, strict=True)]
                 for x, y in data]
         right = sum(map(sum, hits)) / sum(sizes)
         means = sum(sum(hit) / len(hit) for hit in hits) / len(hits)
@@ -171,10 +172,10 @@ def train_epoch(
 
 @train_epoch.checks
 def _(case: Case) -> None:
-    for sizes in ((4, 1), (5, 5, 5, 2)):
-        model, data = Probe().to(case.device), batches(sizes)
+    for sizes, device in (((4, 1), case.device), ((5, 5, 5, 2), elsewhere(case.device))):
+        model, data = Probe().to(device), batches(sizes)
         start, optimizer = copy.deepcopy(model), WatchedSGD(model)
-        got = case.call(model, optimizer, loader_of(data), case.device, modifies=True)
+        got = case.call(model, optimizer, loader_of(data), device, modifies=True)
         counts = case.counts
         expected, logits = specification(start, data)
         losses = [F.cross_entropy(z.cpu(), y).item() for z, (_, y) in zip(logits, data, strict=True)]

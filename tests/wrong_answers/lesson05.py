@@ -161,6 +161,10 @@ def _a_tensor(model, loader, device):
     return torch.tensor(_restored(_in_training_mode)(model, loader, device))
 
 
+def _evaluates_on_the_first_gpu(model, loader, device):
+    return _restored(_in_training_mode)(model, loader, "sim:0" if device.type == "sim" else device)
+
+
 # ---- mean_loss
 def _mean_of_means(losses, sizes):
     return torch.stack(losses).mean()
@@ -324,6 +328,10 @@ def _scaled_loss_returned(model, optimizer, scaler, images, labels, dtype, max_n
     return loss.detach()
 
 
+def _bfloat16(model, optimizer, scaler, images, labels, dtype, max_norm):
+    return _clips_scaled(model, optimizer, scaler, images, labels, torch.bfloat16, max_norm)
+
+
 def _amp_without_zero_grad(model, optimizer, scaler, images, labels, dtype, max_norm):
     with torch.autocast(images.device.type, dtype=dtype):
         loss = F.cross_entropy(model(images), labels)
@@ -437,6 +445,7 @@ WRONG = {
         ("returns per cent", _per_cent),
         ("expected 0", _number_right),
         ("of type Tensor", _a_tensor),
+        ("same device", _evaluates_on_the_first_gpu),
     ],
     "mean_loss": [
         ("takes the mean of the means", _mean_of_means),
@@ -463,6 +472,7 @@ WRONG = {
         ("never calls scaler.update()", _no_update),
         ("does not clip the gradients", _no_clipping),
         ("computes the forward pass in float32", _no_autocast),
+        ("computes the forward pass in bfloat16", _bfloat16),
         ("returns the scaled loss", _scaled_loss_returned),
         ("never clears the gradients", _amp_without_zero_grad),
     ],
