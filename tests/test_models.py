@@ -13,6 +13,7 @@ from torch import nn
 from course_utils import counting, devices, models
 
 DEVICE = devices.pick()
+ATOL = 1e-5 if DEVICE.type in ("cpu", "sim") else 1e-2  # real GPUs compute convolutions and LSTMs in TF32
 PLACES = sorted({torch.device("cpu"), DEVICE, *devices.check_devices()}, key=str)
 
 
@@ -61,7 +62,7 @@ def test_every_device_gives_the_numbers_of_the_cpu(name):
     expected = model(*inputs)
     for place in PLACES:
         got = copy.deepcopy(model).to(place)(*(x.to(place) for x in inputs))
-        assert torch.allclose(got.cpu(), expected, rtol=1e-4, atol=1e-5)
+        assert torch.allclose(got.cpu(), expected, rtol=1e-4, atol=ATOL)
 
 
 def test_the_classifier_reads_no_padding_and_agrees_with_packed_sequences():
@@ -69,12 +70,12 @@ def test_the_classifier_reads_no_padding_and_agrees_with_packed_sequences():
     other = x.clone()
     other[0, 3:], other[2, 1:] = 7, 9
     result = model(x, lengths.to(DEVICE))
-    assert torch.equal(result.cpu(), model(other, lengths.to(DEVICE)).cpu())
+    assert torch.allclose(result.cpu(), model(other, lengths.to(DEVICE)).cpu(), atol=1e-6)
     packed = nn.utils.rnn.pack_padded_sequence(model.embed(x), lengths, batch_first=True, enforce_sorted=False)
     expected = model.head(model.lstm(packed)[1][0][-1])
-    assert torch.allclose(result.cpu(), expected.cpu(), rtol=1e-5, atol=1e-6)
+    assert torch.allclose(result.cpu(), expected.cpu(), rtol=1e-5, atol=ATOL)
     alone = model(x[:1, :3], lengths[:1].to(DEVICE))
-    assert torch.allclose(result[:1].cpu(), alone.cpu(), rtol=1e-5, atol=1e-6)
+    assert torch.allclose(result[:1].cpu(), alone.cpu(), rtol=1e-5, atol=ATOL)
 
 
 @pytest.mark.parametrize("name", ["generator", "transformer"])
@@ -83,7 +84,7 @@ def test_a_later_token_changes_nothing_before_it(name):
     other = x.clone()
     other[:, 6] = (other[:, 6] + 1) % 50
     before, after = model(x).cpu(), model(other).cpu()
-    assert torch.allclose(before[:, :6], after[:, :6], rtol=1e-5, atol=1e-6)
+    assert torch.allclose(before[:, :6], after[:, :6], rtol=1e-5, atol=ATOL)
     assert not torch.allclose(before[:, 6:], after[:, 6:], atol=1e-4)
 
 
@@ -105,7 +106,7 @@ def test_reading_in_pieces_gives_the_same_logits():
     model, x = models.LSTMGenerator(50, 8, 16).to(DEVICE), tokens()
     first, state = model.read(x[:, :4])
     second, _ = model.read(x[:, 4:], state)
-    assert torch.allclose(torch.cat((first, second), 1).cpu(), model(x).cpu(), rtol=1e-5, atol=1e-6)
+    assert torch.allclose(torch.cat((first, second), 1).cpu(), model(x).cpu(), rtol=1e-5, atol=ATOL)
 
 
 def test_tying_shares_one_parameter():
