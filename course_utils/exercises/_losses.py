@@ -28,6 +28,9 @@ def huber_mistake(
     square, line = 0.5 * error**2, delta * (error - 0.5 * delta)
     each, row = torch.where(error <= delta, square, line), "one number for each row is asked for: mean(dim=1)"
     for wrong, name, why in (
+        (torch.where(error <= 1, square, error - 0.5).mean(1), "ignores `delta`",
+         "the caller says where the straight line begins"),
+        (each.mean(1) / delta, "divides by delta", "that is the smooth L1 loss: huber is delta times as much"),
         (torch.where(signed <= delta, 0.5 * signed**2, delta * (signed - 0.5 * delta)).mean(1),
          "forgets the absolute value", "an error of -5 is as large as one of 5"),
         (torch.where(error <= delta, line, square).mean(1), "swaps the two branches",
@@ -57,6 +60,8 @@ def gradient_cases() -> list[tuple[torch.Tensor, torch.dtype, float]]:
     return [
         (torch.tensor([1e-3, 1e-8]), half, 1.0),
         (torch.tensor([1e-3, 0.0, 1e-8, 0.0]), half, 1.0),
+        (torch.tensor([-2.0, 1e-3]), half, 2.0**16),
+        (torch.tensor([4e-8, 1e-6, 65510.0, 1.0]), half, 1.0),
         (torch.tensor([-1e-3, -1e-8, 0.0, 1e-8]), half, 2.0**16),
         (torch.tensor([2.0, -1e-8, 1e-13, 0.0]), half, 2.0**16),
         (torch.tensor([2.0, 1e-8, 1e-13, 0.0]), brain, 2.0**16),
@@ -69,11 +74,25 @@ def _bad(x: torch.Tensor) -> torch.Tensor:
     return (x == 0) | x.isinf()
 
 
+def _beyond(x: torch.Tensor, dtype: torch.dtype, part: float) -> torch.Tensor:
+    """Return where `x` is below a `part` of the smallest normal number of the format, or above its largest."""
+    return (x.abs() < part * torch.finfo(dtype).tiny) | (x.abs() > torch.finfo(dtype).max)
+
+
 # Name, why it matters, the share of gradients g stored in a format d with a scale s.
 _SHORT = ("keeps them unscaled in the short format",
           "what is too small for it becomes 0 there: scale before .to(dtype), and divide in float32")
 _ZEROS = ("counts gradients that were 0 before", "they have lost nothing")
+_LIMITS = ("compares with the limits of the format",
+           "it has numbers below `tiny`, and storing rounds to the nearest: store them, and look what is left")
 _WRONG_SHARES = (
+    (*_LIMITS, lambda g, d, s: _share(_beyond(g * s, d, 1.0), g)),
+    (*_LIMITS, lambda g, d, s: _share(_beyond(g * s, d, torch.finfo(d).eps), g)),
+    ("ignores `dtype`", "each format has its own range", lambda g, d, s: _share(_bad((g * s).to(torch.float16)), g)),
+    ("divides by the scale", "the loss, and so each gradient, is multiplied by it",
+     lambda g, d, s: _share(_bad((g / s).to(d)), g)),
+    ("forgets what overflows below zero", "-inf is lost as well: isinf() finds both",
+     lambda g, d, s: _share(((g * s).to(d) == 0) | ((g * s).to(d) == math.inf), g)),
     ("forgets the scale", "the loss, and so each gradient, is multiplied by it first",
      lambda g, d, s: _share(_bad(g.to(d)), g)),
     (*_SHORT, lambda g, d, s: _share(_bad(g.to(d) * s), g)),

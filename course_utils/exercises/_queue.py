@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -51,8 +52,12 @@ class _Truth:
                times[len(times) // 2])  # fmt: skip
         yield "gives the first repetition alone", "take all repetitions, and their median", times[0]
         yield "gives the last repetition alone", "take all repetitions, and their median", times[-1]
-        yield ("returns milliseconds", "`clock` counts seconds, and the name ends in _s",
-               1e3 * statistics.median(times))  # fmt: skip
+        median, why = statistics.median(times), "`clock` counts seconds, and the name ends in _s"
+        yield "returns milliseconds", why, 1e3 * median
+        yield "returns microseconds", why, 1e6 * median
+        yield ("measures each repetition from the first reading of the clock",
+               "read the clock before each repetition, and again after it",
+               statistics.median(itertools.accumulate(times)))  # fmt: skip
 
 
 class Bench:
@@ -106,6 +111,8 @@ class Bench:
     def unused(self) -> tuple[str, str]:
         """Return what of its arguments the answer left unused or used wrongly often, and why that matters."""
         calls, wanted = self.log.count("W"), self.warmup + self.repeats
+        if not calls:
+            return "never calls `work`", "its time is what is asked for"
         if "C" not in self.log:
             return "never reads the `clock` that it is given", "another clock knows nothing of this device's time"
         if "S" not in self.log:
@@ -119,6 +126,9 @@ class Bench:
     def mistake(self, got: float) -> tuple[str, str]:
         """Return the name of the mistake behind the wrong time `got` and why it matters, or two empty texts."""
         places = [place for place, step in enumerate(self.log) if step == "W"][self.warmup :]
+        if "C" not in self.log[: places[0]]:
+            return ("does not read the clock before the work",
+                    "a time is the difference of two readings: one before `work()`, one after it")  # fmt: skip
         after = [self._between(place, place + 1, "forward") for place in places]
         before = self._between(places[0], places[0], "back")
         if "C" in "".join(after) and not all("S" in steps for steps in after if "C" in steps):

@@ -153,6 +153,38 @@ def _synchronize_not_called(work, clock, synchronize, warmup, repeats):
     return statistics.median(times)
 
 
+def _one_reading(work, clock, synchronize, warmup, repeats):
+    for _ in range(warmup):
+        work()
+    synchronize()
+    times, begin = [], clock()
+    for _ in range(repeats):
+        work()
+        synchronize()
+        times.append(clock() - begin)
+    return statistics.median(times)
+
+
+def _clock_after_the_work(work, clock, synchronize, warmup, repeats):
+    for _ in range(warmup):
+        work()
+    times = []
+    for _ in range(repeats):
+        work()
+        synchronize()
+        begin = clock()
+        times.append(clock() - begin)
+    return statistics.median(times)
+
+
+def _microseconds(work, clock, synchronize, warmup, repeats):
+    return 1e6 * statistics.median(_times(work, clock, synchronize, warmup, repeats))
+
+
+def _example(work, clock, synchronize, warmup, repeats):
+    return 0.000272
+
+
 # ---- intensity
 def _no_output(n, k, m, dtype):
     return 2 * n * k * m / ((n * k + k * m) * dtype.itemsize)
@@ -192,6 +224,18 @@ def _whole(n, k, m, dtype):
 
 def _text(n, k, m, dtype):
     return f"{2 * n * k * m / ((n * k + k * m + n * m) * dtype.itemsize)} FLOP/byte"
+
+
+def _rounded(n, k, m, dtype):
+    return round(2 * n * k * m / ((n * k + k * m + n * m) * dtype.itemsize), 3)
+
+
+def _without_brackets(n, k, m, dtype):
+    return 2 * n * k * m / (n * k + k * m + n * m) * dtype.itemsize
+
+
+def _additions(n, k, m, dtype):
+    return (2 * k - 1) * n * m / ((n * k + k * m + n * m) * dtype.itemsize)
 
 
 # ---- name_bound
@@ -247,6 +291,32 @@ def _other_words(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
 
 def _one_word(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
     return "bandwidth"
+
+
+def _bound(compute_ms, memory_ms, limit_ms, time_ms):
+    if time_ms > limit_ms:
+        return "overhead"
+    return "compute" if compute_ms > memory_ms else "bandwidth"
+
+
+def _binary(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    compute_ms, memory_ms = flops / peak_tflops / 2**30, nbytes / bandwidth_gbps / 2**20
+    return _bound(compute_ms, memory_ms, 2 * max(compute_ms, memory_ms), time_ms)
+
+
+def _shorter(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    compute_ms, memory_ms = flops / peak_tflops / 1e9, nbytes / bandwidth_gbps / 1e6
+    return _bound(compute_ms, memory_ms, 2 * min(compute_ms, memory_ms), time_ms)
+
+
+def _twice_above(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    compute_ms, memory_ms = flops / peak_tflops / 1e9, nbytes / bandwidth_gbps / 1e6
+    return _bound(compute_ms, memory_ms, 3 * max(compute_ms, memory_ms), time_ms)
+
+
+def _peaks_of_the_t4(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    compute_ms, memory_ms = flops / 8.1 / 1e9, nbytes / 320 / 1e6
+    return _bound(compute_ms, memory_ms, 2 * max(compute_ms, memory_ms), time_ms)
 
 
 # ---- huber
@@ -345,6 +415,23 @@ def _whole_branch(prediction, target, delta):
     return torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta)).mean(dim=1)
 
 
+def _delta_ignored(prediction, target, delta):
+    return torch.nn.functional.huber_loss(prediction, target, reduction="none").mean(dim=1)
+
+
+def _smooth_l1(prediction, target, delta):
+    return torch.nn.functional.smooth_l1_loss(prediction, target, reduction="none", beta=delta).mean(dim=1)
+
+
+def _without_gradients(prediction, target, delta):
+    with torch.no_grad():
+        return torch.nn.functional.huber_loss(prediction, target, reduction="none", delta=delta).mean(dim=1)
+
+
+def _list_of_losses(prediction, target, delta):
+    return torch.nn.functional.huber_loss(prediction, target, reduction="none", delta=delta).mean(dim=1).tolist()
+
+
 # ---- lost_share
 def _scaled_late(gradients, dtype, scale):
     stored = gradients.to(dtype) * scale
@@ -399,6 +486,27 @@ def _lost_tensor(gradients, dtype, scale):
 
 def _in_place(gradients, dtype, scale):
     stored, there = gradients.mul_(scale).to(dtype), gradients != 0
+    return ((there & ((stored == 0) | stored.isinf())).sum() / there.sum()).item()
+
+
+def _below_tiny(gradients, dtype, scale):
+    size, there = (gradients * scale).abs(), gradients != 0
+    limits = torch.finfo(dtype)
+    return ((there & ((size < limits.tiny) | (size > limits.max))).sum() / there.sum()).item()
+
+
+def _one_infinity(gradients, dtype, scale):
+    stored, there = (gradients * scale).to(dtype), gradients != 0
+    return ((there & ((stored == 0) | (stored == math.inf))).sum() / there.sum()).item()
+
+
+def _always_half(gradients, dtype, scale):
+    stored, there = (gradients * scale).half(), gradients != 0
+    return ((there & ((stored == 0) | stored.isinf())).sum() / there.sum()).item()
+
+
+def _divided_by_the_scale(gradients, dtype, scale):
+    stored, there = (gradients / scale).to(dtype), gradients != 0
     return ((there & ((stored == 0) | stored.isinf())).sum() / there.sum()).item()
 
 
@@ -470,6 +578,10 @@ WRONG = {
         ("never reads the `clock`", _own_clock),
         ("never synchronises", _own_synchronize),
         ("never synchronises", _synchronize_not_called),
+        ("measures each repetition from the first reading", _one_reading),
+        ("does not read the clock before the work", _clock_after_the_work),
+        ("returns microseconds", _microseconds),
+        ("never calls `work`", _example),
     ],
     "intensity": [
         ("forgets the output", _no_output),
@@ -482,6 +594,9 @@ WRONG = {
         ("forgets the second factor", _one_factor),
         ("give another number", _whole),
         ("returns str, expected a number", _text),
+        ("rounds the number", _rounded),
+        ("multiplies by the bytes of an element", _without_brackets),
+        ("counts one addition less", _additions),
     ],
     "name_bound": [
         ("never says overhead", _by_the_ridge),
@@ -493,6 +608,10 @@ WRONG = {
         ("adds the two parts", _sum),
         ("returns none of", _other_words),
         ("always says bandwidth", _one_word),
+        ("takes GiB for GB", _binary),
+        ("compares with the shorter part", _shorter),
+        ("says overhead too late", _twice_above),
+        ("ignores the peaks", _peaks_of_the_t4),
     ],
     "huber": [
         ("a loop is left", _loop_over_rows),
@@ -510,6 +629,10 @@ WRONG = {
         ("gives the sum of each row", _sums),
         ("takes the mean of the columns", _other_dimension),
         ("keeps a dimension of size 1", _kept),
+        ("ignores `delta`", _delta_ignored),
+        ("divides by delta", _smooth_l1),
+        ("cuts the gradient", _without_gradients),
+        ("returns a list", _list_of_losses),
     ],
     "lost_share": [
         ("scale before .to(dtype)", _scaled_late),
@@ -523,6 +646,10 @@ WRONG = {
         ("returns how many", _lost_number),
         ("returns a tensor, expected a number", _lost_tensor),
         ("modifies its input", _in_place),
+        ("compares with the limits of the format", _below_tiny),
+        ("forgets what overflows below zero", _one_infinity),
+        ("ignores `dtype`", _always_half),
+        ("divides by the scale", _divided_by_the_scale),
     ],
     "pad_vocabulary": [
         ("rounds down", _rounds_down),
