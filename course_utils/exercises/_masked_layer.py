@@ -11,7 +11,7 @@ from torch import nn
 
 from course_utils.exercise import Case
 
-__all__ = ["is_a_buffer", "masked", "weight_and_bias"]
+__all__ = ["is_a_buffer", "learns", "masked", "weight_and_bias"]
 
 # fmt: off
 
@@ -19,14 +19,17 @@ __all__ = ["is_a_buffer", "masked", "weight_and_bias"]
 def is_a_buffer(case: Case, layer: Any, mask: torch.Tensor) -> None:
     """Fail with the name of what the mask is instead of a persistent buffer."""
     case.expect(isinstance(layer, nn.Module), f"makes a {type(layer).__name__}, not a module")
+    case.mistake("_parameters" not in vars(layer), "does not call super().__init__()",
+                 "nn.Module makes its tables of parameters and buffers there: it is the first line of __init__")
 
     def masks(named: Iterable[tuple[str, Any]]) -> list[str]:
         flat = [(name, value) for name, value in named if isinstance(value, torch.Tensor) and value.dim() == 2]
-        return [name for name, value in flat if any(_same(side, mask) for side in (value, value.mT))]
+        return [name for name, value in flat if any(_same(value, one) for one in (mask, mask.mT, ~mask, ~mask.mT))]
 
     case.mistake(masks(layer.named_parameters()), "makes the mask a parameter",
                  "a parameter is handed to the optimizer, and the mask is a choice that no gradient may change")
-    buffers = masks(layer.named_buffers())
+    buffers = dict(layer.named_buffers())
+    case.mistake(buffers and not masks(buffers.items()), "has a buffer that is not the mask", got=buffers)
     case.mistake(not buffers, "keeps the mask as a plain attribute",
                  ".to(device) leaves it behind, and state_dict() does not save it: register_buffer makes it a part")
     case.mistake(not masks(layer.state_dict().items()), "does not save the mask",
@@ -49,8 +52,8 @@ def masked(case: Case, got: Any, x: torch.Tensor, weight: nn.Parameter, bias: nn
     """Fail unless `got` is what the layer computes with these parameters."""
     x, w, b = x.cpu(), weight.detach().cpu(), bias.detach().cpu()
     expected = (x[:, None, :] * torch.where(mask, w, 0.0)).sum(-1) + b
-    if isinstance(got, torch.Tensor) and got.shape == expected.shape:
-        mine, show = got.detach().cpu(), {"expected": expected, "got": got}
+    if isinstance(got, torch.Tensor) and (got.shape, got.dtype) == (expected.shape, expected.dtype):
+        mine, show = got.detach().cpu(), {"expected": expected.to(weight.device), "got": got.detach()}
         for wrong, name, why in (
             (F.linear(x, w, b), "does not apply the mask", "weights change after the layer was made: mask in forward"),
             (F.linear(x, w * ~mask, b), "takes the mask the wrong way round", "True is what counts"),
@@ -59,3 +62,16 @@ def masked(case: Case, got: Any, x: torch.Tensor, weight: nn.Parameter, bias: nn
             other = not torch.allclose(wrong, expected, atol=1e-5)
             case.mistake(other and torch.allclose(mine, wrong, atol=1e-5), name, why, **show)
     case.equal(got, expected.to(weight.device), atol=1e-5)
+
+
+def learns(case: Case, layer: nn.Module, got: torch.Tensor, mask: torch.Tensor, weight: nn.Parameter) -> None:
+    """Fail unless a backward pass from `got` reaches the bias and those weights that count, and no other."""
+    weight_now, bias = weight_and_bias(case, layer, mask)
+    case.mistake(weight_now is not weight, "makes a new parameter in forward",
+                 "the optimizer holds the parameter of before: compute with weight * mask, and keep the parameter")
+    layer.zero_grad()
+    if got.requires_grad:
+        got.sum().backward()
+    case.mistake(weight.grad is None or bias.grad is None, "cuts the gradient", "weight and bias are to be trained")
+    case.mistake(weight.grad.cpu()[~mask].any(), "trains what the mask switches off",
+                 "multiply by the mask where gradients see it: no .data, no torch.no_grad")

@@ -33,11 +33,16 @@ def listed(case: Case, got: Any, expected: dict[torch.device, list[str]]) -> Non
     case.mistake(wrong is not None, f"has the key {wrong!r}, expected a torch.device", "tensor.device is one", got=got)
     flat = [isinstance(names, list | tuple | set) and all(isinstance(n, str) for n in names) for names in got.values()]
     case.mistake(not all(flat), "has values that are no lists of names", expected=expected, got=got)
+    case.mistake([] in [list(names) for names in got.values()], "names a device that holds nothing",
+                 "the number of devices in the dict is the number of places: leave out empty lists", got=got)
     wanted = {name for names in expected.values() for name in names}
     given = {name for names in got.values() for name in names}
     short = {name.rpartition(".")[2] for name in wanted}
     show = {"expected": expected, "got": got}
     missed = sorted(wanted - given)
+    dots = missed and {name.replace(".", "") for name in given} == {name.replace(".", "") for name in wanted}
+    case.mistake(dots, "joins path and name wrongly", "the path of the model itself is empty: its names have no dot "
+                 "before them, those of other modules have one between", **show)
     last = {name.rpartition(".")[2] for name in missed}
     name_first(case, expected, got, (
         (missed and given == short, "leaves out the path of the module", "two modules may both have a `weight`"),
@@ -49,6 +54,10 @@ def listed(case: Case, got: Any, expected: dict[torch.device, list[str]]) -> Non
          "they are moved and used like parameters; state_dict() leaves out those that are not persistent"),
     ))
     case.mistake(missed, f"misses {', '.join(missed)}", **show)
+    every = [name for names in got.values() for name in names]
+    twice = ", ".join(sorted({name for name in every if every.count(name) > 1}))
+    case.mistake(twice, f"lists {twice} more than once",
+                 "named_modules() gives every module: take of each what it holds itself, with recurse=False", **show)
     more = ", ".join(sorted(given - wanted))
     case.mistake(more, f"lists {more}, which is no tensor of the model", **show)
     case.mistake(any(set(got.get(device, ())) != set(expected.get(device, ())) for device in {*got, *expected}),

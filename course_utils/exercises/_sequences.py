@@ -25,11 +25,12 @@ def wrong_state(case: Case, rows: torch.Tensor, lengths: list[int], expected: to
 
     swap = "batch_first=True puts the texts first: states[text, place]"
     inside = int(last.max()) <= len(rows) <= time
-    name_first(case, expected, got, (
+    name_first(case, expected.to(got.device), got.detach(), (
         (is_(rows[:, -1]), "takes the last padded step", "it depends on the padding behind the shorter texts"),
         (is_(rows[-1]), "takes batch for time", swap),
         (inside and is_(rows[last - 1, each]), "takes batch for time", swap),
         (max(lengths) < time and is_(rows[each, last]), "takes the step after the last", "places count from 0"),
+        (is_(rows[each, last - 2]), "takes the step before the last", "the last token of length n is at place n - 1"),
         (is_(rows[:, 0]), "takes the first step", "that state has read one token"),
         (is_(rows[each, -last]), "counts from the end", "the texts begin at place 0; the padding is at the end"),
     ))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from course_utils._compare import difference
 from course_utils.exercise import Case, WrongAnswer, exercise
 from course_utils.exercises._checkpoints import Payload, loads, network, payloads_run, refuses, save_elsewhere
-from course_utils.exercises._masked_layer import is_a_buffer, masked, weight_and_bias
+from course_utils.exercises._masked_layer import is_a_buffer, learns, masked, weight_and_bias
 from course_utils.exercises._named_tensors import Scale, listed
 from course_utils.exercises._places import IGNORED, elsewhere
 from course_utils.exercises._sequences import leak_of, wrong_state
@@ -44,7 +46,7 @@ class MaskedLinear(nn.Module):
 
 @MaskedLinear.checks
 def _(case: Case) -> None:
-    mask = torch.tensor([[True, False, True], [False, True, True]])
+    mask = torch.tensor([[True, False], [True, True], [False, False]])
     layer = case.call(mask)
     is_a_buffer(case, layer, mask)
     weight, bias = weight_and_bias(case, layer, mask)
@@ -52,15 +54,11 @@ def _(case: Case) -> None:
         layer.to(place)
         with torch.no_grad():
             weight.copy_(torch.randn(weight.shape))  # as an optimizer would
-        x = torch.randn(5, 3).to(place)
+        x = torch.randn(4, 2).to(place)
         got = case.use(layer, x)
         case.mistake(case.counts.copies, "copies something in every call", "a buffer is where the layer is: use it")
         masked(case, got, x, weight, bias, mask)
-        layer.zero_grad()
-        got.sum().backward()
-        switched_off = weight.grad is not None and weight.grad.cpu()[~mask].any()
-        case.mistake(switched_off, "trains what the mask switches off",
-                     "multiply by the mask where gradients see it: no .data, no torch.no_grad")
+        learns(case, layer, got, mask, weight)
     other = case.call(~mask)
     other.load_state_dict(layer.state_dict())
     masked(case, case.use(other.to(place), x), x, weight, bias, mask)
@@ -117,14 +115,16 @@ def last_states(states: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
 @last_states.checks
 def _(case: Case) -> None:
-    for batch, time, lengths in ((3, 5, [2, 1, 3]), (2, 3, [3, 1]), (1, 4, [4]), (5, 2, [2, 1, 2, 1, 1])):
-        states = torch.randn(batch, time, 6).to(case.device).requires_grad_()
+    for batch, time, lengths in ((2, 3, [2, 1]), (3, 5, [2, 1, 3]), (2, 3, [3, 1]), (1, 4, [4]),
+                                 (5, 2, [2, 1, 2, 1, 1])):
+        states = torch.randn(batch, time, 2).to(case.device).requires_grad_()
         got = case.call(states, torch.tensor(lengths).to(case.device))
         reads = case.counts.host_reads + case.counts.copies_d2h
         rows = states.detach().cpu()
         expected = torch.stack([rows[i, length - 1] for i, length in enumerate(lengths)])
-        if isinstance(got, torch.Tensor) and got.shape in (expected.shape, (time, 6)):
+        if isinstance(got, torch.Tensor) and got.shape in (expected.shape, (time, 2)):
             wrong_state(case, rows, lengths, expected, got)
+            case.mistake(got.device != states.device, f"the result is on {got.device}, expected on {states.device}")
         case.mistake(reads, "lets the host read the lengths",
                      "the host waits for the device: pick with two index tensors, all texts at once")
         case.equal(got.detach() if isinstance(got, torch.Tensor) else got, expected.to(case.device))
@@ -148,7 +148,7 @@ def _(case: Case) -> None:
         expected = torch.tensor([[column <= row for column in range(time)] for row in range(time)])
         sent = case.counts.bytes_h2d
         if isinstance(got, torch.Tensor) and got.shape == expected.shape and got.dtype == torch.bool:
-            show, mine = {"expected": expected, "got": got}, got.cpu()
+            show, mine = {"expected": expected.to(case.device), "got": got}, got.cpu()
             for wrong, name, why in (
                 (expected.mT, "looks at the future only", "row t may look at the columns up to t: the lower triangle"),
                 (~expected, "marks what is forbidden",
@@ -158,6 +158,9 @@ def _(case: Case) -> None:
                 case.mistake(time > 1 and torch.equal(mine, wrong), name, why, **show)
             leak = leak_of(mine)
             case.mistake(leak, f"leaks the future: {leak}", "the model would see what it is to predict", **show)
+            row, column = next(iter((expected & ~mine).nonzero().tolist()), (0, -1))
+            case.mistake(column >= 0, f"hides place {column} from row {row}",
+                         "a place may look at itself and at all before it", **show)
         case.mistake(isinstance(got, torch.Tensor) and got.dtype != torch.bool, "is not a bool tensor",
                      "numbers would be added to the scores; True and False say who may look", got=got)
         case.mistake(sent, f"creates it on the CPU and copies {sent} bytes", "the device can write it: device=device")
@@ -192,10 +195,13 @@ def _(case: Case) -> None:
         refused = refuses(case, path)
         case.mistake(payloads_run, "runs code that came in the file",
                      "a pickle can call any function on your machine: weights_only=True reads tensors and nothing else")
-        case.mistake(not refused, "loads a file that holds more than tensors")
-        save_elsewhere({name: value for name, value in saved.items() if name != "0.bias"}, path)
-        case.mistake(not refuses(case, path), "accepts a file that does not fit the model",
-                     "a bias is missing in it and stays random; with strict=True, the default, that is an error")
+        case.mistake(not refused, "raises no error for a file that holds more than tensors",
+                     "the model is not filled, and the caller must hear of it")
+        for names, why in ((saved.keys() - {"0.bias"}, "a bias is missing in it and stays random"),
+                           (saved.keys() | {"2.bias"}, "it holds 2.bias, which the model has not")):
+            save_elsewhere({name: saved.get(name, torch.zeros(3)) for name in sorted(names)}, path)
+            case.mistake(not refuses(case, path), "accepts a file that does not fit the model",
+                         f"{why}; with strict=True, the default, that is an error")
 
 
 @exercise(title="A model over two devices", minutes=8, difficulty=2, hints=(
@@ -215,7 +221,7 @@ def _(case: Case) -> None:
     for a, b, start in ((here, there, torch.device("cpu")), (there, here, there), (here, here, here)):
         first = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 4)).to(a)
         second = nn.Sequential(nn.ReLU(), nn.Linear(4, 8), nn.Linear(8, 2)).to(b)
-        x = torch.randn(5, 3)
+        x, before = torch.randn(5, 3), copy.deepcopy([first, second])
         with torch.no_grad():
             expected = second(first(x.to(a)).to(b))
         try:
@@ -234,6 +240,10 @@ def _(case: Case) -> None:
         case.mistake(used > needed and case.counts.copies_d2h and "cpu" not in (a.type, b.type),
                      "takes the way through the host", "a copy between devices needs no stop there: x.to(other)")
         case.budget("copies", used, needed, "one to the first half and one between the halves; each costs time")
+        case.mistake(difference([first, second], before), "changes a half of the model", "it is only to be used")
+        case.expect(first.training and second.training, "leaves a half in evaluation mode", "it came in training mode")
         if got.requires_grad:
             got.sum().backward()
-        case.expect(first[0].weight.grad is not None, "cuts the gradient", "the first half would never learn")
+        for half, name in ((first, "first"), (second, "second")):
+            learns = all(parameter.grad is not None for parameter in half.parameters())
+            case.expect(learns, "cuts the gradient", f"the {name} half would never learn")

@@ -110,6 +110,61 @@ class _CopyInEveryCall(nn.Module):
         return F.linear(x, self.linear.weight * self.own.to(x.device), self.linear.bias)
 
 
+class _NoSuperAndNoParts(nn.Module):
+    def __init__(self, mask):
+        self.mask = mask
+
+    def forward(self, x):
+        return x
+
+
+class _WithoutGradients(_MaskedOnce):
+    def forward(self, x):
+        with torch.no_grad():
+            return F.linear(x, self.linear.weight * self.mask, self.linear.bias)
+
+
+class _Float64(_MaskedOnce):
+    def forward(self, x):
+        return F.linear(x, self.linear.weight * self.mask, self.linear.bias).double()
+
+
+class _FrozenBias(_MaskedOnce):
+    def forward(self, x):
+        return F.linear(x, self.linear.weight * self.mask, self.linear.bias.detach())
+
+
+class _NewParameter(_MaskedOnce):
+    def forward(self, x):
+        self.linear.weight = nn.Parameter(self.linear.weight * self.mask)
+        return self.linear(x)
+
+
+class _MaskedBias(_MaskedOnce):
+    def forward(self, x):
+        return F.linear(x, self.linear.weight * self.mask, self.linear.bias * self.mask.any(dim=1))
+
+
+class _InvertedBuffer(nn.Module):
+    def __init__(self, mask):
+        super().__init__()
+        self.linear = nn.Linear(mask.shape[1], mask.shape[0])
+        self.register_buffer("mask", ~mask)
+
+    def forward(self, x):
+        return F.linear(x, self.linear.weight * self.mask, self.linear.bias)
+
+
+class _AllOnes(nn.Module):
+    def __init__(self, mask):
+        super().__init__()
+        self.linear = nn.Linear(mask.shape[1], mask.shape[0])
+        self.register_buffer("mask", torch.ones_like(mask))
+
+    def forward(self, x):
+        return F.linear(x, self.linear.weight * self.mask, self.linear.bias)
+
+
 # ---- places
 def _names_by_device(pairs):
     found = {}
@@ -171,6 +226,31 @@ def _tensors_not_names(model):
     return found
 
 
+def _recursive(model):
+    found = {}
+    for path, module in model.named_modules():
+        for name, value in [*module.named_parameters(), *module.named_buffers(), *vars(module).items()]:
+            if isinstance(value, torch.Tensor):
+                found.setdefault(value.device, []).append(f"{path}.{name}" if path else name)
+    return found
+
+
+def _all_by_path(model, between="."):
+    found = {}
+    for path, module in model.named_modules():
+        for device, names in _own_only(module).items():
+            found.setdefault(device, []).extend(f"{path}{between}{name}" for name in names)
+    return found
+
+
+def _no_dot(model):
+    return _all_by_path(model, between="")
+
+
+def _empty_list(model):
+    return {torch.device("meta"): []} | _own_only(model)
+
+
 # ---- last_states
 def _last_padded(states, lengths):
     return states[:, -1]
@@ -194,6 +274,14 @@ def _from_the_end(states, lengths):
 
 def _first_step(states, lengths):
     return states[:, 0]
+
+
+def _one_before(states, lengths):
+    return states[torch.arange(len(states), device=states.device), lengths - 2]
+
+
+def _result_on_the_cpu(states, lengths):
+    return states[torch.arange(len(states), device=states.device), lengths - 1].cpu()
 
 
 def _loop(states, lengths):
@@ -258,6 +346,15 @@ def _hard_coded(time, device):
     return torch.ones(3, 3, dtype=torch.bool, device=device).tril()
 
 
+def _diagonal(time, device):
+    return torch.eye(time, dtype=torch.bool, device=device)
+
+
+def _three_places(time, device):
+    places = torch.arange(time, device=device)
+    return (places[:, None] >= places) & (places[:, None] - places < 3)
+
+
 # ---- load_checkpoint
 def _no_map_location(model, path, device):
     model.load_state_dict(torch.load(path, weights_only=True))
@@ -310,6 +407,20 @@ def _not_loaded(model, path, device):
 
 def _whole_model(model, path, device):
     return torch.load(path, map_location=device, weights_only=True).to(device)
+
+
+def _known_names(model, path, device):
+    state, known = torch.load(path, map_location="cpu", weights_only=True), model.state_dict()
+    model.load_state_dict({name: value for name, value in state.items() if name in known})
+    return model.to(device)
+
+
+def _swallows_errors(model, path, device):
+    try:
+        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    except Exception as error:
+        print(error)
+    return model.to(device)
 
 
 # ---- forward_on_two
@@ -372,6 +483,25 @@ def _swapped_halves(first, second, x):
     return first(x.to(next(first.parameters()).device))
 
 
+def _evaluates(first, second, x):
+    x = first.eval()(x.to(next(first.parameters()).device))
+    return second.eval()(x.to(next(second.parameters()).device))
+
+
+def _freezes_the_second(first, second, x):
+    second.requires_grad_(False)
+    x = first(x.to(next(first.parameters()).device))
+    return second(x.to(next(second.parameters()).device))
+
+
+def _changes_the_weights(first, second, x):
+    x = first(x.to(next(first.parameters()).device))
+    with torch.no_grad():
+        for parameter in first.parameters():
+            parameter.mul_(0.5)
+    return second(x.to(next(second.parameters()).device))
+
+
 WRONG = {
     "MaskedLinear": [
         ("keeps the mask as a plain attribute", _PlainAttribute),
@@ -386,6 +516,14 @@ WRONG = {
         ("takes the mask the wrong way round", _Inverted),
         ("before Module.__init__() call", _NoSuper),
         ("copies something in every call", _CopyInEveryCall),
+        ("does not call super().__init__()", _NoSuperAndNoParts),
+        ("cuts the gradient", _WithoutGradients),
+        ("has dtype torch.float64", _Float64),
+        ("cuts the gradient", _FrozenBias),
+        ("makes a new parameter in forward", _NewParameter),
+        ("other values", _MaskedBias),
+        ("takes the mask the wrong way round", _InvertedBuffer),
+        ("has a buffer that is not the mask", _AllOnes),
     ],
     "places": [
         ("misses the buffers", _parameters_only),
@@ -398,6 +536,10 @@ WRONG = {
         ("misses the buffers", _first_parameter),
         ("returns set, expected a dict", _set_of_devices),
         ("no lists of names", _tensors_not_names),
+        ("more than once", _recursive),
+        ("joins path and name wrongly", _all_by_path),
+        ("joins path and name wrongly", _no_dot),
+        ("names a device that holds nothing", _empty_list),
     ],
     "last_states": [
         ("takes the last padded step", _last_padded),
@@ -407,6 +549,8 @@ WRONG = {
         ("counts from the end", _from_the_end),
         ("takes the first step", _first_step),
         ("lets the host read the lengths", _loop),
+        ("takes the step before the last", _one_before),
+        ("the result is on cpu, expected on sim", _result_on_the_cpu),
         ("has shape", _all_pairs),
         ("cuts the gradient", _detached),
         ("other values", _mean),
@@ -423,6 +567,8 @@ WRONG = {
         ("is on cpu, expected", _left_on_the_cpu),
         ("ignores its argument `device`", _first_gpu),
         ("has shape (3, 3), expected (1, 1)", _hard_coded),
+        ("hides place 0 from row 1", _diagonal),
+        ("hides place 0 from row 3", _three_places),
     ],
     "load_checkpoint": [
         ("loads to the GPU that the file names", _no_map_location),
@@ -435,6 +581,8 @@ WRONG = {
         ("does not return the model", _another_model),
         ("is not what was saved", _not_loaded),
         ("in line 2 of your function", _whole_model),
+        ("it holds 2.bias, which the model has not", _known_names),
+        ("raises no error for a file that holds more than tensors", _swallows_errors),
     ],
     "forward_on_two": [
         ("runs an operation on two devices", _input_alone),
@@ -448,5 +596,8 @@ WRONG = {
         ("cuts the gradient", _without_gradients),
         ("runs an operation on two devices", _fixed_names),
         ("raises", _swapped_halves),
+        ("leaves a half in evaluation mode", _evaluates),
+        ("the second half would never learn", _freezes_the_second),
+        ("changes a half of the model", _changes_the_weights),
     ],
 }
