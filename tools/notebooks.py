@@ -47,6 +47,8 @@ ADDRESS = re.compile(
 STRICT_WARNINGS = """import warnings
 for _category in (DeprecationWarning, FutureWarning):
     warnings.filterwarnings("error", category=_category, module=r"(torch|course_utils|__main__)(\\.|$)")
+# PyTorch's own compiler still uses what PyTorch deprecates
+warnings.filterwarnings("ignore", r".*torch\\.jit\\.", DeprecationWarning, module=r"torch\\.")
 del warnings, _category
 """
 
