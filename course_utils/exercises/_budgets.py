@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ class Floor:
     """The bytes alive on the simulated GPU before the check makes anything: a reader's own tensors do not count."""
 
     def __init__(self) -> None:
-        gc.collect()
+        gc.collect()  # what is garbage now would be freed at some moment of the check
         self.gpu = simulator._world().gpus[0]
         self.bytes = self.gpu.allocated_bytes
 
@@ -46,12 +46,24 @@ def spend(floor: Floor, call: Callable[[], Any]) -> Spent:
     """Run `call` on the simulated GPU and return what it took."""
     torch.sim.synchronize()
     begin_ms = simulator.clock_ms()
-    with fresh_peak(floor.gpu), simulator.timeline() as seen:
+    with _no_collection(), fresh_peak(floor.gpu), simulator.timeline() as seen:
         value = call()
         torch.sim.synchronize()
         peak_bytes = floor.gpu.peak_bytes - floor.bytes
     flops = sum(record.flops for record in seen.records if record.kind == "kernel")
     return Spent(value, peak_bytes, simulator.clock_ms() - begin_ms, flops)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect no garbage inside: what others left behind would otherwise be freed at some moment, and change sizes."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def over_budget(

@@ -38,7 +38,7 @@ def half_step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tenso
 
 @half_step.checks
 def _(case: Case) -> None:
-    trial = Trial(case, width=64, context=32)
+    trial = Trial(case, width=64, context=32, layers=2)
     trial.run()
     trial.within(trial.naive_bytes // 2, "weights, gradients and the optimizer's state do not shrink with the batch: "
                  "what the rows made has to become less than half")  # fmt: skip
@@ -156,7 +156,7 @@ def quarter_step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Te
 
 @quarter_step.checks
 def _(case: Case) -> None:
-    trial = Trial(case, width=32, context=64)
+    trial = Trial(case, width=32, context=64, layers=3)
     trial.run()
     trial.within(trial.naive_bytes // 4, "one lever is not enough: the blocks keep more than a quarter, and so do the "
                  "logits")  # fmt: skip

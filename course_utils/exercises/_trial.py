@@ -38,9 +38,9 @@ class _Optimizer(torch.optim.SGD):
 class Trial:
     """Two steps of the naive program and of an answer, on equal models and the same text, one after the other."""
 
-    def __init__(self, case: Case, *, width: int, context: int) -> None:
+    def __init__(self, case: Case, *, width: int, context: int, layers: int) -> None:
         self.case, self.floor = case, Floor()
-        self.sizes = {"vocabulary": 256, "width": width, "heads": 2, "layers": 3, "context": context}
+        self.sizes = {"vocabulary": 256, "width": width, "heads": 2, "layers": layers, "context": context}
         drawn = torch.Generator().manual_seed(1)
         self.batches = [[one.to(case.device) for one in data.text_batch(16, context, drawn)] for _ in range(2)]
         self.naive, self.weights = self._run_naive()

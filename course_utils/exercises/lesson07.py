@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from course_utils import counting, memory, plots
+from course_utils import counting, plots
 from course_utils.exercise import Case, WrongAnswer, exercise
 from course_utils.exercises import _parts
 from course_utils.exercises._budgets import Floor
@@ -238,7 +238,7 @@ def _(case: Case) -> None:
     for largest, limit in ((1, 1), (8, 8), (0, 5), (37, 100)):
         tries = _Tries(case.device)
         before = floor.used_bytes
-        with memory.budget(3 * 1024 * largest + 1024 + 512, case.device):
+        with floor.gpu.budget(3 * 1024 * largest + 1024 + 512):
             got = case.call(tries.step, limit, modifies=True)
         case.mistake(got is None or isinstance(got, bool) or not isinstance(got, int),
                      f"returns {type(got).__name__}, expected a whole number")  # fmt: skip

@@ -103,7 +103,7 @@ def describe(c: Checkpointing) -> str:
 
 def draw(c: Checkpointing) -> Any:
     """Return the picture: bytes kept and the cost of a step against segments, with the measured ones."""
-    titles = ("Kept for the backward pass", "Cost of a step")
+    titles = ("Kept for the backward pass", "Cost of a step: FLOPs, measured time")
     figure, (left, right) = plots.new(titles, "segments", columns=2, log="x", height_in=3.6)
     mib = [c.kept_bytes(n) / 2**20 for n in c.choices]
     factors = [c.step_factor(n) for n in c.choices]
@@ -114,11 +114,12 @@ def draw(c: Checkpointing) -> Any:
         if counts[0] == 1:
             right.plot(counts, [ms / times_ms[0] for ms in times_ms], **look)
     plots.line(left, c.choices, mib, "formula", plots.PREDICTED, color=plots.BLUE, marker=".")
-    plots.line(right, c.choices, factors, "formula", plots.PREDICTED, color=plots.BLUE, marker=".")
+    plots.line(right, c.choices, factors, "FLOPs", plots.PREDICTED, color=plots.BLUE, marker=".")
     left.plot([c.segments], [c.kept_bytes(c.segments) / 2**20], "o", color=plots.RED, markersize=9, label="this choice")
     right.plot([c.segments], [c.step_factor(c.segments)], "o", color=plots.RED, markersize=9)
     left.set(ylabel="MiB", ylim=(0, None))
-    right.set(ylabel="times the step without", ylim=(0.95, 1.5))
+    slowest = max([ms / c.measured[0][2] for *_, ms in c.measured], default=1.0)
+    right.set(ylabel="times the step without", ylim=(0.95, max(1.5, slowest * 1.05)))
     for axes in (left, right):
         axes.set_xticks(c.choices, [str(n) for n in c.choices])
         axes.set_xticks([], minor=True)
@@ -144,7 +145,7 @@ def explore(
         draw,
         describe,
         [
-            Slider("length", "Blocks a segment", LENGTHS, 1),
+            Slider("length", "Segment length", LENGTHS, 1),
             Slider("layers", "Blocks", pick("layers", 12, 24, 48, 96), first["layers"]),
             Slider("tokens", "Tokens", pick("tokens", 1024, 4096, 16384, 65536), first["tokens"], whole),
             Slider("width", "Width", pick("width", 128, 768, 2048, 4096), first["width"], whole),
