@@ -20,7 +20,9 @@ SCALE = 2.0**10
 # fmt: off
 
 
-def amp_steps(case: Case, sizes: tuple[int, ...], max_norm: float, scale: float = SCALE) -> None:
+def amp_steps(
+    case: Case, sizes: tuple[int, ...], max_norm: float, scale: float = SCALE, dtype: torch.dtype = torch.float16
+) -> None:
     """Steps with batches of these sizes and finite gradients; a `max_norm` from 1 clips none of them."""
     model, data = Probe().to(case.device), batches(sizes)
     start, optimizer = copy.deepcopy(model), WatchedSGD(model)
@@ -28,13 +30,15 @@ def amp_steps(case: Case, sizes: tuple[int, ...], max_norm: float, scale: float 
     for number, (x, y) in enumerate(data, start=1):
         optimizer.events.clear()
         x, y = x.to(case.device), y.to(case.device)
-        got = case.call(model, optimizer, scaler, x, y, torch.float16, max_norm, modifies=True)
+        got = case.call(model, optimizer, scaler, x, y, dtype, max_norm, modifies=True)
         case.expect(model.dtypes, "never calls the model")
         computed = str(model.dtypes[-1]).removeprefix("torch.")
-        case.mistake(model.dtypes[-1] != torch.float16, f"computes the forward pass in {computed}",
+        case.mistake(model.dtypes[-1] != dtype, f"computes the forward pass in {computed}",
                      "it belongs into `with torch.autocast(images.device.type, dtype=dtype):`")
-        expected, logits = specification(start, data[:number], max_norm=max_norm, dtype=torch.float16)
+        expected, logits = specification(start, data[:number], max_norm=max_norm, dtype=dtype)
         _amp_loss(case, got, logits[-1], y, scale)
+        case.mistake(not scaler.scaled, "never uses the scaler that it is given",
+                     "small float16 gradients become 0 without it: scaler.scale(loss).backward()")
         moved = [_distance(one, start) for one in (model, expected)]
         _name_by_size(case, moved[0] / moved[1], max_norm, optimizer.events)
         case.mistake(not scaler.updates, "never calls scaler.update()",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -43,21 +46,49 @@ class _State(dict):
 
 def resumes(case: Case) -> None:
     """Save in the middle of a run, load into a new one, and compare part by part, then the losses."""
+    with _generator_of_its_own(case.device):
+        _resumes(case)
+
+
+@contextmanager
+def _generator_of_its_own(device: torch.device) -> Iterator[None]:
+    """Give the simulated GPU a random state that is not the CPU's, as a GPU has one; elsewhere change nothing."""
+    if device.type != "sim":
+        yield
+        return
+    states = [torch.arange(16, dtype=torch.uint8)]
+
+    def put(state: torch.Tensor, device: Any = "sim") -> None:
+        if state.dtype != torch.uint8:
+            raise TypeError("RNG state must be a torch.ByteTensor")
+        states[0] = state.cpu().clone()
+
+    def get(device: Any = "sim") -> torch.Tensor:
+        return states[0].clone()
+
+    every = {"get_rng_state_all": lambda: [get()], "set_rng_state_all": lambda given: put(given[0])}
+    with mock.patch.multiple(torch.get_device_module(device), get_rng_state=get, set_rng_state=put, **every):
+        yield
+
+
+def _resumes(case: Case) -> None:
     data = batches((6,) * 6)
     first, progress = _resumable(case)
+    case.expect(hasattr(progress, "step"), "has no `step`", "the loop counts it up")
+    case.mistake(difference(progress.step, 0), "`step` is not 0 at first", expected=0, got=progress.step)
     _losses(first, data[:3], case.device)
     progress.step = 3
     state = _through_a_file(case, case.use(progress.state_dict, draws=False))
     was = copy.deepcopy(_state(first, 3, case.device))
     expected = _losses(first, data[3:], case.device)
-    torch.rand(100), torch.rand(100, device=case.device)  # another process is elsewhere in its random numbers
+    _another_process(case)
     second, progress = _resumable(case)
     case.use(progress.load_state_dict, state, modifies=True, draws=True)
     now = copy.deepcopy(_state(second, getattr(progress, "step", None), case.device))
     got = _losses(second, data[3:], case.device)
     for name, value in was.items():
         case.mistake(
-            name == "step" and now[name] != value,
+            name == "step" and difference(now[name], value),
             "the step is not what it was",
             "the position in the data follows from it",
             expected=value,
@@ -78,6 +109,16 @@ def _resumable(case: Case) -> tuple[dict[str, Any], Any]:
     for method in ("state_dict", "load_state_dict"):
         case.expect(callable(getattr(progress, method, None)), f"has no method {method}")
     return {"model": model, "optimizer": optimizer, "scheduler": scheduler}, progress
+
+
+def _another_process(case: Case) -> None:
+    """Bring about what is different in another process: its random numbers, and what classes and modules hold."""
+    torch.rand(100), torch.rand(100, device=case.device)
+    if case.device.type == "sim":
+        torch.get_device_module(case.device).set_rng_state(torch.zeros(16, dtype=torch.uint8))
+    _, other = _resumable(case)
+    other.step = 1
+    case.use(other.state_dict, draws=False)
 
 
 def _losses(run: dict[str, Any], data: list, device: torch.device) -> list[float]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -33,6 +35,9 @@ class Probe(nn.Module):
         self.training_seen: list[bool] = []
         self.graph_seen: list[bool] = []
         self.dtypes: list[torch.dtype] = []
+        self.devices: list[torch.device] = []
+        self.graphs_alive: list[int] = []  # those of earlier calls, at each call
+        self._graphs: list[weakref.ref] = []
 
     def __repr__(self) -> str:
         return "model"
@@ -42,7 +47,16 @@ class Probe(nn.Module):
         self.training_seen.append(self.training)
         self.graph_seen.append(torch.is_grad_enabled())
         self.dtypes.append(logits.dtype)
+        self.devices.append(x.device)
+        self.graphs_alive.append(sum(graph() is not None for graph in self._graphs))
+        if logits.grad_fn is not None:  # what is in its metadata lives as long as the graph
+            logits.grad_fn.metadata["probe"] = graph = _Graph()
+            self._graphs.append(weakref.ref(graph))
         return logits
+
+
+class _Graph:
+    """Stands for the graph of one call."""
 
 
 class WatchedSGD(torch.optim.SGD):
@@ -66,12 +80,16 @@ class WatchedSGD(torch.optim.SGD):
 
 
 class WatchedScaler(torch.amp.GradScaler):
-    """A GradScaler that counts its updates."""
+    """A GradScaler that counts how often it scaled and was updated."""
 
-    updates = 0
+    scaled = updates = 0
 
     def __repr__(self) -> str:
         return "scaler"
+
+    def scale(self, outputs):
+        self.scaled += 1
+        return super().scale(outputs)
 
     def update(self, new_scale=None) -> None:
         self.updates += 1
@@ -89,8 +107,8 @@ def batches(sizes: Iterable[int], scale: float = 1.0) -> list[Batch]:
     return [(x, x[:, :3].argmax(dim=1)) for x in made]
 
 
-def order_mistake(events: list[str]) -> tuple[str, str]:
-    """Return the name of the mistake in the order of one training step and why it matters, or two empty texts."""
+def order_mistake(events: list[str], steps: int = 1) -> tuple[str, str]:
+    """Return the name of the mistake in the order of training steps and why it matters, or two empty texts."""
     for name, shown in (("backward", "backward() on the loss"), ("step", "optimizer.step()")):
         if name not in events:
             return f"never calls {shown}", "backward() fills the gradients, step() uses them"
@@ -101,6 +119,12 @@ def order_mistake(events: list[str]) -> tuple[str, str]:
         return "clears the gradients before the step has used them", "the order is zero_grad, backward, step"
     if "zero_grad" not in events:
         return "never clears the gradients", "backward() adds to them: each step would use the sum over all batches"
+    for name in ("step", "backward"):
+        if (number := events.count(name)) != steps:
+            return f"calls {name}() {number} time(s), not {steps}", "each batch takes one backward pass and one step"
+    cleared = [event for event in events if event != "backward"]
+    if any(pair == ("step", "step") for pair in itertools.pairwise(cleared)):
+        return "clears the gradients once, not for each batch", "backward() adds to those of the batches before"
     return "", ""
 
 
@@ -168,11 +192,18 @@ def a_loss(case: Case, got: Any, logits: torch.Tensor, labels: torch.Tensor, dev
     case.mistake(case.counts.host_reads, "lets the host read a value", "print and .item() make the host wait")
 
 
-def trained(case: Case, model: nn.Module, expected: nn.Module, events: list[str], number: int, rtol=1e-4) -> None:
+def trained(
+    case: Case, model: Probe, expected: nn.Module, events: list[str], number: int, rtol: float = 1e-4, steps: int = 1
+) -> None:
     """Fail with the name of the mistake unless `model` has the parameters of `expected` after call `number`."""
+    device = next(expected.parameters()).device
+    elsewhere = next((place for place in model.devices if place != device), device)
+    case.mistake(elsewhere != device, f"computes on {elsewhere}, expected on {device}", "the device would stand idle")
+    case.mistake(not all(model.training_seen), "trains in evaluation mode", "the model came in training mode")
+    case.mistake(not model.training, "leaves the model in evaluation mode", "it came in training mode")
     problem = difference(dict(model.state_dict()), dict(expected.state_dict()), rtol=rtol, atol=rtol / 10)
-    if problem:
-        name, why = order_mistake(events)
+    if problem or "step" not in events:
+        name, why = order_mistake(events, steps)
         parameter = next(iter(model.state_dict()))
         show = {"expected": expected.state_dict()[parameter][0], "got": model.state_dict()[parameter][0]}
         case.mistake(name, name, why, **show)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from course_utils._compare import difference
 from course_utils.exercise import Case, exercise
 from course_utils.exercises._amp_steps import amp_overflow, amp_steps
 from course_utils.exercises._places import elsewhere
@@ -59,7 +60,9 @@ def _(case: Case) -> None:
         start = copy.deepcopy(model)
         for number, (x, y) in enumerate(data, start=1):
             optimizer.events.clear()
+            given = [x.clone(), y.clone()]
             got = case.call(model, optimizer, x, y, device, modifies=True)
+            case.mistake(difference([x, y], given), "modifies the batch", "the next epoch sees it again")
             expected, logits = specification(start, data[:number])
             a_loss(case, got, logits[-1], y, device)
             trained(case, model, expected, optimizer.events, number)
@@ -91,14 +94,19 @@ def _(case: Case) -> None:
         model, data = Probe(dropout=0.5).to(device).train(mode), batches(sizes)
         before = copy.deepcopy(model.state_dict())
         got = case.call(model, loader_of(data), device, modifies=True, draws=True)  # dropout draws
-        seen_training, seen_graph, left = model.training_seen[:], model.graph_seen[:], model.training
-        case.expect(seen_training, "never calls the model")
-        case.mistake(any(seen_training), "evaluates in training mode", "dropout then blots out half of the values, and "
-                     "batch norm uses this batch and changes its running averages: call model.eval() first")
-        case.mistake(any(seen_graph), "builds a graph", "nobody will call backward, and the graph keeps every "
+        left = {name: module.training for name, module in model.named_modules()}
+        other = next((place for place in model.devices if place != device), None)
+        case.expect(model.training_seen, "never calls the model that it is given")
+        case.mistake(other, f"computes on {other}, expected on {device}", "the device would stand idle")
+        case.mistake(any(model.training_seen), "evaluates in training mode", "dropout then blots out half of the "
+                     "values, and batch norm uses this batch and changes its running averages: call model.eval() first")
+        case.mistake(any(model.graph_seen), "builds a graph", "nobody will call backward, and the graph keeps every "
                      "activation of the batch in memory: use torch.inference_mode()")
-        case.mistake(left != mode, f"leaves the model in {'training' if left else 'evaluation'} mode",
+        part = next((name for name in left if left[name] != mode), None)
+        case.mistake(part is not None, f"leaves {part or 'the model'} in {'evaluation' if mode else 'training'} mode",
                      f"it came in {'training' if mode else 'evaluation'} mode; the caller goes on with that")
+        case.mistake(not all(p.requires_grad for p in model.parameters()), "leaves parameters frozen",
+                     "the caller goes on training them")
         model.eval()
         hits = [[int(a) == int(b) for a, b in zip(model(x.to(device)).argmax(dim=1), y, strict=True)]
                 for x, y in data]
@@ -108,7 +116,10 @@ def _(case: Case) -> None:
             show = {"expected": right, "got": got}
             case.mistake(near(got, means) and not near(means, right), "takes the mean of the batches' shares",
                          "the last batch is smaller: count right answers and samples, and divide once", **show)
+            case.mistake(near(got, sum(map(sum, hits)) / len(sizes)), "does not divide by the number of samples",
+                         "their share is asked for: count the right ones and all of them", **show)
             case.mistake(near(got, 100 * right), "returns per cent", "the share is a number from 0 to 1", **show)
+        case.mistake(isinstance(got, torch.Tensor), "returns a tensor, expected a float", ".item() reads it", got=got)
         case.equal(float(got) if isinstance(got, int) and not isinstance(got, bool) else got, right)
         case.equal(dict(model.state_dict()), dict(before), why="an evaluation changes no parameter")
 
@@ -181,7 +192,9 @@ def _(case: Case) -> None:
         losses = [F.cross_entropy(z.cpu(), y).item() for z, (_, y) in zip(logits, data, strict=True)]
         hits = [(z.cpu().argmax(dim=1) == y).sum().item() for z, (_, y) in zip(logits, data, strict=True)]
         right = (sum(v * s for v, s in zip(losses, sizes, strict=True)) / sum(sizes), sum(hits) / sum(sizes))
-        trained(case, model, expected, optimizer.events, 1)
+        trained(case, model, expected, optimizer.events, 1, steps=len(data))
+        case.mistake(max(model.graphs_alive) > 2, "keeps the graph of every batch",
+                     "a sum of losses that are not detached holds all of them: add loss.detach()")
         got = tuple(got) if isinstance(got, list) else got
         if isinstance(got, tuple) and len(got) == 2 and all(isinstance(value, float) for value in got):
             means = (sum(losses) / len(losses), sum(h / s for h, s in zip(hits, sizes, strict=True)) / len(sizes))
@@ -219,7 +232,7 @@ def amp_step(
 def _(case: Case) -> None:
     amp_steps(case, (8,), max_norm=1e6)  # clips nothing
     amp_steps(case, (8,), max_norm=0.05)
-    amp_steps(case, (8, 6), max_norm=1e6, scale=1.0)  # gradients that were not cleared count in full
+    amp_steps(case, (8, 6), max_norm=1e6, scale=1.0, dtype=torch.bfloat16)  # what was not cleared counts in full
     amp_overflow(case)
 
 

@@ -1,5 +1,7 @@
 """Answers to lesson 05 that people give, each with what the message must say."""
 
+import copy
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -95,6 +97,37 @@ def _first_gpu(model, optimizer, images, labels, device):
     return _keeps_the_graph(model, optimizer, images, labels, place).detach()
 
 
+def _in_evaluation_mode(model, optimizer, images, labels, device):
+    return _keeps_the_graph(model.eval(), optimizer, images, labels, device).detach()
+
+
+def _on_the_cpu(model, optimizer, images, labels, device):
+    loss = _keeps_the_graph(model.cpu(), optimizer, images, labels, "cpu").detach()
+    model.to(device)
+    return loss.to(device)
+
+
+def _two_steps(model, optimizer, images, labels, device):
+    loss = _keeps_the_graph(model, optimizer, images, labels, device).detach()
+    optimizer.step()
+    return loss
+
+
+def _each_sample(model, optimizer, images, labels, device):
+    optimizer.zero_grad()
+    losses = [
+        F.cross_entropy(model(x.to(device)[None]), y.to(device)[None]) for x, y in zip(images, labels, strict=True)
+    ]
+    for loss in losses:
+        loss.backward()
+    optimizer.step()
+    return torch.stack(losses).mean().detach()
+
+
+def _normalises_in_place(model, optimizer, images, labels, device):
+    return _keeps_the_graph(model, optimizer, images.sub_(images.mean()), labels, device).detach()
+
+
 # ---- evaluate
 def _in_training_mode(model, loader, device):
     right = total = 0
@@ -163,6 +196,31 @@ def _a_tensor(model, loader, device):
 
 def _evaluates_on_the_first_gpu(model, loader, device):
     return _restored(_in_training_mode)(model, loader, "sim:0" if device.type == "sim" else device)
+
+
+def _top_flag_alone(model, loader, device):
+    was = model.training
+    model.eval()
+    share = _in_training_mode(model, loader, device)
+    model.training = was
+    return share
+
+
+def _freezes(model, loader, device):
+    share = _restored(_in_training_mode)(model, loader, device)
+    model.requires_grad_(False)
+    return share
+
+
+def _evaluates_on_the_cpu(model, loader, device):
+    model.cpu()
+    share = _restored(_in_training_mode)(model, loader, torch.device("cpu"))
+    model.to(device)
+    return share
+
+
+def _by_number_of_batches(model, loader, device):
+    return _number_right(model, loader, device) / len(loader)
 
 
 # ---- mean_loss
@@ -241,6 +299,50 @@ def _epoch_without_zero_grad(model, optimizer, loader, device):
 
 def _tensors(model, optimizer, loader, device):
     return tuple(_epoch(model, optimizer, loader, device)[0])
+
+
+def _keeps_every_graph(model, optimizer, loader, device):
+    sums, samples = torch.zeros(2, device=device), 0
+    for images, labels in loader:
+        images, labels = images.to(device), labels.to(device)
+        optimizer.zero_grad()
+        logits = model(images)
+        loss = F.cross_entropy(logits, labels)
+        loss.backward()
+        optimizer.step()
+        sums += torch.stack((loss * len(labels), (logits.argmax(dim=1) == labels).sum()))
+        samples += len(labels)
+    return tuple((sums / samples).tolist())
+
+
+def _epoch_in_evaluation_mode(model, optimizer, loader, device):
+    return tuple(_epoch(model.eval(), optimizer, loader, device)[0].tolist())
+
+
+def _evaluation_mode_afterwards(model, optimizer, loader, device):
+    result = tuple(_epoch(model, optimizer, loader, device)[0].tolist())
+    model.eval()
+    return result
+
+
+def _its_own_optimizer(model, optimizer, loader, device):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return tuple(_epoch(model, optimizer, loader, device)[0].tolist())
+
+
+def _cleared_once(model, optimizer, loader, device):
+    optimizer.zero_grad()
+    clear, optimizer.zero_grad = optimizer.zero_grad, lambda *_: None
+    result = tuple(_epoch(model, optimizer, loader, device)[0].tolist())
+    optimizer.zero_grad = clear
+    return result
+
+
+def _one_step_an_epoch(model, optimizer, loader, device):
+    step, optimizer.step = optimizer.step, lambda *_: None
+    result = _cleared_once(model, optimizer, loader, device)
+    step()
+    return result
 
 
 # ---- amp_step
@@ -343,6 +445,33 @@ def _amp_without_zero_grad(model, optimizer, scaler, images, labels, dtype, max_
     return loss.detach()
 
 
+def _always_float16(model, optimizer, scaler, images, labels, dtype, max_norm):
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=torch.float16):
+        loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+def _no_scaler_at_all(model, optimizer, scaler, images, labels, dtype, max_norm):
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype):
+        loss = F.cross_entropy(model(images), labels)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+    return loss.detach()
+
+
+def _scaler_of_its_own(model, optimizer, scaler, images, labels, dtype, max_norm):
+    scaler = torch.amp.GradScaler(images.device.type)
+    return _always_float16(model, optimizer, scaler, images, labels, dtype, max_norm)
+
+
 # ---- Progress
 class _Progress:
     """All but what `left_out` names."""
@@ -406,6 +535,38 @@ class _OneStepOn(_Progress):
         self.step += 1
 
 
+class _NoDeviceState(_Progress):
+    """Saves the random state of the CPU alone."""
+
+
+class _StartsAtOne(_Progress):
+    def __init__(self, model, optimizer, scheduler):
+        super().__init__(model, optimizer, scheduler)
+        self.step = 1
+
+
+class _NoStepAtFirst(_Progress):
+    def __init__(self, model, optimizer, scheduler):
+        super().__init__(model, optimizer, scheduler)
+        del self.step
+
+
+class _TensorStep(_Progress):
+    def state_dict(self):
+        return super().state_dict() | {"step": torch.tensor(self.step)}
+
+
+class _KeptInTheClass(_Progress):
+    kept = None
+
+    def state_dict(self):
+        _KeptInTheClass.kept = copy.deepcopy(super().state_dict())
+        return {"step": self.step}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(_KeptInTheClass.kept)
+
+
 class _NothingReturned(_Progress):
     def state_dict(self):
         self.state = super().state_dict()
@@ -434,6 +595,11 @@ WRONG = {
         ("on cpu, expected on sim", _loss_on_the_cpu),
         ("same device", _forgets_the_batch),
         ("never calls optimizer.step()", _an_optimizer_of_its_own),
+        ("trains in evaluation mode", _in_evaluation_mode),
+        ("computes on cpu, expected on sim", _on_the_cpu),
+        ("calls step() 2 time(s), not 1", _two_steps),
+        ("calls backward() 5 time(s), not 1", _each_sample),
+        ("modifies the batch", _normalises_in_place),
         ("same device", _first_gpu),
     ],
     "evaluate": [
@@ -443,8 +609,12 @@ WRONG = {
         ("leaves the model in training mode", _always_back_to_training),
         ("takes the mean of the batches' shares", _mean_of_shares),
         ("returns per cent", _per_cent),
-        ("expected 0", _number_right),
-        ("of type Tensor", _a_tensor),
+        ("does not divide by the number of samples", _number_right),
+        ("returns a tensor, expected a float", _a_tensor),
+        ("leaves layers in evaluation mode", _top_flag_alone),
+        ("leaves parameters frozen", _freezes),
+        ("computes on cpu, expected on sim", _evaluates_on_the_cpu),
+        ("does not divide by the number of samples", _by_number_of_batches),
         ("same device", _evaluates_on_the_first_gpu),
     ],
     "mean_loss": [
@@ -463,6 +633,12 @@ WRONG = {
         ("takes the mean of the batches' means", _means_of_batches),
         ("never clears the gradients", _epoch_without_zero_grad),
         ("Tensor", _tensors),
+        ("keeps the graph of every batch", _keeps_every_graph),
+        ("trains in evaluation mode", _epoch_in_evaluation_mode),
+        ("leaves the model in evaluation mode", _evaluation_mode_afterwards),
+        ("never calls optimizer.step()", _its_own_optimizer),
+        ("clears the gradients once", _cleared_once),
+        ("calls step() 1 time(s), not 2", _one_step_an_epoch),
     ],
     "amp_step": [
         ("clips the scaled gradients", _clips_scaled),
@@ -475,6 +651,9 @@ WRONG = {
         ("computes the forward pass in bfloat16", _bfloat16),
         ("returns the scaled loss", _scaled_loss_returned),
         ("never clears the gradients", _amp_without_zero_grad),
+        ("computes the forward pass in float16", _always_float16),
+        ("never uses the scaler", _no_scaler_at_all),
+        ("never uses the scaler", _scaler_of_its_own),
     ],
     "Progress": [
         ("the optimizer is not what it was", _NoOptimizer),
@@ -485,6 +664,11 @@ WRONG = {
         ("do not take this state", _SavesObjects),
         ("the random s", _SeedsAnew),
         ("the position in the data follows from it", _OneStepOn),
+        ("the random state of the device is not what it was", _NoDeviceState),
+        ("`step` is not 0 at first", _StartsAtOne),
+        ("has no `step`", _NoStepAtFirst),
+        ("the step is not what it was", _TensorStep),
+        ("is not what it was", _KeptInTheClass),
         ("returns NoneType, expected a dict", _NothingReturned),
         ("has no method state_dict", _OtherMethods),
     ],
