@@ -167,7 +167,8 @@ def loader(data: list) -> DataLoader:
 
 def a_loss(case: Case, got: Any, logits: torch.Tensor, labels: torch.Tensor, device: torch.device) -> None:
     """Fail unless `got` is the detached loss of these logits, on `device`, and nobody looked at it."""
-    right = F.cross_entropy(logits.float(), labels.to(device))
+    logits, labels = logits.float().cpu(), labels.cpu()
+    right = F.cross_entropy(logits, labels).to(device)
     case.mistake(
         isinstance(got, int | float),
         "returns a Python number",
@@ -181,13 +182,15 @@ def a_loss(case: Case, got: Any, logits: torch.Tensor, labels: torch.Tensor, dev
             "returns a loss that still holds its graph",
             "who keeps the loss then keeps what its backward pass needs: loss.detach()",
         )
-        soft = F.cross_entropy(logits.float().softmax(dim=1), labels.to(device))
-        total = F.cross_entropy(logits.float(), labels.to(device), reduction="sum")
+        soft = F.cross_entropy(logits.softmax(dim=1), labels)
+        total = F.cross_entropy(logits, labels, reduction="sum")
         for wrong, name, why in (
             (soft, "applies softmax before cross_entropy", "cross_entropy does that itself: it takes logits"),
             (total, "sums the loss over the batch", "the step would grow with the batch: take the mean"),
         ):
-            case.mistake(torch.allclose(got.float(), wrong, rtol=1e-4), name, why, expected=right, got=got)
+            case.mistake(
+                torch.allclose(got.detach().cpu().float(), wrong, rtol=1e-4), name, why, expected=right, got=got
+            )
     case.equal(got, right, rtol=1e-3, why="it is the loss of the batch before the step")
     case.mistake(case.counts.host_reads, "lets the host read a value", "print and .item() make the host wait")
 
