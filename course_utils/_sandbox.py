@@ -104,11 +104,23 @@ def _default_device() -> torch.device | None:
     return None if context is None else context.device
 
 
+def _autocast() -> dict[str, bool]:
+    """Return for each kind of device whether autocast is on."""
+    kinds = ["cpu", "cuda", *(["sim"] if hasattr(torch, "sim") else [])]
+    return {kind: torch.is_autocast_enabled(kind) for kind in kinds}
+
+
+def _set_autocast(before: dict[str, bool]) -> None:
+    for kind, on in before.items():
+        torch.set_autocast_enabled(kind, on)
+
+
 # name in messages: (get, set)
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the default device": (_default_device, torch.set_default_device),
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "the grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "autocast": (_autocast, _set_autocast),
     "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
     "the deterministic mode": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     "the working directory": (os.getcwd, os.chdir),

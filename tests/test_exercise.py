@@ -252,6 +252,11 @@ def changes_grad_mode(x, device):
     return 2 * x.to(device)
 
 
+def leaves_autocast_on(x, device):
+    torch.autocast(device.type, torch.bfloat16).__enter__()
+    return 2 * x.to(device)
+
+
 def sets_a_variable(x, device):
     os.environ["COURSE_TEST_ADDED"] = "1"
     return 2 * x.to(device)
@@ -286,7 +291,7 @@ HOSTILE = [
     ("does not end", keeps_what_it_swallows), ("raises SystemExit", exits),
     ("raises KeyboardInterrupt", interrupts), ("raises GeneratorExit", closes), ("other values", floods),
     ("modifies its input", modifies), ("random", seeds), ("random", draws), ("default device", changes_default_device),
-    ("grad mode", changes_grad_mode), ("changes os.environ['COURSE_TEST_ADDED']", sets_a_variable),
+    ("grad mode", changes_grad_mode), ("autocast", leaves_autocast_on), ("changes os.environ['COURSE_TEST_ADDED']", sets_a_variable),
     ("changes os.environ['COURSE_TEST_DELETED']", changes_and_deletes_variables),
     ("print", replaces_print), ("sys.stdout", replaces_stdout),
     ("expected a tensor", generates), ("other values", not_a_number), ("must be a function, not nothing", None),
