@@ -38,7 +38,7 @@ def half_step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tenso
 
 @half_step.checks
 def _(case: Case) -> None:
-    trial = Trial(case, width=64, context=32, layers=2)
+    trial = Trial(case, width=64, context=64, layers=2)
     trial.run()
     trial.within(trial.naive_bytes // 2, "weights, gradients and the optimizer's state do not shrink with the batch: "
                  "what the rows made has to become less than half")  # fmt: skip

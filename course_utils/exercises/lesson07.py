@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from course_utils.exercise import Case, WrongAnswer, exercise
 from course_utils.exercises import _parts
 from course_utils.exercises._budgets import Floor
 from course_utils.exercises._lesson07_steps import accumulate, half_step, quarter_step
+from course_utils.exercises._probes import Chain, Named, Probe, Tries
 
 __all__ = ["accumulate", "evaluate_batches", "four_parts", "half_step", "largest_batch", "quarter_step", "run_blocks"]
 
@@ -69,23 +70,6 @@ def run_blocks(blocks: nn.ModuleList, x: torch.Tensor, kept_bytes: list[int], li
     return x
 
 
-class _Chain(nn.Module):
-    """One matrix product and `length` sines: keeps its input and theirs, and has the same FLOPs for every length."""
-
-    def __init__(self, width: int, length: int) -> None:
-        super().__init__()
-        self.linear, self.length = nn.Linear(width, width), length
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.linear(x)
-        for _ in range(self.length):
-            x = torch.sin(x)
-        return x
-
-    def __repr__(self) -> str:
-        return f"block({self.length})"
-
-
 @run_blocks.checks
 def _(case: Case) -> None:
     floor = Floor()
@@ -101,29 +85,43 @@ def _(case: Case) -> None:
 
 def _blocks(case: Case, floor: Floor, lengths: tuple[int, ...], share: float) -> None:
     torch.manual_seed(0)
-    blocks = nn.ModuleList(_Chain(16, length) for length in lengths).to(case.device)
+    blocks = nn.ModuleList(Chain(16, length) for length in lengths).to(case.device)
     x = torch.rand(32, 16).to(case.device).requires_grad_()
     kept = [(1 + length) * x.nbytes for length in lengths]
     limit = int(sum(kept) * share) // x.nbytes * x.nbytes
     fewest, _ = _fewest(kept, x.nbytes, limit)
     expected = nn.Sequential(*blocks)(x)
-    wanted = torch.autograd.grad(expected.sum(), [x, *blocks.parameters()])
+    wanted = _gradients(blocks, x, expected)
     before = floor.used_bytes
     got = case.call(blocks, x, kept, limit, modifies=True)
     after = floor.used_bytes - before
     case.equal(got, expected, why="checkpointing changes memory and time, not the result")
+    case.mistake(case.counts.copies_d2h, "copies to the host",
+                 "a block is computed again sooner than its tensors go there and come back")  # fmt: skip
     case.mistake(not got.requires_grad, "returns a result without a graph", "no gradient flows back from it")
-    with counting.count() as counts:
-        grads = torch.autograd.grad(got.sum(), [x, *blocks.parameters()], allow_unused=True)
+    try:
+        with counting.count() as counts:
+            grads = _gradients(blocks, x, got)
+    except RuntimeError as error:
+        case.fail(f"its backward pass raises {type(error).__name__}: {str(error).partition(chr(10))[0]}")
     case.mistake(any(grad is None for grad in grads), "gives some weights no gradient",
                  "without a graph a block cannot learn: checkpoint(block, x, use_reentrant=False)")  # fmt: skip
-    case.equal(list(grads), list(wanted), why="the gradients must be those of the plain blocks")
+    case.equal(grads, wanted, why="the gradients must be those of the plain blocks")
     why = "block i keeps kept_bytes[i], or x.nbytes if it is checkpointed"
     limits = f"{plots.bytes_text(after)} are kept and the budget is {plots.bytes_text(limit)}"
     case.mistake(after > limit, f"the result is right, but it goes over the budget: {limits}", why)
     again = counts.by_operator["addmm"]
     case.mistake(again > fewest, f"the result is right, but {again} blocks are computed again, and {fewest} would do",
                  "all blocks cost the same, so take those that free most, and stop when it fits")  # fmt: skip
+
+
+def _gradients(blocks: nn.ModuleList, x: torch.Tensor, result: torch.Tensor) -> list[torch.Tensor | None]:
+    """Return the gradients of the input and of all weights, and leave none behind."""
+    result.sum().backward()
+    found = [tensor.grad for tensor in (x, *blocks.parameters())]
+    x.grad = None
+    blocks.zero_grad()
+    return found
 
 
 def _fewest(kept: list[int], input_bytes: int, limit: int) -> tuple[int, tuple[int, ...]]:
@@ -160,14 +158,14 @@ def evaluate_batches(
 def _(case: Case) -> None:
     torch.manual_seed(0)
     layers = nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4)
-    model = _Named(*layers).to(case.device).eval()
+    model = Named(*layers).to(case.device).eval()
     y = torch.arange(8) % 4
     good, bad = [(torch.rand(8, 64), y) for _ in range(3)], [(torch.rand(64, 60 + n), y) for n in range(3)]
     with torch.no_grad():
         expected = [float(F.cross_entropy(model(x.to(case.device)), y.to(case.device))) for x, _ in good]
     floor = Floor()
     for batches in (good, good[:1] + 2 * bad, bad[:1] + good[:1], []):
-        probe = _Probe(floor, batches)
+        probe = Probe(floor, batches)
         got = case.call(model, probe, case.device, modifies=True)
         grown = probe.grown_bytes()
         bad_ones = sum(len(x) != 8 for x, _ in batches)
@@ -186,31 +184,6 @@ def _(case: Case) -> None:
         case.mistake(len(got[1]) != bad_ones, f"notes {len(got[1])} messages for {bad_ones} failing batches",
                      "the evaluation goes on after a failing batch, and says what failed")  # fmt: skip
         case.expect(all("shapes cannot be multiplied" in one for one in got[1]), "the messages are not the errors'")
-
-
-class _Named(nn.Sequential):
-    def __repr__(self) -> str:
-        return "model"
-
-
-class _Probe:
-    """Batches that note how many bytes are alive whenever the next one is asked for."""
-
-    def __init__(self, floor: Floor, batches: list) -> None:
-        self.floor, self.batches, self.seen = floor, batches, []
-
-    def __iter__(self) -> Iterator:
-        for batch in self.batches:
-            self.seen.append(self.floor.used_bytes)
-            yield batch
-        self.seen.append(self.floor.used_bytes)
-
-    def grown_bytes(self) -> int:
-        """Return by how much memory grew with each batch, from the third request on; 0 for fewer."""
-        return (self.seen[-1] - self.seen[2]) // (len(self.seen) - 3) if len(self.seen) > 3 else 0
-
-    def __repr__(self) -> str:
-        return f"<{len(self.batches)} batches>"
 
 
 @exercise(title="Find the largest batch", minutes=10, difficulty=2, simulated=True, hints=(
@@ -236,7 +209,7 @@ def largest_batch(step: Callable[[int], object], limit: int) -> int:
 def _(case: Case) -> None:
     floor = Floor()
     for largest, limit in ((1, 1), (8, 8), (0, 5), (37, 100)):
-        tries = _Tries(case.device)
+        tries = Tries(case.device)
         before = floor.used_bytes
         with floor.gpu.budget(3 * 1024 * largest + 1024 + 512):
             got = case.call(tries.step, limit, modifies=True)
@@ -253,22 +226,6 @@ def _(case: Case) -> None:
             "calls of step", len(tries.sizes), 2 * limit.bit_length() + 2, "each one costs a step: halve the range"
         )
     _passes_other_errors(case)
-
-
-class _Tries:
-    """A training step that takes 3 KiB for each row, and the sizes with which it was called."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.sizes = device, []
-
-    def step(self, size: int) -> torch.Tensor:
-        self.sizes.append(size)
-        rows = torch.ones(size, 256, device=self.device)
-        doubled = rows * 2
-        return (rows + doubled).sum()
-
-    def __repr__(self) -> str:
-        return "step"
 
 
 def _passes_other_errors(case: Case) -> None:

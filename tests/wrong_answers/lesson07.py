@@ -357,6 +357,11 @@ def _no_grad(blocks, x, kept_bytes, limit_bytes):
     return x
 
 
+def _offloads(blocks, x, kept_bytes, limit_bytes):
+    with torch.autograd.graph.save_on_cpu():
+        return _run(blocks, x, ())
+
+
 def _skips(blocks, x, kept_bytes, limit_bytes):
     for block in blocks[:-1]:
         x = block(x)
@@ -611,6 +616,7 @@ WRONG = {
         ("or x.nbytes if it is checkpointed", _forgets_the_inputs),
         ("blocks are computed again", _one_checkpoint),
         ("without a graph", _no_grad),
+        ("copies to the host", _offloads),
         ("not the result", _skips),
     ],
     "evaluate_batches": [
