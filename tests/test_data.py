@@ -129,6 +129,19 @@ def test_workers_give_the_same_samples_and_see_the_next_epoch(context):
     del loader
 
 
+def test_random_numbers_depend_on_the_workers_and_are_the_callers_generator():
+    numbers = data.RandomNumbers(4)
+    torch.manual_seed(3)
+    first = [number for number, _ in numbers]
+    torch.manual_seed(3)
+    assert first == [torch.rand(()) for _ in range(4)] and [index for _, index in numbers] == [0, 1, 2, 3]
+    batches = []
+    for workers in (0, 2):
+        torch.manual_seed(3)
+        batches += list(DataLoader(numbers, batch_size=4, num_workers=workers))
+    assert len(batches) == 2 and not torch.equal(batches[0][0], batches[1][0])
+
+
 def test_data_sets_can_be_sent_to_other_processes():
     crops = data.PhotoCrops(2, size=8)
     crops.set_epoch(2)
