@@ -41,13 +41,14 @@ __all__ = ["Case", "Exercise", "WrongAnswer", "exercise", "registry"]
 
 def exercise(
     *, title: str, minutes: int, difficulty: int, hints: tuple[str, ...],
-    draws: bool = False, limit_s: float = 3.0, simulated: bool = False,
+    draws: bool = False, limit_s: float = 3.0, simulated: bool = False, where: str = "",
 ) -> Callable[[Callable], Exercise]:  # fmt: skip
     """Make an `Exercise` of the reference answer below the decorator, a function or a class.
 
     `difficulty` is 1 to 3; each of the `hints` is more direct than the one before; `draws` allows random numbers to be
     taken; a call of the answer is ended after `limit_s` seconds; `simulated` says that the check needs the simulated
-    GPU, its clock or its exact memory, and runs there on every machine, beside a real GPU in a process of its own.
+    GPU, its clock or its exact memory, and runs there on every machine, beside a real GPU in a process of its own;
+    `where` says in words where the answer runs, if that is not the device of the check.
     """
     if not (isinstance(title, str) and title.strip()):
         raise ValueError(f"title must be text, not {title!r}")
@@ -57,20 +58,21 @@ def exercise(
         raise ValueError(f"difficulty must be 1, 2 or 3, not {difficulty!r}")
     if isinstance(hints, str) or not hints or not all(isinstance(hint, str) and hint.strip() for hint in hints):
         raise ValueError(f"hints must be at least one text, in a tuple, not {hints!r}")
-    options = {"draws": draws, "limit_s": limit_s, "simulated": simulated}
+    options = {"draws": draws, "limit_s": limit_s, "simulated": simulated, "where": where}
     return lambda reference: Exercise(reference, title, minutes, difficulty, tuple(hints), **options)
 
 
 class Exercise:
     """A reference answer, its check and its hints."""
 
-    def __init__(self, reference, title, minutes, difficulty, hints, *, draws, limit_s, simulated) -> None:
+    def __init__(self, reference, title, minutes, difficulty, hints, *, draws, limit_s, simulated, where) -> None:
         if not inspect.getdoc(reference):
             raise ValueError(f"the reference {reference.__name__} needs a docstring: it is the task in one sentence")
         self.reference: Callable = reference
         self.name: str = reference.__name__
         self.title, self.minutes, self.difficulty, self.hints = title, minutes, difficulty, hints
         self.draws, self.limit_s, self.simulated = draws, limit_s, simulated
+        self.where = where or ("the simulated GPU" if simulated else "")
         self.lesson: str = re.sub(r"\D", "", reference.__module__.rpartition(".")[2])
         self._check: Callable[[Case], None] | None = None
         self._hinted = 0
@@ -112,7 +114,7 @@ class Exercise:
             print(f"{error}. The lesson goes on with your answer.")
             return answer
         self._remember(solved=True)
-        where = "the simulated GPU" if self.simulated else " and ".join(str(place) for place in places)
+        where = self.where or " and ".join(str(place) for place in places)
         print(f"{self.name}: right. Checked on {where}.")
         return answer
 

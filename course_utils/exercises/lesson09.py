@@ -22,6 +22,7 @@ __all__ = ["accumulate", "average_gradients", "epoch_batches", "global_mean", "r
 
 @exercise(
     title="Average a metric",
+    where="real ranks on the CPU",
     minutes=8,
     difficulty=1,
     hints=(
@@ -52,6 +53,7 @@ def _(case: Case) -> None:
 
 @exercise(
     title="All-reduce from send and receive",
+    where="real ranks on the CPU",
     minutes=15,
     difficulty=3,
     hints=(
@@ -92,6 +94,7 @@ def _(case: Case) -> None:
 
 @exercise(
     title="Average the gradients",
+    where="real ranks on the CPU",
     minutes=8,
     difficulty=2,
     hints=(
@@ -124,6 +127,7 @@ def _(case: Case) -> None:
 
 @exercise(
     title="Accumulate with one synchronisation",
+    where="real ranks on the CPU",
     minutes=8,
     difficulty=2,
     hints=(
@@ -156,6 +160,7 @@ def _(case: Case) -> None:
 
 @exercise(
     title="Share out the data",
+    where="real ranks on the CPU",
     minutes=8,
     difficulty=1,
     hints=(
@@ -187,6 +192,7 @@ def _(case: Case) -> None:
 
 @exercise(
     title="Five faults in a training script",
+    where="real ranks on the CPU",
     minutes=12,
     difficulty=3,
     hints=(
