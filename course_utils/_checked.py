@@ -102,6 +102,7 @@ def size_bytes(argument: str, given: Any) -> int:
     if isinstance(given, int) and not isinstance(given, bool) and given > 0:
         return given
     match = re.fullmatch(rf"\s*(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})\s*", given) if isinstance(given, str) else None
-    if match is None or float(match[1]) == 0:
+    found = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if not found:
         raise ValueError(f"{argument} must be a positive number of bytes or text such as '64 MiB', not {given!r}")
-    return int(float(match[1]) * _UNITS[match[2]])
+    return found

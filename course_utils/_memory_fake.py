@@ -15,10 +15,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 __all__ = ["as_fake", "fake_device", "faking", "with_workspace"]
+
+_ATEN = torch.ops.aten
 
 
 def fake_device(device: torch.device) -> torch.device:
@@ -54,19 +57,31 @@ class _OneDevice(TorchFunctionMode):
         super().__init__()
         self.target = target
         self.makers = _device_constructors()
+        self.stand_ins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # id of a real tensor: itself, its fake
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if getattr(func, "__name__", "") in ("cuda", "xpu", "cpu") and args and isinstance(args[0], torch.Tensor):
             return args[0]
-        args = tuple(self._turn(arg) for arg in args)
+        args = self._turn(tuple(args))
         kwargs = {name: self._turn(value) for name, value in (kwargs or {}).items()}
         if func in self.makers and kwargs.get("device") is None:
             kwargs["device"] = self.target
         return func(*args, **kwargs)
 
     def _turn(self, value):
+        if isinstance(value, torch.Tensor):
+            elsewhere = value.device.type not in ("cpu", "meta", self.target.type)
+            return self._stand_in(value) if elsewhere and not isinstance(value, FakeTensor) else value
+        if type(value) in (tuple, list):
+            return type(value)([self._turn(one) for one in value])
         named = isinstance(value, torch.device) or (isinstance(value, str) and _names_a_device(value))
         return self.target if named else value
+
+    def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the fake tensor for a real one that a function of the program refers to: the same each time."""
+        if id(tensor) not in self.stand_ins:
+            self.stand_ins[id(tensor)] = tensor, as_fake(tensor, self.target)
+        return self.stand_ins[id(tensor)][1]
 
 
 @functools.cache
@@ -115,12 +130,30 @@ def _autocast_as_on_a_gpu() -> Iterator[None]:
 
 
 def with_workspace(func, args: tuple, result: Any) -> Any:
-    """Return what an operator returned; the CPU's LSTM with the workspace that PyTorch's shape function leaves out."""
+    """Return what an operator returned, with the memory that PyTorch's shape function leaves out.
+
+    That is the workspace of the CPU's LSTM, and the loss of each element, which some losses keep behind their mean.
+    """
+    if isinstance(result, torch.Tensor) and not result.ndim and _keeps_elements(func):
+        elements = torch.empty(torch.broadcast_shapes(args[0].shape, args[1].shape), dtype=result.dtype)
+        return elements.resize_(())
     if func is not torch.ops.aten.mkldnn_rnn_layer.default or not args[-1]:
         return result
     time, batch, _ = args[0].shape
     size = _lstm_workspace(time, batch, tuple(args[1].shape), args[10])
     return (*result[:3], torch.empty(size, dtype=torch.uint8))
+
+
+@functools.cache
+def _keeps_elements(func) -> bool:
+    """Return whether this loss is a view of the storage in which it computed each element's: a small real run says."""
+    if func.overloadpacket not in (_ATEN.mse_loss, _ATEN.smooth_l1_loss, _ATEN.binary_cross_entropy):
+        return False
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():
+        loss = func(torch.zeros(2), torch.zeros(2))
+        return loss.untyped_storage().nbytes() > loss.nbytes
 
 
 def _lstm_workspace(time: int, batch: int, shape: tuple[int, int], hidden: int) -> int:

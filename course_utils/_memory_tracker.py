@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from course_utils._memory_fake import with_workspace
 from course_utils._memory_parts import OWNERS, Parts
-from course_utils._memory_storages import phase
+from course_utils._memory_storages import phase, tensors_in
 
 __all__ = ["Tracker"]
 
@@ -48,8 +48,9 @@ class Tracker(MemTracker):
         self.samples: list[tuple[str, str, int]] = []
         self._most_bytes = 0
         self._mod_tracker = _Modules()
-        self.track_external(model, optimizer, batch)
-        self._track_module_params_and_buffers(model)  # with hooks that tell gradients
+        self.track_external(model, optimizer, *tensors_in(batch))
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._track_module_params_and_buffers(nn.ParameterList(trained))  # with hooks that tell gradients
 
     def begin_step(self) -> None:
         """Let `largest` count from now."""
@@ -69,9 +70,14 @@ class Tracker(MemTracker):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace == "prim":  # a question, such as the device of a fake tensor
             return func(*args, **(kwargs or {}))
-        result = with_workspace(func, args, super().__torch_dispatch__(func, types, args, kwargs))
-        if func is torch.ops.aten.mkldnn_rnn_layer.default:
-            super()._track(_MemRefType.ACT, result[3])
+        for tensor in tensors_in((args, kwargs)):  # what was there before and is no parameter, such as a constant
+            super()._track(_MemRefType.ACT, tensor)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        held = with_workspace(func, args, result)
+        if held is not result:
+            for tensor in tensors_in(held):
+                super()._track(_MemRefType.ACT, tensor)
+        result = held
         self._note(func)
         return result
 

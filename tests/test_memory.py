@@ -294,7 +294,7 @@ def test_a_budget_on_cuda_uses_cudas_words(monkeypatch):
     assert limited.peak_bytes == 8 * KIB
 
 
-@pytest.mark.parametrize("size", ["", "64", "64 MB/s", 0, -1, 1.5, True, None])
+@pytest.mark.parametrize("size", ["", "64", "64 MB/s", "0.1 B", 0, -1, 1.5, True, None])
 def test_a_budget_says_what_it_takes(size):
     with pytest.raises(ValueError, match="size must be a positive number of bytes or text such as '64 MiB'"):
         memory.budget(size).__enter__()
@@ -326,6 +326,66 @@ def linear(**options):
 
 def vectors():
     return torch.ones(8, 100), torch.ones(8, 50)
+
+
+class WithConstants(nn.Module):
+    """A frozen layer, and tensors that are neither parameters nor buffers: one made here, one that was there before."""
+
+    def __init__(self, constant):
+        super().__init__()
+        self.frozen, self.head = nn.Linear(100, 100).requires_grad_(False), nn.Linear(100, 50)
+        self.made, self.constant = torch.ones(100, 100, device=constant.device), constant
+
+    def forward(self, x, times):
+        return self.head(self.frozen(torch.cat([self.constant, x @ self.made]))) * times
+
+
+def test_frozen_layers_constants_and_plain_numbers_are_estimated(device):
+    constant, weight = torch.ones(8, 100, device=device), torch.ones(16, 50, device=device)
+    program = memory_figures.Program(
+        lambda: WithConstants(constant), lambda: ((torch.ones(8, 100), 3), torch.ones(16, 50)), torch.optim.Adam
+    )
+
+    def loss(output, target):
+        return F.mse_loss(output * weight, target)
+
+    def train():
+        model = program.make_model().to(device)
+        optimizer = torch.optim.Adam(model.parameters())
+        x, y = torch.ones(8, 100).to(device), torch.ones(16, 50).to(device)
+        for _ in range(2):
+            optimizer.zero_grad()
+            output = model(x, 3)
+            value = loss(output, y)
+            value.backward()
+            optimizer.step()
+            del output, value
+
+    found = memory.estimate(*program[:3], loss, device=device)
+    both = memory.reconcile(found, memory.measure(train, device))
+    assert both.ratio == pytest.approx(1, abs=0.01) and found.parameters == 15_150
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss])
+def test_a_loss_that_keeps_what_it_computed_of_each_element_is_estimated_so(loss, device):
+    def train():
+        layer = nn.Linear(100, 100, bias=False).to(device)
+        x, y = torch.ones(800, 100).to(device), torch.ones(800, 100).to(device)
+        output = layer(x)
+        value = loss(output, y)
+        value.backward()
+
+    batch = lambda: (torch.ones(800, 100), torch.ones(800, 100))  # noqa: E731
+    found = memory.estimate(
+        lambda: nn.Linear(100, 100, bias=False), batch, lambda p: torch.optim.SGD(p, lr=0.1), loss, device=device
+    )
+    assert memory.reconcile(found, memory.measure(train, device)).ratio == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("loss", [lambda output: None, lambda output: output])
+def test_an_estimate_says_what_a_loss_must_return(loss):
+    with pytest.raises(TypeError, match="loss must return a tensor with one number, not"):
+        memory.estimate(linear, lambda: torch.ones(8, 100), torch.optim.Adam, loss)
 
 
 def test_the_parts_of_a_layer_by_hand(device):
