@@ -224,11 +224,14 @@ def _file(name: str) -> str:
 
 def _own(frames: tuple[Frame, ...]) -> list[Frame]:
     """Return the frames without those of the launch itself."""
-    return [frame for frame in frames if not Path(frame.file).name.startswith("_launch_") and not _threading(frame)]
+    return [frame for frame in frames if not Path(frame.file).name.startswith("_launch_") and not _made(frame)]
 
 
-def _threading(frame: Frame) -> bool:
-    return frame.file.startswith("<frozen") or frame.file == "<string>"
+def _made(frame: Frame) -> bool:
+    """Return whether nobody wrote this: Python's start, methods made by dataclasses. `python -c` is "<string>" too."""
+    return frame.file.startswith("<frozen") or (
+        frame.file == "<string>" and (frame.function == "<module>" or frame.function.startswith("__"))
+    )
 
 
 def _readers(frame: Frame) -> bool:

@@ -341,6 +341,15 @@ def test_a_hang_says_where_each_rank_waits():
     ]
 
 
+def test_functions_of_python_c_are_the_readers_and_generated_methods_are_not():
+    from course_utils import _launch_report as report
+    from course_utils._launch_wire import Frame
+
+    names = ("<module>", "hang", "__init__")
+    seen = report.Seen(1, stacks={0: tuple(Frame("<string>", line, name) for line, name in enumerate(names, 1))})
+    assert str(report.hang(seen, [0], 1.0)).splitlines()[1] == "rank 0: at <string>, line 2, in hang"
+
+
 def test_a_rank_that_keeps_others_waiting_in_a_backward_pass_is_named():
     def work():
         layer = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
