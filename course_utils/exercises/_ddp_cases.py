@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 __all__ = [
-    "EPOCHS", "KINDS", "LENGTH", "Points", "accumulated", "batches", "each", "gradients", "made", "micro_batches",
-    "start", "trained",
+    "EPOCHS", "KINDS", "LENGTH", "Points", "accumulated", "batches", "each", "gradients", "loss_of", "made",
+    "micro_batches", "start", "trained",
 ]  # fmt: skip
 
 
@@ -68,11 +68,13 @@ def gradients(call: Callable, kinds: list[str]) -> list[dict[str, Any]]:
         model(x).square().mean().backward()
         before = {name: _copied(parameter.grad) for name, parameter in model.named_parameters()}
         weights = {name: value.clone() for name, value in model.state_dict().items()}
+        frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
         done = call(model, modifies=True)
         after = {name: _copied(parameter.grad) for name, parameter in model.named_parameters()}
         kept = all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
-        frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
-        found.append({"call": done, "before": before, "after": after, "kept": kept, "frozen": frozen})
+        unfrozen = frozen != [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+        seen = {"kept": kept, "frozen": frozen, "unfrozen": unfrozen}
+        found.append({"call": done, "before": before, "after": after, **seen})
     return found
 
 
@@ -108,14 +110,47 @@ def _accumulated(call: Callable, count: int) -> dict[str, Any]:
     model.register_comm_hook(None, hook)
     model.no_sync = no_sync
     model.module.register_forward_pre_hook(lambda module, given: rows.append(len(given[0])))
+    most = _count_graphs(model.module)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # left over from the step before
     weights = {name: value.clone() for name, value in model.module.state_dict().items()}
-    done = call(model, micro_batches(dist.get_rank(), count), nn.functional.mse_loss, modifies=True)
+    given = micro_batches(dist.get_rank(), count)
+    done = call(model, given, loss_of(count), modifies=True)
     after = {name: _copied(parameter.grad) for name, parameter in model.module.named_parameters()}
     kept = all(torch.equal(value, weights[name]) for name, value in model.module.state_dict().items())
-    seen = {"synchronised": synchronised, "entered": len(entered), "rows": max(rows, default=0)}
-    return {"call": done, "after": after, "kept": kept, **seen}
+    seen = {"synchronised": synchronised, "entered": len(entered), "rows": max(rows, default=0), "graphs": most[0]}
+    return {"call": done, "after": after, "kept": kept, "left": _left(model, len(given) != count), **seen}
+
+
+def loss_of(count: int) -> Any:
+    """Return the loss that comes with `count` micro-batches: another one for one than for several."""
+    return nn.functional.mse_loss if count > 1 else nn.functional.l1_loss
+
+
+def _count_graphs(module: nn.Module) -> list[int]:
+    """Return, kept up to date, how many results of `module` at most waited for their backward pass together."""
+    alive, most = [0], [0]
+
+    def came(gradient: torch.Tensor) -> None:
+        alive[0] -= 1
+
+    def made_one(module: nn.Module, given: Any, result: torch.Tensor) -> None:
+        if result.requires_grad:
+            alive[0] += 1
+            most[0] = max(most[0], alive[0])
+            result.register_hook(came)
+
+    module.register_forward_hook(made_one)
+    return most
+
+
+def _left(model: DistributedDataParallel, shorter: bool) -> str:
+    """Return what an answer left changed, in words, or nothing."""
+    if shorter:
+        return "the list of micro-batches changed"
+    if not model.require_backward_grad_sync:
+        return "the synchronisation switched off"
+    return "" if model.training else "the model in evaluation mode"
 
 
 class Points(Dataset):
@@ -150,6 +185,6 @@ def trained(call: Callable, folder: str) -> dict[str, Any]:
     return {"call": done, "state": dict(model.state_dict()), "asked": points.asked}
 
 
-def batches(call: Callable, given: tuple[tuple[int, int], ...]) -> list[Any]:
-    """Call the answer for three epochs with data of each length and batches of each size."""
-    return [call(torch.arange(length), size, 3) for length, size in given]
+def batches(call: Callable, given: tuple[tuple[int, int, int], ...]) -> list[Any]:
+    """Call the answer with data of each length, batches of each size, and each number of epochs."""
+    return [call(torch.arange(length), size, epochs) for length, size, epochs in given]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
 from course_utils.exercise import Case
 from course_utils.exercises import _ddp_cases as cases
@@ -36,9 +36,11 @@ def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
             why = "requires_grad is False: an optimizer with weight decay would now change it"
             case.mistake(got is not None and name in found["frozen"], f"gives the frozen {name} a gradient", why)
         size = sum(gradient.nbytes for gradient in found["after"].values() if gradient is not None)
-        sent = found["call"].collective_bytes.get("all_reduce", 0)
         why = "a parameter that two layers share has one gradient: model.parameters() gives it once"
-        case.mistake(sent > size + _MORE, f"all-reduces {sent:,} bytes of gradients that have {size:,}", why)
+        for name, sent in found["call"].collective_bytes.items():
+            what = f"{name} takes {sent:,} bytes of gradients that have {size:,}"
+            case.mistake(sent > size + _MORE, what, why)
+        case.mistake(found["unfrozen"], "changes requires_grad of the frozen parameters", "they stay frozen later too")
 
 
 def _check_gradient(case: Case, name: str, column: list[Any], got: Any, rank: int) -> None:
@@ -76,9 +78,9 @@ def check_accumulated(case: Case, found: dict[str, Any], rank: int, count: int, 
         not found["kept"], "changes the parameters", "the optimizer does that, when the gradients are complete"
     )
     _name_synchronisations(case, times, by_hand, count, bool(found["entered"]))
-    mine = [cases.micro_batches(one, count) for one in range(n)]
-    expected = _mean_gradients([batch for batches in mine for batch in batches])
-    last = _mean_gradients([batches[-1] for batches in mine])
+    mine, loss_fn = [cases.micro_batches(one, count) for one in range(n)], cases.loss_of(count)
+    expected = _mean_gradients([batch for batches in mine for batch in batches], loss_fn)
+    last = _mean_gradients([batches[-1] for batches in mine], loss_fn)
     stale = {name: gradient + 1 for name, gradient in expected.items()}
 
     def close(wrong: dict[str, torch.Tensor], scale: float = 1.0) -> bool:
@@ -100,9 +102,11 @@ def check_accumulated(case: Case, found: dict[str, Any], rank: int, count: int, 
     size = len(mine[0][0][0])
     what = f"the result is right, but {found['rows']} rows are computed at once, and a micro-batch has {size}"
     case.mistake(found["rows"] > size, what, "that needs the memory of the large batch, which accumulation is to save")
+    what = f"the result is right, but the graphs of {found['graphs']} micro-batches are alive at once"
+    case.mistake(found["graphs"] > 1, what, "call backward for each micro-batch before the next one")
     what = f"the result is right, but it synchronises {times + by_hand} times"
-    often = times > 1 or bool(times and by_hand)
-    case.mistake(often, what, "the gradients of all micro-batches can travel once, added up")
+    case.mistake(times + by_hand > 1, what, "the gradients of all micro-batches can travel once, added up")
+    case.mistake(found["left"], f"leaves {found['left']}", "code after it would behave differently")
 
 
 def _name_synchronisations(case: Case, times: int, by_hand: int, count: int, entered: bool) -> None:
@@ -115,9 +119,9 @@ def _name_synchronisations(case: Case, times: int, by_hand: int, count: int, ent
     case.mistake(not times and not by_hand, "never synchronises", why)
 
 
-def _mean_gradients(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
+def _mean_gradients(batches: list[tuple[torch.Tensor, torch.Tensor]], loss_fn: Callable) -> dict[str, torch.Tensor]:
     """Return the gradients of the mean loss over `batches`, in one process."""
     model = cases.made("plain")
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    nn.functional.mse_loss(model(x), y).backward()
+    loss_fn(model(x), y).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters()}

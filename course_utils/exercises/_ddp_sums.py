@@ -9,7 +9,7 @@ from course_utils.exercises._mistakes import name_first
 from course_utils.exercises._rank_calls import Call
 from course_utils.exercises._ranks import Stuck
 
-__all__ = ["check_mean", "check_ring", "mean_stuck", "ring_stuck"]
+__all__ = ["check_mean", "check_ring", "mean_stuck", "ring_columns", "ring_stuck"]
 
 
 def mean_stuck(case: Case, stuck: Stuck) -> None:
@@ -29,7 +29,7 @@ def check_mean(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> 
     case.equal(got, expected, why=f"this is what rank {rank} returned")
     sent = sum(call.collective_bytes.values()) + call.message_bytes
     what = f"the result is right, but rank {rank} sends {sent:,} bytes for {len(group[rank]):,} values"
-    case.mistake(sent > 64, what, "two numbers are enough, however many values there are: the sum and the count")
+    case.mistake(sent > 32, what, "two numbers are enough, however many values there are: the sum and the count")
     case.budget("collectives", sum(call.collectives.values()), 2, "each one waits for the slowest rank")
 
 
@@ -54,6 +54,13 @@ def _name_mean(case: Case, group: list, expected: torch.Tensor, got: torch.Tenso
         (close(means[rank]), "the mean of this rank alone" + where,
          "reduce gives the result to one rank; all_reduce to all, in the tensor that you hand to it"),
     ))  # fmt: skip
+
+
+def ring_columns(n: int) -> list[list[torch.Tensor]]:
+    """Return the x of each of `n` ranks, several times: the rank shows in each number, and n divides some lengths."""
+    kinds = ((n, torch.float32), (n + 1, torch.float32), (4 * n + 1, torch.float32))
+    columns = [[torch.arange(1, size + 1).mul(10**rank).to(dtype) for rank in range(n)] for size, dtype in kinds]
+    return [*columns, [torch.arange(1, 5 * n + 1).add(10**rank).double() for rank in range(n)]]
 
 
 def ring_stuck(case: Case, stuck: Stuck) -> None:

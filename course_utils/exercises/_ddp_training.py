@@ -17,13 +17,13 @@ from course_utils.exercises._ranks import Stuck
 __all__ = ["check_files", "check_shares", "check_training", "train_stuck"]
 
 
-def check_shares(case: Case, calls: list[Call], length: int, batch: int) -> None:
-    """Check the batches of three epochs that each rank returned for data of the numbers from 0 to `length` - 1."""
+def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs: int) -> None:
+    """Check the batches of all epochs that each rank returned for data of the numbers from 0 to `length` - 1."""
     case.mistake(any(call.modified for call in calls), "modifies its input", "the next epoch needs it")
-    found = [_epochs(case, call.value, batch) for call in calls]
+    found = [_epochs(case, call.value, batch, epochs) for call in calls]
     everything, first, share = set(range(length)), [rank[0] for rank in found], -(-length // len(found))
     expected = f"{share} of {length} on each rank, each of the {length} on some rank"
-    same = any(len(set(map(tuple, rank))) < 3 for rank in found)
+    same = any(len(set(map(tuple, rank))) < epochs for rank in found)
     name_first(case, expected, f"epoch 0: {first}", (
         (all(set(one) == everything for one in first), "every rank gets all the data",
          "the ranks do the same work again: give DataLoader a DistributedSampler"),
@@ -31,7 +31,7 @@ def check_shares(case: Case, calls: list[Call], length: int, batch: int) -> None
          "the share depends on the rank: DistributedSampler asks torch.distributed"),
         (all(one == sorted(one) for one in first), "the data is not shuffled", "DistributedSampler does so by default"),
     ))  # fmt: skip
-    for epoch in range(3):
+    for epoch in range(epochs):
         shares = [rank[epoch] for rank in found]
         seen = set().union(*shares)
         name_first(case, expected, f"epoch {epoch}: {shares}", (
@@ -46,10 +46,10 @@ def check_shares(case: Case, calls: list[Call], length: int, batch: int) -> None
     case.mistake(same, "epochs have the same order", why, expected="another order in each epoch", got=found[0])
 
 
-def _epochs(case: Case, value: Any, batch: int) -> list[list[int]]:
+def _epochs(case: Case, value: Any, batch: int, epochs: int) -> list[list[int]]:
     """Return the numbers that a rank saw in each epoch, in order."""
-    right = isinstance(value, list) and len(value) == 3 and all(isinstance(epoch, list) for epoch in value)
-    case.expect(right, "must return a list with one list of batches for each of the 3 epochs")
+    right = isinstance(value, list) and len(value) == epochs and all(isinstance(epoch, list) for epoch in value)
+    case.expect(right, f"must return a list with one list of batches for each of the {epochs} epochs")
     for epoch in value:
         rows = all(isinstance(one, torch.Tensor) and one.dim() == 1 and one.dtype == torch.int64 for one in epoch)
         case.expect(rows, "a batch must be a tensor of rows of data, as DataLoader gives it")
@@ -126,8 +126,13 @@ def check_files(case: Case, folders: list[Path], state: dict[str, torch.Tensor])
     why = "in a real run the path is the same for all, and ranks that write at once destroy the file: save on rank 0"
     case.mistake(all(files), "every rank writes the file", why)
     case.mistake(not files[0], "rank 0 writes no file", "save the model on rank 0, to path")
-    saved = torch.load(folders[0] / "model.pt", weights_only=True)
-    case.expect(isinstance(saved, dict), "the file must hold the state_dict of the model")
+    case.mistake(files[0] != ["model.pt"], f"writes {', '.join(files[0])}, expected model.pt", "path names the file")
+    try:
+        saved = torch.load(folders[0] / "model.pt", weights_only=True)
+    except Exception:  # a pickled model, text, a folder
+        saved = None
+    what = "the file does not hold the state_dict of the model"
+    case.expect(isinstance(saved, dict), what, "torch.save(ddp.module.state_dict(), path) can be loaded everywhere")
     why = "a model without DistributedDataParallel cannot load them: save ddp.module.state_dict()"
     case.mistake(any(name.startswith("module.") for name in saved), 'the names in the file begin with "module."', why)
     case.equal(dict(saved), state, why="the file must hold the trained model")

@@ -64,12 +64,12 @@ def accumulate(model: nn.Module, x: torch.Tensor, y: torch.Tensor, rows: int) ->
 @accumulate.checks
 def _(case: Case) -> None:
     floor = Floor()
-    for batch, rows, masked in ((4, 2, 0), (5, 2, 0), (5, 3, 7)):
+    for batch, rows, masked in ((5, 2, 0), (5, 3, 7), (2, 1, 24)):
         _accumulated(case, floor, batch, rows, masked)
 
 
 def _accumulated(case: Case, floor: Floor, batch: int, rows: int, masked: int) -> None:
-    """Check one batch, of whose first row `masked` places count nothing, against the batch as a whole."""
+    """Check one batch, of whose first row `masked` places of 24 count nothing, against the batch as a whole."""
     torch.manual_seed(0)
     model = Model(64, 16, 2, 1, 24).double().to(case.device)
     x, y = data.text_batch(batch, 24, torch.Generator().manual_seed(1))
@@ -80,11 +80,23 @@ def _accumulated(case: Case, floor: Floor, batch: int, rows: int, masked: int) -
     model.zero_grad()
     limit = spend(floor, lambda: [_backward(model, x[:rows], y[:rows]) for _ in range(2)]).peak_bytes
     model.zero_grad()
+    before = [one.clone() for one in (x, y, *model.parameters())]
+    sizes: list[int] = []
+    hook = model.register_forward_pre_hook(lambda module, given: sizes.append(len(given[0])))
     spent = spend(floor, lambda: case.call(model, x, y, rows, modifies=True))
+    hook.remove()
+    same = [torch.equal(*pair) for pair in zip(before, (x, y, *model.parameters()), strict=True)]
+    case.mistake(not all(same[:2]), "modifies x or y", "the caller still needs the batch")
+    case.mistake(not all(same[2:]), "takes a step", "the caller does, when the gradients are complete")
+    case.mistake(not model.training, "leaves the model in evaluation mode", "the next step trains it")
     got = [parameter.grad for parameter in model.parameters()]
     case.mistake(any(grad is None for grad in got), "leaves parameters without a gradient",
                  "the caller steps after this: loss.backward() for each part, and no zero_grad after it")  # fmt: skip
-    _name_the_division(case, got, expected, parts)
+    nan = isinstance(spent.value, torch.Tensor) and spent.value.isnan().any()
+    case.mistake(nan or any(grad.isnan().any() for grad in got), "the loss or its gradient is NaN",
+                 "a part without tokens that count has no mean, 0 / 0: add up sums, divide by all")  # fmt: skip
+    if masked < 24:  # else a part has no mean
+        _name_the_division(case, got, expected, parts)
     case.equal(got, expected, rtol=1e-7, atol=1e-10, why="the gradients must be those of the whole batch")
     value = spent.value
     case.mistake(isinstance(value, float), "returns a Python number", "to read it, the host waits for the device")
@@ -94,6 +106,8 @@ def _accumulated(case: Case, floor: Floor, batch: int, rows: int, masked: int) -
     same = isinstance(value, torch.Tensor) and value.dim() == 0
     case.mistake(same and len(parts) > 1 and torch.isclose(value.double(), alone[-1]),
                  "returns the loss of the last part", "the mean over the whole batch was asked for")  # fmt: skip
+    most = max(sizes, default=rows)
+    case.mistake(most < rows, f"takes {most} rows at a time, and {rows} were asked for", "each part pays all launches")
     case.equal(value.double() if same else value, expected_loss, rtol=1e-5, why="the mean over all tokens that count")
     model.zero_grad()
     over_budget(case, floor, spent, limit * 5 // 4, lambda: case.call(model, x, y, rows, modifies=True),

@@ -26,10 +26,12 @@ def cases() -> list[tuple[nn.Module, str, list[torch.Tensor]]]:
         frozen = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2))
         frozen[0].requires_grad_(False)
         x = [torch.empty(5, 3), torch.empty(5, 2, dtype=torch.bfloat16)]
+        mixed = nn.Sequential(nn.Linear(4, 4).to(torch.float16), nn.BatchNorm1d(4))
         large = nn.Sequential(*[nn.Linear(4096, 4096, dtype=torch.bfloat16) for _ in range(4)])
         return [
             (linear, "SGD", []), (linear, "SGD", x), (linear, "momentum", x), (linear, "Adam", x), (half, "Adam", x),
-            (half, "SGD", x), (frozen, "Adam", x), (_Tied(), "Adam", x), (large, "Adam", [torch.empty(64, 4096)] * 8),
+            (half, "SGD", x), (frozen, "Adam", x), (_Tied(), "Adam", x), (mixed, "Adam", x),
+            (large, "Adam", [torch.empty(64, 4096) for _ in range(8)]),
         ]  # fmt: skip
 
 
@@ -54,6 +56,8 @@ def _of_weights(model: nn.Module, trained: list) -> tuple:
     return (
         (sum(parameter.numel() for parameter in model.parameters()), "parameters: counts numbers, not bytes",
          "float32 takes 4 bytes, bfloat16 takes 2"),
+        (sum(one.nbytes for one in (*model.parameters(), *model.buffers())), "parameters: counts buffers",
+         "what BatchNorm counts along is in memory too, and no parameter: no gradient, no state"),
         (both, "parameters: counts a shared weight twice", "two layers use one tensor, which is in memory once"),
         (sum(parameter.nbytes for parameter in trained), "parameters: leaves out the frozen ones",
          "they are not trained, and in memory nevertheless"),

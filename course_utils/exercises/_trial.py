@@ -43,6 +43,7 @@ class Trial:
         self.sizes = {"vocabulary": 256, "width": width, "heads": 2, "layers": layers, "context": context}
         drawn = torch.Generator().manual_seed(1)
         self.batches = [[one.to(case.device) for one in data.text_batch(16, context, drawn)] for _ in range(2)]
+        self.copies = [[one.cpu().to(case.device) for one in batch] for batch in self.batches]
         self.naive, self.weights = self._run_naive()
         self.naive_bytes = max(one.peak_bytes for one in self.naive)
 
@@ -83,6 +84,9 @@ class Trial:
 
     def _compare(self, number: int) -> None:
         case, got, wanted = self.case, self.spent[number], self.naive[number]
+        changed = any(not torch.equal(*pair) for pair in zip(self.batches[number], self.copies[number], strict=True))
+        case.mistake(changed, "modifies x or y", "the caller still needs the batch")
+        case.mistake(not self.model.training, "leaves the model in evaluation mode", "the next step trains it")
         start, expected, now = self.weights[0], self.weights[number + 1], _weights(self.model)
         case.mistake(
             torch.equal(now, self.weights[number]), "takes no step", "the weights are as before: optimizer.step()"
@@ -91,7 +95,7 @@ class Trial:
         if not same and number == 0:
             self._name(now - start, expected - start)
         case.mistake(not same and number, "the first step is right, the second is not",
-                     "gradients add up in .grad: clear those of the step before")  # fmt: skip
+                     "clear the gradients of the step before, and use the given optimizer")  # fmt: skip
         value = got.value
         case.mistake(isinstance(value, torch.Tensor) and value.requires_grad, "returns the loss with its graph",
                      "whoever keeps it keeps the graph: return loss.detach()")  # fmt: skip

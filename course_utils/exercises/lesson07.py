@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from course_utils import counting, plots
 from course_utils.exercise import Case, WrongAnswer, exercise
 from course_utils.exercises import _parts
-from course_utils.exercises._budgets import Floor
+from course_utils.exercises._budgets import Floor, spend
 from course_utils.exercises._lesson07_steps import accumulate, half_step, quarter_step
 from course_utils.exercises._probes import Chain, Named, Probe, Tries
 
@@ -93,7 +94,11 @@ def _blocks(case: Case, floor: Floor, lengths: tuple[int, ...], share: float) ->
     expected = nn.Sequential(*blocks)(x)
     wanted = _gradients(blocks, x, expected)
     before = floor.used_bytes
-    got = case.call(blocks, x, kept, limit, modifies=True)
+    given = list(kept)
+    got = case.call(blocks, x, given, limit, modifies=True)
+    case.mistake(given != kept, "modifies kept_bytes", "the caller still needs it: work on a copy")
+    patched = any("forward" in vars(block) or type(block) is not Chain for block in blocks)
+    case.mistake(patched, "leaves the blocks changed", "they would be checkpointed in the next call too")
     after = floor.used_bytes - before
     case.equal(got, expected, why="checkpointing changes memory and time, not the result")
     case.mistake(case.counts.copies_d2h, "copies to the host",
@@ -184,6 +189,21 @@ def _(case: Case) -> None:
         case.mistake(len(got[1]) != bad_ones, f"notes {len(got[1])} messages for {bad_ones} failing batches",
                      "the evaluation goes on after a failing batch, and says what failed")  # fmt: skip
         case.expect(all("shapes cannot be multiplied" in one for one in got[1]), "the messages are not the errors'")
+        right = [one.requires_grad and one.device == case.device for one in model.parameters()]
+        case.mistake(model.training or not all(right), "leaves the model in another state",
+                     "same mode, same device, same requires_grad")  # fmt: skip
+    for batches in (good, good[:1] + bad):
+        _peaks(case, floor, model, batches)
+
+
+def _peaks(case: Case, floor: Floor, model: nn.Module, batches: list) -> None:
+    """Fail if twice as many batches need more memory at once: also what is gone before the next is asked for."""
+    probes = [Probe(floor, batches), Probe(floor, 2 * batches)]
+    few, many = (spend(floor, partial(case.call, model, one, case.device, modifies=True)) for one in probes)
+    case.mistake(not few.flops, "computes on the CPU what belongs on the device", "the model is on the device")
+    grown = many.peak_bytes - few.peak_bytes
+    case.mistake(grown > 256, f"leaks: the peak is {plots.bytes_text(grown)} higher with twice as many batches",
+                 "take one batch after the other, and keep numbers and words alone")  # fmt: skip
 
 
 @exercise(title="Find the largest batch", minutes=10, difficulty=2, simulated=True, hints=(
@@ -208,11 +228,14 @@ def largest_batch(step: Callable[[int], object], limit: int) -> int:
 @largest_batch.checks
 def _(case: Case) -> None:
     floor = Floor()
-    for largest, limit in ((1, 1), (8, 8), (0, 5), (37, 100)):
+    for largest, limit in ((1, 1), (8, 8), (0, 5), (37, 100), (6, 9)):
         tries = Tries(case.device)
         before = floor.used_bytes
         with floor.gpu.budget(3 * 1024 * largest + 1024 + 512):
             got = case.call(tries.step, limit, modifies=True)
+        outside = [size for size in tries.sizes if not 1 <= size <= limit]
+        case.mistake(outside, f"calls step({outside[0] if outside else ''}), and sizes go from 1 to {limit}",
+                     "there are no more rows, and a step without rows may fail for other reasons")  # fmt: skip
         case.mistake(got is None or isinstance(got, bool) or not isinstance(got, int),
                      f"returns {type(got).__name__}, expected a whole number")  # fmt: skip
         case.mistake(got > largest, f"returns {got}, a size that fails",

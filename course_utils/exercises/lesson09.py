@@ -82,8 +82,7 @@ def ring_all_reduce(x: torch.Tensor) -> torch.Tensor:
 @ring_all_reduce.checks
 def _(case: Case) -> None:
     for n in (2, 3, 4):
-        kinds = ((n, torch.float32), (4 * n + 1, torch.float32), (5 * n, torch.float64))
-        columns = [[torch.arange(1, size + 1).mul(10**rank).to(dtype) for rank in range(n)] for size, dtype in kinds]
+        columns = _ddp_sums.ring_columns(n)
         called = "ring_all_reduce(x)"
         ranks = on_ranks(case, cases.each, columns, nprocs=n, called=called, stuck=_ddp_sums.ring_stuck)
         for at, group in enumerate(columns):
@@ -150,10 +149,10 @@ def accumulate(model: DistributedDataParallel, batches: list, loss_fn: Callable)
 @accumulate.checks
 def _(case: Case) -> None:
     counts = (4, 1)
-    called = "accumulate(model, micro-batches, mse_loss)"
+    called = "accumulate(model, micro-batches, loss_fn)"
     ranks = on_ranks(case, cases.accumulated, counts, nprocs=2, called=called, compiler=True)
     for at, count in enumerate(counts):
-        describe(case, f"accumulate(model, {count} micro-batches, mse_loss)", 2)
+        describe(case, f"accumulate(model, {count} micro-batches, {cases.loss_of(count).__name__})", 2)
         for rank, found in enumerate(ranks):
             _ddp_gradients.check_accumulated(case, found[at], rank, count, len(ranks))
 
@@ -183,11 +182,11 @@ def epoch_batches(data: torch.Tensor, batch: int, epochs: int) -> list[list[torc
 
 @epoch_batches.checks
 def _(case: Case) -> None:
-    given = ((12, 2), (10, 3), (13, 4))
-    ranks = on_ranks(case, cases.batches, given, nprocs=3, called="epoch_batches(data, batch, 3)")
-    for at, (length, batch) in enumerate(given):
-        describe(case, f"epoch_batches(torch.arange({length}), {batch}, 3)", len(ranks))
-        _ddp_training.check_shares(case, [rank[at] for rank in ranks], length, batch)
+    given = ((12, 2, 3), (10, 3, 3), (13, 4, 2))
+    ranks = on_ranks(case, cases.batches, given, nprocs=3, called="epoch_batches(data, batch, epochs)")
+    for at, (length, batch, epochs) in enumerate(given):
+        describe(case, f"epoch_batches(torch.arange({length}), {batch}, {epochs})", len(ranks))
+        _ddp_training.check_shares(case, [rank[at] for rank in ranks], length, batch, epochs)
 
 
 @exercise(

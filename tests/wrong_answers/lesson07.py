@@ -94,7 +94,29 @@ def _a_tuple(model, optimizer, saved):
     return tuple(_parts(model, optimizer, saved).values())
 
 
+def _buffers(model, optimizer, saved):
+    both = (*model.parameters(), *model.buffers())
+    return _parts(model, optimizer, saved, parameters=sum(one.nbytes for one in both))
+
+
+def _bfloat16_alone(model, optimizer, saved):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    copies = sum(4 * p.numel() for p in trained if p.dtype == torch.bfloat16)
+    return _parts(model, optimizer, saved, optimizer=copies + sum(4 * p.numel() for p in trained) * STATES[optimizer])
+
+
 # ---- half_step and quarter_step
+def _leaves_eval(model, optimizer, x, y):
+    model.eval()
+    return _in_parts(model, optimizer, x, y, 4)
+
+
+def _overwrites_x(model, optimizer, x, y):
+    loss = _in_parts(model, optimizer, x, y, 4)
+    x.zero_()
+    return loss
+
+
 def _loss(model, x, y, reduction="mean"):
     return F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction=reduction)
 
@@ -304,6 +326,35 @@ def _item(model, x, y, rows):
     return _accumulated(model, x, y, rows, lambda loss, part, target: loss / (y != -100).sum()).item()
 
 
+def _steps(model, x, y, rows):
+    loss = _accumulated(model, x, y, rows, lambda loss, part, target: loss / (y != -100).sum())
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return loss
+
+
+def _clamps_y(model, x, y, rows):
+    counts, total = (y != -100), torch.zeros((), device=x.device)
+    y.clamp_(min=0)
+    for part, target, count in zip(x.split(rows), y.split(rows), counts.split(rows), strict=True):
+        loss = (_loss(model, part, target, "none") * count.flatten()).sum() / counts.sum()
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
+def _weighted_means(model, x, y, rows):
+    total, count = torch.zeros((), device=x.device), (y != -100).sum()
+    for part, target in zip(x.split(rows), y.split(rows), strict=True):
+        loss = _loss(model, part, target) * (target != -100).sum() / count
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
+def _one_row(model, x, y, rows):
+    return _accumulated(model, x, y, 1, lambda loss, part, target: loss / (y != -100).sum())
+
+
 # ---- run_blocks
 def _run(blocks, x, chosen):
     for place, block in enumerate(blocks):
@@ -366,6 +417,23 @@ def _skips(blocks, x, kept_bytes, limit_bytes):
     for block in blocks[:-1]:
         x = block(x)
     return x
+
+
+def _edits_the_list(blocks, x, kept_bytes, limit_bytes):
+    chosen = set()
+    while sum(kept_bytes) > limit_bytes:
+        place = max(range(len(kept_bytes)), key=lambda i: kept_bytes[i])
+        kept_bytes[place] = x.nbytes
+        chosen.add(place)
+    return _run(blocks, x, chosen)
+
+
+def _patches(blocks, x, kept_bytes, limit_bytes):
+    order = sorted(range(len(blocks)), key=lambda i: -kept_bytes[i])
+    for place in _take(order, x, kept_bytes, limit_bytes, x.nbytes):
+        plain = blocks[place].forward
+        blocks[place].forward = lambda z, plain=plain: checkpoint(plain, z, use_reentrant=False)
+    return _run(blocks, x, ())
 
 
 # ---- evaluate_batches
@@ -445,7 +513,36 @@ def _losses_alone(model, batches, device):
     return _evaluate(model, batches, device, lambda loss: loss.item(), str)[0]
 
 
+def _keeps_the_graphs_of_a_list(model, batches, device):
+    return _keeps_losses(model, list(batches), device)
+
+
+def _trains_again(model, batches, device):
+    found = _evaluate(model, batches, device, lambda loss: loss.item(), str)
+    model.train()
+    return found
+
+
+def _evaluates_on_the_cpu(model, batches, device):
+    found = _evaluate(model.cpu(), batches, torch.device("cpu"), lambda loss: loss.item(), str)
+    model.to(device)
+    return found
+
+
 # ---- largest_batch
+def _asks_for_none(step, limit):
+    low, high, best = 0, limit, 0
+    while low <= high:
+        size = (low + high) // 2
+        try:
+            step(size)
+        except torch.OutOfMemoryError:
+            high = size - 1
+        else:
+            best, low = size, size + 1
+    return best
+
+
 def _does_not_recover(step, limit):
     size = 1
     while size <= limit:
@@ -569,6 +666,8 @@ STEPS = [
 
 WRONG = {
     "four_parts": [
+        ("parameters: counts buffers", _buffers),
+        ("forgets the float32 master copy", _bfloat16_alone),
         ("optimizer: counts one state too few", _one_state),
         ("optimizer: forgets the float32 master copy", _no_master),
         ("optimizer: ", _always_a_master),
@@ -586,7 +685,12 @@ WRONG = {
         ("activations", _hard_coded),
         ("of type tuple", _a_tuple),
     ],
-    "half_step": [*STEPS, ("in another way than the naive step", _bfloat16)],
+    "half_step": [
+        *STEPS,
+        ("in another way than the naive step", _bfloat16),
+        ("leaves the model in evaluation mode", _leaves_eval),
+        ("modifies x or y", _overwrites_x),
+    ],
     "quarter_step": [
         *STEPS,
         ("one lever is not enough", _four_parts_alone),
@@ -595,6 +699,10 @@ WRONG = {
         ("use fewer, larger parts", _checkpoints_and_rows),
     ],
     "accumulate": [
+        ("takes a step", _steps),
+        ("modifies x or y", _clamps_y),
+        ("is NaN", _weighted_means),
+        ("takes 1 rows at a time", _one_row),
         ("divides by nothing", _means_not_divided),
         ("takes the mean of the parts' means", _mean_of_means),
         ("the gradients must be those of the whole batch", _rows_over_rows),
@@ -609,6 +717,8 @@ WRONG = {
         ("returns a Python number", _item),
     ],
     "run_blocks": [
+        ("modifies kept_bytes", _edits_the_list),
+        ("leaves the blocks changed", _patches),
         ("it goes over the budget", _checkpoints_none),
         ("blocks are computed again", _checkpoints_all),
         ("take those that free most", _in_order),
@@ -620,6 +730,9 @@ WRONG = {
         ("not the result", _skips),
     ],
     "evaluate_batches": [
+        ("higher with twice as many batches", _keeps_the_graphs_of_a_list),
+        ("leaves the model in another state", _trains_again),
+        ("computes on the CPU", _evaluates_on_the_cpu),
         ("a loss in a list keeps its graph", _keeps_both),
         ("a loss in a list keeps its graph", _keeps_losses),
         ("after each failing batch", _keeps_errors),
@@ -632,6 +745,7 @@ WRONG = {
         ("expected two lists", _losses_alone),
     ],
     "largest_batch": [
+        ("calls step(0)", _asks_for_none),
         ("raises OutOfMemoryError", _does_not_recover),
         ("a size that fails", _returns_the_failing),
         ("and larger sizes fit", _powers_of_two),

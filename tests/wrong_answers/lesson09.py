@@ -239,6 +239,24 @@ def _to_everyone(x):
     return torch.cat(whole)
 
 
+def _chunks(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    parts = [part.clone() for part in x.chunk(n)]
+    for step in range(2 * (n - 1)):
+        give = (rank - step if step < n - 1 else rank + n - step) % n
+        arrived = torch.empty_like(parts[(give - 1) % n])
+        sent = dist.isend(parts[give], (rank + 1) % n)
+        dist.recv(arrived, (rank - 1) % n)
+        sent.wait()
+        parts[(give - 1) % n] = parts[(give - 1) % n] + arrived if step < n - 1 else arrived
+    return torch.cat(parts)
+
+
+def _knows_the_numbers(x):
+    n = dist.get_world_size()
+    return x / 10 ** dist.get_rank() * sum(10**rank for rank in range(n))
+
+
 # ---- average_gradients
 def _summed(model):
     for parameter in model.parameters():
@@ -310,7 +328,49 @@ def _average_and_divide(model):
             parameter.grad /= dist.get_world_size()
 
 
+def _gathers_shared_twice(model):
+    n = dist.get_world_size()
+    for _, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter.requires_grad:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            found = [torch.empty_like(parameter) for _ in range(n)]
+            dist.all_gather(found, gradient)
+            parameter.grad = sum(found) / n
+
+
 # ---- accumulate
+def _all_graphs(model, batches, loss_fn):
+    model.zero_grad()
+    (sum(loss_fn(model(x), y) for x, y in batches) / len(batches)).backward()
+
+
+def _its_own_loss(model, batches, loss_fn):
+    _one_step(model, batches, nn.functional.mse_loss)
+
+
+def _each_by_hand(model, batches, loss_fn):
+    model.zero_grad()
+    with model.no_sync():
+        for x, y in batches:
+            (loss_fn(model(x), y) / len(batches)).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+
+
+def _pops(model, batches, loss_fn):
+    last, n = batches.pop(), len(batches) + 1
+    model.zero_grad()
+    for x, y in batches:
+        with model.no_sync():
+            (loss_fn(model(x), y) / n).backward()
+    (loss_fn(model(last[0]), last[1]) / n).backward()
+
+
+def _evaluation_mode(model, batches, loss_fn):
+    model.eval()
+    _one_step(model, batches, loss_fn)
+
+
 def _synchronises_each_time(model, batches, loss_fn):
     model.zero_grad()
     for x, y in batches:
@@ -425,6 +485,11 @@ def _one_list(data, batch, epochs):
     return list(DataLoader(data, batch_size=batch, sampler=sampler))
 
 
+def _three_epochs(data, batch, epochs):
+    sampler = DistributedSampler(data)
+    return _epochs(DataLoader(data, batch_size=batch, sampler=sampler), 3, sampler)
+
+
 # ---- train
 def _train(model, data, path, epochs, *faults):
     rank, ddp = dist.get_rank(), DistributedDataParallel(model)
@@ -490,6 +555,17 @@ def _no_file(model, data, path, epochs):
     return _train(model, data, path, epochs, "none writes")
 
 
+def _pickles_the_model(model, data, path, epochs):
+    losses = _train(model, data, path, epochs, "none writes")
+    if dist.get_rank() == 0:
+        torch.save(model, path)
+    return losses
+
+
+def _another_name(model, data, path, epochs):
+    return _train(model, data, path.with_suffix(".pth"), epochs)
+
+
 WRONG = {
     "global_mean": [
         ("a mean of means", _mean_of_means),
@@ -506,6 +582,8 @@ WRONG = {
         ("waits for ranks that have returned", _rank_zero_only),
     ],
     "ring_all_reduce": [
+        ("of 10 elements each, 2 ranks", _knows_the_numbers),
+        ("raised IndexError", _chunks),
         ("deadlock: every rank sends, none receives", _sends_first),
         ("deadlock: every rank receives, none sends", _receives_first),
         ("deadlock: ranks wait for each other", _waits_before_it_receives),
@@ -522,6 +600,7 @@ WRONG = {
         ("right neighbour only", _to_everyone),
     ],
     "average_gradients": [
+        ("all_gather takes", _gathers_shared_twice),
         ("is the sum", _summed),
         ("take part with zeros", _skips_none),
         ("changes the parameters", _averages_parameters),
@@ -533,6 +612,11 @@ WRONG = {
         ("is divided twice", _average_and_divide),
     ],
     "accumulate": [
+        ("graphs of 4 micro-batches are alive", _all_graphs),
+        ("1 micro-batches, l1_loss", _its_own_loss),
+        ("it synchronises 6 times", _each_by_hand),
+        ("the list of micro-batches changed", _pops),
+        ("the model in evaluation mode", _evaluation_mode),
         ("synchronises 4 times for 4 micro-batches\n", _synchronises_each_time),
         ("never synchronises", _never_synchronises),
         ("in spite of no_sync", _forward_outside),
@@ -544,6 +628,7 @@ WRONG = {
         ("rows are computed at once", _all_at_once),
     ],
     "epoch_batches": [
+        ("for each of the 2 epochs", _three_epochs),
         ("every rank gets all the data", _no_sampler),
         ("every rank gets the same data", _same_share),
         ("epochs have the same order", _no_set_epoch),
@@ -554,6 +639,8 @@ WRONG = {
         ("one list of batches for each", _one_list),
     ],
     "train": [
+        ("does not hold the state_dict", _pickles_the_model),
+        ("writes model.pth, expected model.pt", _another_name),
         ("waits in a collective that another rank does not call", _as_given),
         ("the ranks end with different weights", _no_hang),
         ("every epoch has the same order", _averages),
