@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import io
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import Dataset
@@ -111,6 +112,19 @@ def photographs() -> torch.Tensor:
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
 
 
+def _decoded(photo: int) -> Any:
+    """Return a photograph as a PIL image of half its height and width."""
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(_files()[photo]))
+    image.draft("RGB", _DECODED)
+    image.load()
+    return image
+
+
+_decoded_once = functools.cache(_decoded)
+
+
 class PhotoCrops(Dataset):
     """`length` random squares of two photographs: pairs (image, label), decoded and changed when they are asked for.
 
@@ -118,14 +132,22 @@ class PhotoCrops(Dataset):
     7, is one of `PHOTO_CLASSES`: which photograph, and by which angle the square was turned. Place, size, mirroring and
     brightness are drawn from `seed`, the epoch and the index alone, so that neither the number of workers nor their
     order matters. Call `set_epoch` before each epoch. Another `seed` gives other squares of the same photographs.
+    `decode_once` keeps the decoded photographs in memory, in each process, and gives the same samples.
     """
 
-    def __init__(self, length: int, size: int = 32, seed: int = 0, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        length: int,
+        size: int = 32,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        decode_once: bool = False,
+    ) -> None:
         self.length, self.size = _checked.whole("length", length), _checked.whole("size", size)
         self.seed = _natural("seed", seed)
         if dtype not in (torch.float32, torch.uint8):
             raise ValueError(f"dtype is {dtype!r}, it may be torch.float32 or torch.uint8")
-        self.dtype = dtype
+        self.dtype, self.decode_once = dtype, decode_once
         # Workers that live for several epochs hold a copy of the data set; this number they share with the main process
         self._epoch = torch.zeros((), dtype=torch.int64, device="cpu").share_memory_()
 
@@ -145,11 +167,11 @@ class PhotoCrops(Dataset):
         import numpy as np
         from PIL import Image, ImageOps
 
+        decode = _decoded_once if self.decode_once else _decoded
         draw = np.random.default_rng([self.seed, self.epoch, _place(index, self.length)])
         label = int(draw.integers(len(PHOTO_CLASSES)))
         photo, turns = divmod(label, 4)
-        image = Image.open(io.BytesIO(_files()[photo]))
-        image.draft("RGB", _DECODED)
+        image = decode(photo)
         side = draw.uniform(80, 160)
         left, top = draw.uniform(0, image.width - side), draw.uniform(0, image.height - side)
         box = (left, top, left + side, top + side)

@@ -32,6 +32,7 @@ class Variant:
     change: str
     final: bool = True  # the final loop, else the naive one
     threads: int = 1
+    decode_once: bool = False
     workers: int = 0
     fused: bool = False
     mixed: bool = False
@@ -43,8 +44,9 @@ VARIANTS = (
     Variant("one thread for the small network", final=False),
     Variant("sums on the device, bytes to the device"),
     Variant("fused optimizer", fused=True),
-    Variant("two workers that live on", fused=True, workers=2),
-    Variant("mixed precision where it is native", fused=True, workers=2, mixed=True),
+    Variant("photographs decoded once", fused=True, decode_once=True),
+    Variant("two workers that live on", fused=True, decode_once=True, workers=2),
+    Variant("mixed precision where it is native", fused=True, decode_once=True, workers=2, mixed=True),
 )
 
 
@@ -62,7 +64,7 @@ def lesson() -> dict:
 def epoch_of(variant: Variant, device: torch.device, cells: dict) -> Callable[[], object]:
     """Return a function that trains one epoch and returns its mean loss and share of right answers."""
     torch.manual_seed(0)
-    crops = data.PhotoCrops(SAMPLES, size=24, dtype=torch.uint8)
+    crops = data.PhotoCrops(SAMPLES, size=24, dtype=torch.uint8, decode_once=variant.decode_once)
     pin = variant.workers > 0 and device.type in ("cuda", "xpu")
     loader = DataLoader(
         crops, batch_size=BATCH, shuffle=True, num_workers=variant.workers, persistent_workers=variant.workers > 0,

@@ -154,8 +154,12 @@ def test_the_files_are_decoded_for_each_sample(monkeypatch):
     opened = []
     original = Image.open
     monkeypatch.setattr(Image, "open", lambda file: opened.append(type(file)) or original(file))
-    samples(data.PhotoCrops(3))
+    often = samples(data.PhotoCrops(3))
     assert opened == [io.BytesIO] * 3
+    data._decoded_once.cache_clear()
+    once = [samples(data.PhotoCrops(3, decode_once=True)) for _ in range(4)][-1]
+    assert len(opened) <= 3 + 2
+    assert torch.equal(often, once)
 
 
 @pytest.mark.parametrize(

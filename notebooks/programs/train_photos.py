@@ -137,7 +137,8 @@ def train(run: Run, options: argparse.Namespace) -> None:
     order = Order(options.length, options.seed)
     loader = DataLoader(
         crops, batch_size=options.batch, sampler=order, drop_last=True, num_workers=options.workers,
-        persistent_workers=options.workers > 0, multiprocessing_context=options.start_method,
+        persistent_workers=options.workers > 0,
+        multiprocessing_context=options.start_method if options.workers else None,
         pin_memory=run.device.type in ("cuda", "xpu", "sim"),
         generator=torch.Generator(),  # its own, so that making an iterator takes no number from the model's
     )  # fmt: skip
@@ -165,7 +166,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="samples a step")
     parser.add_argument("--length", type=int, default=160, help="samples an epoch")
     parser.add_argument("--workers", type=int, default=2, help="processes that decode photographs")
-    parser.add_argument("--start-method", choices=("fork", "forkserver", "spawn"), help="how they are started")
+    # workers of a fork server, the default of newer Pythons on Linux, would outlive a program that is killed
+    method = "spawn" if torch.multiprocessing.get_start_method() == "forkserver" else None
+    parser.add_argument("--start-method", choices=("fork", "spawn"), default=method, help="how they are started")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", help="default: what the lessons use")
     parser.add_argument("--pause", default="", metavar="MOMENT@STEP", help="half, written or replaced: wait there")
