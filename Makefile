@@ -4,7 +4,8 @@ ARGS ?=
 COURSE_DEVICE ?= sim
 BIN := .venv/bin
 READY := .venv/.course-ready
-PYTEST := COURSE_DEVICE=$(COURSE_DEVICE) $(BIN)/python -m pytest --nbval
+# One thread for each of the two workers: threads that wait for one another on busy cores cost more than they bring.
+PYTEST := OMP_NUM_THREADS=1 COURSE_DEVICE=$(COURSE_DEVICE) $(BIN)/python -m pytest --nbval
 
 .PHONY: lab test test-all test-torch lint format record
 

@@ -83,7 +83,15 @@ def found(device: torch.device) -> list[tuple[torch.Tensor, str]]:
         if isinstance(tensor, nn.Parameter):
             owned += [(tensor, "parameters"), (tensor.grad, "gradients")]
     owned += [(tensor, "activations") for tensor in tensors]
-    return [(tensor, owner) for tensor, owner in owned if isinstance(tensor, torch.Tensor) and tensor.device == device]
+    return [(tensor, owner) for tensor, owner in owned if _is_on(tensor, device)]
+
+
+def _is_on(thing: object, device: torch.device) -> bool:
+    """Return whether `thing` is a tensor on `device`; what raises when it is asked is none that we can count."""
+    try:
+        return isinstance(thing, torch.Tensor) and thing.device == device
+    except Exception:
+        return False
 
 
 def _kind(kind: type) -> type | None:
