@@ -302,6 +302,7 @@ def test_every_way_to_die_is_named(method, monkeypatch):
 
     def die(how):
         print("before")
+        dist.barrier()  # both have printed
         if dist.get_rank() == 1:
             how()
         dist.all_reduce(torch.ones(1))

@@ -70,6 +70,7 @@ def test_two_processes_train_and_rank_0_alone_prints(undisturbed):
     assert found[-1] < found[0] / 2
 
 
+@pytest.mark.slow  # lesson 09 does the same in `make test`
 @needs_torchrun
 def test_a_killed_worker_is_started_again_and_goes_on_from_the_checkpoint(undisturbed, tmp_path):
     text = finish(

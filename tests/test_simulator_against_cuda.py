@@ -24,6 +24,7 @@ def child(*arguments):
 
 
 @pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
+@pytest.mark.slow
 def test_twenty_programs_take_time_and_memory_and_the_same_in_another_process():
     processes = child("--simulate", "T4", "--json"), child("--simulate", "Tesla T4")
     numbers, text = (process.communicate(timeout=170)[0] for process in processes)
