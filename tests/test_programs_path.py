@@ -21,7 +21,7 @@ def test_the_nearest_copy_is_taken(folders):
     for folder in folders:
         assert programs.path("train.py") == (folder / "train.py").resolve()
         (folder / "train.py").unlink()
-    with pytest.raises(ValueError, match="name is 'train.py'"):
+    with pytest.raises(ValueError, match=r"name is 'train\.py'"):
         programs.path("train.py")
 
 
