@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from course_utils import _limit
+from course_utils._settings import SETTINGS
 
 __all__ = ["KEPT_CHARACTERS", "Outcome", "State", "call", "isolated"]
 
@@ -99,35 +100,6 @@ _OF_LIBRARIES = (
 )  # fmt: skip
 
 
-def _default_device() -> torch.device | None:
-    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    return None if context is None else context.device
-
-
-def _autocast() -> dict[str, bool]:
-    """Return for each kind of device whether autocast is on."""
-    kinds = ["cpu", "cuda", *(["sim"] if hasattr(torch, "sim") else [])]
-    return {kind: torch.is_autocast_enabled(kind) for kind in kinds}
-
-
-def _set_autocast(before: dict[str, bool]) -> None:
-    for kind, on in before.items():
-        torch.set_autocast_enabled(kind, on)
-
-
-# name in messages: (get, set)
-_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "the default device": (_default_device, torch.set_default_device),
-    "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "the grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
-    "autocast": (_autocast, _set_autocast),
-    "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
-    "the deterministic mode": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    "the working directory": (os.getcwd, os.chdir),
-    "the recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
-}
-
-
 def _device_random(device: torch.device) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
     """Return how to get and set the random state of an accelerator, None where there is none."""
     module = None if device.type in ("cpu", "meta") else getattr(torch, device.type, None)
@@ -156,7 +128,7 @@ class State:
         access = _device_random(device)
         return cls(
             device,
-            {name: get() for name, (get, _) in _SETTINGS.items()},
+            {name: get() for name, (get, _) in SETTINGS.items()},
             (torch.get_rng_state(), random.getstate(), np.random.get_state()),
             access[0]() if access else None,
             torch.initial_seed(),
@@ -167,7 +139,7 @@ class State:
     def restore(self, *, draws: bool = True) -> list[str]:
         """Put everything back and return the names of what had changed; random numbers drawn count unless `draws`."""
         changed = self._restore_names() + self._restore_environment()
-        for name, (get, put) in _SETTINGS.items():
+        for name, (get, put) in SETTINGS.items():
             if _current(get) != self.settings[name]:
                 changed.append(name)
                 put(self.settings[name])

@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils import _sandbox, devices, progress
 from course_utils._compare import difference
@@ -252,8 +253,52 @@ def changes_grad_mode(x, device):
     return 2 * x.to(device)
 
 
+KEPT = []
+
+
+def enter(region):
+    """Enter a region that is never left, and keep it alive."""
+    KEPT.append(region)
+    region.__enter__()
+
+
 def leaves_autocast_on(x, device):
-    torch.autocast(device.type, torch.bfloat16).__enter__()
+    enter(torch.autocast(device.type, torch.bfloat16))
+    return 2 * x.to(device)
+
+
+def leaves_another_gpu_current(x, device):
+    torch.sim.set_device(1)
+    return 2 * x.to(device)
+
+
+def leaves_a_device_mode(x, device):
+    enter(torch.device("meta"))
+    return 2 * x.to(device)
+
+
+def leaves_an_operator_mode(x, device):
+    enter(FlopCounterMode(display=False))
+    return 2 * x.to(device)
+
+
+def leaves_inference_mode_on(x, device):
+    enter(torch.inference_mode())
+    return 2 * x.to(device)
+
+
+def leaves_hooks_for_saved_tensors(x, device):
+    enter(torch.autograd.graph.saved_tensors_hooks(lambda tensor: 1 / 0, lambda tensor: tensor))
+    return 2 * x.to(device)
+
+
+def leaves_anomaly_mode_on(x, device):
+    torch.autograd.set_detect_anomaly(True)
+    return 2 * x.to(device)
+
+
+def leaves_tf32_on(x, device):
+    torch.set_float32_matmul_precision("high")
     return 2 * x.to(device)
 
 
@@ -291,7 +336,10 @@ HOSTILE = [
     ("does not end", keeps_what_it_swallows), ("raises SystemExit", exits),
     ("raises KeyboardInterrupt", interrupts), ("raises GeneratorExit", closes), ("other values", floods),
     ("modifies its input", modifies), ("random", seeds), ("random", draws), ("default device", changes_default_device),
-    ("grad mode", changes_grad_mode), ("autocast", leaves_autocast_on),
+    ("grad mode", changes_grad_mode), ("autocast", leaves_autocast_on), ("current GPU", leaves_another_gpu_current),
+    ("modes that are entered", leaves_a_device_mode), ("modes that are entered", leaves_an_operator_mode),
+    ("inference mode", leaves_inference_mode_on), ("hooks for saved tensors", leaves_hooks_for_saved_tensors),
+    ("anomaly mode", leaves_anomaly_mode_on), ("precision of float32 matrix", leaves_tf32_on),
     ("changes os.environ['COURSE_TEST_ADDED']", sets_a_variable),
     ("changes os.environ['COURSE_TEST_DELETED']", changes_and_deletes_variables),
     ("print", replaces_print), ("sys.stdout", replaces_stdout),
@@ -319,6 +367,16 @@ def test_hostile_answers_are_rejected_and_leave_nothing_behind(double, phrase, a
     assert torch.empty(1).device.type == "cpu"
     assert len(capfd.readouterr().out) < 10_000
     assert dict(os.environ) == environment
+
+
+def test_regions_of_autocast_after_an_answer_that_left_one_use_the_weights_of_then(double):
+    refuse(double, leaves_autocast_on)
+    weight, x = torch.ones(1, 1, requires_grad=True), torch.ones(1, 1)
+    for wanted in (1.0, 2.0):
+        with torch.no_grad():
+            weight.fill_(wanted)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.nn.functional.linear(x, weight).item() == wanted
 
 
 def test_what_a_library_sets_when_it_first_starts_is_no_change_of_the_answer(double, monkeypatch):
