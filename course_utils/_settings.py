@@ -33,7 +33,7 @@ def _default_device() -> torch.device | None:
 
 
 def _autocast() -> dict[str, Any]:
-    """Return for each kind of device whether autocast is on and in which format, and how deep its regions are nested."""
+    """Return for each kind of device whether autocast is on and in which format, and how deep regions nest."""
     kinds = ["cpu", "cuda", *(["sim"] if hasattr(torch, "sim") else [])]
     kept = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
     torch.autocast_increment_nesting()
