@@ -33,17 +33,22 @@ def _default_device() -> torch.device | None:
 
 
 def _autocast() -> dict[str, Any]:
-    """Return for each kind of device whether autocast is on and in which format, and how deep regions nest."""
-    kinds = ["cpu", "cuda", *(["sim"] if hasattr(torch, "sim") else [])]
-    kept = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
+    """Return for each kind of device whether autocast is on and in which format, and how deep regions nest.
+
+    The kind of the simulated GPU has another name until it is enabled, which is no change of autocast.
+    """
+    kept = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _autocast_kinds()]
     torch.autocast_increment_nesting()
-    return kept | {"cache": torch.is_autocast_cache_enabled(), "depth": torch.autocast_decrement_nesting()}
+    return {"kinds": kept, "cache": torch.is_autocast_cache_enabled(), "depth": torch.autocast_decrement_nesting()}
+
+
+def _autocast_kinds() -> tuple[str, ...]:
+    return "cpu", "cuda", torch._C._get_privateuse1_backend_name()
 
 
 def _set_autocast(before: dict[str, Any]) -> None:
     """Put autocast back; outside all regions its copies of weights go too, or later regions would use old weights."""
-    for kind in before.keys() - {"cache", "depth"}:
-        on, dtype = before[kind]
+    for kind, (on, dtype) in zip(_autocast_kinds(), before["kinds"], strict=True):
         torch.set_autocast_enabled(kind, on)
         torch.set_autocast_dtype(kind, dtype)
     torch.set_autocast_cache_enabled(before["cache"])
