@@ -72,13 +72,13 @@ class Case:
     def _run(
         self, fn: Callable, words: str, args: tuple, kwargs: dict[str, Any], modifies: bool, draws: bool | None
     ) -> Any:
-        self.calls += 1
         before = None if modifies else _copied((args, kwargs))  # a copy would be alive during the call
-        self._call = words
+        self.about(words, self.device)
         draws = self.exercise.draws if draws is None else draws
         with counting.count() as counts:
             outcome = _sandbox.call(fn, args, kwargs, limit_s=self.exercise.limit_s, device=self.device, draws=draws)
-        self.counts, self._printed = counts, outcome.printed
+        self.counts = counts
+        self.called(outcome.printed)
         if outcome.timed_out:
             self.fail(f"does not end: it was stopped after {self.exercise.limit_s:g} s")
         if outcome.error is not None:
@@ -88,6 +88,15 @@ class Case:
         if not modifies and before is not None and difference((args, kwargs), before, copied=True):
             self.fail("modifies its input", "the caller still needs it; build a new object instead")
         return outcome.value
+
+    def about(self, call: str, device: torch.device) -> None:
+        """Let the messages that follow be about this call of the answer, on `device`."""
+        self._call, self.device = call, device
+
+    def called(self, printed: str) -> None:
+        """Note that the answer was called, by the check itself on other ranks say, and what was printed meanwhile."""
+        self.calls += 1
+        self._printed = printed
 
     def _report(self, error: BaseException) -> None:
         """Raise `WrongAnswer` with the reader's own line where the answer raised `error`."""

@@ -38,7 +38,7 @@ class Stuck:
 
 def describe(case: Case, called: str, nprocs: int) -> None:
     """Say in the messages that follow which call of the answer they are about."""
-    case._call, case.device = f"{called}, {nprocs} ranks,", torch.device("cpu")
+    case.about(f"{called}, {nprocs} ranks,", torch.device("cpu"))
 
 
 def on_ranks(
@@ -58,7 +58,6 @@ def on_ranks(
     """
     from course_utils.launch import RankError, launch
 
-    case.calls += 1
     describe(case, called, nprocs)
     needed, printed = _COMPILER if compiler else "torch", io.StringIO()
     try:
@@ -73,7 +72,7 @@ def on_ranks(
     except RankError as error:
         failed = error
     finally:
-        case._printed = printed.getvalue()
+        case.called(printed.getvalue())
     if failed.kind in ("hang", "died"):
         found = _stuck(case, failed, nprocs)
         if stuck is not None:
