@@ -40,22 +40,25 @@ class Communication:
     """What this rank told others: the part of `counting.Counts` that is about several ranks.
 
     - `messages`, `message_bytes`: sends to one other rank; `receives`: receives from one;
+    - `messages_to`: messages to each other rank, by its number in the group;
     - `collectives`: calls of each operation of all ranks, by its name in torch.distributed, those of
       DistributedDataParallel included; forms such as `all_gather_into_tensor` count as `all_gather`;
     - `collective_bytes`: the bytes of this rank's own part in them: what it gives, or gets from a scatter.
     """
 
-    messages: int = 0
+    messages_to: Counter[int] = field(default_factory=Counter)
     message_bytes: int = 0
     receives: int = 0
     collectives: Counter[str] = field(default_factory=Counter)
     collective_bytes: Counter[str] = field(default_factory=Counter)
 
+    messages = property(lambda self: self.messages_to.total(), doc="Sends to one other rank.")
+
     def communicated(self, func: Any, args: tuple) -> None:
         """Note a call of an operator of the namespaces above."""
         single, joint = _message(func, args), _collective(func, args)
         if single and single[0] == "send":
-            self.messages += 1
+            self.messages_to[args[2]] += 1
             self.message_bytes += single[1]
         elif single:
             self.receives += 1

@@ -50,7 +50,7 @@ class Counts(_messages.Communication):
     - `cpu_reads`: the same of tensors on the CPU, where it costs no waiting;
     - `flops`: floating-point operations of matrix products, convolutions and attention, as PyTorch counts them, and of
       recurrent layers, for which it has no formula. A causal mask does not make attention cheaper here;
-    - `messages`, `receives`, `collectives`, `collective_bytes`: see `_messages.Communication`.
+    - `messages`, `messages_to`, `receives`, `collectives`, `collective_bytes`: see `_messages.Communication`.
     """
 
     operators: int = 0

@@ -30,8 +30,9 @@ def test_messages_from_one_rank_to_another():
             dist.recv(y, (rank - 1) % world)
             sent.wait()
 
-    for counts in counted(ring, nprocs=3):
+    for rank, counts in enumerate(counted(ring, nprocs=3)):
         assert (counts.messages, counts.message_bytes, counts.receives) == (3, 60, 3)
+        assert counts.messages_to == {(rank + 1) % 3: 3}
         assert not counts.collectives
         assert "messages 3 (60 bytes)" in str(counts)
 

@@ -37,7 +37,7 @@ def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
             case.mistake(got is not None and name in found["frozen"], f"gives the frozen {name} a gradient", why)
         size = sum(gradient.nbytes for gradient in found["after"].values() if gradient is not None)
         why = "a parameter that two layers share has one gradient: model.parameters() gives it once"
-        for name, sent in found["call"].collective_bytes.items():
+        for name, sent in found["call"].counts.collective_bytes.items():
             what = f"{name} takes {sent:,} bytes of gradients that have {size:,}"
             case.mistake(sent > size + _MORE, what, why)
         case.mistake(found["unfrozen"], "changes requires_grad of the frozen parameters", "they stay frozen later too")
@@ -73,7 +73,7 @@ def _check_gradient(case: Case, name: str, column: list[Any], got: Any, rank: in
 def check_accumulated(case: Case, found: dict[str, Any], rank: int, count: int, n: int) -> None:
     """Check what `_ddp_cases.accumulated` returned on a rank, after `count` micro-batches on each of `n` ranks."""
     times, after = len(found["synchronised"]), found["after"]
-    by_hand = found["call"].collectives.get("all_reduce", 0) - times
+    by_hand = found["call"].counts.collectives["all_reduce"] - times
     case.mistake(
         not found["kept"], "changes the parameters", "the optimizer does that, when the gradients are complete"
     )

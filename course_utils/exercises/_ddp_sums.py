@@ -27,10 +27,10 @@ def check_mean(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> 
     if isinstance(got, torch.Tensor) and got.numel() == 1 and got.dtype == torch.float32:
         _name_mean(case, group, expected, got, rank)
     case.equal(got, expected, why=f"this is what rank {rank} returned")
-    sent = sum(call.collective_bytes.values()) + call.message_bytes
+    sent = call.counts.collective_bytes.total() + call.counts.message_bytes
     what = f"the result is right, but rank {rank} sends {sent:,} bytes for {len(group[rank]):,} values"
     case.mistake(sent > 32, what, "two numbers are enough, however many values there are: the sum and the count")
-    case.budget("collectives", sum(call.collectives.values()), 2, "each one waits for the slowest rank")
+    case.budget("collectives", call.counts.collectives.total(), 2, "each one waits for the slowest rank")
 
 
 def _name_mean(case: Case, group: list, expected: torch.Tensor, got: torch.Tensor, rank: int) -> None:
@@ -76,18 +76,18 @@ def ring_stuck(case: Case, stuck: Stuck) -> None:
 def check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> None:
     """Check what `rank` returned as the sum of `group`, and what it sent to whom."""
     got, expected, n = call.value, torch.stack(group).sum(dim=0), len(group)
-    used = ", ".join(call.collectives)
+    used = ", ".join(call.counts.collectives)
     case.mistake(used, f"calls {used}", "build it from send and receive: isend, irecv, send, recv")
     case.mistake(call.modified, "modifies its input", "tensor_split gives views of x: clone the parts before you add")
     if isinstance(got, torch.Tensor) and got.shape == expected.shape and got.dtype == expected.dtype:
         _name_ring(case, group, expected, got, rank)
     case.equal(got, expected, why=f"this is what rank {rank} returned")
     allowed = 2 * (n - 1) * max(part.nbytes for part in expected.tensor_split(n))
-    sent = call.message_bytes
+    sent = call.counts.message_bytes
     what = f"the result is right, but rank {rank} sends {sent:,} bytes, and a ring needs at most {allowed:,}"
     case.mistake(sent > allowed, what, "send one part of x in each step, not all of x")
-    case.budget("messages a rank", call.messages, 2 * (n - 1), "a ring has two rounds of n - 1 steps")
-    others = sorted(call.receivers - {(rank + 1) % n})
+    case.budget("messages a rank", call.counts.messages, 2 * (n - 1), "a ring has two rounds of n - 1 steps")
+    others = sorted(call.counts.messages_to.keys() - {(rank + 1) % n})
     what = f"the result is right, but rank {rank} sends to rank {others[0] if others else ''}"
     case.mistake(
         others, what, "in a ring each rank sends to its right neighbour only: every link is busy in every step"

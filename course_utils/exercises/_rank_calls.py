@@ -8,9 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from course_utils import counting
 from course_utils._compare import difference
 
@@ -19,15 +16,11 @@ __all__ = ["Call", "Imported", "nothing", "on_rank"]
 
 @dataclass(frozen=True)
 class Call:
-    """One call of the answer on one rank: what it returned, whether it changed its arguments, and what it sent."""
+    """One call of the answer on one rank: what it returned, whether it changed its arguments, and what it did."""
 
     value: Any
     modified: bool
-    collectives: dict[str, int]  # calls by name, such as "all_reduce"
-    collective_bytes: dict[str, int]
-    messages: int
-    message_bytes: int
-    receivers: frozenset[int]  # ranks that messages went to
+    counts: counting.Counts
 
 
 class Imported:
@@ -57,27 +50,7 @@ class _Caller:
 
     def __call__(self, *args: Any, modifies: bool = False) -> Call:
         before = None if modifies else copy.deepcopy(args)
-        with counting.count() as counts, _Receivers() as receivers:
+        with counting.count() as counts:
             value = self.answer(*args)
         modified = before is not None and bool(difference(args, before, copied=True))
-        return Call(
-            value, modified, dict(counts.collectives), dict(counts.collective_bytes), counts.messages,
-            counts.message_bytes, frozenset(receivers.found),
-        )  # fmt: skip
-
-
-class _Receivers(TorchDispatchMode):
-    """Notes to which ranks messages go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[int] = set()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else the first operator of a process loads the whole compiler
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.c10d.send.default:
-            self.found.add(args[2])
-        return func(*args, **(kwargs or {}))
+        return Call(value, modified, counts)
