@@ -52,20 +52,8 @@ class Census:
         groups: dict[tuple, list[Alive]] = {}
         for one in self.storages:
             groups.setdefault((one.shape, one.dtype, one.owner, one.made), []).append(one)
-        rows = sorted(groups.items(), key=lambda item: -sum(one.bytes for one in item[1]))
-        return [
-            (
-                f"{len(ones)} ×" if len(ones) > 1 else "1",
-                [
-                    str(shape),
-                    str(dtype).removeprefix("torch."),
-                    plots.bytes_text(sum(o.bytes for o in ones)),
-                    owner,
-                    made,
-                ],
-            )
-            for (shape, dtype, owner, made), ones in rows
-        ]
+        rows = sorted(((sum(one.bytes for one in ones), ones) for ones in groups.values()), key=lambda row: -row[0])
+        return [(f"{len(ones)} ×" if len(ones) > 1 else "1", _cells(ones[0], size)) for size, ones in rows]
 
     def _caption(self) -> str:
         hidden = f", {plots.bytes_text(self.hidden_bytes)} of them held by autograd alone" if self.hidden_bytes else ""
@@ -81,8 +69,8 @@ class Census:
         return table_html(self._caption(), _HEADS, self._rows(), left=_HEADS)
 
 
-def _cells(ones: list[Alive]) -> list[str]:
-    one, size = ones[0], plots.bytes_text(sum(one.bytes for one in ones))
+def _cells(one: Alive, size_bytes: int) -> list[str]:
+    size = plots.bytes_text(size_bytes)
     return [str(one.shape), str(one.dtype).removeprefix("torch."), size, one.owner, one.made]
 
 
@@ -131,20 +119,18 @@ class _Watch(Ledger):
     def _enter_storage(self, tensor, owner, before=False):
         record = super()._enter_storage(tensor, owner, before)
         if record is not None and not before:
-            storage = storage_of(tensor)
-            ref = Ref(storage, _drop)
-            ref.key, ref.record = storage._cdata, record
-            _known[ref.key] = ref
+            _note(storage_of(tensor), record)
         return record
 
 
 def _remember(storage: torch.UntypedStorage, tensor: torch.Tensor, owner: str) -> Record:
     known = _known.get(storage._cdata)
-    if known is None:
-        known = Ref(storage, _drop)
-        known.key, known.record = storage._cdata, Record(tensor, storage.nbytes(), owner)
-        _known[known.key] = known
-    return known.record
+    return known.record if known is not None else _note(storage, Record(tensor, storage.nbytes(), owner))
+
+
+def _note(storage: torch.UntypedStorage, record: Record) -> Record:
+    _known[storage._cdata] = Ref(storage, record, _drop)
+    return record
 
 
 def _drop(ref: Ref) -> None:

@@ -74,7 +74,7 @@ class Estimate:
 
     def bar(self, title: str = "Whose bytes are alive at the peak") -> Any:
         """Return a figure with one stacked bar."""
-        return bar({"estimate": (self.parts, plots.PREDICTED)}, title)
+        return bar({"estimate": (self.parts, "predicted")}, title)
 
 
 _HEADS = ["owner", "bytes at the peak", "bytes at most"]
@@ -261,8 +261,7 @@ class Reconciled:
 
     def bar(self, title: str = "Whose bytes are alive at the peak") -> Any:
         """Return a figure with two stacked bars."""
-        real = plots.SIMULATED if self.label == "simulated" else plots.LIVE
-        bars = {"estimate": (self.estimated, plots.PREDICTED), "measured": (self.measured, real)}
+        bars = {"estimate": (self.estimated, "predicted"), "measured": (self.measured, self.label)}
         return bar(bars, title, {"measured": self.other_bytes})
 
 

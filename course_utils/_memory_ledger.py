@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -32,7 +33,17 @@ class Record:
 
 
 class Ref(weakref.ref):
+    """Refers to a storage weakly, and knows its key and its record when it is gone."""
+
     __slots__ = ("key", "record")
+
+    def __new__(cls, storage: torch.UntypedStorage, record: Record, callback: Callable[[Ref], None]) -> Ref:
+        ref = super().__new__(cls, storage, callback)
+        ref.key, ref.record = storage._cdata, record
+        return ref
+
+    def __init__(self, storage: torch.UntypedStorage, record: Record, callback: Callable[[Ref], None]) -> None:
+        super().__init__(storage, callback)
 
 
 class Ledger(TorchDispatchMode):
@@ -152,9 +163,8 @@ class Ledger(TorchDispatchMode):
         known = self.live.get(storage._cdata)
         if known is not None:
             return known.record
-        ref = Ref(storage, self._callback)
         made = place() if self.places and not before else ""
-        ref.key, ref.record = storage._cdata, Record(tensor, storage.nbytes(), owner, made, before)
+        ref = Ref(storage, Record(tensor, storage.nbytes(), owner, made, before), self._callback)
         with self._lock:
             self.live[ref.key] = ref
             if before:

@@ -102,7 +102,7 @@ class Measured:
 
     def bar(self, title: str = "Whose bytes are alive at the peak") -> Any:
         """Return a figure with one stacked bar."""
-        return bar({"measured": (self.parts, _PROVENANCE[self.label])}, title, {"measured": self.other_bytes})
+        return bar({"measured": (self.parts, self.label)}, title, {"measured": self.other_bytes})
 
     def table(self, rows: int = 10) -> AtPeak:
         """Return the largest storages alive at the peak, as a table."""
@@ -110,7 +110,6 @@ class Measured:
 
 
 _ALIVE = ["size", "shape", "format", "owner", "made in"]
-_PROVENANCE = {"live": plots.LIVE, "simulated": plots.SIMULATED, "predicted": plots.PREDICTED}
 
 
 @dataclass(frozen=True)
@@ -202,9 +201,8 @@ def draw_timeline(timeline: tuple[Moment, ...], title: str, label: str) -> Any:
     sizes = [moment.bytes / 2**20 for moment in timeline]
     named = set()
     for start, stop, phase in _runs(timeline):
-        label = None if phase in named else phase
-        edges = range(start, stop + 1)
-        axes.stairs(sizes[start:stop], edges, fill=True, color=colours[phase], lw=0, label=label)
+        edges, entry = range(start, stop + 1), None if phase in named else phase
+        axes.stairs(sizes[start:stop], edges, fill=True, color=colours[phase], lw=0, label=entry)
         named.add(phase)
     if sizes:
         top = max(range(len(sizes)), key=sizes.__getitem__)

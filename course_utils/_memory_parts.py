@@ -74,23 +74,24 @@ def table_html(
 
 
 def bar(bars: Mapping[str, tuple[Parts, str]], title: str, other: Mapping[str, int] | None = None) -> Any:
-    """Return a figure with one horizontal stacked bar for each name in `bars`; values are (parts, provenance)."""
+    """Return a figure with one horizontal stacked bar for each name in `bars`; values are (parts, "live" or such)."""
     from course_utils import plots
 
     fig, axes = plots.new(title, "MiB alive", height_in=1.3 + 0.45 * len(bars))
     colours = dict(zip(OWNERS, plots.PALETTE, strict=False)) | {"other": plots.MUTED}
+    lines = {label: provenance for provenance, label in plots.PROVENANCE.items()}
     names = list(bars)[::-1]
     for place, name in enumerate(names):
-        parts, provenance = bars[name]
+        parts, label = bars[name]
         start = 0.0
         for owner, size in [*parts.by_owner().items(), ("other", (other or {}).get(name, 0))]:
             width = max(size, 0) / 2**20
             axes.barh(
                 place, width, left=start, height=0.6, color=colours[owner], edgecolor="white", linewidth=0.5,
-                hatch=plots.hatch(provenance),
+                hatch=plots.hatch(lines[label]),
             )  # fmt: skip
             start += width
-    axes.set_yticks(range(len(names)), [plots.label(name, bars[name][1]) for name in names])
+    axes.set_yticks(range(len(names)), [plots.label(name, lines[bars[name][1]]) for name in names])
     axes.grid(visible=False, axis="y")
     from matplotlib.patches import Patch
 
