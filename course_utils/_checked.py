@@ -31,7 +31,7 @@ def device(argument: str, given: Any) -> torch.device:
         ) from None
 
 
-def number(argument: str, given: Any, *, finite: bool = True) -> float:
+def number(argument: str, given: Any, *, finite: bool = True, least: float | None = None) -> float:
     """Return a number, by default a finite one; tensors and NumPy scalars with one element count as numbers."""
     try:
         if isinstance(given, bool | str | bytes | bytearray):
@@ -41,6 +41,8 @@ def number(argument: str, given: Any, *, finite: bool = True) -> float:
         raise TypeError(f"{argument} must be a number, not {given!r}") from None
     if finite and not math.isfinite(found):
         raise ValueError(f"{argument} must be a finite number, not {given!r}")
+    if least is not None and found < least:
+        raise ValueError(f"{argument} must be at least {least}, not {given!r}")
     return found
 
 
@@ -52,12 +54,12 @@ def positive(argument: str, given: Any) -> float:
     return found
 
 
-def whole(argument: str, given: Any) -> int:
-    """Return a whole number from 1."""
+def whole(argument: str, given: Any, *, least: int = 1) -> int:
+    """Return a whole number from `least`."""
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise TypeError(f"{argument} must be a whole number, not {given!r}")
-    if operator.index(given) < 1:
-        raise ValueError(f"{argument} must be at least 1, not {given!r}")
+    if operator.index(given) < least:
+        raise ValueError(f"{argument} must be at least {least}, not {given!r}")
     return operator.index(given)
 
 

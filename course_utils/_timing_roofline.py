@@ -95,9 +95,7 @@ class Roofline:
 
     def attainable_tflops(self, intensity_flops_per_byte: float, dtype: str | torch.dtype = "fp32") -> float:
         """Return the rate that the roofline allows at this intensity: min(peak, intensity x bandwidth), in TFLOP/s."""
-        intensity = _checked.number("intensity_flops_per_byte", intensity_flops_per_byte)
-        if intensity < 0:
-            raise ValueError(f"intensity_flops_per_byte must be at least 0, not {intensity_flops_per_byte!r}")
+        intensity = _checked.number("intensity_flops_per_byte", intensity_flops_per_byte, least=0)
         return min(self._peak(dtype), intensity * self.bandwidth_gbps / 1e3)
 
     def ridge(self, dtype: str | torch.dtype = "fp32") -> float:

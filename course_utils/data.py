@@ -144,7 +144,7 @@ class PhotoCrops(Dataset):
         decode_once: bool = False,
     ) -> None:
         self.length, self.size = _checked.whole("length", length), _checked.whole("size", size)
-        self.seed = _natural("seed", seed)
+        self.seed = _checked.whole("seed", seed, least=0)
         if dtype not in (torch.float32, torch.uint8):
             raise ValueError(f"dtype is {dtype!r}, it may be torch.float32 or torch.uint8")
         self.dtype, self.decode_once = dtype, decode_once
@@ -161,7 +161,7 @@ class PhotoCrops(Dataset):
 
     def set_epoch(self, epoch: int) -> None:
         """Give the samples of `epoch` from now on, in workers that run already too."""
-        self._epoch.fill_(_natural("epoch", epoch))
+        self._epoch.fill_(_checked.whole("epoch", epoch, least=0))
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         import numpy as np
@@ -202,12 +202,3 @@ def _place(index: int, length: int) -> int:
     if not 0 <= place < length:
         raise IndexError(f"index is {index}, the data set has {length} samples")
     return int(place)
-
-
-def _natural(argument: str, given: int) -> int:
-    """Return a whole number from 0."""
-    if isinstance(given, bool) or not hasattr(given, "__index__"):
-        raise TypeError(f"{argument} must be a whole number, not {given!r}")
-    if given < 0:
-        raise ValueError(f"{argument} must be at least 0, not {given!r}")
-    return int(given)

@@ -102,12 +102,10 @@ def buckets(*, model: str, backward_ms: float, cap_mib: int, ranks: int, gbps: f
     """
     if model not in tuple(MODELS):
         raise ValueError(f"model is {model!r}, it may be one of: {', '.join(MODELS)}")
-    if _checked.whole("ranks", ranks) < 2:
-        raise ValueError(f"ranks is {ranks}, it must be at least 2")
+    _checked.whole("ranks", ranks, least=2)
     for name, given in (("backward_ms", backward_ms), ("gbps", gbps)):
         _checked.positive(name, given)
-    if _checked.number("latency_us", latency_us) < 0:
-        raise ValueError(f"latency_us must be at least 0, not {latency_us!r}")
+    _checked.number("latency_us", latency_us, least=0)
     cap = _checked.whole("cap_mib", cap_mib) * _MIB
     layers, sizes, ready = _backward(MODELS[model], backward_ms / 1e3)
     groups = assign(sizes, cap, _FIRST_BYTES if cap_mib == DEFAULT_CAP_MIB else None)

@@ -79,11 +79,9 @@ def ring(*, ranks: int, nbytes: int, gbps: float, latency_us: float, step: int =
     `gbps` is the bandwidth of a link in one direction in GB/s, `latency_us` the fixed cost of a message. Raises
     ValueError or TypeError that names a wrong argument.
     """
-    if _checked.whole("ranks", ranks) < 2:
-        raise ValueError(f"ranks is {ranks}, it must be at least 2")
+    _checked.whole("ranks", ranks, least=2)
     _checked.whole("nbytes", nbytes), _checked.whole("step", step), _checked.positive("gbps", gbps)
-    if _checked.number("latency_us", latency_us) < 0:
-        raise ValueError(f"latency_us must be at least 0, not {latency_us!r}")
+    _checked.number("latency_us", latency_us, least=0)
     return Ring(ranks, nbytes, gbps, latency_us * 1e-6, min(step, 2 * (ranks - 1)))
 
 
