@@ -159,6 +159,8 @@ _A10 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a10/pdf/a
 _L4 = "https://www.nvidia.com/en-us/data-center/l4/"
 _H200 = "https://www.nvidia.com/en-us/data-center/h200/"
 _HGX = "https://www.nvidia.com/en-us/data-center/hgx/"
+_B200 = "https://resources.nvidia.com/en-us-blackwell-architecture"  # the technical brief, table of HGX B200
+_DGX_B200 = "https://docs.nvidia.com/dgx/dgxb200-user-guide/introduction-to-dgxb200.html"  # 1,440 GB for 8 GPUs
 _RTX_3060 = "https://www.techpowerup.com/gpu-specs/geforce-rtx-3060-12-gb.c3682"
 
 _FIELDS = ("year", "memory_gb", "bandwidth_gbps", "peak_tflops", "power_w", "bus")
@@ -241,14 +243,11 @@ ALL: tuple[GPU, ...] = (
         sources=_from(_H200),
     ),
     GPU(
-        "B200", "data centre", 2024, (10, 0), 180, 8000,
-        {"fp32": 75, "tf32": 1125, "fp16": 2250, "bf16": 2250, "fp8": 4500, "int8": 4500, "fp4": 9000},
+        "B200", "data centre", 2024, (10, 0), 180, 7700,
+        {"fp64": 37, "fp32": 75, "tf32": 1125, "fp16": 2250, "bf16": 2250, "fp8": 4500, "int8": 4500, "fp4": 9000},
         power_w=1000, bus="PCIe 5.0 x16", driver_name="NVIDIA B200",
-        sources=_from(
-            _HGX,
-            bandwidth_gbps="https://docs.vultr.com/inference-cookbook/cuda/getting-started/hardware-overview",
-            power_w="https://docs.vultr.com/inference-cookbook/cuda/getting-started/hardware-overview",
-        ),
+        # "8 TB/s" was announced; the driver's figures give 7.67: https://github.com/pytorch/ao/pull/4002
+        sources=_from(_HGX, bandwidth_gbps=_B200, power_w=_B200, bus=_B200, memory_gb=_DGX_B200),
     ),
     GPU(
         "RTX 3060", "consumer", 2021, (8, 6), 12, 360, {"fp32": 12.74},
