@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
+
+from course_utils.exercises._mistakes import mistake_of
 
 __all__ = ["COPIES", "mistake_in"]
 
@@ -21,18 +24,17 @@ COPIES = (
 
 def mistake_in(answers: Sequence[float]) -> tuple[str, str]:
     """Return the name of the mistake that gives `answers` for `COPIES` and why it matters, or two empty texts."""
-    for name, why, formula in _WRONG_TIMES:
-        times = [formula(shape, dtype, gbps, us) for shape, dtype, gbps, us in COPIES]
-        if _same(times, answers):
-            return name, why
+    known = mistake_of(answers, COPIES, _WRONG_TIMES, _same)
+    if known[0]:
+        return known
     right = [us / 1e3 + math.prod(shape) * dtype.itemsize / (gbps * 1e6) for shape, dtype, gbps, us in COPIES]
-    if any(_same([round(time, digits) for time in right], answers) for digits in range(6)):
+    rounded = [[round(time, digits) for time in right] for digits in range(6)]
+    if any(all(map(_same, times, answers)) for times in rounded):
         return "rounds the time", "the caller adds up thousands of small copies: return what you computed"
     return "", ""
 
 
-def _same(times: Sequence[float], answers: Sequence[float]) -> bool:
-    return all(math.isclose(time, got, rel_tol=1e-6) for time, got in zip(times, answers, strict=True))
+_same = partial(math.isclose, rel_tol=1e-6)
 
 
 # One line for the mistake's name and why it matters, one for what people compute: s(hape), d(type), b(andwidth), t.

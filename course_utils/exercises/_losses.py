@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
+
+from course_utils.exercises._mistakes import mistake_of
 
 __all__ = ["gradient_cases", "huber_mistake", "huber_of_row", "lost_mistake"]
 
@@ -125,8 +128,4 @@ def lost_mistake(answers: Sequence[Any]) -> tuple[str, str]:
     """Return the name of the mistake that gives `answers` for `gradient_cases` and why it matters, or empty texts."""
     if not all(isinstance(answer, int | float) for answer in answers):
         return "", ""
-    for name, why, formula in _WRONG_SHARES:
-        wrong = [formula(*given) for given in gradient_cases()]
-        if all(math.isclose(one, other, rel_tol=1e-4, abs_tol=1e-9) for one, other in zip(wrong, answers, strict=True)):
-            return name, why
-    return "", ""
+    return mistake_of(answers, gradient_cases(), _WRONG_SHARES, partial(math.isclose, rel_tol=1e-4, abs_tol=1e-9))

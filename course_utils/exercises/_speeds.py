@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
+
+from course_utils.exercises._mistakes import mistake_of
 
 __all__ = ["BOUNDS", "MEASURED", "PRODUCTS", "bound_mistake", "intensity_mistake"]
 
@@ -80,11 +84,8 @@ def intensity_mistake(answers: Sequence[Any]) -> tuple[str, str]:
     """Return the name of the mistake that gives `answers` for `PRODUCTS` and why it matters, or two empty texts."""
     if not all(isinstance(answer, int | float) for answer in answers):
         return "", ""
-    for name, why, formula in _WRONG_INTENSITIES:
-        wrong = [formula(n, k, m, dtype.itemsize) for n, k, m, dtype in PRODUCTS]
-        if all(math.isclose(one, other, rel_tol=1e-6) for one, other in zip(wrong, answers, strict=True)):
-            return name, why
-    return "", ""
+    given = [(n, k, m, dtype.itemsize) for n, k, m, dtype in PRODUCTS]
+    return mistake_of(answers, given, _WRONG_INTENSITIES, partial(math.isclose, rel_tol=1e-6))
 
 
 def _judge(compute_ms: float, memory_ms: float, time_ms: float) -> str:
@@ -134,7 +135,4 @@ _WRONG_BOUNDS = (
 
 def bound_mistake(answers: Sequence[Any]) -> tuple[str, str]:
     """Return the name of the mistake that gives `answers` for `MEASURED` and why it matters, or two empty texts."""
-    for name, why, rule in _WRONG_BOUNDS:
-        if [rule(*given[:5]) for given in MEASURED] == list(answers):
-            return name, why
-    return "", ""
+    return mistake_of(answers, [row[:5] for row in MEASURED], _WRONG_BOUNDS, operator.eq)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import torch
 from course_utils import devices
 from course_utils.diagnosis import MINIMUM_DRIVER
 from course_utils.exercise import Case, exercise
-from course_utils.exercises._mistakes import name_first
+from course_utils.exercises._mistakes import mistake_of, name_first
 
 __all__ = ["fast_formats", "first_cause", "fits", "pick_device", "visible_gpus"]
 
@@ -293,8 +294,7 @@ def _(case: Case) -> None:
         case.call(*given)  # so that a message shows this call
         if type(got) is bool and got != expected:
             tensor_gib, workspace_gib = math.prod(given[0]) * given[1].itemsize / _GIB, given[3] / 1024
-            name_first(case, expected, got, (
-                *(([formula(*args) for args in _FITS] == answers, name, why) for name, why, formula in _MISFITS),
-                (True, f"the tensor takes {tensor_gib:.4g} GiB and the workspace {workspace_gib:.4g} GiB", ""),
-            ))
+            name, why = mistake_of(answers, _FITS, _MISFITS, operator.eq)
+            sizes = f"the tensor takes {tensor_gib:.4g} GiB and the workspace {workspace_gib:.4g} GiB"
+            case.fail(name or sizes, why, expected=expected, got=got)
         case.equal(got, expected)

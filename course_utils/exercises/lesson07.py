@@ -90,7 +90,7 @@ def _blocks(case: Case, floor: Floor, lengths: tuple[int, ...], share: float) ->
     x = torch.rand(32, 16).to(case.device).requires_grad_()
     kept = [(1 + length) * x.nbytes for length in lengths]
     limit = int(sum(kept) * share) // x.nbytes * x.nbytes
-    fewest, _ = _fewest(kept, x.nbytes, limit)
+    fewest = _fewest(kept, x.nbytes, limit)
     expected = nn.Sequential(*blocks)(x)
     wanted = _gradients(blocks, x, expected)
     before = floor.used_bytes
@@ -129,12 +129,12 @@ def _gradients(blocks: nn.ModuleList, x: torch.Tensor, result: torch.Tensor) -> 
     return found
 
 
-def _fewest(kept: list[int], input_bytes: int, limit: int) -> tuple[int, tuple[int, ...]]:
-    """Return the fewest blocks that must be checkpointed, and which: by trying all choices."""
+def _fewest(kept: list[int], input_bytes: int, limit: int) -> int:
+    """Return how many blocks must be checkpointed at least, by trying all choices."""
     for count in range(len(kept) + 1):
         for chosen in itertools.combinations(range(len(kept)), count):
             if sum(input_bytes if i in chosen else size for i, size in enumerate(kept)) <= limit:
-                return count, chosen
+                return count
     raise ValueError(f"limit is {limit}, which no choice of blocks meets")
 
 
