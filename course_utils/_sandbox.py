@@ -7,6 +7,7 @@ import io
 import os
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from course_utils import _limit
-from course_utils._settings import SETTINGS
+from course_utils import _limit, _settings
 
 __all__ = ["KEPT_CHARACTERS", "Outcome", "State", "call", "isolated"]
 
@@ -90,7 +90,10 @@ class _Bounded(io.TextIOBase):
         return "".join(self._parts) + (f"\n… and {more:,} more characters" if more else "")
 
 
-_PATCHABLE: tuple[Any, ...] = (builtins, torch, torch.Tensor, torch.nn.functional)
+_PATCHABLE: tuple[Any, ...] = (
+    builtins, time, torch, torch.Tensor, torch.nn.functional, torch.nn.Module, torch.nn.Linear, torch.optim.Optimizer,
+    torch.optim.SGD, torch.optim.AdamW,
+)  # fmt: skip
 
 
 # Variables that CUDA, OpenMP, PyTorch's profiler and compiler, and matplotlib set for themselves when they start.
@@ -128,7 +131,7 @@ class State:
         access = _device_random(device)
         return cls(
             device,
-            {name: get() for name, (get, _) in SETTINGS.items()},
+            _settings.read(),
             (torch.get_rng_state(), random.getstate(), np.random.get_state()),
             access[0]() if access else None,
             torch.initial_seed(),
@@ -138,11 +141,7 @@ class State:
 
     def restore(self, *, draws: bool = True) -> list[str]:
         """Put everything back and return the names of what had changed; random numbers drawn count unless `draws`."""
-        changed = self._restore_names() + self._restore_environment()
-        for name, (get, put) in SETTINGS.items():
-            if _current(get) != self.settings[name]:
-                changed.append(name)
-                put(self.settings[name])
+        changed = self._restore_names() + self._restore_environment() + _settings.put_back(self.settings)
         if torch.initial_seed() != self.seed:
             changed.append("the random seed")
             self.restore_random()
@@ -194,13 +193,6 @@ class State:
             else:
                 os.environ[name] = before
         return changed
-
-
-def _current(get: Callable[[], Any]) -> Any:
-    try:
-        return get()
-    except OSError:  # the working directory is gone
-        return None
 
 
 @contextlib.contextmanager

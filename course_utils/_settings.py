@@ -1,15 +1,34 @@
-"""Which settings of the process can code leave changed, and how is each one put back?"""
+"""Which settings of torch and of the process can code leave changed, and how is each one put back?"""
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.optim.optimizer as optimizers
 from torch.overrides import _get_current_function_mode_stack as function_modes
 from torch.utils import _python_dispatch
 
-__all__ = ["SETTINGS"]
+from course_utils import _settings_python
+from course_utils._settings_python import UNKNOWN
+from course_utils.simulator import _state
+
+__all__ = ["put_back", "read"]
+
+
+def read() -> dict[str, Any]:
+    """Return what each setting is now, by its name in messages."""
+    return {name: get() for name, (get, _) in _SETTINGS.items()}
+
+
+def put_back(before: dict[str, Any]) -> list[str]:
+    """Put back each setting that differs from `before`, which `read` returned, and return their names."""
+    changed = []
+    for name, (get, put) in _SETTINGS.items():
+        if before[name] is not UNKNOWN and get() != before[name]:
+            changed.append(name)
+            put(before[name])
+    return changed
 
 
 def _gpu_modules() -> dict[str, Any]:
@@ -97,9 +116,108 @@ def _anomaly() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
+def _simulated_gpu() -> Any:
+    """Return rates, costs, memory, budgets that are entered and current streams; unknown until it is enabled."""
+    world = _state.world
+    if world is None:
+        return UNKNOWN
+    memory = [(gpu.capacity_bytes, list(gpu._budgets)) for gpu in world.gpus]
+    return world.spec, world.costs, memory, list(world.streams)
+
+
+def _set_simulated_gpu(before: tuple[Any, ...]) -> None:
+    world = _state.world
+    world.spec, world.costs, memory, world.streams[:] = before
+    for gpu, (capacity_bytes, budgets) in zip(world.gpus, memory, strict=True):
+        gpu._budgets[:] = budgets
+        gpu.capacity_bytes = capacity_bytes  # the tightest limit holds again
+
+
+_HOOKED = torch.nn.modules.module, optimizers
+
+
+def _global_hooks() -> list[dict[str, Any]]:
+    """Return the hooks that all modules and all optimizers run."""
+    tables = [{name: value for name, value in vars(owner).items() if name.startswith("_global")} for owner in _HOOKED]
+    return [{name: dict(v) if isinstance(v, dict) else v for name, v in table.items()} for table in tables]
+
+
+def _set_global_hooks(before: list[dict[str, Any]]) -> None:
+    for owner, table in zip(_HOOKED, before, strict=True):
+        for name, value in table.items():
+            if isinstance(value, dict):  # handles of hooks refer to the table itself
+                getattr(owner, name).clear()
+                getattr(owner, name).update(value)
+            else:
+                setattr(owner, name, value)
+
+
+_PRECISE = (
+    torch.backends, torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn,
+    torch.backends.mkldnn, torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv, torch.backends.mkldnn.rnn,
+)  # fmt: skip
+
+
+def _precision() -> tuple[Any, ...]:
+    """Return the formats of float32 arithmetic: by the older functions, unless the newer have been used, and by these.
+
+    Each of the two cannot say what the other has set: https://docs.pytorch.org/docs/stable/notes/cuda.html
+    """
+    older = []
+    for get in (torch.get_float32_matmul_precision, torch._C._get_cudnn_allow_tf32):
+        try:
+            older.append(get())
+        except RuntimeError:
+            older.append(None)
+    return *older, *(owner.fp32_precision for owner in _PRECISE)
+
+
+def _set_precision(before: tuple[Any, ...]) -> None:
+    for put, value in zip((torch.set_float32_matmul_precision, torch._C._set_cudnn_allow_tf32), before, strict=False):
+        if value is not None:
+            put(value)
+    for owner, value in zip(_PRECISE, before[2:], strict=True):
+        owner.fp32_precision = value
+
+
+_CHOICES: tuple[tuple[Callable[[], bool], Callable[[bool], Any]], ...] = tuple(
+    (getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}"))
+    for name in ("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "mkldnn_enabled")
+) + tuple(
+    (getattr(torch.backends.cuda, f"{name}_sdp_enabled"), getattr(torch.backends.cuda, f"enable_{name}_sdp"))
+    for name in ("flash", "mem_efficient", "math", "cudnn")
+)
+
+
+def _kernels() -> list[bool]:
+    """Return which kernels and libraries torch may choose from."""
+    return [get() for get, _ in _CHOICES]
+
+
+def _set_kernels(before: list[bool]) -> None:
+    for (_, put), value in zip(_CHOICES, before, strict=True):
+        put(value)
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _set_deterministic(before: tuple[bool, bool]) -> None:
+    """Put the mode back; the public function tells the compiler too, and so would load it."""
+    compiler = "torch._inductor" in sys.modules
+    put = torch.use_deterministic_algorithms if compiler else torch._C._set_deterministic_algorithms
+    put(before[0], warn_only=before[1])
+
+
+def _print_options() -> dict[str, Any]:
+    return dict(vars(torch._tensor_str.PRINT_OPTS))
+
+
 # name in messages: (get, set)
-SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the current GPU": (_current_gpus, _set_current_gpus),
+    "the simulated GPU's memory, speed or current stream": (_simulated_gpu, _set_simulated_gpu),
     "the modes that are entered": (_modes, _leave_modes),
     "the default device": (_default_device, torch.set_default_device),
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
@@ -107,12 +225,12 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
     "autocast": (_autocast, _set_autocast),
     "the hooks for saved tensors": (_saving_hooks, _leave_saving_hooks),
+    "the hooks of all modules or optimizers": (_global_hooks, _set_global_hooks),
     "autograd's anomaly mode": (_anomaly, lambda before: torch.autograd.set_detect_anomaly(*before)),
     "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
-    "the deterministic mode": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    "the precision of float32 matrix products": (
-        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision,
-    ),
-    "the working directory": (os.getcwd, os.chdir),
-    "the recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
+    "the deterministic mode": (_deterministic, _set_deterministic),
+    "the precision of float32 matrix products": (_precision, _set_precision),
+    "which kernels torch may choose": (_kernels, _set_kernels),
+    "how torch prints tensors": (_print_options, lambda before: vars(torch._tensor_str.PRINT_OPTS).update(before)),
+    **_settings_python.SETTINGS,
 }  # fmt: skip

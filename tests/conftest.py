@@ -2,17 +2,13 @@
 
 import pytest
 
-from course_utils._settings import SETTINGS
+from course_utils import _settings
 
 
 @pytest.fixture(autouse=True)
 def settings_are_left_as_they_were():
     """Fail the test that leaves a setting of torch or of the process changed, and put the setting back."""
-    before = {name: get() for name, (get, _) in SETTINGS.items()}
+    before = _settings.read()
     yield
-    changed = []
-    for name, (get, put) in SETTINGS.items():
-        if get() != before[name]:
-            changed.append(name)
-            put(before[name])
+    changed = _settings.put_back(before)
     assert not changed, f"the test leaves {', '.join(changed)} changed"

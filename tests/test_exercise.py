@@ -2,20 +2,27 @@
 
 import builtins
 import contextlib
+import gc
+import logging
+import multiprocessing
 import os
 import random
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_utils import _sandbox, devices, progress
+from course_utils import _sandbox, _settings, devices, progress, simulator
 from course_utils._compare import difference
 from course_utils.exercise import Case, Exercise, WrongAnswer, exercise, registry, unsolved
 
@@ -277,8 +284,17 @@ def leaves_a_device_mode(x, device):
     return 2 * x.to(device)
 
 
+class Watching(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # else the first operator of a process loads the whole compiler
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
 def leaves_an_operator_mode(x, device):
-    enter(FlopCounterMode(display=False))
+    enter(Watching())
     return 2 * x.to(device)
 
 
@@ -299,6 +315,113 @@ def leaves_anomaly_mode_on(x, device):
 
 def leaves_tf32_on(x, device):
     torch.set_float32_matmul_precision("high")
+    return 2 * x.to(device)
+
+
+def leaves_tf32_on_in_the_newer_way(x, device):
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    return 2 * x.to(device)
+
+
+def leaves_tf32_of_convolutions_off(x, device):
+    torch.backends.cudnn.allow_tf32 = False
+    return 2 * x.to(device)
+
+
+def leaves_warnings_of_the_deterministic_mode(x, device):
+    torch._C._set_deterministic_algorithms(True, warn_only=True)  # the public function first loads the compiler
+    return 2 * x.to(device)
+
+
+def lets_cudnn_try_kernels(x, device):
+    torch.backends.cudnn.benchmark = True
+    return 2 * x.to(device)
+
+
+def leaves_one_kernel_of_attention(x, device):
+    enter(sdpa_kernel(SDPBackend.MATH))
+    return 2 * x.to(device)
+
+
+def leaves_a_hook_for_all_modules(x, device):
+    torch.nn.modules.module.register_module_full_backward_hook(lambda *given: 1 / 0)
+    torch.nn.modules.module.register_module_forward_hook(lambda *given: 1 / 0)
+    return 2 * x.to(device)
+
+
+def leaves_a_hook_for_all_optimizers(x, device):
+    register_optimizer_step_post_hook(lambda *given: 1 / 0)
+    return 2 * x.to(device)
+
+
+def changes_what_a_layer_computes(x, device):
+    torch.nn.Linear.forward = lambda self, given: given
+    return 2 * x.to(device)
+
+
+def changes_what_an_optimizer_does(x, device):
+    torch.optim.SGD.step = lambda self: None
+    return 2 * x.to(device)
+
+
+def stops_the_clock(x, device):
+    time.perf_counter = lambda: 0.0
+    return 2 * x.to(device)
+
+
+def leaves_more_digits(x, device):
+    torch.set_printoptions(precision=8, sci_mode=False)
+    return 2 * x.to(device)
+
+
+def ignores_warnings(x, device):
+    warnings.filterwarnings("ignore")
+    return 2 * x.to(device)
+
+
+def forgets_all_filters_of_warnings(x, device):
+    warnings.resetwarnings()
+    return 2 * x.to(device)
+
+
+def sends_logs_to_a_stream_that_ends(x, device):
+    logging.basicConfig(level=logging.DEBUG, force=True)
+    return 2 * x.to(device)
+
+
+def silences_logs(x, device):
+    logging.disable()
+    return 2 * x.to(device)
+
+
+def leaves_garbage(x, device):
+    gc.disable()
+    return 2 * x.to(device)
+
+
+def spawns_processes_from_now_on(x, device):
+    multiprocessing.set_start_method("spawn", force=True)
+    return 2 * x.to(device)
+
+
+def removes_the_working_directory(x, device):
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.chdir(folder)
+    return 2 * x.to(device)
+
+
+def takes_a_larger_gpu(x, device):
+    simulator.configure(capacity="64 GiB")
+    return 2 * x.to(device)
+
+
+def leaves_a_budget(x, device):
+    enter(simulator._world().gpus[0].budget(2**20))  # what memory.budget enters there
+    return 2 * x.to(device)
+
+
+def leaves_another_stream(x, device):
+    torch.sim.set_stream(torch.sim.Stream())
     return 2 * x.to(device)
 
 
@@ -340,6 +463,21 @@ HOSTILE = [
     ("modes that are entered", leaves_a_device_mode), ("modes that are entered", leaves_an_operator_mode),
     ("inference mode", leaves_inference_mode_on), ("hooks for saved tensors", leaves_hooks_for_saved_tensors),
     ("anomaly mode", leaves_anomaly_mode_on), ("precision of float32 matrix", leaves_tf32_on),
+    ("precision of float32 matrix", leaves_tf32_on_in_the_newer_way),
+    ("precision of float32 matrix", leaves_tf32_of_convolutions_off),
+    ("deterministic mode", leaves_warnings_of_the_deterministic_mode),
+    ("which kernels torch may choose", lets_cudnn_try_kernels),
+    ("which kernels torch may choose", leaves_one_kernel_of_attention),
+    ("hooks of all modules", leaves_a_hook_for_all_modules),
+    ("hooks of all modules or optimizers", leaves_a_hook_for_all_optimizers),
+    ("changes Linear.forward", changes_what_a_layer_computes), ("changes SGD.step", changes_what_an_optimizer_does),
+    ("changes time.perf_counter", stops_the_clock), ("how torch prints tensors", leaves_more_digits),
+    ("filters of warnings", ignores_warnings), ("filters of warnings", forgets_all_filters_of_warnings),
+    ("settings of logging", sends_logs_to_a_stream_that_ends), ("settings of logging", silences_logs),
+    ("garbage collector", leaves_garbage), ("how processes are started", spawns_processes_from_now_on),
+    ("working directory", removes_the_working_directory),
+    ("simulated GPU's memory", takes_a_larger_gpu), ("simulated GPU's memory", leaves_a_budget),
+    ("current stream", leaves_another_stream),
     ("changes os.environ['COURSE_TEST_ADDED']", sets_a_variable),
     ("changes os.environ['COURSE_TEST_DELETED']", changes_and_deletes_variables),
     ("print", replaces_print), ("sys.stdout", replaces_stdout),
@@ -354,7 +492,7 @@ HOSTILE = [
 def test_hostile_answers_are_rejected_and_leave_nothing_behind(double, phrase, answer, capfd, monkeypatch):
     monkeypatch.setenv("COURSE_TEST_KEPT", "kept")
     monkeypatch.setenv("COURSE_TEST_DELETED", "kept")
-    environment = dict(os.environ)
+    environment, settings = dict(os.environ), _settings.read()
     torch.manual_seed(5)
     wanted = (torch.rand(1).item(), random.Random(5).random())
     torch.manual_seed(5)
@@ -367,6 +505,7 @@ def test_hostile_answers_are_rejected_and_leave_nothing_behind(double, phrase, a
     assert torch.empty(1).device.type == "cpu"
     assert len(capfd.readouterr().out) < 10_000
     assert dict(os.environ) == environment
+    assert _settings.read() == settings
 
 
 def test_regions_of_autocast_after_an_answer_that_left_one_use_the_weights_of_then(double):
@@ -390,6 +529,34 @@ def test_what_a_library_sets_when_it_first_starts_is_no_change_of_the_answer(dou
     double.examine(answer, PLACES)
     assert os.environ["KMP_INIT_AT_FORK"] == "FALSE"
     assert "KMP_INIT_AT_FORK" in refuse(double, lambda x, device: os.environ.update(KMP_INIT_AT_FORK="TRUE"))
+
+
+def test_a_filter_that_a_library_adds_for_its_own_warnings_is_no_change_of_the_answer(double):
+    def answer(x, device):
+        warnings.filterwarnings("ignore", message="numpy.dtype size changed")  # as a library does where it is imported
+        return 2 * x.to(device)
+
+    with warnings.catch_warnings():
+        double.examine(answer, PLACES)
+
+
+def test_answers_are_checked_where_the_reader_has_set_the_precision_in_the_newer_way(double):
+    before = _settings.read()
+    try:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"  # from here on torch.get_float32_matmul_precision raises
+        double.examine(double.reference, PLACES)
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        assert _settings.put_back(before) == ["the precision of float32 matrix products"]
+
+
+def test_what_a_check_costs_beside_the_answer_is_little(double):
+    spent_s = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        _sandbox.State.capture(PLACES[-1]).restore(draws=False)
+        spent_s.append(time.perf_counter() - begin)
+    assert min(spent_s) < 2e-3
 
 
 def test_an_endless_answer_ends_on_another_thread_too(double):

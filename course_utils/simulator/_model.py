@@ -81,7 +81,8 @@ class Gpu:
         try:
             yield
         finally:
-            self._budgets.remove(budget)
+            if budget in self._budgets:  # else somebody has put the limits back in between
+                self._budgets.remove(budget)
             self._tighten()
 
     def require(self, nbytes: int) -> None:
