@@ -55,6 +55,9 @@ class _Truth:
         median, why = statistics.median(times), "`clock` counts seconds, and the name ends in _s"
         yield "returns milliseconds", why, 1e3 * median
         yield "returns microseconds", why, 1e6 * median
+        yield "subtracts the end from the beginning", "the time is the second reading minus the first", -median
+        yield ("divides by the number of repetitions", "each time in the list is one call's already",
+               median / len(times))  # fmt: skip
         yield ("measures each repetition from the first reading of the clock",
                "read the clock before each repetition, and again after it",
                statistics.median(itertools.accumulate(times)))  # fmt: skip
@@ -135,7 +138,7 @@ class Bench:
             return ("does not synchronise after the work",
                     "`clock` is read while the device still works: the call returned when it was queued")  # fmt: skip
         if "S" not in before:
-            return ("does not synchronise before the first repetition",
+            return ("starts the clock before the queue is empty",
                     "what was queued before, warm-up included, is billed to the first repetition")  # fmt: skip
         if not all("C" in steps for steps in after):
             return ("times all repetitions in one go",

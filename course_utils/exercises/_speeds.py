@@ -51,6 +51,12 @@ def _product_bytes(n: int, k: int, m: int) -> int:
     return n * k + k * m + n * m
 
 
+_ONE_ALONE = (
+    "multiplies one matrix alone by the bytes of an element",
+    "all three have such elements: add, then multiply",
+)
+_OUTPUT = ("takes one of the factors for the output", "(n, k) times (k, m) is (n, m)")
+
 # name, why it matters, formula of n, k, m and the bytes of one element
 _WRONG_INTENSITIES = (
     ("forgets the output", "the n × m results are written to memory, and that takes time too",
@@ -61,6 +67,14 @@ _WRONG_INTENSITIES = (
      lambda n, k, m, size: n * k * m / (_product_bytes(n, k, m) * size)),
     ("multiplies by the bytes of an element", "a / b * c is (a / b) * c: put the bytes in brackets",
      lambda n, k, m, size: 2 * n * k * m / _product_bytes(n, k, m) * size),
+    ("multiplies by the number of elements", "a / b * c is (a / b) * c: put the bytes in brackets",
+     lambda n, k, m, size: 2 * n * k * m / size * _product_bytes(n, k, m)),
+    (*_ONE_ALONE, lambda n, k, m, size: 2 * n * k * m / (n * k * size + k * m + n * m)),
+    (*_ONE_ALONE, lambda n, k, m, size: 2 * n * k * m / (n * k + k * m + n * m * size)),
+    (*_OUTPUT, lambda n, k, m, size: 2 * n * k * m / ((2 * n * k + k * m) * size)),
+    (*_OUTPUT, lambda n, k, m, size: 2 * n * k * m / ((n * k + 2 * k * m) * size)),
+    ("drops what is behind the point", "/ keeps it, // and int() do not",
+     lambda n, k, m, size: 2 * n * k * m // (_product_bytes(n, k, m) * size)),
     ("counts one addition less", "each of the n m results takes k multiply-adds, counted as 2 k: 128 for 4, 4, 4",
      lambda n, k, m, size: (2 * k - 1) * n * m / (_product_bytes(n, k, m) * size)),
     ("takes 4 bytes for every type", "dtype.itemsize knows: a float16 has 2, a float64 has 8",

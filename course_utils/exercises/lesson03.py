@@ -219,7 +219,10 @@ def _(case: Case) -> None:
             case.call(gradients.to(case.device), dtype, scale)  # so that the message shows this call
             _expect_number(case, got)
             name, why = lost_mistake(answers)
-            case.fail(name or "the share is another one", why, expected=expected, got=got)
+            case.mistake(name, name, why, expected=expected, got=got)
+            case.mistake(abs(got - expected) < 0.006, "rounds the share", "return it as it is; compute it in float32",
+                         expected=expected, got=got)
+            case.fail("the share is another one", expected=expected, got=got)
 
 
 @exercise(title="Pad a vocabulary", minutes=5, difficulty=1, hints=(
@@ -258,7 +261,9 @@ def _name_the_padding(case: Case, got: torch.Tensor, weight: torch.Tensor, multi
                  f"{rows} is a multiple of {multiple} already: nothing is missing", **show)
     case.mistake(found == rows + multiple, "adds a whole multiple", "only what is missing is added", **show)
     case.mistake(rows % multiple and found == rows // multiple * multiple, "rounds down",
-                 f"{rows - found} tokens lose their row", **show)
+                 f"of {rows} tokens {rows - found} lose their row", **show)
+    case.mistake(rows % multiple and found == rows + rows % multiple, "adds the remainder of the division",
+                 f"{rows % multiple} is what {rows} has too many, not what is missing up to the next multiple", **show)
     case.mistake(found == 2 ** math.ceil(math.log2(rows)) != wanted, "rounds up to a power of two",
                  "a multiple is asked for; a power of two adds far more rows, and each one costs work", **show)
     case.mistake(got.dim() == 2 and found == rows and got.shape[1] > width, "pads the width, not the vocabulary",

@@ -185,6 +185,27 @@ def _example(work, clock, synchronize, warmup, repeats):
     return 0.000272
 
 
+def _emptied_on_the_clock(work, clock, synchronize, warmup, repeats):
+    for _ in range(warmup):
+        work()
+    times = []
+    for _ in range(repeats):
+        begin = clock()
+        synchronize()
+        work()
+        synchronize()
+        times.append(clock() - begin)
+    return statistics.median(times)
+
+
+def _backwards(work, clock, synchronize, warmup, repeats):
+    return -_milliseconds(work, clock, synchronize, warmup, repeats) / 1e3
+
+
+def _divided_again(work, clock, synchronize, warmup, repeats):
+    return _milliseconds(work, clock, synchronize, warmup, repeats) / 1e3 / repeats
+
+
 # ---- intensity
 def _no_output(n, k, m, dtype):
     return 2 * n * k * m / ((n * k + k * m) * dtype.itemsize)
@@ -236,6 +257,18 @@ def _without_brackets(n, k, m, dtype):
 
 def _additions(n, k, m, dtype):
     return (2 * k - 1) * n * m / ((n * k + k * m + n * m) * dtype.itemsize)
+
+
+def _times_the_elements(n, k, m, dtype):
+    return 2 * n * k * m / dtype.itemsize * (n * k + k * m + n * m)
+
+
+def _bytes_of_the_output_alone(n, k, m, dtype):
+    return 2 * n * k * m / (n * k + k * m + n * m * dtype.itemsize)
+
+
+def _output_like_the_first_factor(n, k, m, dtype):
+    return 2 * n * k * m / ((n * k + k * m + n * k) * dtype.itemsize)
 
 
 # ---- name_bound
@@ -432,6 +465,24 @@ def _list_of_losses(prediction, target, delta):
     return torch.nn.functional.huber_loss(prediction, target, reduction="none", delta=delta).mean(dim=1).tolist()
 
 
+def _signed_line(prediction, target, delta):
+    error = prediction - target
+    return torch.where(error.abs() <= delta, 0.5 * error**2, delta * (error - 0.5 * delta)).mean(dim=1)
+
+
+def _small_errors_alone(prediction, target, delta):
+    error = (prediction - target).abs()
+    return (0.5 * error**2 * (error <= delta)).mean(dim=1)
+
+
+def _clamped(prediction, target, delta):
+    return (0.5 * (prediction - target).clamp(-delta, delta) ** 2).mean(dim=1)
+
+
+def _line_for_all(prediction, target, delta):
+    return (delta * ((prediction - target).abs() - 0.5 * delta)).mean(dim=1)
+
+
 # ---- lost_share
 def _scaled_late(gradients, dtype, scale):
     stored = gradients.to(dtype) * scale
@@ -510,6 +561,29 @@ def _divided_by_the_scale(gradients, dtype, scale):
     return ((there & ((stored == 0) | stored.isinf())).sum() / there.sum()).item()
 
 
+def _stored_then_scaled(gradients, dtype, scale):
+    scaled = gradients.to(dtype).float() * scale
+    return _bad_share(scaled, gradients != 0)
+
+
+def _bad_share(stored, there):
+    return ((there & ((stored == 0) | stored.isinf())).sum() / there.sum()).item()
+
+
+def _positive_alone(gradients, dtype, scale):
+    return _bad_share((gradients * scale).to(dtype), gradients > 0)
+
+
+def _lost_to_kept(gradients, dtype, scale):
+    share = _bad_share((gradients * scale).to(dtype), gradients != 0)
+    return share / (1 - share)
+
+
+def _share_in_the_format(gradients, dtype, scale):
+    stored = (gradients * scale).to(dtype)[gradients != 0]
+    return ((stored == 0) | stored.isinf()).to(dtype).mean().item()
+
+
 # ---- pad_vocabulary
 def _pad(weight, rows):
     return torch.cat([weight, weight.new_zeros(rows, weight.shape[1])])
@@ -559,10 +633,15 @@ def _number(weight, multiple):
     return math.ceil(weight.shape[0] / multiple) * multiple
 
 
+def _remainder(weight, multiple):
+    return torch.cat([weight, weight.new_zeros(weight.shape[0] % multiple, weight.shape[1])])
+
+
 WRONG = {
     "median_time_s": [
         ("never synchronises", _none_at_all),
-        ("does not synchronise before", _none_before),
+        ("starts the clock before the queue is empty", _none_before),
+        ("starts the clock before the queue is empty", _emptied_on_the_clock),
         ("does not synchronise after", _none_after),
         ("does not synchronise after", _clock_too_early),
         ("does not warm up", _no_warmup),
@@ -581,6 +660,8 @@ WRONG = {
         ("measures each repetition from the first reading", _one_reading),
         ("does not read the clock before the work", _clock_after_the_work),
         ("returns microseconds", _microseconds),
+        ("subtracts the end from the beginning", _backwards),
+        ("divides by the number of repetitions", _divided_again),
         ("never calls `work`", _example),
     ],
     "intensity": [
@@ -592,10 +673,13 @@ WRONG = {
         ("takes bits for bytes", _bits),
         ("takes the matrices for square", _square),
         ("forgets the second factor", _one_factor),
-        ("give another number", _whole),
+        ("drops what is behind the point", _whole),
         ("returns str, expected a number", _text),
         ("rounds the number", _rounded),
         ("multiplies by the bytes of an element", _without_brackets),
+        ("multiplies by the number of elements", _times_the_elements),
+        ("multiplies one matrix alone by the bytes", _bytes_of_the_output_alone),
+        ("takes one of the factors for the output", _output_like_the_first_factor),
         ("counts one addition less", _additions),
     ],
     "name_bound": [
@@ -622,6 +706,10 @@ WRONG = {
         ("picks elements by a mask", _by_index),
         ("a branch is left", _whole_branch),
         ("forgets the absolute value", _signed),
+        ("in the straight line too", _signed_line),
+        ("leaves the large errors out", _small_errors_alone),
+        ("takes delta for every larger error", _clamped),
+        ("takes the straight line for every error", _line_for_all),
         ("swaps the two branches", _branches_swapped),
         ("forgets the half", _no_half),
         ("squares every error", _all_squares),
@@ -636,7 +724,11 @@ WRONG = {
     ],
     "lost_share": [
         ("scale before .to(dtype)", _scaled_late),
-        ("forgets the scale", _no_scale),
+        ("scales too late, or not at all", _no_scale),
+        ("scales too late, or not at all", _stored_then_scaled),
+        ("looks at positive gradients alone", _positive_alone),
+        ("divides by those that are kept", _lost_to_kept),
+        ("rounds the share", _share_in_the_format),
         ("forgets the overflow", _no_overflow),
         ("forgets the underflow", _no_underflow),
         ("counts gradients that were 0 before", _zeros_too),
@@ -655,6 +747,7 @@ WRONG = {
         ("rounds down", _rounds_down),
         ("pads a multiple again", _again),
         ("adds a whole multiple", _always_one_more),
+        ("adds the remainder of the division", _remainder),
         ("rounds up to a power of two", _power_of_two),
         ("pads the width", _width),
         ("pads above", _above),
