@@ -9,10 +9,13 @@ from torch import nn
 from course_utils import data
 from course_utils.exercise import Case, exercise
 from course_utils.exercises._budgets import Floor, over_budget, spend
+from course_utils.exercises._part_weights import part_weights, vector
+from course_utils.exercises._probes import left_changed, state_of
 from course_utils.exercises._trial import Model, Trial
 
 __all__ = ["accumulate", "half_step", "quarter_step"]
 
+WHOLE = "the gradients must be those of the whole batch: divide by the number of its tokens that count"
 SUM = 'F.cross_entropy(…, reduction="sum") adds up the losses of the tokens; divide by the number of all of them.'
 
 
@@ -42,6 +45,7 @@ def _(case: Case) -> None:
     trial.run()
     trial.within(trial.naive_bytes // 2, "weights, gradients and the optimizer's state do not shrink with the batch: "
                  "what the rows made has to become less than half")  # fmt: skip
+    trial.leaves_the_model()
 
 
 @exercise(title="Accumulate exactly", minutes=10, difficulty=2, simulated=True, limit_s=20.0, hints=(
@@ -74,8 +78,8 @@ def _accumulated(case: Case, floor: Floor, batch: int, rows: int, masked: int) -
     model = Model(64, 16, 2, 1, 24).double().to(case.device)
     x, y = data.text_batch(batch, 24, torch.Generator().manual_seed(1))
     x, y = (x % 64).to(case.device), (y % 64).to(case.device)
-    y[0, :masked] = -100
-    parts = [_gradients(model, x[i : i + rows], y[i : i + rows]) for i in range(0, batch, rows)]
+    y[-1, 0], y[0, :masked] = 0, -100  # token 0 counts like any other
+    parts = [_gradients(model, x[i : i + rows], y[i : i + rows], "sum") for i in range(0, batch, rows)]
     expected_loss, expected = _gradients(model, x, y)
     model.zero_grad()
     limit = spend(floor, lambda: [_backward(model, x[:rows], y[:rows]) for _ in range(2)]).peak_bytes
@@ -83,28 +87,29 @@ def _accumulated(case: Case, floor: Floor, batch: int, rows: int, masked: int) -
     before = [one.clone() for one in (x, y, *model.parameters())]
     sizes: list[int] = []
     hook = model.register_forward_pre_hook(lambda module, given: sizes.append(len(given[0])))
+    state = state_of(model)
     spent = spend(floor, lambda: case.call(model, x, y, rows, modifies=True))
+    changed = left_changed(state, state_of(model))
     hook.remove()
     same = [torch.equal(*pair) for pair in zip(before, (x, y, *model.parameters()), strict=True)]
     case.mistake(not all(same[:2]), "modifies x or y", "the caller still needs the batch")
     case.mistake(not all(same[2:]), "takes a step", "the caller does, when the gradients are complete")
-    case.mistake(not model.training, "leaves the model in evaluation mode", "the next step trains it")
+    case.mistake(changed, f"leaves the model in another state: {changed}", "the next step would go another way")
     got = [parameter.grad for parameter in model.parameters()]
     case.mistake(any(grad is None for grad in got), "leaves parameters without a gradient",
                  "the caller steps after this: loss.backward() for each part, and no zero_grad after it")  # fmt: skip
     nan = isinstance(spent.value, torch.Tensor) and spent.value.isnan().any()
     case.mistake(nan or any(grad.isnan().any() for grad in got), "the loss or its gradient is NaN",
                  "a part without tokens that count has no mean, 0 / 0: add up sums, divide by all")  # fmt: skip
-    if masked < 24:  # else a part has no mean
-        _name_the_division(case, got, expected, parts)
-    case.equal(got, expected, rtol=1e-7, atol=1e-10, why="the gradients must be those of the whole batch")
+    _name_the_division(case, got, parts, [int((part != -100).sum()) for part in y.split(rows)])
+    case.equal(got, expected, rtol=1e-5, atol=1e-9, why=WHOLE)
     value = spent.value
     case.mistake(isinstance(value, float), "returns a Python number", "to read it, the host waits for the device")
     case.mistake(isinstance(value, torch.Tensor) and value.requires_grad, "returns the loss with its graph",
                  "whoever keeps it keeps the graph: return loss.detach()")  # fmt: skip
-    alone = [loss for loss, _ in parts]
     same = isinstance(value, torch.Tensor) and value.dim() == 0
-    case.mistake(same and len(parts) > 1 and torch.isclose(value.double(), alone[-1]),
+    last = parts[-1][0] / (y[-1 - (batch - 1) % rows :] != -100).sum()
+    case.mistake(same and torch.isclose(value.double(), last),
                  "returns the loss of the last part", "the mean over the whole batch was asked for")  # fmt: skip
     most = max(sizes, default=rows)
     case.mistake(most < rows, f"takes {most} rows at a time, and {rows} were asked for", "each part pays all launches")
@@ -114,39 +119,38 @@ def _accumulated(case: Case, floor: Floor, batch: int, rows: int, masked: int) -
                 f"{rows} rows at a time need less: call backward for each part before the next one starts")  # fmt: skip
 
 
-def _backward(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+def _backward(model: nn.Module, x: torch.Tensor, y: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction=reduction)
     loss.backward()
     return loss.detach()
 
 
-def _gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def _gradients(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, reduction: str = "mean"
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return loss and gradients of the plain batch (x, y)."""
     model.zero_grad()
-    loss = _backward(model, x, y)
+    loss = _backward(model, x, y, reduction)
     return loss, [parameter.grad for parameter in model.parameters()]
 
 
-def _name_the_division(case: Case, got: list, expected: list, parts: list) -> None:
-    """Fail with the name of what was computed instead, if it is known."""
-    count, mine, right = len(parts), _vector(got), _vector(expected)
-    means = [_vector(grads) for _, grads in parts]
-    last = (mine @ means[-1]) / (means[-1] @ means[-1]) * means[-1]  # whatever it was divided by
-    for wrong, name, why in (
-        (sum(means), "divides by nothing", f"{count} parts give gradients {count} times as large as the mean's"),
-        (sum(means) / count, "takes the mean of the parts' means",
-         "a part with fewer tokens that count would weigh as much as a full one: divide sums by the number of all"),
-        (last, "keeps the gradients of the last part only", "backward adds to .grad: no zero_grad between the parts"),
-    ):  # fmt: skip
-        case.mistake(count > 1 and not _close(wrong, right) and _close(mine, wrong), name, why)
-
-
-def _vector(grads: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([grad.detach().cpu().double().flatten() for grad in grads])
-
-
-def _close(got: torch.Tensor, wanted: torch.Tensor) -> bool:
-    return torch.allclose(got, wanted, rtol=1e-6, atol=1e-9)
+def _name_the_division(case: Case, got: list, parts: list, counts: list[int]) -> None:
+    """Fail with how much a token of each part counts, unless that is 1 / all of them; `parts` holds their sums."""
+    found = [(vector(grads), count) for (_, grads), count in zip(parts, counts, strict=True) if count]
+    weights = part_weights(vector(got), [grads for grads, _ in found])
+    shares = [weight * count for weight, (_, count) in zip(weights, found, strict=bool(weights))]
+    number, whole = len(found), sum(counts)
+    if not shares or number < 2 or all(abs(weight * whole - 1) < 1e-3 for weight in weights):
+        return
+    case.mistake(all(abs(share - 1) < 1e-3 for share in shares), "divides by nothing",
+                 f"{number} parts give gradients {number} times as large as the mean's")  # fmt: skip
+    case.mistake(all(abs(share * number - 1) < 1e-3 for share in shares), "takes the mean of the parts' means",
+                 "a part with fewer tokens that count would weigh as much as a full one: divide sums by the number of "
+                 "all")  # fmt: skip
+    case.mistake(not any(abs(share) > 1e-3 for share in shares[:-1]), "keeps the gradients of the last part only",
+                 "backward adds to .grad: no zero_grad between the parts")  # fmt: skip
+    words = ", ".join(f"1/{1 / weight:.4g}" if abs(weight) > 1e-6 else "0" for weight in weights)
+    case.fail(f"a token of the {number} parts counts {words}; all should count 1/{whole}", WHOLE)
 
 
 @exercise(title="A step in a quarter of the memory", minutes=12, difficulty=3, simulated=True, limit_s=20.0, hints=(
@@ -174,6 +178,10 @@ def _(case: Case) -> None:
     trial.run()
     trial.within(trial.naive_bytes // 4, "one lever is not enough: the blocks keep more than a quarter, and so do the "
                  "logits")  # fmt: skip
+    why = "every part launches all kernels again: use fewer, larger parts (simulated time)"
+    if trial.moved_bytes > trial.naive_bytes:
+        why = "what goes to the host and comes back waits for the bus (simulated time)"
     case.mistake(trial.times > 4,
                  f"the result is right, but it takes {trial.times:.1f} times the naive time, and 4 are allowed",
-                 "every part launches all kernels again: use fewer, larger parts (simulated time)")  # fmt: skip
+                 why)  # fmt: skip
+    trial.leaves_the_model()

@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
 from course_utils.exercises._budgets import Floor
 
-__all__ = ["Chain", "Named", "Probe", "Tries"]
+__all__ = ["Chain", "Named", "Probe", "Tries", "left_changed", "state_of"]
+
+
+def state_of(model: nn.Module) -> dict[str, Any]:
+    """Return what a model is beside its numbers: settings such as `training`, hooks, requires_grad, the device."""
+    found: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            place = f"{name}.{key}".lstrip(".")
+            if isinstance(value, bool | int | float | str):
+                found[place] = value
+            elif "hooks" in key and isinstance(value, dict):
+                found[place] = len(value)
+            elif key == "forward":
+                found[place] = "replaced"
+    for name, parameter in model.named_parameters():
+        hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
+        found[f"{name}.hooks"] = sum(map(len, filter(None, hooks)))
+        found |= {f"{name}.requires_grad": parameter.requires_grad, f"{name}.device": str(parameter.device)}
+    return found
+
+
+def left_changed(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Return in words the first thing in which two results of `state_of` differ, or nothing."""
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return f"{names[0]} is {after.get(names[0])}, was {before.get(names[0])}" if names else ""
 
 
 class Chain(nn.Module):

@@ -9,6 +9,8 @@ from torch import nn
 from course_utils import data, models
 from course_utils.exercise import Case
 from course_utils.exercises._budgets import Floor, Spent, over_budget, spend
+from course_utils.exercises._part_weights import part_weights, vector
+from course_utils.exercises._probes import left_changed, state_of
 
 __all__ = ["Model", "Trial", "naive_step"]
 
@@ -65,9 +67,13 @@ class Trial:
         """Run the answer, and fail unless losses and weights are those of the naive program after each step."""
         self.model, self.optimizer = self._start()
         self.spent: list[Spent] = []
+        self.state, self.moved_bytes, steps = state_of(self.model), 0, []
+        self.optimizer.register_step_post_hook(lambda *given: steps.append(True))
         for number, batch in enumerate(self.batches):
+            steps.clear()
             self.spent.append(spend(self.floor, lambda batch=batch: self._call(batch)))
-            self._compare(number)
+            self.moved_bytes += self.case.counts.bytes_d2h
+            self._compare(number, len(steps))
 
     def _call(self, batch: list[torch.Tensor]) -> torch.Tensor:
         return self.case.call(self.model, self.optimizer, *batch, modifies=True)
@@ -77,25 +83,29 @@ class Trial:
         worst = max(self.spent, key=lambda one: one.peak_bytes)
         over_budget(self.case, self.floor, worst, limit_bytes, lambda: self._call(self.batches[0]), why)
 
+    def leaves_the_model(self) -> None:
+        """Fail if the answer left the model otherwise than it was, beside its weights."""
+        changed = left_changed(self.state, state_of(self.model))
+        self.case.mistake(changed, f"leaves the model in another state: {changed}",
+                          "the next step would go another way")  # fmt: skip
+
     @property
     def times(self) -> float:
         """How many times the simulated time of the naive steps the answer's took."""
         return sum(one.time_ms for one in self.spent) / sum(one.time_ms for one in self.naive)
 
-    def _compare(self, number: int) -> None:
+    def _compare(self, number: int, steps: int) -> None:
         case, got, wanted = self.case, self.spent[number], self.naive[number]
         changed = any(not torch.equal(*pair) for pair in zip(self.batches[number], self.copies[number], strict=True))
         case.mistake(changed, "modifies x or y", "the caller still needs the batch")
-        case.mistake(not self.model.training, "leaves the model in evaluation mode", "the next step trains it")
         start, expected, now = self.weights[0], self.weights[number + 1], _weights(self.model)
-        case.mistake(
-            torch.equal(now, self.weights[number]), "takes no step", "the weights are as before: optimizer.step()"
-        )
+        case.mistake(not steps, "takes no step with the given optimizer", "the weights change in optimizer.step()")
+        case.mistake(steps > 1, f"takes {steps} steps", "gradients of all parts add up in .grad: step once, after all")
         same = torch.allclose(now, expected, rtol=1e-4, atol=2e-6)
         if not same and number == 0:
             self._name(now - start, expected - start)
         case.mistake(not same and number, "the first step is right, the second is not",
-                     "clear the gradients of the step before, and use the given optimizer")  # fmt: skip
+                     "clear the gradients of the step before")  # fmt: skip
         value = got.value
         case.mistake(isinstance(value, torch.Tensor) and value.requires_grad, "returns the loss with its graph",
                      "whoever keeps it keeps the graph: return loss.detach()")  # fmt: skip
@@ -111,8 +121,21 @@ class Trial:
         self.case.mistake(scaled, f"changes the weights {factor:.3g} times as much as the naive step",
                           "the gradient must be that of the whole batch's mean: divide each part's loss by the number "
                           "of all tokens, and step once")  # fmt: skip
+        self.case.mistake(rest < 0.05 and not scaled, "changes the weights nearly as the naive step does",
+                          "something is rounded to 16 bits: autocast computes with them")  # fmt: skip
+        x, y = self.batches[0]
+        shares = part_weights(-mine.double(), [self._row_gradient(x[i : i + 1], y[i : i + 1]) for i in range(len(x))])
+        lost = sum(abs(share) < 0.1 * max(shares) for share in shares)
+        self.case.mistake(lost, f"{lost} of {len(x)} rows do not count in the step",
+                          "take all rows, and no zero_grad between the parts: it drops their gradients")  # fmt: skip
         self.case.fail("changes the weights in another way than the naive step",
                        "all rows, in float32, in one step: the result must be the same, with less memory")  # fmt: skip
+
+    def _row_gradient(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of the loss of one row, at the first weights."""
+        model, _ = self._start()
+        F.cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()
+        return vector(parameter.grad for parameter in model.parameters())
 
 
 def _weights(model: nn.Module) -> torch.Tensor:

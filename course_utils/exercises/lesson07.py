@@ -16,7 +16,7 @@ from course_utils.exercise import Case, WrongAnswer, exercise
 from course_utils.exercises import _parts
 from course_utils.exercises._budgets import Floor, spend
 from course_utils.exercises._lesson07_steps import accumulate, half_step, quarter_step
-from course_utils.exercises._probes import Chain, Named, Probe, Tries
+from course_utils.exercises._probes import Chain, Named, Probe, Tries, left_changed, state_of
 
 __all__ = ["accumulate", "evaluate_batches", "four_parts", "half_step", "largest_batch", "quarter_step", "run_blocks"]
 
@@ -43,8 +43,10 @@ def four_parts(model: nn.Module, optimizer: str, saved: list[torch.Tensor]) -> d
 @four_parts.checks
 def _(case: Case) -> None:
     for model, optimizer, saved in _parts.cases():
+        expected, state = four_parts.reference(model, optimizer, saved), state_of(model)
         got = case.call(model, optimizer, saved)
-        expected = four_parts.reference(model, optimizer, saved)
+        changed = left_changed(state, state_of(model))
+        case.mistake(changed, f"leaves the model in another state: {changed}", "it is only to be counted")
         if isinstance(got, dict) and set(got) == set(expected):
             got = {part: got[part] for part in expected}  # in any order
             for part in expected:
@@ -81,13 +83,13 @@ def _(case: Case) -> None:
         ((1, 8, 2, 7, 1, 3), 0.5),
         ((4, 4, 4), 0.4),
     ):
-        _blocks(case, floor, lengths, share)
+        _blocks(case, floor, lengths, share, trained_input=lengths != (4, 4, 4))
 
 
-def _blocks(case: Case, floor: Floor, lengths: tuple[int, ...], share: float) -> None:
+def _blocks(case: Case, floor: Floor, lengths: tuple[int, ...], share: float, *, trained_input: bool) -> None:
     torch.manual_seed(0)
     blocks = nn.ModuleList(Chain(16, length) for length in lengths).to(case.device)
-    x = torch.rand(32, 16).to(case.device).requires_grad_()
+    x = torch.rand(32, 16).to(case.device).requires_grad_(trained_input)  # a batch needs no gradient
     kept = [(1 + length) * x.nbytes for length in lengths]
     limit = int(sum(kept) * share) // x.nbytes * x.nbytes
     fewest = _fewest(kept, x.nbytes, limit)
@@ -103,7 +105,8 @@ def _blocks(case: Case, floor: Floor, lengths: tuple[int, ...], share: float) ->
     case.equal(got, expected, why="checkpointing changes memory and time, not the result")
     case.mistake(case.counts.copies_d2h, "copies to the host",
                  "a block is computed again sooner than its tensors go there and come back")  # fmt: skip
-    case.mistake(not got.requires_grad, "returns a result without a graph", "no gradient flows back from it")
+    case.mistake(not got.requires_grad, "returns a result without a graph",
+                 "no gradient flows back: checkpoint(block, x, use_reentrant=False), even if x needs none")  # fmt: skip
     try:
         with counting.count() as counts:
             grads = _gradients(blocks, x, got)
@@ -116,14 +119,15 @@ def _blocks(case: Case, floor: Floor, lengths: tuple[int, ...], share: float) ->
     limits = f"{plots.bytes_text(after)} are kept and the budget is {plots.bytes_text(limit)}"
     case.mistake(after > limit, f"the result is right, but it goes over the budget: {limits}", why)
     again = counts.by_operator["addmm"]
-    case.mistake(again > fewest, f"the result is right, but {again} blocks are computed again, and {fewest} would do",
+    what = f"the result is right, but {again} block{'s are' if again > 1 else ' is'} computed again, and {fewest}"
+    case.mistake(again > fewest, f"{what} would do",
                  "all blocks cost the same, so take those that free most, and stop when it fits")  # fmt: skip
 
 
 def _gradients(blocks: nn.ModuleList, x: torch.Tensor, result: torch.Tensor) -> list[torch.Tensor | None]:
-    """Return the gradients of the input and of all weights, and leave none behind."""
+    """Return the gradients of the input, where it has one, and of all weights, and leave none behind."""
     result.sum().backward()
-    found = [tensor.grad for tensor in (x, *blocks.parameters())]
+    found = [tensor.grad for tensor in (x, *blocks.parameters()) if tensor.requires_grad]
     x.grad = None
     blocks.zero_grad()
     return found
@@ -163,36 +167,40 @@ def evaluate_batches(
 def _(case: Case) -> None:
     torch.manual_seed(0)
     layers = nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4)
-    model = Named(*layers).to(case.device).eval()
+    model = Named(*layers).to(case.device)
     y = torch.arange(8) % 4
     good, bad = [(torch.rand(8, 64), y) for _ in range(3)], [(torch.rand(64, 60 + n), y) for n in range(3)]
     with torch.no_grad():
         expected = [float(F.cross_entropy(model(x.to(case.device)), y.to(case.device))) for x, _ in good]
     floor = Floor()
-    for batches in (good, good[:1] + 2 * bad, bad[:1] + good[:1], []):
-        probe = Probe(floor, batches)
+    for training, batches in ((False, good), (False, good[:1] + 2 * bad), (True, bad[:1] + good[:1]), (False, [])):
+        probe, state = Probe(floor, batches), state_of(model.train(training))
         got = case.call(model, probe, case.device, modifies=True)
         grown = probe.grown_bytes()
         bad_ones = sum(len(x) != 8 for x, _ in batches)
         case.mistake(grown > 256 and not bad_ones, f"leaks: {plots.bytes_text(grown)} more are alive after each batch",
-                     "a loss in a list keeps its graph, and the graph every activation: keep the number")  # fmt: skip
+                     "take one batch after the other; a loss in a list keeps its graph, and the graph every "
+                     "activation: keep the number")  # fmt: skip
         case.mistake(grown > 256, f"leaks: {plots.bytes_text(grown)} more are alive after each failing batch",
                      "an error refers to its traceback, that to every frame and its tensors: keep words")  # fmt: skip
         losses = [expected[n % 3] for n in range(len(batches) - bad_ones)]
-        pair = isinstance(got, tuple | list) and len(got) == 2
+        pair = isinstance(got, tuple | list) and len(got) == 2 and all(isinstance(one, list | tuple) for one in got)
         case.expect(pair, f"returns {type(got).__name__}, expected two lists", "losses and messages")
         case.mistake(any(isinstance(one, torch.Tensor) for one in got[0]), "returns tensors for losses",
                      "a number refers to nothing, a tensor to memory of the device: loss.item()")  # fmt: skip
         case.mistake(any(isinstance(one, BaseException) for one in got[1]), "returns errors instead of their words",
                      "str(error) is the message; the error itself holds the frames it went through")  # fmt: skip
+        noted = [one for one in got[1] if "shapes cannot be multiplied" not in str(one)]
+        case.mistake(not bad_ones and noted, f"notes an error for a good batch: {noted[0] if noted else ''}",
+                     "the except block hides an error of the answer's own")  # fmt: skip
         case.equal(list(got[0]), losses, rtol=1e-4, why="one mean loss for each good batch, in order")
         case.mistake(len(got[1]) != bad_ones, f"notes {len(got[1])} messages for {bad_ones} failing batches",
                      "the evaluation goes on after a failing batch, and says what failed")  # fmt: skip
-        case.expect(all("shapes cannot be multiplied" in one for one in got[1]), "the messages are not the errors'")
-        right = [one.requires_grad and one.device == case.device for one in model.parameters()]
-        case.mistake(model.training or not all(right), "leaves the model in another state",
-                     "same mode, same device, same requires_grad")  # fmt: skip
-    for batches in (good, good[:1] + bad):
+        case.expect(all(isinstance(one, str) for one in got[1]) and not noted, "the messages are not the errors'",
+                    "str(error) is what an error says")  # fmt: skip
+        changed = left_changed(state, state_of(model))
+        case.mistake(changed, f"leaves the model in another state: {changed}", "an evaluation changes nothing")
+    for batches in (2 * good, 2 * (good[:1] + bad)):  # twice, since a name may hold the batch before
         _peaks(case, floor, model, batches)
 
 
@@ -238,6 +246,7 @@ def _(case: Case) -> None:
                      "there are no more rows, and a step without rows may fail for other reasons")  # fmt: skip
         case.mistake(got is None or isinstance(got, bool) or not isinstance(got, int),
                      f"returns {type(got).__name__}, expected a whole number")  # fmt: skip
+        case.mistake(got > limit, f"returns {got}, and sizes go from 1 to {limit}", "larger ones were never tried")
         case.mistake(got > largest, f"returns {got}, a size that fails",
                      "return the largest that went through, not the last one", expected=largest, got=got)  # fmt: skip
         case.mistake(got < largest, f"returns {got}, and larger sizes fit",
@@ -255,12 +264,12 @@ def _passes_other_errors(case: Case) -> None:
     """Fail if the answer takes every error for a lack of memory."""
 
     def step(size: int) -> None:
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+        raise RuntimeError("unsupported memory format option")
 
     try:
         case.call(step, 8, modifies=True)
     except WrongAnswer as wrong:
-        if "cannot be multiplied" in wrong.message:
+        if "memory format" in wrong.message:
             return
         raise
     case.fail(

@@ -105,6 +105,12 @@ def _bfloat16_alone(model, optimizer, saved):
     return _parts(model, optimizer, saved, optimizer=copies + sum(4 * p.numel() for p in trained) * STATES[optimizer])
 
 
+def _freezes(model, optimizer, saved):
+    found = _parts(model, optimizer, saved)
+    model.requires_grad_(False)
+    return found
+
+
 # ---- half_step and quarter_step
 def _leaves_eval(model, optimizer, x, y):
     model.eval()
@@ -194,6 +200,57 @@ def _bfloat16(model, optimizer, x, y):
     return loss.detach()
 
 
+def _another_optimizer(model, optimizer, x, y):
+    return _in_parts(model, torch.optim.SGD(model.parameters(), lr=0.1), x, y, 4)
+
+
+def _clears_between_the_parts(model, optimizer, x, y):
+    total = torch.zeros((), device=x.device)
+    for part, target in zip(x.chunk(4), y.chunk(4), strict=True):
+        optimizer.zero_grad()
+        loss = _loss(model, part, target) / 4
+        loss.backward()
+        total += loss.detach()
+    optimizer.step()
+    return total
+
+
+def _without_places(model, optimizer, x, y):
+    optimizer.zero_grad()
+    total = torch.zeros((), device=x.device)
+    for part, target in zip(x.chunk(4), y.chunk(4), strict=True):
+        hidden = model.embed(part)
+        for block in model.blocks:
+            hidden = checkpoint(block, hidden, use_reentrant=False)
+        logits = model.head(model.norm(hidden)).flatten(0, 1)
+        loss = F.cross_entropy(logits, target.flatten(), reduction="sum") / y.numel()
+        loss.backward()
+        total += loss.detach()
+    optimizer.step()
+    return total
+
+
+def _leaves_checkpointing(model, optimizer, x, y):
+    model.checkpointing = True
+    return _in_parts(model, optimizer, x, y, 4)
+
+
+def _leaves_the_switch_on(model, optimizer, x, y):
+    model.checkpointing = True
+    return _in_parts(model, optimizer, x, y, 2)
+
+
+def _leaves_hooks(model, optimizer, x, y):
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient)
+    return _in_parts(model, optimizer, x, y, 4)
+
+
+def _offloads_in_parts(model, optimizer, x, y):
+    with torch.autograd.graph.save_on_cpu():
+        return _in_parts(model, optimizer, x, y, 2)
+
+
 def _empty_cache(model, optimizer, x, y):
     torch.get_device_module(x.device).empty_cache()
     return _naive(model, optimizer, x, y)
@@ -277,11 +334,23 @@ def _mean_of_means(model, x, y, rows):
 
 
 def _rows_over_rows(model, x, y, rows):
-    return _accumulated(model, x, y, rows, lambda loss, part, target: loss / target.numel() * len(part) / len(x))
+    def divide(loss, part, target):
+        return loss / (target != -100).sum() * len(part) / len(x)
+
+    return _accumulated(model, x, y, rows, divide)
 
 
 def _masked_count(model, x, y, rows):
     return _accumulated(model, x, y, rows, lambda loss, part, target: loss / y.numel())
+
+
+def _sums_not_divided(model, x, y, rows):
+    return _accumulated(model, x, y, rows, lambda loss, part, target: loss) / (y != -100).sum()
+
+
+def _leaves_eval_mode(model, x, y, rows):
+    model.eval()
+    return _accumulated(model, x, y, rows, lambda loss, part, target: loss / (y != -100).sum())
 
 
 def _full_parts(model, x, y, rows):
@@ -391,6 +460,19 @@ def _smallest_first(blocks, x, kept_bytes, limit_bytes):
 def _forgets_the_inputs(blocks, x, kept_bytes, limit_bytes):
     order = sorted(range(len(blocks)), key=lambda i: -kept_bytes[i])
     return _run(blocks, x, _take(order, x, kept_bytes, limit_bytes, 0))
+
+
+def _below_the_budget(blocks, x, kept_bytes, limit_bytes):
+    order = sorted(range(len(blocks)), key=lambda i: -kept_bytes[i])
+    return _run(blocks, x, _take(order, x, kept_bytes, limit_bytes - 1, x.nbytes))
+
+
+def _reentrant(blocks, x, kept_bytes, limit_bytes):
+    order = sorted(range(len(blocks)), key=lambda i: -kept_bytes[i])
+    chosen = _take(order, x, kept_bytes, limit_bytes, x.nbytes)
+    for place, block in enumerate(blocks):
+        x = checkpoint(block, x, use_reentrant=True) if place in chosen else block(x)
+    return x
 
 
 def _one_checkpoint(blocks, x, kept_bytes, limit_bytes):
@@ -523,6 +605,14 @@ def _trains_again(model, batches, device):
     return found
 
 
+def _evaluates_from_then_on(model, batches, device):
+    return _evaluate(model.eval(), batches, device, lambda loss: loss.item(), str)
+
+
+def _leaves_batches_on_the_cpu(model, batches, device):
+    return _evaluate(model, batches, torch.device("cpu"), lambda loss: loss.item(), str)
+
+
 def _evaluates_on_the_cpu(model, batches, device):
     found = _evaluate(model.cpu(), batches, torch.device("cpu"), lambda loss: loss.item(), str)
     model.to(device)
@@ -595,6 +685,32 @@ def _every_error(step, limit):
     return fits
 
 
+def _with_memory_in_its_words(step, limit):
+    fits, fails = 0, limit + 1
+    while fails - fits > 1:
+        size = (fits + fails) // 2
+        try:
+            step(size)
+            fits = size
+        except RuntimeError as error:
+            if "memory" not in str(error):
+                raise
+            fails = size
+    return fits
+
+
+def _one_too_many(step, limit):
+    fits, fails = 0, limit + 1
+    while fails - fits > 1:
+        size = (fits + fails) // 2
+        try:
+            step(size)
+            fits = size
+        except torch.OutOfMemoryError:
+            fails = size
+    return fails
+
+
 def _inside_the_except(step, limit, fits=0):
     while limit > fits:
         size = (fits + limit + 1) // 2
@@ -649,12 +765,15 @@ def _below_the_limit(step, limit):
 STEPS = [
     ("times as much as the naive step", _not_divided),
     ("divide each part's loss", _divided_twice),
-    ("in another way than the naive step", _steps_each_time),
+    ("takes 4 steps", _steps_each_time),
+    ("takes no step with the given optimizer", _another_optimizer),
+    ("12 of 16 rows do not count", _clears_between_the_parts),
+    ("in another way than the naive step", _without_places),
     ("the first step is right, the second is not", _never_clears),
-    ("in another way than the naive step", _half_of_the_rows),
+    ("12 of 16 rows do not count", _half_of_the_rows),
     ("returns the loss with its graph", _with_graph),
     ("the mean loss of all tokens", _last_loss),
-    ("takes no step", _no_step),
+    ("takes no step with the given optimizer", _no_step),
     ("of type float", _python_float),
     ("computes on the CPU", _on_the_cpu),
     ("runs out of memory in line", _naive),
@@ -667,6 +786,7 @@ STEPS = [
 WRONG = {
     "four_parts": [
         ("parameters: counts buffers", _buffers),
+        ("requires_grad is False, was True", _freezes),
         ("forgets the float32 master copy", _bfloat16_alone),
         ("optimizer: counts one state too few", _one_state),
         ("optimizer: forgets the float32 master copy", _no_master),
@@ -687,8 +807,10 @@ WRONG = {
     ],
     "half_step": [
         *STEPS,
-        ("in another way than the naive step", _bfloat16),
-        ("leaves the model in evaluation mode", _leaves_eval),
+        ("nearly as the naive step", _bfloat16),
+        ("training is False, was True", _leaves_eval),
+        ("checkpointing is True, was False", _leaves_checkpointing),
+        ("hooks is 2, was 0", _leaves_hooks),
         ("modifies x or y", _overwrites_x),
     ],
     "quarter_step": [
@@ -697,6 +819,8 @@ WRONG = {
         ("times the naive time, and 4 are allowed", _row_by_row),
         ("one lever is not enough", _checkpoints_alone),
         ("use fewer, larger parts", _checkpoints_and_rows),
+        ("waits for the bus", _offloads_in_parts),
+        ("checkpointing is True, was False", _leaves_the_switch_on),
     ],
     "accumulate": [
         ("takes a step", _steps),
@@ -705,13 +829,15 @@ WRONG = {
         ("takes 1 rows at a time", _one_row),
         ("divides by nothing", _means_not_divided),
         ("takes the mean of the parts' means", _mean_of_means),
-        ("the gradients must be those of the whole batch", _rows_over_rows),
-        ("the gradients must be those of the whole batch", _masked_count),
-        ("the gradients must be those of the whole batch", _full_parts),
+        ("counts 1/108.3, 1/120; all should count 1/113", _rows_over_rows),
+        ("counts 1/120, 1/120; all should count 1/113", _masked_count),
+        ("counts 1/1, 1/1, 1/1; all should count 1/120", _sums_not_divided),
+        ("all should count 1/120", _full_parts),
+        ("training is False, was True", _leaves_eval_mode),
         ("keeps the gradients of the last part only", _clears_between),
         ("call backward for each part before the next one starts", _sums_the_graphs),
         ("runs out of memory in line", _plain),
-        ("the gradients must be those of the whole batch", _drops_the_last),
+        ("1/96, 1/96, 0; all should count 1/120", _drops_the_last),
         ("returns the loss of the last part", _last_part_returned),
         ("leaves parameters without a gradient", _no_backward),
         ("returns a Python number", _item),
@@ -720,7 +846,9 @@ WRONG = {
         ("modifies kept_bytes", _edits_the_list),
         ("leaves the blocks changed", _patches),
         ("it goes over the budget", _checkpoints_none),
-        ("blocks are computed again", _checkpoints_all),
+        ("2 blocks are computed again, and 1 would do", _checkpoints_all),
+        ("1 block is computed again, and 0 would do", _below_the_budget),
+        ("without a graph", _reentrant),
         ("take those that free most", _in_order),
         ("and stop when it fits", _smallest_first),
         ("or x.nbytes if it is checkpointed", _forgets_the_inputs),
@@ -731,7 +859,9 @@ WRONG = {
     ],
     "evaluate_batches": [
         ("higher with twice as many batches", _keeps_the_graphs_of_a_list),
-        ("leaves the model in another state", _trains_again),
+        ("training is True, was False", _trains_again),
+        ("training is False, was True", _evaluates_from_then_on),
+        ("notes an error for a good batch: Expected all tensors", _leaves_batches_on_the_cpu),
         ("computes on the CPU", _evaluates_on_the_cpu),
         ("a loss in a list keeps its graph", _keeps_both),
         ("a loss in a list keeps its graph", _keeps_losses),
@@ -751,6 +881,8 @@ WRONG = {
         ("and larger sizes fit", _powers_of_two),
         ("calls of step", _one_by_one),
         ("hides an error", _every_error),
+        ("hides an error", _with_memory_in_its_words),
+        ("returns 2, and sizes go from 1 to 1", _one_too_many),
         ("inside it the error still holds the tensors", _inside_the_except),
         ("bytes alive", _keeps_the_error),
         ("returns 1, a size that fails", _at_least_one),
