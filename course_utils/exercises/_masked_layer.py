@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,8 +31,9 @@ def is_a_buffer(case: Case, layer: Any, mask: torch.Tensor) -> None:
                  "a parameter is handed to the optimizer, and the mask is a choice that no gradient may change")
     buffers = dict(layer.named_buffers())
     case.mistake(buffers and not masks(buffers.items()), "has a buffer that is not the mask", got=buffers)
-    case.mistake(not buffers, "keeps the mask as a plain attribute",
-                 ".to(device) leaves it behind, and state_dict() does not save it: register_buffer makes it a part")
+    plain = masks(attribute for module in layer.modules() for attribute in vars(module).items())
+    case.mistake(not buffers, "keeps the mask as a plain attribute" if plain else "has no buffer with the mask",
+                 ".to(device) and state_dict() look at what is registered alone: register_buffer makes it a part")
     case.mistake(not masks(layer.state_dict().items()), "does not save the mask",
                  "which weights were switched off cannot be computed again: with persistent=False it is lost")
 
@@ -43,6 +45,11 @@ def _same(tensor: torch.Tensor, mask: torch.Tensor) -> bool:
 def weight_and_bias(case: Case, layer: nn.Module, mask: torch.Tensor) -> tuple[nn.Parameter, nn.Parameter]:
     """Return the two parameters of the layer, found by their shapes."""
     found = {tuple(p.shape): p for p in layer.parameters()}
+    case.mistake(tuple(mask.shape) not in found and tuple(mask.mT.shape) in found, "swaps inputs and outputs",
+                 "the mask is (outputs, inputs), and nn.Linear takes (inputs, outputs)")
+    lists = [value for value in vars(layer).values() if isinstance(value, list | tuple)]
+    case.mistake(any(isinstance(part, nn.Module) for part in itertools.chain(*lists)), "hides the layer in a list",
+                 "a module knows its attributes, not what is in a Python list")
     for name, shape in (("weight", tuple(mask.shape)), ("bias", (mask.shape[0],))):
         case.expect(shape in found, f"has no {name}: no parameter of shape {shape}", "the layer holds an nn.Linear")
     return found[tuple(mask.shape)], found[(mask.shape[0],)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -26,6 +27,11 @@ class Scale(nn.Module):
         self.factor, self.name, self.nothing = torch.ones(2), "scale", None
 
 
+def _same_end(name: str, other: str) -> bool:
+    """Return whether `other` ends with the attribute of `name`, whatever stands before it."""
+    return other.endswith(name.rpartition(".")[2])
+
+
 def listed(case: Case, got: Any, expected: dict[torch.device, list[str]]) -> None:
     """Fail unless `got` has the expected names, in any order."""
     case.expect(isinstance(got, dict), f"returns {type(got).__name__}, expected a dict from devices to lists of names")
@@ -37,15 +43,12 @@ def listed(case: Case, got: Any, expected: dict[torch.device, list[str]]) -> Non
                  "the number of devices in the dict is the number of places: leave out empty lists", got=got)
     wanted = {name for names in expected.values() for name in names}
     given = {name for names in got.values() for name in names}
-    short = {name.rpartition(".")[2] for name in wanted}
     show = {"expected": expected, "got": got}
-    missed = sorted(wanted - given)
-    dots = missed and {name.replace(".", "") for name in given} == {name.replace(".", "") for name in wanted}
-    case.mistake(dots, "joins path and name wrongly", "the path of the model itself is empty: its names have no dot "
-                 "before them, those of other modules have one between", **show)
-    last = {name.rpartition(".")[2] for name in missed}
+    missed, last = sorted(wanted - given), {name.rpartition(".")[2] for name in wanted - given}
+    renamed = next((pair for pair in itertools.product(missed, sorted(given - wanted)) if _same_end(*pair)), ("", ""))
     name_first(case, expected, got, (
-        (missed and given == short, "leaves out the path of the module", "two modules may both have a `weight`"),
+        (renamed[0], f"calls {renamed[0]} {renamed[1]!r}", "a name is the path of the module, a dot and the attribute; "
+         "the path of the model itself is empty, and no dot follows it"),
         (missed and not any("." in name for name in given) and any("." in name for name in wanted),
          "looks at the model itself only", "modules hold modules: named_modules() gives all of them"),
         ("factor" in last and last == {"factor"}, "misses the plain attribute",

@@ -19,9 +19,10 @@ def wrong_state(case: Case, rows: torch.Tensor, lengths: list[int], expected: to
     """Fail with the name of the state that was taken instead, if it is known."""
     mine, last = got.detach().cpu(), torch.tensor(lengths)
     each, time = torch.arange(len(rows)), rows.shape[1]
+    inside_text = torch.arange(time) < last[:, None]
 
     def is_(wrong: torch.Tensor) -> bool:
-        return not torch.equal(expected, wrong) and mine.shape == wrong.shape and torch.equal(mine, wrong)
+        return not torch.equal(expected, wrong) and mine.shape == wrong.shape and torch.allclose(mine, wrong)
 
     swap = "batch_first=True puts the texts first: states[text, place]"
     inside = int(last.max()) <= len(rows) <= time
@@ -33,6 +34,14 @@ def wrong_state(case: Case, rows: torch.Tensor, lengths: list[int], expected: to
         (is_(rows[each, last - 2]), "takes the step before the last", "the last token of length n is at place n - 1"),
         (is_(rows[:, 0]), "takes the first step", "that state has read one token"),
         (is_(rows[each, -last]), "counts from the end", "the texts begin at place 0; the padding is at the end"),
+        (is_(rows[:, last - 1]), "takes every length from every text",
+         "a `:` beside an index tensor takes all: two index tensors of the same length go together, in pairs"),
+        (is_(torch.einsum("bth,bt->bh", rows, inside_text / last[:, None])) or is_(rows.mean(1)),
+         "averages the states", "the last one has read the whole text"),
+        (mine.flatten().equal(expected[:, 0]), "takes one number of each state",
+         "gather gives a result of the index's shape: the index must be as wide as a state"),
+        (mine.shape != expected.shape and mine.flatten().equal(expected.flatten()),
+         f"gives the right states in the shape {tuple(mine.shape)}", "(batch, hidden) is asked for, for one text too"),
     ))
 
 

@@ -165,6 +165,36 @@ class _AllOnes(nn.Module):
         return F.linear(x, self.linear.weight * self.mask, self.linear.bias)
 
 
+class _InputsAndOutputsSwapped(nn.Module):
+    def __init__(self, mask):
+        super().__init__()
+        self.linear = nn.Linear(*mask.shape)
+        self.register_buffer("mask", mask)
+
+    def forward(self, x):
+        return F.linear(x, self.linear.weight * self.mask, self.linear.bias)
+
+
+class _LayerInAList(nn.Module):
+    def __init__(self, mask):
+        super().__init__()
+        self.layers = [nn.Linear(mask.shape[1], mask.shape[0])]
+        self.register_buffer("mask", mask)
+
+    def forward(self, x):
+        return F.linear(x, self.layers[0].weight * self.mask, self.layers[0].bias)
+
+
+class _MaskSeenInTheWeights(nn.Module):
+    def __init__(self, mask):
+        super().__init__()
+        self.linear = nn.Linear(mask.shape[1], mask.shape[0])
+        self.linear.weight.data[~mask] = 0
+
+    def forward(self, x):
+        return F.linear(x, self.linear.weight * (self.linear.weight != 0), self.linear.bias)
+
+
 # ---- places
 def _names_by_device(pairs):
     found = {}
@@ -251,6 +281,30 @@ def _empty_list(model):
     return {torch.device("meta"): []} | _own_only(model)
 
 
+def _plain_without_path(model):
+    found = {}
+    named = [*model.named_parameters(), *model.named_buffers()]
+    for module in model.modules():
+        named += [(name, value) for name, value in vars(module).items() if isinstance(value, torch.Tensor)]
+    for name, tensor in named:
+        found.setdefault(tensor.device, []).append(name)
+    return found
+
+
+def _underscores(model):
+    return {device: [name.replace(".", "_") for name in names] for device, names in _all_tensors(model).items()}
+
+
+def _all_tensors(model):
+    found = {}
+    for path, module in model.named_modules():
+        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False), *vars(module).items()]
+        for name, tensor in own:
+            if isinstance(tensor, torch.Tensor):
+                found.setdefault(tensor.device, []).append(f"{path}.{name}" if path else name)
+    return found
+
+
 # ---- last_states
 def _last_padded(states, lengths):
     return states[:, -1]
@@ -298,6 +352,18 @@ def _detached(states, lengths):
 
 def _mean(states, lengths):
     return states.mean(dim=1)
+
+
+def _gathered_narrow(states, lengths):
+    return states.gather(1, (lengths - 1)[:, None, None]).squeeze(1)
+
+
+def _gathered_with_time(states, lengths):
+    return states.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, states.shape[2]))
+
+
+def _squeezed_too_much(states, lengths):
+    return _gathered_with_time(states, lengths).squeeze()
 
 
 # ---- causal_mask
@@ -505,6 +571,7 @@ def _changes_the_weights(first, second, x):
 WRONG = {
     "MaskedLinear": [
         ("keeps the mask as a plain attribute", _PlainAttribute),
+        ("has no buffer with the mask", _MaskSeenInTheWeights),
         ("makes the mask a parameter", _Parameter),
         ("makes the mask a parameter", _FrozenParameter),
         ("does not save the mask", _NotPersistent),
@@ -524,21 +591,25 @@ WRONG = {
         ("other values", _MaskedBias),
         ("takes the mask the wrong way round", _InvertedBuffer),
         ("has a buffer that is not the mask", _AllOnes),
+        ("swaps inputs and outputs", _InputsAndOutputsSwapped),
+        ("hides the layer in a list", _LayerInAList),
     ],
     "places": [
         ("misses the buffers", _parameters_only),
         ("misses the plain attribute", _registered_only),
+        ("calls 1.1.factor 'factor'", _plain_without_path),
+        ("calls 0.weight '0_weight'", _underscores),
         ("misses the buffers", _state_dict),
         ("looks at the model itself only", _own_only),
         ("misses", _children_only),
-        ("leaves out the path of the module", _without_path),
+        ("calls 0.weight 'weight'", _without_path),
         ("expected a torch.device", _text_keys),
         ("misses the buffers", _first_parameter),
         ("returns set, expected a dict", _set_of_devices),
         ("no lists of names", _tensors_not_names),
         ("more than once", _recursive),
-        ("joins path and name wrongly", _all_by_path),
-        ("joins path and name wrongly", _no_dot),
+        ("calls bias '.bias'", _all_by_path),
+        ("a name is the path of the module, a dot and the attribute", _no_dot),
         ("names a device that holds nothing", _empty_list),
     ],
     "last_states": [
@@ -551,9 +622,12 @@ WRONG = {
         ("lets the host read the lengths", _loop),
         ("takes the step before the last", _one_before),
         ("the result is on cpu, expected on sim", _result_on_the_cpu),
-        ("has shape", _all_pairs),
+        ("takes every length from every text", _all_pairs),
         ("cuts the gradient", _detached),
-        ("other values", _mean),
+        ("averages the states", _mean),
+        ("takes one number of each state", _gathered_narrow),
+        ("gives the right states in the shape (2, 1, 2)", _gathered_with_time),
+        ("for one text too", _squeezed_too_much),
     ],
     "causal_mask": [
         ("leaks the future", _everything),
@@ -585,8 +659,8 @@ WRONG = {
         ("raises no error for a file that holds more than tensors", _swallows_errors),
     ],
     "forward_on_two": [
-        ("runs an operation on two devices", _input_alone),
-        ("runs an operation on two devices", _input_forgotten),
+        ("gives the second half its input on sim:0", _input_alone),
+        ("gives the first half its input on cpu", _input_forgotten),
         ("takes the way through the host", _through_the_host),
         ("copies and the limit is", _every_layer),
         ("moves a half of the model", _moves_the_second),
@@ -594,7 +668,7 @@ WRONG = {
         ("the loss is computed where the result is", _back_to_the_first),
         ("cuts the gradient", _detaches),
         ("cuts the gradient", _without_gradients),
-        ("runs an operation on two devices", _fixed_names),
+        ("half its input on", _fixed_names),
         ("raises", _swapped_halves),
         ("leaves a half in evaluation mode", _evaluates),
         ("the second half would never learn", _freezes_the_second),
