@@ -26,8 +26,8 @@ class Format:
 
 FORMATS = {
     "fp32": Format(4, 4, 0, 4, 4, 4, 0, 4, 4, 8),
-    # autocast: cross_entropy asks log_softmax for the format of the logits, which autocast leaves alone; nll_loss takes a
-    # float32 copy of that, and its gradient is float32
+    # autocast: cross_entropy asks log_softmax for the format of the logits, which autocast leaves as it is; nll_loss
+    # takes a float32 copy of that, and its gradient is float32
     "bf16 autocast": Format(4, 4, 0, 4, 4, 2, 2, 2, 6, 4),
     "bf16, fp32 master": Format(2, 2, 4, 4, 2, 2, 0, 2, 2, 4),
 }
