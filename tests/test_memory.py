@@ -280,6 +280,7 @@ def test_a_budget_on_the_simulated_gpu_is_on_each_of_them_and_outlives_a_reset(s
         simulator.configure(capacity="1 MiB")  # the capacity is the tightest now
         with pytest.raises(torch.OutOfMemoryError, match=r"total capacity of 1\.00 MiB"):
             kib(1025, sim)
+    simulator.reset()
 
 
 def test_a_budget_on_cuda_uses_cudas_words(monkeypatch):
