@@ -2,8 +2,6 @@
 
 import itertools
 import math
-import random
-import re
 
 import pytest
 import torch
@@ -12,57 +10,9 @@ import torch.distributed as dist
 from course_utils import plots
 from course_utils.explorers import buckets, collectives, ring
 from course_utils.explorers._exchange import OPERATIONS, exchange
+from tests.explorer_settings import settings
 
-EXPLORERS = {"collectives": collectives.explore, "ring": ring.explore, "buckets": buckets.explore}
-each = pytest.mark.parametrize("explore", EXPLORERS.values(), ids=EXPLORERS)
 RANKS = range(2, 9)
-
-
-def settings(explorer, most):
-    """Return every combination of first and last values, and `most` settings drawn with a fixed seed."""
-    names = [control.name for control in explorer.controls]
-    extremes = itertools.product(*({c.values[0], c.values[-1]} for c in explorer.controls))
-    drawn = random.Random(0)
-    others = (tuple(drawn.choice(c.values) for c in explorer.controls) for _ in range(most))
-    return [dict(zip(names, values, strict=True)) for values in (*extremes, *others)]
-
-
-@each
-def test_every_setting_gives_words(explore):
-    explorer = explore()
-    for setting in settings(explorer, 300):
-        assert len(explorer.caption(**setting)) > 60
-
-
-@each
-def test_every_extreme_can_be_drawn(explore):
-    explorer = explore()
-    corners = settings(explorer, 4)
-    drawn = [explorer.figure(**setting) for setting in random.Random(1).sample(corners, min(len(corners), 5))]
-    assert plots.png(drawn[0]).startswith(b"\x89PNG")
-
-
-@each
-def test_every_control_shows_its_default_and_changes_the_words_and_the_first_one_the_picture_too(explore):
-    explorer = explore()
-    picture, words = explorer.widget().children[-2:]
-    for control in explorer.controls:
-        box = explorer.boxes[control.name]
-        assert box.value == control.default and box.label == control.text(box.value)
-        other = next(value for value in reversed(control.values) if value != box.value)
-        assert explorer.caption(**{control.name: other}) != explorer.caption()
-    before, said = bytes(picture.value), words.value
-    first = explorer.controls[0]
-    explorer.boxes[first.name].value = next(value for value in first.values if value != first.default)
-    assert before.startswith(b"\x89PNG") and bytes(picture.value) != before and words.value != said
-    assert "failed" not in said + words.value
-
-
-@each
-def test_the_static_page_has_one_picture_with_words_that_say_where_numbers_come_from(explore):
-    page = explore().static_html()
-    assert page.count("<img") == 1 and len(page) < 120_000
-    assert re.search("redicted|omputed", re.search(r'alt="([^"]+)"', page)[1])
 
 
 # ---- what each rank holds

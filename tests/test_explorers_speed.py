@@ -1,9 +1,7 @@
 """Do the explorers of lesson 03 compute what formulas and PyTorch's own types say, over all their settings?"""
 
-import itertools
 import math
 import random
-import re
 import struct
 
 import pytest
@@ -12,72 +10,13 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_utils import gpus, plots, recorded, timing
-from course_utils.explorers import Switch, loss_scaling, number_formats, roofline
+from course_utils import gpus, recorded, timing
+from course_utils.explorers import loss_scaling, number_formats, roofline
 from course_utils.explorers._formats import FORMATS, store
 from course_utils.explorers._layers import HEAD, IMAGE, LAYERS
+from tests.explorer_settings import LIVE, settings
 
 BY_NAME = {fmt.name: fmt for fmt in FORMATS}
-LIVE = timing.Roofline(14.0, {"fp32": 0.17, "fp16": 0.003, "bf16": 0.003}, "live", "cpu")
-EXPLORERS = {
-    "roofline": lambda: roofline.explore(LIVE, {"linear": (30.0, 0.1)}),
-    "number_formats": number_formats.explore,
-    "loss_scaling": loss_scaling.explore,
-}
-each = pytest.mark.parametrize("explore", EXPLORERS.values(), ids=EXPLORERS)
-
-
-def settings(explorer, most=400):
-    """Return all settings of the controls, or `most` of them drawn with a fixed seed, with every extreme among them."""
-    names = [control.name for control in explorer.controls]
-    extremes = itertools.product(*({c.values[0], c.values[-1]} for c in explorer.controls))
-    drawn = random.Random(0)
-    others = (tuple(drawn.choice(c.values) for c in explorer.controls) for _ in range(most))
-    return [dict(zip(names, values, strict=True)) for values in (*extremes, *others)]
-
-
-# ---- all explorers
-
-
-@each
-def test_every_setting_gives_words(explore):
-    explorer = explore()
-    for setting in settings(explorer):
-        assert len(explorer.caption(**setting)) > 40
-
-
-@each
-def test_every_extreme_can_be_drawn(explore):
-    explorer = explore()
-    corners = settings(explorer, most=4)
-    drawn = [explorer.figure(**setting) for setting in random.Random(1).sample(corners, min(len(corners), 5))]
-    assert plots.png(drawn[0]).startswith(b"\x89PNG")
-
-
-@each
-def test_every_control_shows_its_default_and_changes_the_words_and_the_first_one_the_picture_too(explore):
-    explorer = explore()
-    picture, words = explorer.widget().children[-2:]
-    for control in explorer.controls:
-        box = explorer.boxes[control.name]
-        assert box.value == control.default and (isinstance(control, Switch) or box.label == control.text(box.value))
-        other = next(
-            value for value in reversed(control.values) if value not in (box.value, math.inf) and value == value
-        )
-        assert explorer.caption(**{control.name: other}) != explorer.caption()
-    before, said = bytes(picture.value), words.value
-    first = explorer.controls[0]
-    explorer.boxes[first.name].value = next(value for value in first.values if value != first.default)
-    assert before.startswith(b"\x89PNG") and bytes(picture.value) != before and words.value != said
-    assert "failed" not in said + words.value
-
-
-@each
-def test_the_static_page_has_one_picture_with_words_that_say_where_numbers_come_from(explore):
-    page = explore().static_html()
-    alternative = re.search(r'alt="([^"]+)"', page)[1]
-    assert page.count("<img") == 1 and len(page) < 120_000
-    assert re.search("redicted|omputed", alternative)
 
 
 # ---- roofline

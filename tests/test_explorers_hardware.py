@@ -1,0 +1,151 @@
+"""Do the explorers of lessons 01 and 02 hold over their whole grids, and do their pictures show their numbers?"""
+
+import itertools
+
+import pytest
+
+from course_utils import gpus, recorded, simulator
+from course_utils.explorers import choose_gpu, transfer
+
+
+def grid(explorer):
+    """Return every setting of the controls."""
+    names = [control.name for control in explorer.controls]
+    found = [
+        dict(zip(names, values, strict=True)) for values in itertools.product(*(c.values for c in explorer.controls))
+    ]
+    assert len(found) > 100
+    return found
+
+
+def test_a_transfer_is_latency_and_bytes_over_the_rate_over_the_whole_grid():
+    for setting in grid(transfer.explore()):
+        if setting["pieces"] > setting["nbytes"]:
+            continue
+        t = transfer.transfer(**setting)
+        rate = gpus.get(setting["gpu"]).bus_gbps * 1e9 * (1 if setting["pinned"] else 0.5)
+        assert t.total_s == pytest.approx(setting["pieces"] * 15e-6 + setting["nbytes"] / rate)
+        assert 0 < t.reached_gbps < t.rate_gbps
+        assert t.total_s >= transfer.transfer(**{**setting, "pieces": 1}).total_s
+        assert t.total_s >= transfer.transfer(**{**setting, "pinned": True}).total_s
+
+
+def test_the_constants_are_those_of_the_simulated_gpu():
+    costs = simulator.Costs()
+    assert (costs.launch_ns + costs.copy_ns) * 1e-9 == pytest.approx(transfer.LATENCY_S)
+    assert costs.pageable_share == transfer.PAGEABLE_SHARE
+
+
+def test_break_even_is_where_half_the_rate_is_reached():
+    t = transfer.transfer(nbytes=2**26, pieces=1, pinned=True, gpu="T4")
+    half = transfer.transfer(nbytes=round(t.break_even_bytes), pieces=1, pinned=True, gpu="T4")
+    assert half.reached_gbps == pytest.approx(t.rate_gbps / 2, rel=1e-4)
+
+
+def test_the_picture_of_a_transfer_shows_predicted_live_and_recorded_curves_each_in_its_style():
+    xs = [2.0**n for n in range(8, 21)]
+    entry = {"x": xs, "curves": {"pinned": [x / 1e6 for x in xs]}, "xlabel": "bytes", "ylabel": "GB/s"}
+    made_up = recorded.Run("A GPU", "2026-01-02", dict.fromkeys(("torch", "cuda", "driver", "python"), "1"), {})
+    made_up.entries[transfer.KEY] = entry
+    t = transfer.transfer(
+        nbytes=2**26, pieces=64, pinned=True, gpu="T4", live={2**10: 2e-5, 2**20: 2e-4}, runs=[made_up]
+    )
+    curves, parts = transfer.draw(t).axes
+    lines = {line.get_label(): line for line in curves.lines}
+    predicted, live = lines["T4, predicted"], lines["this machine, live"]
+    known = next(line for label, line in lines.items() if "recorded on A GPU, 2026-01-02" in label)
+    assert [line.get_linestyle() for line in (predicted, live, known)] == [":", "-", "--"]
+    for x, y in predicted.get_xydata():
+        assert y == pytest.approx(x / (15e-6 + x / 15.75e9) / 1e9)
+    assert list(live.get_ydata()) == pytest.approx([2**10 / 2e-5 / 1e9, 2**20 / 2e-4 / 1e9])
+    assert list(lines["this transfer"].get_xdata()) == [2**20]
+    assert [bar.get_height() for bar in parts.patches] == pytest.approx(
+        [t.bus_s * 1e3, t.bus_s * 1e3, t.latency_s * 1e3, t.latencies_s * 1e3]
+    )
+
+
+def test_the_picture_of_the_choice_shows_each_memory_and_both_times():
+    found = choose_gpu.choose(job="generating text", parameters=1e10, fmt="fp16", tokens=16)
+    memory, times = choose_gpu.draw(found).axes
+    assert [bar.get_width() for bar in memory.patches] == [c.memory_gib for c in reversed(found.candidates)]
+    marks = {tuple(line.get_xydata()[0]) for line in times.lines if line.get_marker() in "os" and len(line.get_xdata())}
+    fitting = [(i, c) for i, c in enumerate(reversed(found.candidates)) if c.fits and c.step_s]
+    assert fitting and marks == {(s, i) for i, c in fitting for s in (c.compute_s, c.memory_s)}
+
+
+def test_a_power_limit_that_no_gpu_meets_leaves_no_choice():
+    found = choose_gpu.choose(job="training", parameters=1e9, fmt="fp32", tokens=1, watts=1)
+    assert found.candidates == () and found.best is None and "no GPU of this table" in choose_gpu.describe(found)
+    choose_gpu.draw(found)
+
+
+def test_choices_hold_over_the_whole_grid():
+    for setting in grid(choose_gpu.explore()):
+        found = choose_gpu.choose(**setting)
+        assert found.candidates
+        fitting = [c for c in found.candidates if c.fits and c.step_s is not None]
+        assert [c.step_s for c in fitting] == sorted(c.step_s for c in fitting)
+        assert all(c.fits == (found.need_gib <= c.memory_gib) for c in found.candidates)
+        if setting["watts"] < float("inf"):
+            assert all(c.power_w <= setting["watts"] for c in found.candidates)
+        assert found.best is None or found.best is fitting[0]
+        assert "Predicted" in choose_gpu.describe(found)
+
+
+@pytest.mark.parametrize(
+    ("job", "fmt", "bytes_each"),
+    [
+        ("training", "fp32", 16),
+        ("training", "bf16", 16),
+        ("generating text", "fp32", 4),
+        ("generating text", "fp16", 2),
+    ],
+)
+def test_bytes_for_each_parameter(job, fmt, bytes_each):
+    assert choose_gpu.need_bytes(job, 10, fmt) == 10 * bytes_each
+
+
+def test_generating_one_sequence_is_bound_by_bandwidth_and_training_on_many_tokens_by_compute():
+    one = choose_gpu.choose(job="generating text", parameters=1e9, fmt="fp16", tokens=1)
+    many = choose_gpu.choose(job="training", parameters=1e9, fmt="fp32", tokens=4096)
+    assert {c.bound for c in one.candidates if c.step_s} == {"bandwidth"}
+    assert {c.bound for c in many.candidates if c.step_s} == {"compute"}
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: transfer.transfer(nbytes=0, pieces=1, pinned=True, gpu="T4"), "nbytes"),
+        (lambda: transfer.transfer(nbytes=1, pieces=2, pinned=True, gpu="T4"), "pieces"),
+        (lambda: transfer.transfer(nbytes=1, pieces=1, pinned=True, gpu="Apple M1"), "gpu"),
+        (lambda: choose_gpu.choose(job="x", parameters=1, fmt="fp32", tokens=1), "job"),
+        (lambda: choose_gpu.choose(job="training", parameters=1, fmt="fp3", tokens=1), "fmt"),
+        (lambda: choose_gpu.choose(job="training", parameters=0, fmt="fp32", tokens=1), "parameters"),
+        (lambda: transfer.explore().compute(size=3), "size"),
+        (lambda: transfer.transfer(nbytes="x", pieces=1, pinned=True, gpu="T4"), "nbytes must be .* not 'x'"),
+        (lambda: transfer.transfer(nbytes=1, pieces=0.5, pinned=True, gpu="T4"), "pieces must be .* not 0.5"),
+        (lambda: transfer.transfer(nbytes=1, pieces=1, pinned="no", gpu="T4"), "pinned is 'no'"),
+        (lambda: transfer.transfer(nbytes=1, pieces=1, pinned=True, gpu="T5"), "gpu is 'T5', .* one of: T4"),
+        (lambda: transfer.transfer(nbytes=1, pieces=1, pinned=True, gpu="T4", runs=[1]), r"runs is \[1\]"),
+        (lambda: transfer.explore(gpu=4), "gpu is a int"),
+        (lambda: transfer.explore(gpu="Apple M1"), "gpu is 'Apple M1', it may be one of: T4"),
+        (lambda: transfer.explore(live=[1]), r"live must be None or a dict of .*, not \[1\]"),
+        (lambda: transfer.explore(live={"a": 1.0}), "a size in live must be a whole number, not 'a'"),
+        (lambda: transfer.explore(live={1024: 0}), r"live\[1024\] must be a number above 0, not 0"),
+        (lambda: choose_gpu.need_bytes("x", 1, "fp32"), "job is 'x', it may be one of: training"),
+        (lambda: choose_gpu.need_bytes("training", 1, "fp3"), "fmt is 'fp3', it may be one of: fp32"),
+        (lambda: choose_gpu.need_bytes("training", "1", "fp32"), "parameters must be a number, not '1'"),
+        (lambda: choose_gpu.choose(job="training", parameters="1", fmt="fp32", tokens=1), "parameters must be .* '1'"),
+        (lambda: choose_gpu.choose(job="training", parameters=1, fmt=["fp32"], tokens=1), "fmt is"),
+        (lambda: choose_gpu.choose(job="training", parameters=1, fmt="fp32", tokens=0), "tokens must be .* not 0"),
+        (lambda: choose_gpu.choose(job="training", parameters=1, fmt="fp32", tokens="1"), "tokens must be .* not '1'"),
+        (lambda: choose_gpu.choose(job="training", parameters=1, fmt="fp32", tokens=1, watts=-1), "watts .* not -1"),
+        (
+            lambda: choose_gpu.choose(job="training", parameters=1, fmt="fp32", tokens=1, watts=None),
+            "watts .* not None",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(call, name):
+    with pytest.raises((ValueError, TypeError), match=name):
+        call()
