@@ -23,6 +23,7 @@ MAKE = {
 CONFIGURATIONS = [
     (768, 12, 12, 50304, 1024, 4, "AdamW", "fp32", False),
     (768, 12, 12, 50304, 1024, 4, "AdamW", "bf16 autocast", False),
+    (512, 4, 8, 65536, 256, 8, "SGD", "bf16 autocast", False),  # nearly all of it is the loss
     (1024, 8, 16, 1024, 512, 8, "SGD", "fp32", True),
     (1024, 6, 16, 4096, 128, 1, "AdamW", "fp32", False),
     (512, 4, 8, 65536, 256, 2, "SGD, momentum", "fp32", True),

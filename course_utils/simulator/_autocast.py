@@ -39,6 +39,8 @@ def register_autocast(library: torch.library.Library) -> None:
 
 def register_rules(library: torch.library.Library, kind: str) -> None:
     """Let `torch.autocast(kind)`, "sim" or "cpu", cast by CUDA's lists as long as `library` lives."""
+    if kind == "cpu":  # the CPU's own list has it; CUDA casts what it is made of
+        library.impl("cross_entropy_loss", torch.library.fallthrough_kernel, _KEYS[kind], allow_override=True)
     rules = ((_LOWER, _to_lower), (_FLOAT32, _to_float32), (_PROMOTE, _to_widest), (["binary_cross_entropy"], _refuse))
     for names, choose in rules:
         for name in names:
