@@ -4,11 +4,13 @@ import datetime
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
 PROGRAMS = Path(__file__).parent.parent / "notebooks" / "programs"
@@ -102,10 +104,42 @@ def test_two_agents_are_two_nodes(undisturbed):
     assert texts[1] == undisturbed
 
 
-def test_one_process_needs_no_torchrun():
-    lines = finish(start(sys.executable, DDP, "--epochs", 1)).splitlines()
-    assert lines[0] == "processes 1, backend gloo, device cpu, from the start"
-    assert lines[-1].startswith("epoch 0 accuracy")
+@pytest.mark.skipif(os.name == "nt", reason="Windows ends a program without asking")
+def test_one_process_needs_no_torchrun_and_asked_to_end_it_saves_and_leaves_no_thread_of_gloo(tmp_path):
+    """A thread that outlives the group may drop a tensor while Python ends: "terminate called", SIGABRT."""
+    checkpoint = tmp_path / "new" / "run.pt"
+    code = (
+        "import gc, runpy, sys, weakref, torch.distributed as dist; destroy = dist.destroy_process_group; seen = []\n"
+        "dist.destroy_process_group = lambda: (seen.append(weakref.ref(dist.group.WORLD)), destroy())\n"
+        f"sys.argv = {[str(DDP), '--epochs', '500', '--checkpoint', str(checkpoint)]!r}\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "gc.collect(); print('groups alive:', [group() is not None for group in seen])"
+    )
+    process = start(sys.executable, "-c", code)
+    assert process.stdout.readline() == "processes 1, backend gloo, device cpu, from the start\n"
+    assert process.stdout.readline().startswith("step 8 loss")
+    process.send_signal(signal.SIGTERM)
+    *_, asked, groups = finish(process).splitlines()
+    assert groups == "groups alive: [False]"
+    step = torch.load(checkpoint, weights_only=True)["step"]
+    assert asked == f"asked to stop, after step {step}" and step < 500 * 24
+
+
+@pytest.mark.slow
+@needs_torchrun
+def test_torchrun_asked_to_end_lets_all_processes_end_after_the_same_step(undisturbed, tmp_path):
+    command = (*TORCHRUN, "--standalone", "--nproc-per-node", 2, DDP, "--every", 2, "--checkpoint", tmp_path / "run.pt")
+    process = start(*command, "--epochs", 500)
+    lines = [process.stdout.readline() for _ in range(2)]
+    process.send_signal(signal.SIGTERM)  # to torchrun, which passes it on
+    lines += process.communicate(timeout=LIMIT_S)[0].splitlines()
+    assert re.fullmatch(r"asked to stop, after step \d+", lines[-1]) and process.returncode != 0
+    step = lines[-1].split()[-1]
+    text = finish(start(*command, "--epochs", int(step) // 24 + 1))
+    assert text.startswith(f"processes 2, backend gloo, device cpu, from step {step}\n")
+    assert losses("\n".join(lines)).items() & losses(undisturbed).items()
+    other = start(sys.executable, DDP, "--checkpoint", tmp_path / "run.pt", "--batch", 32)
+    assert "--batch 64" in other.communicate(timeout=LIMIT_S)[1] and other.returncode != 0
 
 
 def test_the_slurm_script_passes_the_shell_linter():

@@ -1,9 +1,11 @@
 """Does train_photos.py, killed at any moment, go on to the losses of a run that nobody disturbed, to the last bit?"""
 
+import argparse
 import importlib.util
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -97,6 +99,33 @@ def test_killed_while_it_writes_it_gives_the_same_losses_where_workers_are_spawn
 def test_every_moment_and_every_way_to_start_workers(undisturbed, tmp_path, method):
     moments = ["step 4", "half@12", "written@12", "step 16", "replaced@20", "half@24"]
     assert kill_again_and_again(tmp_path, moments, "--workers", 2, "--start-method", method) == undisturbed
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows ends a program without asking")
+def test_asked_to_end_it_saves_and_ends(tmp_path):
+    losses, checkpoint = {}, tmp_path / "new" / "run.pt"
+    process = start(checkpoint, "--workers", 0)
+    follow(process, losses, "step 4 loss")
+    process.send_signal(signal.SIGTERM)
+    follow(process, losses)  # which asserts that it ends well
+    step = torch.load(checkpoint, map_location="cpu", weights_only=True)["step"]
+    assert 4 <= step == max(losses) < STEPS
+
+
+@pytest.mark.parametrize("name", ["steps", "batch", "length", "seed"])
+def test_a_run_goes_on_with_the_options_that_it_began_with(program, tmp_path, name):
+    chosen = argparse.Namespace(checkpoint=tmp_path / "run.pt", steps=24, batch=4, length=28, seed=0)
+    run = program.Run(torch.device("cpu"), seed=0, steps=24)
+    run.step = 3
+    program.save(
+        run.state_dict() | {"options": {name: getattr(chosen, name) for name in program.SAME}}, chosen.checkpoint
+    )
+    program.load(run, chosen)
+    assert run.step == 3
+    old = getattr(chosen, name)
+    setattr(chosen, name, old + 1)
+    with pytest.raises(SystemExit, match=f"a run with --{name} {old}"):
+        program.load(run, chosen)
 
 
 @pytest.fixture

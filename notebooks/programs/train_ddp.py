@@ -10,8 +10,9 @@
     sbatch train_ddp.sbatch                                  the same under Slurm
 
 `--batch` is the batch of all processes together: their number changes the speed, not what a step learns from. Rank 0
-alone prints and saves. Started again with the same number of processes, a run goes on as if nothing had happened: two
-runs are the same run when their printed losses are the same. `--die-at 30` kills a process, to see that.
+alone prints, saves and loads. Started again with the same number of processes, a run goes on as if nothing had
+happened: two runs are the same run when their printed losses are the same. `--die-at 30` kills a process, to see that.
+Asked to end (SIGTERM, which Slurm sends before the time is up), it does so after its next checkpoint.
 
 The variable: without it torchrun shares one store with the processes, those that it starts again may find addresses of
 the dead ones there, and the connection is refused (PyTorch's issues 135712 and 167288).
@@ -27,6 +28,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before there is a group: see `join`
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -53,14 +55,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch", type=int, default=64, help="images in one step, of all processes together")
     parser.add_argument("--checkpoint", type=Path, help="save here, and go on from here where it exists")
-    parser.add_argument("--every", type=int, default=8, help="steps between reports, and between checkpoints")
+    parser.add_argument("--every", type=int, default=8, help="steps from one report and checkpoint to the next")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--die-at", type=int, metavar="STEP", help="the last rank is killed here, once: see it restart")
     return parser.parse_args()
 
 
 def join() -> torch.device:
-    """Join the process group and return the device of this process."""
+    """Join the process group and return the device of this process.
+
+    The functions of torch.distributed.nn.functional keep the group that exists when they are imported, which an
+    optimizer does. Then gloo's threads live on after `destroy_process_group`, and now and then one ends the process
+    with SIGABRT while Python ends. Hence the import above.
+    """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))  # which process of this machine
     local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     use_cuda = torch.cuda.is_available() and torch.cuda.device_count() >= local_world
@@ -87,15 +94,17 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
     torch.manual_seed(options.seed)
     model = models.ConvNet(width=8).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    step = load(options.checkpoint, model, optimizer)  # before DDP: no process takes a step until all are here
+    step = load(options, model, optimizer)
     model = DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
     start = f"from step {step}" if step else "from the start"
     log(f"processes {world}, backend {dist.get_backend()}, device {device.type}, {start}")
 
+    asked = []
+    signal.signal(signal.SIGTERM, lambda *_: asked.append("to stop"))  # torchrun passes it on and waits 30 seconds
     steps = len(loader)  # of one epoch, on each process
     for epoch in range(step // steps, options.epochs):
         sampler.set_epoch(epoch)  # another order in each epoch
-        for x, y in itertools.islice(loader, step % steps, None):
+        for x, y in itertools.islice(loader, step % steps, None):  # reads what was seen, too; see train_photos.py
             loss = F.cross_entropy(model(x.to(device)), y.to(device))
             optimizer.zero_grad()
             loss.backward()  # here the processes average their gradients
@@ -105,7 +114,9 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
                 die()
             if step % options.every == 0 or step % steps == 0:
                 log(f"step {step} loss {mean(loss.detach())!r}")
-                save(options.checkpoint, model.module, optimizer, step)
+                save(options, model.module, optimizer, step)
+                if mean(torch.tensor(float(bool(asked)), device=device)):  # one was asked: all stop, at the same step
+                    return log(f"asked to stop, after step {step}")
         log(f"epoch {epoch} accuracy {accuracy(model.module, images[TRAINED:], labels[TRAINED:], device):.3f}")
 
 
@@ -133,23 +144,38 @@ def accuracy(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor,
     return (counts[0] / counts[1]).item()
 
 
-def save(path: Path | None, model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Let rank 0 write a checkpoint, so that `path` holds the old one or the new one, whole, at every moment."""
+def save(options: argparse.Namespace, model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Let rank 0 write a checkpoint, so that the file is the old one or the new one, whole, at every moment.
+
+    This model draws no random numbers. For one with dropout, save each rank's random state too (train_photos.py).
+    """
+    path = options.checkpoint
     if path is None or dist.get_rank() != 0:
         return
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "batch": options.batch}
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "wb") as file:
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, file)
+        torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
 
 
-def load(path: Path | None, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load a checkpoint where there is one and return its step; machines share the folder of `path`."""
-    if path is None or not path.exists():
+def load(options: argparse.Namespace, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Load the checkpoint where there is one and return its step. Rank 0 reads, so that all go on from the same file.
+
+    Started again, rank 0 may be on another machine: they share the folder.
+    """
+    path, found = options.checkpoint, [None]
+    if path is not None and dist.get_rank() == 0:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found = [torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None]
+    dist.broadcast_object_list(found)
+    (state,) = found
+    if state is None:
         return 0
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    if state["batch"] != options.batch:
+        raise SystemExit(f"{path} is of a run with --batch {state['batch']}: go on with it, or name a new file")
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return state["step"]

@@ -1,16 +1,18 @@
 """Train a small network on crops of two photographs; killed at any moment, it goes on as if nothing had happened.
 
-    python train_photos.py --checkpoint run.pt               train, or go on from run.pt where it exists
-    python train_photos.py --checkpoint run.pt --steps 200   go on up to step 200
+    python train_photos.py --checkpoint run.pt    train, or go on from run.pt where it exists
+    kill PROCESS                                  asks it to save and to end, as Slurm does before the time is up
 
 It prints each step with its loss in full: two runs are the same run when these lines are the same. Lesson 05 kills it,
-starts it again and compares. What a run needs to go on is in `Run.state_dict`.
+starts it again and compares. What a run needs to go on is in `Run.state_dict`. Workers save nothing: what `PhotoCrops`
+draws follows from seed, epoch and index. A data set that draws from global generators would not go on to the same bits.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,8 @@ from torch.utils.data import DataLoader, Sampler
 
 from course_utils import devices, models
 from course_utils.data import PHOTO_CLASSES, PhotoCrops
+
+SAME = ("steps", "batch", "length", "seed")  # order and learning rate follow from them: a run goes on with the same
 
 
 class Order(Sampler[int]):
@@ -133,7 +137,7 @@ def report(run: Run, losses: list[torch.Tensor]) -> None:
 
 def train(run: Run, options: argparse.Namespace) -> None:
     """Train up to step `options.steps`, with a report and a checkpoint every `options.every` steps."""
-    crops = PhotoCrops(options.length, size=24, seed=options.seed, dtype=torch.uint8)
+    crops = PhotoCrops(options.length, size=24, seed=options.seed, dtype=torch.uint8, decode_once=True)
     order = Order(options.length, options.seed)
     loader = DataLoader(
         crops, batch_size=options.batch, sampler=order, drop_last=True, num_workers=options.workers,
@@ -143,28 +147,43 @@ def train(run: Run, options: argparse.Namespace) -> None:
         generator=torch.Generator(),  # its own, so that making an iterator takes no number from the model's
     )  # fmt: skip
     moment, _, at = options.pause.partition("@")
-    losses = []
+    losses, asked = [], []
+    signal.signal(signal.SIGTERM, lambda *_: asked.append("to stop"))  # after the step that is being done
     while run.step < options.steps:
         order.epoch, done = divmod(run.step, options.length // options.batch)
         order.start = done * options.batch
         crops.set_epoch(order.epoch)
         for images, labels in loader:
             losses.append(run.train(images, labels))
-            last = run.step == options.steps
+            last = run.step == options.steps or bool(asked)
             if last or run.step % options.every == 0:
                 report(run, losses)
-                save(run.state_dict(), options.checkpoint, moment if at == str(run.step) else "")
+                state = run.state_dict() | {"options": {name: getattr(options, name) for name in SAME}}
+                save(state, options.checkpoint, moment if at == str(run.step) else "")
             if last:
                 return
 
 
-def main() -> None:
+def load(run: Run, options: argparse.Namespace) -> None:
+    """Go on from the checkpoint, where there is one."""
+    if not options.checkpoint.exists():
+        options.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        return
+    state = torch.load(options.checkpoint, map_location="cpu", weights_only=True)
+    for name, old in state["options"].items():
+        if getattr(options, name) != old:
+            raise SystemExit(f"{options.checkpoint} is of a run with --{name} {old}: go on with it, or name a new file")
+    run.load_state_dict(state)
+
+
+def arguments() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--checkpoint", type=Path, required=True, help="file to write, and to go on from")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--every", type=int, default=5, help="steps from one checkpoint to the next")
     parser.add_argument("--batch", type=int, default=16, help="samples a step")
-    parser.add_argument("--length", type=int, default=160, help="samples an epoch")
+    parser.add_argument("--length", type=int, default=160, help="samples an epoch, at least one batch")
     parser.add_argument("--workers", type=int, default=2, help="processes that decode photographs")
     # workers of a fork server, the default of newer Pythons on Linux, would outlive a program that is killed
     method = "spawn" if torch.multiprocessing.get_start_method() == "forkserver" else None
@@ -173,13 +192,20 @@ def main() -> None:
     parser.add_argument("--device", help="default: what the lessons use")
     parser.add_argument("--pause", default="", metavar="MOMENT@STEP", help="half, written or replaced: wait there")
     options = parser.parse_args()
+    if options.batch > options.length:
+        parser.error(f"--batch is {options.batch}, an epoch has only {options.length} samples")
+    return options
 
+
+def main() -> None:
+    """Train, from the checkpoint where there is one."""
+    options = arguments()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA: without it matrix products may vary
     torch.set_num_threads(1)  # for so small a network; the other cores are for the workers
     torch.use_deterministic_algorithms(True, warn_only=True)
     device = torch.device(options.device) if options.device else devices.pick()
     run = Run(device, options.seed, options.steps)
-    if options.checkpoint.exists():
-        run.load_state_dict(torch.load(options.checkpoint, map_location="cpu", weights_only=True))
+    load(run, options)
     print(f"on {device}, {run.dtype or torch.float32}, from step {run.step}", flush=True)
     train(run, options)
 
