@@ -11,6 +11,13 @@ import pytest
 from tools import notebooks
 
 os.environ.setdefault("COURSE_DEVICE", "sim")
+# The files that take longest, in that order: they start first, so that no worker waits at the end.
+_LONGEST_FIRST = (
+    "test_wrong_answers", "05_the_training_loop", "09_data_parallel", "test_launch", "test_programs", "test_memory",
+    "test_training_program", "07_memory", "test_browser", "test_simulator_misuse", "test_explorers_memory",
+    "test_explorers", "03_how_fast_and_why", "04_models_on_the_device", "test_exercise", "test_simulator_training",
+    "test_simulator_memory", "test_repository", "test_operator_database", "test_devices", "test_messages",
+)  # fmt: skip
 _STOPPED_AT = pytest.StashKey[str]()
 _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory]()
 
@@ -29,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give this process and its kernels a progress file of their own and torch's deprecations as errors."""
     temporary = tempfile.TemporaryDirectory(prefix="course-tests-", ignore_cleanup_errors=True)
     config.stash[_FOLDER] = temporary
+    config.option.loadscopereorder = False  # xdist would start the files with the fewest tests last
     os.environ.update(notebooks.kernel_environment(Path(temporary.name), os.environ["COURSE_DEVICE"]))
     sanitize = getattr(config.option, "nbval_sanitize_with", None)
     if sanitize and not Path(sanitize).exists():
@@ -47,8 +55,11 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Never compare stderr; compare nothing outside the reference environment."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Never compare stderr; compare nothing outside the reference environment; workers begin with the longest files."""
+    if hasattr(config, "workerinput"):
+        place = {name: number for number, name in enumerate(_LONGEST_FIRST)}
+        items.sort(key=lambda item: place.get(item.path.stem, len(place)))
     cells = [item for item in items if _is_cell(item)]
     compare = notebooks.not_reference() is None
     for cell in cells:

@@ -33,9 +33,8 @@ def each_exercise(test):
 
 @each_exercise
 def test_the_reference_passes_on_every_device_within_a_second(exercise):
-    exercise.examine(exercise.reference, PLACES)  # loads what the first run loads
     spent_s = []
-    while min(spent_s, default=2.0) > 1.0 and len(spent_s) < 4:  # other tests use the machine too
+    while min(spent_s, default=2.0) > 1.0 and len(spent_s) < 6:  # the first may load more, others use the machine too
         begin = time.perf_counter()
         exercise.examine(exercise.reference, PLACES)
         spent_s.append(time.perf_counter() - begin)
