@@ -93,7 +93,8 @@ def describe(c: Checkpointing) -> str:
     """Return the result in words."""
     kept, without = c.kept_bytes(c.segments), c.kept_bytes(1)
     return (
-        f"{c.layers} blocks of width {c.width}, {c.tokens:,} tokens, {c.segments} segments: "
+        f"{c.layers} blocks of width {c.width}, {c.tokens:,} tokens, {c.segments} segments of {c.length} "
+        f"block{'s' if c.length > 1 else ''}: "
         f"{plots.bytes_text(kept)} are kept of {plots.bytes_text(without)}, {c.recomputed(c.segments):.0%} of the "
         f"forward pass is computed twice, and a step takes {c.step_factor(c.segments) - 1:.0%} more FLOPs. Least is "
         f"kept with {c.best} segments: {plots.bytes_text(c.kept_bytes(c.best))}. Predicted"
@@ -103,7 +104,7 @@ def describe(c: Checkpointing) -> str:
 
 def draw(c: Checkpointing) -> Any:
     """Return the picture: bytes kept and the cost of a step against segments, with the measured ones."""
-    titles = ("Kept for the backward pass", "Cost of a step: FLOPs, measured time")
+    titles = ("Kept for the backward pass", "Cost of a step")
     figure, (left, right) = plots.new(titles, "segments", columns=2, log="x", height_in=3.6)
     mib = [c.kept_bytes(n) / 2**20 for n in c.choices]
     factors = [c.step_factor(n) for n in c.choices]
@@ -112,7 +113,7 @@ def draw(c: Checkpointing) -> Any:
         look = {"color": plots.OCHRE, "marker": "x", "markersize": 9, "markeredgewidth": 2, "linestyle": ""}
         left.plot(counts, [size / 2**20 for size in sizes], label=c.label, **look)
         if counts[0] == 1:
-            right.plot(counts, [ms / times_ms[0] for ms in times_ms], **look)
+            right.plot(counts, [ms / times_ms[0] for ms in times_ms], label=f"time, {c.label}", **look)
     plots.line(left, c.choices, mib, "formula", plots.PREDICTED, color=plots.BLUE, marker=".")
     plots.line(right, c.choices, factors, "FLOPs", plots.PREDICTED, color=plots.BLUE, marker=".")
     left.plot([c.segments], [c.kept_bytes(c.segments) / 2**20], "o", color=plots.RED, markersize=9, label="this choice")
@@ -123,7 +124,7 @@ def draw(c: Checkpointing) -> Any:
     for axes in (left, right):
         axes.set_xticks(c.choices, [str(n) for n in c.choices])
         axes.set_xticks([], minor=True)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False, fontsize=9)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, frameon=False, fontsize=8.5)
     return figure
 
 

@@ -95,7 +95,6 @@ def describe(fit: WillItFit) -> str:
     )
 
 
-_COLOURS = (plots.BLUE, plots.GREEN, plots.PLUM, plots.OCHRE, plots.SKY)
 _SHOWN = ("T4", "RTX 4090", "A100 40GB", "H100 SXM", "H200")
 
 
@@ -109,9 +108,9 @@ def draw(fit: WillItFit) -> Any:
     top = max(fit.peak_bytes, *(gpu.memory_bytes for gpu in lines)) / 2**30
     for gpu in lines:
         height = gpu.memory_bytes / 2**30
-        left.axhline(height, color=plots.RED, linewidth=1.2)
+        left.axhline(height, color=plots.INK, linewidth=1.2)
         left.annotate(gpu.name, (0.99, height), (0, 2), xycoords=("axes fraction", "data"),
-                      textcoords="offset points", ha="right", fontsize=8, color=plots.RED)  # fmt: skip
+                      textcoords="offset points", ha="right", fontsize=8, color=plots.INK)  # fmt: skip
     left.set(ylim=(0, top * 1.1), xlim=(-0.6, 1.8))
     names = [moment.name.replace(" of the ", ",\n").replace(" step", "\nstep") for moment in fit.moments]
     _stack(right, fit.moments, names)
@@ -131,7 +130,7 @@ def _lines(peak_bytes: int) -> list[gpus.GPU]:
 def _stack(axes: Any, found: Any, names: list[str]) -> None:
     """Draw one bar for each moment, its parts on top of each other."""
     bottom = [0.0] * len(names)
-    for colour, (owner, _) in zip(_COLOURS, found[0].parts(), strict=True):
+    for colour, (owner, _) in zip(plots.PALETTE, found[0].parts(), strict=False):
         heights = [dict(moment.parts())[owner] / 2**30 for moment in found]
         axes.bar(names, heights, bottom=bottom, width=0.6, color=colour, edgecolor="white", label=owner,
                  hatch=plots.hatch(plots.PREDICTED))  # fmt: skip
