@@ -459,7 +459,7 @@ HOSTILE = [
     ("does not end", keeps_what_it_swallows), ("raises SystemExit", exits),
     ("raises KeyboardInterrupt", interrupts), ("raises GeneratorExit", closes), ("other values", floods),
     ("modifies its input", modifies), ("random", seeds), ("random", draws), ("default device", changes_default_device),
-    ("grad mode", changes_grad_mode), ("autocast", leaves_autocast_on), ("current GPU", leaves_another_gpu_current),
+    ("grad mode", changes_grad_mode), ("autocast", leaves_autocast_on),
     ("modes that are entered", leaves_a_device_mode), ("modes that are entered", leaves_an_operator_mode),
     ("inference mode", leaves_inference_mode_on), ("hooks for saved tensors", leaves_hooks_for_saved_tensors),
     ("anomaly mode", leaves_anomaly_mode_on), ("precision of float32 matrix", leaves_tf32_on),
@@ -476,8 +476,6 @@ HOSTILE = [
     ("settings of logging", sends_logs_to_a_stream_that_ends), ("settings of logging", silences_logs),
     ("garbage collector", leaves_garbage), ("how processes are started", spawns_processes_from_now_on),
     ("working directory", removes_the_working_directory),
-    ("simulated GPU's memory", takes_a_larger_gpu), ("simulated GPU's memory", leaves_a_budget),
-    ("current stream", leaves_another_stream),
     ("changes os.environ['COURSE_TEST_ADDED']", sets_a_variable),
     ("changes os.environ['COURSE_TEST_DELETED']", changes_and_deletes_variables),
     ("print", replaces_print), ("sys.stdout", replaces_stdout),
@@ -486,6 +484,12 @@ HOSTILE = [
     ("is None", lambda x, device: None), ("expected a tensor", lambda x, device: np.ones(2)),
     ("shape", lambda x, device: x.to(device)[:1]), ("dtype", lambda x, device: (2 * x.to(device)).half()),
 ]  # fmt: skip
+
+HOSTILE_ON_SIM = [
+    ("current GPU", leaves_another_gpu_current), ("simulated GPU's memory", takes_a_larger_gpu),
+    ("simulated GPU's memory", leaves_a_budget), ("current stream", leaves_another_stream),
+]  # fmt: skip
+HOSTILE += HOSTILE_ON_SIM if devices.simulated() is not None else []
 
 
 @pytest.mark.parametrize(("phrase", "answer"), HOSTILE, ids=[getattr(a, "__name__", str(a)) for _, a in HOSTILE])
