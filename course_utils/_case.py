@@ -160,6 +160,7 @@ def methods_of(answer: type) -> list[Callable]:
 def _own_line(answer: Callable, error: BaseException) -> str:
     """Return the last line of the answer's own source that `error` went through, or nothing."""
     methods = methods_of(answer) if inspect.isclass(answer) else [answer]
+    methods = [inspect.unwrap(method) for method in methods]  # torch.no_grad() as a decorator has lines of its own
     codes = [method.__code__ for method in methods if hasattr(method, "__code__")]
     files = {code.co_filename for code in codes}
     own = [place for place in traceback.walk_tb(error.__traceback__) if place[0].f_code.co_filename in files]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_utils._compare import difference
-from course_utils.exercise import Case
+from course_utils.exercise import Case, WrongAnswer
 from course_utils.exercises._training import Probe, WatchedScaler, WatchedSGD, a_loss, batches, specification, trained
 
 __all__ = ["amp_overflow", "amp_steps"]
@@ -26,41 +26,62 @@ def amp_steps(
     """Steps with batches of these sizes and finite gradients; a `max_norm` from 1 clips none of them."""
     model, data = Probe().to(case.device), batches(sizes)
     start, optimizer = copy.deepcopy(model), WatchedSGD(model)
-    scaler = WatchedScaler(case.device.type, init_scale=scale)
+    scaler = WatchedScaler(optimizer, scale)
     for number, (x, y) in enumerate(data, start=1):
         optimizer.events.clear()
         x, y = x.to(case.device), y.to(case.device)
-        got = case.call(model, optimizer, scaler, x, y, dtype, max_norm, modifies=True)
+        try:
+            got = case.call(model, optimizer, scaler, x, y, dtype, max_norm, modifies=True)
+        except WrongAnswer:
+            _name_the_order(case, optimizer.events)
+            raise
         case.expect(model.dtypes, "never calls the model")
         computed = str(model.dtypes[-1]).removeprefix("torch.")
         case.mistake(model.dtypes[-1] != dtype, f"computes the forward pass in {computed}",
                      "it belongs into `with torch.autocast(images.device.type, dtype=dtype):`")
         expected, logits = specification(start, data[:number], max_norm=max_norm, dtype=dtype)
-        _amp_loss(case, got, logits[-1], y, scale)
-        case.mistake(not scaler.scaled, "never uses the scaler that it is given",
+        _amp_loss(case, got, logits[-1], y, scale, optimizer.events)
+        case.mistake("scale" not in optimizer.events, "never uses the scaler that it is given",
                      "small float16 gradients become 0 without it: scaler.scale(loss).backward()")
-        moved = [_distance(one, start) for one in (model, expected)]
-        _name_by_size(case, moved[0] / moved[1], max_norm, optimizer.events)
-        case.mistake(not scaler.updates, "never calls scaler.update()",
+        if "step" in optimizer.events:
+            _name_the_order(case, optimizer.events)
+            _name_by_size(case, *(_moved(one, start) for one in (model, expected)), max_norm)
+        case.mistake("update" not in optimizer.events, "never calls scaler.update()",
                      "it ends the step: it makes the scale smaller after an overflow, and larger when all goes well")
-        trained(case, model, expected, optimizer.events, number, rtol=2e-2)
+        trained(case, model, expected, optimizer, number, rtol=2e-2)
 
 
-def _name_by_size(case: Case, ratio: float, max_norm: float, events: list[str]) -> None:
-    """Fail with the name of the mistake that makes the parameters move `ratio` times as far as they should."""
-    if "step" not in events:
-        return  # the order is wrong, or the scaler left the step out
+def _name_the_order(case: Case, events: list[str]) -> None:
+    """Fail with the name of what came before the step and should not, or did not come."""
+    first = {name: events.index(name) for name in dict.fromkeys(events)}
+    step = min(first.get("scaler.step", len(events)), first.get("step", len(events)))
+    case.mistake(first.get("update", step) < step, "updates the scaler before the step",
+                 "update() ends the step: the scaler then no longer knows that the gradients are unscaled")
+    case.mistake("zero_grad" in events[first.get("backward", step):step],
+                 "clears the gradients before the step has used them", "the order is zero_grad, backward, step")
+    stepped = step < len(events)
+    case.mistake(stepped and step < first.get("backward", len(events)), "steps before the backward pass",
+                 "backward() on the scaled loss fills the gradients, the step uses them")
+
+
+def _name_by_size(case: Case, moved: torch.Tensor, right: torch.Tensor, max_norm: float) -> None:
+    """Fail with the name of the mistake that makes the parameters move so, instead of by `right`."""
+    ratio = (moved.norm() / right.norm()).item()
     case.mistake(ratio < 0.05 and max_norm < 1, "clips the scaled gradients",
                  f"their norm is {SCALE:g} times too large, so that almost nothing is left after the division: "
                  "scaler.unscale_(optimizer) comes before the clipping")
     case.mistake(ratio < 0.05, "divides by a scale that it never multiplied by", "scaler.scale(loss).backward()")
     case.mistake(ratio > 100, "steps with gradients that are still scaled",
                  f"they are {SCALE:g} times too large: scaler.step(optimizer) divides first, optimizer.step() does not")
-    case.mistake(max_norm < 1 and ratio > 2, "does not clip the gradients",
-                 f"nn.utils.clip_grad_norm_(model.parameters(), {max_norm:g}), after unscale_ and before the step")
+    longer = f"takes a step {ratio:.3g} times as long as gradients of norm {max_norm:g} give"
+    case.mistake(max_norm < 1 and (moved - right).norm() > 0.05 * right.norm(),
+                 longer if abs(ratio - 1) > 0.05 else "takes a step in another direction than the gradients",
+                 "the norm of all gradients together is clipped to max_norm, after unscale_ and before the step")
 
 
-def _amp_loss(case: Case, got: Any, logits: torch.Tensor, labels: torch.Tensor, scale: float) -> None:
+def _amp_loss(
+    case: Case, got: Any, logits: torch.Tensor, labels: torch.Tensor, scale: float, events: list[str]
+) -> None:
     if isinstance(got, torch.Tensor) and got.numel() == 1:
         right = F.cross_entropy(logits.float(), labels)
         case.mistake(scale > 1 and torch.allclose(got.float(), right * scale, rtol=1e-2), "returns the scaled loss",
@@ -68,19 +89,21 @@ def _amp_loss(case: Case, got: Any, logits: torch.Tensor, labels: torch.Tensor, 
         case.mistake(got.dtype != torch.float32, f"the loss is {got.dtype}",
                      "under autocast cross_entropy returns float32; keep it", got=got)
     reads, case.counts.host_reads = case.counts.host_reads, 0  # scaler.step() itself reads one
-    a_loss(case, got, logits, labels, labels.device)
+    a_loss(case, got, logits, labels, labels.device, events)
     case.budget("host reads", reads, 1, "scaler.step() looks once whether a gradient is inf; nothing else needs to")
 
 
-def _distance(one: nn.Module, other: nn.Module) -> float:
-    return sum((a - b).square().sum() for a, b in zip(one.parameters(), other.parameters(), strict=True)).sqrt().item()
+def _moved(one: nn.Module, start: nn.Module) -> torch.Tensor:
+    """Return how the parameters differ from those at the start, as one vector on the CPU."""
+    pairs = zip(one.parameters(), start.parameters(), strict=True)
+    return torch.cat([(now - before).detach().cpu().flatten() for now, before in pairs])
 
 
 def amp_overflow(case: Case) -> None:
     """A batch whose gradients overflow float16: the step must be left out, and the scale be halved."""
     model, (batch,) = Probe().to(case.device), batches((4,))
     before, optimizer = copy.deepcopy(dict(model.state_dict())), WatchedSGD(model)
-    scaler = WatchedScaler(case.device.type, init_scale=2.0**40)
+    scaler = WatchedScaler(optimizer, 2.0**40)
     x, y = (part.to(case.device) for part in batch)
     case.call(model, optimizer, scaler, x, y, torch.float16, 1.0, modifies=True)
     case.mistake(difference(dict(model.state_dict()), before), "steps without the scaler",

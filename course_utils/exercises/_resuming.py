@@ -21,7 +21,7 @@ __all__ = ["resumes"]
 _WHY = {
     "model": "the parameters start anew",
     "optimizer": "its running averages start again at 0",
-    "scheduler": "the learning rate starts again at its first value",
+    "scheduler": "the learning rate takes another course",
     "random state": "dropout draws other numbers from here on",
     "random state of the device": "dropout on the device draws from the device's own generator",
 }
@@ -45,9 +45,11 @@ class _State(dict):
 
 
 def resumes(case: Case) -> None:
-    """Save in the middle of a run, load into a new one, and compare part by part, then the losses."""
-    with _generator_of_its_own(case.device):
-        _resumes(case)
+    """Save in the middle of a run, load into a new one, and compare part by part, then the losses; on the CPU too."""
+    for device in dict.fromkeys((case.device, torch.device("cpu"))):
+        case.about("", device)
+        with _generator_of_its_own(device):
+            _resumes(case)
 
 
 @contextmanager
@@ -83,7 +85,14 @@ def _resumes(case: Case) -> None:
     expected = _losses(first, data[3:], case.device)
     _another_process(case)
     second, progress = _resumable(case)
+    parameters = list(second["model"].parameters())
     case.use(progress.load_state_dict, state, modifies=True, draws=True)
+    kept = all(one is other for one, other in zip(second["model"].parameters(), parameters, strict=True))
+    case.mistake(
+        not kept,
+        "gives the model new parameters",
+        "the optimizer trains those of before: load_state_dict copies into them, unless assign=True",
+    )
     now = copy.deepcopy(_state(second, getattr(progress, "step", None), case.device))
     got = _losses(second, data[3:], case.device)
     for name, value in was.items():
@@ -138,7 +147,8 @@ def _losses(run: dict[str, Any], data: list, device: torch.device) -> list[float
 
 def _state(run: dict[str, Any], step: Any, device: torch.device) -> dict[str, Any]:
     """Return all that the next steps depend on."""
-    found = {**{name: part.state_dict() for name, part in run.items()}, "step": step}
+    parts = ("model", "scheduler", "optimizer")  # a scheduler that steps changes its optimizer too
+    found = {**{name: run[name].state_dict() for name in parts}, "step": step}
     found["random state"] = torch.get_rng_state()
     if device.type != "cpu":
         found["random state of the device"] = torch.get_device_module(device).get_rng_state()

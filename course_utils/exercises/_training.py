@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import itertools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +20,8 @@ from course_utils.exercise import Case
 from course_utils.exercises._places import IGNORED
 
 __all__ = [
-    "LEARNING_RATE", "MOMENTUM", "Probe", "WatchedSGD", "WatchedScaler", "a_loss", "batches", "loader", "near",
+    "LEARNING_RATE", "MOMENTUM", "Probe", "WatchedSGD", "WatchedScaler", "a_loss", "batches", "counted_waits", "loader",
+    "near",
     "order_mistake", "specification", "trained",
 ]  # fmt: skip
 
@@ -37,6 +40,7 @@ class Probe(nn.Module):
         self.dtypes: list[torch.dtype] = []
         self.devices: list[torch.device] = []
         self.graphs_alive: list[int] = []  # those of earlier calls, at each call
+        self.cleared: Callable[[], None] = lambda: None
         self._graphs: list[weakref.ref] = []
 
     def __repr__(self) -> str:
@@ -45,7 +49,7 @@ class Probe(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         logits = self.layers(x)
         self.training_seen.append(self.training)
-        self.graph_seen.append(torch.is_grad_enabled())
+        self.graph_seen.append(logits.requires_grad)
         self.dtypes.append(logits.dtype)
         self.devices.append(x.device)
         self.graphs_alive.append(sum(graph() is not None for graph in self._graphs))
@@ -54,17 +58,23 @@ class Probe(nn.Module):
             self._graphs.append(weakref.ref(graph))
         return logits
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.cleared()
+        super().zero_grad(set_to_none)
+
 
 class _Graph:
     """Stands for the graph of one call."""
 
 
 class WatchedSGD(torch.optim.SGD):
-    """SGD with momentum that notes the order of zero_grad, backward and step in `events`."""
+    """SGD with momentum that notes the order of zero_grad (the model's too), backward and step in `events`."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
         self.events: list[str] = []
+        self.start = [parameter.detach().clone() for parameter in model.parameters()]
+        model.cleared = lambda: self.events.append("zero_grad")
         next(model.parameters()).register_post_accumulate_grad_hook(lambda _: self.events.append("backward"))
 
     def __repr__(self) -> str:
@@ -80,19 +90,25 @@ class WatchedSGD(torch.optim.SGD):
 
 
 class WatchedScaler(torch.amp.GradScaler):
-    """A GradScaler that counts how often it scaled and was updated."""
+    """A GradScaler that notes scale, scaler.step and update in the `events` of its optimizer."""
 
-    scaled = updates = 0
+    def __init__(self, optimizer: WatchedSGD, init_scale: float) -> None:
+        super().__init__(optimizer.start[0].device.type, init_scale=init_scale)
+        self.events = optimizer.events
 
     def __repr__(self) -> str:
         return "scaler"
 
     def scale(self, outputs):
-        self.scaled += 1
+        self.events.append("scale")
         return super().scale(outputs)
 
+    def step(self, optimizer, *args, **kwargs):
+        self.events.append("scaler.step")
+        return super().step(optimizer, *args, **kwargs)
+
     def update(self, new_scale=None) -> None:
-        self.updates += 1
+        self.events.append("update")
         super().update(new_scale)
 
 
@@ -109,6 +125,7 @@ def batches(sizes: Iterable[int], scale: float = 1.0) -> list[Batch]:
 
 def order_mistake(events: list[str], steps: int = 1) -> tuple[str, str]:
     """Return the name of the mistake in the order of training steps and why it matters, or two empty texts."""
+    events = [event for event in events if event in ("zero_grad", "backward", "step")]
     for name, shown in (("backward", "backward() on the loss"), ("step", "optimizer.step()")):
         if name not in events:
             return f"never calls {shown}", "backward() fills the gradients, step() uses them"
@@ -155,6 +172,18 @@ def specification(
     return model, seen
 
 
+@contextmanager
+def counted_waits(device: torch.device) -> Iterator[list[str]]:
+    """Give a list to which each call of `synchronize` is added, of the device's own module or of torch.accelerator."""
+    waits: list[str] = []
+    with ExitStack() as patches:
+        for module in (torch.get_device_module(device), torch.accelerator) if device.type != "cpu" else ():
+            wait = module.synchronize
+            noted = lambda *args, wait=wait: waits.append("synchronize") or wait(*args)  # noqa: E731
+            patches.enter_context(mock.patch.object(module, "synchronize", noted))
+        yield waits
+
+
 def near(one: float, other: float) -> bool:
     return abs(one - other) < 1e-6
 
@@ -165,7 +194,9 @@ def loader(data: list) -> DataLoader:
     return _Loader(TensorDataset(x, y), batch_size=len(data[0][0]), generator=torch.Generator())
 
 
-def a_loss(case: Case, got: Any, logits: torch.Tensor, labels: torch.Tensor, device: torch.device) -> None:
+def a_loss(
+    case: Case, got: Any, logits: torch.Tensor, labels: torch.Tensor, device: torch.device, events: list[str]
+) -> None:
     """Fail unless `got` is the detached loss of these logits, on `device`, and nobody looked at it."""
     logits, labels = logits.float().cpu(), labels.cpu()
     right = F.cross_entropy(logits, labels).to(device)
@@ -191,14 +222,25 @@ def a_loss(case: Case, got: Any, logits: torch.Tensor, labels: torch.Tensor, dev
             case.mistake(
                 torch.allclose(got.detach().cpu().float(), wrong, rtol=1e-4), name, why, expected=right, got=got
             )
+        if difference(got, right, rtol=1e-3, atol=1e-6):
+            name, why = order_mistake(events)
+            case.mistake(name, name, why)
     case.equal(got, right, rtol=1e-3, why="it is the loss of the batch before the step")
     case.mistake(case.counts.host_reads, "lets the host read a value", "print and .item() make the host wait")
 
 
 def trained(
-    case: Case, model: Probe, expected: nn.Module, events: list[str], number: int, rtol: float = 1e-4, steps: int = 1
+    case: Case,
+    model: Probe,
+    expected: nn.Module,
+    optimizer: WatchedSGD,
+    number: int,
+    rtol: float = 1e-4,
+    steps: int = 1,
 ) -> None:
     """Fail with the name of the mistake unless `model` has the parameters of `expected` after call `number`."""
+    events = optimizer.events
+    case.expect(model.training_seen, "never calls the model that it is given")
     device = next(expected.parameters()).device
     elsewhere = next((place for place in model.devices if place != device), device)
     case.mistake(elsewhere != device, f"computes on {elsewhere}, expected on {device}", "the device would stand idle")
@@ -206,6 +248,9 @@ def trained(
     case.mistake(not model.training, "leaves the model in evaluation mode", "it came in training mode")
     problem = difference(dict(model.state_dict()), dict(expected.state_dict()), rtol=rtol, atol=rtol / 10)
     if problem or "step" not in events:
+        moved = any(not torch.equal(*pair) for pair in zip(model.parameters(), optimizer.start, strict=True))
+        case.mistake("step" not in events and moved, "takes the step without the optimizer that it is given",
+                     "learning rate, momentum and running averages are in there")  # fmt: skip
         name, why = order_mistake(events, steps)
         parameter = next(iter(model.state_dict()))
         show = {"expected": expected.state_dict()[parameter][0], "got": model.state_dict()[parameter][0]}

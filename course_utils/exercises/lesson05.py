@@ -13,6 +13,7 @@ from torch import nn
 from course_utils._compare import difference
 from course_utils.exercise import Case, exercise
 from course_utils.exercises._amp_steps import amp_overflow, amp_steps
+from course_utils.exercises._averages import average_mistake
 from course_utils.exercises._places import elsewhere
 from course_utils.exercises._resuming import resumes
 from course_utils.exercises._training import (
@@ -20,7 +21,7 @@ from course_utils.exercises._training import (
     WatchedSGD,
     a_loss,
     batches,
-    near,
+    counted_waits,
     specification,
     trained,
 )
@@ -64,8 +65,8 @@ def _(case: Case) -> None:
             got = case.call(model, optimizer, x, y, device, modifies=True)
             case.mistake(difference([x, y], given), "modifies the batch", "the next epoch sees it again")
             expected, logits = specification(start, data[:number])
-            a_loss(case, got, logits[-1], y, device)
-            trained(case, model, expected, optimizer.events, number)
+            a_loss(case, got, logits[-1], y, device, optimizer.events)
+            trained(case, model, expected, optimizer, number)
 
 
 @exercise(title="Evaluation", minutes=10, difficulty=2, hints=(
@@ -93,7 +94,8 @@ def _(case: Case) -> None:
     for sizes, mode, device in (((4,), True, here), ((4, 4, 1), True, there), ((5, 5, 3), False, here)):
         model, data = Probe(dropout=0.5).to(device).train(mode), batches(sizes)
         before = copy.deepcopy(model.state_dict())
-        got = case.call(model, loader_of(data), device, modifies=True, draws=True)  # dropout draws
+        loader = loader_of(data) if mode else data  # a list of batches is a loader too
+        got = case.call(model, loader, device, modifies=True, draws=True)  # dropout draws
         left = {name: module.training for name, module in model.named_modules()}
         other = next((place for place in model.devices if place != device), None)
         case.expect(model.training_seen, "never calls the model that it is given")
@@ -111,14 +113,9 @@ def _(case: Case) -> None:
         hits = [[int(a) == int(b) for a, b in zip(model(x.to(device)).argmax(dim=1), y, strict=True)]
                 for x, y in data]
         right = sum(map(sum, hits)) / sum(sizes)
-        means = sum(sum(hit) / len(hit) for hit in hits) / len(hits)
         if isinstance(got, int | float):
-            show = {"expected": right, "got": got}
-            case.mistake(near(got, means) and not near(means, right), "takes the mean of the batches' shares",
-                         "the last batch is smaller: count right answers and samples, and divide once", **show)
-            case.mistake(near(got, sum(map(sum, hits)) / len(sizes)), "does not divide by the number of samples",
-                         "their share is asked for: count the right ones and all of them", **show)
-            case.mistake(near(got, 100 * right), "returns per cent", "the share is a number from 0 to 1", **show)
+            name, why = average_mistake(got, [sum(hit) / len(hit) for hit in hits], sizes, share=True)
+            case.mistake(name, name, why, expected=right, got=got)
         case.mistake(isinstance(got, torch.Tensor), "returns a tensor, expected a float", ".item() reads it", got=got)
         case.equal(float(got) if isinstance(got, int) and not isinstance(got, bool) else got, right)
         case.equal(dict(model.state_dict()), dict(before), why="an evaluation changes no parameter")
@@ -137,7 +134,8 @@ def mean_loss(losses: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
 
 @mean_loss.checks
 def _(case: Case) -> None:
-    for values, sizes in (([3.0, 9.0], [4, 2]), ([1.5], [7]), ([0.5, 2.0, 4.0], [8, 8, 3]), ([2.0, 2.5], [3, 3])):
+    for values, sizes in (([3.0, 9.0], [4, 2]), ([1.5], [7]), ([0.5, 2.0, 4.0], [8, 8, 3]), ([2.0, 2.5], [3, 3]),
+                          ([1.0, 2.5, 4.0], [2, 5, 3])):
         losses = [torch.tensor(value, device=case.device) for value in values]
         got = case.call(losses, sizes)
         right = torch.tensor(sum(v * s for v, s in zip(values, sizes, strict=True)) / sum(sizes), device=case.device)
@@ -146,14 +144,8 @@ def _(case: Case) -> None:
         case.mistake(case.counts.host_reads or case.counts.copies_d2h, "reads the losses on the host",
                      "multiply and add on the device; the host need not know the numbers")
         if isinstance(got, torch.Tensor) and got.numel() == 1:
-            for wrong, name, why in (
-                (sum(values) / len(values), "takes the mean of the means", "a sample of the small batch counts more"),
-                (sum(v * s for v, s in zip(values, sizes, strict=True)), "does not divide", "this is the sum"),
-                (sum(v * s for v, s in zip(values, sizes, strict=True)) / len(sizes),
-                 "divides by the number of batches", "the weights are sizes: divide by their sum"),
-            ):
-                case.mistake(near(got.item(), wrong) and not near(wrong, right.item()), name, why,
-                             expected=right, got=got)
+            name, why = average_mistake(got.item(), values, sizes)
+            case.mistake(name, name, why, expected=right, got=got)
         case.equal(got, right)
 
 
@@ -186,25 +178,35 @@ def _(case: Case) -> None:
     for sizes, device in (((4, 1), case.device), ((5, 5, 5, 2), elsewhere(case.device))):
         model, data = Probe().to(device), batches(sizes)
         start, optimizer = copy.deepcopy(model), WatchedSGD(model)
-        got = case.call(model, optimizer, loader_of(data), device, modifies=True)
+        loader = loader_of(data) if len(data) == 2 else data  # a list of batches is a loader too
+        with counted_waits(device) as waits:
+            got = case.call(model, optimizer, loader, device, modifies=True)
         counts = case.counts
         expected, logits = specification(start, data)
         losses = [F.cross_entropy(z.cpu(), y).item() for z, (_, y) in zip(logits, data, strict=True)]
         hits = [(z.cpu().argmax(dim=1) == y).sum().item() for z, (_, y) in zip(logits, data, strict=True)]
         right = (sum(v * s for v, s in zip(losses, sizes, strict=True)) / sum(sizes), sum(hits) / sum(sizes))
-        trained(case, model, expected, optimizer.events, 1, steps=len(data))
+        passes = len(model.training_seen)
+        case.mistake(passes > len(data), f"runs the model {passes} times for {len(data)} batches",
+                     "loss and right answers come from the logits that were trained on: another costs as much again")
+        trained(case, model, expected, optimizer, 1, steps=len(data))
         case.mistake(max(model.graphs_alive) > 2, "keeps the graph of every batch",
                      "a sum of losses that are not detached holds all of them: add loss.detach()")
         got = tuple(got) if isinstance(got, list) else got
         if isinstance(got, tuple) and len(got) == 2 and all(isinstance(value, float) for value in got):
-            means = (sum(losses) / len(losses), sum(h / s for h, s in zip(hits, sizes, strict=True)) / len(sizes))
-            uneven = any(abs(g - m) < 1e-5 < abs(m - r) for g, m, r in zip(got, means, right, strict=True))
-            case.mistake(uneven, "takes the mean of the batches' means",
-                         "the last batch is smaller: weigh each batch by its size", expected=right, got=got)
+            swapped = max(abs(a - b) for a, b in zip(got, reversed(right), strict=True)) < 1e-5
+            case.mistake(swapped, "swaps loss and share", "the caller takes the first for the loss",
+                         expected=right, got=got)
+            shares = [hit / size for hit, size in zip(hits, sizes, strict=True)]
+            for value, means, share in ((got[0], losses, False), (got[1], shares, True)):
+                name, why = average_mistake(value, means, sizes, share=share)
+                case.mistake(name, f"{name}: the {'share' if share else 'loss'}", why, expected=right, got=got)
+        tensors = isinstance(got, tuple) and any(isinstance(value, torch.Tensor) for value in got)
+        case.mistake(tensors, "returns tensors, expected two floats", "one .tolist() at the end reads both", got=got)
         case.equal(got, right, rtol=1e-4, atol=1e-5)
-        case.budget("synchronisations an epoch", counts.host_reads + counts.copies_d2h, 1,
-                    ".item(), print, float() and an `if` on a tensor make the host wait for all that is queued: add up "
-                    "on the device and read once, at the end")
+        case.budget("synchronisations an epoch", counts.host_reads + counts.copies_d2h + len(waits), 1,
+                    "synchronize(), .item(), print, float() and an `if` on a tensor make the host wait for all that is "
+                    "queued: add up on the device and read once, at the end")
 
 
 @exercise(title="A step in mixed precision", minutes=15, difficulty=3, hints=(

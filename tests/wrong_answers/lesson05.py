@@ -128,6 +128,23 @@ def _normalises_in_place(model, optimizer, images, labels, device):
     return _keeps_the_graph(model, optimizer, images.sub_(images.mean()), labels, device).detach()
 
 
+def _model_cleared_after_backward(model, optimizer, images, labels, device):
+    loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+    loss.backward()
+    model.zero_grad()
+    optimizer.step()
+    return loss.detach()
+
+
+def _trains_a_copy(model, optimizer, images, labels, device):
+    return _keeps_the_graph(copy.deepcopy(model), optimizer, images, labels, device).detach()
+
+
+def _trains_twice(model, optimizer, images, labels, device):
+    _keeps_the_graph(model, optimizer, images, labels, device)
+    return _keeps_the_graph(model, optimizer, images, labels, device).detach()
+
+
 # ---- evaluate
 def _in_training_mode(model, loader, device):
     right = total = 0
@@ -223,6 +240,34 @@ def _by_number_of_batches(model, loader, device):
     return _number_right(model, loader, device) / len(loader)
 
 
+@torch.inference_mode()
+def _of_the_data_set(model, loader, device):
+    was = model.training
+    model.eval()
+    right = sum((model(images.to(device)).argmax(dim=1) == labels.to(device)).sum().item() for images, labels in loader)
+    model.train(was)
+    return right / len(loader.dataset)
+
+
+@torch.inference_mode()
+def _first_batch(model, loader, device):
+    was = model.training
+    model.eval()
+    images, labels = next(iter(loader))
+    share = (model(images.to(device)).argmax(dim=1) == labels.to(device)).float().mean().item()
+    model.train(was)
+    return share
+
+
+def _wrong_ones(model, loader, device):
+    return 1 - _restored(_in_training_mode)(model, loader, device)
+
+
+def _without_graph_by_freezing(model, loader, device):
+    model.requires_grad_(False)
+    return _restored(_with_a_graph)(model, loader, device)
+
+
 # ---- mean_loss
 def _mean_of_means(losses, sizes):
     return torch.stack(losses).mean()
@@ -243,6 +288,15 @@ def _read_each(losses, sizes):
 
 def _a_number(losses, sizes):
     return (sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)).item()
+
+
+def _not_weighed(losses, sizes):
+    return sum(losses) / sum(sizes)
+
+
+def _all_like_the_first(losses, sizes):
+    total = sum(loss * sizes[0] for loss in losses[:-1]) + losses[-1] * sizes[-1]
+    return total / (sizes[0] * (len(sizes) - 1) + sizes[-1])
 
 
 # ---- train_epoch
@@ -343,6 +397,29 @@ def _one_step_an_epoch(model, optimizer, loader, device):
     result = _cleared_once(model, optimizer, loader, device)
     step()
     return result
+
+
+def _waits_each_batch(model, optimizer, loader, device):
+    wait = torch.get_device_module(device).synchronize if device.type != "cpu" else int
+    return tuple(_epoch(model, optimizer, loader, device, lambda loss: wait())[0].tolist())
+
+
+def _second_pass(model, optimizer, loader, device):
+    mean, _ = _epoch(model, optimizer, loader, device)[0]
+    model.eval()
+    with torch.no_grad():
+        hits = [(model(images.to(device)).argmax(dim=1) == labels.to(device)).float() for images, labels in loader]
+    model.train()
+    return tuple(torch.stack((mean, torch.cat(hits).mean())).tolist())
+
+
+def _share_first(model, optimizer, loader, device):
+    return tuple(reversed(_epoch(model, optimizer, loader, device)[0].tolist()))
+
+
+def _samples_of_the_data_set(model, optimizer, loader, device):
+    sums, samples = _epoch(model, optimizer, loader, device)[0], len(loader.dataset)
+    return tuple((sums * samples / samples).tolist())
 
 
 # ---- amp_step
@@ -472,6 +549,77 @@ def _scaler_of_its_own(model, optimizer, scaler, images, labels, dtype, max_norm
     return _always_float16(model, optimizer, scaler, images, labels, dtype, max_norm)
 
 
+def _amp(model, optimizer, scaler, images, labels, dtype, *steps):
+    """A step in mixed precision whose last steps are given."""
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype):
+        loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    for step in steps:
+        step()
+    return loss.detach()
+
+
+def _updates_first(model, optimizer, scaler, images, labels, dtype, max_norm):
+    return _amp(
+        model,
+        optimizer,
+        scaler,
+        images,
+        labels,
+        dtype,
+        lambda: scaler.unscale_(optimizer),
+        lambda: nn.utils.clip_grad_norm_(model.parameters(), max_norm),
+        scaler.update,
+        lambda: scaler.step(optimizer),
+    )
+
+
+def _cleared_before_the_step(model, optimizer, scaler, images, labels, dtype, max_norm):
+    return _amp(
+        model,
+        optimizer,
+        scaler,
+        images,
+        labels,
+        dtype,
+        optimizer.zero_grad,
+        lambda: scaler.unscale_(optimizer),
+        lambda: scaler.step(optimizer),
+        scaler.update,
+    )
+
+
+def _clips_to_twice(model, optimizer, scaler, images, labels, dtype, max_norm):
+    return _amp(
+        model,
+        optimizer,
+        scaler,
+        images,
+        labels,
+        dtype,
+        lambda: scaler.unscale_(optimizer),
+        lambda: nn.utils.clip_grad_norm_(model.parameters(), 2 * max_norm),
+        lambda: scaler.step(optimizer),
+        scaler.update,
+    )
+
+
+def _clips_values(model, optimizer, scaler, images, labels, dtype, max_norm):
+    return _amp(
+        model,
+        optimizer,
+        scaler,
+        images,
+        labels,
+        dtype,
+        lambda: scaler.unscale_(optimizer),
+        lambda: nn.utils.clip_grad_value_(model.parameters(), max_norm),
+        lambda: scaler.step(optimizer),
+        scaler.update,
+    )
+
+
 # ---- Progress
 class _Progress:
     """All but what `left_out` names."""
@@ -580,6 +728,30 @@ class _OtherMethods:
         return {}
 
 
+class _AssignsTheModel(_Progress):
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.parts["model"].load_state_dict(state["model"], assign=True)
+
+
+class _AsksAnyDevice(_Progress):
+    """Asks for the random state of the device, whatever the device is."""
+
+    def state_dict(self):
+        backend = torch.get_device_module(next(self.parts["model"].parameters()).device)
+        return super().state_dict() | {"device": backend.get_rng_state()}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        torch.get_device_module(next(self.parts["model"].parameters()).device).set_rng_state(state["device"])
+
+
+class _StepsTheScheduler(_Progress):
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.parts["scheduler"].step()
+
+
 WRONG = {
     "train_step": [
         ("never clears the gradients", _no_zero_grad),
@@ -594,10 +766,13 @@ WRONG = {
         ("sums the loss over the batch", _sum),
         ("on cpu, expected on sim", _loss_on_the_cpu),
         ("same device", _forgets_the_batch),
-        ("never calls optimizer.step()", _an_optimizer_of_its_own),
+        ("takes the step without the optimizer that it is given", _an_optimizer_of_its_own),
         ("trains in evaluation mode", _in_evaluation_mode),
         ("computes on cpu, expected on sim", _on_the_cpu),
         ("calls step() 2 time(s), not 1", _two_steps),
+        ("calls step() 2 time(s), not 1", _trains_twice),
+        ("never calls the model that it is given", _trains_a_copy),
+        ("clears the gradients before the step has used them", _model_cleared_after_backward),
         ("calls backward() 5 time(s), not 1", _each_sample),
         ("modifies the batch", _normalises_in_place),
         ("same device", _first_gpu),
@@ -607,19 +782,25 @@ WRONG = {
         ("builds a graph", _with_a_graph),
         ("leaves the model in evaluation mode", _stays_in_evaluation_mode),
         ("leaves the model in training mode", _always_back_to_training),
-        ("takes the mean of the batches' shares", _mean_of_shares),
+        ("takes the mean of the batches' means", _mean_of_shares),
         ("returns per cent", _per_cent),
         ("does not divide by the number of samples", _number_right),
         ("returns a tensor, expected a float", _a_tensor),
         ("leaves layers in evaluation mode", _top_flag_alone),
         ("leaves parameters frozen", _freezes),
+        ("leaves parameters frozen", _without_graph_by_freezing),
+        ("in line 7 of your function:  return right / len(loader.dataset)", _of_the_data_set),
+        ("gives the first batch alone", _first_batch),
+        ("gives the share of wrong answers", _wrong_ones),
         ("computes on cpu, expected on sim", _evaluates_on_the_cpu),
         ("does not divide by the number of samples", _by_number_of_batches),
         ("same device", _evaluates_on_the_first_gpu),
     ],
     "mean_loss": [
-        ("takes the mean of the means", _mean_of_means),
+        ("takes the mean of the batches' means", _mean_of_means),
         ("divides by the number of batches", _by_batches),
+        ("does not weigh each batch by its size", _not_weighed),
+        ("takes all batches but the last for equally large", _all_like_the_first),
         ("does not divide", _not_divided),
         ("reads the losses on the host", _read_each),
         ("returns a Python number", _a_number),
@@ -630,13 +811,17 @@ WRONG = {
         ("the result is right, but it takes", _if_each_batch),
         ("takes 3 synchronisations an epoch", _cpu_each_batch),
         ("takes 2 synchronisations", _two_reads),
+        ("takes 3 synchronisations an epoch", _waits_each_batch),
+        ("runs the model 4 times for 2 batches", _second_pass),
+        ("swaps loss and share", _share_first),
+        ("no attribute 'dataset'", _samples_of_the_data_set),
         ("takes the mean of the batches' means", _means_of_batches),
         ("never clears the gradients", _epoch_without_zero_grad),
-        ("Tensor", _tensors),
+        ("returns tensors, expected two floats", _tensors),
         ("keeps the graph of every batch", _keeps_every_graph),
         ("trains in evaluation mode", _epoch_in_evaluation_mode),
         ("leaves the model in evaluation mode", _evaluation_mode_afterwards),
-        ("never calls optimizer.step()", _its_own_optimizer),
+        ("takes the step without the optimizer", _its_own_optimizer),
         ("clears the gradients once", _cleared_once),
         ("calls step() 1 time(s), not 2", _one_step_an_epoch),
     ],
@@ -646,7 +831,11 @@ WRONG = {
         ("steps with gradients that are still scaled", _scaled_step),
         ("divides by a scale that it never multiplied by", _unscaled_loss),
         ("never calls scaler.update()", _no_update),
-        ("does not clip the gradients", _no_clipping),
+        ("times as long as gradients of norm 0.05 give", _no_clipping),
+        ("takes a step 2 times as long", _clips_to_twice),
+        ("times as long as gradients of norm 0.05 give", _clips_values),
+        ("updates the scaler before the step", _updates_first),
+        ("clears the gradients before the step has used them", _cleared_before_the_step),
         ("computes the forward pass in float32", _no_autocast),
         ("computes the forward pass in bfloat16", _bfloat16),
         ("returns the scaled loss", _scaled_loss_returned),
@@ -661,6 +850,9 @@ WRONG = {
         ("the random state is not what it was", _NoRandomState),
         ("the step is not what it was", _NoStep),
         ("the model is not what it was", _NoModel),
+        ("gives the model new parameters", _AssignsTheModel),
+        ("has no attribute 'get_rng_state'", _AsksAnyDevice),
+        ("the scheduler is not what it was", _StepsTheScheduler),
         ("do not take this state", _SavesObjects),
         ("the random s", _SeedsAnew),
         ("the position in the data follows from it", _OneStepOn),
