@@ -73,7 +73,9 @@ def budget(size: str | int, device: torch.device | str | None = None) -> Iterato
 
     On the simulated GPU the limit is part of its accounting. Elsewhere, CUDA included, each operator's result is added
     to an account of living storages, in bytes: exact for tensors, blind for what libraries and the caching allocator
-    take besides, and for work of other Python threads (not of the backward pass). Yields a `Budget`.
+    take besides, and for work of other Python threads (not of the backward pass). A tensor that `resize_` or `out=`
+    made larger stays so when that raised: its memory is another's, which the account cannot take back. Yields a
+    `Budget`.
     """
     limit_bytes = _checked.size_bytes("size", size)
     device = resolve(device)

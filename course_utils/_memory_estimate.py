@@ -104,9 +104,9 @@ def estimate(
 
     A step clears the gradients to None first, and what it computes is gone when it ends. Two steps are run because the
     optimizer's state exists from the first `step()` on. Left out: what kernels need inside (workspaces), what the CUDA
-    context and libraries take, fragmentation. `nn.GRU` is estimated as the CPU runs it, the inputs of all time steps at
-    once; the simulated GPU does otherwise, and there some per cent are missing or too many. Allocations on CUDA
-    are rounded up to 512 bytes as the allocator does.
+    context and libraries take, fragmentation. Under autocast `nn.GRU` and `nn.RNN` are estimated as the CPU runs them,
+    the inputs of all time steps at once; the simulated GPU does otherwise, and there some per cent are too many.
+    Allocations on CUDA are rounded up to 512 bytes as the allocator does.
 
     Raises TypeError or ValueError for what is none of these, and RuntimeError where a step needs the values of tensors.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
+from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["as_fake", "fake_device", "faking", "with_workspace"]
 
@@ -40,7 +41,7 @@ def faking(device: torch.device, autocast: torch.dtype | None) -> Iterator[objec
         if device.type not in ("cpu", "cuda") and autocast is not None:
             stack.enter_context(_autocast_as_on_a_gpu())
         mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        stack.enter_context(_OneDevice(target))
+        stack.enter_context(_OneDevice(target, simulated=device.type == "sim"))
         yield mode
 
 
@@ -53,9 +54,9 @@ def as_fake(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
 class _OneDevice(TorchFunctionMode):
     """Turns every device that a program names, and the default one, into `target`."""
 
-    def __init__(self, target: torch.device) -> None:
+    def __init__(self, target: torch.device, simulated: bool) -> None:
         super().__init__()
-        self.target = target
+        self.target, self.simulated = target, simulated
         self.makers = _device_constructors()
         self.stand_ins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # id of a real tensor: itself, its fake
 
@@ -66,7 +67,9 @@ class _OneDevice(TorchFunctionMode):
         kwargs = {name: self._turn(value) for name, value in (kwargs or {}).items()}
         if func in self.makers and kwargs.get("device") is None:
             kwargs["device"] = self.target
-        return func(*args, **kwargs)
+        by_step = self.simulated and func in _RECURRENT and not torch.is_autocast_enabled("cpu")
+        with _NotOnTheCPU() if by_step else nullcontext():
+            return func(*args, **kwargs)
 
     def _turn(self, value):
         if isinstance(value, torch.Tensor):
@@ -82,6 +85,20 @@ class _OneDevice(TorchFunctionMode):
         if id(tensor) not in self.stand_ins:
             self.stand_ins[id(tensor)] = tensor, as_fake(tensor, self.target)
         return self.stand_ins[id(tensor)][1]
+
+
+_RECURRENT = (torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu)
+
+
+class _NotOnTheCPU(TorchDispatchMode):
+    """Answers PyTorch's C++ code that asks whether a tensor is on the CPU as a simulated tensor does: it is not.
+
+    On the CPU these layers multiply the inputs of all time steps at once, elsewhere one after the other. Not under
+    autocast: its conversions would remember the answer.
+    """
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return torch.device("meta") if func is torch.ops.prim.device.default else func(*args, **(kwargs or {}))
 
 
 @functools.cache

@@ -305,6 +305,7 @@ def test_a_budget_says_what_it_takes(size):
 SMALL = {  # name: a batch that takes less time than the one of the figures
     "MLP, SGD, autocast": lambda: memory_figures.vectors(32),
     "LSTM classifier, Adam": lambda: memory_figures.texts(4, 16),
+    "GRU, Adam": lambda: memory_figures.next_tokens(8, 32),
     "Transformer, SGD, both": lambda: memory_figures.next_tokens(1, 32),
 }
 
