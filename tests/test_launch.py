@@ -240,11 +240,15 @@ def test_progress_is_not_withheld(monkeypatch):
             sys.stderr.write(f"\r{step}/3")  # a progress bar
             time.sleep(0.5)
 
-    with contextlib.redirect_stdout(Screen()), contextlib.redirect_stderr(Screen()):
-        launch(work)
-    times = {line: at for at, line in reversed(shown)}
-    assert times["[rank 0] step 2"] - times["[rank 0] step 0"] > 0.7
-    assert times["[rank 1] step 2"] - times["[rank 1] step 0"] > 0.4
+    for _ in range(3):  # other tests use the machine too, and may hold up what shows the first line
+        shown.clear()
+        with contextlib.redirect_stdout(Screen()), contextlib.redirect_stderr(Screen()):
+            launch(work)
+        times = {line: at for at, line in reversed(shown)}
+        apart = [times[f"[rank {rank}] step 2"] - times[f"[rank {rank}] step 0"] for rank in (0, 1)]
+        if apart[0] > 0.7 and apart[1] > 0.4:
+            break
+    assert apart[0] > 0.7 and apart[1] > 0.4
     assert "[rank 0] 1/3" in times
 
 
@@ -286,6 +290,7 @@ def test_an_error_deep_in_a_library_shows_the_readers_line_and_its_cause():
 
 def test_of_two_failures_the_first_is_named_and_the_other_only_mentioned():
     def work():
+        dist.barrier()  # a rank may have started late
         time.sleep(0.1 * (1 - dist.get_rank()))
         raise ValueError("first") if dist.get_rank() else TypeError("second")
 
@@ -331,9 +336,12 @@ def test_a_hang_says_where_each_rank_waits():
         elif dist.get_rank() == 1:
             pause()
 
-    start = time.perf_counter()
-    error = failing(work, nprocs=3, timeout_s=0.5)
-    assert time.perf_counter() - start < 5.5
+    for _ in range(3):  # other tests use the machine too
+        start = time.perf_counter()
+        error = failing(work, nprocs=3, timeout_s=0.5)
+        if (spent_s := time.perf_counter() - start) < 5.5:
+            break
+    assert spent_s < 5.5
     assert (error.rank, error.kind) == (1, "hang")
     first = work.__code__.co_firstlineno
     assert str(error).splitlines() == [
