@@ -23,11 +23,12 @@ def resolve(device: torch.device | str | None) -> torch.device:
 
     Raises TypeError or ValueError that lists the devices of this machine where it is none of them.
     """
-    device = devices.pick() if device is None else devices._present(device)
+    device = devices.chosen(device)
     if device.type == "cpu":
         return torch.device("cpu")
     if device.index is None:
-        return torch.device(device.type, 0 if device.type == "mps" else getattr(torch, device.type).current_device())
+        index = 0 if device.type == "mps" else torch.get_device_module(device).current_device()
+        return torch.device(device.type, index)
     return device
 
 

@@ -78,8 +78,7 @@ def measure(
     """
     if not callable(fn):
         raise TypeError(f"fn is {fn!r}, it must be a function without arguments, such as lambda: x @ x")
-    place = devices.pick() if device is None else _checked.device("device", device)
-    devices.synchronize(place)
+    place = devices.chosen(device)
     _checked.positive("min_time_s", min_time_s)
     if repeats is not None:
         _checked.whole("repeats", repeats)
@@ -121,7 +120,8 @@ def _clock(device: torch.device) -> Callable[[], float]:
     """Return a clock in seconds that first waits for `device`."""
     if device.type == "cpu":
         return timeit.default_timer
-    wait = torch.mps.synchronize if device.type == "mps" else functools.partial(_module(device).synchronize, device)
+    wait = torch.get_device_module(device).synchronize
+    wait = wait if device.type == "mps" else functools.partial(wait, device)
 
     def clock() -> float:
         wait()
@@ -130,13 +130,9 @@ def _clock(device: torch.device) -> Callable[[], float]:
     return clock
 
 
-def _module(device: torch.device) -> Any:
-    return getattr(torch, device.type)
-
-
 def _by_events(fn: Callable[[], Any], device: torch.device, repeats: int) -> float:
     """Return the median seconds between two events in the device's queue, one before and one behind each call."""
-    module = _module(device)
+    module = torch.get_device_module(device)
     with module.device(device):
         pairs = [(module.Event(enable_timing=True), module.Event(enable_timing=True)) for _ in range(repeats)]
         for before, behind in pairs:

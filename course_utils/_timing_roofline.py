@@ -10,11 +10,10 @@ import contextlib
 import html
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
-from course_utils import _checked, devices, gpus
+from course_utils import _checked, _settings, devices, gpus
 from course_utils._timing_measure import Timing, measure
 
 __all__ = [
@@ -137,7 +136,7 @@ def formats(device: torch.device | str | None = None) -> tuple[str, ...]:
     (https://developer.nvidia.com/blog/nvidia-ampere-architecture-in-depth/), PyTorch's products in fp8 need 8.9
     (https://github.com/pytorch/pytorch/pull/164251). One small product of each format is tried.
     """
-    place = _place(device)
+    place = devices.chosen(device)
     if place.type == "sim":
         return tuple(fmt for fmt in ("fp32", "fp16", "bf16") if fmt in _spec(place).peak_tflops)
     names = ("fp32", "fp16", "bf16")
@@ -169,7 +168,7 @@ def matmul_rates(
     The default sizes grow until one product takes too long for a lesson. Raises TypeError or ValueError that names a
     wrong argument.
     """
-    place = _place(device)
+    place = devices.chosen(device)
     known = formats(place)
     chosen = known if dtypes is None else [dtypes] if isinstance(dtypes, str) else list(dtypes)
     for fmt in chosen:
@@ -219,12 +218,12 @@ def product(fmt: str, size: int, device: torch.device) -> Callable[[], torch.Ten
 @contextlib.contextmanager
 def _precision(setting: str) -> Iterator[None]:
     """Inside, float32 products are rounded as `setting` says: "highest" is plain float32, "high" is TF32 on CUDA."""
-    before = torch.get_float32_matmul_precision()
+    before = _settings._precision()  # all of it: the older function sets newer settings too
     torch.set_float32_matmul_precision(setting)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        _settings._set_precision(before)
 
 
 def bandwidth(device: torch.device | str | None = None, *, min_time_s: float = 0.2) -> float:
@@ -234,7 +233,7 @@ def bandwidth(device: torch.device | str | None = None, *, min_time_s: float = 0
     it overwrites it is not counted (as in STREAM, https://www.cs.virginia.edu/stream/ref.html). On the simulated GPU it
     is that of its data sheet.
     """
-    place = _place(device)
+    place = devices.chosen(device)
     if place.type == "sim":
         return _spec(place).bandwidth_gbps
     x, y, z = (torch.ones(_COPY_BYTES.get(place.type, _GPU_COPY_BYTES) // 4, device=place) for _ in range(3))
@@ -248,7 +247,7 @@ def roofline(device: torch.device | str | None = None) -> Roofline:
 
     Of the simulated GPU it is that of its data sheet, from which its clock is computed, labelled simulated.
     """
-    place = _place(device)
+    place = devices.chosen(device)
     if place.type == "sim":
         row = _spec(place)
         return Roofline(row.bandwidth_gbps, _float_rates(row), "simulated", str(place))
@@ -274,9 +273,3 @@ def _float_rates(row: gpus.GPU) -> dict[str, float]:
 def _spec(device: torch.device) -> gpus.GPU:
     """Return the row of the table that a simulated GPU follows."""
     return gpus.get(torch.sim.get_device_name(device).removeprefix("Simulated "))
-
-
-def _place(device: Any) -> torch.device:
-    place = devices.pick() if device is None else _checked.device("device", device)
-    devices.synchronize(place)
-    return place

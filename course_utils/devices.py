@@ -25,6 +25,7 @@ __all__ = [
     "Report",
     "Table",
     "check_devices",
+    "chosen",
     "describe",
     "diagnose",
     "pick",
@@ -73,6 +74,14 @@ def _pick(wanted: str) -> torch.device:
     return torch.device("cpu")
 
 
+def chosen(device: torch.device | str | None = None) -> torch.device:
+    """Return the device of this machine that an argument `device=None` means: the picked one where none is given.
+
+    Raises TypeError or ValueError that lists the devices of this machine where `device` is none of them.
+    """
+    return pick() if device is None else _present(device)
+
+
 def check_devices() -> list[torch.device]:
     """Return the devices on which answers are checked: the reader's and, where it can be, the simulated GPU."""
     devices = [pick()]
@@ -96,7 +105,7 @@ def synchronize(device: torch.device | str) -> None:
     if device.type == "mps":
         torch.mps.synchronize()
     elif device.type != "cpu":
-        getattr(torch, device.type).synchronize(device)
+        torch.get_device_module(device).synchronize(device)
 
 
 @dataclass(frozen=True)
@@ -137,7 +146,7 @@ def describe(device: torch.device | str) -> Machine:
 
 def _name(device: torch.device) -> str:
     if device.type in ("cuda", "xpu"):
-        module = getattr(torch, device.type)
+        module = torch.get_device_module(device)
         size_gib = module.get_device_properties(device).total_memory / 2**30
         return f"{module.get_device_name(device)} with {size_gib:.1f} GiB"
     if device.type == "sim":
@@ -167,7 +176,7 @@ def table(device: torch.device | str | None = None) -> Table:
     """
     import psutil
 
-    device = pick() if device is None else _present(device)
+    device = chosen(device)
     report = Report.collect()
     memory_gib = psutil.virtual_memory().total / 2**30
     return Table(

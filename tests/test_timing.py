@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from course_utils import gpus, simulator, timing
+from course_utils import _settings, devices, gpus, simulator, timing
 from course_utils._timing_roofline import product
 
 CPU = torch.device("cpu")
@@ -159,13 +159,13 @@ def test_a_product_is_computed_in_its_format(fmt):
 
 
 def test_the_precision_of_float32_products_comes_back():
-    before = torch.get_float32_matmul_precision()
+    before = _settings._precision()
     torch.set_float32_matmul_precision("medium")
     try:
         timing.matmul_rates(CPU, ["fp32"], [16], min_time_s=0.001)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
-        torch.set_float32_matmul_precision(before)
+        _settings._set_precision(before)
 
 
 def test_the_bandwidth_is_bytes_over_the_time_of_the_faster_of_copy_and_sum(monkeypatch):
@@ -211,7 +211,7 @@ def test_the_live_roofline_has_every_format_of_the_cpu(monkeypatch):
     ],
 )
 def test_formats_of_a_cuda_device_follow_its_capability(monkeypatch, capability, expected):
-    monkeypatch.setattr("course_utils._timing_roofline._place", lambda _: torch.device("cuda:0"))
+    monkeypatch.setattr(devices, "chosen", lambda _: torch.device("cuda:0"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr("course_utils._timing_roofline._works", lambda fmt, _: True)
     assert timing.formats("cuda") == expected
