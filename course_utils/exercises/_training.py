@@ -21,7 +21,6 @@ from course_utils.exercises._places import IGNORED
 
 __all__ = [
     "LEARNING_RATE", "MOMENTUM", "Probe", "WatchedSGD", "WatchedScaler", "a_loss", "batches", "counted_waits", "loader",
-    "near",
     "order_mistake", "specification", "trained",
 ]  # fmt: skip
 
@@ -176,16 +175,14 @@ def specification(
 def counted_waits(device: torch.device) -> Iterator[list[str]]:
     """Give a list to which each call of `synchronize` is added, of the device's own module or of torch.accelerator."""
     waits: list[str] = []
+
+    def noting(wait: Callable) -> Callable:
+        return lambda *args: (waits.append("synchronize"), wait(*args))[1]
+
     with ExitStack() as patches:
         for module in (torch.get_device_module(device), torch.accelerator) if device.type != "cpu" else ():
-            wait = module.synchronize
-            noted = lambda *args, wait=wait: waits.append("synchronize") or wait(*args)  # noqa: E731
-            patches.enter_context(mock.patch.object(module, "synchronize", noted))
+            patches.enter_context(mock.patch.object(module, "synchronize", noting(module.synchronize)))
         yield waits
-
-
-def near(one: float, other: float) -> bool:
-    return abs(one - other) < 1e-6
 
 
 def loader(data: list) -> DataLoader:
