@@ -46,6 +46,9 @@ def amp_steps(
         if "step" in optimizer.events:
             _name_the_order(case, optimizer.events)
             _name_by_size(case, *(_moved(one, start) for one in (model, expected)), max_norm)
+        left_out = "scaler.step" in optimizer.events and "step" not in optimizer.events
+        case.mistake(left_out, "makes the gradients inf or NaN, so that the scaler leaves the step out",
+                     "scaled once, those of this batch are finite")
         case.mistake("update" not in optimizer.events, "never calls scaler.update()",
                      "it ends the step: it makes the scale smaller after an overflow, and larger when all goes well")
         trained(case, model, expected, optimizer, number, rtol=2e-2)

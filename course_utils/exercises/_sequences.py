@@ -22,7 +22,8 @@ def wrong_state(case: Case, rows: torch.Tensor, lengths: list[int], expected: to
     inside_text = torch.arange(time) < last[:, None]
 
     def is_(wrong: torch.Tensor) -> bool:
-        return not torch.equal(expected, wrong) and mine.shape == wrong.shape and torch.allclose(mine, wrong)
+        alike = (mine.shape, mine.dtype) == (wrong.shape, wrong.dtype)
+        return not torch.equal(expected, wrong) and alike and torch.allclose(mine, wrong)
 
     swap = "batch_first=True puts the texts first: states[text, place]"
     inside = int(last.max()) <= len(rows) <= time
@@ -39,7 +40,7 @@ def wrong_state(case: Case, rows: torch.Tensor, lengths: list[int], expected: to
         (is_(torch.einsum("bth,bt->bh", rows, inside_text / last[:, None])) or is_(rows.mean(1)),
          "averages the states", "the last one has read the whole text"),
         (mine.flatten().equal(expected[:, 0]), "takes one number of each state",
-         "gather gives a result of the index's shape: the index must be as wide as a state"),
+         "a state has several: an index for gather must be as wide as a state"),
         (mine.shape != expected.shape and mine.flatten().equal(expected.flatten()),
          f"gives the right states in the shape {tuple(mine.shape)}", "(batch, hidden) is asked for, for one text too"),
     ))

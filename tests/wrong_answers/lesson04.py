@@ -366,6 +366,10 @@ def _squeezed_too_much(states, lengths):
     return _gathered_with_time(states, lengths).squeeze()
 
 
+def _in_double(states, lengths):
+    return states.double()[torch.arange(len(states), device=states.device), lengths - 1]
+
+
 # ---- causal_mask
 def _everything(time, device):
     return torch.ones(time, time, dtype=torch.bool, device=device)
@@ -625,6 +629,7 @@ WRONG = {
         ("takes every length from every text", _all_pairs),
         ("cuts the gradient", _detached),
         ("averages the states", _mean),
+        ("has dtype torch.float64", _in_double),
         ("takes one number of each state", _gathered_narrow),
         ("gives the right states in the shape (2, 1, 2)", _gathered_with_time),
         ("for one text too", _squeezed_too_much),

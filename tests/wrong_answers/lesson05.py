@@ -620,6 +620,16 @@ def _clips_values(model, optimizer, scaler, images, labels, dtype, max_norm):
     )
 
 
+def _scaled_twice(model, optimizer, scaler, images, labels, dtype, max_norm):
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype):
+        loss = F.cross_entropy(model(images), labels)
+    scaler.scale(scaler.scale(loss)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
 # ---- Progress
 class _Progress:
     """All but what `left_out` names."""
@@ -835,6 +845,7 @@ WRONG = {
         ("takes a step 2 times as long", _clips_to_twice),
         ("times as long as gradients of norm 0.05 give", _clips_values),
         ("updates the scaler before the step", _updates_first),
+        ("so that the scaler leaves the step out", _scaled_twice),
         ("clears the gradients before the step has used them", _cleared_before_the_step),
         ("computes the forward pass in float32", _no_autocast),
         ("computes the forward pass in bfloat16", _bfloat16),
