@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -13,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 __all__ = [
-    "EPOCHS", "KINDS", "LENGTH", "Points", "accumulated", "batches", "each", "gradients", "loss_of", "made",
+    "EPOCHS", "FIRST", "KINDS", "LENGTH", "Points", "accumulated", "batches", "each", "gradients", "loss_of", "made",
     "micro_batches", "start", "trained",
 ]  # fmt: skip
 
@@ -23,7 +25,8 @@ def each(call: Callable, columns: list[list[torch.Tensor]]) -> list[Any]:
     return [call(column[dist.get_rank()]) for column in columns]
 
 
-LENGTH, EPOCHS = 16, 3  # of the exercise `train`
+LENGTH, EPOCHS = 24, 3  # of the exercise `train`
+FIRST = 10  # of the numbers that `epoch_batches` shares out, so that they are not their own indices
 
 KINDS = {
     "plain": "two layers",
@@ -173,7 +176,7 @@ class Points(Dataset):
 def start(rank: int) -> nn.Module:
     """Return the model that a rank begins with: another one on each, which DistributedDataParallel makes equal."""
     torch.manual_seed(rank + 1)
-    return nn.Sequential(nn.Linear(3, 2))
+    return nn.Sequential(OrderedDict(linear=nn.Linear(3, 2)))
 
 
 def trained(call: Callable, folder: str) -> dict[str, Any]:
@@ -181,10 +184,11 @@ def trained(call: Callable, folder: str) -> dict[str, Any]:
     rank, points = dist.get_rank(), Points(LENGTH)
     model, path = start(rank), Path(folder) / f"rank{rank}"
     path.mkdir()
-    done = call(model, points, path / "model.pt", EPOCHS, modifies=True)
-    return {"call": done, "state": dict(model.state_dict()), "asked": points.asked}
+    with mock.patch.object(torch, "save", wraps=torch.save) as saves:
+        done = call(model, points, path / "model.pt", EPOCHS, modifies=True)
+    return {"call": done, "state": dict(model.state_dict()), "asked": points.asked, "saves": saves.call_count}
 
 
 def batches(call: Callable, given: tuple[tuple[int, int, int], ...]) -> list[Any]:
     """Call the answer with data of each length, batches of each size, and each number of epochs."""
-    return [call(torch.arange(length), size, epochs) for length, size, epochs in given]
+    return [call(torch.arange(FIRST, FIRST + length), size, epochs) for length, size, epochs in given]

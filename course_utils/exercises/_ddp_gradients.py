@@ -10,6 +10,7 @@ import torch
 from course_utils.exercise import Case
 from course_utils.exercises import _ddp_cases as cases
 from course_utils.exercises._mistakes import name_first
+from course_utils.exercises._part_weights import part_weights, vector
 from course_utils.exercises._ranks import Stuck
 
 __all__ = ["check_accumulated", "check_average", "unused_stuck"]
@@ -36,7 +37,7 @@ def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
             why = "requires_grad is False: an optimizer with weight decay would now change it"
             case.mistake(got is not None and name in found["frozen"], f"gives the frozen {name} a gradient", why)
         size = sum(gradient.nbytes for gradient in found["after"].values() if gradient is not None)
-        why = "a parameter that two layers share has one gradient: model.parameters() gives it once"
+        why = "each gradient travels once: model.parameters() gives a shared parameter once, and pickles are larger"
         for name, sent in found["call"].counts.collective_bytes.items():
             what = f"{name} takes {sent:,} bytes of gradients that have {size:,}"
             case.mistake(sent > size + _MORE, what, why)
@@ -49,8 +50,11 @@ def _check_gradient(case: Case, name: str, column: list[Any], got: Any, rank: in
     total = torch.stack(given).sum(dim=0)
     expected, what = total / n, f"the gradient of {name} on rank {rank}"
 
+    factor = float((got * total).sum() / total.square().sum()) if _fits(got, total) else 0.0
+    divided = f" divided by {1 / factor:.3g}" if factor > 0 and abs(factor - 1) > 1e-3 else ""
+
     def close(wrong: torch.Tensor | None) -> bool:
-        if wrong is None or not isinstance(got, torch.Tensor) or got.shape != expected.shape:
+        if wrong is None or not _fits(got, expected):
             return False
         near = torch.allclose(got, wrong, rtol=1e-4, atol=1e-7)
         return near and not torch.allclose(expected, wrong, rtol=1e-4, atol=1e-7)
@@ -60,52 +64,77 @@ def _check_gradient(case: Case, name: str, column: list[Any], got: Any, rank: in
     name_first(case, expected, got, (
         (some, f"{what} is a mean over some ranks", "a rank where the parameter took no part counts as zero, as in "
          "DistributedDataParallel: divide by the world size"),
-        (close(total), f"{what} is the sum", "divide by dist.get_world_size()"),
+        (close(total * factor), f"{what} is the sum{divided}",
+         f"divide it by dist.get_world_size(), here {n}, once; ReduceOp.AVG divides already"),
         (close(column[rank]), f"{what} is that of this rank alone",
          "all_reduce works in place, on the tensor that you hand to it; reduce tells one rank only"),
-        (close(expected / n), f"{what} is divided twice", "divide once; ReduceOp.AVG divides already"),
         (len(given) < n and (got is None or not torch.allclose(got, expected, rtol=1e-4, atol=1e-7)),
          f"{what} is wrong: the parameter took part on {len(given)} of {n} ranks", _ZEROS),
     ))  # fmt: skip
+    later = _fits(got, expected) and rank > 0 and not torch.allclose(got, expected, rtol=1e-4, atol=1e-7)
+    case.mistake(later, f"rank 0 has the mean for {name}, rank {rank} has not",
+                 "reduce gives the sum to one rank, and what the others then hold is not to be used: all_reduce",
+                 expected=expected, got=got)  # fmt: skip
     case.equal(got, expected, rtol=1e-4, why=f"this is {what}")
 
 
-def check_accumulated(case: Case, found: dict[str, Any], rank: int, count: int, n: int) -> None:
-    """Check what `_ddp_cases.accumulated` returned on a rank, after `count` micro-batches on each of `n` ranks."""
-    times, after = len(found["synchronised"]), found["after"]
-    by_hand = found["call"].counts.collectives["all_reduce"] - times
-    case.mistake(
-        not found["kept"], "changes the parameters", "the optimizer does that, when the gradients are complete"
-    )
-    _name_synchronisations(case, times, by_hand, count, bool(found["entered"]))
-    mine, loss_fn = [cases.micro_batches(one, count) for one in range(n)], cases.loss_of(count)
-    expected = _mean_gradients([batch for batches in mine for batch in batches], loss_fn)
-    last = _mean_gradients([batches[-1] for batches in mine], loss_fn)
-    stale = {name: gradient + 1 for name, gradient in expected.items()}
+def _fits(got: Any, expected: torch.Tensor) -> bool:
+    return isinstance(got, torch.Tensor) and got.shape == expected.shape
 
-    def close(wrong: dict[str, torch.Tensor], scale: float = 1.0) -> bool:
-        pairs = [(after[name], wrong[name] * scale) for name in wrong]
-        return all(mine is not None and torch.allclose(mine, other, rtol=1e-3, atol=1e-6) for mine, other in pairs)
 
-    several, first = count > 1, next(iter(expected))
-    name_first(case, expected[first], after[first], (
-        (several and close(expected, count), f"the gradient is {count} times too large",
+def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> None:
+    """Check what `_ddp_cases.accumulated` returned on each rank, after `count` micro-batches on each."""
+    n, loss_fn = len(ranks), cases.loss_of(count)
+    mine = [cases.micro_batches(rank, count) for rank in range(n)]
+    means = [_mean_gradients(batches, loss_fn) for batches in zip(*mine, strict=True)]
+    expected = {name: sum(mean[name] for mean in means) / count for name in means[0]}
+    for rank, found in enumerate(ranks):
+        times, after = len(found["synchronised"]), found["after"]
+        by_hand = found["call"].counts.collectives["all_reduce"] - times
+        case.mistake(not found["kept"], "changes the parameters",
+                     "the optimizer does that, when the gradients are complete")  # fmt: skip
+        _name_synchronisations(case, times, by_hand, count, bool(found["entered"]))
+        if all(gradient is not None for one in ranks for gradient in one["after"].values()):
+            _name_sum(case, [one["after"] for one in ranks], expected, means, rank)
+        for name, gradient in expected.items():
+            case.equal(after[name], gradient, rtol=1e-3, why=f"this is the gradient of {name} on rank {rank}")
+        _cost(case, found, len(mine[0][0][0]), times + by_hand)
+
+
+def _name_sum(case: Case, afters: list[dict], expected: dict, means: list[dict[str, torch.Tensor]], rank: int) -> None:
+    """Fail with the name of what was added up instead of the mean gradient of all micro-batches, if it is known."""
+    count, right = len(means), vector(expected.values())
+    got, *others = [vector(after.values()) for after in (afters[rank], *afters)]
+    apart = [n for n, other in enumerate(others) if not torch.allclose(got, other, rtol=1e-3, atol=1e-6)]
+    stale = torch.allclose(got, right + 1, rtol=1e-3, atol=1e-6)
+    weights = part_weights(got, [vector(mean.values()) for mean in means])
+    name = next(iter(expected))
+    shown = expected[name], afters[rank][name]
+    wrong = bool(weights) and any(abs(weight * count - 1) > 1e-3 for weight in weights)
+    words, plural = ", ".join(f"{round(weight, 6) + 0.0:.3g}" for weight in weights), "es" if count > 1 else ""
+    name_first(case, *shown, (
+        (apart, f"rank {rank} and rank {max(apart, default=rank)} have different gradients",
+         "what is added after the synchronisation stays on its rank: the last micro-batch synchronises"),
+        (stale, "the old gradients are still in the sum", "backward() adds to .grad: clear it first"),
+        (wrong and count > 1 and all(abs(weight - 1) < 1e-3 for weight in weights),
+         f"the gradient is {count} times too large",
          "the loss of each micro-batch is a mean already: divide each by their number"),
-        (close(stale), "the old gradients are still in the sum", "backward() adds to .grad: clear it first"),
-        (several and (close(last) or close(last, 1 / count)), "only the last micro-batch counts",
+        (wrong and count > 1 and not any(abs(weight) > 1e-3 for weight in weights[:-1]),
+         "only the last micro-batch counts",
          "zero_grad inside the loop throws away what was accumulated: clear once, before it"),
-        (close(expected, 1 / n), "the gradient is divided by the number of ranks twice",
-         "DistributedDataParallel gives the mean over ranks already"),
+        (wrong, f"the micro-batch{plural} count{'' if plural else 's'} {words} times, expected {1 / count:g} each",
+         "divide each loss by the number of micro-batches; DistributedDataParallel gives the mean over ranks already"),
     ))  # fmt: skip
-    for name, gradient in expected.items():
-        case.equal(after[name], gradient, rtol=1e-3, why=f"this is the gradient of {name} on rank {rank}")
-    size = len(mine[0][0][0])
-    what = f"the result is right, but {found['rows']} rows are computed at once, and a micro-batch has {size}"
-    case.mistake(found["rows"] > size, what, "that needs the memory of the large batch, which accumulation is to save")
+
+
+def _cost(case: Case, found: dict[str, Any], rows: int, times: int) -> None:
+    """Check what a right result took: rows at once, graphs at once, synchronisations; and what was left changed."""
+    what = f"the result is right, but {found['rows']} rows are computed at once, and a micro-batch has {rows}"
+    case.mistake(found["rows"] > rows, what, "that needs the memory of the large batch, which accumulation is to save")
     what = f"the result is right, but the graphs of {found['graphs']} micro-batches are alive at once"
     case.mistake(found["graphs"] > 1, what, "call backward for each micro-batch before the next one")
-    what = f"the result is right, but it synchronises {times + by_hand} times"
-    case.mistake(times + by_hand > 1, what, "the gradients of all micro-batches can travel once, added up")
+    what = f"the result is right, but it synchronises {times} times"
+    case.mistake(times > 1, what, "the gradients of all micro-batches can travel once, added up")
     case.mistake(found["left"], f"leaves {found['left']}", "code after it would behave differently")
 
 

@@ -16,6 +16,8 @@ def mean_stuck(case: Case, stuck: Stuck) -> None:
     """Name what makes a rank die, or wait for ever, in a mean over ranks."""
     why = "ranks hold different numbers of values, and a collective needs one shape on all: send the sum and the count"
     case.mistake(stuck.kind == "died", f"a rank dies in a collective\n{stuck.lines}", why)
+    waits = f"all ranks wait in {stuck.collective}, it does not end\n{stuck.lines}"
+    case.mistake(stuck.collective, waits, why)
 
 
 def check_mean(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> None:
@@ -52,7 +54,11 @@ def _name_mean(case: Case, group: list, expected: torch.Tensor, got: torch.Tenso
         (close(total), "the sum over all ranks" + where, every),
         (close(total / len(group)), "divides by the number of ranks" + where, every),
         (close(means[rank]), "the mean of this rank alone" + where,
-         "reduce gives the result to one rank; all_reduce to all, in the tensor that you hand to it"),
+         "reduce gives the result to one rank; all_reduce to all, in the tensor that you hand to it (with async_op, "
+         "when wait() returns)"),
+        (close(expected / len(group)), "divides by the number of ranks too" + where, every),
+        (rank > 0 and not torch.allclose(got.reshape(()), expected), f"rank 0 has the mean, rank {rank} has not",
+         "reduce gives the sum to one rank, and what the others then hold is not to be used: all_reduce"),
     ))  # fmt: skip
 
 
@@ -82,11 +88,11 @@ def check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> 
     if isinstance(got, torch.Tensor) and got.shape == expected.shape and got.dtype == expected.dtype:
         _name_ring(case, group, expected, got, rank)
     case.equal(got, expected, why=f"this is what rank {rank} returned")
+    case.budget("messages a rank", call.counts.messages, 2 * (n - 1), "a ring has two rounds of n - 1 steps")
     allowed = 2 * (n - 1) * max(part.nbytes for part in expected.tensor_split(n))
     sent = call.counts.message_bytes
     what = f"the result is right, but rank {rank} sends {sent:,} bytes, and a ring needs at most {allowed:,}"
     case.mistake(sent > allowed, what, "send one part of x in each step, not all of x")
-    case.budget("messages a rank", call.counts.messages, 2 * (n - 1), "a ring has two rounds of n - 1 steps")
     others = sorted(call.counts.messages_to.keys() - {(rank + 1) % n})
     what = f"the result is right, but rank {rank} sends to rank {others[0] if others else ''}"
     case.mistake(
@@ -108,5 +114,6 @@ def _name_ring(case: Case, group: list, expected: torch.Tensor, got: torch.Tenso
         (right == 1, f"one part of {n} holds the whole sum" + where,
          "that is the first round, a reduce-scatter: a second round hands the finished parts on"),
         (right < n and bool((got < expected).any()), f"{n - right} of {n} parts lack the numbers of some ranks" + where,
-         "after the first round rank r holds the finished part (r + 1) % n: that one is given first in the second"),
+         "the first round adds what arrives; after it rank r holds the finished part (r + 1) % n, and gives that one "
+         "first in the second"),
     ))  # fmt: skip

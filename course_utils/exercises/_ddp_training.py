@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ __all__ = ["check_files", "check_shares", "check_training", "train_stuck"]
 
 
 def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs: int) -> None:
-    """Check the batches of all epochs that each rank returned for data of the numbers from 0 to `length` - 1."""
+    """Check the batches of all epochs that each rank returned for data of `length` numbers from `FIRST` on."""
     case.mistake(any(call.modified for call in calls), "modifies its input", "the next epoch needs it")
     found = [_epochs(case, call.value, batch, epochs) for call in calls]
-    everything, first, share = set(range(length)), [rank[0] for rank in found], -(-length // len(found))
+    everything = set(range(cases.FIRST, cases.FIRST + length))
+    first, share = [rank[0] for rank in found], -(-length // len(found))
     expected = f"{share} of {length} on each rank, each of the {length} on some rank"
     same = any(len(set(map(tuple, rank))) < epochs for rank in found)
     name_first(case, expected, f"epoch 0: {first}", (
@@ -35,6 +37,8 @@ def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs:
         shares = [rank[epoch] for rank in found]
         seen = set().union(*shares)
         name_first(case, expected, f"epoch {epoch}: {shares}", (
+            (bool(seen - everything), "batches hold what is not in the data",
+             "return rows of data; a sampler gives their indices"),
             (len({len(one) for one in shares}) > 1, "ranks get different numbers of samples",
              "a rank with one more batch waits for ever in its last all-reduce: repeat a sample instead"),
             (seen != everything and len(shares[0]) < share, "samples are left out", "drop_last leaves out the rest"),
@@ -44,6 +48,9 @@ def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs:
         ))  # fmt: skip
     why = "the sampler shuffles with seed + epoch, and nobody told it the epoch: sampler.set_epoch(epoch) in each epoch"
     case.mistake(same, "epochs have the same order", why, expected="another order in each epoch", got=found[0])
+    keeps = any(len(set(map(frozenset, rank))) == 1 for rank in found)
+    why = "no rank ever meets the rest: DistributedSampler shares all data out anew after sampler.set_epoch(epoch)"
+    case.mistake(keeps, "a rank has the same rows in every epoch", why, got=found[0])
 
 
 def _epochs(case: Case, value: Any, batch: int, epochs: int) -> list[list[int]]:
@@ -61,9 +68,11 @@ def _epochs(case: Case, value: Any, batch: int, epochs: int) -> list[list[int]]:
 
 def train_stuck(case: Case, stuck: Stuck) -> None:
     """Name a collective that some ranks call and others do not."""
+    why = "`if rank == 0` keeps the others away: every rank must call each collective"
     what = f"does not end: a rank waits in a collective that another rank does not call\n{stuck.lines}"
-    waits = stuck.kind == "hang" and any(stuck.called)
-    case.mistake(waits, what, "`if rank == 0` keeps the others away: every rank must call each collective")
+    case.mistake(stuck.kind == "hang" and any(stuck.called), what, why)
+    what = f"a rank dies: ranks call different collectives at the same time\n{stuck.lines}"
+    case.mistake(stuck.kind == "died", what, f"{why}, and DistributedDataParallel calls some in backward()")
 
 
 def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
@@ -71,33 +80,41 @@ def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
     share, states = cases.LENGTH // len(ranks), [rank["state"] for rank in ranks]
     asked = [[rank["asked"][at : at + share] for at in range(0, share * cases.EPOCHS, share)] for rank in ranks]
     used, wanted = [len(rank["asked"]) for rank in ranks], share * cases.EPOCHS
-    same = used[0] > wanted or (asked[0] and sorted(asked[0][0]) == sorted(asked[1][0]))
+    first = [sorted(rank[0]) for rank in asked if rank]
+    same = used[0] > wanted or any(one == other for one, other in itertools.pairwise(first))
     why = f"each rank takes {share} of {cases.LENGTH} samples an epoch: give DataLoader a DistributedSampler"
     case.mistake(same, "every rank trains on the same data", why, got=[rank["asked"] for rank in ranks])
     what = f"the ranks take {used} samples in {cases.EPOCHS} epochs, expected {wanted} each"
     case.mistake(
         any(number != wanted for number in used), what, "train in this process, once on each sample of the share"
     )
-    different = any(not torch.equal(states[0][name], states[1][name]) for name in states[0])
+    different = any(not torch.equal(states[0][name], state[name]) for state in states for name in state)
     why = "nothing is averaged where ddp.module(x) goes around DistributedDataParallel: call ddp(x)"
-    shown = {"expected": states[0]["0.bias"], "got": states[1]["0.bias"]}
+    shown = {"expected": states[0]["linear.bias"], "got": states[1]["linear.bias"]}
     case.mistake(different, "the ranks end with different weights", why, **shown)
     why = "sampler.set_epoch(epoch) at the beginning of each epoch"
     case.mistake(asked[0][0] == asked[0][1], "every epoch has the same order", why, got=f"rank 0: {asked[0]}")
     state, owns = _in_one_process(asked)
+    other = any(not torch.allclose(states[0][name], state[name], rtol=1e-3, atol=1e-5) for name in state)
+    why = "in each step clear the gradients, average them once, and step as the given optimizer does"
+    shown = {"expected": state["linear.bias"], "got": states[0]["linear.bias"]}
+    case.mistake(other, "trains otherwise than one process on the whole batches", why, **shown)
     _check_losses(case, [rank["call"].value for rank in ranks], owns)
-    case.equal(states[0], state, rtol=1e-3, atol=1e-5, why="one process on the whole batch ends with these weights")
 
 
 def _check_losses(case: Case, losses: list[Any], owns: list[list[float]]) -> None:
     """Check the losses that each rank returned; `owns` holds those of its own batches."""
     means, why = [sum(column) / len(column) for column in zip(*owns, strict=True)], "divide by the world size"
-    case.mistake(losses[0] and not losses[1], "only rank 0 returns the losses", "each rank can return them", got=losses)
+    case.mistake(
+        losses[0] and not all(losses), "only rank 0 returns the losses", "each rank can return them", got=losses
+    )
     for rank, got in enumerate(losses):
         if isinstance(got, list) and len(got) == len(means) and all(isinstance(one, float) for one in got):
             mine, mean, own = torch.tensor(got), torch.tensor(means), torch.tensor(owns[rank])
             name_first(case, means, got, (
                 (torch.allclose(mine, mean * len(owns), rtol=1e-3), f"rank {rank} adds the losses of the ranks", why),
+                (torch.allclose(mine * len(owns), mean, rtol=1e-3), f"rank {rank} divides the mean again",
+                 "ReduceOp.AVG divides already"),
                 (torch.allclose(mine, own, rtol=1e-3), f"rank {rank} returns its own losses",
                  "the mean over the ranks was asked for: all-reduce the loss"),
             ))  # fmt: skip
@@ -120,11 +137,13 @@ def _in_one_process(asked: list[list[list[int]]]) -> tuple[dict[str, torch.Tenso
     return dict(model.state_dict()), owns
 
 
-def check_files(case: Case, folders: list[Path], state: dict[str, torch.Tensor]) -> None:
+def check_files(case: Case, folders: list[Path], ranks: list[dict[str, Any]]) -> None:
     """Check that rank 0 alone wrote, and that a plain model can load it; each rank had a folder of its own."""
     files = [sorted(file.name for file in folder.iterdir()) for folder in folders]
     why = "in a real run the path is the same for all, and ranks that write at once destroy the file: save on rank 0"
     case.mistake(all(files), "every rank writes the file", why)
+    saves = max(rank["saves"] for rank in ranks)
+    case.mistake(saves > 1, f"writes the file {saves} times", "once is asked for, at the end: each time takes a while")
     case.mistake(not files[0], "rank 0 writes no file", "save the model on rank 0, to path")
     case.mistake(files[0] != ["model.pt"], f"writes {', '.join(files[0])}, expected model.pt", "path names the file")
     try:
@@ -135,4 +154,4 @@ def check_files(case: Case, folders: list[Path], state: dict[str, torch.Tensor])
     case.expect(isinstance(saved, dict), what, "torch.save(ddp.module.state_dict(), path) can be loaded everywhere")
     why = "a model without DistributedDataParallel cannot load them: save ddp.module.state_dict()"
     case.mistake(any(name.startswith("module.") for name in saved), 'the names in the file begin with "module."', why)
-    case.equal(dict(saved), state, why="the file must hold the trained model")
+    case.equal(dict(saved), ranks[0]["state"], why="the file must hold the trained model")

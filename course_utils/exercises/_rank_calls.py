@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch.distributed as dist
+
 from course_utils import counting
 from course_utils._compare import difference
 
@@ -43,12 +45,16 @@ def on_rank(ready: object, program: Callable, answer: Callable, args: tuple) -> 
 
 
 class _Caller:
-    """Calls the answer and notes what it did."""
+    """Calls the answer and notes what it did; no rank begins a call before all have ended the one before."""
 
     def __init__(self, answer: Callable) -> None:
-        self.answer = answer
+        self.answer, self.called, self.group = answer, False, None
 
     def __call__(self, *args: Any, modifies: bool = False) -> Call:
+        if self.called:  # in a group of its own: messages that the answer left behind do not meet the barrier's
+            self.group = self.group or dist.new_group()
+            dist.barrier(self.group)
+        self.called = True
         before = None if modifies else copy.deepcopy(args)
         with counting.count() as counts:
             value = self.answer(*args)

@@ -24,6 +24,8 @@ _COMPILER = "torch._dynamo"  # DistributedDataParallel imports it, which takes a
 _imported = {"torch"}  # by the process that starts the ranks
 
 _PLACE = re.compile(r"(?:in (?P<called>\w+), called )?at (?P<file>.+), line (?P<line>\d+), in .+\n\s+(?P<source>.*)")
+_CHECK = re.compile(r"exercises\W+_\w+\.py$")  # files of the checks, not of the reader
+_LOST = re.compile(r"third_party.gloo|[Cc]onnection (reset|closed)")  # what a rank raises when another has died
 _RAISED = re.compile(r"^  (?P<file>.+), line (?P<line>\d+), in \S+\n    (?P<source>.*)$", re.MULTILINE)
 
 
@@ -34,6 +36,12 @@ class Stuck:
     kind: str
     called: tuple[str, ...]  # for each rank the function it waits in, such as "send", "returned", or nothing
     lines: str  # for each rank the reader's line
+
+    @property
+    def collective(self) -> str:
+        """The one collective in which all ranks wait, or nothing."""
+        alone = ("", "returned", "wait", "send", "recv", "isend", "irecv")
+        return self.called[0] if len(set(self.called)) == 1 and self.called[0] not in alone else ""
 
 
 def describe(case: Case, called: str, nprocs: int) -> None:
@@ -73,19 +81,22 @@ def on_ranks(
         failed = error
     finally:
         case.called(printed.getvalue())
-    if failed.kind in ("hang", "died"):
-        found = _stuck(case, failed, nprocs)
+    lost = failed.kind == "raised" and _LOST.search(failed.states.get(failed.rank, ""))
+    if lost or failed.kind in ("hang", "died"):
+        found = _stuck(case, failed, nprocs, "died" if lost else failed.kind)
         if stuck is not None:
             stuck(case, found)
         _stuck_anyhow(case, found)
     case.fail(_raised(case, failed))
 
 
-def _stuck(case: Case, error: Any, nprocs: int) -> Stuck:
+def _stuck(case: Case, error: Any, nprocs: int, kind: str) -> Stuck:
     called, lines = [], []
     for rank in range(nprocs):
         state = error.states.get(rank, "")
         found = _PLACE.match(state)
+        if found and _CHECK.search(found["file"]):  # between two calls of the answer
+            state, found = "had returned", None
         if found is None:
             called.append("returned" if state == "had returned" else "")
             lines.append(f"    rank {rank} {state.partition(': ')[0].partition(chr(10))[0]}")
@@ -94,7 +105,7 @@ def _stuck(case: Case, error: Any, nprocs: int) -> Stuck:
         called.append(waits)
         what = f"waits in {waits}" if waits else "was"
         lines.append(f"    rank {rank} {what}, {_line(case, found)}")
-    return Stuck(error.kind, tuple(called), "\n".join(lines))
+    return Stuck(kind, tuple(called), "\n".join(lines))
 
 
 def _stuck_anyhow(case: Case, found: Stuck) -> None:
@@ -102,10 +113,14 @@ def _stuck_anyhow(case: Case, found: Stuck) -> None:
     if found.kind == "died":
         why = "gloo ends a process when the tensors that ranks hand to one collective do not fit in size or dtype"
         case.fail(f"a rank dies\n{found.lines}", why)
-    name = "deadlock: ranks wait for each other, it does not end" if all(found.called) else "does not end"
+    name, why = "deadlock: ranks wait for each other, it does not end" if all(found.called) else "does not end", ""
     if "returned" in found.called and all(found.called):
         name = "deadlock: a rank waits for ranks that have returned, it does not end"
-    case.fail(f"{name} (stopped after {case.exercise.limit_s:g} s)\n{found.lines}")
+        why = "what one rank sends another must receive, and every rank must call each collective"
+    elif found.collective:
+        name = f"all ranks wait in {found.collective}, it does not end"
+        why = "what ranks hand to one collective must agree in size and dtype"
+    case.fail(f"{name} (stopped after {case.exercise.limit_s:g} s)\n{found.lines}", why)
 
 
 def _line(case: Case, found: re.Match) -> str:
@@ -118,7 +133,7 @@ def _line(case: Case, found: re.Match) -> str:
 
 def _raised(case: Case, error: Any) -> str:
     """Return in words what a rank raised, or returned and could not send, with the reader's own line."""
-    own = [found for found in _RAISED.finditer(error.message) if not re.search(r"exercises\W+_\w+\.py$", found["file"])]
+    own = [found for found in _RAISED.finditer(error.message) if not _CHECK.search(found["file"])]
     if not own and error.kind == "raised":
         raise error  # in the program of the check: the answer may be right
     state = error.states.get(error.rank, "").partition("\n")[0]

@@ -152,9 +152,9 @@ def _(case: Case) -> None:
     called = "accumulate(model, micro-batches, loss_fn)"
     ranks = on_ranks(case, cases.accumulated, counts, nprocs=2, called=called, compiler=True)
     for at, count in enumerate(counts):
-        describe(case, f"accumulate(model, {count} micro-batches, {cases.loss_of(count).__name__})", 2)
-        for rank, found in enumerate(ranks):
-            _ddp_gradients.check_accumulated(case, found[at], rank, count, len(ranks))
+        number = f"{count} micro-batch{'es' if count > 1 else ''}"
+        describe(case, f"accumulate(model, {number}, {cases.loss_of(count).__name__})", 2)
+        _ddp_gradients.check_accumulated(case, [rank[at] for rank in ranks], count)
 
 
 @exercise(
@@ -185,7 +185,8 @@ def _(case: Case) -> None:
     given = ((12, 2, 3), (10, 3, 3), (13, 4, 2))
     ranks = on_ranks(case, cases.batches, given, nprocs=3, called="epoch_batches(data, batch, epochs)")
     for at, (length, batch, epochs) in enumerate(given):
-        describe(case, f"epoch_batches(torch.arange({length}), {batch}, {epochs})", len(ranks))
+        rows = f"torch.arange({cases.FIRST}, {cases.FIRST + length})"
+        describe(case, f"epoch_batches({rows}, {batch}, {epochs})", len(ranks))
         _ddp_training.check_shares(case, [rank[at] for rank in ranks], length, batch, epochs)
 
 
@@ -227,6 +228,6 @@ def _(case: Case) -> None:
     called = f"train(model, data of {cases.LENGTH} samples, path, {cases.EPOCHS})"
     stuck = _ddp_training.train_stuck
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        ranks = on_ranks(case, cases.trained, folder, nprocs=2, called=called, compiler=True, stuck=stuck)
+        ranks = on_ranks(case, cases.trained, folder, nprocs=3, called=called, compiler=True, stuck=stuck)
         _ddp_training.check_training(case, ranks)
-        _ddp_training.check_files(case, [Path(folder) / f"rank{rank}" for rank in range(2)], ranks[0]["state"])
+        _ddp_training.check_files(case, [Path(folder) / f"rank{rank}" for rank in range(3)], ranks)

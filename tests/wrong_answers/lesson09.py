@@ -83,6 +83,31 @@ def _rank_zero_only(values):
     return both[0] / both[1]
 
 
+def _reduces_in_place(values):  # one process dies, or all wait: chance decides
+    dist.all_reduce(values)
+    return values.mean() / dist.get_world_size()
+
+
+def _to_rank_zero(values):
+    both = torch.stack([values.sum(), values.new_tensor(len(values))])
+    dist.reduce(both, dst=0)
+    return both[0] / both[1]
+
+
+def _average_of_both_and_divide(values):
+    both = torch.stack([values.sum(), values.new_tensor(len(values))])
+    dist.all_reduce(both, op=dist.ReduceOp.AVG)
+    return both[0] / both[1] / dist.get_world_size()
+
+
+def _empty_rank_leaves(values):
+    if len(values) == 0:
+        return torch.tensor(0.0)
+    both = torch.stack([values.sum(), values.new_tensor(len(values))])
+    dist.all_reduce(both)
+    return both[0] / both[1]
+
+
 # ---- ring_all_reduce
 def _ring(x, *, second=True, clone=True, add_twice=False, back=False):
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -102,6 +127,37 @@ def _ring(x, *, second=True, clone=True, add_twice=False, back=False):
         else:
             parts[take].copy_(arrived)
     return torch.cat(parts[1:] + parts[:1]) if back else torch.cat(parts)
+
+
+def _one_step_more(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    parts = [part.clone() for part in x.tensor_split(n)]
+    for step in range(2 * n):
+        adding = step < n
+        give = (rank - step if adding else rank + 1 - (step - n)) % n
+        take = (give - 1) % n
+        arrived = torch.empty_like(parts[take])
+        sent = dist.isend(parts[give], (rank + 1) % n)
+        dist.recv(arrived, (rank - 1) % n)
+        sent.wait()
+        parts[take] = parts[take] + arrived if adding else arrived
+    return torch.cat(parts)
+
+
+def _rank_zero_keeps_its_part(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    parts = [part.clone() for part in x.tensor_split(n)]
+    for step in range(2 * (n - 1)):
+        adding = step < n - 1
+        give = (rank - step if adding else rank + n - step) % n
+        take = (give - 1) % n
+        arrived = torch.empty_like(parts[take])
+        sent = dist.isend(parts[give], (rank + 1) % n) if adding or rank != 0 else None
+        dist.recv(arrived, (rank - 1) % n)
+        if sent is not None:
+            sent.wait()
+        parts[take] = parts[take] + arrived if adding else arrived
+    return torch.cat(parts)
 
 
 def _sends_first(x):
@@ -328,6 +384,24 @@ def _average_and_divide(model):
             parameter.grad /= dist.get_world_size()
 
 
+def _divides_by_two(model):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= 2
+
+
+def _reduces_in_the_gradient(model):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.reduce(parameter.grad, dst=0)
+            parameter.grad /= dist.get_world_size()
+
+
 def _gathers_shared_twice(model):
     n = dist.get_world_size()
     for _, parameter in model.named_parameters(remove_duplicate=False):
@@ -407,6 +481,33 @@ def _one_step(model, batches, loss_fn, *, divide=True, clear=True, again=False, 
     (loss_fn(model(x), y) / share).backward()
 
 
+def _synchronises_the_first(model, batches, loss_fn):
+    model.zero_grad()
+    (x, y), *rest = batches
+    (loss_fn(model(x), y) / len(batches)).backward()
+    with model.no_sync():
+        for x, y in rest:
+            (loss_fn(model(x), y) / len(batches)).backward()
+
+
+def _divides_the_last(model, batches, loss_fn):
+    model.zero_grad()
+    *rest, (last_x, last_y) = batches
+    with model.no_sync():
+        for x, y in rest:
+            loss_fn(model(x), y).backward()
+    (loss_fn(model(last_x), last_y) / len(batches)).backward()
+
+
+def _divides_by_four(model, batches, loss_fn):
+    model.zero_grad()
+    *rest, (last_x, last_y) = batches
+    with model.no_sync():
+        for x, y in rest:
+            (loss_fn(model(x), y) / 4).backward()
+    (loss_fn(model(last_x), last_y) / 4).backward()
+
+
 def _not_divided(model, batches, loss_fn):
     _one_step(model, batches, loss_fn, divide=False)
 
@@ -480,6 +581,19 @@ def _every_nth(data, batch, epochs):
     return found
 
 
+def _indices(data, batch, epochs):
+    sampler, found = DistributedSampler(data), []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        found.append(list(torch.tensor(list(sampler)).split(batch)))
+    return found
+
+
+def _keeps_its_share(data, batch, epochs):
+    mine = data[list(DistributedSampler(data))]
+    return _epochs(DataLoader(mine, batch_size=batch, shuffle=True), epochs)
+
+
 def _one_list(data, batch, epochs):
     sampler = DistributedSampler(data)
     return list(DataLoader(data, batch_size=batch, sampler=sampler))
@@ -500,7 +614,8 @@ def _train(model, data, path, epochs, *faults):
         if "no set_epoch" not in faults:
             sampler.set_epoch(epoch)
         for x, y in loader:
-            optimizer.zero_grad()
+            if "adds up" not in faults:
+                optimizer.zero_grad()
             loss = nn.functional.mse_loss((ddp.module if "module" in faults else ddp)(x), y)
             loss.backward()
             optimizer.step()
@@ -509,7 +624,9 @@ def _train(model, data, path, epochs, *faults):
             if "own loss" not in faults:
                 dist.all_reduce(last, op=dist.ReduceOp.SUM if "sum" in faults else dist.ReduceOp.AVG)
             if rank == 0 or "rank 0 alone" not in faults:
-                losses.append(last.item())
+                losses.append(last.item() / (2 if "by two" in faults else 1))
+        if rank == 0 and "each epoch" in faults:
+            torch.save(ddp.module.state_dict(), path)
     if (rank == 0 or "all write" in faults) and "none writes" not in faults:
         torch.save((ddp if "prefix" in faults else ddp.module).state_dict(), path)
     return losses
@@ -551,6 +668,34 @@ def _all_data(model, data, path, epochs):
     return _train(model, data, path, epochs, "no sampler")
 
 
+def _first_the_module(model, data, path, epochs):
+    return _train(model, data, path, epochs, "no set_epoch", "hang", "all write", "prefix")
+
+
+def _halves_the_sum(model, data, path, epochs):
+    return _train(model, data, path, epochs, "sum", "by two")
+
+
+def _divides_again(model, data, path, epochs):
+    return [loss / dist.get_world_size() for loss in _train(model, data, path, epochs)]
+
+
+def _adds_up_gradients(model, data, path, epochs):
+    return _train(model, data, path, epochs, "adds up")
+
+
+def _writes_each_epoch(model, data, path, epochs):
+    return _train(model, data, path, epochs, "none writes", "each epoch")
+
+
+def _strips_letters(model, data, path, epochs):
+    losses = _train(model, data, path, epochs, "none writes")
+    if dist.get_rank() == 0:
+        names = {f"module.{name}".lstrip("module."): value for name, value in model.state_dict().items()}
+        torch.save(names, path)
+    return losses
+
+
 def _no_file(model, data, path, epochs):
     return _train(model, data, path, epochs, "none writes")
 
@@ -580,6 +725,10 @@ WRONG = {
         ("of type float, expected a tensor", _python_mean),
         ("modifies its input", _in_place_mean),
         ("waits for ranks that have returned", _rank_zero_only),
+        ("a collective needs one shape on all", _reduces_in_place),
+        ("rank 0 has the mean, rank 1 has not", _to_rank_zero),
+        ("divides by the number of ranks too", _average_of_both_and_divide),
+        ("every rank must call each collective", _empty_rank_leaves),
     ],
     "ring_all_reduce": [
         ("of 10 elements each, 2 ranks", _knows_the_numbers),
@@ -598,22 +747,26 @@ WRONG = {
         ("lack the numbers of some ranks", _second_round_begins_wrong),
         ("returns its own x", _own),
         ("right neighbour only", _to_everyone),
+        ("takes 4 messages a rank and the limit is 2", _one_step_more),
+        ("rank 0 had returned", _rank_zero_keeps_its_part),
     ],
     "average_gradients": [
         ("all_gather takes", _gathers_shared_twice),
-        ("is the sum", _summed),
+        ("is the sum\n", _summed),
         ("take part with zeros", _skips_none),
         ("changes the parameters", _averages_parameters),
         ("gives the frozen 0.weight a gradient", _gives_frozen_ones_zeros),
         ("raised", _frozen_ones_too),
         ("on rank 1 is that of this rank alone", _reduces_to_rank_zero),
         ("on rank 0 is that of this rank alone", _forgets_the_result),
-        ("a parameter that two layers share has one gradient", _layer_by_layer),
-        ("is divided twice", _average_and_divide),
+        ("gives a shared parameter once", _layer_by_layer),
+        ("is the sum divided by 9", _average_and_divide),
+        ("is the sum divided by 2", _divides_by_two),
+        ("rank 0 has the mean for 0.weight, rank 1 has not", _reduces_in_the_gradient),
     ],
     "accumulate": [
         ("graphs of 4 micro-batches are alive", _all_graphs),
-        ("1 micro-batches, l1_loss", _its_own_loss),
+        ("1 micro-batch, l1_loss", _its_own_loss),
         ("it synchronises 6 times", _each_by_hand),
         ("the list of micro-batches changed", _pops),
         ("the model in evaluation mode", _evaluation_mode),
@@ -623,7 +776,10 @@ WRONG = {
         ("4 times too large", _not_divided),
         ("the old gradients are still in the sum", _not_cleared),
         ("only the last micro-batch counts", _clears_before_the_last),
-        ("divided by the number of ranks twice", _divides_by_the_ranks_too),
+        ("count 0.125, 0.125, 0.125, 0.125 times, expected 0.25 each", _divides_by_the_ranks_too),
+        ("count 1, 1, 1, 0.25 times, expected 0.25 each", _divides_the_last),
+        ("counts 0.25 times, expected 1 each", _divides_by_four),
+        ("rank 0 and rank 1 have different gradients", _synchronises_the_first),
         ("changes the parameters", _takes_a_step),
         ("rows are computed at once", _all_at_once),
     ],
@@ -637,6 +793,8 @@ WRONG = {
         ("samples are left out", _drops_the_last),
         ("ranks get different numbers of samples", _every_nth),
         ("one list of batches for each", _one_list),
+        ("return rows of data", _indices),
+        ("the same rows in every epoch", _keeps_its_share),
     ],
     "train": [
         ("does not hold the state_dict", _pickles_the_model),
@@ -651,5 +809,11 @@ WRONG = {
         ("only rank 0 returns the losses", _losses_on_one),
         ("every rank trains on the same data", _all_data),
         ("rank 0 writes no file", _no_file),
+        ("keeps the others away", _first_the_module),
+        ("this is what rank 0 returned", _halves_the_sum),
+        ("divides the mean again", _divides_again),
+        ("trains otherwise than one process", _adds_up_gradients),
+        ("writes the file 3 times", _writes_each_epoch),
+        ("'inear.weight'", _strips_letters),
     ],
 }
