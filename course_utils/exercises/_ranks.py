@@ -25,6 +25,7 @@ _imported = {"torch"}  # by the process that starts the ranks
 
 _PLACE = re.compile(r"(?:in (?P<called>\w+), called )?at (?P<file>.+), line (?P<line>\d+), in .+\n\s+(?P<source>.*)")
 _CHECK = re.compile(r"exercises\W+_\w+\.py$")  # files of the checks, not of the reader
+_BETWEEN = re.compile(r"in \w+ \(distributed_c10d\.py\)")  # where no line of the reader is under way
 _LOST = re.compile(r"third_party.gloo|[Cc]onnection (reset|closed)")  # what a rank raises when another has died
 _RAISED = re.compile(r"^  (?P<file>.+), line (?P<line>\d+), in \S+\n    (?P<source>.*)$", re.MULTILINE)
 
@@ -95,7 +96,7 @@ def _stuck(case: Case, error: Any, nprocs: int, kind: str) -> Stuck:
     for rank in range(nprocs):
         state = error.states.get(rank, "")
         found = _PLACE.match(state)
-        if found and _CHECK.search(found["file"]):  # between two calls of the answer
+        if _CHECK.search(found["file"]) if found else _BETWEEN.match(state):  # two calls of the answer
             state, found = "had returned", None
         if found is None:
             called.append("returned" if state == "had returned" else "")
