@@ -1,14 +1,62 @@
 """Does each test leave the process as it found it? A setting left changed would fail another test, far away."""
 
+import os
+import signal
+import sys
+import threading
+
 import pytest
 
 from course_utils import _settings
+
+# What a library sets in the environment when it is first imported, and pytest itself for each test.
+_ANYTIME = ("PYTEST_CURRENT_TEST", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "TORCHINDUCTOR_CACHE_DIR")
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _ANYTIME}
+
+
+def _look() -> dict[str, object] | None:
+    """Return how matplotlib draws, or None before it is imported; its backend is settled by the first picture."""
+    library = sys.modules.get("matplotlib")
+    rc = getattr(library, "rcParams", None)
+    return None if rc is None else {name: value for name, value in dict.items(rc) if name != "backend"}
+
+
+def _handlers() -> list[object]:
+    return [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+
+
+def _shared() -> dict[str, object]:
+    """Return what tests share besides the settings that an answer is watched for, by its name in messages."""
+    paths = [path for path in sys.path if not path.endswith("_vendor")]  # setuptools adds one where it is imported
+    found = {"the environment": _environment(), "where modules are found": paths}
+    return found | {"how matplotlib draws": _look(), "the handlers of signals": _handlers()}
+
+
+def _threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if not thread.daemon}
 
 
 @pytest.fixture(autouse=True)
 def settings_are_left_as_they_were():
     """Fail the test that leaves a setting of torch or of the process changed, and put the setting back."""
-    before = _settings.read()
+    before, shared, threads = _settings.read(), _shared(), _threads()
     yield
     changed = _settings.put_back(before)
+    after = _shared()
+    changed += [name for name, value in shared.items() if value is not None and after[name] != value]
+    if changed:
+        for name in after["the environment"].keys() - shared["the environment"].keys():
+            del os.environ[name]
+        os.environ.update(shared["the environment"])
+        sys.path[:] = shared["where modules are found"]
+        if shared["how matplotlib draws"] is not None:
+            sys.modules["matplotlib"].rcParams.update(shared["how matplotlib draws"])
+        for one, handler in zip((signal.SIGINT, signal.SIGTERM), shared["the handlers of signals"], strict=True):
+            signal.signal(one, handler)
     assert not changed, f"the test leaves {', '.join(changed)} changed"
+    for thread in (left := _threads() - threads):
+        thread.join(5)
+    assert not [thread for thread in left if thread.is_alive()], "the test leaves threads that run on"
