@@ -103,20 +103,24 @@ def _accumulated(case: Case, floor: Floor, batch: int, rows: int, masked: int) -
                  "a part without tokens that count has no mean, 0 / 0: add up sums, divide by all")  # fmt: skip
     _name_the_division(case, got, parts, [int((part != -100).sum()) for part in y.split(rows)])
     case.equal(got, expected, rtol=1e-5, atol=1e-9, why=WHOLE)
-    value = spent.value
+    last = parts[-1][0] / (y[-1 - (batch - 1) % rows :] != -100).sum()
+    _compare_loss(case, spent.value, expected_loss, last)
+    most = max(sizes, default=rows)
+    case.mistake(most < rows, f"takes {most} rows at a time, and {rows} were asked for", "each part pays all launches")
+    model.zero_grad()
+    over_budget(case, floor, spent, limit * 5 // 4, lambda: case.call(model, x, y, rows, modifies=True),
+                f"{rows} rows at a time need less: call backward for each part before the next one starts")  # fmt: skip
+
+
+def _compare_loss(case: Case, value: object, expected: torch.Tensor, last: torch.Tensor) -> None:
+    """Fail unless the answer returned the loss of the whole batch; `last` is that of the last part."""
     case.mistake(isinstance(value, float), "returns a Python number", "to read it, the host waits for the device")
     case.mistake(isinstance(value, torch.Tensor) and value.requires_grad, "returns the loss with its graph",
                  "whoever keeps it keeps the graph: return loss.detach()")  # fmt: skip
     same = isinstance(value, torch.Tensor) and value.dim() == 0
-    last = parts[-1][0] / (y[-1 - (batch - 1) % rows :] != -100).sum()
     case.mistake(same and torch.isclose(value.double(), last),
                  "returns the loss of the last part", "the mean over the whole batch was asked for")  # fmt: skip
-    most = max(sizes, default=rows)
-    case.mistake(most < rows, f"takes {most} rows at a time, and {rows} were asked for", "each part pays all launches")
-    case.equal(value.double() if same else value, expected_loss, rtol=1e-5, why="the mean over all tokens that count")
-    model.zero_grad()
-    over_budget(case, floor, spent, limit * 5 // 4, lambda: case.call(model, x, y, rows, modifies=True),
-                f"{rows} rows at a time need less: call backward for each part before the next one starts")  # fmt: skip
+    case.equal(value.double() if same else value, expected, rtol=1e-5, why="the mean over all tokens that count")
 
 
 def _backward(model: nn.Module, x: torch.Tensor, y: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
