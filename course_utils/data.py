@@ -39,11 +39,11 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
 
     Source: scikit-learn's `load_digits`, a part of the UCI data set "Optical recognition of handwritten digits".
     """
-    from sklearn.datasets import load_digits
+    import numpy as np
 
-    found = load_digits()
-    images = torch.tensor(found.images, dtype=torch.float32)[:, None] / 16  # stored as 0..16
-    return images, torch.tensor(found.target, dtype=torch.int64)
+    rows = np.loadtxt(_sklearn() / "data" / "digits.csv.gz", delimiter=",", dtype=np.int64)  # 64 pixels and the label
+    images = torch.from_numpy(rows[:, :-1].reshape(-1, 1, 8, 8)).float() / 16  # stored as 0..16
+    return images, torch.from_numpy(rows[:, -1].copy())
 
 
 @functools.cache
@@ -94,13 +94,17 @@ def text_batch(batch: int, context: int, generator: torch.Generator | None = Non
     return both[:, :-1].contiguous(), both[:, 1:].contiguous()
 
 
-@functools.cache
-def _files() -> tuple[bytes, ...]:
-    """Return the two photographs as they are stored: JPEG. Finds the package without its slow import."""
+def _sklearn() -> Path:
+    """Return the folder of scikit-learn's data sets. Finds the package without its import, which takes seconds."""
     from importlib.util import find_spec
 
-    folder = Path(find_spec("sklearn").submodule_search_locations[0]) / "datasets" / "images"
-    return tuple((folder / name).read_bytes() for name in _PHOTOS)
+    return Path(find_spec("sklearn").submodule_search_locations[0]) / "datasets"
+
+
+@functools.cache
+def _files() -> tuple[bytes, ...]:
+    """Return the two photographs as they are stored: JPEG."""
+    return tuple((_sklearn() / "images" / name).read_bytes() for name in _PHOTOS)
 
 
 def photographs() -> torch.Tensor:

@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 from PIL import Image
+from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader
 
 from course_utils import data
@@ -18,6 +19,9 @@ def test_digits_are_images_and_labels():
     assert (labels.shape, labels.dtype) == ((1797,), torch.int64)
     assert (images.min(), images.max()) == (0, 1)
     assert labels.unique().tolist() == list(range(10))
+    stored = load_digits()
+    assert torch.equal(images[:, 0] * 16, torch.from_numpy(stored.images).float())
+    assert torch.equal(labels, torch.from_numpy(stored.target))
 
 
 def test_text_is_long_english_in_one_order():
