@@ -164,3 +164,16 @@ def test_every_optimizer_gives_the_cpus_losses(name):
     optimizer = getattr(torch.optim, name)
     # the CPU's default takes tensors one by one, the device's takes lists: the order of roundings may differ
     assert loss_of(optimizer, "sim") == pytest.approx(loss_of(optimizer, "cpu"), rel=1e-5)
+
+
+@pytest.mark.parametrize("foreach", [None, False, True])
+def test_gradients_are_clipped_as_on_the_cpu(foreach):
+    norms = []
+    for device in ("cpu", "sim"):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3).to(device)
+        model(torch.ones(2, 4, device=device)).sum().backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5, foreach=foreach).item())
+        clipped = torch.stack([p.grad.norm() for p in model.parameters()]).norm().item()
+        assert clipped == pytest.approx(0.5, rel=1e-4)
+    assert norms[0] == pytest.approx(norms[1])

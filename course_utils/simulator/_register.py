@@ -47,6 +47,9 @@ def register(module) -> None:
     foreach = getattr(importlib.import_module("torch.optim.optimizer"), "_foreach_supported_types", None)
     if foreach is not None and SimTensor not in foreach:
         foreach.append(SimTensor)  # as on CUDA, an optimizer step is a few operations over lists of tensors
+    clip_grad = importlib.import_module("torch.nn.utils.clip_grad")
+    supported = clip_grad._device_has_foreach_support  # is asked about the device that the C++ side sees, which is meta
+    clip_grad._device_has_foreach_support = lambda device: device.type == "meta" or supported(device)
     ForkingPickler.register(SimTensor, _refuse_to_leave)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=partial(setattr, _state, "forked", True))
