@@ -79,7 +79,7 @@ def word_id(cell: NotebookNode, taken: set[str]) -> str:
 
 
 def clean_outputs(cell: NotebookNode) -> list[NotebookNode]:
-    """Return the outputs without what varies or misleads: stderr, widget views, metadata; streams joined."""
+    """Return the outputs without what varies or misleads: stderr, widget views, metadata but sizes; streams joined."""
     kept: list[NotebookNode] = []
     for output in cell.get("outputs", []):
         output = copy.deepcopy(output)
@@ -90,8 +90,9 @@ def clean_outputs(cell: NotebookNode) -> list[NotebookNode]:
                 kept[-1].text += output.text
                 continue
         elif "data" in output:
-            output.metadata = NotebookNode()
             output.data = NotebookNode({mime: value for mime, value in output.data.items() if mime not in WIDGET_MIMES})
+            sizes = {mime: it for mime, it in output.metadata.items() if mime in output.data and "width" in it}
+            output.metadata = nbformat.from_dict(sizes)  # a picture is shown smaller than it is drawn
             if output.output_type == "execute_result":
                 output.execution_count = cell.execution_count
             if not output.data:
