@@ -121,10 +121,10 @@ def draw(fit: WillItFit) -> Any:
 
 
 def _lines(peak_bytes: int) -> list[gpus.GPU]:
-    """Return the GPUs to compare with: of a few of different sizes, those around the peak."""
+    """Return the GPUs to compare with: of a few of different sizes, those around the peak, or the largest alone."""
     rows = [gpus.get(name) for name in _SHOWN]
-    above = next((place for place, row in enumerate(rows) if row.memory_bytes >= peak_bytes), len(rows) - 1)
-    return rows[max(0, above - 1) : above + 1]
+    above = next((place for place, row in enumerate(rows) if row.memory_bytes >= peak_bytes), None)
+    return rows[-1:] if above is None else rows[max(0, above - 1) : above + 1]
 
 
 def _stack(axes: Any, found: Any, names: list[str]) -> None:
