@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import html
 import linecache
 import os
 import re
 import signal
-import site
-import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from course_utils import _places
 from course_utils._launch_wire import Failure, Frame
 
 __all__ = ["RankError", "Seen", "first_failure", "hang"]
@@ -175,7 +173,7 @@ def _waiting(frames: tuple[Frame, ...]) -> str:
 
 def _communicates(frames: tuple[Frame, ...]) -> bool:
     """Return whether a stack ends inside torch.distributed, so that the rank waits for others."""
-    root = os.path.join(_torch(), "distributed")
+    root = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "distributed")
     own = _own(frames)
     last = max((at for at, frame in enumerate(own) if _readers(frame)), default=-1)
     return any(os.path.abspath(frame.file).startswith(root) for frame in own[last + 1 :])
@@ -213,44 +211,19 @@ def _place(frame: Frame, *, code: bool = True) -> str:
 
 
 def _file(name: str) -> str:
-    path = Path(name)
-    if name.startswith("<ipython-input") or path.parent.name.startswith("ipykernel_"):
+    if _places.in_cell(name):
         return "cell"
     try:
-        return str(path.relative_to(Path.cwd()))
+        return str(Path(name).relative_to(Path.cwd()))
     except (ValueError, OSError):
         return name
 
 
 def _own(frames: tuple[Frame, ...]) -> list[Frame]:
     """Return the frames without those of the launch itself."""
-    return [frame for frame in frames if not Path(frame.file).name.startswith("_launch_") and not _made(frame)]
-
-
-def _made(frame: Frame) -> bool:
-    """Return whether nobody wrote this: Python's start, methods made by dataclasses. `python -c` is "<string>" too."""
-    return frame.file.startswith("<frozen") or (
-        frame.file == "<string>" and (frame.function == "<module>" or frame.function.startswith("__"))
-    )
+    others = [frame for frame in frames if not Path(frame.file).name.startswith("_launch_")]
+    return [frame for frame in others if not _places.is_generated(frame.file, frame.function)]
 
 
 def _readers(frame: Frame) -> bool:
-    name = frame.file
-    if name.startswith("<ipython-input") or Path(name).parent.name.startswith("ipykernel_"):
-        return True
-    return not os.path.abspath(name).startswith(_libraries())
-
-
-@functools.cache
-def _libraries() -> tuple[str, ...]:
-    """Return the folders of code that is not the reader's: Python's own, installed packages, this package."""
-    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    paths += [*site.getsitepackages(), site.getusersitepackages(), str(Path(_torch()).parent)]
-    own = Path(__file__).parent
-    return tuple(path + os.sep for path in paths if path) + tuple(
-        str(file) for file in own.glob("*.py") if not file.name.startswith("lesson")
-    )
-
-
-def _torch() -> str:
-    return os.path.dirname(os.path.abspath(torch.__file__))
+    return _places.is_readers(frame.file, frame.function)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import linecache
 import sys
-import sysconfig
 from pathlib import Path
 
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import UninitializedTensorMixin
 
-from course_utils import devices
+from course_utils import _places, devices
 
 __all__ = ["found", "phase", "place", "resolve", "storage_of", "tensors_in"]
 
@@ -101,22 +100,14 @@ def _kind(kind: type) -> type | None:
     return next((base for base in (torch.Tensor, nn.Module, torch.optim.Optimizer) if issubclass(kind, base)), None)
 
 
-_PATHS = sysconfig.get_paths()
-_NOT_THE_READERS = (
-    str(Path(torch.__file__).parent), str(Path(__file__).parent), _PATHS["stdlib"], _PATHS["purelib"],
-    _PATHS["platlib"], "<frozen", "<string>",
-)  # fmt: skip
-
-
 def place() -> str:
     """Return the reader's innermost line that is running: "train.py:12: y = model(x)", or "" if there is none."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_NOT_THE_READERS):
+        if _places.is_readers(name, frame.f_code.co_name):
             text = linecache.getline(name, frame.f_lineno).strip()
-            cell = "ipykernel_" in name or name.startswith("<ipython")
-            where = f"cell, line {frame.f_lineno}" if cell else f"{Path(name).name}:{frame.f_lineno}"
+            where = f"cell, line {frame.f_lineno}" if _places.in_cell(name) else f"{Path(name).name}:{frame.f_lineno}"
             return f"{where}: {text}" if text else where
         frame = frame.f_back
     return ""

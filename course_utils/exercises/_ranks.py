@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from course_utils._places import is_readers
 from course_utils.exercise import Case
 from course_utils.exercises._rank_calls import Imported, nothing, on_rank
 
@@ -24,10 +25,8 @@ _COMPILER = "torch._dynamo"  # DistributedDataParallel imports it, which takes a
 _imported = {"torch"}  # by the process that starts the ranks
 
 _PLACE = re.compile(r"(?:in (?P<called>\w+), called )?at (?P<file>.+), line (?P<line>\d+), in .+\n\s+(?P<source>.*)")
-_CHECK = re.compile(r"exercises\W+_\w+\.py$")  # files of the checks, not of the reader
-_BETWEEN = re.compile(r"in \w+ \(distributed_c10d\.py\)")  # where no line of the reader is under way
 _LOST = re.compile(r"third_party.gloo|[Cc]onnection (reset|closed)")  # what a rank raises when another has died
-_RAISED = re.compile(r"^  (?P<file>.+), line (?P<line>\d+), in \S+\n    (?P<source>.*)$", re.MULTILINE)
+_RAISED = re.compile(r"^  (?P<file>.+), line (?P<line>\d+), in (?P<function>\S+)\n    (?P<source>.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,8 @@ def _stuck(case: Case, error: Any, nprocs: int, kind: str) -> Stuck:
     for rank in range(nprocs):
         state = error.states.get(rank, "")
         found = _PLACE.match(state)
-        if _CHECK.search(found["file"]) if found else _BETWEEN.match(state):  # two calls of the answer
-            state, found = "had returned", None
+        if found is None and state.startswith("in "):  # and no line of the reader: between two calls of the answer
+            state = "had returned"
         if found is None:
             called.append("returned" if state == "had returned" else "")
             lines.append(f"    rank {rank} {state.partition(': ')[0].partition(chr(10))[0]}")
@@ -134,7 +133,7 @@ def _line(case: Case, found: re.Match) -> str:
 
 def _raised(case: Case, error: Any) -> str:
     """Return in words what a rank raised, or returned and could not send, with the reader's own line."""
-    own = [found for found in _RAISED.finditer(error.message) if not _CHECK.search(found["file"])]
+    own = [found for found in _RAISED.finditer(error.message) if is_readers(found["file"], found["function"])]
     if not own and error.kind == "raised":
         raise error  # in the program of the check: the answer may be right
     state = error.states.get(error.rank, "").partition("\n")[0]

@@ -1,0 +1,37 @@
+"""Lines of a stack belong to the reader, or to Python, a library or this course."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from course_utils import _places, exercises, launch
+
+
+@pytest.mark.parametrize(
+    "file", ["/tmp/ipykernel_71/1234.py", "/tmp/ipython-input-5-12.py", "<ipython-input-3-ab>", __file__, "<stdin>"]
+)
+def test_cells_and_files_of_the_reader_are_the_readers(file):
+    assert _places.is_readers(file, "work") and _places.in_cell(file) == ("ipy" in file)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        launch.__file__,
+        *map(str, Path(exercises.__file__).parent.glob("lesson0*.py")),
+        torch.nn.Linear.forward.__code__.co_filename,
+        json.__file__,
+        pytest.__file__,
+        "<frozen runpy>",
+    ],
+    ids=lambda file: Path(file).name,
+)
+def test_what_others_wrote_is_not_the_readers(file):
+    assert not _places.is_readers(file, "work") and not _places.in_cell(file)
+
+
+def test_functions_of_python_c_are_the_readers_and_generated_methods_are_not():
+    assert _places.is_readers("<string>", "work")
+    assert not _places.is_readers("<string>", "__init__") and not _places.is_readers("<string>", "<module>")
