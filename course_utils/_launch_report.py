@@ -155,6 +155,8 @@ def _raised(failure: Failure) -> str:
     inner = frames[-1] if frames else None
     if inner is not None and inner not in shown:
         parts.append(f"  raised in {inner.function} ({Path(inner.file).name})")
+    if "initialize the default process group twice" in failure.words:
+        return "\n".join([*parts, failure.words, "launch has set up the process group: leave the call out."])
     return "\n".join([*parts, failure.words])
 
 

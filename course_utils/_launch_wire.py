@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import importlib.machinery
+import inspect
 import io
 import pickle
 import socket
@@ -158,11 +159,21 @@ def dumps_call(fn: Any, args: tuple, kwargs: dict[str, Any]) -> bytes:
             return dumps((fn, args, kwargs))
         except Exception as error:
             parts = {"fn": fn, **{f"argument {at}": one for at, one in enumerate(args, 1)}, **kwargs}
-            name = next((name for name, one in parts.items() if not _can_be_sent(one)), "the call")
+            first, *used = _culprit(parts) or ["the call"]
+            name = f"{first}{''.join(f' uses {one}' for one in used)}{', which' if used else ''}"
             raise TypeError(f"{name} cannot be sent to the ranks: {error}") from error
         finally:
             if module is not None:
                 cloudpickle.unregister_pickle_by_value(module)
+
+
+def _culprit(parts: dict[str, Any], seen: frozenset[int] = frozenset()) -> list[str]:
+    """Return the name of the first part that cannot be sent; if a function, also of what is wrong in what it uses."""
+    for name, part in parts.items():
+        if id(part) not in seen and not _can_be_sent(part):
+            uses = inspect.getclosurevars(part) if isinstance(part, types.FunctionType) else None
+            return [name, *_culprit({**uses.nonlocals, **uses.globals}, seen | {id(part)})] if uses else [name]
+    return []
 
 
 def _can_be_sent(value: Any) -> bool:

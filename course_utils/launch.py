@@ -13,6 +13,7 @@ what they change stays there; only the returned values come back.
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 from collections.abc import Callable, Sequence
@@ -48,10 +49,9 @@ def launch(
 
     Raises RankError when a rank raises, dies, returns what cannot be pickled, or when not all have returned
     `timeout_s` seconds after all were there; all ranks are stopped then. Raises TypeError for a function or arguments
-    that cannot be sent.
+    that cannot be sent, and for arguments that do not fit the function.
     """
-    if not callable(fn):
-        raise TypeError(f"fn is {fn!r}, it must be a function")
+    _check_call(fn, args, kwargs)
     nprocs, timeout_s = _checked.whole("nprocs", nprocs), _checked.positive("timeout_s", timeout_s)
     if nprocs > MAX_RANKS:
         raise ValueError(f"nprocs is {nprocs}, it may be at most {MAX_RANKS}")
@@ -65,6 +65,24 @@ def rank_device() -> torch.device:
     if _launch_rank.device is None:
         raise RuntimeError("rank_device() was called in a process that launch did not start; call it in the function")
     return _launch_rank.device
+
+
+def _check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise TypeError for what every rank would fail with, before one is started."""
+    if not callable(fn):
+        raise TypeError(f"fn is {fn!r}, it must be a function")
+    if inspect.iscoroutinefunction(fn):
+        raise TypeError("fn is an async function, ranks call plain ones: launch(lambda: asyncio.run(fn()))")
+    try:
+        call = inspect.signature(fn, follow_wrapped=False)
+    except (TypeError, ValueError):  # some functions in C say nothing about their arguments
+        return
+    try:
+        call.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(
+            f"the arguments do not fit fn: {error} (nprocs, timeout_s and devices are launch's own)"
+        ) from None
 
 
 def _places(devices: Sequence[Any] | None, nprocs: int) -> tuple[str, ...]:

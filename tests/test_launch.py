@@ -1,5 +1,6 @@
 """`launch` runs functions on real processes, names what went wrong, and leaves nothing behind."""
 
+import asyncio
 import contextlib
 import io
 import os
@@ -532,9 +533,19 @@ def test_a_server_that_died_is_replaced():
     assert _launch_forked._running[-1].process.pid != server.pid
 
 
+async def asynchronous():
+    return dist.get_rank()
+
+
 def test_wrong_arguments_are_named():
     with pytest.raises(TypeError, match="fn is 3, it must be a function"):
         launch(3)
+    with pytest.raises(TypeError, match=r"fn is an async function.*asyncio\.run"):
+        launch(asynchronous)
+    with pytest.raises(TypeError, match=r"the arguments do not fit fn: .*'nproc' .nprocs, timeout_s and devices are"):
+        launch(module_level, nproc=4)
+    with pytest.raises(TypeError, match="the arguments do not fit fn: too many positional arguments"):
+        launch(module_level, 4)
     with pytest.raises(ValueError, match="nprocs must be at least 1"):
         launch(module_level, nprocs=0)
     with pytest.raises(ValueError, match="nprocs is 65, it may be at most 64"):
@@ -551,6 +562,44 @@ def test_wrong_arguments_are_named():
         launch(lambda a, b: None, 1, threading.Lock())
     with pytest.raises(RuntimeError, match="rank_device"):
         rank_device()
+
+
+def test_what_a_function_uses_and_cannot_be_sent_is_named():
+    lock, again = threading.Lock(), 3
+
+    def helper():
+        return (lock, again) if again else work()
+
+    def work():
+        return helper()
+
+    with pytest.raises(TypeError, match=r"^fn uses helper uses lock, which cannot be sent to the ranks: cannot pickle"):
+        launch(work)
+
+
+def test_a_rank_may_leave_the_group_use_workers_and_print_much():
+    def work():
+        dist.barrier()
+        dist.destroy_process_group()
+        print("x" * 1_000_000)
+        return [batch.sum().item() for batch in torch.utils.data.DataLoader(torch.arange(4.0), 2, num_workers=1)]
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert asyncio.run(asyncio.to_thread(launch, work)) == [[1, 5], [1, 5]]
+    assert [len(line) for line in out.getvalue().splitlines()] == [1_000_009] * 2
+
+
+def test_joining_the_group_again_is_said_to_be_needless():
+    error = failing(lambda: dist.init_process_group("gloo"), nprocs=1)
+    assert error.error == "ValueError" and "launch has set up the process group: leave the call out." in str(error)
+
+
+def test_an_interrupt_that_a_rank_raises_itself_is_an_error_of_the_rank():
+    def work():
+        raise KeyboardInterrupt
+
+    assert failing(work, nprocs=1).error == "KeyboardInterrupt"
 
 
 def test_gpus_are_used_where_each_rank_has_its_own(monkeypatch):
