@@ -171,9 +171,17 @@ def _culprit(parts: dict[str, Any], seen: frozenset[int] = frozenset()) -> list[
     """Return the name of the first part that cannot be sent; if a function, also of what is wrong in what it uses."""
     for name, part in parts.items():
         if id(part) not in seen and not _can_be_sent(part):
-            uses = inspect.getclosurevars(part) if isinstance(part, types.FunctionType) else None
-            return [name, *_culprit({**uses.nonlocals, **uses.globals}, seen | {id(part)})] if uses else [name]
+            return [name, *_culprit(_used(part), seen | {id(part)})]
     return []
+
+
+def _used(value: Any) -> dict[str, Any]:
+    """Return what a function refers to by names outside of it; nothing for what is no function."""
+    if isinstance(value, types.FunctionType):
+        with contextlib.suppress(ValueError):  # a name of the function around it that has no value yet
+            found = inspect.getclosurevars(value)
+            return {**found.nonlocals, **found.globals}
+    return {}
 
 
 def _can_be_sent(value: Any) -> bool:

@@ -575,6 +575,9 @@ def test_what_a_function_uses_and_cannot_be_sent_is_named():
 
     with pytest.raises(TypeError, match=r"^fn uses helper uses lock, which cannot be sent to the ranks: cannot pickle"):
         launch(work)
+    with pytest.raises(TypeError, match="fn cannot be sent to the ranks: cannot pickle"):
+        launch(lambda: (lock, later))
+    later = None
 
 
 def test_a_rank_may_leave_the_group_use_workers_and_print_much():
