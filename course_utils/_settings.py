@@ -176,8 +176,9 @@ def _set_precision(before: tuple[Any, ...]) -> None:
     for put, value in zip((torch.set_float32_matmul_precision, torch._C._set_cudnn_allow_tf32), before, strict=False):
         if value is not None:
             put(value)
-    for owner, value in zip(_PRECISE, before[2:], strict=True):
-        owner.fp32_precision = value
+    with torch.backends.__allow_nonbracketed_mutation():  # PyTorch's own test tools forbid it without
+        for owner, value in zip(_PRECISE, before[2:], strict=True):
+            owner.fp32_precision = value
 
 
 _CHOICES: tuple[tuple[Callable[[], bool], Callable[[bool], Any]], ...] = tuple(
