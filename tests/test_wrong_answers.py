@@ -4,6 +4,7 @@ import ast
 import copy
 import importlib
 import inspect
+import os
 import re
 import textwrap
 import time
@@ -33,12 +34,14 @@ def each_exercise(test):
 
 @each_exercise
 def test_the_reference_passes_on_every_device_within_a_second(exercise):
+    """On ranks the answer needs all cores: where tests run beside each other, each run has its share of them."""
+    limit_s = float(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) if "ranks" in exercise.where else 1.0
     spent_s = []
-    while min(spent_s, default=2.0) > 1.0 and len(spent_s) < 6:  # the first may load more, others use the machine too
+    while min(spent_s, default=2 * limit_s) > limit_s and len(spent_s) < 6:  # the first may load more
         begin = time.perf_counter()
         exercise.examine(exercise.reference, PLACES)
         spent_s.append(time.perf_counter() - begin)
-    assert min(spent_s) <= 1.0, spent_s
+    assert min(spent_s) <= limit_s, spent_s
 
 
 CASES = [(e, phrase, answer) for e in EXERCISES for phrase, answer in stored(e)]
