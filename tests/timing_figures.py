@@ -39,9 +39,14 @@ def workloads() -> dict[str, object]:
 
 
 def reference(fn: object, min_time_s: float) -> list[float]:
-    """Return the seconds a call of each run that torch.utils.benchmark makes by itself."""
+    """Return the seconds a call of each run that torch.utils.benchmark makes by itself, and of as many shorter runs.
+
+    Which of two lengths it chooses for calls of a few microseconds is chance, and the median depends on it by 1 %.
+    """
     timer = benchmark.Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads())
-    return timer.blocked_autorange(min_run_time=min_time_s).times
+    found = timer.blocked_autorange(min_run_time=min_time_s)
+    shorter = found.number_per_run // 10
+    return found.times + [timer.timeit(shorter).mean for _ in found.times if shorter]
 
 
 def compare(fn: object, turns: int = TURNS, min_time_s: float = 0.1) -> tuple[float, float, float]:
