@@ -428,7 +428,7 @@ def test_an_interrupt_stops_all_ranks():
             launch(lambda: time.sleep(60))
     finally:
         signal.signal(signal.SIGINT, before)
-    assert time.perf_counter() - start < 3
+    assert time.perf_counter() - start < 10  # the ranks would sleep for 60 s
 
 
 @linux

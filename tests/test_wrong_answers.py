@@ -32,16 +32,25 @@ def each_exercise(test):
     return pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: f"{e.lesson}-{e.name}")(test)
 
 
+def second_s() -> float:
+    """Return how long this machine needs now for what takes a second where the limit was set."""
+    begin = time.process_time()
+    sum(number * number for number in range(1_000_000))
+    return max((time.process_time() - begin) / 0.06, 1.0)
+
+
 @each_exercise
 def test_the_reference_passes_on_every_device_within_a_second(exercise):
-    """On ranks the answer needs all cores: where tests run beside each other, each run has its share of them."""
-    limit_s = float(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) if "ranks" in exercise.where else 1.0
+    """Time of the processor, since other work may have the core; ranks wait, and have their share of all cores."""
+    ranks = "ranks" in exercise.where
+    clock = time.perf_counter if ranks else time.process_time
+    share = float(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) if ranks else 1.0
     spent_s = []
-    while min(spent_s, default=2 * limit_s) > limit_s and len(spent_s) < 6:  # the first may load more
-        begin = time.perf_counter()
+    while min(spent_s, default=2 * share) > share and len(spent_s) < 6:  # the first may load more
+        unit_s, begin = second_s(), clock()
         exercise.examine(exercise.reference, PLACES)
-        spent_s.append(time.perf_counter() - begin)
-    assert min(spent_s) <= limit_s, spent_s
+        spent_s.append((clock() - begin) / unit_s)
+    assert min(spent_s) <= share, spent_s
 
 
 CASES = [(e, phrase, answer) for e in EXERCISES for phrase, answer in stored(e)]
