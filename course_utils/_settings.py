@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.optim.optimizer as optimizers
-from torch.overrides import _get_current_function_mode_stack as function_modes
+from torch import overrides
 from torch.utils import _python_dispatch
 
 from course_utils import _settings_python
@@ -17,8 +17,18 @@ __all__ = ["put_back", "read"]
 
 
 def read() -> dict[str, Any]:
-    """Return what each setting is now, by its name in messages."""
-    return {name: get() for name, (get, _) in _SETTINGS.items()}
+    """Return what each setting is now, by its name in messages.
+
+    Many can only be asked through names that PyTorch does not promise to keep: what a version lacks is not watched.
+    """
+    return {name: _value(get) for name, (get, _) in _SETTINGS.items()}
+
+
+def _value(get: Callable[[], Any]) -> Any:
+    try:
+        return get()
+    except AttributeError:
+        return UNKNOWN
 
 
 def put_back(before: dict[str, Any]) -> list[str]:
@@ -83,7 +93,7 @@ def _set_autocast(before: dict[str, Any]) -> None:
 def _modes() -> tuple[list[Any], list[Any]]:
     """Return the modes that are entered, of functions (`torch.device`) and of operators, but for the default device."""
     default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    functions = [mode for mode in function_modes() if mode is not default]
+    functions = [mode for mode in overrides._get_current_function_mode_stack() if mode is not default]
     return functions, _python_dispatch._get_current_dispatch_mode_stack()
 
 
@@ -152,10 +162,9 @@ def _set_global_hooks(before: list[dict[str, Any]]) -> None:
                 setattr(owner, name, value)
 
 
-_PRECISE = (
-    torch.backends, torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn,
-    torch.backends.mkldnn, torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv, torch.backends.mkldnn.rnn,
-)  # fmt: skip
+def _precise() -> tuple[Any, ...]:
+    cuda, cudnn, cpu = torch.backends.cuda, torch.backends.cudnn, torch.backends.mkldnn
+    return torch.backends, cuda.matmul, cudnn.conv, cudnn.rnn, cpu, cpu.matmul, cpu.conv, cpu.rnn
 
 
 def _precision() -> tuple[Any, ...]:
@@ -169,7 +178,7 @@ def _precision() -> tuple[Any, ...]:
             older.append(get())
         except RuntimeError:
             older.append(None)
-    return *older, *(owner.fp32_precision for owner in _PRECISE)
+    return *older, *(owner.fp32_precision for owner in _precise())
 
 
 def _set_precision(before: tuple[Any, ...]) -> None:
@@ -177,26 +186,24 @@ def _set_precision(before: tuple[Any, ...]) -> None:
         if value is not None:
             put(value)
     with torch.backends.__allow_nonbracketed_mutation():  # PyTorch's own test tools forbid it without
-        for owner, value in zip(_PRECISE, before[2:], strict=True):
+        for owner, value in zip(_precise(), before[2:], strict=True):
             owner.fp32_precision = value
 
 
-_CHOICES: tuple[tuple[Callable[[], bool], Callable[[bool], Any]], ...] = tuple(
-    (getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}"))
-    for name in ("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "mkldnn_enabled")
-) + tuple(
-    (getattr(torch.backends.cuda, f"{name}_sdp_enabled"), getattr(torch.backends.cuda, f"enable_{name}_sdp"))
-    for name in ("flash", "mem_efficient", "math", "cudnn")
-)
+def _choices() -> list[tuple[Callable[[], bool], Callable[[bool], Any]]]:
+    names = "cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "mkldnn_enabled"
+    libraries = [(getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}")) for name in names]
+    cuda, kinds = torch.backends.cuda, ("flash", "mem_efficient", "math", "cudnn")
+    return libraries + [(getattr(cuda, f"{kind}_sdp_enabled"), getattr(cuda, f"enable_{kind}_sdp")) for kind in kinds]
 
 
 def _kernels() -> list[bool]:
     """Return which kernels and libraries torch may choose from."""
-    return [get() for get, _ in _CHOICES]
+    return [get() for get, _ in _choices()]
 
 
 def _set_kernels(before: list[bool]) -> None:
-    for (_, put), value in zip(_CHOICES, before, strict=True):
+    for (_, put), value in zip(_choices(), before, strict=True):
         put(value)
 
 
