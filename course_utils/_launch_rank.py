@@ -46,6 +46,7 @@ class Job:
     store_port: int
     environment: dict[str, str]
     path: tuple[str, ...]
+    arguments: tuple[str, ...]  # of the command line
     folder: str
     threads: int
     filters: tuple[tuple, ...]  # of warnings
@@ -67,9 +68,9 @@ def run(connection: socket.socket) -> None:
     try:
         rank, job = channel.receive()
         _enter(rank, job)
-        leave = threading.Event()
-        threading.Thread(target=_listen, args=(channel, leave), daemon=True, name="launch").start()
-        outcome = _outcome(channel, rank, job)
+        go, leave = threading.Event(), threading.Event()
+        threading.Thread(target=_listen, args=(channel, go, leave), daemon=True, name="launch").start()
+        outcome = _outcome(channel, go, rank, job)
         _flush()
         channel.send(*outcome)
         leave.wait()  # a rank that failed waits too, until it is killed: others would fail for the lack of it
@@ -92,12 +93,13 @@ def _enter(rank: int, job: Job) -> None:
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job.world_size), LOCAL_WORLD_SIZE=str(job.world_size),
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(job.store_port),
+        TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0",  # rank 0 of a new group makes no store
     )  # fmt: skip
     if job.environment.get("GLOO_SOCKET_IFNAME") is None and hasattr(socket, "if_nameindex"):
         loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
         if loopback and os.name == "posix":  # else gloo asks what address the name of this host has
             os.environ["GLOO_SOCKET_IFNAME"] = loopback[0]
-    sys.path[:] = job.path
+    sys.path[:], sys.argv[:] = job.path, job.arguments
     with contextlib.suppress(OSError):
         os.chdir(job.folder)
     sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
@@ -120,7 +122,7 @@ def _enter(rank: int, job: Job) -> None:
         torch.cuda.set_device(device)
 
 
-def _listen(channel: wire.Channel, leave: threading.Event) -> None:
+def _listen(channel: wire.Channel, go: threading.Event, leave: threading.Event) -> None:
     """Answer the parent while the function runs; end with it."""
     main_thread = threading.main_thread().ident
     try:
@@ -128,6 +130,8 @@ def _listen(channel: wire.Channel, leave: threading.Event) -> None:
             (request,) = channel.receive()
             if request == "stack":
                 channel.send("stack", wire.frames(sys._current_frames()[main_thread]))
+            elif request == "go":
+                go.set()
             elif request == "leave":
                 leave.set()
     except (EOFError, OSError):
@@ -135,14 +139,16 @@ def _listen(channel: wire.Channel, leave: threading.Event) -> None:
             os._exit(1)
 
 
-def _outcome(channel: wire.Channel, rank: int, job: Job) -> tuple[Any, ...]:
-    """Join the process group, call the function and return the message for the parent."""
+def _outcome(channel: wire.Channel, go: threading.Event, rank: int, job: Job) -> tuple[Any, ...]:
+    """Join the process group, call the function when all have joined, and return the message for the parent."""
     modules = set(sys.modules)
     try:
         _join(rank, job)
         fn, args, kwargs = pickle.loads(job.payload)
         known = wire.known_classes()
+        wire.name_in_main(known)
         channel.send("ready")
+        go.wait()  # a function that leaves the group at once would cut off those that still join
         value = fn(*args, **kwargs)
     except BaseException as error:
         return "failed", wire.failure(error, time.perf_counter())
@@ -162,6 +168,8 @@ def _join(rank: int, job: Job) -> None:
 
 def _leave() -> None:
     """Do what an exiting interpreter does; gloo's group needs no farewell, since all ranks are done."""
+    with contextlib.suppress(Exception):
+        threading._shutdown()  # waits for threads that are no daemons: they may still print
     with contextlib.suppress(Exception):
         if dist.is_initialized() and device is not None and device.type == "cuda":
             dist.destroy_process_group()

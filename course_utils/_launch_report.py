@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import linecache
 import os
 import re
@@ -151,13 +152,15 @@ def _raised(failure: Failure) -> str:
         parts += [_raised(failure.cause), "which led to:"]
     frames = _own(failure.frames)
     shown = [frame for frame in frames if _readers(frame)] or frames
-    parts += [f"  {_place(frame)}" for frame in shown[-_SHOWN:]]
+    repeated = [(frame, len(list(same))) for frame, same in itertools.groupby(shown)]  # a function that calls itself
+    for frame, times in repeated[-_SHOWN:]:
+        parts.append(f"  {_place(frame)}" + (f"\n    {times} times" if times > 1 else ""))
     inner = frames[-1] if frames else None
     if inner is not None and inner not in shown:
         parts.append(f"  raised in {inner.function} ({Path(inner.file).name})")
     if "initialize the default process group twice" in failure.words:
         return "\n".join([*parts, failure.words, "launch has set up the process group: leave the call out."])
-    return "\n".join([*parts, failure.words])
+    return "\n".join([*parts, failure.words, *(f"one of these:\n{_raised(part)}" for part in failure.parts)])
 
 
 def _waiting(frames: tuple[Frame, ...]) -> str:

@@ -56,9 +56,7 @@ class Run:
                 with contextlib.suppress(OSError):  # it has died, and that will be heard
                     channel.send(rank, job)
             self._wait(processes)
-            for channel in processes.channels:
-                with contextlib.suppress(OSError):
-                    channel.send("leave")
+            _tell(processes, "leave")
             self._pump(lambda: len(self.seen.ended) == len(self.all), _END_S)
             return [self.seen.returned[rank] for rank in self.all]
         finally:
@@ -71,8 +69,8 @@ class Run:
         path = tuple(os.path.abspath(entry) for entry in sys.path)
         filters = tuple(one for one in warnings.filters if one[2].__module__ in ("builtins", "torch"))
         return Job(
-            len(self.all), self.devices, self.backend, port, dict(os.environ), path, _folder(), threads, filters,
-            self.payload,
+            len(self.all), self.devices, self.backend, port, dict(os.environ), path, tuple(sys.argv), _folder(),
+            threads, filters, self.payload,
         )  # fmt: skip
 
     def _wait(self, processes: _launch_start.Processes) -> None:
@@ -82,6 +80,8 @@ class Run:
             raise RankError(
                 f"rank {late[0]} was not ready after {_launch_start.START_S:.0f} s; all were stopped.", late[0], "start"
             )
+        if not self._trouble():
+            _tell(processes, "go")
         done = self._pump(lambda: self._trouble() or len(self.seen.returned) == len(self.all), self.timeout_s)
         if self._trouble():
             self._pump(lambda: self.seen.over() == len(self.all), _GRACE_S)
@@ -164,6 +164,12 @@ class Run:
             self.output.finish()
         if self.compiler:
             _launch_start.preload("torch._dynamo")
+
+
+def _tell(processes: _launch_start.Processes, request: str) -> None:
+    for channel in processes.channels:
+        with contextlib.suppress(OSError):
+            channel.send(request)
 
 
 def _store() -> dist.TCPStore:

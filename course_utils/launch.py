@@ -44,8 +44,10 @@ def launch(
     """Run `fn(*args, **kwargs)` on `nprocs` processes and return the list of what each rank returned.
 
     `devices` names the device of each rank ("cpu", "cuda:1", …); by default each rank has a GPU of its own where there
-    are enough, else all compute on the CPU. Tensors, in arguments and results, arrive on the CPU. Random numbers of
-    torch, NumPy and Python are seeded with the rank: other numbers in each rank, the same in each launch.
+    are enough, else all compute on the CPU. Tensors, in arguments and results, arrive on the CPU, each with memory of
+    its own and without its `.grad`. Random numbers of torch, NumPy and Python are seeded with the rank: other numbers
+    in each rank, the same in each launch. Environment, folder, `sys.path` and filters of warnings are this process's;
+    settings of PyTorch, such as its default dtype, are not: make them in the function.
 
     Raises RankError when a rank raises, dies, returns what cannot be pickled, or when not all have returned
     `timeout_s` seconds after all were there; all ranks are stopped then. Raises TypeError for a function or arguments

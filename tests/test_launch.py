@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_utils import _launch_output, _launch_report, _launch_run, _launch_start
+from course_utils import _launch_output, _launch_report, _launch_run, _launch_start, _launch_wire, counting
 from course_utils import launch as module
 from course_utils._launch_wire import Failure, Frame
 from course_utils.launch import RankError, launch, rank_device
@@ -133,16 +134,41 @@ def test_tensors_come_back_as_they_were_on_the_cpu():
             "sparse": torch.eye(3).to_sparse(),
             "grad": torch.ones(2, requires_grad=True),
             "net": (Net(), [torch.tensor(1)]),
+            "float8": torch.tensor([1.5]).to(torch.float8_e4m3fn),
+            "conjugate": torch.tensor([1 + 2j]).conj(),
+            "empty": torch.ones(0, 3),
+            "repeated": torch.arange(4)[2:].expand(3, 2),
+            "named": named,
         }
+
+    named = torch.ones(1)
+    named.word = "kept"
 
     got = launch(made)[1]
     assert got["view"].untyped_storage().nbytes() == 12
     assert got["view"].tolist() == [0, 1, 2] and got["bfloat16"].dtype == torch.bfloat16
     assert got["channels_last"].is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(got["sparse"].to_dense(), torch.eye(3)) and got["grad"].requires_grad
+    assert got["float8"].dtype == torch.float8_e4m3fn and got["float8"].float().item() == 1.5
+    assert got["conjugate"].tolist() == [1 - 2j] and got["empty"].shape == (0, 3) and got["named"].word == "kept"
+    assert got["repeated"].tolist() == [[2, 3]] * 3 and got["repeated"].stride() == (0, 1)
     net = got["net"][0]
     assert type(net) is Net and net.tied is net.layer.weight and isinstance(net.tied, nn.Parameter)
     assert Net.forward is marker  # the class is still the reader's own
+
+
+def test_small_tensors_are_not_written_as_archives():
+    tensors = [torch.ones(1) for _ in range(100)]
+    assert len(_launch_wire.dumps(tensors)) < 100 * 100
+    again = pickle.loads(_launch_wire.dumps(tensors[0]))
+    assert again.resize_(2).shape == (2,)  # its memory is PyTorch's own
+
+
+def test_operations_of_sending_are_not_the_readers():
+    with counting.count() as counts:
+        data = _launch_wire.dumps(torch.ones(4)[:2])
+        pickle.loads(data)
+    assert (counts.operators, counts.views) == (1, 1)  # `ones` and the slice
 
 
 def test_large_arguments_and_results_travel():
@@ -183,14 +209,16 @@ def test_random_numbers_differ_between_ranks_and_not_between_launches():
 
 def test_a_rank_looks_like_a_process_of_torchrun(monkeypatch, tmp_path):
     monkeypatch.setenv("COURSE_TEST_LATE", "1")
+    monkeypatch.setattr(sys, "argv", ["program.py", "--option"])
     monkeypatch.chdir(tmp_path)
 
     def where():
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "COURSE_TEST_LATE")
-        return [os.environ[name] for name in names], os.getcwd(), torch.get_num_threads()
+        return [os.environ[name] for name in names], os.getcwd(), torch.get_num_threads(), sys.argv
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    assert launch(where)[1] == (["1", "1", "2", "2", "127.0.0.1", "1"], str(tmp_path), max(1, cores // 2))
+    found = launch(where)[1]
+    assert found == (["1", "1", "2", "2", "127.0.0.1", "1"], str(tmp_path), max(1, cores // 2), sys.argv)
 
 
 def test_a_warning_that_is_an_error_here_is_one_in_the_ranks():
@@ -224,6 +252,16 @@ def test_output_comes_in_rank_order_with_the_name_of_the_rank(capfd):
     assert out.getvalue().splitlines() == lines
     assert err.getvalue().splitlines() == ["[rank 0] to stderr of 0", "[rank 1] to stderr of 1"]
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_a_thread_prints_after_the_function_is_shown():
+    def speak():
+        threading.Thread(target=lambda: time.sleep(0.2) or print("late")).start()
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        launch(speak, nprocs=1)
+    assert out.getvalue() == "[rank 0] late\n"
 
 
 def test_progress_is_not_withheld(monkeypatch):
@@ -287,6 +325,42 @@ def test_an_error_deep_in_a_library_shows_the_readers_line_and_its_cause():
     assert "nn.Linear(2, 2)(torch.ones(3))" in text and "raised in forward (linear.py)" in text
     assert text.index("which led to:") < text.index("KeyError: 'wrapped'")
     assert text.startswith("ranks 0 and 1 raised KeyError:")
+
+
+def test_an_error_of_errors_shows_each_with_its_line():
+    def part(name):
+        raise KeyError(name)
+
+    def work():
+        errors = []
+        for name in ("first", "second"):
+            try:
+                part(name)
+            except KeyError as error:
+                errors.append(error)
+        raise ExceptionGroup("several", errors)
+
+    text = str(failing(work, nprocs=1))
+    assert "ExceptionGroup: several (2 sub-exceptions)\none of these:\n" in text
+    assert text.index("KeyError: 'first'") < text.index("KeyError: 'second'")
+    assert text.count(f"line {part.__code__.co_firstlineno + 1}, in part") == 2
+
+
+def test_errors_without_end_are_told_of():
+    def again():
+        again()
+
+    def wrapped():
+        try:
+            wrapped()
+        except Exception as error:
+            raise ValueError("wrapped") from error
+
+    error = failing(again, nprocs=1)
+    assert error.error == "RecursionError" and str(error).count("again()") == 1
+    assert re.search(r"again\(\)\n    \d{3} times\nRecursionError: maximum", str(error))
+    error = failing(wrapped, nprocs=1)
+    assert error.error == "ValueError" and str(error).count("which led to:") == 7
 
 
 def test_of_two_failures_the_first_is_named_and_the_other_only_mentioned():
@@ -458,14 +532,20 @@ def test_functions_typed_in_cells_run_and_fail_with_their_own_line(tmp_path):
         "import torch\nimport torch.distributed as dist\nfrom course_utils.launch import RankError, launch\n"
         "scale = 3\ndef work(x):\n    print('here')\n    return x * scale * dist.get_rank()\n"
         "print(launch(work, torch.ones(1)))",
+        "import functools\nclass Point:\n    def __init__(self, x):\n        self.x = x\n"
+        "@functools.cache\ndef fibonacci(n):\n    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)\n"
+        "def gather():\n    found = [None, None]\n    dist.all_gather_object(found, Point(fibonacci(9)))\n"
+        "    return found\n"
+        "[[type(point) is Point and point.x for point in found] for found in launch(gather)]",
         "def broken():\n    helper()\ndef helper():\n    raise ValueError('typed')\n"
         "try:\n    launch(broken)\nexcept RankError as error:\n    print(error)",
     )
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     ran = notebooks.run(notebook, tmp_path, "cpu")
-    texts = ["".join(output.text for output in cell.outputs) for cell in ran.cells]
+    assert ran.cells[1].outputs[0].data["text/plain"] == "[[34, 34], [34, 34]]"
+    texts = ["".join(output.get("text", "") for output in cell.outputs) for cell in ran.cells]
     assert texts[0] == "[rank 0] here\n[rank 1] here\n[tensor([0.]), tensor([3.])]\n"
-    assert texts[1].splitlines() == [
+    assert texts[2].splitlines() == [
         "ranks 0 and 1 raised ValueError:",
         "  cell, line 2, in broken",
         "    helper()",
@@ -591,6 +671,17 @@ def test_a_rank_may_leave_the_group_use_workers_and_print_much():
     with contextlib.redirect_stdout(out):
         assert asyncio.run(asyncio.to_thread(launch, work)) == [[1, 5], [1, 5]]
     assert [len(line) for line in out.getvalue().splitlines()] == [1_000_009] * 2
+
+
+def test_a_group_may_be_left_at_once_and_another_one_joined():
+    def work():
+        dist.destroy_process_group()
+        dist.init_process_group("gloo")
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        return x.item()
+
+    assert launch(work, nprocs=3) == [3, 3, 3]
 
 
 def test_joining_the_group_again_is_said_to_be_needless():
