@@ -6,6 +6,9 @@ sleeping one. On Windows and on other threads a watchdog thread raises the excep
 loop ends too: a swallowed interruption sets, when it is destroyed, a trace function that raises at the next line, and
 so one `try` after the other is left; and the interruption comes again until the call ends. What no platform can end is
 one call into compiled code that never returns to Python, such as `sum(itertools.count())`.
+
+Code that imports a module is not interrupted, since a module loaded by half would break what needs it later; the time
+begins anew after it. The first use of PyTorch's compiler loads for seconds.
 """
 
 import contextlib
@@ -13,13 +16,16 @@ import ctypes
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 __all__ = ["Interrupt", "Limit", "TimeUp", "time_limit", "user_interrupt"]
 
 REPEAT_S = 0.02
+LOADING_S = 60.0  # an import that takes longer is ended too
 
 
 @dataclass
@@ -69,6 +75,28 @@ def _arm_tracer(kind: type[TimeUp], skip: int) -> None:
     sys.settrace(tracer)
 
 
+@dataclass
+class _Loading:
+    """Whether to wait with an interruption because the code imports, and whether it has done so since the last one."""
+
+    begin_s: float = field(default_factory=time.monotonic)
+    seen: bool = False
+
+    def now(self, frame: FrameType | None) -> bool:
+        """Say whether the code that runs in `frame` is importing."""
+        while frame is not None and frame.f_globals.get("__name__") != "course_utils._sandbox":
+            if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+                self.seen = time.monotonic() - self.begin_s < LOADING_S
+                return self.seen
+            frame = frame.f_back
+        return False
+
+    def ended(self) -> bool:
+        """Say whether an import was waited for, once."""
+        seen, self.seen = self.seen, False
+        return seen
+
+
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[Limit]:
     """Raise TimeUp in the block after `seconds`, again and again until `limit.over` is set."""
@@ -89,8 +117,14 @@ def time_limit(seconds: float) -> Iterator[Limit]:
 
 @contextlib.contextmanager
 def _alarm(kind: type[TimeUp], seconds: float) -> Iterator[None]:
-    def on_alarm(number: int, frame: object) -> None:
-        if not kind.limit.over:
+    loading = _Loading()
+
+    def on_alarm(number: int, frame: FrameType | None) -> None:
+        if kind.limit.over or loading.now(frame):
+            return
+        if loading.ended():
+            signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_S)
+        else:
             raise kind
 
     before = signal.signal(signal.SIGALRM, on_alarm)
@@ -106,12 +140,18 @@ def _alarm(kind: type[TimeUp], seconds: float) -> Iterator[None]:
 @contextlib.contextmanager
 def _watchdog(kind: type[TimeUp], seconds: float) -> Iterator[None]:
     ended, lock = threading.Event(), threading.Lock()
-    thread = ctypes.c_ulong(threading.get_ident())
+    number, loading = threading.get_ident(), _Loading()
+    thread = ctypes.c_ulong(number)
 
     def watch() -> None:
         wait_s = seconds
         while not ended.wait(wait_s):
             wait_s = REPEAT_S
+            if loading.now(sys._current_frames().get(number)):
+                continue
+            if loading.ended():
+                wait_s = seconds
+                continue
             with lock:
                 if not kind.limit.over:
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(kind))
