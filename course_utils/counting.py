@@ -228,8 +228,9 @@ class _Operators(TorchDispatchMode):
         else:
             target, source = args[:2] if packet is torch.ops.aten.copy_ else (args[1], args[0])
         later = kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
-        host = source if source.device.type == "cpu" else target
-        self.ledger.copy(source.device, target.device, target, host=host, non_blocking=later)
+        if isinstance(source, torch.Tensor):  # torch.vmap writes numbers too
+            host = source if source.device.type == "cpu" else target
+            self.ledger.copy(source.device, target.device, target, host=host, non_blocking=later)
 
 
 # Which kernel runs inside these depends on the device: taking them apart would change what is counted.

@@ -115,6 +115,13 @@ def test_a_failing_read_does_not_silence_the_counter():
     assert counts.by_operator == {"ones": 2, "add": 1}
 
 
+def test_vmap_in_vmap_is_counted():
+    with counting.count() as counts:
+        got = torch.vmap(torch.vmap(lambda a, b: 0.5 * (a - b) ** 2))(torch.ones(2, 3), torch.zeros(2, 3))
+    assert torch.equal(got, torch.full((2, 3), 0.5))
+    assert counts.operators > 0 and counts.copies == []
+
+
 def test_other_threads_are_not_counted():
     with counting.count() as counts:
         thread = threading.Thread(target=lambda: torch.ones(3) + 1)
