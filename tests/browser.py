@@ -76,11 +76,19 @@ class Lab:
             path = folder / f"{len(paths):02d}.png"
             self.page.screenshot(path=path)
             paths.append(path)
-            before = box.evaluate("panel => panel.scrollTop")
-            box.evaluate("panel => panel.scrollBy(0, panel.clientHeight - 60)")
-            self.page.wait_for_timeout(100)
-            if box.evaluate("panel => panel.scrollTop") <= before + 1:
+            if not self._scroll(box):
                 return paths
+
+    def _scroll(self, box) -> bool:
+        """Scroll down by nearly a screen; False at the end, which moves while cells are drawn for the first time."""
+        before, step = box.evaluate("panel => [panel.scrollTop, panel.clientHeight - 60]")
+        for _ in range(10):
+            box.evaluate("(panel, there) => panel.scrollTo(0, there)", before + step)
+            self.page.wait_for_timeout(200)
+            now = box.evaluate("panel => panel.scrollTop")
+            if now >= before + step - 1:
+                return True
+        return now > before + 1
 
 
 def _settings(private: Path) -> dict[str, str]:
@@ -153,8 +161,10 @@ def static_page(html: str) -> Iterator:
 
 
 if __name__ == "__main__":
-    notebook, target = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
-    with lab(notebook.parent) as opened:
-        opened.open(notebook.name)
-        opened.run_all()
-        print(*opened.screenshots(target), sep="\n")
+    notebook, target = Path(sys.argv[1]), Path(sys.argv[2])
+    with tempfile.TemporaryDirectory() as copies:  # JupyterLab saves what is open
+        shutil.copy(notebook, copies)
+        with lab(Path(copies)) as opened:
+            opened.open(notebook.name)
+            opened.run_all()
+            print(*opened.screenshots(target), sep="\n")
