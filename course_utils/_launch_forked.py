@@ -84,9 +84,16 @@ class _Server:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()], start_new_session=True,
             )  # fmt: skip
-        if self.main.recv(5) != b"ready":
-            words = self.process.communicate()[1].decode(errors="replace").strip()
-            raise RuntimeError(f"the process that starts the ranks could not start:\n{words}")
+        try:
+            if self.main.recv(5) != b"ready":
+                words = self.process.communicate()[1].decode(errors="replace").strip()
+                raise RuntimeError(f"the process that starts the ranks could not start:\n{words}")
+        except BaseException:  # an interrupt, too: the error, and this with it, may live for long
+            self.main.close()
+            self.process.stderr.close()
+            self.process.kill()
+            self.process.wait()
+            raise
         atexit.register(self.stop)
 
     def usable(self) -> bool:

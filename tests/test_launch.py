@@ -291,6 +291,25 @@ def test_progress_is_not_withheld(monkeypatch):
     assert "[rank 0] 1/3" in times
 
 
+def test_many_lines_are_few_messages_of_a_notebook():
+    class Screen(io.StringIO):
+        flushes = 0
+
+        def flush(self):
+            self.flushes += 1
+
+    screen, output = Screen(), _launch_output.Output(1)
+    with contextlib.redirect_stdout(screen):
+        for line in range(1000):
+            output.take(0, "out", b"%d\n" % line)
+        assert screen.getvalue().endswith("[rank 0] 999\n") and screen.flushes == 0
+        time.sleep(_launch_output.FLUSH_S)
+        output.tick()
+        assert screen.flushes == 1
+        output.tick()
+        assert screen.flushes == 1
+
+
 def test_the_first_failure_is_named_with_its_line():
     def work():
         if dist.get_rank() == 1:
@@ -611,6 +630,26 @@ def test_a_server_that_died_is_replaced():
     assert error.kind == "died" and "ended with the process that starts the ranks" in str(error)
     assert launch(lambda: 1) == [1, 1]
     assert _launch_forked._running[-1].process.pid != server.pid
+
+
+@linux
+def test_a_server_that_cannot_start_or_is_interrupted_leaves_nothing(monkeypatch):
+    from course_utils import _launch_forked
+
+    monkeypatch.setattr(_launch_forked, "_running", [])
+    monkeypatch.setattr(_launch_forked, "command", lambda *_: [sys.executable, "-c", "raise SystemExit('broken')"])
+    with pytest.raises(RuntimeError, match=r"could not start:\nbroken"):
+        launch(module_level)
+    monkeypatch.setattr(_launch_forked, "command", lambda *_: ["sleep", "97"])
+    children = psutil.Process().children()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            launch(module_level)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert psutil.Process().children() == children and caught.tb
 
 
 async def asynchronous():
