@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from course_utils import plots
 from course_utils._memory_fake import as_fake, fake_device, faking
 from course_utils._memory_measure import Measured, Moment, draw_timeline
 from course_utils._memory_parts import OWNERS, Parts, bar, table_html, table_text
-from course_utils._memory_storages import resolve
+from course_utils._memory_storages import place_of, resolve
 
 __all__ = ["Estimate", "Reconciled", "estimate", "reconcile"]
 
@@ -108,7 +108,9 @@ def estimate(
     the inputs of all time steps at once; the simulated GPU does otherwise, and there some per cent are too many.
     Allocations on CUDA are rounded up to 512 bytes as the allocator does.
 
-    Raises TypeError or ValueError for what is none of these, and RuntimeError where a step needs the values of tensors.
+    Raises TypeError or ValueError for what is none of these, and RuntimeError where a step needs the values of tensors:
+    GradScaler does, LBFGS, Adafactor, ASGD, packed sequences, and `nn.Transformer` that is given a mask and not told
+    whether it is causal. Sparse gradients cannot be estimated either.
     """
     device = resolve(device)
     functions = {"make_model": make_model, "make_batch": make_batch, "make_optimizer": make_optimizer}
@@ -118,20 +120,35 @@ def estimate(
             raise TypeError(f"{name} must be a function, not {function!r}")
     if autocast is not None and not isinstance(autocast, torch.dtype):
         raise TypeError(f"autocast must be None or a format such as torch.bfloat16, not {autocast!r}")
-    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-
     random_state = torch.get_rng_state()
     try:
-        return _estimate(
-            make_model, make_batch, make_optimizer, step or _step(loss, autocast, device), device, autocast
-        )
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise RuntimeError(
-            f"the estimate has shapes and no values, and the program needs values for {error}: "
-            "leave .item(), print, if and masks by value out of it"
-        ) from None
+        with _clear_errors():
+            return _estimate(
+                make_model, make_batch, make_optimizer, step or _step(loss, autocast, device), device, autocast
+            )
     finally:
         torch.set_rng_state(random_state)
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Say in the words of this course what fake tensors cannot do."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        line = place_of(error)
+        raise RuntimeError(
+            f"the estimate has shapes and no values, and the program needs values for {error}"
+            f"{f' ({line})' if line else ''}: leave .item(), print, if and masks by value out of it"
+        ) from None
+    except RuntimeError as error:
+        if "UninitializedParameter" not in str(error):
+            raise
+        raise TypeError(
+            "make_model must give every layer its sizes: lazy layers get theirs from a real batch"
+        ) from None
 
 
 def _estimate(make_model, make_batch, make_optimizer, step, device, autocast) -> Estimate:

@@ -38,6 +38,7 @@ def faking(device: torch.device, autocast: torch.dtype | None) -> Iterator[objec
     target = fake_device(device)
     with ExitStack() as stack:
         stack.enter_context(_plain_conversions())
+        stack.enter_context(_no_first_values())
         if device.type not in ("cpu", "cuda") and autocast is not None:
             stack.enter_context(_autocast_as_on_a_gpu())
         mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
@@ -63,6 +64,8 @@ class _OneDevice(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if getattr(func, "__name__", "") in ("cuda", "xpu", "cpu") and args and isinstance(args[0], torch.Tensor):
             return args[0]
+        if func is torch.Tensor.__deepcopy__ and isinstance(args[0], FakeTensor):
+            return _copied(*args)
         args = self._turn(tuple(args))
         kwargs = {name: self._turn(value) for name, value in (kwargs or {}).items()}
         if func in self.makers and kwargs.get("device") is None:
@@ -85,6 +88,18 @@ class _OneDevice(TorchFunctionMode):
         if id(tensor) not in self.stand_ins:
             self.stand_ins[id(tensor)] = tensor, as_fake(tensor, self.target)
         return self.stand_ins[id(tensor)][1]
+
+
+def _copied(tensor: FakeTensor, memo: dict) -> torch.Tensor:
+    """Return a deep copy of a leaf. Each view of PyTorch's own fake copy has another storage, and would be counted."""
+    if id(tensor) not in memo:
+        if not tensor.is_leaf:
+            raise RuntimeError("only tensors that are leaves of the graph can be copied with copy.deepcopy")
+        new = tensor.detach().clone()
+        if isinstance(tensor, nn.Parameter):
+            new = nn.Parameter(new, tensor.requires_grad)
+        memo[id(tensor)] = new.requires_grad_(tensor.requires_grad)
+    return memo[id(tensor)]
 
 
 _RECURRENT = (torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu)
@@ -134,6 +149,19 @@ def _plain_conversions() -> Iterator[None]:
 
 
 @contextmanager
+def _no_first_values() -> Iterator[None]:
+    """Inside, what `nn.init` fills stays as it is: `trunc_normal_` draws again until it has looked at every value."""
+    fillers = {name: given for name, given in vars(nn.init).items() if name.startswith("_no_grad_")}
+    for name in fillers:
+        setattr(nn.init, name, lambda tensor, *args, **kwargs: tensor)
+    try:
+        yield
+    finally:
+        for name, given in fillers.items():
+            setattr(nn.init, name, given)
+
+
+@contextmanager
 def _autocast_as_on_a_gpu() -> Iterator[None]:
     """Inside, `torch.autocast("cpu")` casts what it casts on a GPU."""
     from course_utils.simulator import _autocast
@@ -161,10 +189,13 @@ def with_workspace(func, args: tuple, result: Any) -> Any:
     return (*result[:3], torch.empty(size, dtype=torch.uint8))
 
 
+_LOSSES = (_ATEN.mse_loss, _ATEN.smooth_l1_loss, _ATEN.soft_margin_loss, _ATEN.binary_cross_entropy)
+
+
 @functools.cache
 def _keeps_elements(func) -> bool:
     """Return whether this loss is a view of the storage in which it computed each element's: a small real run says."""
-    if func.overloadpacket not in (_ATEN.mse_loss, _ATEN.smooth_l1_loss, _ATEN.binary_cross_entropy):
+    if func.overloadpacket not in _LOSSES:
         return False
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 

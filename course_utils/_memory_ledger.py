@@ -19,6 +19,9 @@ from course_utils._memory_storages import found, phase, place, storage_of, tenso
 __all__ = ["Ledger", "Record", "Ref"]
 
 
+_LIFT = torch.ops.aten.lift_fresh.default  # returns what `torch.tensor` has made out of sight
+
+
 class Record:
     """One storage: its size, its owner, the tensor it was made as, and what became of it."""
 
@@ -98,8 +101,9 @@ class Ledger(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace == "prim":  # a question, such as the device of a tensor
             return func(*args, **kwargs)
-        for tensor in tensors_in((args, kwargs)):
-            self._use(tensor)
+        if func is not _LIFT:
+            for tensor in tensors_in((args, kwargs)):
+                self._use(tensor)
         result = func(*args, **kwargs)
         made_bytes = sum([self._enter_result(tensor) for tensor in tensors_in(result)])
         if self.change_bytes > self.peak_bytes:

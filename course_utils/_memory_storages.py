@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import linecache
 import sys
+import traceback
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from torch.nn.parameter import UninitializedTensorMixin
 
 from course_utils import _places, devices
 
-__all__ = ["found", "phase", "place", "resolve", "storage_of", "tensors_in"]
+__all__ = ["found", "phase", "place", "place_of", "resolve", "storage_of", "tensors_in"]
 
 
 def resolve(device: torch.device | str | None) -> torch.device:
@@ -104,10 +105,21 @@ def place() -> str:
     """Return the reader's innermost line that is running: "train.py:12: y = model(x)", or "" if there is none."""
     frame = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if _places.is_readers(name, frame.f_code.co_name):
-            text = linecache.getline(name, frame.f_lineno).strip()
-            where = f"cell, line {frame.f_lineno}" if _places.in_cell(name) else f"{Path(name).name}:{frame.f_lineno}"
-            return f"{where}: {text}" if text else where
+        if _places.is_readers(frame.f_code.co_filename, frame.f_code.co_name):
+            return _line(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return ""
+
+
+def place_of(error: BaseException) -> str:
+    """Return the reader's innermost line from which `error` came, as `place` does, or ""."""
+    calls = reversed(traceback.extract_tb(error.__traceback__))
+    return next(
+        (_line(call.filename, call.lineno) for call in calls if _places.is_readers(call.filename, call.name)), ""
+    )
+
+
+def _line(file: str, number: int) -> str:
+    text = linecache.getline(file, number).strip()
+    where = f"cell, line {number}" if _places.in_cell(file) else f"{Path(file).name}:{number}"
+    return f"{where}: {text}" if text else where

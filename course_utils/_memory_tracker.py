@@ -65,6 +65,8 @@ class Tracker(MemTracker):
             self._in_ac, self._ac_mod = False, None
 
     def _track(self, reftype, tensor) -> None:
+        if tensor.layout is not torch.strided:
+            raise RuntimeError(f"the estimate has no tensors of layout {tensor.layout}: leave sparse=True out of it")
         super()._track(_MemRefType.TEMP if reftype is _MemRefType.OPT else reftype, tensor)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

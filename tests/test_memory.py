@@ -1,5 +1,6 @@
 """Are the bytes right, and whose? Does a budget hold, and end? Does an estimate allocate nothing and leave nothing?"""
 
+import copy
 import gc
 import re
 import weakref
@@ -246,6 +247,16 @@ def test_the_tightest_of_nested_budgets_holds(device):
         assert kib(8, device).nbytes == 8 * KIB
 
 
+def test_a_tensor_of_given_values_counts(device):
+    values = [1.0] * 1024
+    assert memory.measure(lambda: torch.tensor(values, device=device), device).kept_bytes == 4 * KIB
+    with memory.budget(8 * KIB, device) as budget:
+        kept = [torch.tensor(values, device=device) for _ in range(2)]
+        assert budget.used_bytes == 8 * KIB == sum(x.nbytes for x in kept)
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.tensor(values, device=device)
+
+
 def test_an_exception_takes_the_budget_away(device):
     for error in (ZeroDivisionError, KeyboardInterrupt):
         with pytest.raises(error), memory.budget(1, device):
@@ -368,7 +379,7 @@ def test_frozen_layers_constants_and_plain_numbers_are_estimated(device):
     assert both.ratio == pytest.approx(1, abs=0.01) and found.parameters == 15_150
 
 
-@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss])
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.soft_margin_loss])
 def test_a_loss_that_keeps_what_it_computed_of_each_element_is_estimated_so(loss, device):
     def train():
         layer = nn.Linear(100, 100, bias=False).to(device)
@@ -447,6 +458,49 @@ def test_real_batches_and_batches_that_need_values(device):
     expected = memory.estimate(linear, vectors, torch.optim.Adam, device=device).peak_bytes
     for make_batch in (lambda: (x, y), lambda: (x[x.sum(1) > 0], y[: int(y.sum() > 0) * 8])):
         assert memory.estimate(linear, make_batch, torch.optim.Adam, device=device).peak_bytes == expected
+
+
+def test_a_copied_layer_is_estimated_as_an_own_one(device):
+    expected = memory.estimate(linear, vectors, torch.optim.Adam, device=device)
+    found = memory.estimate(lambda: copy.deepcopy(linear()), vectors, torch.optim.Adam, device=device)
+    assert (found.timeline, found.parts) == (expected.timeline, expected.parts)
+    with pytest.raises(RuntimeError, match="only tensors that are leaves"):
+        memory.estimate(lambda: copy.deepcopy(linear().weight * 2), vectors, torch.optim.Adam)
+
+    def of_two():
+        model = copy.deepcopy(nn.ModuleList([linear(), linear()]))
+        model[1].weight = model[0].weight
+        return copy.deepcopy(model)[1]
+
+    assert memory.estimate(of_two, vectors, torch.optim.Adam, device=device).parts == expected.parts
+
+
+def test_first_values_that_are_drawn_until_they_fit_need_no_values():
+    def model():
+        layer = linear()
+        nn.init.trunc_normal_(layer.weight, std=0.02)
+        nn.init.orthogonal_(layer.weight)
+        return layer
+
+    expected = memory.estimate(linear, vectors, torch.optim.Adam)
+    assert memory.estimate(model, vectors, torch.optim.Adam).parts == expected.parts
+    assert nn.init.trunc_normal_(torch.zeros(100)).std() > 0.5 and nn.init.ones_(torch.zeros(3)).sum() == 3
+
+
+def test_an_estimate_says_which_line_needs_values_and_what_it_has_not():
+    def loss(output, target):
+        return output.sum() * float(target.max())
+
+    with pytest.raises(RuntimeError, match=r"test_memory\.py:\d+: return output\.sum\(\) \* float\(target"):
+        memory.estimate(linear, vectors, torch.optim.Adam, loss)
+    with pytest.raises(RuntimeError, match=r"no tensors of layout torch\.sparse_coo: leave sparse=True out of it"):
+        memory.estimate(
+            lambda: nn.Embedding(9, 4, sparse=True), lambda: torch.zeros(3, dtype=torch.long), torch.optim.SparseAdam
+        )
+    with pytest.raises(TypeError, match="make_model must give every layer its sizes"):
+        memory.estimate(lambda: nn.LazyLinear(4), vectors, torch.optim.Adam)
+    with pytest.raises(RuntimeError, match="mine"):
+        memory.estimate(linear, vectors, torch.optim.Adam, lambda y, t: (_ for _ in ()).throw(RuntimeError("mine")))
 
 
 def test_an_own_step_and_an_own_loss():
