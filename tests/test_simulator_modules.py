@@ -116,6 +116,32 @@ def test_to_empty_makes_new_parameters_of_those_on_meta_and_unties_them(device):
     assert model[0].weight is not model[1].weight and len(list(model.parameters())) == 4
 
 
+@pytest.mark.parametrize("make", [lambda: nn.LazyLinear(3), lambda: nn.Sequential(nn.LazyBatchNorm1d())])
+def test_a_lazy_module_moves_once_it_has_shapes(make):
+    model, x = make(), torch.ones(2, 5)
+    with pytest.raises(NotImplementedError, match=r"no Lazy.* that has no shapes yet: run one batch through the model"):
+        model.to("sim")
+    model.half().float()(x)
+    assert model.to("sim")(x.to("sim")).device == torch.device("sim:0")
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused_in_one_sentence():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    mask, x = torch.tensor([[False, False, True], [False, False, False]]), torch.ones(2, 3, 8)
+    for nested in (True, False):
+        encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=nested).eval()
+        with torch.no_grad():
+            expected = encoder(x, src_key_padding_mask=mask)
+            encoder.to("sim")
+            if nested:
+                with pytest.raises(NotImplementedError, match="no nested tensors"):
+                    encoder(x.to("sim"), src_key_padding_mask=mask.to("sim"))
+            else:
+                got = encoder(x.to("sim"), src_key_padding_mask=mask.to("sim"))
+                torch.testing.assert_close(got.cpu(), expected)
+
+
 def test_parametrizations_run():
     for change in (nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm):
         change(nn.Linear(2, 2)).to("sim")(on_sim(1, 2)).sum().backward()

@@ -113,6 +113,11 @@ def test_two_devices_in_one_operation(name):
         MIXED[name]()
 
 
+def test_the_tensor_that_is_elsewhere_is_named_and_not_the_indices_that_may_be():
+    with pytest.raises(RuntimeError, match="but got values is on cpu, different from other tensors on sim:0"):
+        on_sim(3)[torch.tensor([0, 1])] = torch.ones(2)
+
+
 @pytest.mark.parametrize(
     ("attempt", "kind", "message"),
     [

@@ -5,7 +5,8 @@ Not simulated: the values. The CPU's own kernels compute them, so they and the r
 Left out of the time model: caches, occupancy, choice among kernels, the host's own work between two operations. Peak
 rates come from data sheets (`course_utils.gpus`), so real kernels are slower; fixed costs are assumptions (`Costs`).
 More lenient than CUDA: a copy to the device takes its values at the call, also a non-blocking one from pinned memory,
-and CPU generators are taken. Refused with an error: torch.compile, sparse layouts, sending tensors to other processes.
+and CPU generators are taken. Refused with an error: torch.compile, sparse, quantized and nested tensors, lazy modules
+before they have shapes, sending tensors to other processes.
 """
 
 from __future__ import annotations

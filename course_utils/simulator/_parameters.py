@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from course_utils.simulator._tensor import SimTensor
 
@@ -22,6 +23,7 @@ def keep_identity() -> None:
 
     @functools.wraps(apply)
     def _apply(self, fn, recurse=True):
+        _refuse_lazy(self, fn)
         _leave_meta(self, fn)
         if torch.__future__.get_swap_module_params_on_conversion():
             return apply(self, fn, recurse)
@@ -36,6 +38,16 @@ def keep_identity() -> None:
             torch.__future__.set_swap_module_params_on_conversion(False)
 
     torch.nn.Module._apply = _apply
+
+
+def _refuse_lazy(module: torch.nn.Module, fn) -> None:
+    """Raise where `fn` moves a parameter that has no shape yet to a simulated GPU: it would get a shape of 0 there."""
+    for value in (*module._parameters.values(), *module._buffers.values()):
+        if is_lazy(value) and type(fn(torch.empty(0, dtype=value.dtype, device="cpu"))) is SimTensor:
+            raise NotImplementedError(
+                f"the simulated GPU takes no {type(module).__name__} that has no shapes yet: run one batch through the "
+                "model on the CPU, then move it"
+            )
 
 
 def _leave_meta(module: torch.nn.Module, fn) -> None:

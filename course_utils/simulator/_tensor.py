@@ -55,6 +55,10 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
         raise NotImplementedError("the simulated GPU has no quantized tensors: quantize on the CPU")
     if inner.layout is not torch.strided:
         raise NotImplementedError(f"the simulated GPU has no tensors of layout {inner.layout}: use dense ones")
+    if inner.is_nested:
+        raise NotImplementedError(
+            "the simulated GPU has no nested tensors: give nn.TransformerEncoder enable_nested_tensor=False"
+        )
     device = _state.meta_devices[index]
     if inner.is_contiguous() and inner.storage_offset() == 0:
         tensor = _make(SimTensor, inner.shape, dtype=inner.dtype, device=device, _extra_dispatch_keys=_KEYS)
@@ -76,7 +80,7 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
 
 def adopt(inner: torch.Tensor, index: int) -> SimTensor:
     """Return `inner` as a tensor on simulated GPU `index`, its storage accounted there."""
-    if inner.layout is torch.strided:
+    if inner.layout is torch.strided and not inner.is_nested:
         _state.world.own(inner, index)
     return as_sim(inner, index)
 
@@ -127,7 +131,7 @@ def _run_simple(func, plan: Plan, args):
     if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled("cpu"):
         return None
     out = func._op(*inner)
-    if out.layout is not torch.strided or out.dtype.is_complex:
+    if out.layout is not torch.strided or out.is_nested or out.dtype.is_complex:
         return adopt(out, index)
     storage, world = out.untyped_storage(), _state.world
     if storage._cdata in world.live:
@@ -181,20 +185,22 @@ def _common_index(func, plan: Plan, found: list) -> int:
             if index is None:
                 index = tensor._index
             elif tensor._index != index:
-                _raise_mixed(func, plan, found)
+                _raise_mixed(func, plan, found, tensor)
     for tensor in found:
         if type(tensor) is not SimTensor and tensor.dim() > 0:
             if plan.name in HOST_ARGUMENTS and not tensor.is_floating_point():
                 continue
             if not (plan.mixes and tensor.dtype in (torch.int64, torch.int32, torch.bool, torch.uint8)):
-                _raise_mixed(func, plan, found)
+                _raise_mixed(func, plan, found, tensor)
             _state.world.copy(index, "H2D", tensor.nbytes, pinned=False, blocking=True)
     return _state.world.current if index is None else index
 
 
-def _raise_mixed(func, plan: Plan, found: list):
+def _raise_mixed(func, plan: Plan, found: list, wrong: torch.Tensor):
     first = next(tensor for tensor in found if type(tensor) is SimTensor or tensor.dim() > 0)
-    other = next(t for t in found if t.device != first.device and (type(t) is SimTensor or t.dim() > 0))
+    other = wrong
+    if wrong.device == first.device:
+        other = next(t for t in found if t.device != first.device and (type(t) is SimTensor or t.dim() > 0))
     if plan.pointwise:
         devices = f"found at least two devices, {first.device} and {other.device}!"
     else:
@@ -228,7 +234,7 @@ def _wrap(out, index: int, found: list):
         for tensor in found:
             if type(tensor) is SimTensor and tensor._inner is out:
                 return tensor, False
-        if out.layout is not torch.strided:
+        if out.layout is not torch.strided or out.is_nested:
             return as_sim(out, index), True
         new = _state.world.own(out, index)
         if not new and torch.is_inference_mode_enabled() and not out.is_inference():
