@@ -146,13 +146,19 @@ def _by_events(fn: Callable[[], Any], device: torch.device, repeats: int) -> flo
 def _simulated(fn: Callable[[], Any], device: torch.device, repeats: int) -> Timing:
     """Return the virtual time of `fn`; the first call is not counted, as on a real device."""
     wait = functools.partial(torch.sim.synchronize, device)
+    row = f"sim:{torch.sim.current_device() if device.index is None else device.index}"
+    with simulator.timeline() as first:
+        fn()
+        wait()
+    if not any(record.row == row for record in first.records):
+        raise ValueError(
+            f"device is '{device}', but fn gave it nothing to do; say the device that works, such as 'cpu'"
+        )
     times = []
-    for _ in range(repeats + 1):
+    for _ in range(repeats):
         wait()
         start = simulator.clock_ms()
         fn()
         wait()
         times.append(round((simulator.clock_ms() - start) * 1e6) / 1e9)  # whole nanoseconds
-    if not any(times):
-        raise ValueError(f"device is '{device}', but fn gave it nothing to do; for work on the CPU say device='cpu'")
-    return Timing(tuple(times[1:]), 1, str(device), "simulated", _by_events(fn, device, 1))
+    return Timing(tuple(times), 1, str(device), "simulated", _by_events(fn, device, 1))

@@ -105,6 +105,8 @@ class TestSimulated:
             timing.measure(lambda: x + x, device="cpu")
         with pytest.raises(ValueError, match="device is 'sim:0', but fn gave it nothing to do"):
             timing.measure(lambda: 1, device="sim:0")
+        with pytest.raises(ValueError, match="device is 'sim:1', but fn gave it nothing to do"):
+            timing.measure(lambda: x + x, device="sim:1")  # the host's launch takes time, the GPU has no part in it
 
     def test_measuring_the_cpu_leaves_the_virtual_clock_alone(self):
         x = torch.ones(100)
