@@ -101,7 +101,7 @@ _SHOWN = ("T4", "RTX 4090", "A100 40GB", "H100 SXM", "H200")
 def draw(fit: WillItFit) -> Any:
     """Return the picture: the peak by owner beside the memory of GPUs, and all moments of the step."""
     figure, (left, right) = plots.new(
-        ("Peak by owner", "The moments of the step"), ylabel="GiB", columns=2, widths=(4, 5), height_in=4.2
+        ("Peak by owner", "The moments of the step"), ylabel="GiB, predicted", columns=2, widths=(4, 5), height_in=4.2
     )
     _stack(left, [fit.peak], ["peak"])
     lines = _lines(fit.peak_bytes)
