@@ -1,8 +1,7 @@
 """How much of the gradients' communication does DistributedDataParallel hide behind the backward pass?
 
-Questions for the reader: (1) Large buckets, small buckets: why is either bad, and where is the best size for 5 GB/s and
-100 µs? (2) A large layer at the front of the model, then one at its end: which can be hidden, and why no bucket size
-helps the other?
+Questions for the reader: (1) Latency 100 µs: which bucket is best, and why are smaller and larger ones slower? (2)
+Latency 10 µs: from which link on is only the last bucket exposed, and why does no link hide that one?
 """
 
 from __future__ import annotations

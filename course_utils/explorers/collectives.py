@@ -1,8 +1,7 @@
 """Who sends what to whom in a collective operation, step by step, and how many bytes is that?
 
 Questions for the reader: (1) all_reduce and all_gather among 8 ranks: why does one take twice as many steps as the
-other? (2) From 2 to 8 ranks: what happens to the bytes that each rank sends in an all_reduce, and to those that the
-root of a broadcast sends?
+other? (2) From 2 to 8 ranks: what happens to the bytes that a rank sends in all_reduce, and the root in scatter?
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What does a ring all-reduce cost, and why is it better than sending everything to one rank?
 
-Questions for the reader: (1) From 2 ranks to 64, with 256 MiB: how much more does each rank send, and how much longer
-do the ring and the way over one root take? (2) Shrink the tensor: from which size on does only latency count, and what
-has the ring then won?
+Questions for the reader: (1) How do the bytes of a rank, and the time, change from 2 to 8 ranks? (2) From which size on
+does bandwidth, not latency, decide?
 """
 
 from __future__ import annotations
