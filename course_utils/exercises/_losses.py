@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -47,6 +46,13 @@ def huber_mistake(
         (torch.where(error <= delta, square, delta * error - 0.5 * delta).mean(1),
          "subtracts 0.5 delta in the straight line", "delta stands before the bracket: delta * (error - 0.5 * delta)"),
         (square.mean(1), "squares every error", "beyond delta the loss grows in a straight line"),
+        (2 * square.mean(1), "squares every error", "beyond delta the loss grows in a straight line"),
+        (error.mean(1), "takes the absolute error", "up to delta the error is squared, beyond it stands 0.5 * delta"),
+        (torch.where(error <= delta, square, delta * (error - delta)).mean(1), "forgets the half in the straight line",
+         "without it the two branches do not meet at delta"),
+        (torch.where(error == delta, square + line, each).mean(1), "counts an error of exactly delta twice",
+         "one branch takes <=, the other >"),
+        ((each * (error != delta)).mean(1), "leaves out an error of exactly delta", "one branch takes <=, the other >"),
         (line.mean(1), "takes the straight line for every error", "small errors are squared"),
         ((square * (error <= delta)).mean(1), "leaves the large errors out", "beyond delta the loss is a line"),
         ((line * (error > delta)).mean(1), "leaves the small errors out", "up to delta the error is squared"),
@@ -101,6 +107,7 @@ _WRONG_SHARES = (
     (*_LIMITS, lambda g, d, s: _share(_beyond(g * s, d, 1.0), g)),
     (*_LIMITS, lambda g, d, s: _share(_beyond(g * s, d, torch.finfo(d).eps), g)),
     ("ignores `dtype`", "each format has its own range", lambda g, d, s: _share(_bad((g * s).to(torch.float16)), g)),
+    ("ignores `dtype`", "each format has its own range", lambda g, d, s: _share(_bad((g * s).to(torch.bfloat16)), g)),
     ("divides by the scale", "the loss, and so each gradient, is multiplied by it",
      lambda g, d, s: _share(_bad((g / s).to(d)), g)),
     ("forgets what overflows below zero", "-inf is lost as well: isinf() finds both",
@@ -137,8 +144,6 @@ def _share(lost: torch.Tensor, gradients: torch.Tensor) -> float:
     return ((lost & there).sum() / there.sum()).item()
 
 
-def lost_mistake(answers: Sequence[Any]) -> tuple[str, str]:
+def lost_mistake(answers: Sequence[float]) -> tuple[str, str]:
     """Return the name of the mistake that gives `answers` for `gradient_cases` and why it matters, or empty texts."""
-    if not all(isinstance(answer, int | float) for answer in answers):
-        return "", ""
     return mistake_of(answers, gradient_cases(), _WRONG_SHARES, partial(math.isclose, rel_tol=1e-4, abs_tol=1e-9))

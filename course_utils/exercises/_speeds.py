@@ -75,6 +75,10 @@ _WRONG_INTENSITIES = (
     (*_OUTPUT, lambda n, k, m, size: 2 * n * k * m / ((n * k + 2 * k * m) * size)),
     ("drops what is behind the point", "/ keeps it, // and int() do not",
      lambda n, k, m, size: 2 * n * k * m // (_product_bytes(n, k, m) * size)),
+    ("rounds to whole numbers", "return it as it is; print it rounded",
+     lambda n, k, m, size: round(2 * n * k * m / (_product_bytes(n, k, m) * size))),
+    ("counts the output twice", "it is written once, and nothing of it is read",
+     lambda n, k, m, size: 2 * n * k * m / ((_product_bytes(n, k, m) + n * m) * size)),
     ("counts one addition less", "each of the n m results takes k multiply-adds, counted as 2 k: 128 for 4, 4, 4",
      lambda n, k, m, size: (2 * k - 1) * n * m / (_product_bytes(n, k, m) * size)),
     ("takes 4 bytes for every type", "dtype.itemsize knows: a float16 has 2, a float64 has 8",
@@ -94,10 +98,8 @@ _WRONG_INTENSITIES = (
 )  # fmt: skip
 
 
-def intensity_mistake(answers: Sequence[Any]) -> tuple[str, str]:
+def intensity_mistake(answers: Sequence[float]) -> tuple[str, str]:
     """Return the name of the mistake that gives `answers` for `PRODUCTS` and why it matters, or two empty texts."""
-    if not all(isinstance(answer, int | float) for answer in answers):
-        return "", ""
     given = [(n, k, m, dtype.itemsize) for n, k, m, dtype in PRODUCTS]
     return mistake_of(answers, given, _WRONG_INTENSITIES, partial(math.isclose, rel_tol=1e-6))
 
@@ -114,7 +116,7 @@ def _swapped(bound: str) -> str:
 
 # name, why it matters, rule of FLOPs, bytes, ms, TFLOP/s, GB/s
 _WRONG_BOUNDS = (
-    ("never says overhead", "a time far above the roof has another cause than the two roofs: compare it with them",
+    ("never says overhead", "a time far above the roof has another cause than the two: compare ms with ms",
      lambda f, b, t, p, g: _judge(f / p / 1e9, b / g / 1e6, 0.0)),
     ("calls overhead what bandwidth limits", "few FLOP/s are no overhead where the bytes arrive at nearly full rate",
      lambda f, b, t, p, g: "overhead" if t > 2 * f / p / 1e9 else _judge(f / p / 1e9, b / g / 1e6, t)),
@@ -123,6 +125,8 @@ _WRONG_BOUNDS = (
     ("compares FLOPs with bytes", "a GPU does far more FLOPs than it moves bytes: divide each by its peak first",
      lambda f, b, t, p, g: _judge(f / p / 1e9, b / g / 1e6, t) if t > 2 * max(f / p / 1e9, b / g / 1e6)
      else _judge(f, b, 0.0)),
+    ("compares FLOPs for each byte with TFLOP/s over GB/s", "1 TFLOP/s is 1000 GFLOP/s: such a ridge is far too low",
+     lambda f, b, t, p, g: "overhead" if t > 2 * max(f / p / 1e9, b / g / 1e6) else _judge(f / b, p / g, 0.0)),
     ("swaps compute and bandwidth", "the part that takes longer is the bound",
      lambda f, b, t, p, g: _swapped(_judge(f / p / 1e9, b / g / 1e6, t))),
     ("takes GB for TB", "1 GB/s is 10⁶ bytes a millisecond, 1 TFLOP/s is 10⁹ FLOPs a millisecond",
@@ -149,4 +153,6 @@ _WRONG_BOUNDS = (
 
 def bound_mistake(answers: Sequence[Any]) -> tuple[str, str]:
     """Return the name of the mistake that gives `answers` for `MEASURED` and why it matters, or two empty texts."""
+    if not all(isinstance(answer, str) for answer in answers):
+        return "", ""
     return mistake_of(answers, [row[:5] for row in MEASURED], _WRONG_BOUNDS, operator.eq)
