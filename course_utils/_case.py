@@ -6,8 +6,10 @@ import copy
 import html
 import inspect
 import linecache
+import re
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Case", "WrongAnswer", "methods_of", "shown"]
 
+# A warning that names a line of ours as the caller's, and shows it below.
+_OURS = re.escape(str(Path(__file__).parent))
+_FROM_OURS = re.compile(rf"^{_OURS}[^\n]*?:\d+: (\w+: (?:[^\n]*\n)+?)  [^\n]*(?:\n|\Z)", re.MULTILINE)
 _PRINTED = 5  # lines of what the answer printed that a message shows
 
 
@@ -102,7 +107,7 @@ class Case:
         """Raise `WrongAnswer` with the reader's own line where the answer raised `error`."""
         if isinstance(error, RecursionError):
             self.fail("calls itself without end")
-        message = str(error).strip().partition("\n")[0]
+        message = _first_line(error)
         words = f"raises {type(error).__name__}" + (f": {message}" if message else "")
         raise WrongAnswer(
             self.exercise, f"{self._prefix()}{words}{_own_line(self.answer, error)}{self._said()}"
@@ -124,10 +129,18 @@ class Case:
 
     def _said(self) -> str:
         """Return the first lines that the answer printed in the last call, for the end of a message."""
-        lines = [line[:100] for line in self._printed.strip().splitlines()]
+        lines = [line[:100] for line in _FROM_OURS.sub(r"\1", self._printed).strip().splitlines()]
         more = [f"    … and {len(lines) - _PRINTED} more lines"] if len(lines) > _PRINTED else []
         shortened = [f"    {line}" for line in lines[:_PRINTED]] + more
         return "\n  your code printed:\n" + "\n".join(shortened) if lines else ""
+
+    def backward(self, got: torch.Tensor) -> None:
+        """Go back through the graph of `got`, if it has one; raises `WrongAnswer` where the answer broke the graph."""
+        try:
+            if got.requires_grad:
+                got.sum().backward()
+        except RuntimeError as error:
+            self.fail(f"its backward pass raises {type(error).__name__}: {_first_line(error)}")
 
     def mistake(self, when: Any, name: str, why: str = "", *, expected: Any = ..., got: Any = ...) -> None:
         """Raise `WrongAnswer` with the name of a known mistake if `when` holds."""
@@ -173,6 +186,12 @@ def _own_line(answer: Callable, error: BaseException) -> str:
     text = linecache.getline(code.co_filename, number).strip()
     owner = f"`{code.co_name}`" if inspect.isclass(answer) else "your function"
     return f"\n  in line {number - code.co_firstlineno + 1} of {owner}:  {text or first}"
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of the message of `error`, and the next where that one only announces it."""
+    first, _, rest = str(error).strip().partition("\n")
+    return f"{first} {rest.strip().partition(chr(10))[0]}" if first.endswith(":") else first
 
 
 def _words(name: str, args: tuple, kwargs: dict[str, Any]) -> str:

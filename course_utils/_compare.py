@@ -60,7 +60,8 @@ def _name(scalar: np.generic) -> str:
 
 def _number_difference(got: Any, expected: Any, where: str, rtol: float, atol: float) -> str:
     numpys = type(got).__module__ == "numpy" and isinstance(got, numbers.Number)
-    if isinstance(got, bool) or not (type(got) in (int, float, complex) or numpys):
+    imaginary = isinstance(expected, numbers.Real) and not isinstance(got, numbers.Real)
+    if isinstance(got, bool) or imaginary or not (type(got) in (int, float, complex) or numpys):
         return f"{where} is of type {_named(got)}, expected {_named(expected)}"
     try:
         close = got == expected or abs(got - expected) <= atol + rtol * abs(expected)

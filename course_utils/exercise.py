@@ -26,6 +26,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 import textwrap
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -155,7 +156,7 @@ class Exercise:
             raise WrongAnswer(self, f"{self.name} must be a {'class' if wanted else 'function'}, not {kind}")
         for base in self.reference.__bases__ if wanted else ():
             if not issubclass(answer, base):
-                raise WrongAnswer(self, f"{self.name} must be a subclass of {base.__module__}.{base.__qualname__}")
+                raise WrongAnswer(self, f"{self.name} must be a subclass of {_public_name(base)}")
         try:
             theirs, ours = inspect.signature(answer), inspect.signature(self.reference)
         except (TypeError, ValueError):
@@ -229,6 +230,14 @@ def _below_raise(body: list[ast.stmt]) -> bool:
         not (isinstance(step, idle) or (isinstance(step, ast.Expr) and isinstance(step.value, ast.Constant)))
         for step in below
     )
+
+
+def _public_name(kind: type) -> str:
+    """Return the shortest path from which `kind` can be imported, such as torch.nn.Module."""
+    parts = kind.__module__.split(".")
+    paths = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+    found = (path for path in paths if getattr(sys.modules.get(path), kind.__qualname__, None) is kind)
+    return f"{next(found, kind.__module__)}.{kind.__qualname__}"
 
 
 def _devices(places: Any) -> list[torch.device]:
