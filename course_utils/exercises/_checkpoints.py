@@ -53,20 +53,23 @@ def loads(case: Case, path: Path, place: torch.device) -> None:
     try:
         got = case.call(model, path, place, modifies=True)
     except WrongAnswer as wrong:
-        case.mistake("deserialize" in str(wrong), "loads to the GPU that the file names",
-                     'this machine has no such GPU: map_location="cpu" or map_location=device')
+        case.mistake("deserialize" in str(wrong), "loads to a GPU that this machine has not",
+                     'the file names one that counts unless you say another: map_location="cpu" or map_location=device')
         raise
     case.mistake(got is not model, "does not return the model", "the caller goes on with what you return", got=got)
     for name, value in model.state_dict().items():
         right = saved.state_dict()[name]
         other = not torch.equal(value.cpu(), right)
         name_first(case, right, value, (
+            (value.dtype != right.dtype, f"makes {name} {value.dtype}", f"it was saved as {right.dtype}"),
             (value.device != place, f"leaves {name} on {value.device}, expected on {place}",
              "load_state_dict copies into the parameters where they are; model.to(device) moves them"),
             (other and "running" in name, "loads the parameters and not the buffers",
              "the running mean is part of what the model has learned: load_state_dict takes both"),
             (other, f"{name} is not what was saved", "load_state_dict(state) copies every tensor of the file"),
         ))
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    case.mistake(frozen, f"freezes {frozen and frozen[0]}", "the caller may train the model: only fill and move it")
 
 
 def refuses(case: Case, path: Path) -> bool:

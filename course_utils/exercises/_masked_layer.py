@@ -68,6 +68,8 @@ def masked(case: Case, got: Any, x: torch.Tensor, weight: nn.Parameter, bias: nn
         ):
             other = not torch.allclose(wrong, expected, atol=1e-5)
             case.mistake(other and torch.allclose(mine, wrong, atol=1e-5), name, why, **show)
+        case.mistake(mine.isinf().any() or mine.isnan().any(), "fills with infinity what the mask switches off",
+                     "-inf is for scores before a softmax; a weight that does not count is 0", **show)
     case.equal(got, expected.to(weight.device), atol=1e-5)
 
 
@@ -77,8 +79,7 @@ def learns(case: Case, layer: nn.Module, got: torch.Tensor, mask: torch.Tensor, 
     case.mistake(weight_now is not weight, "makes a new parameter in forward",
                  "the optimizer holds the parameter of before: compute with weight * mask, and keep the parameter")
     layer.zero_grad()
-    if got.requires_grad:
-        got.sum().backward()
+    case.backward(got)
     case.mistake(weight.grad is None or bias.grad is None, "cuts the gradient", "weight and bias are to be trained")
     case.mistake(weight.grad.cpu()[~mask].any(), "trains what the mask switches off",
                  "multiply by the mask where gradients see it: no .data, no torch.no_grad")

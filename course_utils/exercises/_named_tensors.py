@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
+from course_utils._case import shown
 from course_utils.exercise import Case
 from course_utils.exercises._mistakes import name_first
 
@@ -32,11 +34,20 @@ def _same_end(name: str, other: str) -> bool:
     return other.endswith(name.rpartition(".")[2])
 
 
+def _renamed(expected: dict[torch.device, list[str]], got: dict) -> Iterator[tuple[str, str]]:
+    """Yield pairs of a missing name and one that stands for it: those at the same place in the lists first."""
+    wanted, given = ([name for names in found.values() for name in names] for found in (expected, got))
+    together = zip(wanted, given, strict=True) if len(wanted) == len(given) else ()
+    for name, other in itertools.chain(together, itertools.product(sorted(wanted), sorted(given))):
+        if name not in given and other not in wanted and _same_end(name, other):
+            yield name, other
+
+
 def listed(case: Case, got: Any, expected: dict[torch.device, list[str]]) -> None:
     """Fail unless `got` has the expected names, in any order."""
     case.expect(isinstance(got, dict), f"returns {type(got).__name__}, expected a dict from devices to lists of names")
-    wrong = next((key for key in got if not isinstance(key, torch.device)), None)
-    case.mistake(wrong is not None, f"has the key {wrong!r}, expected a torch.device", "tensor.device is one", got=got)
+    for wrong in (key for key in got if not isinstance(key, torch.device)):
+        case.fail(f"has the key {shown(wrong)}, expected a torch.device", "tensor.device is one", got=got)
     flat = [isinstance(names, list | tuple | set) and all(isinstance(n, str) for n in names) for names in got.values()]
     case.mistake(not all(flat), "has values that are no lists of names", expected=expected, got=got)
     case.mistake([] in [list(names) for names in got.values()], "names a device that holds nothing",
@@ -45,10 +56,12 @@ def listed(case: Case, got: Any, expected: dict[torch.device, list[str]]) -> Non
     given = {name for names in got.values() for name in names}
     show = {"expected": expected, "got": got}
     missed, last = sorted(wanted - given), {name.rpartition(".")[2] for name in wanted - given}
-    renamed = next((pair for pair in itertools.product(missed, sorted(given - wanted)) if _same_end(*pair)), ("", ""))
+    renamed = next(_renamed(expected, got), ("", ""))
     name_first(case, expected, got, (
         (renamed[0], f"calls {renamed[0]} {renamed[1]!r}", "a name is the path of the module, a dot and the attribute; "
          "the path of the model itself is empty, and no dot follows it"),
+        (not given and missed and not any("." in name for name in wanted), "leaves out the model itself",
+         "it is a module too: named_modules() begins with it, under the empty path"),
         (missed and not any("." in name for name in given) and any("." in name for name in wanted),
          "looks at the model itself only", "modules hold modules: named_modules() gives all of them"),
         ("factor" in last and last == {"factor"}, "misses the plain attribute",

@@ -29,6 +29,8 @@ def wrong_state(case: Case, rows: torch.Tensor, lengths: list[int], expected: to
     inside = int(last.max()) <= len(rows) <= time
     name_first(case, expected.to(got.device), got.detach(), (
         (is_(rows[:, -1]), "takes the last padded step", "it depends on the padding behind the shorter texts"),
+        (is_(rows[:, max(lengths) - 1]) or is_((rows * inside_text[..., None])[:, max(lengths) - 1]),
+         "takes the last step of the longest text", "a shorter text ends before it: each has its own length"),
         (is_(rows[-1]), "takes batch for time", swap),
         (inside and is_(rows[last - 1, each]), "takes batch for time", swap),
         (max(lengths) < time and is_(rows[each, last]), "takes the step after the last", "places count from 0"),

@@ -16,6 +16,7 @@ from course_utils.exercises._checkpoints import Payload, loads, network, payload
 from course_utils.exercises._masked_layer import is_a_buffer, learns, masked, weight_and_bias
 from course_utils.exercises._named_tensors import Scale, listed
 from course_utils.exercises._places import IGNORED, elsewhere
+from course_utils.exercises._probes import left_changed, state_of
 from course_utils.exercises._sequences import leak_of, wrong_state
 
 # One line for each mistake and for each hint.
@@ -147,7 +148,8 @@ def _(case: Case) -> None:
         got = case.call(time, case.device)
         expected = torch.tensor([[column <= row for column in range(time)] for row in range(time)])
         sent = case.counts.bytes_h2d
-        if isinstance(got, torch.Tensor) and got.shape == expected.shape and got.dtype == torch.bool:
+        plain = isinstance(got, torch.Tensor) and got.layout == torch.strided
+        if plain and got.shape == expected.shape and got.dtype == torch.bool:
             show, mine = {"expected": expected.to(case.device), "got": got}, got.cpu()
             for wrong, name, why in (
                 (expected.mT, "looks at the future only", "row t may look at the columns up to t: the lower triangle"),
@@ -220,11 +222,12 @@ def _(case: Case) -> None:
     here, there = case.device, elsewhere(case.device)
     for a, b, start in ((here, there, torch.device("cpu")), (there, here, there), (here, here, here)):
         first = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 4)).to(a)
-        second = nn.Sequential(nn.ReLU(), nn.Linear(4, 8), nn.Linear(8, 2)).to(b)
+        second = nn.Sequential(nn.Tanh(), nn.Linear(4, 8), nn.Linear(8, 2)).to(b)
         x, before = torch.randn(5, 3), copy.deepcopy([first, second])
         with torch.no_grad():
             expected = second(first(x.to(a)).to(b))
         arrived = _inputs_of(first), _inputs_of(second)
+        states = state_of(first), state_of(second)
         try:
             got = case.call(first, second, x.to(start), modifies=True)
         except WrongAnswer as wrong:
@@ -243,11 +246,14 @@ def _(case: Case) -> None:
         case.budget("copies", used, needed, "one to the first half and one between the halves; each costs time")
         case.mistake(difference([first, second], before), "changes a half of the model", "it is only to be used")
         case.expect(first.training and second.training, "leaves a half in evaluation mode", "it came in training mode")
-        if got.requires_grad:
-            got.sum().backward()
+        filled = any(parameter.grad is not None for half in (first, second) for parameter in half.parameters())
+        case.mistake(filled, "calls backward itself", "the caller does, on its loss: these gradients would be added")
+        case.backward(got)
         for half, name in ((first, "first"), (second, "second")):
             learns = all(parameter.grad is not None for parameter in half.parameters())
             case.expect(learns, "cuts the gradient", f"the {name} half would never learn")
+        changed = next(filter(None, map(left_changed, states, (state_of(first), state_of(second)))), "")
+        case.mistake(changed, f"changes a half of the model: {changed}", "it is only to be used")
 
 
 def _not_moved(case: Case, arrived: tuple[list, list], places: tuple[torch.device, torch.device]) -> None:

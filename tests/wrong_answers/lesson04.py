@@ -612,7 +612,7 @@ WRONG = {
         ("returns set, expected a dict", _set_of_devices),
         ("no lists of names", _tensors_not_names),
         ("more than once", _recursive),
-        ("calls bias '.bias'", _all_by_path),
+        ("calls weight '.weight'", _all_by_path),
         ("a name is the path of the module, a dot and the attribute", _no_dot),
         ("names a device that holds nothing", _empty_list),
     ],
@@ -650,7 +650,7 @@ WRONG = {
         ("hides place 0 from row 3", _three_places),
     ],
     "load_checkpoint": [
-        ("loads to the GPU that the file names", _no_map_location),
+        ("loads to a GPU that this machine has not", _no_map_location),
         ("runs code that came in the file", _unsafe),
         ("accepts a file that does not fit the model", _not_strict),
         ("load_state_dict copies into the parameters where they are", _model_not_moved),
