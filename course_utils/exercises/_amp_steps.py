@@ -11,7 +11,16 @@ from torch import nn
 
 from course_utils._compare import difference
 from course_utils.exercise import Case, WrongAnswer
-from course_utils.exercises._training import Probe, WatchedScaler, WatchedSGD, a_loss, batches, specification, trained
+from course_utils.exercises._training import (
+    Probe,
+    WatchedScaler,
+    WatchedSGD,
+    a_loss,
+    batches,
+    specification,
+    trained,
+    with_clearings,
+)
 
 __all__ = ["amp_overflow", "amp_steps"]
 
@@ -52,10 +61,13 @@ def amp_steps(
         case.mistake("update" not in optimizer.events, "never calls scaler.update()",
                      "it ends the step: it makes the scale smaller after an overflow, and larger when all goes well")
         trained(case, model, expected, optimizer, number, rtol=2e-2)
+        case.mistake(scaler.get_scale() != scale, "sets the scale itself", "scaler.update() knows when to change it",
+                     expected=scale, got=scaler.get_scale())
 
 
 def _name_the_order(case: Case, events: list[str]) -> None:
     """Fail with the name of what came before the step and should not, or did not come."""
+    events = with_clearings(events)
     first = {name: events.index(name) for name in dict.fromkeys(events)}
     step = min(first.get("scaler.step", len(events)), first.get("step", len(events)))
     case.mistake(first.get("update", step) < step, "updates the scaler before the step",

@@ -23,6 +23,8 @@ def average_mistake(
         (sum(means) / number, "takes the mean of the batches' means", "a sample of a small batch would count more"),
         (total, "does not divide by the number of samples", "this is the sum over all of them"),
         (total / number, "divides by the number of batches", "the sum is one over samples"),
+        (total / sizes[-1], "divides by the size of the last batch", "count all samples: += instead of ="),
+        (means[-1] * sizes[-1] / sum(sizes), "counts the last batch alone", "add up over the batches: += instead of ="),
         (sum(means) / sum(sizes), "does not weigh each batch by its size", "the mean of 4 samples stands for 4"),
         (means[-1], "gives the last batch alone", "all samples are asked for: add up over the batches"),
         (means[0], "gives the first batch alone", "all samples are asked for: does the loop end too early?"),

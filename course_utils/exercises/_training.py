@@ -21,7 +21,7 @@ from course_utils.exercises._places import IGNORED
 
 __all__ = [
     "LEARNING_RATE", "MOMENTUM", "Probe", "WatchedSGD", "WatchedScaler", "a_loss", "batches", "counted_waits", "loader",
-    "order_mistake", "specification", "trained",
+    "order_mistake", "specification", "trained", "with_clearings",
 ]  # fmt: skip
 
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
@@ -66,6 +66,12 @@ class _Graph:
     """Stands for the graph of one call."""
 
 
+class _Event(str):
+    """What happened, with a copy of the first gradient just before it; None where there was none."""
+
+    gradient: torch.Tensor | None
+
+
 class WatchedSGD(torch.optim.SGD):
     """SGD with momentum that notes the order of zero_grad (the model's too), backward and step in `events`."""
 
@@ -74,17 +80,28 @@ class WatchedSGD(torch.optim.SGD):
         self.events: list[str] = []
         self.start = [parameter.detach().clone() for parameter in model.parameters()]
         model.cleared = lambda: self.events.append("zero_grad")
-        next(model.parameters()).register_post_accumulate_grad_hook(lambda _: self.events.append("backward"))
+        self._first = next(model.parameters())
+        self._first.register_hook(lambda _: self._remember())
+        self._first.register_post_accumulate_grad_hook(lambda _: self.note("backward", self._before))
 
     def __repr__(self) -> str:
         return "optimizer"
+
+    def _remember(self) -> None:
+        self._before = copy_of(self._first.grad)
+
+    def note(self, name: str, gradient: torch.Tensor | None) -> None:
+        """Add an event to `events`."""
+        event = _Event(name)
+        event.gradient = gradient
+        self.events.append(event if self.state or name != "backward" else name)  # the first finds none in any case
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.events.append("zero_grad")
         super().zero_grad(set_to_none)
 
     def step(self, closure=None):
-        self.events.append("step")
+        self.note("step", copy_of(self._first.grad))
         return super().step(closure)
 
 
@@ -93,7 +110,7 @@ class WatchedScaler(torch.amp.GradScaler):
 
     def __init__(self, optimizer: WatchedSGD, init_scale: float) -> None:
         super().__init__(optimizer.start[0].device.type, init_scale=init_scale)
-        self.events = optimizer.events
+        self.events, self.watched = optimizer.events, optimizer
 
     def __repr__(self) -> str:
         return "scaler"
@@ -103,7 +120,7 @@ class WatchedScaler(torch.amp.GradScaler):
         return super().scale(outputs)
 
     def step(self, optimizer, *args, **kwargs):
-        self.events.append("scaler.step")
+        self.watched.note("scaler.step", copy_of(self.watched._first.grad))
         return super().step(optimizer, *args, **kwargs)
 
     def update(self, new_scale=None) -> None:
@@ -122,9 +139,24 @@ def batches(sizes: Iterable[int], scale: float = 1.0) -> list[Batch]:
     return [(x, x[:, :3].argmax(dim=1)) for x in made]
 
 
+def copy_of(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    """Return a copy of a gradient, if there is one."""
+    return None if gradient is None else gradient.detach().clone()
+
+
+def with_clearings(events: list[str]) -> list[str]:
+    """Return `events` with "zero_grad" also where somebody cleared p.grad by hand, to None or to zeros."""
+    found: list[str] = []
+    for event in events:
+        if isinstance(event, _Event) and (event.gradient is None or not event.gradient.any()):
+            found.append("zero_grad")
+        found.append(event)
+    return found
+
+
 def order_mistake(events: list[str], steps: int = 1) -> tuple[str, str]:
     """Return the name of the mistake in the order of training steps and why it matters, or two empty texts."""
-    events = [event for event in events if event in ("zero_grad", "backward", "step")]
+    events = [event for event in with_clearings(events) if event in ("zero_grad", "backward", "step")]
     for name, shown in (("backward", "backward() on the loss"), ("step", "optimizer.step()")):
         if name not in events:
             return f"never calls {shown}", "backward() fills the gradients, step() uses them"
@@ -243,6 +275,10 @@ def trained(
     case.mistake(elsewhere != device, f"computes on {elsewhere}, expected on {device}", "the device would stand idle")
     case.mistake(not all(model.training_seen), "trains in evaluation mode", "the model came in training mode")
     case.mistake(not model.training, "leaves the model in evaluation mode", "it came in training mode")
+    frozen = next((name for name, parameter in model.named_parameters() if not parameter.requires_grad), "")
+    case.mistake(frozen, f"freezes {frozen}", "all parameters are to be trained")
+    rates = [group["lr"] for group in optimizer.param_groups if group["lr"] != LEARNING_RATE]
+    case.mistake(rates, "changes the learning rate", "the caller has chosen it", expected=LEARNING_RATE, got=rates[:1])
     problem = difference(dict(model.state_dict()), dict(expected.state_dict()), rtol=rtol, atol=rtol / 10)
     if problem or "step" not in events:
         moved = any(not torch.equal(*pair) for pair in zip(model.parameters(), optimizer.start, strict=True))

@@ -14,6 +14,7 @@ from course_utils._compare import difference
 from course_utils.exercise import Case, exercise
 from course_utils.exercises._amp_steps import amp_overflow, amp_steps
 from course_utils.exercises._averages import average_mistake
+from course_utils.exercises._numbers import as_float, is_number
 from course_utils.exercises._places import elsewhere
 from course_utils.exercises._resuming import resumes
 from course_utils.exercises._training import (
@@ -62,11 +63,13 @@ def _(case: Case) -> None:
         for number, (x, y) in enumerate(data, start=1):
             optimizer.events.clear()
             given = [x.clone(), y.clone()]
-            got = case.call(model, optimizer, x, y, device, modifies=True)
+            with counted_waits(device) as waits:
+                got = case.call(model, optimizer, x, y, device, modifies=True)
             case.mistake(difference([x, y], given), "modifies the batch", "the next epoch sees it again")
             expected, logits = specification(start, data[:number])
             a_loss(case, got, logits[-1], y, device, optimizer.events)
             trained(case, model, expected, optimizer, number)
+            case.mistake(waits, "lets the host wait", "synchronize() in every step keeps the queue empty")
 
 
 @exercise(title="Evaluation", minutes=10, difficulty=2, hints=(
@@ -91,9 +94,9 @@ def evaluate(model: nn.Module, loader: Iterable, device: torch.device) -> float:
 @evaluate.checks
 def _(case: Case) -> None:
     here, there = case.device, elsewhere(case.device)
-    for sizes, mode, device in (((4,), True, here), ((4, 4, 1), True, there), ((5, 5, 3), False, here)):
+    for sizes, mode, device in (((4, 3), True, here), ((4, 4, 2), True, there), ((5, 5, 3), False, here)):
         model, data = Probe(dropout=0.5).to(device).train(mode), batches(sizes)
-        before = copy.deepcopy(model.state_dict())
+        before = copy.deepcopy(dict(model.state_dict()))
         loader = loader_of(data) if mode else data  # a list of batches is a loader too
         got = case.call(model, loader, device, modifies=True, draws=True)  # dropout draws
         left = {name: module.training for name, module in model.named_modules()}
@@ -109,16 +112,17 @@ def _(case: Case) -> None:
                      f"it came in {'training' if mode else 'evaluation'} mode; the caller goes on with that")
         case.mistake(not all(p.requires_grad for p in model.parameters()), "leaves parameters frozen",
                      "the caller goes on training them")
+        changed = difference(dict(model.state_dict()), before, where="the model")
+        case.mistake(changed, f"changes the model: {changed}", "an evaluation changes no parameter")
         model.eval()
         hits = [[int(a) == int(b) for a, b in zip(model(x.to(device)).argmax(dim=1), y, strict=True)]
                 for x, y in data]
         right = sum(map(sum, hits)) / sum(sizes)
-        if isinstance(got, int | float):
-            name, why = average_mistake(got, [sum(hit) / len(hit) for hit in hits], sizes, share=True)
+        if is_number(got):
+            name, why = average_mistake(as_float(got), [sum(hit) / len(hit) for hit in hits], sizes, share=True)
             case.mistake(name, name, why, expected=right, got=got)
         case.mistake(isinstance(got, torch.Tensor), "returns a tensor, expected a float", ".item() reads it", got=got)
-        case.equal(float(got) if isinstance(got, int) and not isinstance(got, bool) else got, right)
-        case.equal(dict(model.state_dict()), dict(before), why="an evaluation changes no parameter")
+        case.equal(as_float(got) if isinstance(got, int) and is_number(got) else got, right)
 
 
 @exercise(title="The mean loss of uneven batches", minutes=5, difficulty=1, hints=(
@@ -175,7 +179,7 @@ def train_epoch(
 
 @train_epoch.checks
 def _(case: Case) -> None:
-    for sizes, device in (((4, 1), case.device), ((5, 5, 5, 2), elsewhere(case.device))):
+    for sizes, device in (((4, 3), case.device), ((5, 5, 5, 2), elsewhere(case.device))):
         model, data = Probe().to(device), batches(sizes)
         start, optimizer = copy.deepcopy(model), WatchedSGD(model)
         loader = loader_of(data) if len(data) == 2 else data  # a list of batches is a loader too

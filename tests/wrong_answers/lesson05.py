@@ -803,7 +803,7 @@ WRONG = {
         ("gives the first batch alone", _first_batch),
         ("gives the share of wrong answers", _wrong_ones),
         ("computes on cpu, expected on sim", _evaluates_on_the_cpu),
-        ("does not divide by the number of samples", _by_number_of_batches),
+        ("divides by the number of batches", _by_number_of_batches),
         ("same device", _evaluates_on_the_first_gpu),
     ],
     "mean_loss": [
