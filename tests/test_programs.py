@@ -1,6 +1,8 @@
 """The programs of the lessons, started as their first lines say: with torchrun, on one node and on two, and killed."""
 
+import argparse
 import datetime
+import importlib.util
 import os
 import re
 import shutil
@@ -140,6 +142,46 @@ def test_torchrun_asked_to_end_lets_all_processes_end_after_the_same_step(undist
     assert losses("\n".join(lines)).items() & losses(undisturbed).items()
     other = start(sys.executable, DDP, "--checkpoint", tmp_path / "run.pt", "--batch", 32)
     assert "--batch 64" in other.communicate(timeout=LIMIT_S)[1] and other.returncode != 0
+
+
+@pytest.fixture
+def program():
+    """The program's functions."""
+    spec = importlib.util.spec_from_file_location("train_ddp", DDP)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--epochs=0", "--epochs is 0, it must be at least 1"),
+        ("--batch=-64", "--batch is -64, it must be at least 1"),
+        ("--every=0", "--every is 0, it must be at least 1"),
+        ("--batch=1537", "--batch is 1537, there are only 1536 images"),
+    ],
+)
+def test_options_out_of_range_are_named(program, monkeypatch, capsys, option, words):
+    monkeypatch.setattr(sys, "argv", ["train_ddp.py", option])
+    with pytest.raises(SystemExit):
+        program.arguments()
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["batch", "seed"])
+def test_a_run_goes_on_with_the_options_that_it_began_with(program, monkeypatch, tmp_path, name):
+    chosen = argparse.Namespace(checkpoint=tmp_path / "run.pt", batch=64, seed=0)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "broadcast_object_list", lambda found: None)
+    program.save(chosen, model, optimizer, 3)
+    assert program.load(chosen, model, optimizer) == 3
+    old = getattr(chosen, name)
+    setattr(chosen, name, old + 1)
+    with pytest.raises(SystemExit, match=f"a run with --{name} {old}"):
+        program.load(chosen, model, optimizer)
 
 
 def test_the_slurm_script_passes_the_shell_linter():

@@ -37,6 +37,7 @@ from torch.utils.data.distributed import DistributedSampler
 from course_utils import data, models
 
 TRAINED = 1_536  # of 1,797 images; the others are the test
+SAME = ("batch", "seed")  # options with which a run goes on as it began
 
 
 def main() -> None:
@@ -58,7 +59,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=8, help="steps from one report and checkpoint to the next")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--die-at", type=int, metavar="STEP", help="the last rank is killed here, once: see it restart")
-    return parser.parse_args()
+    options = parser.parse_args()
+    for name in ("epochs", "batch", "every"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is {getattr(options, name)}, it must be at least 1")
+    if options.batch > TRAINED:
+        parser.error(f"--batch is {options.batch}, there are only {TRAINED} images")
+    return options
 
 
 def join() -> torch.device:
@@ -152,7 +159,8 @@ def save(options: argparse.Namespace, model: torch.nn.Module, optimizer: torch.o
     path = options.checkpoint
     if path is None or dist.get_rank() != 0:
         return
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "batch": options.batch}
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+    state |= {name: getattr(options, name) for name in SAME}
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "wb") as file:
         torch.save(state, file)
@@ -174,8 +182,9 @@ def load(options: argparse.Namespace, model: torch.nn.Module, optimizer: torch.o
     (state,) = found
     if state is None:
         return 0
-    if state["batch"] != options.batch:
-        raise SystemExit(f"{path} is of a run with --batch {state['batch']}: go on with it, or name a new file")
+    for name in SAME:
+        if state[name] != getattr(options, name):
+            raise SystemExit(f"{path} is of a run with --{name} {state[name]}: go on with it, or name a new file")
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return state["step"]
