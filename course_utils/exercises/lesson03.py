@@ -176,7 +176,8 @@ def _(case: Case) -> None:
             name, why = huber_mistake(got.detach().cpu(), signed, delta, expected)
             case.mistake(name, name, why, expected=expected.to(case.device), got=got)
         case.equal(got, expected.to(case.device), rtol=1e-4, atol=1e-5)
-        case.expect(got.requires_grad or not learns, "cuts the gradient", "a loss is there to be trained on")
+        case.expect(got.requires_grad or not learns, "cuts the gradient",
+                    "a loss is there to be trained on: .tolist(), .item(), .detach() and torch.no_grad() cut it")
     case.budget("operators", case.counts.operators, _ALLOWED_OPERATORS, "each one is a launch")
 
 

@@ -4,6 +4,7 @@ import math
 import statistics
 import time
 
+import numpy as np
 import torch
 
 
@@ -206,6 +207,24 @@ def _divided_again(work, clock, synchronize, warmup, repeats):
     return _milliseconds(work, clock, synchronize, warmup, repeats) / 1e3 / repeats
 
 
+def _beside_the_median(work, clock, synchronize, warmup, repeats):
+    times = sorted(_times(work, clock, synchronize, warmup, repeats))
+    return times[min((len(times) + 1) // 2, len(times) - 1)]
+
+
+def _divided_by_1000(work, clock, synchronize, warmup, repeats):
+    return statistics.median(_times(work, clock, synchronize, warmup, repeats)) / 1000
+
+
+def _printed(work, clock, synchronize, warmup, repeats):
+    print(statistics.median(_times(work, clock, synchronize, warmup, repeats)))
+
+
+def _larger_than_a_float(work, clock, synchronize, warmup, repeats):
+    _times(work, clock, synchronize, warmup, repeats)
+    return 10**400
+
+
 # ---- intensity
 def _no_output(n, k, m, dtype):
     return 2 * n * k * m / ((n * k + k * m) * dtype.itemsize)
@@ -269,6 +288,18 @@ def _bytes_of_the_output_alone(n, k, m, dtype):
 
 def _output_like_the_first_factor(n, k, m, dtype):
     return 2 * n * k * m / ((n * k + k * m + n * k) * dtype.itemsize)
+
+
+def _output_twice(n, k, m, dtype):
+    return 2 * n * k * m / ((n * k + k * m + 2 * n * m) * dtype.itemsize)
+
+
+def _whole_numbers(n, k, m, dtype):
+    return round(2 * n * k * m / ((n * k + k * m + n * m) * dtype.itemsize))
+
+
+def _no_float(n, k, m, dtype):
+    return 10**400
 
 
 # ---- name_bound
@@ -350,6 +381,20 @@ def _twice_above(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
 def _peaks_of_the_t4(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
     compute_ms, memory_ms = flops / 8.1 / 1e9, nbytes / 320 / 1e6
     return _bound(compute_ms, memory_ms, 2 * max(compute_ms, memory_ms), time_ms)
+
+
+def _ridge_in_mixed_units(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    if time_ms > 2 * max(flops / peak_tflops / 1e9, nbytes / bandwidth_gbps / 1e6):
+        return "overhead"
+    return "compute" if flops / nbytes > peak_tflops / bandwidth_gbps else "bandwidth"
+
+
+def _bound_printed(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    print(_one_word(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps))
+
+
+def _array_of_bounds(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    return np.array(["compute", "bandwidth"])
 
 
 # ---- huber
@@ -479,6 +524,29 @@ def _clamped(prediction, target, delta):
     return (0.5 * (prediction - target).clamp(-delta, delta) ** 2).mean(dim=1)
 
 
+def _both_branches_at_delta(prediction, target, delta):
+    error = (prediction - target).abs()
+    return (0.5 * error**2 * (error <= delta) + delta * (error - 0.5 * delta) * (error >= delta)).mean(dim=1)
+
+
+def _no_branch_at_delta(prediction, target, delta):
+    error = (prediction - target).abs()
+    return (0.5 * error**2 * (error < delta) + delta * (error - 0.5 * delta) * (error > delta)).mean(dim=1)
+
+
+def _mean_squared(prediction, target, delta):
+    return torch.nn.functional.mse_loss(prediction, target, reduction="none").mean(dim=1)
+
+
+def _mean_absolute(prediction, target, delta):
+    return torch.nn.functional.l1_loss(prediction, target, reduction="none").mean(dim=1)
+
+
+def _no_half_in_the_line(prediction, target, delta):
+    error = (prediction - target).abs()
+    return torch.where(error <= delta, 0.5 * error**2, delta * (error - delta)).mean(dim=1)
+
+
 def _line_for_all(prediction, target, delta):
     return (delta * ((prediction - target).abs() - 0.5 * delta)).mean(dim=1)
 
@@ -584,6 +652,14 @@ def _share_in_the_format(gradients, dtype, scale):
     return ((stored == 0) | stored.isinf()).to(dtype).mean().item()
 
 
+def _never_a_float(gradients, dtype, scale):
+    return 10**400
+
+
+def _always_bfloat16(gradients, dtype, scale):
+    return _bad_share((gradients * scale).bfloat16(), gradients != 0)
+
+
 # ---- pad_vocabulary
 def _pad(weight, rows):
     return torch.cat([weight, weight.new_zeros(rows, weight.shape[1])])
@@ -637,6 +713,17 @@ def _remainder(weight, multiple):
     return torch.cat([weight, weight.new_zeros(weight.shape[0] % multiple, weight.shape[1])])
 
 
+def _on_both_sides(weight, multiple):
+    missing = -weight.shape[0] % multiple
+    return torch.nn.functional.pad(weight, (0, 0, missing, missing))
+
+
+def _looks_at_a_value(weight, multiple):
+    if weight.isnan().any():
+        raise ValueError("the weight is not a number")
+    return _pad(weight, -weight.shape[0] % multiple)
+
+
 WRONG = {
     "median_time_s": [
         ("never synchronises", _none_at_all),
@@ -662,6 +749,10 @@ WRONG = {
         ("returns microseconds", _microseconds),
         ("subtracts the end from the beginning", _backwards),
         ("divides by the number of repetitions", _divided_again),
+        ("takes a time beside the median", _beside_the_median),
+        ("divides what is in seconds already", _divided_by_1000),
+        ("returns None: is a return missing?", _printed),
+        ("is not the median", _larger_than_a_float),
         ("never calls `work`", _example),
     ],
     "intensity": [
@@ -681,6 +772,9 @@ WRONG = {
         ("multiplies one matrix alone by the bytes", _bytes_of_the_output_alone),
         ("takes one of the factors for the output", _output_like_the_first_factor),
         ("counts one addition less", _additions),
+        ("counts the output twice", _output_twice),
+        ("rounds to whole numbers", _whole_numbers),
+        ("give another number", _no_float),
     ],
     "name_bound": [
         ("never says overhead", _by_the_ridge),
@@ -696,12 +790,15 @@ WRONG = {
         ("compares with the shorter part", _shorter),
         ("says overhead too late", _twice_above),
         ("ignores the peaks", _peaks_of_the_t4),
+        ("compares FLOPs for each byte with TFLOP/s", _ridge_in_mixed_units),
+        ("returns None: is a return missing?", _bound_printed),
+        ("returns none of", _array_of_bounds),
     ],
     "huber": [
         ("a loop is left", _loop_over_rows),
         ("a loop is left", _loop_over_columns),
         ("is left", _loop_with_branch),
-        ("the host reads a value", _lists),
+        (".tolist()", _lists),
         ("copies to the host", _host),
         ("picks elements by a mask", _by_index),
         ("a branch is left", _whole_branch),
@@ -721,6 +818,11 @@ WRONG = {
         ("divides by delta", _smooth_l1),
         ("cuts the gradient", _without_gradients),
         ("returns a list", _list_of_losses),
+        ("counts an error of exactly delta twice", _both_branches_at_delta),
+        ("leaves out an error of exactly delta", _no_branch_at_delta),
+        ("squares every error", _mean_squared),
+        ("takes the absolute error", _mean_absolute),
+        ("forgets the half in the straight line", _no_half_in_the_line),
     ],
     "lost_share": [
         ("scale before .to(dtype)", _scaled_late),
@@ -742,6 +844,8 @@ WRONG = {
         ("forgets what overflows below zero", _one_infinity),
         ("ignores `dtype`", _always_half),
         ("divides by the scale", _divided_by_the_scale),
+        ("the share is another one", _never_a_float),
+        ("ignores `dtype`", _always_bfloat16),
     ],
     "pad_vocabulary": [
         ("rounds down", _rounds_down),
@@ -756,5 +860,7 @@ WRONG = {
         ("moves values between host and device", _created_then_moved),
         ("has dtype", _float32),
         ("expected a tensor", _number),
+        ("pads above and below", _on_both_sides),
+        ("moves values between host and device", _looks_at_a_value),
     ],
 }
