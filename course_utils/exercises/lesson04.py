@@ -240,14 +240,14 @@ def _(case: Case) -> None:
         if isinstance(got, torch.Tensor) and got.device != b:
             case.fail(f"the result is on {got.device}, expected on {b}", "the loss is computed where the result is")
         case.equal(got.detach() if isinstance(got, torch.Tensor) else got, expected, atol=1e-5)
+        filled = any(parameter.grad is not None for half in (first, second) for parameter in half.parameters())
+        case.mistake(filled, "calls backward itself", "the caller does, on its loss: these gradients would be added")
         used, needed = len(case.counts.copies), (start != a) + (a != b)
         case.mistake(used > needed and case.counts.copies_d2h and "cpu" not in (a.type, b.type),
                      "takes the way through the host", "a copy between devices needs no stop there: x.to(other)")
         case.budget("copies", used, needed, "one to the first half and one between the halves; each costs time")
         case.mistake(difference([first, second], before), "changes a half of the model", "it is only to be used")
         case.expect(first.training and second.training, "leaves a half in evaluation mode", "it came in training mode")
-        filled = any(parameter.grad is not None for half in (first, second) for parameter in half.parameters())
-        case.mistake(filled, "calls backward itself", "the caller does, on its loss: these gradients would be added")
         case.backward(got)
         for half, name in ((first, "first"), (second, "second")):
             learns = all(parameter.grad is not None for parameter in half.parameters())

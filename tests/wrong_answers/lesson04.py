@@ -195,6 +195,11 @@ class _MaskSeenInTheWeights(nn.Module):
         return F.linear(x, self.linear.weight * (self.linear.weight != 0), self.linear.bias)
 
 
+class _MinusInfinity(_MaskedOnce):
+    def forward(self, x):
+        return F.linear(x, self.linear.weight.masked_fill(~self.mask, float("-inf")), self.linear.bias)
+
+
 # ---- places
 def _names_by_device(pairs):
     found = {}
@@ -305,6 +310,20 @@ def _all_tensors(model):
     return found
 
 
+def _without_the_model_itself(model):
+    return {
+        device: names for path, module in model.named_modules() if path for device, names in _own_only(module).items()
+    }
+
+
+def _class_names(model):
+    found = {}
+    for module in model.modules():
+        for device, names in _own_only(module).items():
+            found.setdefault(device, []).extend(f"{type(module).__name__}.{name}" for name in names)
+    return found
+
+
 # ---- last_states
 def _last_padded(states, lengths):
     return states[:, -1]
@@ -370,6 +389,10 @@ def _in_double(states, lengths):
     return states.double()[torch.arange(len(states), device=states.device), lengths - 1]
 
 
+def _longest(states, lengths):
+    return states[:, lengths.max() - 1]
+
+
 # ---- causal_mask
 def _everything(time, device):
     return torch.ones(time, time, dtype=torch.bool, device=device)
@@ -423,6 +446,10 @@ def _diagonal(time, device):
 def _three_places(time, device):
     places = torch.arange(time, device=device)
     return (places[:, None] >= places) & (places[:, None] - places < 3)
+
+
+def _sparse(time, device):
+    return torch.ones(time, time, dtype=torch.bool, device=device).tril().to_sparse()
 
 
 # ---- load_checkpoint
@@ -491,6 +518,21 @@ def _swallows_errors(model, path, device):
     except Exception as error:
         print(error)
     return model.to(device)
+
+
+def _map_location_cuda(model, path, device):
+    model.load_state_dict(torch.load(path, map_location="cuda:7", weights_only=True))
+    return model.to(device)
+
+
+def _frozen(model, path, device):
+    model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    return model.to(device).requires_grad_(False)
+
+
+def _doubled(model, path, device):
+    model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    return model.double().to(device)
 
 
 # ---- forward_on_two
@@ -572,6 +614,24 @@ def _changes_the_weights(first, second, x):
     return second(x.to(next(second.parameters()).device))
 
 
+def _leaves_hooks(first, second, x):
+    for half in (first, second):
+        place = next(half.parameters()).device
+        half.register_forward_pre_hook(lambda _, given, place=place: tuple(one.to(place) for one in given))
+    return second(first(x))
+
+
+def _calls_backward(first, second, x):
+    x = second(first(x.to(next(first.parameters()).device)).to(next(second.parameters()).device))
+    x.sum().backward()
+    return x
+
+
+def _relu_between(first, second, x):
+    x = F.relu(first(x.to(next(first.parameters()).device)))
+    return second(x.to(next(second.parameters()).device))
+
+
 WRONG = {
     "MaskedLinear": [
         ("keeps the mask as a plain attribute", _PlainAttribute),
@@ -597,6 +657,7 @@ WRONG = {
         ("has a buffer that is not the mask", _AllOnes),
         ("swaps inputs and outputs", _InputsAndOutputsSwapped),
         ("hides the layer in a list", _LayerInAList),
+        ("fills with infinity", _MinusInfinity),
     ],
     "places": [
         ("misses the buffers", _parameters_only),
@@ -615,6 +676,8 @@ WRONG = {
         ("calls weight '.weight'", _all_by_path),
         ("a name is the path of the module, a dot and the attribute", _no_dot),
         ("names a device that holds nothing", _empty_list),
+        ("leaves out the model itself", _without_the_model_itself),
+        ("calls weight 'Linear.weight'", _class_names),
     ],
     "last_states": [
         ("takes the last padded step", _last_padded),
@@ -633,6 +696,7 @@ WRONG = {
         ("takes one number of each state", _gathered_narrow),
         ("gives the right states in the shape (2, 1, 2)", _gathered_with_time),
         ("for one text too", _squeezed_too_much),
+        ("takes the last step of the longest text", _longest),
     ],
     "causal_mask": [
         ("leaks the future", _everything),
@@ -648,6 +712,7 @@ WRONG = {
         ("has shape (3, 3), expected (1, 1)", _hard_coded),
         ("hides place 0 from row 1", _diagonal),
         ("hides place 0 from row 3", _three_places),
+        ("layout", _sparse),
     ],
     "load_checkpoint": [
         ("loads to a GPU that this machine has not", _no_map_location),
@@ -662,6 +727,9 @@ WRONG = {
         ("in line 2 of your function", _whole_model),
         ("it holds 2.bias, which the model has not", _known_names),
         ("raises no error for a file that holds more than tensors", _swallows_errors),
+        ("loads to a GPU that this machine has not", _map_location_cuda),
+        ("freezes 0.weight", _frozen),
+        ("makes 0.weight torch.float64", _doubled),
     ],
     "forward_on_two": [
         ("gives the second half its input on sim:0", _input_alone),
@@ -678,5 +746,8 @@ WRONG = {
         ("leaves a half in evaluation mode", _evaluates),
         ("the second half would never learn", _freezes_the_second),
         ("changes a half of the model", _changes_the_weights),
+        ("changes a half of the model: _forward_pre_hooks", _leaves_hooks),
+        ("calls backward itself", _calls_backward),
+        ("has other values", _relu_between),
     ],
 }
