@@ -61,6 +61,8 @@ def amp_steps(
         case.mistake("update" not in optimizer.events, "never calls scaler.update()",
                      "it ends the step: it makes the scale smaller after an overflow, and larger when all goes well")
         trained(case, model, expected, optimizer, number, rtol=2e-2)
+        case.budget("host reads", case.counts.host_reads, 1,
+                    "scaler.step() looks once whether a gradient is inf; nothing else needs to")
         case.mistake(scaler.get_scale() != scale, "sets the scale itself", "scaler.update() knows when to change it",
                      expected=scale, got=scaler.get_scale())
 
@@ -105,7 +107,7 @@ def _amp_loss(
                      "under autocast cross_entropy returns float32; keep it", got=got)
     reads, case.counts.host_reads = case.counts.host_reads, 0  # scaler.step() itself reads one
     a_loss(case, got, logits, labels, labels.device, events)
-    case.budget("host reads", reads, 1, "scaler.step() looks once whether a gradient is inf; nothing else needs to")
+    case.counts.host_reads = reads
 
 
 def _moved(one: nn.Module, start: nn.Module) -> torch.Tensor:

@@ -145,6 +145,34 @@ def _trains_twice(model, optimizer, images, labels, device):
     return _keeps_the_graph(model, optimizer, images, labels, device).detach()
 
 
+def _cleared_by_hand(clear):
+    def answer(model, optimizer, images, labels, device):
+        loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+        loss.backward()
+        for parameter in model.parameters():
+            clear(parameter)
+        optimizer.step()
+        return loss.detach()
+
+    return answer
+
+
+def _set_to_none(parameter):
+    parameter.grad = None
+
+
+def _waits(model, optimizer, images, labels, device):
+    loss = _keeps_the_graph(model, optimizer, images, labels, device).detach()
+    if device.type != "cpu":
+        torch.accelerator.synchronize()
+    return loss
+
+
+def _freezes_a_layer(model, optimizer, images, labels, device):
+    next(model.parameters()).requires_grad_(False)
+    return _keeps_the_graph(model, optimizer, images, labels, device).detach()
+
+
 # ---- evaluate
 def _in_training_mode(model, loader, device):
     right = total = 0
@@ -266,6 +294,21 @@ def _wrong_ones(model, loader, device):
 def _without_graph_by_freezing(model, loader, device):
     model.requires_grad_(False)
     return _restored(_with_a_graph)(model, loader, device)
+
+
+def _halves_the_model(model, loader, device):
+    share = _restored(_in_training_mode)(model, loader, device)
+    model.half()
+    return share
+
+
+def _a_complex_share(model, loader, device):
+    return complex(_restored(_in_training_mode)(model, loader, device))
+
+
+def _no_share(model, loader, device):
+    _restored(_in_training_mode)(model, loader, device)
+    return 10**400
 
 
 # ---- mean_loss
@@ -420,6 +463,12 @@ def _share_first(model, optimizer, loader, device):
 def _samples_of_the_data_set(model, optimizer, loader, device):
     sums, samples = _epoch(model, optimizer, loader, device)[0], len(loader.dataset)
     return tuple((sums * samples / samples).tolist())
+
+
+def _lowers_the_rate(model, optimizer, loader, device):
+    result = tuple(_epoch(model, optimizer, loader, device)[0].tolist())
+    optimizer.param_groups[0]["lr"] *= 0.5
+    return result
 
 
 # ---- amp_step
@@ -630,6 +679,10 @@ def _scaled_twice(model, optimizer, scaler, images, labels, dtype, max_norm):
     return loss.detach()
 
 
+def _clips_to_the_scale(model, optimizer, scaler, images, labels, dtype, max_norm):
+    return _clips_scaled(model, optimizer, scaler, images, labels, dtype, max_norm / scaler.get_scale())
+
+
 # ---- Progress
 class _Progress:
     """All but what `left_out` names."""
@@ -786,6 +839,10 @@ WRONG = {
         ("calls backward() 5 time(s), not 1", _each_sample),
         ("modifies the batch", _normalises_in_place),
         ("same device", _first_gpu),
+        ("clears the gradients before the step", _cleared_by_hand(_set_to_none)),
+        ("clears the gradients before the step", _cleared_by_hand(lambda parameter: parameter.grad.zero_())),
+        ("lets the host wait", _waits),
+        ("freezes layers.0.weight", _freezes_a_layer),
     ],
     "evaluate": [
         ("evaluates in training mode", _in_training_mode),
@@ -805,6 +862,9 @@ WRONG = {
         ("computes on cpu, expected on sim", _evaluates_on_the_cpu),
         ("divides by the number of batches", _by_number_of_batches),
         ("same device", _evaluates_on_the_first_gpu),
+        ("changes the model", _halves_the_model),
+        ("of type complex, expected float", _a_complex_share),
+        ("expected 0.", _no_share),
     ],
     "mean_loss": [
         ("takes the mean of the batches' means", _mean_of_means),
@@ -833,6 +893,7 @@ WRONG = {
         ("leaves the model in evaluation mode", _evaluation_mode_afterwards),
         ("takes the step without the optimizer", _its_own_optimizer),
         ("clears the gradients once", _cleared_once),
+        ("changes the learning rate", _lowers_the_rate),
         ("calls step() 1 time(s), not 2", _one_step_an_epoch),
     ],
     "amp_step": [
@@ -854,6 +915,7 @@ WRONG = {
         ("computes the forward pass in float16", _always_float16),
         ("never uses the scaler", _no_scaler_at_all),
         ("never uses the scaler", _scaler_of_its_own),
+        ("clips the scaled gradients", _clips_to_the_scale),
     ],
     "Progress": [
         ("the optimizer is not what it was", _NoOptimizer),
