@@ -102,14 +102,26 @@ def _accumulated(case: Case, floor: Floor, batch: int, rows: int, masked: int) -
     case.mistake(nan or any(grad.isnan().any() for grad in got), "the loss or its gradient is NaN",
                  "a part without tokens that count has no mean, 0 / 0: add up sums, divide by all")  # fmt: skip
     _name_the_division(case, got, parts, [int((part != -100).sum()) for part in y.split(rows)])
-    case.equal(got, expected, rtol=1e-5, atol=1e-9, why=WHOLE)
+    went = sum(sizes)
+    for (name, _), grad, right in zip(model.named_parameters(), got, expected, strict=True):
+        other = not torch.allclose(grad, right, rtol=1e-5, atol=1e-9)
+        case.mistake(other and went != batch, f"{_rows(went)} went through the model, and the batch has {batch}",
+                     "each row belongs to one part: x.split(rows)")  # fmt: skip
+        case.mistake(other, f"the gradient of {name} has other values", WHOLE, expected=right, got=grad)
+    case.mistake(not spent.flops, "computes on the CPU what belongs on the device", "the model is on the device")
     last = parts[-1][0] / (y[-1 - (batch - 1) % rows :] != -100).sum()
     _compare_loss(case, spent.value, expected_loss, last)
     most = max(sizes, default=rows)
-    case.mistake(most < rows, f"takes {most} rows at a time, and {rows} were asked for", "each part pays all launches")
+    what = f"takes {_rows(most)} at a time, and `rows` is {rows}"
+    case.mistake(most < rows, what, "each part pays all launches")
     model.zero_grad()
     over_budget(case, floor, spent, limit * 5 // 4, lambda: case.call(model, x, y, rows, modifies=True),
-                f"{rows} rows at a time need less: call backward for each part before the next one starts")  # fmt: skip
+                f"{_rows(rows)} at a time: call backward for each part before the next one starts")  # fmt: skip
+    case.mistake(most > rows, what, "the caller chose as many rows as the memory holds")
+
+
+def _rows(number: int) -> str:
+    return f"{number} row{'' if number == 1 else 's'}"
 
 
 def _compare_loss(case: Case, value: object, expected: torch.Tensor, last: torch.Tensor) -> None:

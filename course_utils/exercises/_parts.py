@@ -53,6 +53,7 @@ def mistake_in(
 
 def _of_weights(model: nn.Module, trained: list) -> tuple:
     both = sum(parameter.nbytes for _, parameter in model.named_parameters(remove_duplicate=False))
+    model_bytes = sum(parameter.nbytes for parameter in model.parameters())
     return (
         (sum(parameter.numel() for parameter in model.parameters()), "parameters: counts numbers, not bytes",
          "float32 takes 4 bytes, bfloat16 takes 2"),
@@ -61,6 +62,8 @@ def _of_weights(model: nn.Module, trained: list) -> tuple:
         (both, "parameters: counts a shared weight twice", "two layers use one tensor, which is in memory once"),
         (sum(parameter.nbytes for parameter in trained), "parameters: leaves out the frozen ones",
          "they are not trained, and in memory nevertheless"),
+        (model_bytes + sum(4 * one.numel() for one in trained if one.itemsize < 4),
+         "parameters: counts the master copy", "the float32 copy of 16-bit weights is the optimizer's"),
         (sum(4 * parameter.numel() for parameter in model.parameters()), "parameters: takes 4 bytes for every format",
          "bfloat16 takes 2"),
     )  # fmt: skip

@@ -29,6 +29,7 @@ def state_of(model: nn.Module) -> dict[str, Any]:
         hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
         found[f"{name}.hooks"] = sum(map(len, filter(None, hooks)))
         found |= {f"{name}.requires_grad": parameter.requires_grad, f"{name}.device": str(parameter.device)}
+        found[f"{name}.dtype"] = str(parameter.dtype)
     return found
 
 
@@ -89,6 +90,8 @@ class Tries:
         self.device, self.sizes = device, []
 
     def step(self, size: int) -> torch.Tensor:
+        if isinstance(size, bool) or not hasattr(size, "__index__"):
+            raise TypeError(f"size must be a whole number, not {size!r}")
         self.sizes.append(size)
         rows = torch.ones(size, 256, device=self.device)
         doubled = rows * 2

@@ -104,8 +104,8 @@ class Trial:
         same = torch.allclose(now, expected, rtol=1e-4, atol=2e-6)
         if not same and number == 0:
             self._name(now - start, expected - start)
-        case.mistake(not same and number, "the first step is right, the second is not",
-                     "clear the gradients of the step before")  # fmt: skip
+        if not same and number:
+            self._name_second(now, expected)
         value = got.value
         case.mistake(isinstance(value, torch.Tensor) and value.requires_grad, "returns the loss with its graph",
                      "whoever keeps it keeps the graph: return loss.detach()")  # fmt: skip
@@ -113,8 +113,20 @@ class Trial:
         case.mistake(got.flops < 0.99 * wanted.flops, "computes on the CPU what belongs on the device",
                      "the budget is that of the device's memory, and the work stays there")  # fmt: skip
 
+    def _name_second(self, now: torch.Tensor, expected: torch.Tensor) -> None:
+        """Fail with what of the first step is wrong in the second."""
+        first = self.weights[1] - self.weights[0]  # momentum starts with it: old gradients would add it once more
+        stale = float((now - expected - first).norm()) < 0.01 * float(first.norm())
+        why = "clear the gradients of the step before"
+        if not stale:
+            why = "something of the first step is left or lost: gradients, the optimizer's state, its settings"
+        self.case.fail("the first step is right, the second is not", why)
+
     def _name(self, mine: torch.Tensor, right: torch.Tensor) -> None:
         """Fail with the name of what is wrong with the first change of the weights."""
+        self.case.mistake(not mine.any(), "takes a step, and no weight changes",
+                          "when optimizer.step() runs, the gradients must be in the model's parameters: no zero_grad "
+                          "between backward and step")  # fmt: skip
         factor = float(mine @ right / (right @ right))
         rest = float((mine - factor * right).norm() / mine.norm())
         scaled = rest < 1e-2 and abs(factor - 1) > 0.05

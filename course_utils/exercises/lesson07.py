@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from course_utils import counting, plots
+from course_utils import plots
 from course_utils.exercise import Case, WrongAnswer, exercise
 from course_utils.exercises import _parts
+from course_utils.exercises._blocks import check_blocks
 from course_utils.exercises._budgets import Floor, spend
 from course_utils.exercises._lesson07_steps import accumulate, half_step, quarter_step
-from course_utils.exercises._probes import Chain, Named, Probe, Tries, left_changed, state_of
+from course_utils.exercises._probes import Named, Probe, Tries, left_changed, state_of
 
 __all__ = ["accumulate", "evaluate_batches", "four_parts", "half_step", "largest_batch", "quarter_step", "run_blocks"]
 
@@ -52,6 +53,8 @@ def _(case: Case) -> None:
             for part in expected:
                 name, why = _parts.mistake_in(part, got[part], expected[part], model, optimizer, saved)
                 case.mistake(name, name, why, expected=expected, got=got)
+                if got[part] != expected[part]:
+                    break  # the first wrong part is the one to speak of
         case.equal(got, expected, why="four numbers of bytes: parameters, gradients, optimizer, activations")
 
 
@@ -83,63 +86,7 @@ def _(case: Case) -> None:
         ((1, 8, 2, 7, 1, 3), 0.5),
         ((4, 4, 4), 0.4),
     ):
-        _blocks(case, floor, lengths, share, trained_input=lengths != (4, 4, 4))
-
-
-def _blocks(case: Case, floor: Floor, lengths: tuple[int, ...], share: float, *, trained_input: bool) -> None:
-    torch.manual_seed(0)
-    blocks = nn.ModuleList(Chain(16, length) for length in lengths).to(case.device)
-    x = torch.rand(32, 16).to(case.device).requires_grad_(trained_input)  # a batch needs no gradient
-    kept = [(1 + length) * x.nbytes for length in lengths]
-    limit = int(sum(kept) * share) // x.nbytes * x.nbytes
-    fewest = _fewest(kept, x.nbytes, limit)
-    expected = nn.Sequential(*blocks)(x)
-    wanted = _gradients(blocks, x, expected)
-    before = floor.used_bytes
-    given = list(kept)
-    got = case.call(blocks, x, given, limit, modifies=True)
-    case.mistake(given != kept, "modifies kept_bytes", "the caller still needs it: work on a copy")
-    patched = any("forward" in vars(block) or type(block) is not Chain for block in blocks)
-    case.mistake(patched, "leaves the blocks changed", "they would be checkpointed in the next call too")
-    after = floor.used_bytes - before
-    case.equal(got, expected, why="checkpointing changes memory and time, not the result")
-    case.mistake(case.counts.copies_d2h, "copies to the host",
-                 "a block is computed again sooner than its tensors go there and come back")  # fmt: skip
-    case.mistake(not got.requires_grad, "returns a result without a graph",
-                 "no gradient flows back: checkpoint(block, x, use_reentrant=False), even if x needs none")  # fmt: skip
-    try:
-        with counting.count() as counts:
-            grads = _gradients(blocks, x, got)
-    except RuntimeError as error:
-        case.fail(f"its backward pass raises {type(error).__name__}: {str(error).partition(chr(10))[0]}")
-    case.mistake(any(grad is None for grad in grads), "gives some weights no gradient",
-                 "without a graph a block cannot learn: checkpoint(block, x, use_reentrant=False)")  # fmt: skip
-    case.equal(grads, wanted, why="the gradients must be those of the plain blocks")
-    why = "block i keeps kept_bytes[i], or x.nbytes if it is checkpointed"
-    limits = f"{plots.bytes_text(after)} are kept and the budget is {plots.bytes_text(limit)}"
-    case.mistake(after > limit, f"the result is right, but it goes over the budget: {limits}", why)
-    again = counts.by_operator["addmm"]
-    what = f"the result is right, but {again} block{'s are' if again > 1 else ' is'} computed again, and {fewest}"
-    case.mistake(again > fewest, f"{what} would do",
-                 "all blocks cost the same, so take those that free most, and stop when it fits")  # fmt: skip
-
-
-def _gradients(blocks: nn.ModuleList, x: torch.Tensor, result: torch.Tensor) -> list[torch.Tensor | None]:
-    """Return the gradients of the input, where it has one, and of all weights, and leave none behind."""
-    result.sum().backward()
-    found = [tensor.grad for tensor in (x, *blocks.parameters()) if tensor.requires_grad]
-    x.grad = None
-    blocks.zero_grad()
-    return found
-
-
-def _fewest(kept: list[int], input_bytes: int, limit: int) -> int:
-    """Return how many blocks must be checkpointed at least, by trying all choices."""
-    for count in range(len(kept) + 1):
-        for chosen in itertools.combinations(range(len(kept)), count):
-            if sum(input_bytes if i in chosen else size for i, size in enumerate(kept)) <= limit:
-                return count
-    raise ValueError(f"limit is {limit}, which no choice of blocks meets")
+        check_blocks(case, floor, lengths, share, trained_input=lengths != (4, 4, 4))
 
 
 @exercise(title="Find two leaks", minutes=8, difficulty=2, simulated=True, hints=(
@@ -200,6 +147,8 @@ def _(case: Case) -> None:
                     "str(error) is what an error says")  # fmt: skip
         changed = left_changed(state, state_of(model))
         case.mistake(changed, f"leaves the model in another state: {changed}", "an evaluation changes nothing")
+        case.mistake(any(one.grad is not None for one in model.parameters()), "leaves gradients in the model",
+                     "an evaluation calls no backward(): gradients take as much memory as the weights")  # fmt: skip
     for batches in (2 * good, 2 * (good[:1] + bad)):  # twice, since a name may hold the batch before
         _peaks(case, floor, model, batches)
 
@@ -239,13 +188,14 @@ def _(case: Case) -> None:
     for largest, limit in ((1, 1), (8, 8), (0, 5), (37, 100), (6, 9)):
         tries = Tries(case.device)
         before = floor.used_bytes
-        with floor.gpu.budget(3 * 1024 * largest + 1024 + 512):
+        with floor.gpu.budget(3 * 1024 * largest + 1024 + 512), _repeats_named(case, tries):
             got = case.call(tries.step, limit, modifies=True)
         outside = [size for size in tries.sizes if not 1 <= size <= limit]
         case.mistake(outside, f"calls step({outside[0] if outside else ''}), and sizes go from 1 to {limit}",
                      "there are no more rows, and a step without rows may fail for other reasons")  # fmt: skip
         case.mistake(got is None or isinstance(got, bool) or not isinstance(got, int),
                      f"returns {type(got).__name__}, expected a whole number")  # fmt: skip
+        case.mistake(got < 0, f"returns {got}, and 0 says that no size fits", expected=largest, got=got)
         case.mistake(got > limit, f"returns {got}, and sizes go from 1 to {limit}", "larger ones were never tried")
         case.mistake(got > largest, f"returns {got}, a size that fails",
                      "return the largest that went through, not the last one", expected=largest, got=got)  # fmt: skip
@@ -258,6 +208,19 @@ def _(case: Case) -> None:
             "calls of step", len(tries.sizes), 2 * limit.bit_length() + 2, "each one costs a step: halve the range"
         )
     _passes_other_errors(case)
+
+
+@contextmanager
+def _repeats_named(case: Case, tries: Tries) -> Iterator[None]:
+    """Name the search that tries one size for ever, where all that was seen is that it does not end."""
+    try:
+        yield
+    except WrongAnswer:
+        last = set(tries.sizes[-20:])
+        what = f"does not end: it calls step({min(last, default=0)}) again and again"
+        why = "each try must move a bound: what fits and what fails end as neighbours"
+        case.mistake(len(tries.sizes) > 100 and len(last) == 1, what, why)
+        raise
 
 
 def _passes_other_errors(case: Case) -> None:

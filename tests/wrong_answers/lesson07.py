@@ -111,6 +111,18 @@ def _freezes(model, optimizer, saved):
     return found
 
 
+def _master_is_a_parameter(model, optimizer, saved):
+    found = _parts(model, optimizer, saved)
+    copies = sum(4 * p.numel() for p in model.parameters() if p.requires_grad and p.itemsize < 4)
+    return _parts(
+        model, optimizer, saved, parameters=found["parameters"] + copies, optimizer=found["optimizer"] - copies
+    )
+
+
+def _kibibytes(model, optimizer, saved):
+    return {name: size // 1024 for name, size in _parts(model, optimizer, saved).items()}
+
+
 # ---- half_step and quarter_step
 def _leaves_eval(model, optimizer, x, y):
     model.eval()
@@ -185,6 +197,22 @@ def _one_backward(model, optimizer, x, y):
     loss.backward()
     optimizer.step()
     return loss.detach()
+
+
+def _clears_before_the_step(model, optimizer, x, y):
+    total = torch.zeros((), device=x.device)
+    for part, target in zip(x.chunk(4), y.chunk(4), strict=True):
+        loss = _loss(model, part, target) / 4
+        loss.backward()
+        total += loss.detach()
+    optimizer.zero_grad()
+    optimizer.step()
+    return total
+
+
+def _forgets_the_momentum(model, optimizer, x, y):
+    optimizer.state.clear()
+    return _in_parts(model, optimizer, x, y, 4)
 
 
 def _half_of_the_rows(model, optimizer, x, y):
@@ -420,6 +448,40 @@ def _weighted_means(model, x, y, rows):
     return total
 
 
+def _one_row_more(model, x, y, rows):
+    return _accumulated(model, x, y, rows + 1, lambda loss, part, target: loss / (y != -100).sum())
+
+
+def _overlapping(model, x, y, rows):
+    total, count = torch.zeros((), device=x.device), (y != -100).sum()
+    for at in range(0, len(x), max(rows - 1, 1)):
+        loss = _loss(model, x[at : at + rows], y[at : at + rows], "sum") / count
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
+def _sums_on_the_cpu(model, x, y, rows):
+    device = x.device
+    loss = _accumulated(model.cpu(), x.cpu(), y.cpu(), rows, lambda loss, part, target: loss / (y.cpu() != -100).sum())
+    model.to(device)
+    return loss.to(device)
+
+
+def _single_precision(model, x, y, rows):
+    return _accumulated(model.float(), x, y, rows, lambda loss, part, target: loss / (y != -100).sum())
+
+
+def _smooths(model, x, y, rows):
+    total, count = torch.zeros((), device=x.device), (y != -100).sum()
+    for part, target in zip(x.split(rows), y.split(rows), strict=True):
+        logits = model(part).flatten(0, 1)
+        loss = F.cross_entropy(logits, target.flatten(), reduction="sum", label_smoothing=0.1) / count
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
 def _one_row(model, x, y, rows):
     return _accumulated(model, x, y, 1, lambda loss, part, target: loss / (y != -100).sum())
 
@@ -515,6 +577,28 @@ def _patches(blocks, x, kept_bytes, limit_bytes):
     for place in _take(order, x, kept_bytes, limit_bytes, x.nbytes):
         plain = blocks[place].forward
         blocks[place].forward = lambda z, plain=plain: checkpoint(plain, z, use_reentrant=False)
+    return _run(blocks, x, ())
+
+
+def _trains_x(blocks, x, kept_bytes, limit_bytes):
+    return _reentrant(blocks, x.requires_grad_(), kept_bytes, limit_bytes)
+
+
+def _packs_in_half(blocks, x, kept_bytes, limit_bytes):
+    with torch.autograd.graph.saved_tensors_hooks(lambda kept: kept.half(), lambda kept: kept.float()):
+        return _run(blocks, x, ())
+
+
+def _goes_back(blocks, x, kept_bytes, limit_bytes):
+    order = sorted(range(len(blocks)), key=lambda i: -kept_bytes[i])
+    result = _run(blocks, x, _take(order, x, kept_bytes, limit_bytes, x.nbytes))
+    result.sum().backward(retain_graph=True)
+    return result
+
+
+def _shifts_x(blocks, x, kept_bytes, limit_bytes):
+    with torch.no_grad():
+        x += 0.25
     return _run(blocks, x, ())
 
 
@@ -617,6 +701,14 @@ def _evaluates_on_the_cpu(model, batches, device):
     found = _evaluate(model.cpu(), batches, torch.device("cpu"), lambda loss: loss.item(), str)
     model.to(device)
     return found
+
+
+def _goes_backward(model, batches, device):
+    def loss(loss):
+        loss.backward()
+        return loss.item()
+
+    return _evaluate(model, batches, device, loss, str)
 
 
 # ---- largest_batch
@@ -762,6 +854,43 @@ def _below_the_limit(step, limit):
     return fits
 
 
+def _never_moves(step, limit):
+    low, high, best = 1, limit, 0
+    while low <= high:
+        size = (low + high) // 2
+        try:
+            step(size)
+        except torch.OutOfMemoryError:
+            high = size - 1
+        else:
+            best = low = size
+    return best
+
+
+def _fractions(step, limit):
+    fits, fails = 0.0, limit + 1.0
+    while fails - fits > 1:
+        size = (fits + fails) / 2
+        try:
+            step(size)
+            fits = size
+        except torch.OutOfMemoryError:
+            fails = size
+    return int(fits)
+
+
+def _minus_one(step, limit):
+    fits, fails = 0, limit + 1
+    while fails - fits > 1:
+        size = (fits + fails) // 2
+        try:
+            step(size)
+            fits = size
+        except torch.OutOfMemoryError:
+            fails = size
+    return fits or -1
+
+
 STEPS = [
     ("times as much as the naive step", _not_divided),
     ("divide each part's loss", _divided_twice),
@@ -769,7 +898,9 @@ STEPS = [
     ("takes no step with the given optimizer", _another_optimizer),
     ("12 of 16 rows do not count", _clears_between_the_parts),
     ("in another way than the naive step", _without_places),
-    ("the first step is right, the second is not", _never_clears),
+    ("clear the gradients of the step before", _never_clears),
+    ("something of the first step is left or lost", _forgets_the_momentum),
+    ("takes a step, and no weight changes", _clears_before_the_step),
     ("12 of 16 rows do not count", _half_of_the_rows),
     ("returns the loss with its graph", _with_graph),
     ("the mean loss of all tokens", _last_loss),
@@ -786,6 +917,8 @@ STEPS = [
 WRONG = {
     "four_parts": [
         ("parameters: counts buffers", _buffers),
+        ("parameters: counts the master copy", _master_is_a_parameter),
+        ("the result['parameters'] is 0, expected 32", _kibibytes),
         ("requires_grad is False, was True", _freezes),
         ("forgets the float32 master copy", _bfloat16_alone),
         ("optimizer: counts one state too few", _one_state),
@@ -824,9 +957,14 @@ WRONG = {
     ],
     "accumulate": [
         ("takes a step", _steps),
+        ("takes 3 rows at a time, and `rows` is 2", _one_row_more),
+        ("9 rows went through the model, and the batch has 5", _overlapping),
+        ("computes on the CPU", _sums_on_the_cpu),
+        ("embed.weight.dtype is torch.float32, was torch.float64", _single_precision),
+        ("the gradient of embed.weight has other values", _smooths),
         ("modifies x or y", _clamps_y),
         ("is NaN", _weighted_means),
-        ("takes 1 rows at a time", _one_row),
+        ("takes 1 row at a time, and `rows` is 2", _one_row),
         ("divides by nothing", _means_not_divided),
         ("takes the mean of the parts' means", _mean_of_means),
         ("counts 1/108.3, 1/120; all should count 1/113", _rows_over_rows),
@@ -844,6 +982,10 @@ WRONG = {
     ],
     "run_blocks": [
         ("modifies kept_bytes", _edits_the_list),
+        ("makes x require a gradient", _trains_x),
+        ("the gradient of x has other values", _packs_in_half),
+        ("calls backward()", _goes_back),
+        ("modifies x", _shifts_x),
         ("leaves the blocks changed", _patches),
         ("it goes over the budget", _checkpoints_none),
         ("2 blocks are computed again, and 1 would do", _checkpoints_all),
@@ -860,6 +1002,7 @@ WRONG = {
     "evaluate_batches": [
         ("higher with twice as many batches", _keeps_the_graphs_of_a_list),
         ("training is True, was False", _trains_again),
+        ("leaves gradients in the model", _goes_backward),
         ("training is False, was True", _evaluates_from_then_on),
         ("notes an error for a good batch: Expected all tensors", _leaves_batches_on_the_cpu),
         ("computes on the CPU", _evaluates_on_the_cpu),
@@ -876,6 +1019,9 @@ WRONG = {
     ],
     "largest_batch": [
         ("calls step(0)", _asks_for_none),
+        ("calls step(1) again and again", _never_moves),
+        ("size must be a whole number", _fractions),
+        ("returns -1, and 0 says that no size fits", _minus_one),
         ("raises OutOfMemoryError", _does_not_recover),
         ("a size that fails", _returns_the_failing),
         ("and larger sizes fit", _powers_of_two),
