@@ -9,7 +9,7 @@ import torch
 
 from course_utils.exercise import Case
 from course_utils.exercises import _ddp_cases as cases
-from course_utils.exercises._mistakes import name_first
+from course_utils.exercises._mistakes import name_first, name_unwaited
 from course_utils.exercises._part_weights import part_weights, vector
 from course_utils.exercises._ranks import Stuck
 
@@ -29,6 +29,7 @@ def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
     for rank, found in enumerate(ranks):
         why = "average parameter.grad; it is the optimizer that changes the parameters, later"
         case.mistake(not found["kept"], "changes the parameters", why)
+        name_unwaited(case, found["call"], rank)
         for name, got in found["after"].items():
             column = [other["before"][name] for other in ranks]
             if any(gradient is not None for gradient in column):
@@ -97,6 +98,8 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
         if all(gradient is not None for one in ranks for gradient in one["after"].values()):
             _name_sum(case, [one["after"] for one in ranks], expected, means, rank)
         for name, gradient in expected.items():
+            why = "the optimizer needs it: no zero_grad after the last backward()"
+            case.mistake(after[name] is None, f"{name} has no gradient on rank {rank}", why)
             case.equal(after[name], gradient, rtol=1e-3, why=f"this is the gradient of {name} on rank {rank}")
         _cost(case, found, len(mine[0][0][0]), times + by_hand)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from course_utils.exercise import Case
-from course_utils.exercises._mistakes import name_first
+from course_utils.exercises._mistakes import name_first, name_unwaited
 from course_utils.exercises._rank_calls import Call
 from course_utils.exercises._ranks import Stuck
 
@@ -23,6 +23,7 @@ def mean_stuck(case: Case, stuck: Stuck) -> None:
 def check_mean(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> None:
     """Check what `rank` returned as the mean over `group`, the values of each rank, and what it sent."""
     got, expected = call.value, torch.cat(group).mean()
+    name_unwaited(case, call, rank)
     case.mistake(
         call.modified, "modifies its input", "all_reduce writes into the tensor that it gets: give it a new one"
     )
@@ -54,9 +55,12 @@ def _name_mean(case: Case, group: list, expected: torch.Tensor, got: torch.Tenso
         (close(total), "the sum over all ranks" + where, every),
         (close(total / len(group)), "divides by the number of ranks" + where, every),
         (close(means[rank]), "the mean of this rank alone" + where,
-         "reduce gives the result to one rank; all_reduce to all, in the tensor that you hand to it (with async_op, "
-         "when wait() returns)"),
+         "reduce gives the result to one rank; all_reduce to all, in the tensor that you hand to it"),
         (close(expected / len(group)), "divides by the number of ranks too" + where, every),
+        *((rank == 0 and close(torch.cat(group[:out] + group[out + 1 :]).mean()), f"leaves out rank {out}{where}",
+           "all ranks belong to the group that you get without group=") for out in range(len(group))),
+        (rank == 0 and 1e-5 < float((got / expected - 1).abs()) < 0.05, "a rounded mean" + where,
+         "sums and counts travel as float32: 16 bits and whole numbers round them"),
         (rank > 0 and not torch.allclose(got.reshape(()), expected), f"rank 0 has the mean, rank {rank} has not",
          "reduce gives the sum to one rank, and what the others then hold is not to be used: all_reduce"),
     ))  # fmt: skip
@@ -66,7 +70,8 @@ def ring_columns(n: int) -> list[list[torch.Tensor]]:
     """Return the x of each of `n` ranks, several times: the rank shows in each number, and n divides some lengths."""
     kinds = ((n, torch.float32), (n + 1, torch.float32))
     columns = [[torch.arange(1, size + 1).mul(10**rank).to(dtype) for rank in range(n)] for size, dtype in kinds]
-    return [*columns, [torch.arange(1, 5 * n + 1).add(10**rank).double() for rank in range(n)]]
+    large = 2**24 + 1  # which float32 does not hold; all sums are exact
+    return [*columns, [torch.arange(1, 5 * n + 1).add(10**rank).double().mul(large) for rank in range(n)]]
 
 
 def ring_stuck(case: Case, stuck: Stuck) -> None:
@@ -84,10 +89,11 @@ def check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> 
     got, expected, n = call.value, torch.stack(group).sum(dim=0), len(group)
     used = ", ".join(call.counts.collectives)
     case.mistake(used, f"calls {used}", "build it from send and receive: isend, irecv, send, recv")
+    name_unwaited(case, call, rank)
     case.mistake(call.modified, "modifies its input", "tensor_split gives views of x: clone the parts before you add")
     if isinstance(got, torch.Tensor) and got.shape == expected.shape and got.dtype == expected.dtype:
         _name_ring(case, group, expected, got, rank)
-    case.equal(got, expected, why=f"this is what rank {rank} returned")
+    case.equal(got, expected, rtol=0, atol=0, why=f"this is what rank {rank} returned")
     case.budget("messages a rank", call.counts.messages, 2 * (n - 1), "a ring has two rounds of n - 1 steps")
     allowed = 2 * (n - 1) * max(part.nbytes for part in expected.tensor_split(n))
     sent = call.counts.message_bytes
@@ -108,6 +114,8 @@ def _name_ring(case: Case, group: list, expected: torch.Tensor, got: torch.Tenso
     name_first(case, expected, got, (
         (torch.equal(got, group[rank]), "returns its own x" + where, "put what arrives into the result"),
         (torch.allclose(got * n, expected), "the mean" + where, "an all-reduce adds unless told otherwise"),
+        (right < n and torch.allclose(got, expected, rtol=1e-5), "a rounded sum" + where,
+         "what travels must have the dtype of x: torch.empty_like(part) has"),
         (permuted, "the parts are in another order" + where, "put each part back where it was cut out"),
         (bool((got > expected).any()), "some numbers are counted twice" + where,
          "each part must visit each rank once; in the second round it replaces what is there, it is not added"),

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
 import torch
 
 from course_utils._places import is_readers
@@ -25,6 +26,9 @@ _COMPILER = "torch._dynamo"  # DistributedDataParallel imports it, which takes a
 _imported = {"torch"}  # by the process that starts the ranks
 
 _PLACE = re.compile(r"(?:in (?P<called>\w+), called )?at (?P<file>.+), line (?P<line>\d+), in .+\n\s+(?P<source>.*)")
+_NOISE = re.compile(  # a warning with its file, and what C++ says when a process dies
+    r"^(\[rank \d+\] )(?:\S+\.py:\d+: (\w*Warning: .*)\n.*|(?:terminate called| +what\(\):).*\n?)", re.MULTILINE
+)
 _LOST = re.compile(r"third_party.gloo|[Cc]onnection (reset|closed)")  # what a rank raises when another has died
 _RAISED = re.compile(r"^  (?P<file>.+), line (?P<line>\d+), in (?P<function>\S+)\n    (?P<source>.*)$", re.MULTILINE)
 
@@ -67,7 +71,7 @@ def on_ranks(
     from course_utils.launch import RankError, launch
 
     describe(case, called, nprocs)
-    needed, printed = _COMPILER if compiler else "torch", io.StringIO()
+    needed, printed = _COMPILER if compiler or _loads_compiler(case.answer) else "torch", io.StringIO()
     try:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             if needed not in _imported:  # where ranks are forked, from then on they have it
@@ -80,7 +84,7 @@ def on_ranks(
     except RankError as error:
         failed = error
     finally:
-        case.called(printed.getvalue())
+        case.called(_NOISE.sub(_without_place, printed.getvalue()))
     lost = failed.kind == "raised" and _LOST.search(failed.states.get(failed.rank, ""))
     if lost or failed.kind in ("hang", "died"):
         found = _stuck(case, failed, nprocs, "died" if lost else failed.kind)
@@ -88,6 +92,19 @@ def on_ranks(
             stuck(case, found)
         _stuck_anyhow(case, found)
     case.fail(_raised(case, failed))
+
+
+def _loads_compiler(answer: Callable) -> bool:
+    """Return whether the answer uses functional collectives, which import the compiler at their first call."""
+    try:
+        return b"_functional_collectives" in cloudpickle.dumps(answer)
+    except Exception:  # launch says what cannot be sent
+        return False
+
+
+def _without_place(noise: re.Match) -> str:
+    """Return a warning without the file that it came from, and nothing of what C++ says when a process dies."""
+    return f"{noise[1]}{noise[2]}" if noise[2] else ""
 
 
 def _stuck(case: Case, error: Any, nprocs: int, kind: str) -> Stuck:
@@ -111,7 +128,8 @@ def _stuck(case: Case, error: Any, nprocs: int, kind: str) -> Stuck:
 def _stuck_anyhow(case: Case, found: Stuck) -> None:
     """Raise `WrongAnswer` for ranks that are stuck in a way that the check does not know."""
     if found.kind == "died":
-        why = "gloo ends a process when the tensors that ranks hand to one collective do not fit in size or dtype"
+        why = "gloo ends a process when what ranks hand to one collective differs in size or dtype: all ranks must "
+        why += "call the same collectives, in the same order"
         case.fail(f"a rank dies\n{found.lines}", why)
     name, why = "deadlock: ranks wait for each other, it does not end" if all(found.called) else "does not end", ""
     if "returned" in found.called and all(found.called):
@@ -134,8 +152,11 @@ def _line(case: Case, found: re.Match) -> str:
 def _raised(case: Case, error: Any) -> str:
     """Return in words what a rank raised, or returned and could not send, with the reader's own line."""
     own = [found for found in _RAISED.finditer(error.message) if is_readers(found["file"], found["function"])]
+    if not own and "process group has not been initialized" in error.message:
+        return "destroys the process group\n  Why it matters: the caller goes on with it; who made it ends it: launch"
     if not own and error.kind == "raised":
         raise error  # in the program of the check: the answer may be right
     state = error.states.get(error.rank, "").partition("\n")[0]
+    state = re.sub(r"^returned an? \w+, which", "returned what", state)  # ours, with what the answer returned in it
     where = f"\n  in {_line(case, own[-1])}" if own else ""
     return f"rank {error.rank} {state}{where}"

@@ -40,7 +40,8 @@ def global_mean(values: torch.Tensor) -> torch.Tensor:
 
 @global_mean.checks
 def _(case: Case) -> None:
-    groups = [[[1.0, 2.0, 3.0], [10.0], [4.0, 4.0]], [[2.0, 4.0], [], [9.0]], [[float(n)] * 500 for n in (1, 2, 6)]]
+    small = [[1.0, 2.0, 3.0, 6.0], [9.0], [5.0, 2.0]], [[2.5, 4.0], [], [9.25]]
+    groups = [*small, [[n] * 500 for n in (1.3, 2.7, 6.1)]]  # 16 bits would round their sums
     columns = [[torch.tensor(values) for values in group] for group in groups]
     called = "global_mean(values)"
     ranks = on_ranks(case, cases.each, columns, nprocs=3, called=called, stuck=_ddp_sums.mean_stuck)

@@ -1,5 +1,7 @@
 """Answers to lesson 09 that people give, each with what the message must say."""
 
+import pickle
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -108,6 +110,50 @@ def _empty_rank_leaves(values):
     return both[0] / both[1]
 
 
+def _never_waits(values):
+    both = torch.stack([values.sum(), values.new_tensor(len(values))])
+    dist.all_reduce(both, async_op=True)
+    return both[0] / both[1]
+
+
+def _waits_for_the_second(values):
+    total, count = values.sum(), values.new_tensor(len(values))
+    dist.all_reduce(total, async_op=True)
+    dist.all_reduce(count, async_op=True).wait()
+    return total / count
+
+
+def _two_of_three(values):
+    both = torch.stack([values.sum(), values.new_tensor(len(values))])
+    dist.all_reduce(both, group=dist.new_group([0, 1]))
+    return both[0] / both[1]
+
+
+def _in_sixteen_bits(values):
+    both = torch.stack([values.sum(), values.new_tensor(len(values))]).half()
+    dist.all_reduce(both)
+    return (both[0] / both[1]).float()
+
+
+def _whole_numbers(values):
+    both = torch.tensor([int(values.sum()), len(values)])
+    dist.all_reduce(both)
+    return both[0] / both[1]
+
+
+def _ends_the_group(values):
+    both = torch.stack([values.sum(), values.new_tensor(len(values))])
+    dist.all_reduce(both)
+    dist.destroy_process_group()
+    return both[0] / both[1]
+
+
+def _yields(values):
+    both = torch.stack([values.sum(), values.new_tensor(len(values))])
+    dist.all_reduce(both)
+    yield both[0] / both[1]
+
+
 # ---- ring_all_reduce
 def _ring(x, *, second=True, clone=True, add_twice=False, back=False):
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -127,6 +173,30 @@ def _ring(x, *, second=True, clone=True, add_twice=False, back=False):
         else:
             parts[take].copy_(arrived)
     return torch.cat(parts[1:] + parts[:1]) if back else torch.cat(parts)
+
+
+def _travels_as_float32(x):
+    return _ring(x.float()).to(x.dtype)
+
+
+def _sends_and_forgets(x):
+    return _exchanged(x, lambda sent, arrived: None)
+
+
+def _waits_for_what_arrives(x):
+    return _exchanged(x, lambda sent, arrived: arrived.wait())
+
+
+def _exchanged(x, wait):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    parts = [part.clone() for part in x.tensor_split(n)]
+    for step in range(2 * (n - 1)):
+        give = (rank - step if step < n - 1 else rank + n - step) % n
+        take = (give - 1) % n
+        came = torch.empty_like(parts[take])
+        wait(dist.isend(parts[give], (rank + 1) % n), dist.irecv(came, (rank - 1) % n))
+        parts[take] = parts[take] + came if step < n - 1 else came
+    return torch.cat(parts)
 
 
 def _one_step_more(x):
@@ -412,6 +482,30 @@ def _gathers_shared_twice(model):
             parameter.grad = sum(found) / n
 
 
+def _divides_before_it_arrives(model):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad, async_op=True)
+            parameter.grad /= dist.get_world_size()
+
+
+def _another_order(model):
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained if dist.get_rank() else trained[::-1]:
+        dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+
+
+def _waits_for_the_last(model):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            work = dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG, async_op=True)
+    work.wait()
+
+
 # ---- accumulate
 def _all_graphs(model, batches, loss_fn):
     model.zero_grad()
@@ -438,6 +532,17 @@ def _pops(model, batches, loss_fn):
         with model.no_sync():
             (loss_fn(model(x), y) / n).backward()
     (loss_fn(model(last[0]), last[1]) / n).backward()
+
+
+def _clears_on_one_rank(model, batches, loss_fn):
+    _one_step(model, batches, loss_fn)
+    if dist.get_rank() == 1:
+        model.zero_grad()
+
+
+def _reverses(model, batches, loss_fn):
+    batches.reverse()
+    _one_step(model, batches, loss_fn)
 
 
 def _evaluation_mode(model, batches, loss_fn):
@@ -609,7 +714,8 @@ def _train(model, data, path, epochs, *faults):
     rank, ddp = dist.get_rank(), DistributedDataParallel(model)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     sampler, losses = DistributedSampler(data), []
-    loader = DataLoader(data, batch_size=4, sampler=None if "no sampler" in faults else sampler)
+    chosen = None if "no sampler" in faults else sampler
+    loader = DataLoader(data, batch_size=4, sampler=chosen, num_workers=int("workers" in faults))
     for epoch in range(epochs):
         if "no set_epoch" not in faults:
             sampler.set_epoch(epoch)
@@ -622,7 +728,8 @@ def _train(model, data, path, epochs, *faults):
         last = loss.detach()
         if rank == 0 or "hang" not in faults:
             if "own loss" not in faults:
-                dist.all_reduce(last, op=dist.ReduceOp.SUM if "sum" in faults else dist.ReduceOp.AVG)
+                op = dist.ReduceOp.SUM if "sum" in faults else dist.ReduceOp.AVG
+                dist.all_reduce(last, op=op, async_op="no wait" in faults)
             if rank == 0 or "rank 0 alone" not in faults:
                 losses.append(last.item() / (2 if "by two" in faults else 1))
         if rank == 0 and "each epoch" in faults:
@@ -654,6 +761,10 @@ def _writes_once(model, data, path, epochs):
 
 def _adds_losses(model, data, path, epochs):
     return _train(model, data, path, epochs, "sum")
+
+
+def _no_wait(model, data, path, epochs):
+    return _train(model, data, path, epochs, "no wait")
 
 
 def _own_losses(model, data, path, epochs):
@@ -707,6 +818,21 @@ def _pickles_the_model(model, data, path, epochs):
     return losses
 
 
+def _by_pickle(model, data, path, epochs):
+    losses = _train(model, data, path, epochs, "none writes")
+    if dist.get_rank() == 0:
+        path.write_bytes(pickle.dumps(model.state_dict()))
+    return losses
+
+
+def _losses_in_a_tensor(model, data, path, epochs):
+    return torch.tensor(_train(model, data, path, epochs))
+
+
+def _in_workers(model, data, path, epochs):
+    return _train(model, data, path, epochs, "workers")
+
+
 def _another_name(model, data, path, epochs):
     return _train(model, data, path.with_suffix(".pth"), epochs)
 
@@ -714,6 +840,13 @@ def _another_name(model, data, path, epochs):
 WRONG = {
     "global_mean": [
         ("a mean of means", _mean_of_means),
+        ("never waits for an operation", _never_waits),
+        ("never waits for an operation", _waits_for_the_second),
+        ("leaves out rank 2", _two_of_three),
+        ("a rounded mean", _in_sixteen_bits),
+        ("a rounded mean", _whole_numbers),
+        ("destroys the process group", _ends_the_group),
+        ("rank 0 returned what cannot be sent", _yields),
         ("a mean of means", _average_op),
         ("NaN on rank", _weighted_means),
         ("the sum over all ranks", _sum),
@@ -732,6 +865,9 @@ WRONG = {
     ],
     "ring_all_reduce": [
         ("of 10 elements each, 2 ranks", _knows_the_numbers),
+        ("never waits for 4 operations", _sends_and_forgets),
+        ("a rounded sum", _travels_as_float32),
+        ("never waits for 2 operations", _waits_for_what_arrives),
         ("raised IndexError", _chunks),
         ("deadlock: every rank sends, none receives", _sends_first),
         ("deadlock: every rank receives, none sends", _receives_first),
@@ -752,6 +888,9 @@ WRONG = {
     ],
     "average_gradients": [
         ("all_gather takes", _gathers_shared_twice),
+        ("never waits for 6 operations", _divides_before_it_arrives),
+        ("never waits for 5 operations", _waits_for_the_last),
+        ("must call the same collectives, in the same order", _another_order),
         ("is the sum\n", _summed),
         ("take part with zeros", _skips_none),
         ("changes the parameters", _averages_parameters),
@@ -769,6 +908,8 @@ WRONG = {
         ("1 micro-batch, l1_loss", _its_own_loss),
         ("it synchronises 6 times", _each_by_hand),
         ("the list of micro-batches changed", _pops),
+        ("the list of micro-batches changed", _reverses),
+        ("0.weight has no gradient on rank 1", _clears_on_one_rank),
         ("the model in evaluation mode", _evaluation_mode),
         ("synchronises 4 times for 4 micro-batches\n", _synchronises_each_time),
         ("never synchronises", _never_synchronises),
@@ -798,6 +939,9 @@ WRONG = {
     ],
     "train": [
         ("does not hold the state_dict", _pickles_the_model),
+        ("does not hold the state_dict", _by_pickle),
+        ("of type Tensor, expected list", _losses_in_a_tensor),
+        ("leave num_workers out", _in_workers),
         ("writes model.pth, expected model.pt", _another_name),
         ("waits in a collective that another rank does not call", _as_given),
         ("the ranks end with different weights", _no_hang),
@@ -806,6 +950,7 @@ WRONG = {
         ('begin with "module."', _writes_once),
         ("adds the losses of the ranks", _adds_losses),
         ("returns its own losses", _own_losses),
+        ("never waits for 3 operations", _no_wait),
         ("only rank 0 returns the losses", _losses_on_one),
         ("every rank trains on the same data", _all_data),
         ("rank 0 writes no file", _no_file),
