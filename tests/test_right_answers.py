@@ -1,0 +1,126 @@
+"""Are right answers accepted that are written in another way than the reference?"""
+
+import contextlib
+import functools
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from course_utils import devices
+from course_utils.exercises import lesson07, lesson09
+
+
+def clears_by_hand(model, optimizer, x, y):
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.zero_()
+    losses = []
+    for part, target in zip(x.split(4), y.split(4), strict=True):
+        loss = F.cross_entropy(model(part).transpose(1, 2), target)
+        loss.backward(torch.tensor(len(part) / len(x), device=x.device))
+        losses.append(loss.detach())
+    optimizer.step()
+    return torch.stack(losses).mean()
+
+
+def divides_the_gradients(model, x, y, rows, ignored=-100):
+    count, total = int(y.ne(ignored).sum()), 0
+    for at in range(0, len(x), rows):
+        counts = y[at : at + rows] != ignored
+        if counts.any():
+            loss = F.cross_entropy(model(x[at : at + rows])[counts], y[at : at + rows][counts], reduction="sum")
+            loss.backward()
+            total += loss.detach()
+    torch._foreach_div_([parameter.grad for parameter in model.parameters()], count)
+    return total / count
+
+
+def folds(blocks, x, kept_bytes, limit_bytes):
+    over, order = sum(kept_bytes) - limit_bytes, torch.tensor(kept_bytes).argsort(descending=True).tolist()
+    steps = list(blocks)
+    for place in order:
+        if over > 0:
+            over -= kept_bytes[place] - x.nbytes
+            steps[place] = functools.partial(checkpoint, blocks[place], use_reentrant=False, preserve_rng_state=False)
+    return functools.reduce(lambda value, step: step(value), steps, x)
+
+
+def suppresses(step, limit):
+    fits, fails = 0, limit + 1
+    while fails - fits > 1:
+        size, went = (fits + fails) // 2, False
+        with contextlib.suppress(torch.OutOfMemoryError):
+            step(size)
+            went = True
+        fits, fails = (size, fails) if went else (fits, size)
+    return fits
+
+
+def reduces_and_broadcasts(values):
+    both = torch.stack([values.sum(), values.new_tensor(len(values))])
+    dist.reduce(both, dst=0)
+    dist.broadcast(both, src=0)
+    return both[0] / both[1]
+
+
+def waits_for_futures(values):
+    both = [values.double().sum(), torch.tensor(len(values))]
+    for future in [dist.all_reduce(one, async_op=True).get_future() for one in both]:
+        future.wait()
+    return (both[0] / both[1]).float()
+
+
+def functional():  # nested, so that it travels as an answer from a notebook does
+    def global_mean(values):
+        from torch.distributed import _functional_collectives
+
+        both = torch.stack([values.sum(), values.new_tensor(len(values))])
+        both = _functional_collectives.all_reduce(both, "avg", dist.group.WORLD)
+        return both[0] / both[1]
+
+    return global_mean
+
+
+def exchanges_in_batches(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    whole = x.clone()
+    parts = whole.tensor_split(n)
+    for step in range(2 * (n - 1)):
+        give = (rank - step if step < n - 1 else rank + n - step) % n
+        came = torch.empty_like(parts[give - 1])
+        both = [dist.P2POp(dist.isend, parts[give], (rank + 1) % n), dist.P2POp(dist.irecv, came, (rank - 1) % n)]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+        parts[give - 1].copy_(parts[give - 1] + came if step < n - 1 else came)
+    return whole
+
+
+@torch.no_grad()
+def one_vector(model):
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    given = [torch.zeros_like(one) if one.grad is None else one.grad for one in trained]
+    flat = torch.cat([gradient.flatten() for gradient in given])
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+    for parameter, mean in zip(trained, flat.split([one.numel() for one in trained]), strict=True):
+        parameter.grad = mean.view_as(parameter).clone()
+
+
+ANSWERS = [
+    (lesson07.half_step, clears_by_hand),
+    (lesson07.accumulate, divides_the_gradients),
+    (lesson07.run_blocks, folds),
+    (lesson07.largest_batch, suppresses),
+    (lesson09.global_mean, reduces_and_broadcasts),
+    (lesson09.global_mean, waits_for_futures),
+    (lesson09.global_mean, functional()),
+    (lesson09.ring_all_reduce, exchanges_in_batches),
+    (lesson09.average_gradients, one_vector),
+]
+
+
+@pytest.mark.parametrize(("exercise", "answer"), ANSWERS, ids=[f"{e.lesson}-{a.__name__}" for e, a in ANSWERS])
+def test_a_right_answer_in_another_way_is_accepted(exercise, answer):
+    exercise.examine(answer, devices.check_devices())
