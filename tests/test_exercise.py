@@ -669,6 +669,33 @@ def test_what_the_answer_printed_in_the_failing_call_is_shown(double):
     assert "your code printed:\n    seen 0\n" in message and "seen 5" not in message and "4 more lines" in message
 
 
+def test_a_warning_is_shown_without_the_line_of_ours_that_stands_for_the_readers(double):
+    def answer(x, device):
+        code = _sandbox.call.__code__
+        print(warnings.formatwarning("one\ntwo", UserWarning, code.co_filename, code.co_firstlineno), end="")
+        print("three")
+        return x.to(device)
+
+    assert "your code printed:\n    UserWarning: one\n    two\n    three\n" in refuse(double, answer)
+
+
+def test_an_error_that_announces_its_reason_in_a_first_line_is_shown_with_it(double):
+    def answer(x, device):
+        raise RuntimeError("Error(s) in loading:\n\tMissing key(s): weight.\n\tand more")
+
+    assert "raises RuntimeError: Error(s) in loading: Missing key(s): weight.\n" in refuse(double, answer)
+
+
+def test_a_graph_that_the_answer_broke_is_its_mistake(double):
+    x = torch.ones(2, requires_grad=True)
+    loss = x.exp()
+    loss.data.zero_()
+    loss.sum().backward()
+    case = Case(double, double.reference, PLACES[0])
+    with pytest.raises(WrongAnswer, match="its backward pass raises RuntimeError: Trying to backward"):
+        case.backward(loss)
+
+
 class Lying(torch.Tensor):
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -687,6 +714,8 @@ class Lying(torch.Tensor):
         (torch.ones(2, device="meta"), torch.ones(2), "is on meta"),
         (10**400, 1.5, "expected 1.5"),
         (True, 1, "type bool"),
+        (1.5 + 0j, 1.5, "type complex, expected float"),
+        (np.complex64(1), 1.0, "type NumPy's complex64, expected float"),
         (np.True_, True, "is NumPy's bool_, expected Python's bool: wrap it in bool(...)"),
         (np.True_, False, "True_, expected False" if np.__version__ >= "2" else "True, expected False"),
         ([np.False_], [False], "the result[0] is NumPy's bool_, expected Python's bool"),
