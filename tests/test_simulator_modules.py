@@ -227,7 +227,8 @@ def test_torch_func():
 # ---- copies, files, loaders -------------------------------------------------------------------------------------
 def test_deepcopy_and_pickle():
     model = make_model().to("sim:1")
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+    loaded = pickle.loads(pickle.dumps(model))
+    for twin in (copy.deepcopy(model), loaded, copy.deepcopy(loaded)):
         for a, b in zip(model.parameters(), twin.parameters(), strict=True):
             assert b.device == a.device and isinstance(b, nn.Parameter) and b.requires_grad
             assert b.data_ptr() != a.data_ptr() and torch.equal(a.cpu(), b.cpu())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import os
-import weakref
 from functools import partial, wraps
 from multiprocessing.reduction import ForkingPickler
 
@@ -18,6 +17,7 @@ from course_utils.simulator._autocast import register_autocast
 from course_utils.simulator._generator import check_generator, register_generator
 from course_utils.simulator._parameters import keep_identity
 from course_utils.simulator._state import device_of
+from course_utils.simulator._storages import register_storages
 from course_utils.simulator._tensor import SimTensor, adopt
 
 __all__ = ["register"]
@@ -39,9 +39,8 @@ def register(module) -> None:
     _library.impl("lstm.input", _lstm, "AutogradMeta")
     _library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
     register_autocast(_library)
-    torch.serialization.register_package(5, _location, _restore)
+    register_storages()
     _patch_accelerator(module)
-    _patch_pinning()
     register_generator()
     keep_identity()
     foreach = getattr(importlib.import_module("torch.optim.optimizer"), "_foreach_supported_types", None)
@@ -189,57 +188,7 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
     return operator.decompose(query, key, value, attn_mask, dropout_p, is_causal, **rest)
 
 
-# ---- saving and loading -----------------------------------------------------------------------------------------
-class _SimStorage(torch.UntypedStorage):
-    """Bytes read from a file that are to live on a simulated GPU."""
-
-    sim_index = 0
-
-    @property
-    def device(self):
-        return _state.sim_devices[self.sim_index]
-
-
-def _location(storage):
-    ref = _state.world.live.get(storage._cdata)
-    return None if ref is None else f"sim:{ref.gpu.index}"
-
-
-def _restore(storage, location):
-    if location != "sim" and not location.startswith("sim:"):
-        return None
-    index = device_of(torch.device(location))
-    moved = _SimStorage(storage.nbytes())
-    moved.copy_(storage)
-    moved.sim_index = index
-    _state.world.copy(index, "H2D", storage.nbytes(), pinned=False, blocking=True)
-    return moved
-
-
-# ---- pinning and torch.accelerator ------------------------------------------------------------------------------
-_pinned: dict[int, weakref.ref] = {}
-
-
-def _is_pinned(self, device=None) -> bool:
-    return self.layout is torch.strided and self.untyped_storage()._cdata in _pinned
-
-
-def _pin_memory(self, device=None):
-    if self.device.type != "cpu":
-        raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
-    if self.is_pinned():
-        return self
-    copy = self.detach().clone()
-    storage = copy.untyped_storage()
-    key = storage._cdata
-    _pinned[key] = weakref.ref(storage, lambda _: _pinned.pop(key, None))
-    return copy
-
-
-def _patch_pinning() -> None:
-    torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
-
-
+# ---- torch.accelerator ------------------------------------------------------------------------------------------
 def _patch_accelerator(module) -> None:
     """C++ finds no streams behind `sim`; the Python functions of torch.accelerator are led to torch.sim instead."""
     names = {
