@@ -46,6 +46,13 @@ def test_bandwidth_bound():
     assert ns(lambda: [x + 1 for _ in range(10)]) == C.launch_ns + 10 * length
 
 
+def test_a_result_that_has_its_place_already_is_written_and_not_read():
+    x, y = torch.ones(2, 2**20, device="sim")
+    once = C.launch_ns + elementwise(2 * x.nbytes)
+    for function in (lambda: x + 1, lambda: x.add_(1), lambda: torch.add(x, 1, out=y)):
+        assert ns(function) == once
+
+
 @pytest.mark.parametrize("dtype, peak", [(torch.float32, "fp32"), (torch.float16, "fp16"), (torch.float64, "fp64")])
 def test_compute_bound(dtype, peak):
     a = torch.ones(1024, 1024, dtype=dtype, device="sim")

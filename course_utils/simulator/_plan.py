@@ -78,7 +78,8 @@ def charge(plan: Plan, index: int, inputs: list[torch.Tensor], args, kwargs, out
     if plan.gathers:
         read = written + sum(t.nbytes for t in inputs if not t.is_floating_point())
     else:
-        read = sum(t.nbytes for t in (inputs[1:] if plan.overwrites else inputs))
+        result_only = {id(kwargs[name]) for name in plan.mutates if isinstance(name, str)}  # out=
+        read = sum(t.nbytes for t in (inputs[1:] if plan.overwrites else inputs) if id(t) not in result_only)
     if plan.mutates and not outputs:
         written = sum(t.nbytes for t in inputs[: max(1, len(inputs) // 2)])
     if plan.flops is not None:

@@ -178,7 +178,7 @@ def _run(func, plan: Plan, args, kwargs):
 
 
 def _common_index(func, plan: Plan, found: list) -> int:
-    """Return the one GPU that all tensors are on, or raise as CUDA does; CPU tensors of no dimension may join."""
+    """Return the one GPU that all tensors are on, or raise as CUDA does; CPU tensors of no dimension may be read."""
     index = None
     for tensor in found:
         if type(tensor) is SimTensor:
@@ -186,8 +186,9 @@ def _common_index(func, plan: Plan, found: list) -> int:
                 index = tensor._index
             elif tensor._index != index:
                 _raise_mixed(func, plan, found, tensor)
+    in_place = plan.pointwise and 0 in plan.mutates and not plan.overwrites
     for tensor in found:
-        if type(tensor) is not SimTensor and tensor.dim() > 0:
+        if type(tensor) is not SimTensor and (tensor.dim() > 0 or (in_place and tensor is found[0])):
             if plan.name in HOST_ARGUMENTS and not tensor.is_floating_point():
                 continue
             if not (plan.mixes and tensor.dtype in (torch.int64, torch.int32, torch.bool, torch.uint8)):
