@@ -10,6 +10,7 @@ import re
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -180,12 +181,21 @@ def _own_line(answer: Callable, error: BaseException) -> str:
     if not own:
         return ""
     frame, number = own[-1]
-    outer = [code for code in codes if code.co_firstlineno <= number]
-    code = max(outer, key=lambda code: code.co_firstlineno) if outer else frame.f_code
-    first = linecache.getline(code.co_filename, code.co_firstlineno).strip()
-    text = linecache.getline(code.co_filename, number).strip()
+    text = linecache.getline(frame.f_code.co_filename, number).strip()
+    around = [code for code in codes if number in _lines(code)]
+    if not around:  # a helper that the answer calls
+        name = re.sub(r"(\.<locals>\.<\w+>)+$", "", frame.f_code.co_qualname).rpartition("<locals>.")[2]
+        return f"\n  in `{name}`:  {text}"
+    code = max(around, key=lambda code: code.co_firstlineno)
     owner = f"`{code.co_name}`" if inspect.isclass(answer) else "your function"
-    return f"\n  in line {number - code.co_firstlineno + 1} of {owner}:  {text or first}"
+    return f"\n  in line {number - code.co_firstlineno + 1} of {owner}:  {text}"
+
+
+def _lines(code: CodeType) -> range:
+    """Return the lines of a function, those of the functions within it too."""
+    within = [_lines(inner) for inner in code.co_consts if isinstance(inner, CodeType)]
+    numbers = [number for *_, number in code.co_lines() if number] + [lines[-1] for lines in within]
+    return range(code.co_firstlineno, max(numbers, default=code.co_firstlineno) + 1)
 
 
 def _first_line(error: BaseException) -> str:

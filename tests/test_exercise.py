@@ -188,6 +188,15 @@ def test_an_error_is_reported_with_the_readers_own_line(double):
     message = refuse(double, answer)
     assert "raises AttributeError" in message and "line 3 of your function:  return y.undefined_method()" in message
 
+    def calls_a_helper(x, device):
+        return helper(x.to(device))
+
+    def helper(x):
+        return [one.undefined_method() for one in x]
+
+    message = refuse(double, calls_a_helper)
+    assert "in `helper`:  return [one.undefined_method() for one in x]" in message
+
 
 def recursive(x, device):
     return recursive(x, device)

@@ -99,37 +99,40 @@ def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
     case.mistake(different, "the ranks end with different weights", why, **shown)
     why = "sampler.set_epoch(epoch) at the beginning of each epoch"
     case.mistake(asked[0][0] == asked[0][1], "every epoch has the same order", why, got=f"rank 0: {asked[0]}")
-    state, owns = _in_one_process(asked)
+    state, steps = _in_one_process(asked)
     other = any(not torch.allclose(states[0][name], state[name], rtol=1e-3, atol=1e-5) for name in state)
     why = "in each step clear the gradients, average them once, and step as the given optimizer does"
     shown = {"expected": state["linear.bias"], "got": states[0]["linear.bias"]}
     case.mistake(other, "trains otherwise than one process on the whole batches", why, **shown)
-    _check_losses(case, [rank["call"].value for rank in ranks], owns)
+    _check_losses(case, [rank["call"].value for rank in ranks], steps)
 
 
-def _check_losses(case: Case, losses: list[Any], owns: list[list[float]]) -> None:
-    """Check the losses that each rank returned; `owns` holds those of its own batches."""
-    means, why = [sum(column) / len(column) for column in zip(*owns, strict=True)], "divide by the world size"
+def _check_losses(case: Case, losses: list[Any], steps: torch.Tensor) -> None:
+    """Check the losses that each rank returned; `steps` holds all, of shape (epochs, steps of an epoch, ranks)."""
+    owns, whole, why = steps[:, -1].T, steps.mean(dim=(1, 2)), "divide by the world size"
+    means = owns.mean(dim=0).tolist()
     none = [one is None or (isinstance(one, list) and not one) for one in losses]
     what = "only rank 0 returns the losses"
     case.mistake(not none[0] and any(none), what, "each rank can return them", got=losses)
     for rank, got in enumerate(losses):
         if isinstance(got, list) and len(got) == len(means) and all(isinstance(one, float) for one in got):
-            mine, mean, own = torch.tensor(got), torch.tensor(means), torch.tensor(owns[rank])
+            mine, mean, own = torch.tensor(got), torch.tensor(means), owns[rank]
             name_first(case, means, got, (
                 (torch.allclose(mine, mean * len(owns), rtol=1e-3), f"rank {rank} adds the losses of the ranks", why),
                 (torch.allclose(mine * len(owns), mean, rtol=1e-3), f"rank {rank} divides the mean again",
                  "ReduceOp.AVG divides already"),
                 (torch.allclose(mine, own, rtol=1e-3), f"rank {rank} returns its own losses",
                  "the mean over the ranks was asked for: all-reduce the loss"),
+                (torch.allclose(mine, whole, rtol=1e-3), f"rank {rank} averages the losses of all steps",
+                 "the last loss of each epoch was asked for"),
             ))  # fmt: skip
         case.equal(got, means, rtol=1e-3, why=f"this is what rank {rank} returned")
 
 
-def _in_one_process(asked: list[list[list[int]]]) -> tuple[dict[str, torch.Tensor], list[list[float]]]:
-    """Return the weights after training on the batches of all ranks together, and the last losses of each rank."""
+def _in_one_process(asked: list[list[list[int]]]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Return the weights after training on the batches of all ranks together, and the losses: epoch, step, rank."""
     points, model = cases.Points(cases.LENGTH), cases.start(0)
-    optimizer, owns = torch.optim.SGD(model.parameters(), lr=0.1), [[] for _ in asked]
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
     for epoch in range(cases.EPOCHS):
         for at in range(0, cases.LENGTH // len(asked), 4):
             optimizer.zero_grad()
@@ -137,9 +140,8 @@ def _in_one_process(asked: list[list[list[int]]]) -> tuple[dict[str, torch.Tenso
             losses = [nn.functional.mse_loss(model(points.x[row]), points.y[row]) for row in rows]
             (sum(losses) / len(losses)).backward()
             optimizer.step()
-        for own, loss in zip(owns, losses, strict=True):
-            own.append(loss.item())
-    return dict(model.state_dict()), owns
+            found.append(torch.stack(losses).detach())
+    return dict(model.state_dict()), torch.stack(found).view(cases.EPOCHS, -1, len(asked))
 
 
 def check_files(case: Case, folders: list[Path], ranks: list[dict[str, Any]]) -> None:

@@ -205,15 +205,18 @@ def specification(
 
 @contextmanager
 def counted_waits(device: torch.device) -> Iterator[list[str]]:
-    """Give a list to which each call of `synchronize` is added, of the device's own module or of torch.accelerator."""
+    """Give a list to which each `synchronize` is added: of the device's module, its streams and events, or general."""
     waits: list[str] = []
 
     def noting(wait: Callable) -> Callable:
-        return lambda *args: (waits.append("synchronize"), wait(*args))[1]
+        return lambda *args, **kwargs: (waits.append("synchronize"), wait(*args, **kwargs))[1]
 
+    backend = torch.get_device_module(device)
+    owners = [backend, torch.accelerator, *(getattr(backend, name, None) for name in ("Stream", "Event"))]
     with ExitStack() as patches:
-        for module in (torch.get_device_module(device), torch.accelerator) if device.type != "cpu" else ():
-            patches.enter_context(mock.patch.object(module, "synchronize", noting(module.synchronize)))
+        for owner in owners if device.type != "cpu" else ():
+            if hasattr(owner, "synchronize"):
+                patches.enter_context(mock.patch.object(owner, "synchronize", noting(owner.synchronize)))
         yield waits
 
 

@@ -447,6 +447,18 @@ def _waits_each_batch(model, optimizer, loader, device):
     return tuple(_epoch(model, optimizer, loader, device, lambda loss: wait())[0].tolist())
 
 
+def _waits_for_events(model, optimizer, loader, device):
+    def wait(loss):
+        if device.type != "cpu":
+            event = torch.get_device_module(device).Event()
+            event.record()
+            event.synchronize()
+            torch.get_device_module(device).current_stream().synchronize()
+            torch.accelerator.synchronize(device=device)
+
+    return tuple(_epoch(model, optimizer, loader, device, wait)[0].tolist())
+
+
 def _second_pass(model, optimizer, loader, device):
     mean, _ = _epoch(model, optimizer, loader, device)[0]
     model.eval()
@@ -882,6 +894,7 @@ WRONG = {
         ("takes 3 synchronisations an epoch", _cpu_each_batch),
         ("takes 2 synchronisations", _two_reads),
         ("takes 3 synchronisations an epoch", _waits_each_batch),
+        ("takes 7 synchronisations an epoch", _waits_for_events),
         ("runs the model 4 times for 2 batches", _second_pass),
         ("swaps loss and share", _share_first),
         ("no attribute 'dataset'", _samples_of_the_data_set),

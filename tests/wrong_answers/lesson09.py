@@ -719,13 +719,15 @@ def _train(model, data, path, epochs, *faults):
     for epoch in range(epochs):
         if "no set_epoch" not in faults:
             sampler.set_epoch(epoch)
+        found = []
         for x, y in loader:
             if "adds up" not in faults:
                 optimizer.zero_grad()
             loss = nn.functional.mse_loss((ddp.module if "module" in faults else ddp)(x), y)
             loss.backward()
             optimizer.step()
-        last = loss.detach()
+            found.append(loss.detach())
+        last = torch.stack(found).mean() if "all steps" in faults else found[-1]
         if rank == 0 or "hang" not in faults:
             if "own loss" not in faults:
                 op = dist.ReduceOp.SUM if "sum" in faults else dist.ReduceOp.AVG
@@ -769,6 +771,10 @@ def _no_wait(model, data, path, epochs):
 
 def _own_losses(model, data, path, epochs):
     return _train(model, data, path, epochs, "own loss")
+
+
+def _losses_of_all_steps(model, data, path, epochs):
+    return _train(model, data, path, epochs, "all steps")
 
 
 def _losses_on_one(model, data, path, epochs):
@@ -950,6 +956,7 @@ WRONG = {
         ('begin with "module."', _writes_once),
         ("adds the losses of the ranks", _adds_losses),
         ("returns its own losses", _own_losses),
+        ("averages the losses of all steps", _losses_of_all_steps),
         ("never waits for 3 operations", _no_wait),
         ("only rank 0 returns the losses", _losses_on_one),
         ("every rank trains on the same data", _all_data),
