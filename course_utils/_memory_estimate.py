@@ -114,20 +114,18 @@ def estimate(
     """
     device = resolve(device)
     functions = {"make_model": make_model, "make_batch": make_batch, "make_optimizer": make_optimizer}
-    optional = {name: value for name, value in (("loss", loss), ("step", step)) if value is not None}
-    for name, function in (functions | optional).items():
+    _check_arguments(functions, {"loss": loss, "step": step}, autocast)
+    with torch.random.fork_rng(devices=()), _clear_errors():
+        return _estimate(*functions.values(), step or _step(loss, autocast, device), device, autocast)
+
+
+def _check_arguments(functions: dict[str, object], optional: dict[str, object], autocast: object) -> None:
+    """Raise TypeError that names the argument for what is no function, and for an `autocast` that is no format."""
+    for name, function in (functions | {name: given for name, given in optional.items() if given is not None}).items():
         if not callable(function):
             raise TypeError(f"{name} must be a function, not {function!r}")
     if autocast is not None and not isinstance(autocast, torch.dtype):
         raise TypeError(f"autocast must be None or a format such as torch.bfloat16, not {autocast!r}")
-    random_state = torch.get_rng_state()
-    try:
-        with _clear_errors():
-            return _estimate(
-                make_model, make_batch, make_optimizer, step or _step(loss, autocast, device), device, autocast
-            )
-    finally:
-        torch.set_rng_state(random_state)
 
 
 @contextmanager
