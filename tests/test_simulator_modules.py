@@ -181,6 +181,20 @@ def test_packed_sequences():
 
 
 # ---- autograd and torch.func ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["on the CPU", "on the device", "tuples"])
+def test_lengths_of_the_ctc_loss_may_be_anywhere(kind):
+    scores, targets = torch.randn(12, 2, 5).log_softmax(2), torch.randint(1, 5, (2, 4))
+    inputs, lengths = torch.tensor([12, 9]), torch.tensor([4, 2])
+    makers = {"on the CPU": torch.clone, "on the device": lambda x: x.to("sim"), "tuples": lambda x: tuple(x.tolist())}
+    make = makers[kind]
+    given = scores.to("sim").requires_grad_()
+    loss = F.ctc_loss(given, targets.to("sim"), make(inputs), make(lengths))
+    expected = scores.clone().requires_grad_()
+    F.ctc_loss(expected, targets, inputs, lengths).backward()
+    loss.backward()
+    assert loss.device == given.device and torch.equal(given.grad.cpu(), expected.grad)
+
+
 def test_backward_crosses_devices():
     w = torch.ones(3, requires_grad=True)
     (w.to("sim:1") * 2).to("sim:0").sum().backward()

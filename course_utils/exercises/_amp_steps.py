@@ -43,10 +43,14 @@ def amp_steps(
             got = case.call(model, optimizer, scaler, x, y, dtype, max_norm, modifies=True)
         except WrongAnswer:
             _name_the_order(case, optimizer.events)
+            case.mistake("backward" in optimizer.events and "scale" not in optimizer.events, "never scales the loss",
+                         "small float16 gradients become 0 without it: scaler.scale(loss).backward()")
             raise
         case.expect(model.dtypes, "never calls the model")
         computed = str(model.dtypes[-1]).removeprefix("torch.")
+        reduced = model.dtypes[-1] in (torch.float16, torch.bfloat16)
         case.mistake(model.dtypes[-1] != dtype, f"computes the forward pass in {computed}",
+                     f"the caller asks for {dtype}: give autocast `dtype=dtype`" if reduced else
                      "it belongs into `with torch.autocast(images.device.type, dtype=dtype):`")
         expected, logits = specification(start, data[:number], max_norm=max_norm, dtype=dtype)
         _amp_loss(case, got, logits[-1], y, scale, optimizer.events)
@@ -63,6 +67,8 @@ def amp_steps(
         trained(case, model, expected, optimizer, number, rtol=2e-2)
         case.budget("host reads", case.counts.host_reads, 1,
                     "scaler.step() looks once whether a gradient is inf; nothing else needs to")
+        case.mistake(optimizer.backward_in_autocast, "runs the backward pass under autocast",
+                     "PyTorch advises against it: backward repeats the formats of the forward pass by itself")
         case.mistake(scaler.get_scale() != scale, "sets the scale itself", "scaler.update() knows when to change it",
                      expected=scale, got=scaler.get_scale())
 

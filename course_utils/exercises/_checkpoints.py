@@ -53,9 +53,11 @@ def loads(case: Case, path: Path, place: torch.device) -> None:
     try:
         got = case.call(model, path, place, modifies=True)
     except WrongAnswer as wrong:
-        case.mistake("deserialize" in str(wrong), "loads to a GPU that this machine has not",
+        case.mistake("deserialize" in str(wrong), "loads to a GPU that this machine does not have",
                      'the file names one that counts unless you say another: map_location="cpu" or map_location=device')
         raise
+    case.mistake(isinstance(got, nn.Module) and got is not model and type(got) is type(model), "fills another model",
+                 "the one that was given stays as it was, and the caller may hold it")
     case.mistake(got is not model, "does not return the model", "the caller goes on with what you return", got=got)
     for name, value in model.state_dict().items():
         right = saved.state_dict()[name]

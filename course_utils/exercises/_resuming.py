@@ -14,16 +14,18 @@ import torch.nn.functional as F
 
 from course_utils._compare import difference
 from course_utils.exercise import Case
+from course_utils.exercises._places import elsewhere
 from course_utils.exercises._training import Probe, batches
 
 __all__ = ["resumes"]
 
 _WHY = {
     "model": "the parameters start anew",
+    "running average of batch norm": "it is a buffer: model.state_dict() holds it, model.parameters() does not",
     "optimizer": "its running averages start again at 0",
     "scheduler": "the learning rate takes another course",
     "random state": "dropout draws other numbers from here on",
-    "random state of the device": "dropout on the device draws from the device's own generator",
+    "random state of the device": "dropout draws from the generator of the model's device: get_rng_state(device)",
 }
 
 
@@ -45,8 +47,11 @@ class _State(dict):
 
 
 def resumes(case: Case) -> None:
-    """Save in the middle of a run, load into a new one, and compare part by part, then the losses; on the CPU too."""
-    for device in dict.fromkeys((case.device, torch.device("cpu"))):
+    """Save in the middle of a run, load into a new one, and compare part by part, then the losses.
+
+    Also on the CPU, and on another device than the current one.
+    """
+    for device in dict.fromkeys((case.device, torch.device("cpu"), elsewhere(case.device))):
         case.about("", device)
         with _generator_of_its_own(device):
             _resumes(case)
@@ -54,22 +59,31 @@ def resumes(case: Case) -> None:
 
 @contextmanager
 def _generator_of_its_own(device: torch.device) -> Iterator[None]:
-    """Give the simulated GPU a random state that is not the CPU's, as a GPU has one; elsewhere change nothing."""
+    """Give each simulated GPU a random state that is not the CPU's, as a GPU has one; elsewhere change nothing."""
     if device.type != "sim":
         yield
         return
-    states = [torch.arange(16, dtype=torch.uint8)]
+    backend = torch.get_device_module(device)
+    states = [torch.full((16,), number, dtype=torch.uint8) for number in range(1, 1 + backend.device_count())]
+
+    def place(device: Any) -> int:
+        index = device if isinstance(device, int) else torch.device(device).index
+        return backend.current_device() if index is None else index
 
     def put(state: torch.Tensor, device: Any = "sim") -> None:
         if state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
-        states[0] = state.cpu().clone()
+        states[place(device)] = state.cpu().clone()
 
     def get(device: Any = "sim") -> torch.Tensor:
-        return states[0].clone()
+        return states[place(device)].clone()
 
-    every = {"get_rng_state_all": lambda: [get()], "set_rng_state_all": lambda given: put(given[0])}
-    with mock.patch.multiple(torch.get_device_module(device), get_rng_state=get, set_rng_state=put, **every):
+    def put_all(given: list[torch.Tensor]) -> None:
+        for index, state in enumerate(given):
+            put(state, index)
+
+    every = {"get_rng_state_all": lambda: [one.clone() for one in states], "set_rng_state_all": put_all}
+    with mock.patch.multiple(backend, get_rng_state=get, set_rng_state=put, **every):
         yield
 
 
@@ -104,7 +118,7 @@ def _resumes(case: Case) -> None:
             got=now[name],
         )
         if difference(_plain(now[name]), _plain(value)):
-            if got == expected:  # the simulated GPU draws its numbers from the CPU's generator
+            if got == expected:  # the simulated GPU draws from the CPU's generator, and evaluation alone reads averages
                 case.fail(f"the {name} is not what it was", _WHY[name])
             why = f"{_WHY[name]}, so the losses differ from those of a run that nobody disturbed"
             case.fail(f"the {name} is not what it was", why, expected=expected, got=got)
@@ -113,7 +127,7 @@ def _resumes(case: Case) -> None:
 
 def _resumable(case: Case) -> tuple[dict[str, Any], Any]:
     """Return a new model, optimizer and scheduler by name, and what the answer makes of them."""
-    model = Probe(dropout=0.5).to(case.device)
+    model = Probe(dropout=0.5, norm=True).to(case.device)
     optimizer = _AdamW(model.parameters(), lr=0.05)
     scheduler = _StepLR(optimizer, step_size=2, gamma=0.5)
     progress = case.call(model, optimizer, scheduler, modifies=True)
@@ -126,7 +140,8 @@ def _another_process(case: Case) -> None:
     """Bring about what is different in another process: its random numbers, and what classes and modules hold."""
     torch.rand(100), torch.rand(100, device=case.device)
     if case.device.type == "sim":
-        torch.get_device_module(case.device).set_rng_state(torch.zeros(16, dtype=torch.uint8))
+        backend = torch.get_device_module(case.device)
+        backend.set_rng_state_all([torch.zeros(16, dtype=torch.uint8)] * backend.device_count())
     _, other = _resumable(case)
     other.step = 1
     case.use(other.state_dict, draws=False)
@@ -147,11 +162,15 @@ def _losses(run: dict[str, Any], data: list, device: torch.device) -> list[float
 
 def _state(run: dict[str, Any], step: Any, device: torch.device) -> dict[str, Any]:
     """Return all that the next steps depend on."""
-    parts = ("model", "scheduler", "optimizer")  # a scheduler that steps changes its optimizer too
-    found = {**{name: run[name].state_dict() for name in parts}, "step": step}
+    model = run["model"]
+    found: dict[str, Any] = {"model": dict(model.named_parameters())}
+    found["running average of batch norm"] = dict(model.named_buffers())
+    for name in ("scheduler", "optimizer"):  # a scheduler that steps changes its optimizer too
+        found[name] = run[name].state_dict()
+    found["step"] = step
     found["random state"] = torch.get_rng_state()
     if device.type != "cpu":
-        found["random state of the device"] = torch.get_device_module(device).get_rng_state()
+        found["random state of the device"] = torch.get_device_module(device).get_rng_state(device)
     return found
 
 

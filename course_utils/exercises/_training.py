@@ -31,10 +31,12 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 class Probe(nn.Module):
     """A small classifier, (batch, 6) -> (batch, 3) logits, that notes how it was called."""
 
-    def __init__(self, dropout: float = 0.0) -> None:
+    def __init__(self, dropout: float = 0.0, *, norm: bool = False) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3))
+        middle = nn.BatchNorm1d(8) if norm else nn.Tanh()
+        self.layers = nn.Sequential(nn.Linear(6, 8), middle, nn.Dropout(dropout), nn.Linear(8, 3))
         self.training_seen: list[bool] = []
+        self.layers_training_seen: list[bool] = []
         self.graph_seen: list[bool] = []
         self.dtypes: list[torch.dtype] = []
         self.devices: list[torch.device] = []
@@ -48,6 +50,7 @@ class Probe(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         logits = self.layers(x)
         self.training_seen.append(self.training)
+        self.layers_training_seen.append(any(module.training for module in self.layers.modules()))
         self.graph_seen.append(logits.requires_grad)
         self.dtypes.append(logits.dtype)
         self.devices.append(x.device)
@@ -78,6 +81,7 @@ class WatchedSGD(torch.optim.SGD):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
         self.events: list[str] = []
+        self.backward_in_autocast = False
         self.start = [parameter.detach().clone() for parameter in model.parameters()]
         model.cleared = lambda: self.events.append("zero_grad")
         self._first = next(model.parameters())
@@ -89,6 +93,7 @@ class WatchedSGD(torch.optim.SGD):
 
     def _remember(self) -> None:
         self._before = copy_of(self._first.grad)
+        self.backward_in_autocast |= torch.is_autocast_enabled(self._first.device.type)
 
     def note(self, name: str, gradient: torch.Tensor | None) -> None:
         """Add an event to `events`."""
@@ -177,7 +182,7 @@ def order_mistake(events: list[str], steps: int = 1) -> tuple[str, str]:
 
 
 def specification(
-    model: nn.Module, data: list[Batch], *, max_norm: float = 0.0, dtype: torch.dtype | None = None
+    model: nn.Module, data: list[Batch], *, max_norm: float = 0, dtype: torch.dtype | None = None, reduction="mean"
 ) -> tuple[nn.Module, list[torch.Tensor]]:
     """Return what SGD with momentum makes of a copy of `model`, step by step and by hand, and each batch's logits.
 
@@ -190,7 +195,7 @@ def specification(
     for x, y in data:
         with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
             logits = model(x.to(device))
-            loss = F.cross_entropy(logits, y.to(device))
+            loss = F.cross_entropy(logits, y.to(device), reduction=reduction)
         gradients = torch.autograd.grad(loss, parameters)
         if max_norm:
             norm = sum(g.square().sum() for g in gradients).sqrt().item()

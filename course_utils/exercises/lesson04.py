@@ -126,8 +126,10 @@ def _(case: Case) -> None:
         if isinstance(got, torch.Tensor):
             wrong_state(case, rows, lengths, expected, got)
             case.mistake(got.device != states.device, f"the result is on {got.device}, expected on {states.device}")
-        case.mistake(reads, "lets the host read the lengths",
-                     "the host waits for the device: pick with two index tensors, all texts at once")
+        case.mistake(reads, "lets the host read a value",
+                     "it waits for a length, or to count what a mask lets through: pick with two index tensors")
+        case.mistake(case.counts.copies_h2d, "makes an index on the CPU",
+                     "it is copied to the device in every call: torch.arange(n, device=states.device)")
         case.equal(got.detach() if isinstance(got, torch.Tensor) else got, expected.to(case.device))
         case.expect(got.requires_grad, "cuts the gradient", "the LSTM learns through this state")
 
@@ -220,8 +222,11 @@ def forward_on_two(first: nn.Module, second: nn.Module, x: torch.Tensor) -> torc
 @forward_on_two.checks
 def _(case: Case) -> None:
     here, there = case.device, elsewhere(case.device)
-    for a, b, start in ((here, there, torch.device("cpu")), (there, here, there), (here, here, here)):
-        first = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 4)).to(a)
+    long = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 4))
+    bare, inner = nn.Linear(3, 4), nn.Sequential(nn.Tanh(), nn.Linear(3, 4), nn.Tanh())  # no first[0].weight
+    cpu = torch.device("cpu")
+    for a, b, start, first in ((here, there, cpu, long), (there, here, there, bare), (here, here, here, inner)):
+        first = first.to(a)
         second = nn.Sequential(nn.Tanh(), nn.Linear(4, 8), nn.Linear(8, 2)).to(b)
         x, before = torch.randn(5, 3), copy.deepcopy([first, second])
         with torch.no_grad():

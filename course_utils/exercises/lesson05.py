@@ -105,6 +105,8 @@ def _(case: Case) -> None:
         case.mistake(other, f"computes on {other}, expected on {device}", "the device would stand idle")
         case.mistake(any(model.training_seen), "evaluates in training mode", "dropout then blots out half of the "
                      "values, and batch norm uses this batch and changes its running averages: call model.eval() first")
+        case.mistake(any(model.layers_training_seen), "puts the outer module alone into evaluation mode",
+                     "dropout and batch norm look at their own switch: model.eval() reaches all layers")
         case.mistake(any(model.graph_seen), "builds a graph", "nobody will call backward, and the graph keeps every "
                      "activation of the batch in memory: use torch.inference_mode()")
         part = next((name for name in left if left[name] != mode), None)
@@ -145,7 +147,7 @@ def _(case: Case) -> None:
         right = torch.tensor(sum(v * s for v, s in zip(values, sizes, strict=True)) / sum(sizes), device=case.device)
         case.mistake(isinstance(got, int | float), "returns a Python number",
                      "to read it, the host waits for the device: return the tensor", got=got)
-        case.mistake(case.counts.host_reads or case.counts.copies_d2h, "reads the losses on the host",
+        case.mistake(case.counts.host_reads or case.counts.copies_d2h, "lets the host read values",
                      "multiply and add on the device; the host need not know the numbers")
         if isinstance(got, torch.Tensor) and got.numel() == 1:
             name, why = average_mistake(got.item(), values, sizes)
@@ -193,6 +195,9 @@ def _(case: Case) -> None:
         passes = len(model.training_seen)
         case.mistake(passes > len(data), f"runs the model {passes} times for {len(data)} batches",
                      "loss and right answers come from the logits that were trained on: another costs as much again")
+        summed = specification(start, data, reduction="sum")[0].state_dict()
+        case.mistake(not difference(dict(model.state_dict()), dict(summed), rtol=1e-4),
+                     "sums the loss over the batch", "the step would grow with the batch: take the mean")
         trained(case, model, expected, optimizer, 1, steps=len(data))
         case.mistake(max(model.graphs_alive) > 2, "keeps the graph of every batch",
                      "a sum of losses that are not detached holds all of them: add loss.detach()")
@@ -214,9 +219,10 @@ def _(case: Case) -> None:
 
 
 @exercise(title="A step in mixed precision", minutes=15, difficulty=3, hints=(
-    "The forward pass and the loss stand under torch.autocast(device.type, dtype=dtype), nothing else does.",
+    "The forward pass and the loss stand under torch.autocast(images.device.type, dtype=dtype), nothing else does.",
     "scaler.scale(loss).backward() gives gradients that are too large by the scale. Unscale before you measure them.",
-    "scaler.unscale_(optimizer), clip_grad_norm_, scaler.step(optimizer), scaler.update(): in this order.",
+    "zero_grad first; after backward scaler.unscale_(optimizer), clip_grad_norm_, scaler.step(optimizer), "
+    "scaler.update(), in this order.",
 ))
 def amp_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
@@ -246,7 +252,7 @@ def _(case: Case) -> None:
     "Model, optimizer and scheduler have state_dict and load_state_dict. Random numbers: torch.get_rng_state().",
     "The step is a number: keep it in self.step, which is 0 at the start.",
     "state = {'step': self.step, 'random': torch.get_rng_state(), 'model': self.model.state_dict(), …}; on an "
-    "accelerator also torch.get_device_module(device).get_rng_state(), device = next(model.parameters()).device.",
+    "accelerator also torch.get_device_module(device).get_rng_state(device), device = next(model.parameters()).device.",
 ))
 class Progress:
     """What a run needs to go on: `state_dict()` returns it, `load_state_dict(state)` puts it back; `step` counts."""
@@ -260,7 +266,7 @@ class Progress:
         state = {name: part.state_dict() for name, part in self.parts.items()}
         state |= {"step": self.step, "random": torch.get_rng_state()}
         if self.device.type != "cpu":  # dropout on the device draws from the device's generator
-            state["device_random"] = torch.get_device_module(self.device).get_rng_state()
+            state["device_random"] = torch.get_device_module(self.device).get_rng_state(self.device)
         return state
 
     def load_state_dict(self, state: dict) -> None:
@@ -269,7 +275,7 @@ class Progress:
         self.step = state["step"]
         torch.set_rng_state(state["random"])
         if self.device.type != "cpu":
-            torch.get_device_module(self.device).set_rng_state(state["device_random"])
+            torch.get_device_module(self.device).set_rng_state(state["device_random"], self.device)
 
 
 @Progress.checks

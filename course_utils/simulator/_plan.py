@@ -36,8 +36,6 @@ _MIXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index
 HOST_ARGUMENTS = {
     "_pack_padded_sequence": "lengths",
     "_pack_padded_sequence_backward": "batch_sizes",
-    "_ctc_loss": "input_lengths, target_lengths",
-    "_ctc_loss_backward": "input_lengths, target_lengths",
 }  # stay on the CPU
 PLANS: dict[int, Plan] = {}
 SPECIAL: dict[Any, Any] = {}  # operators that _special.py runs

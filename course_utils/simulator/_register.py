@@ -37,6 +37,7 @@ def register(module) -> None:
     _library = torch.library.Library("aten", "IMPL")
     _register_factories(_library)
     _library.impl("lstm.input", _lstm, "AutogradMeta")
+    _library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradMeta")
     _library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
     register_autocast(_library)
     register_storages()
@@ -129,6 +130,14 @@ def _change_meta(operator, original, keys, *args, **kwargs):
 
 
 # ---- the LSTM of the CPU, one operator a layer and direction ----------------------------------------------------
+def _ctc_loss(log_probs, targets, input_lengths, target_lengths, *options):
+    if type(log_probs) is not SimTensor:
+        args = (log_probs, targets, input_lengths, target_lengths, *options)
+        return aten.ctc_loss.Tensor.decompose(*args)
+    lengths = [one.tolist() for one in (input_lengths, target_lengths)]  # C++ does so, but not for a subclass
+    return aten.ctc_loss.IntList(log_probs, targets, *lengths, *options)
+
+
 def _lstm(x, hidden, params, has_biases, layers, dropout, train, bidirectional, batch_first):
     fused = (
         type(x) is SimTensor

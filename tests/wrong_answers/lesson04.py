@@ -361,6 +361,14 @@ def _loop(states, lengths):
     return torch.stack([states[i, n - 1] for i, n in enumerate(lengths.tolist())])
 
 
+def _rows_on_the_cpu(states, lengths):
+    return states[torch.arange(len(states)), lengths - 1]
+
+
+def _by_a_mask(states, lengths):
+    return states[torch.arange(states.shape[1], device=states.device) == lengths[:, None] - 1]
+
+
 def _all_pairs(states, lengths):
     return states[:, lengths - 1]
 
@@ -590,6 +598,11 @@ def _fixed_names(first, second, x):
     return second(first(x.to(f"{kind}:0")).to(f"{kind}:1"))
 
 
+def _asks_the_first_layer(first, second, x):
+    x = first(x.to(first[0].weight.device))
+    return second(x.to(next(second.parameters()).device))
+
+
 def _swapped_halves(first, second, x):
     x = second(x.to(next(second.parameters()).device))
     return first(x.to(next(first.parameters()).device))
@@ -686,7 +699,9 @@ WRONG = {
         ("takes the step after the last", _one_further),
         ("counts from the end", _from_the_end),
         ("takes the first step", _first_step),
-        ("lets the host read the lengths", _loop),
+        ("lets the host read a value", _loop),
+        ("lets the host read a value", _by_a_mask),
+        ("makes an index on the CPU", _rows_on_the_cpu),
         ("takes the step before the last", _one_before),
         ("the result is on cpu, expected on sim", _result_on_the_cpu),
         ("takes every length from every text", _all_pairs),
@@ -715,19 +730,19 @@ WRONG = {
         ("layout", _sparse),
     ],
     "load_checkpoint": [
-        ("loads to a GPU that this machine has not", _no_map_location),
+        ("loads to a GPU that this machine does not have", _no_map_location),
         ("runs code that came in the file", _unsafe),
         ("accepts a file that does not fit the model", _not_strict),
         ("load_state_dict copies into the parameters where they are", _model_not_moved),
         ("does not return the model", _returns_the_result),
         ("does not return the model", _returns_nothing),
         ("loads the parameters and not the buffers", _parameters_alone),
-        ("does not return the model", _another_model),
+        ("fills another model", _another_model),
         ("is not what was saved", _not_loaded),
         ("in line 2 of your function", _whole_model),
         ("it holds 2.bias, which the model has not", _known_names),
         ("raises no error for a file that holds more than tensors", _swallows_errors),
-        ("loads to a GPU that this machine has not", _map_location_cuda),
+        ("loads to a GPU that this machine does not have", _map_location_cuda),
         ("freezes 0.weight", _frozen),
         ("makes 0.weight torch.float64", _doubled),
     ],
@@ -743,6 +758,7 @@ WRONG = {
         ("cuts the gradient", _without_gradients),
         ("half its input on", _fixed_names),
         ("raises", _swapped_halves),
+        ("'Linear' object is not subscriptable", _asks_the_first_layer),
         ("leaves a half in evaluation mode", _evaluates),
         ("the second half would never learn", _freezes_the_second),
         ("changes a half of the model", _changes_the_weights),

@@ -311,9 +311,21 @@ def _no_share(model, loader, device):
     return 10**400
 
 
+def _outer_mode_alone(model, loader, device):
+    was, model.training = model.training, False
+    with torch.inference_mode():
+        hits = [(model(x.to(device)).argmax(dim=1) == y.to(device)).float() for x, y in loader]
+    model.training = was
+    return torch.cat(hits).mean().item()
+
+
 # ---- mean_loss
 def _mean_of_means(losses, sizes):
     return torch.stack(losses).mean()
+
+
+def _repeated(losses, sizes):
+    return torch.stack(losses).repeat_interleave(torch.tensor(sizes, device=losses[0].device)).mean()
 
 
 def _by_batches(losses, sizes):
@@ -477,6 +489,20 @@ def _samples_of_the_data_set(model, optimizer, loader, device):
     return tuple((sums * samples / samples).tolist())
 
 
+def _sums_the_loss(model, optimizer, loader, device):
+    sums, samples = torch.zeros(2, device=device), 0
+    for images, labels in loader:
+        images, labels = images.to(device), labels.to(device)
+        optimizer.zero_grad()
+        logits = model(images)
+        loss = F.cross_entropy(logits, labels, reduction="sum")
+        loss.backward()
+        optimizer.step()
+        sums += torch.stack((loss.detach(), (logits.argmax(dim=1) == labels).sum()))
+        samples += len(labels)
+    return tuple((sums / samples).tolist())
+
+
 def _lowers_the_rate(model, optimizer, loader, device):
     result = tuple(_epoch(model, optimizer, loader, device)[0].tolist())
     optimizer.param_groups[0]["lr"] *= 0.5
@@ -484,6 +510,30 @@ def _lowers_the_rate(model, optimizer, loader, device):
 
 
 # ---- amp_step
+def _backward_in_autocast(model, optimizer, scaler, images, labels, dtype, max_norm):
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype):
+        loss = F.cross_entropy(model(images), labels)
+        scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+def _never_scaled(model, optimizer, scaler, images, labels, dtype, max_norm):
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype):
+        loss = F.cross_entropy(model(images), labels)
+    loss.backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
 def _clips_scaled(model, optimizer, scaler, images, labels, dtype, max_norm):
     optimizer.zero_grad()
     with torch.autocast(images.device.type, dtype=dtype):
@@ -762,6 +812,30 @@ class _NoDeviceState(_Progress):
     """Saves the random state of the CPU alone."""
 
 
+class _StateOfTheCurrentDevice(_Progress):
+    def __init__(self, model, optimizer, scheduler):
+        super().__init__(model, optimizer, scheduler)
+        device = next(model.parameters()).device
+        self.module = None if device.type == "cpu" else torch.get_device_module(device)
+
+    def state_dict(self):
+        return super().state_dict() | ({"device": self.module.get_rng_state()} if self.module else {})
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        if self.module:
+            self.module.set_rng_state(state["device"])
+
+
+class _ParametersAlone(_StateOfTheCurrentDevice):
+    def state_dict(self):
+        return super().state_dict() | {"model": dict(self.parts["model"].named_parameters())}
+
+    def load_state_dict(self, state):
+        model = self.parts["model"]
+        super().load_state_dict(state | {"model": {**model.state_dict(), **state["model"]}})
+
+
 class _StartsAtOne(_Progress):
     def __init__(self, model, optimizer, scheduler):
         super().__init__(model, optimizer, scheduler)
@@ -866,6 +940,7 @@ WRONG = {
         ("does not divide by the number of samples", _number_right),
         ("returns a tensor, expected a float", _a_tensor),
         ("leaves layers in evaluation mode", _top_flag_alone),
+        ("puts the outer module alone into evaluation mode", _outer_mode_alone),
         ("leaves parameters frozen", _freezes),
         ("leaves parameters frozen", _without_graph_by_freezing),
         ("in line 7 of your function:  return right / len(loader.dataset)", _of_the_data_set),
@@ -884,7 +959,8 @@ WRONG = {
         ("does not weigh each batch by its size", _not_weighed),
         ("takes all batches but the last for equally large", _all_like_the_first),
         ("does not divide", _not_divided),
-        ("reads the losses on the host", _read_each),
+        ("lets the host read values", _read_each),
+        ("lets the host read values", _repeated),
         ("returns a Python number", _a_number),
     ],
     "train_epoch": [
@@ -897,6 +973,7 @@ WRONG = {
         ("takes 7 synchronisations an epoch", _waits_for_events),
         ("runs the model 4 times for 2 batches", _second_pass),
         ("swaps loss and share", _share_first),
+        ("sums the loss over the batch", _sums_the_loss),
         ("no attribute 'dataset'", _samples_of_the_data_set),
         ("takes the mean of the batches' means", _means_of_batches),
         ("never clears the gradients", _epoch_without_zero_grad),
@@ -926,6 +1003,9 @@ WRONG = {
         ("returns the scaled loss", _scaled_loss_returned),
         ("never clears the gradients", _amp_without_zero_grad),
         ("computes the forward pass in float16", _always_float16),
+        ("the caller asks for torch.bfloat16: give autocast `dtype=dtype`", _always_float16),
+        ("runs the backward pass under autocast", _backward_in_autocast),
+        ("never scales the loss", _never_scaled),
         ("never uses the scaler", _no_scaler_at_all),
         ("never uses the scaler", _scaler_of_its_own),
         ("clips the scaled gradients", _clips_to_the_scale),
@@ -943,6 +1023,8 @@ WRONG = {
         ("the random s", _SeedsAnew),
         ("the position in the data follows from it", _OneStepOn),
         ("the random state of the device is not what it was", _NoDeviceState),
+        ("generator of the model's device: get_rng_state(device)", _StateOfTheCurrentDevice),
+        ("the running average of batch norm is not what it was", _ParametersAlone),
         ("`step` is not 0 at first", _StartsAtOne),
         ("has no `step`", _NoStepAtFirst),
         ("the step is not what it was", _TensorStep),
