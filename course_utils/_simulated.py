@@ -1,7 +1,8 @@
-"""How is an answer checked on the simulated GPU where this process has a real one?
+"""How does something run on the simulated GPU where this process has a real one?
 
-In a child process that hides the real one: `python -m course_utils._simulated FILE` reads the answer from FILE and
-writes what the check said into it.
+In a child process that hides the real one: `python -m course_utils._simulated FILE` reads a function and its arguments
+from FILE and writes into it what the function returned or raised. So an answer is checked there, and `devices` runs
+there what lessons ask for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +25,41 @@ import torch
 if TYPE_CHECKING:
     from course_utils.exercise import Exercise
 
-__all__ = ["Unavailable", "examine_in_child"]
+__all__ = ["Unavailable", "examine_in_child", "run_in_child"]
 
 LIMIT_S = 180.0
 _HIDDEN = {"COURSE_DEVICE": "sim", "CUDA_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "none"}
 
 
 class Unavailable(RuntimeError):
-    """The simulated GPU cannot be had on this machine: nothing is known about the answer."""
+    """The simulated GPU cannot be had on this machine, also not in a child process: the message says why."""
+
+
+def run_in_child(fn: Callable[..., Any], *args: Any, limit_s: float = LIMIT_S) -> Any:
+    """Return what `fn(*args)` returns in a child process that has the simulated GPU, and print what it printed there.
+
+    `fn` may be typed in a cell; neither it nor `args` may hold what is on a real GPU. Raises `Unavailable` with the
+    reason where the child has no simulated GPU either, RuntimeError with the child's traceback where `fn` raises, and
+    subprocess.TimeoutExpired where it takes longer than `limit_s`.
+    """
+    import cloudpickle
+
+    with tempfile.TemporaryDirectory(prefix="course-simulated-") as folder:
+        file = Path(folder) / "call"
+        file.write_bytes(pickle.dumps((sys.path, _sources(fn), cloudpickle.dumps((fn, args)))))
+        done = subprocess.run(
+            [sys.executable, "-m", "course_utils._simulated", str(file)], env={**os.environ, **_HIDDEN},
+            capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=limit_s, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise Unavailable((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
+        outcome, found = pickle.loads(file.read_bytes())
+    print(done.stdout, end="")
+    if outcome == "unavailable":
+        raise Unavailable(found)
+    if outcome == "raised":
+        raise RuntimeError(f"on the simulated GPU of a child process {found}")
+    return pickle.loads(found)
 
 
 def examine_in_child(exercise: Exercise, answer: Any) -> None:
@@ -41,34 +71,44 @@ def examine_in_child(exercise: Exercise, answer: Any) -> None:
 
     from course_utils.exercise import WrongAnswer
 
-    with tempfile.TemporaryDirectory(prefix="course-check-") as folder:
-        file = Path(folder) / "answer"
-        stored = (sys.path, exercise.lesson, exercise.name, _sources(answer), cloudpickle.dumps(answer))
-        file.write_bytes(pickle.dumps(stored))
-        command = [sys.executable, "-m", "course_utils._simulated", str(file)]
-        try:
-            done = subprocess.run(
-                command, env={**os.environ, **_HIDDEN}, capture_output=True, text=True, encoding="utf-8",
-                errors="replace", timeout=LIMIT_S, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise WrongAnswer(exercise, f"{exercise.name} does not end: it was stopped after {LIMIT_S:g} s") from None
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-            raise Unavailable(f"{exercise.name} could not be checked on the simulated GPU: {last}")
-        message = file.read_text(encoding="utf-8")
+    stored = exercise.lesson, exercise.name, _sources(answer), cloudpickle.dumps(answer)
+    try:
+        message = run_in_child(_examine, *stored)
+    except subprocess.TimeoutExpired:
+        raise WrongAnswer(exercise, f"{exercise.name} does not end: it was stopped after {LIMIT_S:g} s") from None
+    except RuntimeError as error:
+        last = str(error).strip().splitlines()[-1]
+        raise Unavailable(f"{exercise.name} could not be checked on the simulated GPU: {last}") from None
     if message:
         raise WrongAnswer(exercise, message)
 
 
-def _sources(answer: Any) -> dict[str, list[str]]:
-    """Return the lines of the file or cell that holds the answer, for the messages of the child."""
+def _examine(lesson: str, name: str, sources: dict[str, list[str]], answer: bytes) -> str:
+    """Return, in the child, what the check says of the pickled `answer`; nothing if it is right."""
+    from course_utils.exercise import WrongAnswer
+
+    _remember(sources)
+    exercise = getattr(importlib.import_module(f"course_utils.exercises.lesson{lesson}"), name)
     try:
-        name = inspect.getfile(answer)
-        found = inspect.getsourcefile(answer) or name
+        exercise.examine(pickle.loads(answer), torch.device("sim", 0))
+    except WrongAnswer as wrong:
+        return wrong.message
+    return ""
+
+
+def _sources(fn: Any) -> dict[str, list[str]]:
+    """Return the lines of the file or cell that holds `fn`, for the messages of the child."""
+    try:
+        name = inspect.getfile(fn)
+        found = inspect.getsourcefile(fn) or name
     except TypeError:
         return {}
     return {found: linecache.getlines(found)}
+
+
+def _remember(sources: dict[str, list[str]]) -> None:
+    for source, lines in sources.items():
+        linecache.cache[source] = (sum(map(len, lines)), None, lines, source)
 
 
 def _hide_accelerators() -> None:
@@ -81,25 +121,24 @@ def _hide_accelerators() -> None:
 
 
 def main(file: Path) -> None:
-    """Check the answer in `file` and replace it by the message of the check, empty if the answer is right."""
+    """Call what is in `file` and replace it by what came of it: "value", "unavailable" or "raised", and what."""
     _hide_accelerators()
-    from course_utils import devices
-    from course_utils.exercise import WrongAnswer
+    import cloudpickle
 
-    path, lesson, name, sources, answer = pickle.loads(file.read_bytes())
+    from course_utils import devices
+
+    path, sources, call = pickle.loads(file.read_bytes())
     sys.path[:] = path
-    place = devices.simulated()
-    if place is None:
-        raise RuntimeError("there is no simulated GPU on this machine")
-    for source, lines in sources.items():
-        linecache.cache[source] = (sum(map(len, lines)), None, lines, source)
-    exercise = getattr(importlib.import_module(f"course_utils.exercises.lesson{lesson}"), name)
-    message = ""
-    try:
-        exercise.examine(pickle.loads(answer), place)
-    except WrongAnswer as wrong:
-        message = wrong.message
-    file.write_text(message, encoding="utf-8")
+    if devices.simulated() is None:
+        result = ("unavailable", devices._simulated()[1])
+    else:
+        _remember(sources)
+        try:
+            fn, args = pickle.loads(call)
+            result = ("value", cloudpickle.dumps(fn(*args)))
+        except Exception:
+            result = ("raised", traceback.format_exc())
+    file.write_bytes(pickle.dumps(result))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ import functools
 import html
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -28,6 +30,7 @@ __all__ = [
     "chosen",
     "describe",
     "diagnose",
+    "on_simulated",
     "pick",
     "simulated",
     "synchronize",
@@ -94,6 +97,24 @@ def check_devices() -> list[torch.device]:
 def simulated() -> torch.device | None:
     """Return the simulated GPU, enabled, or None where it cannot be in this process."""
     return _simulated()[0]
+
+
+def on_simulated(fn: Callable[..., Any], *args: Any) -> Any:
+    """Return what `fn(*args)` returns where there are simulated GPUs, `sim:0` and `sim:1`: also beside a real GPU.
+
+    There it runs in a child process: `fn` may be typed in a cell, but neither it nor `args` may hold what is on the
+    real GPU, and what it returns must be no tensor of the simulated one. Where even a child has no simulated GPU, the
+    reason is printed and the result is None. Raises RuntimeError with the child's traceback where `fn` raises there.
+    """
+    if simulated() is not None:
+        return fn(*args)
+    from course_utils import _simulated as child
+
+    try:
+        return child.run_in_child(fn, *args)
+    except child.Unavailable as error:
+        print(f"No simulated GPU: {error}")
+        return None
 
 
 def synchronize(device: torch.device | str) -> None:

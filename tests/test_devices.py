@@ -254,6 +254,49 @@ def test_a_fresh_process_picks_the_simulated_gpu_and_says_nothing():
     assert run(PICK)[:2] == (0, "sim:0")
 
 
+# ---- the simulated GPU beside a real one ----------------------------------------------------------------------------
+
+
+def busy_shares(words):
+    """Run two products on simulated GPUs; return the time line, what each device was called and a line's words."""
+    print(words)
+    with simulator.timeline() as timeline:
+        found = [
+            torch.ones(64, 64, device=f"sim:{index}") @ torch.ones(64, 64, device=f"sim:{index}") for index in (0, 1)
+        ]
+        torch.sim.synchronize()
+    return timeline, [str(x.device) for x in found], torch.cuda.is_available()
+
+
+@pytest.mark.skipif(simulator.unavailable() is not None, reason="no simulated GPU can be in this process")
+def test_on_simulated_gives_the_same_in_this_process_and_beside_a_real_gpu(monkeypatch, capsys):
+    here, places, _ = devices.on_simulated(busy_shares, "hello")
+    monkeypatch.setattr(devices, "simulated", lambda: None)
+    there, *rest = devices.on_simulated(busy_shares, "hello")
+    assert capsys.readouterr().out == "hello\nhello\n"
+    assert rest == [places, False] and places == ["sim:0", "sim:1"]
+    assert str(there) == str(here) and len(there.select("kernel")) > 1 and there._repr_png_().startswith(b"\x89PNG")
+
+
+def test_an_error_on_the_simulated_gpu_of_a_child_shows_the_readers_line(monkeypatch):
+    monkeypatch.setattr(devices, "simulated", lambda: None)
+    with pytest.raises(RuntimeError, match=r"(?s)child process Traceback.*return 1 / number.*ZeroDivisionError"):
+        devices.on_simulated(lambda number: divide(number), 0)
+
+
+def divide(number):
+    return 1 / number
+
+
+def test_where_no_process_has_a_simulated_gpu_the_reason_is_printed(monkeypatch, capsys, tmp_path):
+    text = "import sys\nsys.modules['course_utils.simulator'] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(devices, "simulated", lambda: None)
+    assert devices.on_simulated(divide, 2) is None
+    assert capsys.readouterr().out.startswith("No simulated GPU: ModuleNotFoundError: import of course_utils.simulator")
+
+
 # ---- describing ------------------------------------------------------------------------------------------------------
 
 
