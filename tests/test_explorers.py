@@ -37,7 +37,7 @@ EXPLORERS = [
     Made("loss_scaling"),
     Made("will_it_fit", beside={"heads": {"fused": False}, "stage": {"gpus": 8}}),
     Made("checkpointing"),
-    Made("collectives", source="Computed"),
+    Made("collectives", source="Computed", beside={"root": {"operation": "broadcast"}}),
     Made("ring"),
     Made("buckets"),
 ]

@@ -37,6 +37,7 @@ def expected(operation, n, root):
         "scatter": [[x[root][rank]] for rank in range(n)],
         "gather": [[x[s][s] for s in range(n)] if rank == root else None for rank in range(n)],
         "all_to_all": [[x[source][rank] for source in range(n)] for rank in range(n)],
+        "barrier": [[x[source][source] for source in range(n)]] * n,  # each rank knows that all are there
     }[operation]
 
 
@@ -73,13 +74,37 @@ def test_steps_and_pieces_are_those_of_the_formulas(n):
     steps = {name: len(exchange(name, n).steps) for name in OPERATIONS}
     tree = math.ceil(math.log2(n))
     ones = dict.fromkeys(("all_gather", "reduce_scatter", "scatter", "gather", "all_to_all"), n - 1)
-    assert steps == {"broadcast": tree, "reduce": tree, "all_reduce": 2 * (n - 1), **ones}
+    assert steps == {"broadcast": tree, "reduce": tree, "all_reduce": 2 * (n - 1), "barrier": tree, **ones}
     for name, pieces in {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "reduce_scatter": n - 1}.items():
         run = exchange(name, n)
         assert {run.sent_pieces(r) for r in range(n)} == {run.received_pieces(r) for r in range(n)} == {pieces}
     assert exchange("scatter", n, root=1).sent_pieces(1) == n - 1 == exchange("gather", n, root=1).received_pieces(1)
     sent = [exchange("broadcast", n).sent_pieces(r) for r in range(n)]
     assert sum(sent) == n * (n - 1) and sent[0] == tree * n  # each of the others receives n pieces once
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_a_barrier_sends_empty_messages_and_no_rank_ends_before_all_are_known_to_be_there(n):
+    run = exchange("barrier", n)
+    assert all(message.empty for step in run.steps for message in step)
+    assert [run.sent_pieces(r) + run.received_pieces(r) for r in range(n)] == [0] * n
+    assert run.time_s(1e9, 1.0, 1.0) == len(run.steps)  # latency alone
+    assert not all(all(state) for state in run.states[-2]) and all(all(state) for state in run.states[-1])
+    caption = collectives.explore().caption(operation="barrier", ranks=n)
+    assert "0 to 1 (empty)" in caption and "No message has any bytes" in caption and "Tensors of" not in caption
+
+
+def test_the_root_is_a_control_and_one_beyond_the_last_rank_means_the_last():
+    explorer = collectives.explore()
+    assert explorer.compute(operation="broadcast", ranks=4, root=2).messages[0].sender == 2
+    assert explorer.compute(operation="broadcast", ranks=4, root=7).exchange.root == 3
+    for operation in OPERATIONS:
+        first, second = (explorer.compute(operation=operation, ranks=3, root=root) for root in (0, 1))
+        matters = first.exchange.steps != second.exchange.steps
+        assert matters == (operation in ("broadcast", "reduce", "scatter", "gather"))
+        assert ("(root 1)" in collectives.describe(second)) == matters
+        named = [tick.get_text() for tick in collectives.draw(second).axes[0].get_xticklabels()]
+        assert named == (["rank 0", "rank 1\nroot", "rank 2"] if matters else ["rank 0", "rank 1", "rank 2"])
 
 
 def test_bytes_are_pieces_times_their_size():
@@ -208,6 +233,7 @@ def test_a_large_first_layer_cannot_be_hidden_and_a_large_last_one_can():
         (lambda: collectives.explore("sum"), "operation is 'sum'"),
         (lambda: collectives.explore().compute(ranks=9), "ranks is 9, it may be from 2 to 8"),
         (lambda: collectives.explore().compute(step=0), "step must be at least 1, not 0"),
+        (lambda: collectives.explore().compute(root=-1), "root must be at least 0, not -1"),
         (lambda: collectives.explore().compute(nbytes=0.5), "nbytes must be a whole number, not 0.5"),
         (lambda: ring.explore().compute(ranks=1), "ranks must be at least 2, not 1"),
         (lambda: ring.explore().compute(gbps=0), "gbps must be a number above 0, not 0"),

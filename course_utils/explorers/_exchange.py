@@ -2,8 +2,9 @@
 
 Trees, rings and pairwise exchange as in Thakur, Rabenseifner and Gropp, Optimization of Collective Communication
 Operations in MPICH, International Journal of High Performance Computing Applications 19(1), 49-66, 2005; the ring
-all-reduce as in Patarasuk and Yuan 2009 (https://doi.org/10.1016/j.jpdc.2008.09.002). Scatter and gather are sent piece
-by piece here. Libraries choose among several algorithms: NCCL and gloo may take others.
+all-reduce as in Patarasuk and Yuan 2009 (https://doi.org/10.1016/j.jpdc.2008.09.002), the barrier as in Hensgen, Finkel
+and Manber 1988 (https://doi.org/10.1007/BF01379320), which gloo takes too. Scatter and gather are sent piece by piece
+here. Libraries choose among several algorithms: NCCL and gloo may take others.
 """
 
 from __future__ import annotations
@@ -21,12 +22,21 @@ State = tuple[tuple[Slot, ...], ...]  # by rank, by slot
 
 @dataclass(frozen=True)
 class Message:
-    """What one rank sends to another in a step: from which of its slots into which of the receiver's."""
+    """What one rank sends to another in a step: from which of its slots into which of the receiver's.
+
+    An empty message has no bytes: that it comes is what the receiver learns.
+    """
 
     sender: int
     receiver: int
     slots: tuple[tuple[int, int], ...]
     add: bool = False  # added to what the receiver holds; else it takes the place of that
+    empty: bool = False
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces of the tensor it carries."""
+        return 0 if self.empty else len(self.slots)
 
 
 @dataclass(frozen=True)
@@ -42,22 +52,23 @@ class Exchange:
 
     def sent_pieces(self, rank: int) -> int:
         """Return how many pieces a rank sends in all steps."""
-        return sum(len(m.slots) for step in self.steps for m in step if m.sender == rank)
+        return sum(m.pieces for step in self.steps for m in step if m.sender == rank)
 
     def received_pieces(self, rank: int) -> int:
         """Return how many pieces a rank receives in all steps."""
-        return sum(len(m.slots) for step in self.steps for m in step if m.receiver == rank)
+        return sum(m.pieces for step in self.steps for m in step if m.receiver == rank)
 
     def time_s(self, piece_bytes: float, latency_s: float, bytes_per_s: float) -> float:
         """Return the time in seconds if steps follow each other and each lasts as long as its largest message."""
-        return sum(latency_s + max(len(m.slots) for m in step) * piece_bytes / bytes_per_s for step in self.steps)
+        return sum(latency_s + max(m.pieces for m in step) * piece_bytes / bytes_per_s for step in self.steps)
 
 
 def exchange(operation: str, ranks: int, root: int = 0) -> Exchange:
     """Run `operation` among `ranks` step by step, each rank sending and receiving at most one message a step.
 
-    A tensor has one piece for each rank. `root` matters for broadcast, reduce, scatter and gather. Raises ValueError
-    for an unknown operation, fewer than 2 ranks, or a root that is none of them.
+    A tensor has one piece for each rank; in a barrier a slot says instead that its rank is known to be there. `root`
+    matters for broadcast, reduce, scatter and gather. Raises ValueError for an unknown operation, fewer than 2 ranks,
+    or a root that is none of them.
     """
     if operation not in tuple(OPERATIONS):
         raise ValueError(f"operation is {operation!r}, it may be one of: {', '.join(OPERATIONS)}")
@@ -109,6 +120,7 @@ class Plan:
     start: Callable[[int, int, int], range | tuple[int, ...]]
     result: Callable[[int, int, int], range | tuple[int, ...]]
     two_buffers: bool = False
+    has_root: bool = False
 
 
 def _all(rank: int, n: int, root: int) -> range:
@@ -168,18 +180,31 @@ def _all_to_all(n: int, root: int = 0) -> list[tuple[Message, ...]]:
     return [tuple(Message(r, (r + s) % n, (((r + s) % n, n + r),)) for r in range(n)) for s in range(1, n)]
 
 
+def _barrier(n: int, root: int = 0) -> list[tuple[Message, ...]]:
+    """Pass on, with empty messages, who is there: to the next rank, to the second next, to the fourth next, …"""
+    reach, steps = 1, []
+    while reach < n:
+        known = [tuple(((r - back) % n,) * 2 for back in range(reach)) for r in range(n)]
+        steps.append(tuple(Message(r, (r + reach) % n, known[r], empty=True) for r in range(n)))
+        reach *= 2
+    return steps
+
+
 OPERATIONS: dict[str, Plan] = {
     "broadcast": Plan("every rank gets the tensor of the root", "a binomial tree: those that have it double",
-                      _broadcast, _all_at_root, _all),
-    "reduce": Plan("the root gets the sum", "a binomial tree backwards", _reduce, _all, _all_at_root),
+                      _broadcast, _all_at_root, _all, has_root=True),
+    "reduce": Plan("the root gets the sum", "a binomial tree backwards", _reduce, _all, _all_at_root, has_root=True),
     "all_reduce": Plan("every rank gets the sum", "a ring: reduce_scatter, then all_gather", _all_reduce, _all, _all),
     "all_gather": Plan("every rank gets the pieces of all", "a ring: pass on what came last",
                        _ring_all_gather, _own, _all),
     "reduce_scatter": Plan("rank r gets the sum of piece r", "a ring: add and pass on",
                            ring_reduce_scatter, _all, _own),
     "scatter": Plan("rank r gets piece r of the root", "one piece a step from the root",
-                    _scatter, _all_at_root, _own),
-    "gather": Plan("the root gets the pieces of all", "one piece a step to the root", _gather, _own, _all_at_root),
+                    _scatter, _all_at_root, _own, has_root=True),
+    "gather": Plan("the root gets the pieces of all", "one piece a step to the root",
+                   _gather, _own, _all_at_root, has_root=True),
     "all_to_all": Plan("rank r gets piece r of every rank", "pairs: in step s each rank sends to the one s further on",
                        _all_to_all, _all, lambda rank, n, root: range(n, 2 * n), two_buffers=True),
+    "barrier": Plan("no rank goes on before all are there", "dissemination: in each step twice as far around",
+                    _barrier, _own, _all),
 }  # fmt: skip

@@ -50,13 +50,13 @@ class Shown:
 def collective(*, operation: str, ranks: int, step: int, nbytes: int, root: int = 0) -> Shown:
     """Return step `step`, from 1, of `operation` among `ranks`; a number beyond the last step means the last.
 
-    `nbytes` is the size of the largest tensor that a rank holds, input or output. Raises ValueError or TypeError that
-    names a wrong argument.
+    A `root` beyond the last rank means the last, too. `nbytes` is the size of the largest tensor that a rank holds,
+    input or output. Raises ValueError or TypeError that names a wrong argument.
     """
-    _checked.whole("step", step), _checked.whole("nbytes", nbytes)
+    _checked.whole("step", step), _checked.whole("nbytes", nbytes), _checked.whole("root", root, least=0)
     if _checked.whole("ranks", ranks) > len(COLOURS):
         raise ValueError(f"ranks is {ranks}, it may be from 2 to {len(COLOURS)}")
-    found = exchange(operation, ranks, root)
+    found = exchange(operation, ranks, min(root, ranks - 1))
     return Shown(found, min(step, len(found.steps)), nbytes)
 
 
@@ -69,18 +69,26 @@ def describe(s: Shown) -> str:
     """Return the result in words."""
     run, plan = s.exchange, OPERATIONS[s.exchange.operation]
     sent = ", ".join(f"{m.sender} to {m.receiver} {_what(m, run.ranks)}" for m in s.messages)
-    most, least = max(s.sent_bytes), min(s.sent_bytes)
-    each = plots.bytes_text(most)
-    each = f"each rank sends {each}" if most == least else f"a rank sends from {plots.bytes_text(least)} to {each}"
+    root = f" (root {run.root})" if plan.has_root else ""
     return (
-        f"{run.operation} among {run.ranks} ranks: {plan.what}, by {plan.algorithm}. "
-        f"Step {s.step} of {len(run.steps)}: {sent}. Tensors of {plots.bytes_text(s.nbytes)}: {each}, all together "
-        f"{plots.bytes_text(s.total_bytes)}. "
+        f"{run.operation} among {run.ranks} ranks{root}: {plan.what}, by {plan.algorithm}. "
+        f"Step {s.step} of {len(run.steps)}: {sent}. {_bytes(s)} "
         "Computed by running the algorithm; libraries choose among several."
     )
 
 
+def _bytes(s: Shown) -> str:
+    most, least = max(s.sent_bytes), min(s.sent_bytes)
+    if not most:
+        return "No message has any bytes; a box says which ranks are known to be there."
+    each = plots.bytes_text(most)
+    each = f"each rank sends {each}" if most == least else f"a rank sends from {plots.bytes_text(least)} to {each}"
+    return f"Tensors of {plots.bytes_text(s.nbytes)}: {each}, all together {plots.bytes_text(s.total_bytes)}."
+
+
 def _what(message: Message, ranks: int) -> str:
+    if message.empty:
+        return "(empty)"
     if len(message.slots) == ranks:
         return "all pieces"
     return ", ".join(letter(here) for here, _ in message.slots) + (" (added)" if message.add else "")
@@ -95,7 +103,8 @@ def draw(s: Shown) -> Any:
         _draw_state(axes, s.exchange, at)
     for message in s.messages:
         _draw_message(panels[0], message, rows)
-    handles = [_patch(COLOURS[rank], f"from rank {rank}") for rank in range(s.exchange.ranks)]
+    name = "rank {} is there" if s.messages[0].empty else "from rank {}"
+    handles = [_patch(COLOURS[rank], name.format(rank)) for rank in range(s.exchange.ranks)]
     figure.legend(handles=handles, loc="outside lower left", ncols=4, frameon=False, fontsize=8)
     return figure
 
@@ -109,16 +118,20 @@ def _patch(colour: str, label: str) -> Any:
 def _draw_state(axes: Any, run: Exchange, at: int) -> None:
     """Draw the slots of all ranks, one column a rank; at the end, those that hold results with a dark edge."""
     last = at == len(run.steps)
-    rows = len(run.states[0][0])
+    rows, names = len(run.states[0][0]), str if run.steps[0][0].empty else letter
     for rank, slots in enumerate(run.states[at]):
         for place, slot in enumerate(slots):
             faded = last and place not in run.results[rank]
-            _draw_cell(axes, rank, _height(place, rows, run.ranks), slot, faded=faded, strong=last and not faded)
+            look = {"name": names(slot[0][1]) if slot else "", "faded": faded, "strong": last and not faded}
+            _draw_cell(axes, rank, _height(place, rows, run.ranks), slot, **look)
     axes.set(xlim=(-0.6, run.ranks - 0.4), ylim=(-0.7, _height(0, rows, run.ranks) + 0.7), yticks=[])
     if rows > run.ranks:
         for name, place in (("to send", 0), ("received", run.ranks)):
             axes.text(-0.4, _height(place, rows, run.ranks) + 0.48, name, fontsize=8, color=plots.MUTED)
-    axes.set_xticks(range(run.ranks), [f"rank {r}" if run.ranks < 6 else str(r) for r in range(run.ranks)])
+    ticks = [f"rank {r}" if run.ranks < 6 else str(r) for r in range(run.ranks)]
+    if OPERATIONS[run.operation].has_root:
+        ticks[run.root] += "\nroot"
+    axes.set_xticks(range(run.ranks), ticks)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.grid(False)
@@ -129,24 +142,25 @@ def _height(place: int, rows: int, ranks: int) -> float:
     return rows - 1 - place + (0.6 if rows > ranks and place < ranks else 0.0)
 
 
-def _draw_cell(axes: Any, x: float, y: float, slot: tuple, *, faded: bool, strong: bool, size: float = 0.8) -> None:
-    """Draw one slot as a box: a stripe for each rank that is in it, and the letter of its piece."""
+def _draw_cell(axes: Any, x: float, y: float, slot: tuple, *, name: str, faded: bool, strong: bool) -> None:
+    """Draw one slot as a box: a stripe for each rank that is in it, and the name of its piece."""
     from matplotlib.patches import Rectangle
 
+    size = 0.8
     left, width, alpha = x - size / 2, size / max(len(slot), 1), 0.25 if faded else 0.85
     for place, (rank, _) in enumerate(slot):
         look = {"color": COLOURS[rank], "alpha": alpha, "linewidth": 0}
         axes.add_patch(Rectangle((left + place * width, y - size / 2), width, size, **look))
     edge = {"edgecolor": plots.INK if strong else plots.MUTED, "linewidth": 1.6 if strong else 0.5}
     axes.add_patch(Rectangle((left, y - size / 2), size, size, fill=False, **edge))
-    if slot and not faded:
-        axes.text(x, y, letter(slot[0][1]), ha="center", va="center", fontsize=8, color="white", weight="bold")
+    if not faded:
+        axes.text(x, y, name, ha="center", va="center", fontsize=8, color="white", weight="bold")
 
 
 def _draw_message(axes: Any, message: Message, rows: int) -> None:
-    """Draw an arrow from what is sent to where it goes; one arrow for a whole tensor."""
+    """Draw an arrow from what is sent to where it goes; one arrow for a whole tensor, or for an empty message."""
     ranks = len(axes.get_xticks())
-    here, there = message.slots[len(message.slots) // 2]
+    here, there = message.slots[0 if message.empty else len(message.slots) // 2]
     start = (message.sender, _height(here, rows, ranks))
     end = (message.receiver, _height(there, rows, ranks))
     bend = 0.0 if abs(message.sender - message.receiver) == 1 and here == there else 0.12
@@ -169,6 +183,7 @@ def explore(operation: str = "all_reduce") -> Explorer:
             Slider("step", "Step", tuple(range(1, 15)), 1),
             Choice("operation", "Operation", tuple(OPERATIONS), operation),
             Slider("ranks", "Ranks", tuple(range(2, 9)), 4),
+            Slider("root", "Root", tuple(range(8)), 0),
             Slider("nbytes", "Tensor size", tuple(2**n for n in range(10, 33, 2)), 2**26, plots.bytes_text),
         ],
     )
