@@ -76,7 +76,7 @@ class Run:
         """Return all that the next steps depend on. The position in the data follows from the number of steps."""
         state = {"step": self.step, "random": torch.get_rng_state()}
         if self.device.type != "cpu":
-            state["device_random"] = torch.get_device_module(self.device).get_rng_state()
+            state["device_random"] = torch.get_device_module(self.device).get_rng_state(self.device)
         for name in ("model", "optimizer", "scheduler", "scaler"):
             state[name] = getattr(self, name).state_dict()
         return state
@@ -88,7 +88,7 @@ class Run:
         self.step = state["step"]
         torch.set_rng_state(state["random"])
         if self.device.type != "cpu":
-            torch.get_device_module(self.device).set_rng_state(state["device_random"])
+            torch.get_device_module(self.device).set_rng_state(state["device_random"], self.device)
 
 
 def amp_dtype(device: torch.device) -> torch.dtype | None:
