@@ -18,6 +18,7 @@ _LONGEST_FIRST = (
     "test_explorers", "03_how_fast_and_why", "04_models_on_the_device", "test_exercise", "test_simulator_training",
     "test_simulator_memory", "test_repository", "test_operator_database", "test_devices", "test_messages",
 )  # fmt: skip
+_LIMITS_S = {"03": 45, "04": 45, "05": 45, "07": 60, "09": 60}  # of each notebook on two quiet cores; others: 30
 _STOPPED_AT = pytest.StashKey[str]()
 _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory]()
 
@@ -115,4 +116,6 @@ def pytest_terminal_summary(terminalreporter) -> None:
     if seconds:
         terminalreporter.section("time of each notebook")
     for name in sorted(seconds):
-        terminalreporter.line(f"{seconds[name]:6.1f} s  {name}")
+        limit_s = _LIMITS_S.get(Path(name).name[:2], 30)
+        over = f"  over its limit of {limit_s} s" if seconds[name] > limit_s else ""  # said, as machines may be busy
+        terminalreporter.line(f"{seconds[name]:6.1f} s of {limit_s} s  {name}{over}")
