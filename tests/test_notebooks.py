@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 from nbformat import NotebookNode
 
@@ -19,7 +20,11 @@ NETWORK = re.compile(
     r"https?://|\b(urllib|requests|httpx|socket)\b|torch\.hub|from_pretrained|download\s*=\s*True|fetch_\w+\("
 )
 FIXED_PORT = re.compile(r"MASTER_PORT\W+\d|tcp://[\w.]+:[1-9]|\bport\s*=\s*[1-9]|--master.port[= ][1-9]")
-TIMERS = re.compile(r"\btime\.(time|perf_counter|monotonic)(_ns)?\(|\bperf_counter(_ns)?\(|%%?timeit|%%?time\b")
+TIMERS = re.compile(  # the names, called or not: `clock = time.perf_counter` makes another; `Timer(…).timeit(…)` waits
+    r"\btime\.(time|monotonic)(_ns)?\b|\b(perf_counter|process_time|thread_time)(_ns)?\b|\bdefault_timer\b"
+    r"|(?<![.\w])timeit\b|%%?time\b|\bimport (.*, *)?time as\b|\bfrom time import (?!sleep\s*$)",
+    re.MULTILINE,
+)
 SHELL = re.compile(
     r"^\s*(!|%%(bash|sh|script|system|writefile)\b|%(sx|system|pip|conda|cd)\b)|os\.system\(", re.MULTILINE
 )
@@ -138,6 +143,20 @@ def data_sets_used_with_workers_are_importable(path: Path, notebook: NotebookNod
 def nothing_is_timed_without_synchronising(path: Path, notebook: NotebookNode) -> None:
     timed = [cell for cell in code(notebook) if TIMERS.search(cell.source)]
     assert all("wrong-on-purpose" in tags(cell) for cell in timed), [cell.id for cell in timed]
+    called = re.compile("|".join(rf"\b{name}\(\)" for cell in timed for name in clocks(cell)) or r"(?!)")
+    for cell in (cell for cell in code(notebook) if "wrong-on-purpose" not in tags(cell)):
+        lines = cell.source.splitlines()
+        for before, line in zip(["", *lines], lines, strict=False):
+            assert not called.search(line) or "synchronize(" in before, f"{cell.id}: no synchronisation before {line!r}"
+
+
+def clocks(cell: NotebookNode) -> set[str]:
+    """Return the names that the cell gives to something made of a timer: variables and functions."""
+    nodes = [node for node in ast.walk(tree(cell.source)) if isinstance(node, ast.Assign | ast.FunctionDef)]
+    made = [node for node in nodes if TIMERS.search(ast.unparse(getattr(node, "value", node)))]
+    targets = [target for node in made for target in getattr(node, "targets", [])]
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    return {*names, *(node.name for node in made if isinstance(node, ast.FunctionDef))}
 
 
 def no_except_is_bare(path: Path, notebook: NotebookNode) -> None:
@@ -242,6 +261,47 @@ def test_the_good_sample_passes_every_gate():
 def test_the_sample_of_a_gate_breaks_it_alone(gate):
     implied = {every_byte_is_canonical.__name__} if gate is ids_are_unique_words else set()
     assert broken(SAMPLES / f"00_not_{gate.__name__}.ipynb") == {gate.__name__} | implied
+
+
+ALIAS = "clock = time.perf_counter"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [("import time; start = time.time()", "")],
+        [("clock = time.perf_counter", "")],
+        [("from time import monotonic", "")],
+        [("from time import sleep, perf_counter_ns", "")],
+        [("import sys, time as t", "")],
+        [("import timeit", "")],
+        [("%timeit x @ x", "")],
+        [(ALIAS, "wrong-on-purpose"), ("begin = clock()", "")],
+        [(ALIAS, "wrong-on-purpose"), ("backend.synchronize()\nbegin = clock()\ny = x @ x\nprint(clock())", "")],
+        [("def now():\n    return time.time()", "wrong-on-purpose"), ("print(now())", "")],
+    ],
+)  # fmt: skip
+def test_a_timer_is_found_also_by_another_name(wrong):
+    with pytest.raises(AssertionError):
+        nothing_is_timed_without_synchronising(Path(), notebook_of(wrong))
+
+
+def test_what_synchronises_or_is_wrong_on_purpose_may_use_a_clock():
+    honest = "backend.synchronize()\nbegin = clock()\ny = x @ x\nbackend.synchronize()\nprint(clock() - begin)"
+    good = [
+        (f"{ALIAS}\nbegin = clock()", "wrong-on-purpose"),
+        (honest, ""),
+        ("median_time_s(work, clock, backend.synchronize, 2, 5)", ""),
+        ("from time import sleep\nimport time\nTimer('f()').timeit(3)", ""),
+    ]
+    nothing_is_timed_without_synchronising(Path(), notebook_of(good))
+
+
+def notebook_of(cells: list[tuple[str, str]]) -> NotebookNode:
+    """Return a notebook of code cells from their sources and tags."""
+    made = nbformat.v4.new_notebook()
+    made.cells = [nbformat.v4.new_code_cell(text, metadata={"tags": [tag] * bool(tag)}) for text, tag in cells]
+    return made
 
 
 def test_a_file_that_is_too_large_is_rejected(tmp_path):
