@@ -78,7 +78,7 @@ def over_budget(
             with memory.budget(max(limit_bytes - floor.used_bytes, 1), torch.device("sim", 0)):
                 again()
         except WrongAnswer as wrong:
-            found = re.search(r"OutOfMemoryError.*(\n  in line .*)", wrong.message)
-            line = f"\n  it runs out of memory{found[1][2:].replace('  in line', ' in line')}" if found else ""
+            found = re.search(r"OutOfMemoryError.*\n  in (.*)", wrong.message)
+            line = f"\n  it runs out of memory in {found[1]}" if found else ""
     peak, limit = plots.bytes_text(spent.peak_bytes), plots.bytes_text(limit_bytes)
     case.fail(f"the result is right, but {peak} are alive at the peak and the budget is {limit}{line}", why)
