@@ -80,15 +80,7 @@ def new(
 
     `log` names the logarithmic axes: "", "x", "y" or "xy". `widths` are the relative widths of the columns.
     """
-    if log not in ("", "x", "y", "xy"):
-        raise ValueError(f"log was {log!r}; it may be '', 'x', 'y' or 'xy'")
-    if not isinstance(columns, int) or columns < 1:
-        raise ValueError(f"columns was {columns!r}; it may be a whole number from 1")
-    if widths is not None and len(widths) != columns:
-        raise ValueError(f"widths was {widths!r}; it may have one number for each of {columns} column(s)")
-    titles = (title,) if isinstance(title, str) else title
-    if not isinstance(titles, list | tuple) or len(titles) not in (1, columns):
-        raise ValueError(f"title was {title!r}; it may be a text, or one for each of {columns} column(s)")
+    titles = _checked_titles(title, columns, widths, log)
     with style():
         fig = _picture_class()(figsize=(_WIDTH_IN, height_in), layout="constrained")
         fig.set_label(titles[0])
@@ -218,6 +210,20 @@ def axis_seconds(axis: Axis) -> None:
 def _three_digits(value: float) -> str:
     """Return `value`, which lies from 0 to 10⁴, with three digits."""
     return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
+
+
+def _checked_titles(title: object, columns: object, widths: Any, log: object) -> Any:
+    """Return the titles of a new picture's columns, one or one for each; ValueError names a wrong argument."""
+    if log not in ("", "x", "y", "xy"):
+        raise ValueError(f"log was {log!r}; it may be '', 'x', 'y' or 'xy'")
+    if not isinstance(columns, int) or columns < 1:
+        raise ValueError(f"columns was {columns!r}; it may be a whole number from 1")
+    if widths is not None and len(widths) != columns:
+        raise ValueError(f"widths was {widths!r}; it may have one number for each of {columns} column(s)")
+    titles = (title,) if isinstance(title, str) else title
+    if not isinstance(titles, list | tuple) or len(titles) not in (1, columns):
+        raise ValueError(f"title was {title!r}; it may be a text, or one for each of {columns} column(s)")
+    return titles
 
 
 def _must_have(method: str, argument: str, given: object, what: str) -> None:

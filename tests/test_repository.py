@@ -1,5 +1,6 @@
 """Do the files around the course agree with each other?"""
 
+import ast
 import json
 import re
 import subprocess
@@ -70,6 +71,23 @@ def test_modules_are_short():
     modules = tracked("course_utils/*.py", "tools/*.py")
     long = {str(path.relative_to(ROOT)): n for path, text in modules.items() if (n := len(text.splitlines())) > 300}
     assert long == {}
+
+
+def long_functions(text):
+    """Return name and number of lines, from `def` to the last one, of each function that has more than 40."""
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lines = [(node.name, node.end_lineno - node.lineno + 1) for node in functions]
+    return [(name, number) for name, number in lines if number > 40]
+
+
+def test_functions_are_short():
+    programs = tracked("*.py")
+    assert {path.parts[len(ROOT.parts)] for path in programs} >= {"course_utils", "tests", "tools", "notebooks"}
+    long = {str(path.relative_to(ROOT)): found for path, text in programs.items() if (found := long_functions(text))}
+    assert long == {}
+    body = "    x = 1\n"
+    short, over = "def f():\n" + 39 * body, "async def f():\n" + 40 * body
+    assert long_functions(short + over + short) == [("f", 41)]
 
 
 def test_the_readme_is_short():

@@ -46,12 +46,7 @@ def amp_steps(
             case.mistake("backward" in optimizer.events and "scale" not in optimizer.events, "never scales the loss",
                          "small float16 gradients become 0 without it: scaler.scale(loss).backward()")
             raise
-        case.expect(model.dtypes, "never calls the model")
-        computed = str(model.dtypes[-1]).removeprefix("torch.")
-        reduced = model.dtypes[-1] in (torch.float16, torch.bfloat16)
-        case.mistake(model.dtypes[-1] != dtype, f"computes the forward pass in {computed}",
-                     f"the caller asks for {dtype}: give autocast `dtype=dtype`" if reduced else
-                     "it belongs into `with torch.autocast(images.device.type, dtype=dtype):`")
+        _name_the_format(case, model.dtypes, dtype)
         expected, logits = specification(start, data[:number], max_norm=max_norm, dtype=dtype)
         _amp_loss(case, got, logits[-1], y, scale, optimizer.events)
         case.mistake("scale" not in optimizer.events, "never uses the scaler that it is given",
@@ -71,6 +66,16 @@ def amp_steps(
                      "PyTorch advises against it: backward repeats the formats of the forward pass by itself")
         case.mistake(scaler.get_scale() != scale, "sets the scale itself", "scaler.update() knows when to change it",
                      expected=scale, got=scaler.get_scale())
+
+
+def _name_the_format(case: Case, found: list[torch.dtype], dtype: torch.dtype) -> None:
+    """Fail unless the model's last forward pass, of those in the formats `found`, was computed in `dtype`."""
+    case.expect(found, "never calls the model")
+    computed = str(found[-1]).removeprefix("torch.")
+    reduced = found[-1] in (torch.float16, torch.bfloat16)
+    case.mistake(found[-1] != dtype, f"computes the forward pass in {computed}",
+                 f"the caller asks for {dtype}: give autocast `dtype=dtype`" if reduced else
+                 "it belongs into `with torch.autocast(images.device.type, dtype=dtype):`")
 
 
 def _name_the_order(case: Case, events: list[str]) -> None:

@@ -95,22 +95,10 @@ def _accumulated(case: Case, floor: Floor, batch: int, rows: int, masked: int) -
     case.mistake(not all(same[:2]), "modifies x or y", "the caller still needs the batch")
     case.mistake(not all(same[2:]), "takes a step", "the caller does, when the gradients are complete")
     case.mistake(changed, f"leaves the model in another state: {changed}", "the next step would go another way")
-    got = [parameter.grad for parameter in model.parameters()]
-    case.mistake(any(grad is None for grad in got), "leaves parameters without a gradient",
-                 "the caller steps after this: loss.backward() for each part, and no zero_grad after it")  # fmt: skip
-    nan = isinstance(spent.value, torch.Tensor) and spent.value.isnan().any()
-    case.mistake(nan or any(grad.isnan().any() for grad in got), "the loss or its gradient is NaN",
-                 "a part without tokens that count has no mean, 0 / 0: add up sums, divide by all")  # fmt: skip
-    _name_the_division(case, got, parts, [int((part != -100).sum()) for part in y.split(rows)])
-    went = sum(sizes)
-    for (name, _), grad, right in zip(model.named_parameters(), got, expected, strict=True):
-        other = not torch.allclose(grad, right, rtol=1e-5, atol=1e-9)
-        case.mistake(other and went != batch, f"{_rows(went)} went through the model, and the batch has {batch}",
-                     "each row belongs to one part: x.split(rows)")  # fmt: skip
-        case.mistake(other, f"the gradient of {name} has other values", WHOLE, expected=right, got=grad)
+    tokens = [int((part != -100).sum()) for part in y.split(rows)]
+    _compare_gradients(case, model, spent.value, expected, parts, tokens, sum(sizes), batch)
     case.mistake(not spent.flops, "computes on the CPU what belongs on the device", "the model is on the device")
-    last = parts[-1][0] / (y[-1 - (batch - 1) % rows :] != -100).sum()
-    _compare_loss(case, spent.value, expected_loss, last)
+    _compare_loss(case, spent.value, expected_loss, parts[-1][0] / tokens[-1])
     most = max(sizes, default=rows)
     what = f"takes {_rows(most)} at a time, and `rows` is {rows}"
     case.mistake(most < rows, what, "each part pays all launches")
@@ -122,6 +110,25 @@ def _accumulated(case: Case, floor: Floor, batch: int, rows: int, masked: int) -
 
 def _rows(number: int) -> str:
     return f"{number} row{'' if number == 1 else 's'}"
+
+
+def _compare_gradients(
+    case: Case, model: nn.Module, loss: object, expected: list, parts: list, tokens: list[int], went: int, batch: int
+) -> None:
+    """Fail unless the model holds the gradients `expected`; `parts` holds the sums of the parts, `tokens` how many of
+    each count. `went` of the `batch` rows went through the model."""
+    got = [parameter.grad for parameter in model.parameters()]
+    case.mistake(any(grad is None for grad in got), "leaves parameters without a gradient",
+                 "the caller steps after this: loss.backward() for each part, and no zero_grad after it")  # fmt: skip
+    nan = isinstance(loss, torch.Tensor) and loss.isnan().any()
+    case.mistake(nan or any(grad.isnan().any() for grad in got), "the loss or its gradient is NaN",
+                 "a part without tokens that count has no mean, 0 / 0: add up sums, divide by all")  # fmt: skip
+    _name_the_division(case, got, parts, tokens)
+    for (name, _), grad, right in zip(model.named_parameters(), got, expected, strict=True):
+        other = not torch.allclose(grad, right, rtol=1e-5, atol=1e-9)
+        case.mistake(other and went != batch, f"{_rows(went)} went through the model, and the batch has {batch}",
+                     "each row belongs to one part: x.split(rows)")  # fmt: skip
+        case.mistake(other, f"the gradient of {name} has other values", WHOLE, expected=right, got=grad)
 
 
 def _compare_loss(case: Case, value: object, expected: torch.Tensor, last: torch.Tensor) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -22,48 +23,88 @@ def huber_of_row(prediction: list[float], target: list[float], delta: float) -> 
     return sum(0.5 * e * e if e <= delta else delta * (e - 0.5 * delta) for e in errors) / len(errors)
 
 
+class _Errors(NamedTuple):
+    """What the wrong losses are made of: errors with and without sign, both branches, and the right choice of them."""
+
+    signed: torch.Tensor
+    size: torch.Tensor
+    delta: float
+    square: torch.Tensor
+    line: torch.Tensor
+    each: torch.Tensor
+
+    def choose(self, small: torch.Tensor, large: torch.Tensor) -> torch.Tensor:
+        """Return for each row the mean of `small` where the error is at most delta, and of `large` where it is not."""
+        return torch.where(self.size <= self.delta, small, large).mean(1)
+
+
+def _errors(signed: torch.Tensor, delta: float) -> _Errors:
+    size = signed.abs()
+    square, line = 0.5 * size**2, delta * (size - 0.5 * delta)
+    return _Errors(signed, size, delta, square, line, torch.where(size <= delta, square, line))
+
+
+# Name, why it matters, the wrong loss.
+_ROW = "one number for each row is asked for: mean(dim=1)"
+_SIGN, _TWO = "forgets the absolute value", "one branch takes <=, the other >"
+_MEET = "without it the two branches do not meet at delta"
+_WRONG_LOSSES: tuple[tuple[str, str, Callable[[_Errors], torch.Tensor]], ...] = (
+    ("ignores `delta`", "the caller says where the straight line begins",
+     lambda e: torch.where(e.size <= 1, e.square, e.size - 0.5).mean(1)),
+    ("divides by delta", "that is the smooth L1 loss: huber is delta times as much",
+     lambda e: e.each.mean(1) / e.delta),
+    (_SIGN, "an error of -5 is as large as one of 5",
+     lambda e: torch.where(e.signed <= e.delta, 0.5 * e.signed**2, e.delta * (e.signed - 0.5 * e.delta)).mean(1)),
+    (_SIGN, "an error of -5 is as large as one of 5, in the straight line too",
+     lambda e: e.choose(e.square, e.delta * (e.signed - 0.5 * e.delta))),
+    ("swaps the two branches", "small errors are squared, large ones grow in a straight line",
+     lambda e: e.choose(e.line, e.square)),
+    ("forgets the half of the square", _MEET,
+     lambda e: e.choose(e.size**2, e.line)),
+    ("forgets to subtract in the straight line", _MEET,
+     lambda e: e.choose(e.square, e.delta * e.size)),
+    ("subtracts 0.5 delta in the straight line", "delta stands before the bracket: delta * (error - 0.5 * delta)",
+     lambda e: e.choose(e.square, e.delta * e.size - 0.5 * e.delta)),
+    ("squares every error", "beyond delta the loss grows in a straight line",
+     lambda e: e.square.mean(1)),
+    ("squares every error", "beyond delta the loss grows in a straight line",
+     lambda e: 2 * e.square.mean(1)),
+    ("takes the absolute error", "up to delta the error is squared, beyond it stands 0.5 * delta",
+     lambda e: e.size.mean(1)),
+    ("forgets the half in the straight line", _MEET,
+     lambda e: e.choose(e.square, e.delta * (e.size - e.delta))),
+    ("counts an error of exactly delta twice", _TWO,
+     lambda e: torch.where(e.size == e.delta, e.square + e.line, e.each).mean(1)),
+    ("leaves out an error of exactly delta", _TWO,
+     lambda e: (e.each * (e.size != e.delta)).mean(1)),
+    ("takes the straight line for every error", "small errors are squared",
+     lambda e: e.line.mean(1)),
+    ("leaves the large errors out", "beyond delta the loss is a line",
+     lambda e: (e.square * (e.size <= e.delta)).mean(1)),
+    ("leaves the small errors out", "up to delta the error is squared",
+     lambda e: (e.line * (e.size > e.delta)).mean(1)),
+    ("takes delta for every larger error", "beyond delta the loss goes on growing, in a straight line",
+     lambda e: 0.5 * e.size.clamp(max=e.delta).square().mean(1)),
+    ("gives the sum of each row", "the mean is asked for",
+     lambda e: e.each.sum(1)),
+    ("takes the mean of the columns", _ROW,
+     lambda e: e.each.mean(0)),
+    ("takes the mean of all rows in one", _ROW,
+     lambda e: e.each.mean()),
+    ("returns the loss of each element", _ROW,
+     lambda e: e.each),
+    ("keeps a dimension of size 1", "the shape is (rows,)",
+     lambda e: e.each.mean(1, keepdim=True)),
+)
+
+
 def huber_mistake(
     got: torch.Tensor, signed: torch.Tensor, delta: float, expected: torch.Tensor
 ) -> tuple[str, str]:
     """Return the name of the mistake that gives `got` for the errors `signed`, and why it matters, or empty texts."""
-    error = signed.abs()
-    square, line = 0.5 * error**2, delta * (error - 0.5 * delta)
-    each, row = torch.where(error <= delta, square, line), "one number for each row is asked for: mean(dim=1)"
-    for wrong, name, why in (
-        (torch.where(error <= 1, square, error - 0.5).mean(1), "ignores `delta`",
-         "the caller says where the straight line begins"),
-        (each.mean(1) / delta, "divides by delta", "that is the smooth L1 loss: huber is delta times as much"),
-        (torch.where(signed <= delta, 0.5 * signed**2, delta * (signed - 0.5 * delta)).mean(1),
-         "forgets the absolute value", "an error of -5 is as large as one of 5"),
-        (torch.where(error <= delta, square, delta * (signed - 0.5 * delta)).mean(1),
-         "forgets the absolute value", "an error of -5 is as large as one of 5, in the straight line too"),
-        (torch.where(error <= delta, line, square).mean(1), "swaps the two branches",
-         "small errors are squared, large ones grow in a straight line"),
-        (torch.where(error <= delta, error**2, line).mean(1), "forgets the half of the square",
-         "without it the two branches do not meet at delta"),
-        (torch.where(error <= delta, square, delta * error).mean(1), "forgets to subtract in the straight line",
-         "without it the two branches do not meet at delta"),
-        (torch.where(error <= delta, square, delta * error - 0.5 * delta).mean(1),
-         "subtracts 0.5 delta in the straight line", "delta stands before the bracket: delta * (error - 0.5 * delta)"),
-        (square.mean(1), "squares every error", "beyond delta the loss grows in a straight line"),
-        (2 * square.mean(1), "squares every error", "beyond delta the loss grows in a straight line"),
-        (error.mean(1), "takes the absolute error", "up to delta the error is squared, beyond it stands 0.5 * delta"),
-        (torch.where(error <= delta, square, delta * (error - delta)).mean(1), "forgets the half in the straight line",
-         "without it the two branches do not meet at delta"),
-        (torch.where(error == delta, square + line, each).mean(1), "counts an error of exactly delta twice",
-         "one branch takes <=, the other >"),
-        ((each * (error != delta)).mean(1), "leaves out an error of exactly delta", "one branch takes <=, the other >"),
-        (line.mean(1), "takes the straight line for every error", "small errors are squared"),
-        ((square * (error <= delta)).mean(1), "leaves the large errors out", "beyond delta the loss is a line"),
-        ((line * (error > delta)).mean(1), "leaves the small errors out", "up to delta the error is squared"),
-        (0.5 * error.clamp(max=delta).square().mean(1), "takes delta for every larger error",
-         "beyond delta the loss goes on growing, in a straight line"),
-        (each.sum(1), "gives the sum of each row", "the mean is asked for"),
-        (each.mean(0), "takes the mean of the columns", row),
-        (each.mean(), "takes the mean of all rows in one", row),
-        (each, "returns the loss of each element", row),
-        (each.mean(1, keepdim=True), "keeps a dimension of size 1", "the shape is (rows,)"),
-    ):
+    errors = _errors(signed, delta)
+    for name, why, wrong_loss in _WRONG_LOSSES:
+        wrong = wrong_loss(errors)
         same = got.shape == wrong.shape and got.dtype == wrong.dtype and torch.allclose(got, wrong, atol=1e-5)
         if same and not (wrong.shape == expected.shape and torch.allclose(wrong, expected, atol=1e-5)):
             return name, why
