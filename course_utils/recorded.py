@@ -97,22 +97,25 @@ def compare(
     title: str = "",
     predicted: Mapping[str, Numbers] | None = None,
     simulated: bool | Collection[str] = False,
+    device: Any = None,
     log: str = "xy",
 ):
     """Draw a measured curve beside the recorded and the predicted ones, and return the matplotlib Figure.
 
     `key` names the experiment ("02.transfer_bandwidth"). `ys` is one curve over `xs`, or several by name. `predicted`
     holds curves over the same `xs` by the name of the GPU or formula. `simulated` says that `ys` are times of the
-    simulated GPU, or names those curves that are, where the others are live. `log` says which axes are logarithmic.
-    Raises TypeError for what is no number or text, and ValueError for a wrong key, unequal lengths or an unknown name
-    in `simulated`; both name the argument.
+    simulated GPU, or names those curves that are, where the others are live. `device` is where `ys` were measured if
+    that is not `DEVICE`: of a CPU nothing is recorded. `log` says which axes are logarithmic. Raises TypeError for what
+    is no number, text or device, and ValueError for a wrong key, unequal lengths or an unknown name in `simulated`;
+    both name the argument.
     """
     _check_key(key)
     entry = _curve_entry(xs, ys, predicted, xlabel, ylabel)
     _checked.text("title", title)
     curves = dict(ys) if isinstance(ys, Mapping) else {"": ys}
     not_live = _simulated(simulated, curves)
-    _record(key, entry, bool(not_live))
+    if device is None or _checked.device("device", device).type != "cpu":
+        _record(key, entry, bool(not_live))
     lines = [(xs, line, "simulated" if name in not_live else "live", name) for name, line in curves.items()]
     for run in load():
         old = run.entries.get(key, {})

@@ -239,6 +239,13 @@ def test_simulated_numbers_are_not_recorded_on_a_real_gpu_either(recording):
         recorded.value("03.launch", 1.0, "us", simulated=True)
 
 
+def test_what_was_measured_on_the_cpu_beside_a_gpu_is_drawn_and_not_recorded(recording):
+    figure = recorded.compare("09.scaling", ys=[1, 2], device="cpu", **CURVE)
+    assert labels(figure) == {"live": "-"} and not recording.exists()
+    recorded.compare("09.scaling", ys=[1, 2], device=torch.device("cuda", 1), **CURVE)
+    assert list(recorded.load()[0].entries) == ["09.scaling"]
+
+
 def test_calls_write_one_file_for_the_gpu_and_merge(recording):
     recorded.value("03.launch", 4.123456789, "us")
     recorded.compare("02.transfer_bandwidth", ys={"pinned": [1, 2]}, **CURVE)
