@@ -4,48 +4,43 @@ import itertools
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint_sequential
 
-from course_utils import gpus, memory, models, plots, simulator
+from course_utils import devices, gpus, memory, models, plots, simulator
 from course_utils.explorers import checkpointing, will_it_fit
 from course_utils.explorers.checkpointing import LENGTHS
 from course_utils.explorers.will_it_fit import FORMATS, OPTIMIZERS
+from tests import memory_figures
 
 simulated = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
 SMALL = {"width": 64, "layers": 2, "heads": 4, "vocabulary": 512, "sequence": 32, "batch": 4}
-MAKE = {
-    "SGD": lambda p: torch.optim.SGD(p, 0.1),
-    "SGD, momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
-    "AdamW": torch.optim.AdamW,
-}
-# width, layers, heads, vocabulary, sequence, batch, optimizer, format, checkpointing
+# width, layers, heads, vocabulary, sequence, batch, optimizer, format, and what else
 CONFIGURATIONS = [
-    (768, 12, 12, 50304, 1024, 4, "AdamW", "fp32", False),
-    (768, 12, 12, 50304, 1024, 4, "AdamW", "bf16 autocast", False),
-    (512, 4, 8, 65536, 256, 8, "SGD", "bf16 autocast", False),  # nearly all of it is the loss
-    (1024, 8, 16, 1024, 512, 8, "SGD", "fp32", True),
-    (1024, 6, 16, 4096, 128, 1, "AdamW", "fp32", False),
-    (512, 4, 8, 65536, 256, 2, "SGD, momentum", "fp32", True),
+    (768, 12, 12, 50304, 1024, 4, "AdamW", "fp32", {}),
+    (768, 12, 12, 50304, 1024, 4, "AdamW", "bf16 autocast", {}),
+    (512, 4, 8, 65536, 256, 8, "SGD", "bf16 autocast", {}),  # nearly all of it is the loss
+    (1024, 8, 16, 1024, 512, 8, "SGD", "fp32", {"checkpointing": True}),
+    (1024, 6, 16, 4096, 128, 1, "AdamW", "fp32", {}),
+    (512, 4, 8, 65536, 256, 2, "SGD, momentum", "fp32", {"checkpointing": True}),
+    (512, 2, 8, 512, 2048, 2, "SGD", "fp32", {"fused": False}),  # nearly all of it are scores
+    (512, 2, 8, 512, 2048, 2, "AdamW", "bf16 autocast", {"fused": False}),
+    (768, 12, 12, 50304, 1024, 4, "AdamW", "bf16 autocast", {"fused": False}),  # the loss has the peak
+    (512, 6, 8, 512, 1024, 4, "SGD", "bf16 autocast", {"fused": False, "checkpointing": True}),
+    (512, 2, 8, 8192, 512, 16, "AdamW", "fp32", {"accumulation": 4}),
+    (512, 2, 8, 8192, 1024, 8, "AdamW", "bf16 autocast", {"fused": False, "accumulation": 4}),
 ]
 
 
-def model_of(width, layers, heads, vocabulary, sequence, checkpointing):
-    return models.TransformerLM(vocabulary, width, heads, layers, sequence, checkpointing=checkpointing)
+def setting_of(width, layers, heads, vocabulary, sequence, batch, optimizer, fmt, others):
+    sizes = {"width": width, "layers": layers, "heads": heads, "vocabulary": vocabulary, "sequence": sequence}
+    return sizes | {"batch": batch, "optimizer": optimizer, "fmt": fmt} | others
 
 
-@pytest.mark.parametrize("c", CONFIGURATIONS, ids=lambda c: f"{c[0]}x{c[1]}-{c[6]}-{c[7]}")
+@pytest.mark.parametrize("c", CONFIGURATIONS, ids=lambda c: "-".join([f"{c[0]}x{c[1]}", c[6], c[7], *c[8]]))
 def test_the_formula_is_within_a_tenth_of_the_estimate(c, capsys):
-    width, layers, heads, vocabulary, sequence, batch, optimizer, fmt, recompute = c
-    fit = will_it_fit.will_it_fit(
-        width=width, layers=layers, heads=heads, vocabulary=vocabulary, sequence=sequence, batch=batch,
-        optimizer=optimizer, fmt=fmt, checkpointing=recompute,
-    )  # fmt: skip
-    tokens = torch.zeros(batch, sequence, dtype=torch.int64)
-    estimate = memory.estimate(
-        lambda: model_of(width, layers, heads, vocabulary, sequence, recompute), lambda: (tokens, tokens),
-        MAKE[optimizer], autocast=torch.bfloat16 if fmt == "bf16 autocast" else None, device=place(),
-    )  # fmt: skip
+    setting = setting_of(*c)
+    fit = will_it_fit.will_it_fit(**setting)
+    estimate = memory_figures.estimated(setting, devices.chosen(place()))
     with capsys.disabled():
         print(
             f"\n  will it fit, {fit.peak.name}: formula / estimate {fit.peak_bytes / estimate.peak_bytes:.3f}", end=""
@@ -62,40 +57,39 @@ def place():
     return None
 
 
+def measured(setting):
+    """Return the bytes at the peak of the setting's second step on the simulated GPU."""
+    device = place()
+    model = memory_figures.language_model(setting).to(device)
+    chosen = memory_figures.OPTIMIZERS[setting["optimizer"]](model.parameters())
+    batch = [torch.zeros(setting["batch"], setting["sequence"], dtype=torch.int64).to(device) for _ in range(2)]
+    step = memory_figures.language_step(setting, device)
+    step(model, batch, chosen)
+    return memory.measure(lambda: step(model, batch, chosen), device).peak_bytes
+
+
 @simulated
-@pytest.mark.parametrize("optimizer", MAKE)
+@pytest.mark.parametrize("optimizer", memory_figures.OPTIMIZERS)
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize(("batch", "accumulation", "vocabulary"), [(4, 1, 512), (4, 2, 512), (1, 1, 16), (4, 1, 16)])
 def test_the_formula_is_within_two_hundredths_of_the_simulated_gpu(
     optimizer, recompute, batch, accumulation, vocabulary
 ):
-    device = place()
-    setting = SMALL | {"batch": batch, "vocabulary": vocabulary}
-    fit = will_it_fit.will_it_fit(
-        **setting, optimizer=optimizer, accumulation=accumulation, checkpointing=recompute, fmt="fp32"
-    )
-    model = model_of(64, 2, 4, vocabulary, 32, recompute).to(device)
-    chosen = MAKE[optimizer](model.parameters())
-    tokens = torch.zeros(batch, 32, dtype=torch.int64).to(device)
-
-    def step():
-        chosen.zero_grad()
-        for part in tokens.chunk(accumulation):
-            logits = model(part)
-            F.cross_entropy(logits.flatten(0, 1), part.flatten()).backward()
-        chosen.step()
-
-    step()
-    measured = memory.measure(step, device)
-    assert fit.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.02)
+    setting = SMALL | {"batch": batch, "vocabulary": vocabulary, "optimizer": optimizer}
+    setting |= {"accumulation": accumulation, "checkpointing": recompute, "fmt": "fp32"}
+    assert will_it_fit.will_it_fit(**setting).peak_bytes == pytest.approx(measured(setting), rel=0.02)
 
 
 @simulated
-def test_attention_that_is_not_fused_keeps_its_matrix():
-    with_matrix = will_it_fit.will_it_fit(**SMALL, fused=False).peak.activations_bytes
-    fused = will_it_fit.will_it_fit(**SMALL).peak.activations_bytes
-    tokens, rows = SMALL["batch"] * SMALL["sequence"], SMALL["heads"] * SMALL["layers"]
-    assert with_matrix - fused == rows * tokens * 4 * (SMALL["sequence"] - 1)  # instead of one number a row and head
+@pytest.mark.parametrize("fmt", ["fp32", "bf16 autocast"])
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(("batch", "accumulation"), [(4, 1), (4, 2)])
+def test_attention_that_is_not_fused_keeps_its_scores_as_the_simulated_gpu_does(fmt, recompute, batch, accumulation):
+    setting = SMALL | {"sequence": 256, "vocabulary": 64, "batch": batch, "optimizer": "SGD", "fmt": fmt}
+    setting |= {"accumulation": accumulation, "checkpointing": recompute, "fused": False}
+    fit = will_it_fit.will_it_fit(**setting)
+    assert fit.peak_bytes > 1.5 * will_it_fit.will_it_fit(**setting | {"fused": True}).peak_bytes
+    assert fit.peak_bytes == pytest.approx(measured(setting), rel=0.02)
 
 
 def grid():

@@ -22,14 +22,16 @@ class Format:
     logit: int  # of one logit, which a variable of the program holds until the step ends
     loss_saved: int  # of one logit, kept for backward
     loss_temporary: int  # of one logit, while the backward pass begins
+    softmax: int  # of one score of attention that is not fused, in the softmax
+    score: int  # of one such score, kept for backward: the softmax's result, and a copy for the product where it casts
 
 
 FORMATS = {
-    "fp32": Format(4, 4, 0, 4, 4, 4, 0, 4, 4, 8),
+    "fp32": Format(4, 4, 0, 4, 4, 4, 0, 4, 4, 8, 4, 4),
     # autocast: cross_entropy asks log_softmax for the format of the logits, which autocast leaves as it is; nll_loss
-    # takes a float32 copy of that, and its gradient is float32
-    "bf16 autocast": Format(4, 4, 0, 4, 4, 2, 2, 2, 6, 4),
-    "bf16, fp32 master": Format(2, 2, 4, 4, 2, 2, 0, 2, 2, 4),
+    # takes a float32 copy of that, and its gradient is float32; the softmax of attention is float32
+    "bf16 autocast": Format(4, 4, 0, 4, 4, 2, 2, 2, 6, 4, 4, 6),
+    "bf16, fp32 master": Format(2, 2, 4, 4, 2, 2, 0, 2, 2, 4, 2, 2),
 }
 
 # States of the size of a float32 parameter. 8 bits: Dettmers et al. 2021, https://arxiv.org/abs/2110.02861, without the
@@ -102,22 +104,49 @@ def moments(s: Setting) -> tuple[Moment, ...]:
     block, stream = kept_bytes(s)
     kept = stream if s.checkpointing else block
     tail = stream + s.width * f.inner * tokens + 8 * tokens + f.cast * s.vocabulary * s.width
-    loss = s.vocabulary * tokens
-    # the gradients of the stream, and of the input and the result of GELU, four widths each; its result is gone by then
-    inside = stream + 4 * s.width * f.inner * tokens + (0 if s.fused else 4 * s.heads * s.sequence * tokens)
-    inside += 4 * s.width**2 * f.gradient if f.cast else 0  # a bf16 gradient is there beside its float32 copy
-    head, down = s.vocabulary * s.width, 4 * s.width**2
-    if s.accumulation > 1:  # new gradients are there beside those of the parts before; the tied weight's waits longest
-        inside += (head + down) * f.gradient
-    held = _Held(s, f)
+    loss, head, held = s.vocabulary * tokens, s.vocabulary * s.width, _Held(s, f)
     twice = 3 if s.accumulation > 1 else 2  # a weight used twice: both gradients and their sum, before it joins the old
+
+    def backward_of(name: str, graded: int, below: int) -> Moment:
+        """Return the highest moment in one block: `graded` parameters have gradients, other blocks keep `below`."""
+        inside = [_network(s, f, block)] if s.fused else [_network(s, f, block), _scores(s, f, block)]
+        found = (held.at(name, graded + new, below + here, more) for new, here, more in inside)
+        return max(found, key=lambda moment: moment.total_bytes)
+
     return (
         held.at("loss", 0, s.layers * kept + tail + f.loss_saved * loss, f.loss_temporary * loss),
-        held.at("backward of the last block", head + down, (s.layers - 1) * kept + block, inside),
-        held.at("backward of the first block", s.parameters - s.block_parameters + down, block, inside),
+        backward_of("backward of the last block", head, (s.layers - 1) * kept),
+        backward_of("backward of the first block", s.parameters - s.block_parameters, 0),
         held.at("backward of the embedding", s.parameters, stream, twice * head * f.gradient),
         held.step(),
     )
+
+
+def _network(s: Setting, f: Format, block: int) -> tuple[int, int, int]:
+    """Return the moment in a block's small network: new parameters with gradients, bytes kept, temporaries.
+
+    The gradients of the stream, and of the input and the result of GELU, four widths each; its result is gone by then.
+    """
+    tokens, down = s.micro_batch * s.sequence, 4 * s.width**2
+    inside = s.width * f.stream * tokens + 4 * s.width * f.inner * tokens
+    inside += down * f.gradient if f.cast else 0  # a bf16 gradient is there beside its float32 copy
+    if s.accumulation > 1:  # new gradients are there beside those of the parts before; the tied weight's waits longest
+        inside += (s.vocabulary * s.width + down) * f.gradient
+    return down, block, inside
+
+
+def _scores(s: Setting, f: Format, block: int) -> tuple[int, int, int]:
+    """Return the moment in the softmax of attention that is not fused, as `_network` does.
+
+    By then the small network is gone, and what the two products behind the softmax kept. Result, gradient and new
+    gradient of the softmax are there together; besides them the gradients of the stream and of v.
+    """
+    tokens, behind = s.micro_batch * s.sequence, 9 * s.width**2  # up, down and the product after attention
+    scores = s.heads * s.sequence * tokens
+    gone = (s.width * f.stream + 11 * s.width * f.inner) * tokens + behind * f.cast + (f.score - f.softmax) * scores
+    inside = (s.width * f.stream + s.width * f.inner) * tokens + 2 * f.softmax * scores
+    inside += s.vocabulary * s.width * f.gradient if s.accumulation > 1 else 0
+    return behind, block - gone, inside
 
 
 def kept_bytes(s: Setting) -> tuple[int, int]:
@@ -125,11 +154,12 @@ def kept_bytes(s: Setting) -> tuple[int, int]:
 
     In widths: the input of the first norm and of the second (2, of the stream); their results, q, k, v, the result of
     attention, the input and the result of GELU (2 + 3 + 1 + 4 + 4 = 14). Besides, in float32, mean and deviation of two
-    norms, and for each head one number (fused) or a row of the matrix of attention.
+    norms and, where attention is fused, one number a head; else a row of scores a head, and the causal mask, in bytes.
     """
     f, tokens = FORMATS[s.fmt], s.micro_batch * s.sequence
-    rows = 4 * (4 + s.heads * (1 if s.fused else s.sequence))
-    block = (2 * s.width * f.stream + 14 * s.width * f.inner + rows) * tokens + f.cast * 12 * s.width**2
+    numbers = 4 * (4 + s.heads) if s.fused else 4 * 4 + f.score * s.heads * s.sequence
+    mask = 0 if s.fused else s.sequence**2
+    block = (2 * s.width * f.stream + 14 * s.width * f.inner + numbers) * tokens + f.cast * 12 * s.width**2 + mask
     return block, s.width * f.stream * tokens
 
 

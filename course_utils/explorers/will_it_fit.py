@@ -4,8 +4,9 @@ The model is that of `models.TransformerLM`: pre-norm, GELU, tied output layer, 
 autograd keeps of it, tensor by tensor, in the manner of Korthikanti et al. 2022 (https://arxiv.org/abs/2205.05198,
 section 4.1), whose layer has dropout besides. States of mixed precision, and what the stages of ZeRO divide:
 Rajbhandari et al. 2020 (https://arxiv.org/abs/1910.02054, sections 3.1 and 5). Attention is fused unless told
-otherwise: it keeps q, k, v, its result, and one number a row and head. The program holds the logits in a variable, as
-most do. Not counted: the CUDA context, workspaces of libraries, fragmentation.
+otherwise: it keeps q, k, v, its result, and one number a row and head. Attention that is not fused is written out from
+a product, a mask, a softmax and a product. The program holds the logits in a variable, as most do. Not counted: the
+CUDA context, workspaces of libraries, fragmentation.
 
 Questions for the reader: (1) Batch 8, then 1: which part shrinks, and which do not? (2) Which levers, the cheapest
 first, bring the model of the first setting into an RTX 4090?
