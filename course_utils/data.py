@@ -1,12 +1,14 @@
 """Which real data is there that needs no download?
 
-Handwritten digits and two photographs come with scikit-learn, text comes with Python. `PhotoCrops` is made for the
-study of feeding: each sample is decoded from a JPEG file and changed at random when it is asked for, which takes
+Handwritten digits and two photographs come with scikit-learn, text and code come with Python. `PhotoCrops` is made for
+the study of feeding: each sample is decoded from a JPEG file and changed at random when it is asked for, which takes
 milliseconds, and is the same for any number of worker processes.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import functools
 import io
 from pathlib import Path
@@ -22,6 +24,7 @@ __all__ = [
     "PhotoCrops",
     "RandomNumbers",
     "TextWindows",
+    "code_lines",
     "digits",
     "photographs",
     "text",
@@ -31,6 +34,7 @@ __all__ = [
 
 _PHOTOS = ("china.jpg", "flower.jpg")
 PHOTO_CLASSES = tuple(f"{name[:-4]}, {turn}°" for name in _PHOTOS for turn in (0, 90, 180, 270))
+_LIBRARY = ("logging", "statistics", "difflib", "shutil", "subprocess")  # modules whose docstrings are long
 _DECODED = (320, 213)  # the JPEG decoder can halve the photographs while it decodes them
 
 
@@ -92,6 +96,50 @@ def text_batch(batch: int, context: int, generator: torch.Generator | None = Non
     first = torch.randint(len(windows), (_checked.whole("batch", batch),), generator=generator)
     both = windows._tokens[first[:, None] + torch.arange(context + 1)].long()
     return both[:, :-1].contiguous(), both[:, 1:].contiguous()
+
+
+@functools.cache
+def code_lines() -> tuple[tuple[str, int], ...]:
+    """Return lines of Python's own library, prose and code in turn: pairs (line, label), 0 for prose and 1 for code.
+
+    They are more than 1,000, of 10 to 60 ASCII characters. Python's parser gives the labels: prose stands in docstrings
+    and is no example, code is a statement, which the parser writes anew. The lines differ between versions of Python.
+    """
+    from importlib.util import find_spec
+
+    found = []
+    for name in _LIBRARY:
+        prose, code = _prose_and_code(ast.parse(find_spec(name).loader.get_source(name)))
+        found += [pair for text, statement in zip(prose, code, strict=False) for pair in ((text, 0), (statement, 1))]
+    return tuple(found)
+
+
+def _prose_and_code(tree: ast.Module) -> tuple[list[str], list[str]]:
+    """Return the lines of a module's docstrings without examples, and the first lines of its statements, each once."""
+    from doctest import DocTestParser
+
+    prose, code = [], []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            parts = DocTestParser().parse(ast.get_docstring(node) or "")
+            prose += [line.strip() for part in parts if isinstance(part, str) for line in part.splitlines()]
+        if isinstance(node, ast.Assign | ast.Return | ast.If | ast.For):
+            code.append(ast.unparse(node).splitlines()[0])
+    prose, code = ([line for line in dict.fromkeys(lines) if _fits(line)] for lines in (prose, code))
+    return [line for line in prose if not _is_code(line)], code
+
+
+def _fits(line: str) -> bool:
+    return 10 <= len(line) <= 60 and line.isascii()
+
+
+def _is_code(line: str) -> bool:
+    """Return whether Python reads `line` as a statement, or as the first line of one."""
+    for block in (line, f"{line} pass"):
+        with contextlib.suppress(SyntaxError):
+            ast.parse(block)
+            return True
+    return False
 
 
 def _sklearn() -> Path:

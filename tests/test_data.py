@@ -1,5 +1,6 @@
 """Is the data there, the same each time, and the same for any number of workers?"""
 
+import codeop
 import io
 import itertools
 import pickle
@@ -63,6 +64,26 @@ def test_a_text_batch_is_windows_of_the_text_and_repeats_with_its_generator():
         assert row[1:] == later[:-1]
     again = data.text_batch(4, 9, torch.Generator().manual_seed(1))
     assert torch.equal(x, again[0]) and not torch.equal(x, data.text_batch(4, 9, torch.Generator().manual_seed(2))[0])
+
+
+def test_code_lines_are_prose_and_code_in_turn_and_the_parser_agrees():
+    lines = data.code_lines()
+    assert len(lines) > 1000 and lines is data.code_lines()
+    assert [label for _, label in lines] == [0, 1] * (len(lines) // 2)
+    assert all(10 <= len(text) <= 60 and text.isascii() for text, _ in lines)
+    for text, label in lines:
+        assert is_statement(text) == (label == 1), text
+    assert not any(text.startswith((">>>", "...")) for text, _ in lines)
+    assert len({text for text, _ in lines}) > 0.95 * len(lines)
+
+
+def is_statement(line):
+    """Return whether `line` may stand in a function, as a statement or its beginning: `codeop` knows the latter."""
+    try:
+        codeop.compile_command(f"def f():\n    {line}")
+    except SyntaxError:
+        return False
+    return True
 
 
 def test_photographs_are_two_different_pictures():

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
-from course_utils import counting, devices, models
+from course_utils import counting, data, devices, models
 
 DEVICE = devices.pick()
 ATOL = 1e-5 if DEVICE.type in ("cpu", "sim") else 1e-2  # real GPUs compute convolutions and LSTMs in TF32
@@ -174,6 +174,19 @@ def test_the_convolutional_network_learns_digits():
     batches = [(x[start : start + 64], y[start : start + 64]) for start in range(0, 1600, 64)]
     losses = train(models.ConvNet(width=16).to(DEVICE), batches)
     assert losses[-1] < losses[0] / 2
+
+
+def test_the_recurrent_classifier_learns_to_tell_code_from_prose():
+    lines = data.code_lines()
+    groups = [[lines[i] for i in group] for group in torch.randperm(len(lines))[: 32 * 30].view(30, 32).tolist()]
+    batches = []
+    for group in groups:
+        texts = [torch.tensor(list(line.encode())) for line, _ in group]
+        lengths, labels = torch.tensor([len(text) for text in texts]), torch.tensor([label for _, label in group])
+        tokens = nn.utils.rnn.pad_sequence(texts, batch_first=True)
+        batches.append((tokens.to(DEVICE), lengths.to(DEVICE), labels.to(DEVICE)))
+    losses = train(models.RecurrentClassifier(256).to(DEVICE), batches)
+    assert sum(losses[-5:]) / 5 < 0.75 * losses[0]
 
 
 @pytest.mark.parametrize("name", ["generator", "transformer"])
