@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import socket
 import statistics
 import subprocess
@@ -28,7 +29,9 @@ import torch.multiprocessing
 
 from course_utils.launch import RankError, launch
 
-FIRST_LIMIT_S, LATER_LIMIT_S, HANG_TIMEOUT_S, HANG_LIMIT_S = 4.0, 0.3, 3.0, 8.0
+FIRST_LIMIT_S, LATER_LIMIT_S = 4.0, 0.3
+FAILING_LIMIT_S = 5.0  # whatever the timeout: nobody waits for it when a rank has failed
+HANG_TIMEOUT_S, HANG_LIMIT_S = 3.0, 8.0
 ROUNDS, IN_A_ROW, FAILING, HANGING = 5, 100, 20, 10
 
 
@@ -81,13 +84,13 @@ def timed(fn: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def speed() -> bool:
+def speed(rounds: int = ROUNDS) -> bool:
     """Print the times and return whether they are within their limits."""
-    first = statistics.median(first_launch() for _ in range(3))
+    first = statistics.median(first_launch() for _ in range(min(rounds, 3)))
     with_launch()
     ways = {"launch": with_launch, "accelerate's debug_launcher": with_accelerate, "spawn": with_spawn}
     times = {name: [] for name in ways}
-    for round_ in range(ROUNDS):
+    for round_ in range(rounds):
         for name, way in ways.items():
             if name != "spawn" or round_ < 2:
                 times[name].append(timed(way))
@@ -101,23 +104,26 @@ def speed() -> bool:
     return first <= FIRST_LIMIT_S and statistics.median(times["launch"]) <= LATER_LIMIT_S
 
 
-def reliable() -> bool:
+def reliable(in_a_row: int = IN_A_ROW, failing: int = FAILING, hanging: int = HANGING) -> bool:
     """Run many launches and return whether each did what it should, in time, and left nothing."""
+    with_launch()  # the server stays
     before = _state()
-    for _ in range(IN_A_ROW):
+    for _ in range(in_a_row):
         with_launch()
-    print(f"{IN_A_ROW} launches in a row: none failed")
-    slowest = 0.0
-    for number in range(FAILING):
-        slowest = max(slowest, timed(lambda number=number: _expect(_fail, number % 2, 60.0)))
-    print(f"{FAILING} with a failing rank: the right rank named each time, {slowest:.2f} s at most")
-    slowest = 0.0
-    for number in range(HANGING):
-        slowest = max(slowest, timed(lambda number=number: _expect(_hang, number % 2, HANG_TIMEOUT_S)))
-    print(f"{HANGING} with a hang: the right rank named each time, {slowest:.2f} s at most (limit {HANG_LIMIT_S:g})")
+    print(f"{in_a_row} launches in a row: none failed")
+    failed_s = max((_ended_s(_fail, number % 2, 60.0) for number in range(failing)), default=0.0)
+    right = "the right rank named each time"
+    print(f"{failing} with a failing rank: {right}, {failed_s:.2f} s at most (limit {FAILING_LIMIT_S:g})")
+    hung_s = max((_ended_s(_hang, number % 2, HANG_TIMEOUT_S) for number in range(hanging)), default=0.0)
+    print(f"{hanging} with a hang: {right}, {hung_s:.2f} s at most (limit {HANG_LIMIT_S:g})")
     left = [f"{a} became {b}" for a, b in zip(before, _state(), strict=True) if a != b]
     print(f"left behind: {'; '.join(left) or 'nothing'}")
-    return slowest <= HANG_LIMIT_S and not left
+    return failed_s <= FAILING_LIMIT_S and hung_s <= HANG_LIMIT_S and not left
+
+
+def _ended_s(fn: Callable[[int], None], rank: int, timeout_s: float) -> float:
+    """Return the seconds of a launch that must end with an error that names `rank`."""
+    return timed(lambda: _expect(fn, rank, timeout_s))
 
 
 def _expect(fn: Callable[[int], None], rank: int, timeout_s: float) -> None:
@@ -146,9 +152,16 @@ def _state() -> tuple[object, ...]:
     """Return what a launch may not change: processes, ports, files in shared memory, threads, descriptors."""
     own = psutil.Process()
     listening = [one.laddr.port for one in own.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
-    shared = sorted(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else []
     descriptors = own.num_fds() if hasattr(own, "num_fds") else own.num_handles()
-    return len(own.children(recursive=True)), listening, shared, own.num_threads(), descriptors, dict(os.environ)
+    segments = abandoned_segments()
+    return len(own.children(recursive=True)), listening, segments, own.num_threads(), descriptors, dict(os.environ)
+
+
+def abandoned_segments() -> list[str]:
+    """Return the segments of shared memory whose maker, named by its process number, has ended."""
+    names = os.listdir("/dev/shm") if Path("/dev/shm").is_dir() else []
+    makers = {name: re.findall(r"\d{2,}", name) for name in names if not name.startswith("sem.")}
+    return sorted(name for name, found in makers.items() if found and not any(psutil.pid_exists(int(n)) for n in found))
 
 
 def _cores() -> int:

@@ -24,6 +24,8 @@ from course_utils import _launch_output, _launch_report, _launch_run, _launch_st
 from course_utils import launch as module
 from course_utils._launch_wire import Failure, Frame
 from course_utils.launch import RankError, launch, rank_device
+from tests import launch_figures
+from tests.launch_figures import abandoned_segments
 
 HERE = Path(__file__)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -33,11 +35,11 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def nothing_left():
     """After each test: the same environment and signal handlers, no process but the server, no thread, port or file."""
     signals = [signal.SIGINT, signal.SIGTERM, *([signal.SIGCHLD] if hasattr(signal, "SIGCHLD") else [])]
-    before = _environment(), [signal.getsignal(one) for one in signals], _shared_memory()
+    before = _environment(), [signal.getsignal(one) for one in signals], abandoned_segments()
     children = set(psutil.Process().children(recursive=True))
     yield
     assert (_environment(), [signal.getsignal(one) for one in signals]) == before[:2]
-    assert set(_shared_memory()) <= set(before[2])
+    assert set(abandoned_segments()) <= set(before[2])
     left = [one for one in psutil.Process().children(recursive=True) if one not in children and not _server(one)]
     assert not left
     deadline = time.monotonic() + 10  # the server may be importing, and hold what these threads read
@@ -49,13 +51,6 @@ def nothing_left():
 
 def _environment():
     return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-
-
-def _shared_memory():
-    """Return the segments whose maker, named by its process number, has ended: other tests make segments meanwhile."""
-    names = os.listdir("/dev/shm") if Path("/dev/shm").is_dir() else []
-    makers = {name: re.findall(r"\d{2,}", name) for name in names if not name.startswith("sem.")}
-    return sorted(name for name, found in makers.items() if found and not any(psutil.pid_exists(int(n)) for n in found))
 
 
 def _server(process):
@@ -757,6 +752,36 @@ def test_a_rank_that_lost_its_partner_is_not_the_first_failure():
     own = Failure("RuntimeError", "RuntimeError: Connection closed by peer", (), None, 1.0)
     seen = _launch_report.Seen(2, failed={0: own}, ended={1: (-9, 2.0)})
     assert _launch_report.first_failure(seen).rank == 0
+
+
+def test_a_figure_that_is_missed_is_said(monkeypatch, capsys):
+    assert launch_figures.reliable(in_a_row=0, failing=1, hanging=0)
+    monkeypatch.setattr(launch_figures, "FAILING_LIMIT_S", 0.0)
+    assert not launch_figures.reliable(in_a_row=0, failing=1, hanging=0)
+    monkeypatch.setattr(launch_figures, "HANG_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(launch_figures, "HANG_LIMIT_S", 0.4)
+    assert not launch_figures.reliable(in_a_row=0, failing=0, hanging=1)
+    assert "1 with a hang: the right rank named each time" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_command_of_the_figures_works():
+    """One round, in a process of its own: how fast ranks start on a busy machine is not judged here."""
+    code = "from tests import launch_figures as f; f.speed(1); raise SystemExit(not f.reliable(2, 2, 1))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=HERE.parent.parent, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in (
+        r"first launch of a process: \d+\.\d\d \(at most 4\)",
+        r"launch, later: \d\.\d{3} \(at most 0\.3\), .* in 1 runs",
+        r"accelerate's debug_launcher: \d+\.\d{3}, .* in 1 runs",
+        r"spawn: \d+\.\d{3}, .* in 1 runs",
+        r"2 launches in a row: none failed",
+        r"2 with a failing rank: the right rank named each time, \d\.\d\d s at most \(limit 5\)",
+        r"1 with a hang: the right rank named each time, \d\.\d\d s at most \(limit 8\)",
+        r"left behind: nothing",
+    ):
+        assert re.search(words, done.stdout), done.stdout
 
 
 def test_what_ranks_load_late_is_loaded_once():
