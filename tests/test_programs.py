@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,33 @@ def test_two_agents_are_two_nodes(undisturbed):
     texts = sorted((finish(node) for node in nodes), key=len)
     assert texts[0] == ""  # rank 0 lives on one of them
     assert texts[1] == undisturbed
+
+
+@pytest.mark.slow
+@needs_torchrun
+def test_two_agents_meet_at_an_endpoint_that_one_of_them_hosts(undisturbed):
+    """The line that the lesson and the program give: no store is there before the agents. All on the loopback address,
+    since the name of a machine may not resolve.
+    """
+    for _ in range(3):  # somebody else may take the port before the agent does
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            port = one.getsockname()[1]
+        command = (
+            *TORCHRUN, "--nnodes", 2, "--nproc-per-node", 1, "--rdzv-backend", "c10d",
+            "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", 1, "--local-addr", "127.0.0.1", DDP, "--epochs", 2,
+        )  # fmt: skip
+        nodes = [start(*command), start(*command)]
+        try:
+            texts = sorted((finish(node) for node in nodes), key=len)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            failure = error
+        else:
+            assert texts == ["", undisturbed]
+            return
+        finally:
+            for node in nodes:
+                node.kill()
+    raise failure
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows ends a program without asking")
