@@ -73,7 +73,7 @@ def test_moving_a_slider_changes_the_one_picture_of_each_explorer(tmp_path, name
             assert len(before) == 1, f"{name}: {len(before)} pictures"
             words = page.locator(".jp-OutputArea-output .widget-html-content").last
             said = words.inner_text()
-            page.locator(".widget-slider .noUi-handle").first.focus()
+            page.locator(".widget-slider:visible .noUi-handle").first.focus()
             page.keyboard.press("ArrowRight")
             page.wait_for_function(
                 "([selector, old]) => document.querySelector(selector).src !== old", arg=[pictures, before[0]]

@@ -11,6 +11,7 @@ import pytest
 
 from course_utils import explorers, plots
 from course_utils.explorers import Choice, Explorer, Slider, Switch, transfer
+from course_utils.explorers.will_it_fit import OWN_SIZES
 from tests.explorer_settings import LIVE, settings
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -29,13 +30,14 @@ class Made:
         return importlib.import_module(f"course_utils.explorers.{self.name}").explore(*self.arguments)
 
 
+OWN = {name: {"model": OWN_SIZES} for name in ("width", "layers", "heads", "vocabulary")}
 EXPLORERS = [
     Made("choose_gpu"),
     Made("transfer"),
     Made("roofline", (LIVE, {"linear": (30.0, 0.1)})),
     Made("number_formats", source="Computed"),
     Made("loss_scaling"),
-    Made("will_it_fit", beside={"heads": {"fused": False}, "stage": {"gpus": 8}}),
+    Made("will_it_fit", beside={"stage": {"gpus": 8}, **OWN, "heads": OWN["heads"] | {"fused": False}}),
     Made("checkpointing"),
     Made("collectives", source="Computed", beside={"root": {"operation": "broadcast"}}),
     Made("ring"),

@@ -1,6 +1,7 @@
 """Do the formulas of the two memory explorers give what the simulated GPU measures and what PyTorch's shapes say?"""
 
 import itertools
+import re
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.utils.checkpoint import checkpoint_sequential
 from course_utils import devices, gpus, memory, models, plots, simulator
 from course_utils.explorers import checkpointing, will_it_fit
 from course_utils.explorers.checkpointing import LENGTHS
-from course_utils.explorers.will_it_fit import FORMATS, OPTIMIZERS
+from course_utils.explorers.will_it_fit import FORMATS, MODELS, OPTIMIZERS, OWN_SIZES
 from tests import memory_figures
 
 simulated = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
@@ -96,22 +97,23 @@ def grid():
     """Yield many settings of the explorer: each control over all of its values, the others at their defaults."""
     explorer = will_it_fit.explore()
     for control in explorer.controls:
+        own = {"model": OWN_SIZES} if control.name in explorer.controls[0].instead_of else {}
         for value in control.values:
-            yield explorer.defaults | {control.name: value}
+            yield explorer.defaults | own | {control.name: value}
     for stage, count, fmt, optimizer in itertools.product((0, 1, 2, 3), (1, 8), FORMATS, OPTIMIZERS):
         yield explorer.defaults | {"stage": stage, "gpus": count, "fmt": fmt, "optimizer": optimizer}
 
 
 def test_the_formula_holds_over_the_grid():
-    settings = list(grid())
+    explorer, settings = will_it_fit.explore(), list(grid())
     assert len(settings) > 150
     for setting in settings:
-        fit = will_it_fit.will_it_fit(**setting)
+        fit = explorer.compute(**setting)
         assert all(size >= 0 for moment in fit.moments for _, size in moment.parts())
         assert fit.peak_bytes == max(moment.total_bytes for moment in fit.moments)
         assert sum(size for _, size in fit.peak.parts()) == fit.peak_bytes
         assert all(gpu.memory_bytes >= fit.peak_bytes for gpu in fit.fitting())
-        larger = will_it_fit.will_it_fit(**setting | {"batch": 2 * setting["batch"]})
+        larger = explorer.compute(**setting | {"batch": 2 * setting["batch"]})
         assert larger.peak_bytes >= fit.peak_bytes
 
 
@@ -155,8 +157,47 @@ def test_pictures_and_words_say_what_the_numbers_say():
         tops[round(bar.get_x(), 3)] = max(tops.get(round(bar.get_x(), 3), 0), bar.get_y() + bar.get_height())
     assert sorted(tops.values()) == pytest.approx(sorted(m.total_bytes / 2**30 for m in fit.moments))
     assert "predicted" in str(fit) and plots.bytes_text(fit.peak_bytes) in explorer.caption()
-    assert {gpu.name for gpu in fit.fitting()} < {gpu.name for gpu in gpus.ALL}
-    assert "No GPU of the table has room" in explorer.caption(width=8192, layers=80)
+    assert "No GPU of the table has room" in explorer.caption(model="GPT-3 175B")
+
+
+@pytest.mark.parametrize(
+    "setting", [{}, {"batch": 1, "optimizer": "SGD"}, {"model": "GPT-2", "sequence": 128, "batch": 1}]
+)
+def test_words_list_every_gpu_that_fits_and_the_picture_shows_the_smallest_of_them(setting):
+    explorer = will_it_fit.explore()
+    fit, words = explorer.compute(**setting), explorer.caption(**setting)
+    fits = re.search(r"Fits: ([^.]+)\.", words)[1].split(", ")
+    assert fits == [gpu.name for gpu in fit.fitting()] and fits
+    assert {gpu.name for gpu in gpus.ALL if gpu.memory_bytes >= fit.peak_bytes} == set(fits)
+    drawn = [text.get_text() for text in explorer.figure(**setting).axes[0].texts]
+    assert drawn[-1] == fits[0] and len(drawn) == (1 if len(fits) == len(gpus.ALL) else 2)
+    assert not set(drawn[:-1]) & set(fits)
+
+
+STATED = {
+    "GPT-2": 124e6, "GPT-2 medium": 355e6, "GPT-2 large": 774e6, "GPT-2 XL": 1558e6, "Cerebras-GPT 2.7B": 2.7e9,
+    "Cerebras-GPT 6.7B": 6.7e9, "Cerebras-GPT 13B": 13e9, "GPT-3 175B": 175e9,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_known_models_have_the_parameters_that_their_makers_state(name):
+    explorer = will_it_fit.explore(sequence=1024 if name.startswith("GPT-2") else 2048)
+    assert explorer.compute(model=name).parameters == pytest.approx(STATED[name], rel=0.02)
+    assert explorer.caption(model=name).startswith(f"{name} of width")
+    assert not explorer.caption(model=OWN_SIZES).startswith(name)
+
+
+def test_sizes_are_set_where_no_known_model_is_chosen():
+    explorer = will_it_fit.explore(layers=24)
+    assert explorer.defaults["model"] == OWN_SIZES and explorer.compute().setting.layers == 24
+    explorer.widget()
+    shown = lambda: [name for name, box in explorer.boxes.items() if box.layout.display is None]  # noqa: E731
+    assert shown() == [control.name for control in explorer.controls]
+    explorer.boxes["model"].value = "GPT-2"
+    assert set(explorer.boxes) - set(shown()) == {"width", "layers", "heads", "vocabulary"}
+    explorer.boxes["model"].value = OWN_SIZES
+    assert shown() == [control.name for control in explorer.controls]
 
 
 @simulated

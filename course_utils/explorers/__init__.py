@@ -19,13 +19,17 @@ __all__ = ["Choice", "Explorer", "Slider", "Switch"]
 
 @dataclass(frozen=True)
 class Choice:
-    """A control that takes one of a few unordered values."""
+    """A control that takes one of a few unordered values.
+
+    `instead_of` names controls that are shown only while this one has its first value: its others stand for theirs.
+    """
 
     name: str
     label: str
     values: Sequence[Any]
     default: Any
     text: Callable[[Any], str] = str
+    instead_of: tuple[str, ...] = ()
 
     def widget(self) -> Any:
         """Return the ipywidgets control."""
@@ -52,6 +56,7 @@ class Switch:
     name: str
     label: str
     default: bool = False
+    instead_of = ()
 
     def widget(self) -> Any:
         """Return the ipywidgets control."""
@@ -149,6 +154,7 @@ class Explorer:
         words = ipywidgets.HTML(layout={"max_width": "720px"})
 
         def update(change: object = None) -> None:
+            self._hide_what_does_not_count()
             try:
                 result = self._function(**{name: box.value for name, box in self.boxes.items()}, **self._fixed)
                 picture.value = plots.png(self._draw(result))
@@ -163,3 +169,9 @@ class Explorer:
         update()
         columns = {"grid_template_columns": "repeat(auto-fit, minmax(26em, 1fr))", "max_width": "57em", "width": "100%"}
         return ipywidgets.VBox([ipywidgets.GridBox([*self.boxes.values()], layout=columns), picture, words])
+
+    def _hide_what_does_not_count(self) -> None:
+        for control in self.controls:
+            counts = self.boxes[control.name].value == control.values[0]
+            for name in control.instead_of:
+                self.boxes[name].layout.display = None if counts else "none"

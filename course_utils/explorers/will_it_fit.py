@@ -19,9 +19,12 @@ from typing import Any
 
 from course_utils import _checked, gpus, plots
 from course_utils.explorers import Choice, Explorer, Slider, Switch
+from course_utils.explorers._fit_models import MODELS
 from course_utils.explorers._fit_moments import FORMATS, OPTIMIZERS, Moment, Setting, moments
 
-__all__ = ["FORMATS", "OPTIMIZERS", "WillItFit", "explore", "will_it_fit"]
+__all__ = ["FORMATS", "MODELS", "OPTIMIZERS", "OWN_SIZES", "WillItFit", "explore", "will_it_fit"]
+
+OWN_SIZES = "sizes of your own"
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,8 @@ class WillItFit:
     temporaries_bytes = property(lambda self: self.peak.temporaries_bytes, doc="Temporaries at the peak.")
 
     def fitting(self) -> tuple[gpus.GPU, ...]:
-        """Return the GPUs of the table whose memory is at least the peak."""
-        return tuple(gpu for gpu in gpus.ALL if gpu.memory_bytes >= self.peak_bytes)
+        """Return the GPUs of the table whose memory is at least the peak, the smallest first."""
+        return tuple(gpu for gpu in _by_memory() if gpu.memory_bytes >= self.peak_bytes)
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {plots.bytes_text(size)}" for name, size in self.peak.parts())
@@ -81,22 +84,32 @@ def will_it_fit(
     return WillItFit(setting, setting.parameters, moments(setting))
 
 
+def _by_memory() -> list[gpus.GPU]:
+    return sorted(gpus.ALL, key=lambda gpu: gpu.memory_bytes)
+
+
+def _of_model(*, model: str, **setting: Any) -> WillItFit:
+    """Return `will_it_fit` for a model of `MODELS`, whose sizes stand for those given, or for `OWN_SIZES`."""
+    return will_it_fit(**setting | (MODELS[model].given() if model in MODELS else {}))
+
+
 def describe(fit: WillItFit) -> str:
     """Return the result in words."""
     s = fit.setting
-    found = sorted(fit.fitting(), key=lambda gpu: gpu.memory_bytes)
-    parts = ", ".join(f"{name} {plots.bytes_text(size)}" for name, size in fit.peak.parts() if size)
-    where = f"The smallest GPU of the table with room: {found[0].name}." if found else "No GPU of the table has room."
+    sizes = {"width": s.width, "layers": s.layers, "heads": s.heads, "vocabulary": s.vocabulary}
+    name = next((name for name, known in MODELS.items() if known.given() == sizes), "A model")
+    parts = ", ".join(f"{owner} {plots.bytes_text(size)}" for owner, size in fit.peak.parts() if size)
+    found = ", ".join(gpu.name for gpu in fit.fitting())
     many = f" on each of {s.gpus} GPUs (ZeRO stage {s.stage})" if s.gpus > 1 else ""
     kernel = "fused attention" if s.fused else "attention that is not fused"
     return (
-        f"{plots.count_text(fit.parameters)} parameters, {s.micro_batch} x {s.sequence:,} tokens at a time, {s.fmt}, "
+        f"{name} of width {s.width:,}, {s.layers} layers, {s.heads} heads and a vocabulary of {s.vocabulary:,}: "
+        f"{plots.count_text(fit.parameters)} parameters. {s.micro_batch} x {s.sequence:,} tokens at a time, {s.fmt}, "
         f"{s.optimizer}, {kernel}: {plots.bytes_text(fit.peak_bytes)}{many}, reached at the {fit.peak.name}: {parts}. "
-        f"{where} Predicted; the CUDA context, workspaces and fragmentation come on top."
+        f"{f'Fits: {found}' if found else 'No GPU of the table has room'}. "
+        "Predicted by formulas (Korthikanti et al. 2022; ZeRO: Rajbhandari et al. 2020); the CUDA context, workspaces "
+        "and fragmentation come on top."
     )
-
-
-_SHOWN = ("T4", "RTX 4090", "A100 40GB", "H100 SXM", "H200")
 
 
 def draw(fit: WillItFit) -> Any:
@@ -105,7 +118,7 @@ def draw(fit: WillItFit) -> Any:
         ("Peak by owner", "The moments of the step"), ylabel="GiB, predicted", columns=2, widths=(4, 5), height_in=4.2
     )
     _stack(left, [fit.peak], ["peak"])
-    lines = _lines(fit.peak_bytes)
+    lines = _lines(fit)
     top = max(fit.peak_bytes, *(gpu.memory_bytes for gpu in lines)) / 2**30
     for gpu in lines:
         height = gpu.memory_bytes / 2**30
@@ -121,11 +134,11 @@ def draw(fit: WillItFit) -> Any:
     return figure
 
 
-def _lines(peak_bytes: int) -> list[gpus.GPU]:
-    """Return the GPUs to compare with: of a few of different sizes, those around the peak, or the largest alone."""
-    rows = [gpus.get(name) for name in _SHOWN]
-    above = next((place for place, row in enumerate(rows) if row.memory_bytes >= peak_bytes), None)
-    return rows[-1:] if above is None else rows[max(0, above - 1) : above + 1]
+def _lines(fit: WillItFit) -> list[gpus.GPU]:
+    """Return the GPUs to compare with: the largest that is too small, and the smallest that is not."""
+    found = list(fit.fitting())
+    small = [gpu for gpu in _by_memory() if gpu not in found]
+    return [*small[-1:], *found[:1]]
 
 
 def _stack(axes: Any, found: Any, names: list[str]) -> None:
@@ -140,17 +153,19 @@ def _stack(axes: Any, found: Any, names: list[str]) -> None:
 
 
 def explore(**defaults: Any) -> Explorer:
-    """Return the explorer of lesson 07; `defaults` sets controls, such as `layers=24`."""
+    """Return the explorer of lesson 07; `defaults` sets controls, such as `layers=24` or `model="GPT-2"`."""
     powers = lambda first, last: tuple(2**n for n in range(first, last + 1))  # noqa: E731
-    start = {"width": 1600, "layers": 48, "heads": 16, "vocabulary": 2**16, "sequence": 1024, "batch": 8}
-    first = {**start, "fmt": "fp32", "optimizer": "AdamW", "accumulation": 1, "gpus": 1, "stage": 0, **defaults}
     whole = lambda n: f"{n:,}"  # noqa: E731
+    sizes = {"width": 1600, "layers": 48, "heads": 16, "vocabulary": 2**16}
+    first = {"model": OWN_SIZES if sizes.keys() & defaults.keys() else "GPT-2 XL", **sizes, "sequence": 1024}
+    first |= {"batch": 8, "fmt": "fp32", "optimizer": "AdamW", "accumulation": 1, "gpus": 1, "stage": 0, **defaults}
     return Explorer(
         "will it fit",
-        will_it_fit,
+        _of_model,
         draw,
         describe,
         [
+            Choice("model", "Model", (OWN_SIZES, *MODELS), first["model"], instead_of=tuple(sizes)),
             Slider("width", "Width", (128, 256, 512, 768, 1024, 1600, 2048, 4096, 8192), first["width"], whole),
             Slider("layers", "Layers", (2, 4, 8, 12, 24, 32, 48, 80), first["layers"], whole),
             Slider("heads", "Heads", (4, 8, 16, 32), first["heads"], whole),
