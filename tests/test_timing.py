@@ -2,12 +2,15 @@
 
 import statistics
 import time
+from unittest import mock
 
 import pytest
 import torch
+from torch.utils import benchmark
 
 from course_utils import _settings, devices, gpus, simulator, timing
 from course_utils._timing_roofline import product
+from tests import timing_figures
 
 CPU = torch.device("cpu")
 needs_simulator = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
@@ -34,6 +37,26 @@ def test_a_sleep_takes_as_long_as_it_sleeps():
     t = timing.measure(lambda: time.sleep(0.004), device=CPU, min_time_s=0.02)
     assert 0.004 <= t.median_s < 0.4 and t.repeats >= 5
     assert (t.label, t.device, t.device_s) == ("live", "cpu", None)
+
+
+def test_the_figures_say_which_spread_of_the_benchmark_holds_the_difference():
+    for theirs_s, verdict in ((1.05, ""), (1.1, "within the wider spread only"), (0.7, "MISSED")):
+        found = timing_figures.Compared(1.0, theirs_s, 0.06, 0.2)
+        assert (found.verdict, found.missed) == (verdict, verdict == "MISSED") and str(found).endswith(verdict or "ms")
+    assert not timing_figures.Compared(1.0, 1.05, 0.06, 0.01).missed  # the wider one may be the narrower
+
+
+def test_the_figures_take_the_benchmarks_own_spread():
+    found = timing_figures.compare(lambda: time.sleep(0.001), turns=2, min_time_s=0.01)
+    assert min(found.ours_s, found.theirs_s) >= 1e-3 and found.iqr_s > 0 and found.wider_s > 0
+    with mock.patch.object(timing_figures, "reference", lambda fn, least_s: (measured(3e-3, 1e-3, 2e-3), [9e-3] * 3)):
+        found = timing_figures.compare(lambda: None, turns=2, min_time_s=0.001)
+    assert (found.theirs_s, found.iqr_s) == pytest.approx((2e-3, 1.5e-3))
+    assert found.wider_s == pytest.approx(7e-3)  # of 1, 1, 2, 2, 3, 3 and six times 9 ms
+
+
+def measured(*times_s):
+    return benchmark.Measurement(1, list(times_s), benchmark.TaskSpec("fn()", "pass"))
 
 
 def test_short_calls_are_timed_many_at_once():
