@@ -13,6 +13,7 @@ from tests.test_notebooks import stub_of
 from tools import notebooks
 
 LESSONS = notebooks.lessons()
+ASKING = [lesson for lesson in LESSONS if "devices.on_simulated(" in lesson.read_text(encoding="utf-8")]
 NEW = nbformat.v4
 
 
@@ -57,6 +58,24 @@ def test_a_lesson_runs_on_the_bare_cpu(lesson):
 @each_lesson
 def test_a_lesson_runs_with_each_cell_run_twice(lesson):
     notebooks.run(notebooks.twice(notebooks.read(lesson)), lesson.parent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", ASKING, ids=lambda path: path.stem)
+def test_beside_a_real_gpu_a_child_process_has_the_simulated_one(lesson):
+    """Pretended: the kernel computes on the CPU and is told that it cannot have the simulated GPU itself."""
+    notebook = notebooks.read(lesson)
+    machine = next(cell for cell in notebook.cells if cell.id == "machine")
+    machine.source += "\ndevices.simulated = lambda: None"
+    ran = notebooks.run(notebook, lesson.parent, "cpu")
+    for cell in ran.cells:
+        if cell.cell_type == "code" and "devices.on_simulated(" in cell.source:
+            shown = "".join(str(output) for output in cell.outputs)
+            assert "simulated" in shown and "No simulated GPU" not in shown, cell.id
+
+
+def test_two_lessons_show_the_simulated_gpu_beside_a_real_one():
+    assert {lesson.stem[:2] for lesson in ASKING} >= {"04", "05"}
 
 
 def write(path, *sources, tags=()):
