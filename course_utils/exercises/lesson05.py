@@ -155,7 +155,7 @@ def _(case: Case) -> None:
         case.equal(got, right)
 
 
-@exercise(title="An epoch with one synchronisation", minutes=15, difficulty=2, hints=(
+@exercise(title="An epoch with one host read", minutes=15, difficulty=2, hints=(
     "Make a tensor of two zeros on the device before the loop and add to it: sums stay where they are computed.",
     "Each batch adds loss.detach() * len(labels) and (logits.argmax(dim=1) == labels).sum().",
     "After the loop: loss, share = (sums / samples).tolist(). That is the one read.",
@@ -166,7 +166,7 @@ def train_epoch(
     """Train one epoch; return the mean loss and the share of right answers over its samples, read once."""
     sums, samples = torch.zeros(2, device=device), 0
     for images, labels in loader:
-        images, labels = images.to(device), labels.to(device)
+        images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
         optimizer.zero_grad(set_to_none=True)
         logits = model(images)
         loss = F.cross_entropy(logits, labels)
@@ -175,7 +175,7 @@ def train_epoch(
         sums[0] += loss.detach() * len(labels)  # the device adds, the host only asks it to
         sums[1] += (logits.argmax(dim=1) == labels).sum()
         samples += len(labels)
-    mean, share = (sums / samples).tolist()  # the one place where the host waits
+    mean, share = (sums / samples).tolist()  # the one read
     return mean, share
 
 
