@@ -1,4 +1,4 @@
-"""Do the commands that print the figures of timing and of the training loop work? Those of others are tested beside them."""
+"""Do the commands that print the figures of timing and of the training loop work?"""
 
 import functools
 
