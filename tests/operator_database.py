@@ -24,6 +24,7 @@ DTYPES = (torch.float32, torch.int64, torch.bfloat16)
 
 # Operators that may differ, with the reason; any other difference is a failure, and so is one here that has gone.
 DECOMPOSED = "PyTorch takes its backward apart on other devices than the CPU, so sums round in another order"
+BY_CHANCE = "the CPU does not repeat its own last bits: its library's path depends on where the matrix lies in memory"
 EXCEPTIONS = {
     "nn.functional.mish": DECOMPOSED,
     "prod": DECOMPOSED,
@@ -35,6 +36,7 @@ EXCEPTIONS = {
     "empty_permuted": "uninitialised memory: values are left over",
     "empty_strided": "uninitialised memory: values are left over",
     "new_empty_strided": "uninitialised memory: values are left over",
+    "linalg.lstsq": BY_CHANCE, "linalg.lstsq.grad_oriented": BY_CHANCE,
     "chalf": "no comparison of complex half exists on the CPU",
     "tensor_split": "sections given as a tensor must be on the CPU, as on CUDA",
     "to_sparse": "the simulated GPU has no sparse tensors",
@@ -49,7 +51,8 @@ def unlisted(outcomes) -> list[str]:
 def no_longer(outcomes) -> list[str]:
     """Return the operators in EXCEPTIONS that were compared and agree."""
     agree = [o.name for o in outcomes if o.samples and not o.forward and not o.backward]
-    return [name for name in agree if _exception(name) is not None and not _exception(name).startswith("uninit")]
+    listed = [name for name in agree if _exception(name) is not None]
+    return [name for name in listed if _exception(name) != BY_CHANCE and not _exception(name).startswith("uninit")]
 
 
 def _exception(name: str) -> str | None:
