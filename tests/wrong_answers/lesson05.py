@@ -510,34 +510,36 @@ def _lowers_the_rate(model, optimizer, loader, device):
 
 
 # ---- amp_step
+def _forward(model, optimizer, images, labels, dtype):
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype):
+        return F.cross_entropy(model(images), labels)
+
+
+def _end(model, optimizer, scaler, loss, max_norm):
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
 def _backward_in_autocast(model, optimizer, scaler, images, labels, dtype, max_norm):
     optimizer.zero_grad()
     with torch.autocast(images.device.type, dtype=dtype):
         loss = F.cross_entropy(model(images), labels)
         scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
-    return loss.detach()
+    return _end(model, optimizer, scaler, loss, max_norm)
 
 
 def _never_scaled(model, optimizer, scaler, images, labels, dtype, max_norm):
-    optimizer.zero_grad()
-    with torch.autocast(images.device.type, dtype=dtype):
-        loss = F.cross_entropy(model(images), labels)
+    loss = _forward(model, optimizer, images, labels, dtype)
     loss.backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
-    return loss.detach()
+    return _end(model, optimizer, scaler, loss, max_norm)
 
 
 def _clips_scaled(model, optimizer, scaler, images, labels, dtype, max_norm):
-    optimizer.zero_grad()
-    with torch.autocast(images.device.type, dtype=dtype):
-        loss = F.cross_entropy(model(images), labels)
+    loss = _forward(model, optimizer, images, labels, dtype)
     scaler.scale(loss).backward()
     nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     scaler.step(optimizer)
@@ -546,9 +548,7 @@ def _clips_scaled(model, optimizer, scaler, images, labels, dtype, max_norm):
 
 
 def _without_the_scaler(model, optimizer, scaler, images, labels, dtype, max_norm):
-    optimizer.zero_grad()
-    with torch.autocast(images.device.type, dtype=dtype):
-        loss = F.cross_entropy(model(images), labels)
+    loss = _forward(model, optimizer, images, labels, dtype)
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
     nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -558,9 +558,7 @@ def _without_the_scaler(model, optimizer, scaler, images, labels, dtype, max_nor
 
 
 def _scaled_step(model, optimizer, scaler, images, labels, dtype, max_norm):
-    optimizer.zero_grad()
-    with torch.autocast(images.device.type, dtype=dtype):
-        loss = F.cross_entropy(model(images), labels)
+    loss = _forward(model, optimizer, images, labels, dtype)
     scaler.scale(loss).backward()
     nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     optimizer.step()
@@ -568,22 +566,14 @@ def _scaled_step(model, optimizer, scaler, images, labels, dtype, max_norm):
 
 
 def _unscaled_loss(model, optimizer, scaler, images, labels, dtype, max_norm):
-    optimizer.zero_grad()
-    with torch.autocast(images.device.type, dtype=dtype):
-        loss = F.cross_entropy(model(images), labels)
+    loss = _forward(model, optimizer, images, labels, dtype)
     loss.backward()
     scaler.scale(loss.detach())
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
-    return loss.detach()
+    return _end(model, optimizer, scaler, loss, max_norm)
 
 
 def _no_update(model, optimizer, scaler, images, labels, dtype, max_norm):
-    optimizer.zero_grad()
-    with torch.autocast(images.device.type, dtype=dtype):
-        loss = F.cross_entropy(model(images), labels)
+    loss = _forward(model, optimizer, images, labels, dtype)
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
     nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -599,11 +589,7 @@ def _no_autocast(model, optimizer, scaler, images, labels, dtype, max_norm):
     optimizer.zero_grad()
     loss = F.cross_entropy(model(images), labels)
     scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
-    return loss.detach()
+    return _end(model, optimizer, scaler, loss, max_norm)
 
 
 def _scaled_loss_returned(model, optimizer, scaler, images, labels, dtype, max_norm):
@@ -611,11 +597,7 @@ def _scaled_loss_returned(model, optimizer, scaler, images, labels, dtype, max_n
     with torch.autocast(images.device.type, dtype=dtype):
         loss = scaler.scale(F.cross_entropy(model(images), labels))
     loss.backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
-    return loss.detach()
+    return _end(model, optimizer, scaler, loss, max_norm)
 
 
 def _bfloat16(model, optimizer, scaler, images, labels, dtype, max_norm):
@@ -626,29 +608,17 @@ def _amp_without_zero_grad(model, optimizer, scaler, images, labels, dtype, max_
     with torch.autocast(images.device.type, dtype=dtype):
         loss = F.cross_entropy(model(images), labels)
     scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
-    return loss.detach()
+    return _end(model, optimizer, scaler, loss, max_norm)
 
 
 def _always_float16(model, optimizer, scaler, images, labels, dtype, max_norm):
-    optimizer.zero_grad()
-    with torch.autocast(images.device.type, dtype=torch.float16):
-        loss = F.cross_entropy(model(images), labels)
+    loss = _forward(model, optimizer, images, labels, torch.float16)
     scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
-    return loss.detach()
+    return _end(model, optimizer, scaler, loss, max_norm)
 
 
 def _no_scaler_at_all(model, optimizer, scaler, images, labels, dtype, max_norm):
-    optimizer.zero_grad()
-    with torch.autocast(images.device.type, dtype=dtype):
-        loss = F.cross_entropy(model(images), labels)
+    loss = _forward(model, optimizer, images, labels, dtype)
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     optimizer.step()
@@ -662,9 +632,7 @@ def _scaler_of_its_own(model, optimizer, scaler, images, labels, dtype, max_norm
 
 def _amp(model, optimizer, scaler, images, labels, dtype, *steps):
     """A step in mixed precision whose last steps are given."""
-    optimizer.zero_grad()
-    with torch.autocast(images.device.type, dtype=dtype):
-        loss = F.cross_entropy(model(images), labels)
+    loss = _forward(model, optimizer, images, labels, dtype)
     scaler.scale(loss).backward()
     for step in steps:
         step()
@@ -732,9 +700,7 @@ def _clips_values(model, optimizer, scaler, images, labels, dtype, max_norm):
 
 
 def _scaled_twice(model, optimizer, scaler, images, labels, dtype, max_norm):
-    optimizer.zero_grad()
-    with torch.autocast(images.device.type, dtype=dtype):
-        loss = F.cross_entropy(model(images), labels)
+    loss = _forward(model, optimizer, images, labels, dtype)
     scaler.scale(scaler.scale(loss)).backward()
     scaler.step(optimizer)
     scaler.update()

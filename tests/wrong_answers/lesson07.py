@@ -712,8 +712,9 @@ def _goes_backward(model, batches, device):
 
 
 # ---- largest_batch
-def _asks_for_none(step, limit):
-    low, high, best = 0, limit, 0
+def _search(step, limit, low=1, on=1):
+    """Search from `low` by halves, and go `on` from what fits."""
+    high, best = limit, 0
     while low <= high:
         size = (low + high) // 2
         try:
@@ -721,8 +722,24 @@ def _asks_for_none(step, limit):
         except torch.OutOfMemoryError:
             high = size - 1
         else:
-            best, low = size, size + 1
+            best, low = size, size + on
     return best
+
+
+def _bisect(step, fits, fails, kind=torch.OutOfMemoryError):
+    """Return the neighbours that fit and fail, where an error of this kind says that a size fails."""
+    while fails - fits > 1:
+        size = (fits + fails) // 2
+        try:
+            step(size)
+            fits = size
+        except kind:
+            fails = size
+    return fits, fails
+
+
+def _asks_for_none(step, limit):
+    return _search(step, limit, low=0)
 
 
 def _does_not_recover(step, limit):
@@ -766,15 +783,7 @@ def _one_by_one(step, limit):
 
 
 def _every_error(step, limit):
-    fits, fails = 0, limit + 1
-    while fails - fits > 1:
-        size = (fits + fails) // 2
-        try:
-            step(size)
-            fits = size
-        except RuntimeError:
-            fails = size
-    return fits
+    return _bisect(step, 0, limit + 1, RuntimeError)[0]
 
 
 def _with_memory_in_its_words(step, limit):
@@ -792,15 +801,7 @@ def _with_memory_in_its_words(step, limit):
 
 
 def _one_too_many(step, limit):
-    fits, fails = 0, limit + 1
-    while fails - fits > 1:
-        size = (fits + fails) // 2
-        try:
-            step(size)
-            fits = size
-        except torch.OutOfMemoryError:
-            fails = size
-    return fails
+    return _bisect(step, 0, limit + 1)[1]
 
 
 def _inside_the_except(step, limit, fits=0):
@@ -831,40 +832,15 @@ def _keeps_the_error(step, limit):
 
 
 def _at_least_one(step, limit):
-    fits, fails = 1, limit + 1
-    while fails - fits > 1:
-        size = (fits + fails) // 2
-        try:
-            step(size)
-            fits = size
-        except torch.OutOfMemoryError:
-            fails = size
-    return fits
+    return _bisect(step, 1, limit + 1)[0]
 
 
 def _below_the_limit(step, limit):
-    fits, fails = 0, limit
-    while fails - fits > 1:
-        size = (fits + fails) // 2
-        try:
-            step(size)
-            fits = size
-        except torch.OutOfMemoryError:
-            fails = size
-    return fits
+    return _bisect(step, 0, limit)[0]
 
 
 def _never_moves(step, limit):
-    low, high, best = 1, limit, 0
-    while low <= high:
-        size = (low + high) // 2
-        try:
-            step(size)
-        except torch.OutOfMemoryError:
-            high = size - 1
-        else:
-            best = low = size
-    return best
+    return _search(step, limit, on=0)
 
 
 def _fractions(step, limit):
@@ -880,15 +856,7 @@ def _fractions(step, limit):
 
 
 def _minus_one(step, limit):
-    fits, fails = 0, limit + 1
-    while fails - fits > 1:
-        size = (fits + fails) // 2
-        try:
-            step(size)
-            fits = size
-        except torch.OutOfMemoryError:
-            fails = size
-    return fits or -1
+    return _bisect(step, 0, limit + 1)[0] or -1
 
 
 STEPS = [

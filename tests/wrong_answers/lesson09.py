@@ -403,6 +403,14 @@ def _averages_parameters(model):
         parameter.data /= dist.get_world_size()
 
 
+def _with_gradients(model):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            yield parameter
+
+
 def _gives_frozen_ones_zeros(model):
     for parameter in model.parameters():
         if parameter.grad is None:
@@ -418,14 +426,11 @@ def _frozen_ones_too(model):
 
 
 def _reduces_to_rank_zero(model):
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            mean = parameter.grad / dist.get_world_size()
-            dist.reduce(mean, dst=0)
-            if dist.get_rank() == 0:
-                parameter.grad = mean
+    for parameter in _with_gradients(model):
+        mean = parameter.grad / dist.get_world_size()
+        dist.reduce(mean, dst=0)
+        if dist.get_rank() == 0:
+            parameter.grad = mean
 
 
 def _forgets_the_result(model):
@@ -446,30 +451,21 @@ def _layer_by_layer(model):
 
 
 def _average_and_divide(model):
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
-            parameter.grad /= dist.get_world_size()
+    for parameter in _with_gradients(model):
+        dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        parameter.grad /= dist.get_world_size()
 
 
 def _divides_by_two(model):
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= 2
+    for parameter in _with_gradients(model):
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= 2
 
 
 def _reduces_in_the_gradient(model):
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.reduce(parameter.grad, dst=0)
-            parameter.grad /= dist.get_world_size()
+    for parameter in _with_gradients(model):
+        dist.reduce(parameter.grad, dst=0)
+        parameter.grad /= dist.get_world_size()
 
 
 def _gathers_shared_twice(model):
@@ -483,12 +479,9 @@ def _gathers_shared_twice(model):
 
 
 def _divides_before_it_arrives(model):
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad, async_op=True)
-            parameter.grad /= dist.get_world_size()
+    for parameter in _with_gradients(model):
+        dist.all_reduce(parameter.grad, async_op=True)
+        parameter.grad /= dist.get_world_size()
 
 
 def _another_order(model):
@@ -498,11 +491,8 @@ def _another_order(model):
 
 
 def _waits_for_the_last(model):
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            work = dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG, async_op=True)
+    for parameter in _with_gradients(model):
+        work = dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG, async_op=True)
     work.wait()
 
 
