@@ -8,7 +8,8 @@ import inspect
 import linecache
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -137,9 +138,15 @@ class Case:
 
     def backward(self, got: torch.Tensor) -> None:
         """Go back through the graph of `got`, if it has one; raises `WrongAnswer` where the answer broke the graph."""
-        try:
+        with self.going_back():
             if got.requires_grad:
                 got.sum().backward()
+
+    @contextmanager
+    def going_back(self) -> Iterator[None]:
+        """Raise `WrongAnswer` where a backward pass through the answer's graph, in this context, raises."""
+        try:
+            yield
         except RuntimeError as error:
             self.fail(f"its backward pass raises {type(error).__name__}: {_first_line(error)}")
 

@@ -25,6 +25,7 @@ from course_utils.exercises._training import (
 __all__ = ["amp_overflow", "amp_steps"]
 
 SCALE = 2.0**10
+_WHY_SCALE = "small float16 gradients become 0 without it: scaler.scale(loss).backward()"
 # One line for each mistake.
 # fmt: off
 
@@ -44,13 +45,13 @@ def amp_steps(
         except WrongAnswer:
             _name_the_order(case, optimizer.events)
             case.mistake("backward" in optimizer.events and "scale" not in optimizer.events, "never scales the loss",
-                         "small float16 gradients become 0 without it: scaler.scale(loss).backward()")
+                         _WHY_SCALE)
             raise
         _name_the_format(case, model.dtypes, dtype)
         expected, logits = specification(start, data[:number], max_norm=max_norm, dtype=dtype)
         _amp_loss(case, got, logits[-1], y, scale, optimizer.events)
         case.mistake("scale" not in optimizer.events, "never uses the scaler that it is given",
-                     "small float16 gradients become 0 without it: scaler.scale(loss).backward()")
+                     _WHY_SCALE)
         if "step" in optimizer.events:
             _name_the_order(case, optimizer.events)
             _name_by_size(case, *(_moved(one, start) for one in (model, expected)), max_norm)

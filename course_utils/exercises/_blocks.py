@@ -58,11 +58,8 @@ def _backward(case: Case, blocks: nn.ModuleList, x: torch.Tensor, got: torch.Ten
     """Fail unless the gradients are as `wanted`, and return how many blocks were computed again for them."""
     case.mistake(not got.requires_grad, "returns a result without a graph",
                  "no gradient flows back: checkpoint(block, x, use_reentrant=False), even if x needs none")  # fmt: skip
-    try:
-        with counting.count() as counts:
-            grads = _gradients(blocks, x, got)
-    except RuntimeError as error:
-        case.fail(f"its backward pass raises {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    with case.going_back(), counting.count() as counts:
+        grads = _gradients(blocks, x, got)
     case.mistake(any(grad is None for grad in grads), "gives some weights no gradient",
                  "without a graph a block cannot learn: checkpoint(block, x, use_reentrant=False)")  # fmt: skip
     names = ["x", *(name for name, _ in blocks.named_parameters())]
