@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from course_utils import _checked
+from course_utils.base import arguments
 
 __all__ = [
     "PHOTO_CLASSES",
@@ -75,8 +75,8 @@ class TextWindows(Dataset):
     """Windows of `context` bytes of `text()`, `stride` apart: pairs (x, y) of int64 (context,), y one byte later."""
 
     def __init__(self, context: int, stride: int | None = None) -> None:
-        self.context = _checked.whole("context", context)
-        self.stride = self.context if stride is None else _checked.whole("stride", stride)
+        self.context = arguments.whole("context", context)
+        self.stride = self.context if stride is None else arguments.whole("stride", stride)
         self._tokens = _text_bytes()
         if self.context >= len(self._tokens):
             raise ValueError(f"context is {context}, the text has {len(self._tokens)} bytes: it must be below that")
@@ -93,7 +93,7 @@ class TextWindows(Dataset):
 def text_batch(batch: int, context: int, generator: torch.Generator | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Return `batch` windows of `text()` from random places: x and y, int64 (batch, context), y one byte later."""
     windows = TextWindows(context, stride=1)
-    first = torch.randint(len(windows), (_checked.whole("batch", batch),), generator=generator)
+    first = torch.randint(len(windows), (arguments.whole("batch", batch),), generator=generator)
     both = windows._tokens[first[:, None] + torch.arange(context + 1)].long()
     return both[:, :-1].contiguous(), both[:, 1:].contiguous()
 
@@ -195,8 +195,8 @@ class PhotoCrops(Dataset):
         dtype: torch.dtype = torch.float32,
         decode_once: bool = False,
     ) -> None:
-        self.length, self.size = _checked.whole("length", length), _checked.whole("size", size)
-        self.seed = _checked.whole("seed", seed, least=0)
+        self.length, self.size = arguments.whole("length", length), arguments.whole("size", size)
+        self.seed = arguments.whole("seed", seed, least=0)
         if dtype not in (torch.float32, torch.uint8):
             raise ValueError(f"dtype is {dtype!r}, it may be torch.float32 or torch.uint8")
         self.dtype, self.decode_once = dtype, decode_once
@@ -213,7 +213,7 @@ class PhotoCrops(Dataset):
 
     def set_epoch(self, epoch: int) -> None:
         """Give the samples of `epoch` from now on, in workers that run already too."""
-        self._epoch.fill_(_checked.whole("epoch", epoch, least=0))
+        self._epoch.fill_(arguments.whole("epoch", epoch, least=0))
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         import numpy as np
@@ -239,7 +239,7 @@ class RandomNumbers(Dataset):
     """`length` numbers from PyTorch's global generator, whatever the index: the samples depend on the workers."""
 
     def __init__(self, length: int) -> None:
-        self.length = _checked.whole("length", length)
+        self.length = arguments.whole("length", length)
 
     def __len__(self) -> int:
         return self.length

@@ -71,15 +71,16 @@ class GPU:
         return table([self])
 
 
-def get(name: str) -> GPU:
+def get(name: str, argument: str = "name") -> GPU:
     """Return the row called `name`.
 
     Upper and lower case, spaces, hyphens and the words NVIDIA, Tesla and GeForce do not matter. The name that the
     driver reports is understood too, and so is a beginning that fits one row only ("P100"). Raises TypeError when
-    `name` is no string, and ValueError that lists the names when no row or more than one fits.
+    `name` is no string, and ValueError that lists the names when no row or more than one fits; `argument` is what the
+    errors call it.
     """
     if not isinstance(name, str):
-        raise TypeError(f"name is a {type(name).__name__}, it must be a string such as 'T4'")
+        raise TypeError(f"{argument} is a {type(name).__name__}, it must be a string such as 'T4'")
     wanted = _key(name)
     exact = [gpu for gpu in ALL if wanted in (_key(gpu.name), _key(gpu.driver_name or gpu.name))]
     fits = exact or [gpu for gpu in ALL if wanted and _key(gpu.name).startswith(wanted)]
@@ -87,7 +88,7 @@ def get(name: str) -> GPU:
         return fits[0]
     problem = f"fits {len(fits)} GPUs" if fits else "is not in the table"
     names = ", ".join(gpu.name for gpu in fits or ALL)
-    raise ValueError(f"name is {name!r}, which {problem}; it may be one of: {names}")
+    raise ValueError(f"{argument} is {name!r}, which {problem}; it may be one of: {names}")
 
 
 def find(name: str) -> GPU | None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from course_utils import _checked
+from course_utils.base import arguments
 
 __all__ = ["Block", "ConvNet", "LSTMGenerator", "RecurrentClassifier", "TransformerLM"]
 
@@ -96,7 +96,7 @@ class LSTMGenerator(nn.Module):
         Each new token costs one step, however long the text is. A lower `temperature` draws likely tokens more often.
         """
         logits, state = self.read(tokens)
-        for _ in range(_checked.whole("steps", steps)):
+        for _ in range(arguments.whole("steps", steps)):
             new = _draw(logits[:, -1], temperature)  # (batch, 1)
             tokens = torch.cat((tokens, new), dim=1)
             logits, state = self.read(new, state)
@@ -150,7 +150,7 @@ class TransformerLM(nn.Module):
         checkpointing: bool = False,
     ) -> None:
         super().__init__()
-        if _checked.whole("width", width) % _checked.whole("heads", heads):
+        if arguments.whole("width", width) % arguments.whole("heads", heads):
             raise ValueError(f"width is {width} and heads is {heads}; width must be a multiple of heads")
         self.context, self.checkpointing = context, checkpointing
         self.embed = nn.Embedding(vocabulary, width)
@@ -180,7 +180,7 @@ class TransformerLM(nn.Module):
 
         Each new token reads the last `context` tokens anew. A lower `temperature` draws likely tokens more often.
         """
-        for _ in range(_checked.whole("steps", steps)):
+        for _ in range(arguments.whole("steps", steps)):
             logits = self(tokens[:, -self.context :])
             tokens = torch.cat((tokens, _draw(logits[:, -1], temperature)), dim=1)
         return tokens
@@ -188,7 +188,7 @@ class TransformerLM(nn.Module):
 
 def _draw(logits: Tensor, temperature: float) -> Tensor:
     """Return one token for each row of `logits` (batch, vocabulary), drawn by its probability: (batch, 1)."""
-    return torch.multinomial(F.softmax(logits / _checked.positive("temperature", temperature), dim=-1), 1)
+    return torch.multinomial(F.softmax(logits / arguments.positive("temperature", temperature), dim=-1), 1)
 
 
 def _start_small(module: nn.Module) -> None:

@@ -15,7 +15,7 @@ import io
 import math
 from typing import TYPE_CHECKING, Any
 
-from course_utils import _checked
+from course_utils.base import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +158,7 @@ def to_html(fig: Figure, alt: str) -> str:
 
 def seconds_text(seconds: float) -> str:
     """Return a duration with three digits and its unit: "850 ns", "12.5 µs", "3.20 ms", "1.50 s"."""
-    if not math.isfinite(_checked.number("seconds", seconds, finite=False)):
+    if not math.isfinite(arguments.number("seconds", seconds, finite=False)):
         return "unknown"
     if seconds == 0:
         return "0 s"
@@ -170,7 +170,7 @@ def seconds_text(seconds: float) -> str:
 
 def bytes_text(n_bytes: float) -> str:
     """Return a size in binary units with at most three digits: "512 B", "64 KiB", "1.5 GiB"."""
-    _checked.number("n_bytes", n_bytes, finite=False)
+    arguments.number("n_bytes", n_bytes, finite=False)
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if abs(n_bytes) >= 2**power * 0.9995:
             value = n_bytes / 2**power
@@ -180,7 +180,7 @@ def bytes_text(n_bytes: float) -> str:
 
 def count_text(n: float) -> str:
     """Return a count in the words of the field: "350 M" for 350 million, "7 B" for 7 billion (10⁹)."""
-    _checked.number("n", n, finite=False)
+    arguments.number("n", n, finite=False)
     for factor, unit in ((1e12, " T"), (1e9, " B"), (1e6, " M")):
         if abs(n) >= factor:
             return f"{n / factor:.3g}{unit}"

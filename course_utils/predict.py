@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils._checked import number
+from course_utils.base import arguments
 
 __all__ = ["Guess", "Reveal", "predict"]
 
@@ -66,7 +66,7 @@ class Guess:
 
     def commit(self, value: float | str) -> Guess:
         """Make `value` the guess, where there is no field for it."""
-        self.value = _choice("value", value, self.choices) if self.choices else number("value", value)
+        self.value = _choice("value", value, self.choices) if self.choices else arguments.number("value", value)
         if self._widget is not None:
             control = self._widget.children[1]
             control.value = self.value if self.choices else _written(self.value)
@@ -81,7 +81,7 @@ class Guess:
             raise TypeError(f"label must be text such as 'measured', not {label!r}")
         if not label.strip():
             raise ValueError(f"label must be text such as 'measured', not {label!r}")
-        result = _choice("measured", measured, self.choices) if self.choices else number("measured", measured)
+        result = _choice("measured", measured, self.choices) if self.choices else arguments.number("measured", measured)
         return Reveal(self.question, self.value, result, self.unit, label)
 
     def _asked(self) -> str:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from course_utils import _checked
+from course_utils.base import arguments
 
 __all__ = ["path"]
 
 _REPOSITORY = Path(__file__).parents[1] / "notebooks" / "programs"
-_INSTALLED = Path(__file__).parent / "_programs"
+_INSTALLED = Path(__file__).parent / "notebooks" / "programs"
 
 
 def path(name: str) -> Path:
@@ -22,7 +22,7 @@ def path(name: str) -> Path:
     """
     folders = [Path("programs"), _REPOSITORY, _INSTALLED]
     for folder in folders:
-        if (folder / _checked.text("name", name)).is_file():
+        if (folder / arguments.text("name", name)).is_file():
             return (folder / name).resolve()
     known = sorted({file.name for folder in folders for file in folder.glob("*.*")})
     raise ValueError(f"name is {name!r}, it must be one of: {', '.join(known)}")

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus, unquote_plus
 
-from course_utils import _progress_file as file
-from course_utils._progress_file import Key, key
+from course_utils.base import solved as file
 
 __all__ = ["Lesson", "Progress", "export", "forget", "mark", "progress", "restore"]
 
@@ -81,12 +80,12 @@ def progress() -> Progress:
 
 def mark(lesson: str, name: str) -> None:
     """Remember that exercise `name` of `lesson` ("02") is solved. Where it cannot be saved, one line says so."""
-    file.change({key(lesson, name): True})
+    file.change({file.key(lesson, name): True})
 
 
 def forget(lesson: str, name: str) -> None:
     """Forget that exercise `name` of `lesson` ("02") is solved."""
-    file.change({key(lesson, name): False})
+    file.change({file.key(lesson, name): False})
 
 
 def export(name: str | None = None) -> str:
@@ -129,7 +128,7 @@ progress.mark = mark  # type: ignore[attr-defined]
 progress.forget = forget  # type: ignore[attr-defined]
 
 
-def _summary(solved: set[Key], note: str = "") -> Progress:
+def _summary(solved: set[file.Key], note: str = "") -> Progress:
     exercises = _exercises()
     lessons = sorted({lesson for lesson, _ in exercises})
     rows = tuple(
@@ -145,13 +144,13 @@ def _summary(solved: set[Key], note: str = "") -> Progress:
     return Progress(rows, following, " ".join(filter(None, [note, _unknown(solved, exercises)])))
 
 
-def _exercises() -> dict[Key, Any]:
-    from course_utils.exercise import registry
+def _exercises() -> dict[file.Key, Any]:
+    from course_utils.exercises import registry
 
     return {(found.lesson, found.name): found for found in registry()}
 
 
-def _unknown(solved: Iterable[Key], exercises: Mapping[Key, Any]) -> str:
+def _unknown(solved: Iterable[file.Key], exercises: Mapping[file.Key, Any]) -> str:
     unknown = sum(each not in exercises for each in set(solved))
     return f"{_count(unknown)} of another version of the course kept." if unknown else ""
 
@@ -181,7 +180,7 @@ def _checksum(body: str) -> str:
     return f"{zlib.crc32(body.encode()):08x}"
 
 
-def _parsed(line: str) -> tuple[str, set[Key]]:
+def _parsed(line: str) -> tuple[str, set[file.Key]]:
     """Return the name and the exercises of an exported line, or raise ValueError; white space is ignored."""
     text = unicodedata.normalize("NFC", "".join(line.split()).strip("'\"`“”‘’"))
     if not text.startswith(f"{_PREFIX};"):
@@ -193,7 +192,7 @@ def _parsed(line: str) -> tuple[str, set[Key]]:
     found = set()
     for part in parts:
         lesson, _, names = part.partition(":")
-        found |= {key(lesson, each) for each in names.split(",")}
+        found |= {file.key(lesson, each) for each in names.split(",")}
     return unquote_plus(name), found
 
 
@@ -205,7 +204,7 @@ def class_table(lines: Iterable[str]) -> tuple[str, int]:
     """
     if isinstance(lines, str) or not isinstance(lines, Iterable):
         raise TypeError(f"lines must be a list of lines or an open file, not {lines!r}")
-    people: dict[str, tuple[str, list[int], set[Key]]] = {}
+    people: dict[str, tuple[str, list[int], set[file.Key]]] = {}
     damaged = []
     for number, line in enumerate(lines, start=1):
         if not isinstance(line, str):

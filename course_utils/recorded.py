@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_utils import _checked
+from course_utils.base import arguments
 
 __all__ = ["Run", "Value", "compare", "load", "validate", "value"]
 
 SCHEMA = 1
 _KEY = re.compile(r"\d\d\.[a-z0-9_]+(\.[a-z0-9_]+)*")
 _REPOSITORY = Path(__file__).parents[1] / "notebooks" / "recorded"
-_INSTALLED = Path(__file__).parent / "_recorded"
+_INSTALLED = Path(__file__).parent / "notebooks" / "recorded"
 
 Numbers = Sequence[float]
 Curves = Numbers | Mapping[str, Numbers]
@@ -111,10 +111,10 @@ def compare(
     """
     _check_key(key)
     entry = _curve_entry(xs, ys, predicted, xlabel, ylabel)
-    _checked.text("title", title)
+    arguments.text("title", title)
     curves = dict(ys) if isinstance(ys, Mapping) else {"": ys}
     not_live = _simulated(simulated, curves)
-    if device is None or _checked.device("device", device).type != "cpu":
+    if device is None or arguments.device("device", device).type != "cpu":
         _record(key, entry, bool(not_live))
     lines = [(xs, line, "simulated" if name in not_live else "live", name) for name, line in curves.items()]
     for run in load():
@@ -130,15 +130,15 @@ def _curve_entry(xs: Numbers, ys: Curves, predicted: object, xlabel: str, ylabel
         raise ValueError("ys is {}, it must be a curve over xs, or at least one curve by name")
     curves = dict(ys) if isinstance(ys, Mapping) else {"": ys}
     named = {f"ys[{name!r}]" if name else "ys": line for name, line in curves.items()}
-    expected = _checked.mapping("predicted", predicted, "curves")
+    expected = arguments.mapping("predicted", predicted, "curves")
     named |= {f"predicted[{name!r}]": line for name, line in expected.items()}
     places = _numbers("xs", xs)
     for name, line in named.items():
-        found = len(_checked.numbers(name, line))
+        found = len(arguments.numbers(name, line))
         if found != len(places) or not found:
             raise ValueError(f"{name} has {found} numbers for {len(places)} in xs, it must have one for each")
     entry = {"x": places, "curves": {name: _numbers("ys", line) for name, line in curves.items()}}
-    return entry | {"xlabel": _checked.text("xlabel", xlabel), "ylabel": _checked.text("ylabel", ylabel)}
+    return entry | {"xlabel": arguments.text("xlabel", xlabel), "ylabel": arguments.text("ylabel", ylabel)}
 
 
 def value(key: str, live: float, unit: str, *, predicted: Mapping[str, float] | None = None, simulated=False) -> Value:
@@ -147,11 +147,11 @@ def value(key: str, live: float, unit: str, *, predicted: Mapping[str, float] | 
     Raises TypeError or ValueError that names the argument for what is no key, finite number, text or bool.
     """
     _check_key(key)
-    entry = {"value": _rounded(_checked.number("live", live)), "unit": _checked.text("unit", unit)}
+    entry = {"value": _rounded(arguments.number("live", live)), "unit": arguments.text("unit", unit)}
     if not isinstance(simulated, bool):
         raise TypeError(f"simulated is {simulated!r}, it must be True or False")
-    formulas = _checked.mapping("predicted", predicted, "numbers").items()
-    rows = [(f"predicted, {name}", _checked.number(f"predicted[{name!r}]", number)) for name, number in formulas]
+    formulas = arguments.mapping("predicted", predicted, "numbers").items()
+    rows = [(f"predicted, {name}", arguments.number(f"predicted[{name!r}]", number)) for name, number in formulas]
     _record(key, entry, simulated)
     known = [(run.label, run.entries[key]["value"]) for run in load() if "value" in run.entries.get(key, {})]
     return Value(unit, (("simulated" if simulated else "live", float(live)), *known, *rows))
@@ -225,7 +225,7 @@ def _same_keys(what: str, data: object, keys: set[str]) -> None:
 
 def _numbers(argument: str, line: Numbers) -> list[float]:
     """Return `line` as plain numbers of six digits: more would only be noise in the file."""
-    return [_rounded(number) for number in _checked.numbers(argument, line)]
+    return [_rounded(number) for number in arguments.numbers(argument, line)]
 
 
 def _rounded(number: float) -> float:
@@ -250,7 +250,7 @@ def _identity(device) -> dict[str, Any]:
     """Return everything in a file but its entries, for the real GPU `device`."""
     import torch
 
-    from course_utils.report import Report
+    from course_utils.devices import Report
 
     report = Report.collect()
     name = "Apple MPS" if device.type == "mps" else getattr(torch, device.type).get_device_name(device)

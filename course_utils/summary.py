@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from course_utils import _checked, counting, plots
+from course_utils import counting, plots
+from course_utils.base import arguments
 
 __all__ = ["Row", "Summary", "summary"]
 
@@ -97,7 +98,7 @@ def summary(model: nn.Module, *inputs: Any, depth: int | None = None) -> Summary
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is {type(model).__name__}, it must be a torch.nn.Module")
     if depth is not None:
-        _checked.whole("depth", depth)
+        arguments.whole("depth", depth)
     shapes, flops = _watch(model, inputs)
     rows = []
     for name, module in model.named_modules():

@@ -88,7 +88,8 @@ def test_installing_the_course_changes_nothing_that_colab_has(colab, tmp_path):
     done = pip(python, "install", "--no-deps", str(wheel))
     assert done.returncode == 0, done.stderr
     assert snapshot(site) == before
-    assert (site / "course_utils" / "__init__.py").exists() and (site / "course_utils" / "_recorded").is_dir()
-    assert list((site / "course_utils" / "_programs").glob("*.py"))
+    package = site / "course_utils"
+    assert (package / "__init__.py").exists() and (package / "notebooks" / "recorded").is_dir()
+    assert list((package / "notebooks" / "programs").glob("*.py"))
     imported = subprocess.run([python, "-c", "import course_utils"], cwd=tmp_path, capture_output=True, text=True)
     assert imported.returncode == 0, imported.stderr

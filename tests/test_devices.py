@@ -8,7 +8,9 @@ import sys
 import pytest
 import torch
 
-from course_utils import devices, diagnosis, report, simulator
+from course_utils import devices, simulator
+from course_utils.devices import choice, diagnosis, report
+from course_utils.simulator import control, selftest
 
 # What each stored report is an example of. The exercise of lesson 01 stands on these.
 EXPECTED = {
@@ -40,10 +42,10 @@ def run(code, **environment):
 @pytest.fixture(autouse=True)
 def forget():
     """Forget what was picked before and after each test."""
-    for cached in (devices._pick, devices._simulated):
+    for cached in (choice._pick, choice._simulated):
         cached.cache_clear()
     yield
-    for cached in (devices._pick, devices._simulated):
+    for cached in (choice._pick, choice._simulated):
         cached.cache_clear()
 
 
@@ -183,10 +185,10 @@ def test_the_simulated_gpu_is_picked_where_there_is_no_real_one(monkeypatch, cap
 
 def test_a_gpu_whose_first_kernel_fails_is_not_picked(monkeypatch, capsys):
     monkeypatch.delenv("COURSE_DEVICE", raising=False)
-    monkeypatch.setattr(devices, "_available", lambda kind: kind == "cuda")
+    monkeypatch.setattr(choice, "_available", lambda kind: kind == "cuda")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(devices, "kernel_error", lambda device: "CUDA error: no kernel image is available")
-    monkeypatch.setattr(simulator, "unavailable", lambda: "this process has a real accelerator (cuda)")
+    monkeypatch.setattr(choice, "kernel_error", lambda device: "CUDA error: no kernel image is available")
+    monkeypatch.setattr(control, "unavailable", lambda: "this process has a real accelerator (cuda)")
     assert devices.pick() == devices.pick() == torch.device("cpu")
     shown = capsys.readouterr().out
     assert shown.count("no kernel image") == 1  # shown once
@@ -200,8 +202,8 @@ def test_a_gpu_whose_first_kernel_fails_is_not_picked(monkeypatch, capsys):
 @pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])
 def test_a_gpu_whose_first_kernel_runs_is_picked_with_its_index(monkeypatch, kind):
     monkeypatch.delenv("COURSE_DEVICE", raising=False)
-    monkeypatch.setattr(devices, "_available", lambda name: name == kind)
-    monkeypatch.setattr(devices, "kernel_error", lambda device: None)
+    monkeypatch.setattr(choice, "_available", lambda name: name == kind)
+    monkeypatch.setattr(choice, "kernel_error", lambda device: None)
     if kind != "mps":
         monkeypatch.setattr(getattr(torch, kind), "current_device", lambda: 0)
     assert devices.pick() == torch.device(kind, 0)
@@ -210,10 +212,10 @@ def test_a_gpu_whose_first_kernel_runs_is_picked_with_its_index(monkeypatch, kin
 
 def test_a_simulator_that_fails_its_self_test_is_not_used(monkeypatch, capsys):
     monkeypatch.setenv("COURSE_DEVICE", "sim")
-    monkeypatch.setattr(simulator, "unavailable", lambda: None)
-    monkeypatch.setattr(simulator, "enable", lambda: None)
-    monkeypatch.setattr(devices, "_self_test", lambda device: "its self-test failed: a gradient differs")
-    monkeypatch.setattr(simulator, "enabled", lambda: True)
+    monkeypatch.setattr(control, "unavailable", lambda: None)
+    monkeypatch.setattr(control, "enable", lambda: None)
+    monkeypatch.setattr(selftest, "_self_test", lambda device: "its self-test failed: a gradient differs")
+    monkeypatch.setattr(control, "enabled", lambda: True)
     try:
         torch.device("sim", 0)
     except RuntimeError:
@@ -223,14 +225,14 @@ def test_a_simulator_that_fails_its_self_test_is_not_used(monkeypatch, capsys):
 
 
 def test_the_self_test_notices_wrong_numbers_and_errors(monkeypatch, capsys):
-    assert devices._self_test(torch.device("cpu")) is None
+    assert selftest._self_test(torch.device("cpu")) is None
     with monkeypatch.context() as patched:
         patched.setattr(torch, "equal", lambda *gradients: False)
         assert (
-            devices._self_test(torch.device("cpu")) == "its self-test failed: a gradient differs from that of the CPU"
+            selftest._self_test(torch.device("cpu")) == "its self-test failed: a gradient differs from that of the CPU"
         )
     monkeypatch.setenv("COURSE_DEVICE", "sim")
-    monkeypatch.setattr(simulator, "unavailable", lambda: (_ for _ in ()).throw(AttributeError("no such thing")))
+    monkeypatch.setattr(control, "unavailable", lambda: (_ for _ in ()).throw(AttributeError("no such thing")))
     assert devices.pick() == torch.device("cpu")
     assert "AttributeError: no such thing" in capsys.readouterr().out
 
@@ -271,7 +273,7 @@ def busy_shares(words):
 @pytest.mark.skipif(simulator.unavailable() is not None, reason="no simulated GPU can be in this process")
 def test_on_simulated_gives_the_same_in_this_process_and_beside_a_real_gpu(monkeypatch, capsys):
     here, places, _ = devices.on_simulated(busy_shares, "hello")
-    monkeypatch.setattr(devices, "simulated", lambda: None)
+    monkeypatch.setattr(choice, "simulated", lambda: None)
     there, *rest = devices.on_simulated(busy_shares, "hello")
     assert capsys.readouterr().out == "hello\nhello\n"
     assert rest == [places, False] and places == ["sim:0", "sim:1"]
@@ -279,7 +281,7 @@ def test_on_simulated_gives_the_same_in_this_process_and_beside_a_real_gpu(monke
 
 
 def test_an_error_on_the_simulated_gpu_of_a_child_shows_the_readers_line(monkeypatch):
-    monkeypatch.setattr(devices, "simulated", lambda: None)
+    monkeypatch.setattr(choice, "simulated", lambda: None)
     with pytest.raises(RuntimeError, match=r"(?s)child process Traceback.*return 1 / number.*ZeroDivisionError"):
         devices.on_simulated(lambda number: divide(number), 0)
 
@@ -292,9 +294,10 @@ def test_where_no_process_has_a_simulated_gpu_the_reason_is_printed(monkeypatch,
     text = "import sys\nsys.modules['course_utils.simulator'] = None\n"
     (tmp_path / "sitecustomize.py").write_text(text, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(devices, "simulated", lambda: None)
+    monkeypatch.setattr(choice, "simulated", lambda: None)
     assert devices.on_simulated(divide, 2) is None
-    assert capsys.readouterr().out.startswith("No simulated GPU: ModuleNotFoundError: import of course_utils.simulator")
+    out = capsys.readouterr().out
+    assert out.startswith("No simulated GPU: ") and "(ModuleNotFoundError: import of course_utils.simulator" in out
 
 
 # ---- describing ------------------------------------------------------------------------------------------------------

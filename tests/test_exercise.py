@@ -22,9 +22,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_utils import _sandbox, _settings, devices, progress, simulator
-from course_utils._compare import difference
-from course_utils.exercise import Case, Exercise, WrongAnswer, exercise, registry, unsolved
+from course_utils import devices, simulator
+from course_utils.base import solved
+from course_utils.checks import sandbox
+from course_utils.checks.comparison import difference
+from course_utils.checks.engine import Case, Exercise, WrongAnswer, exercise, unsolved
+from course_utils.exercises import registry
+from course_utils.settings import pytorch
 
 PLACES = devices.check_devices()
 
@@ -85,7 +89,7 @@ def test_stubs_are_recognised_and_answers_that_begin_like_one_are_not():
 
 
 def test_code_below_the_raise_of_the_stub_is_named_and_not_passed_over(double, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "mark", lambda *names: pytest.fail("solved"))
+    monkeypatch.setattr(solved, "change", lambda *names: pytest.fail("solved"))
 
     def left(x, device):
         """Return twice `x`, on `device`."""
@@ -122,7 +126,7 @@ def test_a_stub_with_idle_lines_or_without_source_is_not_attempted(double, capsy
 
 
 def test_code_above_the_raise_of_the_stub_is_the_answer(double, monkeypatch):
-    monkeypatch.setattr(progress, "mark", lambda *names: None)
+    monkeypatch.setattr(solved, "change", lambda *names: None)
 
     def above(x, device):
         return 2 * x.to(device)
@@ -153,13 +157,13 @@ def test_places_that_are_no_devices_are_named(double, places, error, phrase):
 
 def test_a_right_answer_is_returned_and_remembered(double, capsys, monkeypatch):
     marked = []
-    monkeypatch.setattr(progress, "mark", lambda *names: marked.append(names))
+    monkeypatch.setattr(solved, "change", marked.append)
 
     def answer(x, device):
         return x.to(device) + x.to(device) if device.type == "cpu" else x.to(device) * 2
 
     assert double.check(answer) is answer
-    assert marked == [(double.lesson, "double")]
+    assert marked == [{(double.lesson, "double"): True}]
     assert f"right. Checked on {PLACES[0]}" in capsys.readouterr().out
 
 
@@ -425,7 +429,7 @@ def takes_a_larger_gpu(x, device):
 
 
 def leaves_a_budget(x, device):
-    enter(simulator._world().gpus[0].budget(2**20))  # what memory.budget enters there
+    enter(simulator.world().gpus[0].budget(2**20))  # what memory.budget enters there
     return 2 * x.to(device)
 
 
@@ -505,7 +509,7 @@ HOSTILE += HOSTILE_ON_SIM if devices.simulated() is not None else []
 def test_hostile_answers_are_rejected_and_leave_nothing_behind(double, phrase, answer, capfd, monkeypatch):
     monkeypatch.setenv("COURSE_TEST_KEPT", "kept")
     monkeypatch.setenv("COURSE_TEST_DELETED", "kept")
-    environment, settings = dict(os.environ), _settings.read()
+    environment, settings = dict(os.environ), pytorch.read()
     torch.manual_seed(5)
     wanted = (torch.rand(1).item(), random.Random(5).random())
     torch.manual_seed(5)
@@ -518,7 +522,7 @@ def test_hostile_answers_are_rejected_and_leave_nothing_behind(double, phrase, a
     assert torch.empty(1).device.type == "cpu"
     assert len(capfd.readouterr().out) < 10_000
     assert dict(os.environ) == environment
-    assert _settings.read() == settings
+    assert pytorch.read() == settings
 
 
 def test_regions_of_autocast_after_an_answer_that_left_one_use_the_weights_of_then(double):
@@ -554,20 +558,20 @@ def test_a_filter_that_a_library_adds_for_its_own_warnings_is_no_change_of_the_a
 
 
 def test_answers_are_checked_where_the_reader_has_set_the_precision_in_the_newer_way(double):
-    before = _settings.read()
+    before = pytorch.read()
     try:
         torch.backends.cuda.matmul.fp32_precision = "tf32"  # from here on torch.get_float32_matmul_precision raises
         double.examine(double.reference, PLACES)
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     finally:
-        assert _settings.put_back(before) == ["the precision of float32 matrix products"]
+        assert pytorch.put_back(before) == ["the precision of float32 matrix products"]
 
 
 def test_what_a_check_costs_beside_the_answer_is_little(double):
     spent_s = []
     for _ in range(20):
         begin = time.perf_counter()
-        _sandbox.State.capture(PLACES[-1]).restore(draws=False)
+        sandbox.State.capture(PLACES[-1]).restore(draws=False)
         spent_s.append(time.perf_counter() - begin)
     assert min(spent_s) < 2e-3
 
@@ -620,11 +624,11 @@ def test_hints_become_more_direct_and_the_solution_is_printed(double, capsys):
 
 def test_reset_forgets(double, monkeypatch, capsys):
     forgotten = []
-    monkeypatch.setattr(progress, "forget", lambda *names: forgotten.append(names))
+    monkeypatch.setattr(solved, "change", forgotten.append)
     double.hint()
     double.reset()
     double.hint()
-    assert forgotten == [(double.lesson, "double")] and capsys.readouterr().out.count("Hint 1") == 2
+    assert forgotten == [{(double.lesson, "double"): False}] and capsys.readouterr().out.count("Hint 1") == 2
 
 
 @pytest.mark.parametrize(
@@ -651,12 +655,12 @@ def test_the_registry_lists_every_exercise_once_in_order():
 def test_a_real_interrupt_of_the_user_passes_through():
     code = (
         "import os, signal, threading, torch\n"
-        "from course_utils import _sandbox\n"
+        "from course_utils.checks import sandbox\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may have started us with it ignored
         "threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
         "def answer():\n"
         "    while True: pass\n"
-        "try: _sandbox.call(answer, (), {}, limit_s=20, device=torch.device('cpu'), draws=False)\n"
+        "try: sandbox.call(answer, (), {}, limit_s=20, device=torch.device('cpu'), draws=False)\n"
         "except KeyboardInterrupt: print('passed through')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -664,8 +668,8 @@ def test_a_real_interrupt_of_the_user_passes_through():
 
 
 def test_the_sandbox_bounds_what_it_keeps_of_printed_text():
-    outcome = _sandbox.call(floods, (1, 2), {}, limit_s=5, device=torch.device("cpu"), draws=False)
-    assert len(outcome.printed) < 3 * _sandbox.KEPT_CHARACTERS and "more characters" in outcome.printed
+    outcome = sandbox.call(floods, (1, 2), {}, limit_s=5, device=torch.device("cpu"), draws=False)
+    assert len(outcome.printed) < 3 * sandbox.KEPT_CHARACTERS and "more characters" in outcome.printed
 
 
 def test_what_the_answer_printed_in_the_failing_call_is_shown(double):
@@ -680,7 +684,7 @@ def test_what_the_answer_printed_in_the_failing_call_is_shown(double):
 
 def test_a_warning_is_shown_without_the_line_of_ours_that_stands_for_the_readers(double):
     def answer(x, device):
-        code = _sandbox.call.__code__
+        code = sandbox.call.__code__
         print(warnings.formatwarning("one\ntwo", UserWarning, code.co_filename, code.co_firstlineno), end="")
         print("three")
         return x.to(device)
@@ -789,7 +793,7 @@ def masked():
 
 
 def test_an_answer_may_be_a_class(masked, capsys, monkeypatch):
-    monkeypatch.setattr(progress, "mark", lambda *names: None)
+    monkeypatch.setattr(solved, "change", lambda *names: None)
 
     class Stub(torch.nn.Module):
         """A module that adds `amount`, which moves with it."""
@@ -880,7 +884,7 @@ def clocked():
 
 
 def test_an_exercise_may_say_where_its_answer_runs(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "mark", lambda *names: None)
+    monkeypatch.setattr(solved, "change", lambda *names: None)
     found = [one for one in registry() if one.lesson == "09"]
     assert found and {one.where for one in found} == {"real ranks on the CPU"}
     monkeypatch.setattr(found[0], "_check", lambda case: case.call(torch.ones(1)))
@@ -889,26 +893,26 @@ def test_an_exercise_may_say_where_its_answer_runs(monkeypatch, capsys):
 
 
 def test_a_simulated_exercise_runs_on_the_simulated_gpu_alone(clocked, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "mark", lambda *names: None)
+    monkeypatch.setattr(solved, "change", lambda *names: None)
     clocked.examine(clocked.reference, ["cpu"])
     clocked.check(lambda device: None)
     assert "right. Checked on the simulated GPU." in capsys.readouterr().out
 
 
 def test_beside_a_real_gpu_a_simulated_exercise_is_checked_in_a_child(monkeypatch, capsys, tmp_path):
-    from course_utils import _simulated
+    from course_utils.simulator import child
 
     chosen = next(found for found in registry() if found.lesson == "02")
     monkeypatch.setattr(chosen, "simulated", True)
     monkeypatch.setattr(devices, "simulated", lambda: None)
-    monkeypatch.setattr(progress, "mark", lambda *names: None)
+    monkeypatch.setattr(solved, "change", lambda *names: None)
     given = chosen.reference
     assert chosen.check(lambda *args, **kwargs: given(*args, **kwargs))
     assert "right. Checked on" in capsys.readouterr().out
     with pytest.raises(WrongAnswer) as caught:
         chosen.check(lambda *args, **kwargs: 1 / 0)
     assert "raises ZeroDivisionError" in str(caught.value) and "on sim:0" in str(caught.value)
-    monkeypatch.setattr(_simulated, "_HIDDEN", {"COURSE_DEVICE": "cpu", "PYTHONPATH": str(broken_torch(tmp_path))})
+    monkeypatch.setattr(child, "_HIDDEN", {"COURSE_DEVICE": "cpu", "PYTHONPATH": str(broken_torch(tmp_path))})
     assert callable(chosen.check(lambda *args, **kwargs: None))
     assert "could not be checked on the simulated GPU" in capsys.readouterr().out
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from course_utils import plots
 from course_utils.explorers import buckets, collectives, ring
-from course_utils.explorers._exchange import OPERATIONS, exchange
+from course_utils.explorers.exchange import OPERATIONS, exchange
 from tests.explorer_settings import settings
 
 RANKS = range(2, 9)

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils import gpus, recorded, timing
 from course_utils.explorers import loss_scaling, number_formats, roofline
-from course_utils.explorers._formats import FORMATS, store
-from course_utils.explorers._layers import HEAD, IMAGE, LAYERS
+from course_utils.explorers.formats import FORMATS, store
+from course_utils.explorers.layers import HEAD, IMAGE, LAYERS
 from tests.explorer_settings import LIVE, settings
 
 BY_NAME = {fmt.name: fmt for fmt in FORMATS}

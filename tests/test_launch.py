@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_utils import _launch_output, _launch_report, _launch_run, _launch_start, _launch_wire, counting
+from course_utils import counting
 from course_utils import launch as module
-from course_utils._launch_wire import Failure, Frame
-from course_utils.launch import RankError, launch, rank_device
+from course_utils.launch import RankError, launch, output, rank_device, report, run, start, wire
+from course_utils.launch.wire import Failure, Frame
 from tests import launch_figures
 from tests.launch_figures import abandoned_segments
 
@@ -55,7 +55,7 @@ def _environment():
 
 def _server(process):
     with contextlib.suppress(psutil.Error):
-        return any("_launch_server" in word for word in process.cmdline())
+        return any("course_utils.launch import server" in word for word in process.cmdline())
     return True  # it has ended meanwhile
 
 
@@ -154,14 +154,14 @@ def test_tensors_come_back_as_they_were_on_the_cpu():
 
 def test_small_tensors_are_not_written_as_archives():
     tensors = [torch.ones(1) for _ in range(100)]
-    assert len(_launch_wire.dumps(tensors)) < 100 * 100
-    again = pickle.loads(_launch_wire.dumps(tensors[0]))
+    assert len(wire.dumps(tensors)) < 100 * 100
+    again = pickle.loads(wire.dumps(tensors[0]))
     assert again.resize_(2).shape == (2,)  # its memory is PyTorch's own
 
 
 def test_operations_of_sending_are_not_the_readers():
     with counting.count() as counts:
-        data = _launch_wire.dumps(torch.ones(4)[:2])
+        data = wire.dumps(torch.ones(4)[:2])
         pickle.loads(data)
     assert (counts.operators, counts.views) == (1, 1)  # `ones` and the slice
 
@@ -260,7 +260,7 @@ def test_what_a_thread_prints_after_the_function_is_shown():
 
 
 def test_progress_is_not_withheld(monkeypatch):
-    monkeypatch.setattr(_launch_output, "HOLD_S", 0.3)
+    monkeypatch.setattr(output, "HOLD_S", 0.3)
     shown = []
 
     class Screen(io.StringIO):
@@ -293,15 +293,15 @@ def test_many_lines_are_few_messages_of_a_notebook():
         def flush(self):
             self.flushes += 1
 
-    screen, output = Screen(), _launch_output.Output(1)
+    screen, collected = Screen(), output.Output(1)
     with contextlib.redirect_stdout(screen):
         for line in range(1000):
-            output.take(0, "out", b"%d\n" % line)
+            collected.take(0, "out", b"%d\n" % line)
         assert screen.getvalue().endswith("[rank 0] 999\n") and screen.flushes == 0
-        time.sleep(_launch_output.FLUSH_S)
-        output.tick()
+        time.sleep(output.FLUSH_S)
+        collected.tick()
         assert screen.flushes == 1
-        output.tick()
+        collected.tick()
         assert screen.flushes == 1
 
 
@@ -445,8 +445,8 @@ def test_a_hang_says_where_each_rank_waits():
 
 
 def test_functions_of_python_c_are_the_readers_and_generated_methods_are_not():
-    from course_utils import _launch_report as report
-    from course_utils._launch_wire import Frame
+    from course_utils.launch import report as report
+    from course_utils.launch.wire import Frame
 
     names = ("<module>", "hang", "__init__")
     seen = report.Seen(1, stacks={0: tuple(Frame("<string>", line, name) for line, name in enumerate(names, 1))})
@@ -461,7 +461,7 @@ def test_a_rank_that_keeps_others_waiting_in_a_backward_pass_is_named():
         layer(torch.ones(1)).backward()
 
     launch(lambda: None)
-    _launch_start.preload("torch._dynamo")  # else the time is over before it is imported
+    start.preload("torch._dynamo")  # else the time is over before it is imported
     error = failing(work, timeout_s=2.0)
     assert error.rank == 1 and "in backward, called at" in error.states[0]
 
@@ -475,7 +475,7 @@ def test_a_rank_that_keeps_others_waiting_in_a_backward_pass_is_named():
 
 @linux
 def test_a_hang_in_compiled_code_that_holds_the_lock_of_python_is_located_too(monkeypatch):
-    monkeypatch.setattr(_launch_run, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(run, "_ANSWER_S", 0.3)
 
     def stuck():
         import ctypes
@@ -487,7 +487,7 @@ def test_a_hang_in_compiled_code_that_holds_the_lock_of_python_is_located_too(mo
 
 
 def test_a_rank_that_does_not_answer_ends_too(monkeypatch):
-    monkeypatch.setattr(_launch_run, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(run, "_ANSWER_S", 0.3)
     error = failing(lambda: os.kill(os.getpid(), signal.SIGSTOP), nprocs=1, timeout_s=0.3)
     assert "rank 0: gave no answer" in str(error)
 
@@ -617,25 +617,25 @@ def test_everything_ends_with_a_kernel_that_is_killed():
 
 @linux
 def test_a_server_that_died_is_replaced():
-    from course_utils import _launch_forked
+    from course_utils.launch import forked
 
     launch(lambda: None)
-    server = _launch_forked._running[-1].process
+    server = forked._running[-1].process
     error = failing(lambda pid=server.pid: os.kill(pid, signal.SIGKILL) or time.sleep(30), nprocs=1)
     assert error.kind == "died" and "ended with the process that starts the ranks" in str(error)
     assert launch(lambda: 1) == [1, 1]
-    assert _launch_forked._running[-1].process.pid != server.pid
+    assert forked._running[-1].process.pid != server.pid
 
 
 @linux
 def test_a_server_that_cannot_start_or_is_interrupted_leaves_nothing(monkeypatch):
-    from course_utils import _launch_forked
+    from course_utils.launch import forked
 
-    monkeypatch.setattr(_launch_forked, "_running", [])
-    monkeypatch.setattr(_launch_forked, "command", lambda *_: [sys.executable, "-c", "raise SystemExit('broken')"])
+    monkeypatch.setattr(forked, "_running", [])
+    monkeypatch.setattr(forked, "command", lambda *_: [sys.executable, "-c", "raise SystemExit('broken')"])
     with pytest.raises(RuntimeError, match=r"could not start:\nbroken"):
         launch(module_level)
-    monkeypatch.setattr(_launch_forked, "command", lambda *_: ["sleep", "97"])
+    monkeypatch.setattr(forked, "command", lambda *_: ["sleep", "97"])
     children = psutil.Process().children()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
@@ -747,11 +747,11 @@ def test_gpus_are_used_where_each_rank_has_its_own(monkeypatch):
 def test_a_rank_that_lost_its_partner_is_not_the_first_failure():
     place = (Frame(dist.distributed_c10d.__file__, 1, "all_reduce"),)
     lost = Failure("RuntimeError", "RuntimeError: Connection closed by peer", place, None, 1.0)
-    seen = _launch_report.Seen(2, failed={0: lost}, ended={1: (-9, 2.0)})
-    assert _launch_report.first_failure(seen).rank == 1
+    seen = report.Seen(2, failed={0: lost}, ended={1: (-9, 2.0)})
+    assert report.first_failure(seen).rank == 1
     own = Failure("RuntimeError", "RuntimeError: Connection closed by peer", (), None, 1.0)
-    seen = _launch_report.Seen(2, failed={0: own}, ended={1: (-9, 2.0)})
-    assert _launch_report.first_failure(seen).rank == 0
+    seen = report.Seen(2, failed={0: own}, ended={1: (-9, 2.0)})
+    assert report.first_failure(seen).rank == 0
 
 
 def test_a_figure_that_is_missed_is_said(monkeypatch, capsys):
@@ -795,4 +795,4 @@ def test_what_ranks_load_late_is_loaded_once():
 
     launch(step)
     before = launch(lambda: "torch._dynamo" in sys.modules)
-    assert before == [_launch_start._method() == "forkserver"] * 2
+    assert before == [start._method() == "forkserver"] * 2

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from course_utils import _limit
+from course_utils.checks import limits
 
 SECONDS = 0.2
 SLOW = "import time\nfor _ in range(20): time.sleep(0.02)\nloaded = True\n"
@@ -43,9 +43,9 @@ def slow_module(tmp_path, monkeypatch):
 @pytest.mark.parametrize("place", [on_this_thread, on_another_thread])
 def test_a_module_is_loaded_to_its_end(place, slow_module):
     def work():
-        with _limit.time_limit(SECONDS) as limit:
+        with limits.time_limit(SECONDS) as current:
             import loads_slowly
-        assert loads_slowly.loaded and limit.fired == 0
+        assert loads_slowly.loaded and current.fired == 0
 
     place(work)
 
@@ -53,13 +53,13 @@ def test_a_module_is_loaded_to_its_end(place, slow_module):
 @pytest.mark.parametrize("place", [on_this_thread, on_another_thread])
 def test_after_an_import_the_time_counts_again(place, slow_module):
     def work():
-        with _limit.time_limit(SECONDS):
+        with limits.time_limit(SECONDS):
             import loads_slowly  # noqa: F401
 
             while True:
                 pass
 
-    with pytest.raises(_limit.TimeUp):
+    with pytest.raises(limits.TimeUp):
         place(work)
     assert "loads_slowly" in sys.modules
 
@@ -67,11 +67,11 @@ def test_after_an_import_the_time_counts_again(place, slow_module):
 @pytest.mark.parametrize("place", [on_this_thread, on_another_thread])
 def test_an_import_without_an_end_is_ended(place, slow_module, tmp_path, monkeypatch):
     (tmp_path / "loads_slowly.py").write_text("while True: pass", encoding="utf-8")
-    monkeypatch.setattr(_limit, "LOADING_S", 2 * SECONDS)
+    monkeypatch.setattr(limits, "LOADING_S", 2 * SECONDS)
 
     def work():
-        with _limit.time_limit(SECONDS):
+        with limits.time_limit(SECONDS):
             import loads_slowly  # noqa: F401
 
-    with pytest.raises(_limit.TimeUp):
+    with pytest.raises(limits.TimeUp):
         place(work)

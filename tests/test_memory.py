@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course_utils import counting, memory, models, simulator
-from course_utils._memory_budget import _Limited
-from course_utils._memory_ledger import Ledger
+from course_utils.memory.budgets import _Limited
+from course_utils.memory.ledger import Ledger
 from tests import memory_figures
 from tests.memory_figures import CASES, KIB, PROGRAMS, kib
 
@@ -171,7 +171,7 @@ def test_measure_says_what_it_takes(device):
 
 def test_the_allocator_of_cuda_is_asked(monkeypatch):
     """What the allocator says counts, and what of it no tensor accounts for is told apart."""
-    from course_utils import _memory_measure
+    from course_utils.memory import measurements
 
     answers = {"memory_allocated": 1000, "max_memory_allocated": 9192}
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
@@ -180,10 +180,10 @@ def test_the_allocator_of_cuda_is_asked(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: answer)
     cuda = torch.device("cuda", 0)
     ledger = Ledger(cuda)
-    with _memory_measure._allocator_peak(cuda) as peak, _fake(monkeypatch), ledger:
+    with measurements._allocator_peak(cuda) as peak, _fake(monkeypatch), ledger:
         x = torch.empty(1000, device=cuda)
         rise = peak()
-    measured = _memory_measure._result(cuda, ledger, rise, 0, None)
+    measured = measurements._result(cuda, ledger, rise, 0, None)
     assert (measured.peak_bytes, measured.parts.total_bytes, measured.other_bytes) == (8192, x.nbytes, 8192 - 4000)
     assert measured.label == "live"
 
@@ -263,7 +263,7 @@ def test_an_exception_takes_the_budget_away(device):
             raise error
     assert kib(8, device).nbytes == 8 * KIB
     if device.type == "sim":
-        world = simulator._world()
+        world = simulator.world()
         assert all(gpu.limit_bytes == gpu.capacity_bytes and not gpu._budgets for gpu in world.gpus)
 
 

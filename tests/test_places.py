@@ -6,21 +6,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_utils import _places, exercises, launch
+from course_utils import exercises, launch
+from course_utils.base import places
 
 
 @pytest.mark.parametrize(
     "file", ["/tmp/ipykernel_71/1234.py", "/tmp/ipython-input-5-12.py", "<ipython-input-3-ab>", __file__, "<stdin>"]
 )
 def test_cells_and_files_of_the_reader_are_the_readers(file):
-    assert _places.is_readers(file, "work") and _places.in_cell(file) == ("ipy" in file)
+    assert places.is_readers(file, "work") and places.in_cell(file) == ("ipy" in file)
 
 
 @pytest.mark.parametrize(
     "file",
     [
         launch.__file__,
-        *map(str, Path(exercises.__file__).parent.glob("lesson0*.py")),
+        *map(str, Path(exercises.__file__).parent.glob("lesson0*/*.py")),
         torch.nn.Linear.forward.__code__.co_filename,
         json.__file__,
         pytest.__file__,
@@ -29,9 +30,9 @@ def test_cells_and_files_of_the_reader_are_the_readers(file):
     ids=lambda file: Path(file).name,
 )
 def test_what_others_wrote_is_not_the_readers(file):
-    assert not _places.is_readers(file, "work") and not _places.in_cell(file)
+    assert not places.is_readers(file, "work") and not places.in_cell(file)
 
 
 def test_functions_of_python_c_are_the_readers_and_generated_methods_are_not():
-    assert _places.is_readers("<string>", "work")
-    assert not _places.is_readers("<string>", "__init__") and not _places.is_readers("<string>", "<module>")
+    assert places.is_readers("<string>", "work")
+    assert not places.is_readers("<string>", "__init__") and not places.is_readers("<string>", "<module>")

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from course_utils import _progress_file, exercise
+from course_utils import exercises
 from course_utils import progress as module
+from course_utils.base import solved
 from course_utils.progress import progress
 
 ROOT = Path(__file__).parents[1]
@@ -27,9 +28,9 @@ def path(tmp_path, monkeypatch):
     """Give each test a progress file of its own, a fresh memory and a small registry."""
     path = tmp_path / "data" / "progress.json"
     monkeypatch.setenv("COURSE_PROGRESS", str(path))
-    monkeypatch.setattr(_progress_file, "_PENDING", {})
-    monkeypatch.setattr(_progress_file, "_WARNED", set())
-    monkeypatch.setattr(exercise, "registry", lambda: iter(EXERCISES))
+    monkeypatch.setattr(solved, "_PENDING", {})
+    monkeypatch.setattr(solved, "_WARNED", set())
+    monkeypatch.setattr(exercises, "registry", lambda: iter(EXERCISES))
     return path
 
 
@@ -44,9 +45,9 @@ def counts() -> dict[str, int]:
 
 def test_the_tests_do_not_use_the_readers_file(monkeypatch):
     monkeypatch.undo()
-    used = _progress_file.location()
+    used = solved.location()
     monkeypatch.delenv("COURSE_PROGRESS")
-    readers = _progress_file.location()
+    readers = solved.location()
     assert used is not None and used != readers and used.parent != readers.parent
 
 
@@ -112,7 +113,7 @@ def test_marks_are_kept_and_forgotten(path):
 
 def test_another_notebook_sees_what_is_solved_here():
     module.mark("01", "free")
-    code = "from course_utils import _progress_file as file; print(file.solved())"
+    code = "from course_utils.base import solved as file; print(file.solved())"
     assert python(code, stdout=subprocess.PIPE).communicate()[0].strip() == "{('01', 'free')}"
 
 
@@ -125,7 +126,7 @@ def test_notebooks_that_write_at_once_lose_nothing(path):
 
 HOLD = """
 import sys
-from course_utils import _progress_file as file
+from course_utils.base import solved as file
 with file._locked(file.location()):
     print("held", flush=True)
     sys.stdin.read()
@@ -143,7 +144,7 @@ def test_a_dead_notebook_holds_no_lock(path, capsys):
 
 
 def test_a_lock_that_is_held_delays_the_writing_and_loses_nothing(path, capsys, monkeypatch):
-    monkeypatch.setattr(_progress_file, "LOCK_S", 0.1)
+    monkeypatch.setattr(solved, "LOCK_S", 0.1)
     path.parent.mkdir()
     holder = python(HOLD, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout.readline() == "held\n"
@@ -248,7 +249,7 @@ def test_without_a_path_the_users_data_folder_is_used(monkeypatch, tmp_path):
     monkeypatch.setattr(platformdirs, "user_data_path", lambda *_, **__: tmp_path / "user")
     for setting in ("", "  "):
         monkeypatch.setenv("COURSE_PROGRESS", setting)
-        assert _progress_file.location() == tmp_path / "user" / "progress.json"
+        assert solved.location() == tmp_path / "user" / "progress.json"
 
 
 # --- a line of text ---

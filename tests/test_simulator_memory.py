@@ -17,8 +17,8 @@ KIB = 1024
 def _fresh():
     """Begin with 0 bytes: what other tests of this process left alive stays alive, and is not counted meanwhile."""
     simulator.enable()
-    from course_utils.simulator._state import world
-    from course_utils.simulator._tensor import SimTensor
+    from course_utils.simulator.state import world
+    from course_utils.simulator.tensor import SimTensor
 
     gc.collect()
     simulator.reset()

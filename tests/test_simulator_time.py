@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from course_utils import gpus, simulator
+from course_utils.simulator import control
 
 pytestmark = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
 C = simulator.Costs()
@@ -279,8 +280,8 @@ def test_memory_that_is_only_reserved_costs_no_time():
 def test_wrong_arguments_are_named_and_change_nothing(function, arguments, error, phrase):
     if set(arguments) & ({"costs"} if function is simulator.enable else {"gpus"}):
         error, phrase = TypeError, "unexpected keyword argument"
-    before = dict(simulator._settings), simulator._world().spec, simulator._world().costs
+    before = dict(control._settings), simulator.world().spec, simulator.world().costs
     with pytest.raises(error, match=phrase):
         function(**{"spec": "L4", **arguments} if "gpus" not in arguments else arguments)
-    assert before == (simulator._settings, simulator._world().spec, simulator._world().costs)
-    assert {gpu.capacity_bytes for gpu in simulator._world().gpus} == {2**30}
+    assert before == (control._settings, simulator.world().spec, simulator.world().costs)
+    assert {gpu.capacity_bytes for gpu in simulator.world().gpus} == {2**30}

@@ -158,7 +158,21 @@ def loss_of(optimizer, device):
 
 @pytest.mark.parametrize(
     "name",
-    "Adadelta Adafactor Adagrad Adam Adamax ASGD LBFGS Muon NAdam RAdam RMSprop Rprop SGD".split(),  # noqa: SIM905
+    [
+        "Adadelta",
+        "Adafactor",
+        "Adagrad",
+        "Adam",
+        "Adamax",
+        "ASGD",
+        "LBFGS",
+        "Muon",
+        "NAdam",
+        "RAdam",
+        "RMSprop",
+        "Rprop",
+        "SGD",
+    ],
 )
 def test_every_optimizer_gives_the_cpus_losses(name):
     optimizer = getattr(torch.optim, name)

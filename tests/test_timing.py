@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.utils import benchmark
 
-from course_utils import _settings, devices, gpus, simulator, timing
-from course_utils._timing_roofline import product
+from course_utils import devices, gpus, simulator, timing
+from course_utils.settings import pytorch
+from course_utils.timing.rates import product
 from tests import timing_figures
 
 CPU = torch.device("cpu")
@@ -168,13 +169,13 @@ def test_the_search_ends_before_a_product_takes_too_long(monkeypatch):
         a = fn.__closure__[0].cell_contents
         return made([len(a) ** 3 * 1e-9])  # 2 GFLOP/s: 512 rows take 0.13 s
 
-    monkeypatch.setattr("course_utils._timing_roofline.measure", measured)
+    monkeypatch.setattr("course_utils.timing.rates.measure", measured)
     assert [row.size for row in timing.matmul_rates(CPU, ["fp32"]).rows] == [128, 256]
 
 
 def test_one_disturbed_product_does_not_end_the_search(monkeypatch):
     seconds = iter([0.016, 0.0002, 0.02, 0.03])
-    monkeypatch.setattr("course_utils._timing_roofline.measure", lambda fn, **_: made([next(seconds)]))
+    monkeypatch.setattr("course_utils.timing.rates.measure", lambda fn, **_: made([next(seconds)]))
     assert [row.size for row in timing.matmul_rates(CPU, ["fp32"]).rows] == [128, 256, 512, 1024]
 
 
@@ -184,19 +185,19 @@ def test_a_product_is_computed_in_its_format(fmt):
 
 
 def test_the_precision_of_float32_products_comes_back():
-    before = _settings._precision()
+    before = pytorch.read_precision()
     torch.set_float32_matmul_precision("medium")
     try:
         timing.matmul_rates(CPU, ["fp32"], [16], min_time_s=0.001)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
-        _settings._set_precision(before)
+        pytorch.set_precision(before)
 
 
 def test_the_bandwidth_is_bytes_over_the_time_of_the_faster_of_copy_and_sum(monkeypatch):
-    monkeypatch.setattr("course_utils._timing_roofline._COPY_BYTES", {"cpu": 4096})
+    monkeypatch.setattr("course_utils.timing.rates._COPY_BYTES", {"cpu": 4096})
     seconds = iter([2e-3, 4e-3])
-    monkeypatch.setattr("course_utils._timing_roofline.measure", lambda fn, **_: (fn(), made([next(seconds)]))[1])
+    monkeypatch.setattr("course_utils.timing.rates.measure", lambda fn, **_: (fn(), made([next(seconds)]))[1])
     assert timing.bandwidth(CPU) == pytest.approx(2 * 4096 / 2e-3 / 1e9)
     seconds = iter([2e-3, 2e-3])
     assert timing.bandwidth(CPU) == pytest.approx(3 * 4096 / 2e-3 / 1e9)
@@ -219,8 +220,8 @@ def test_a_predicted_roofline_is_that_of_the_data_sheet():
 
 
 def test_the_live_roofline_has_every_format_of_the_cpu(monkeypatch):
-    monkeypatch.setattr("course_utils._timing_roofline.SIZES", {"cpu": (16, 32)})
-    monkeypatch.setattr("course_utils._timing_roofline._COPY_BYTES", {"cpu": 2**20})
+    monkeypatch.setattr("course_utils.timing.rates.SIZES", {"cpu": (16, 32)})
+    monkeypatch.setattr("course_utils.timing.rates._COPY_BYTES", {"cpu": 2**20})
     r = timing.roofline("cpu")
     assert r.label == "live" and tuple(r.rates_tflops) == timing.formats("cpu") == ("fp32", "fp16", "bf16")
     assert r.bandwidth_gbps > 0 and all(rate > 0 for rate in r.rates_tflops.values())
@@ -238,9 +239,9 @@ def test_the_live_roofline_has_every_format_of_the_cpu(monkeypatch):
 def test_formats_of_a_cuda_device_follow_its_capability(monkeypatch, capability, expected):
     monkeypatch.setattr(devices, "chosen", lambda _: torch.device("cuda:0"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    monkeypatch.setattr("course_utils._timing_roofline._works", lambda fmt, _: True)
+    monkeypatch.setattr("course_utils.timing.rates._works", lambda fmt, _: True)
     assert timing.formats("cuda") == expected
-    monkeypatch.setattr("course_utils._timing_roofline._works", lambda fmt, _: fmt != "fp16")
+    monkeypatch.setattr("course_utils.timing.rates._works", lambda fmt, _: fmt != "fp16")
     assert timing.formats("cuda") == tuple(fmt for fmt in expected if fmt != "fp16")
 
 
@@ -250,7 +251,7 @@ def test_a_format_without_a_kernel_is_left_out(monkeypatch):
             raise NotImplementedError("no such kernel")
         return lambda: None
 
-    monkeypatch.setattr("course_utils._timing_roofline.product", no_kernel)
+    monkeypatch.setattr("course_utils.timing.rates.product", no_kernel)
     assert timing.formats("cpu") == ("fp32", "fp16")
 
 

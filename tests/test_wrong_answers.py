@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from course_utils import devices
-from course_utils.exercise import WrongAnswer, registry, unsolved
+from course_utils.checks import WrongAnswer, unsolved
+from course_utils.exercises import registry
 from tests.test_notebooks import stub_of
 from tools import notebooks
 

@@ -19,7 +19,8 @@ from unittest import mock
 import torch
 from torch.utils import benchmark
 
-from course_utils import _timing_roofline, plots, timing
+from course_utils import plots, timing
+from course_utils.timing import rates as searching
 
 TURNS, RATE_LEAST = 11, 0.90
 _CPU = torch.device("cpu")
@@ -117,7 +118,7 @@ def rates(turns: int = 5) -> dict[str, tuple[float, float, float]]:
     Both multiply the same matrices and take turns in being the first.
     """
     found: dict[str, list[tuple[float, float]]] = {}
-    with mock.patch.object(_timing_roofline, "product", functools.cache(_timing_roofline.product)):
+    with mock.patch.object(searching, "product", functools.cache(searching.product)):
         for turn in range(turns):
             for fmt in timing.formats(_CPU):
                 sides = [lambda fmt=fmt: timing.matmul_rates(_CPU, [fmt]).tflops[fmt], lambda fmt=fmt: _best(fmt)]
@@ -129,10 +130,10 @@ def rates(turns: int = 5) -> dict[str, tuple[float, float, float]]:
 def _best(fmt: str) -> float:
     """Return the best TFLOP/s that torch.utils.benchmark finds, over all sizes."""
     best = 0.0
-    for size in _timing_roofline.SIZES["cpu"]:
+    for size in searching.SIZES["cpu"]:
         if best and 2 * size**3 / best / 1e12 > 0.5:
             break
-        found, shorter = reference(_timing_roofline.product(fmt, size, _CPU), 0.1)
+        found, shorter = reference(searching.product(fmt, size, _CPU), 0.1)
         best = max(best, 2 * size**3 / statistics.median(found.times + shorter) / 1e12)
     return best
 

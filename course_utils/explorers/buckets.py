@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import _checked, plots
+from course_utils import plots
+from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider
 from course_utils.explorers.ring import Ring
 
@@ -101,11 +102,11 @@ def buckets(*, model: str, backward_ms: float, cap_mib: int, ranks: int, gbps: f
     """
     if model not in tuple(MODELS):
         raise ValueError(f"model is {model!r}, it may be one of: {', '.join(MODELS)}")
-    _checked.whole("ranks", ranks, least=2)
+    arguments.whole("ranks", ranks, least=2)
     for name, given in (("backward_ms", backward_ms), ("gbps", gbps)):
-        _checked.positive(name, given)
-    _checked.number("latency_us", latency_us, least=0)
-    cap = _checked.whole("cap_mib", cap_mib) * _MIB
+        arguments.positive(name, given)
+    arguments.number("latency_us", latency_us, least=0)
+    cap = arguments.whole("cap_mib", cap_mib) * _MIB
     layers, sizes, ready = _backward(MODELS[model], backward_ms / 1e3)
     groups = assign(sizes, cap, _FIRST_BYTES if cap_mib == DEFAULT_CAP_MIB else None)
     full = [(sum(sizes[i] for i in group), ready[group[-1]]) for group in groups]

@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import _checked, plots
+from course_utils import plots
+from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider
-from course_utils.explorers._fit_moments import FORMATS, Setting, kept_bytes
+from course_utils.explorers.fit_moments import FORMATS, Setting, kept_bytes
 
 __all__ = ["Checkpointing", "checkpointing", "explore"]
 
@@ -75,7 +76,7 @@ def checkpointing(
     """
     given = {"layers": layers, "length": length, "tokens": tokens, "width": width, "heads": heads}
     for name, size in given.items():
-        _checked.whole(name, size)
+        arguments.whole(name, size)
     if layers % length:
         raise ValueError(f"length is {length} and layers is {layers}; layers must be a multiple of length")
     if fmt not in tuple(FORMATS):
@@ -83,7 +84,7 @@ def checkpointing(
     sizes = {"width": width, "heads": heads, "sequence": tokens, "layers": layers, "fmt": fmt}
     setting = Setting(vocabulary=1, batch=1, accumulation=1, gpus=1, optimizer="SGD", stage=0, checkpointing=False,
                       fused=True, **sizes)  # fmt: skip
-    found = _checked.mapping("measured", measured, "(bytes, milliseconds) by segments")
+    found = arguments.mapping("measured", measured, "(bytes, milliseconds) by segments")
     same = all({**given, "fmt": fmt}.get(name) == value for name, value in (of or {}).items())
     rows = tuple((n, *found[n]) for n in sorted(found)) if same else ()
     return Checkpointing(layers, length, tokens, width, *kept_bytes(setting), rows, label)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import _checked, gpus, plots
+from course_utils import gpus, plots
+from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider
 
 __all__ = ["BYTES", "JOBS", "Candidate", "Choices", "choose", "explore"]
@@ -73,7 +74,7 @@ def need_bytes(job: str, parameters: float, fmt: str) -> float:
         raise ValueError(f"job is {job!r}, it may be one of: {', '.join(JOBS)}")
     if fmt not in tuple(BYTES):
         raise ValueError(f"fmt is {fmt!r}, it may be one of: {', '.join(BYTES)}")
-    _checked.positive("parameters", parameters)
+    arguments.positive("parameters", parameters)
     size = BYTES[fmt]
     if job == "generating text":
         return parameters * size
@@ -87,9 +88,9 @@ def choose(*, job: str, parameters: float, fmt: str, tokens: int, watts: float =
     section 2.1). Memory traffic: training reads and writes everything once, generating reads the weights once a step,
     in which each of `tokens` sequences gets one token. Raises ValueError or TypeError that names a wrong argument.
     """
-    _checked.whole("tokens", tokens)
+    arguments.whole("tokens", tokens)
     if watts != math.inf:
-        _checked.positive("watts", watts)
+        arguments.positive("watts", watts)
     need = need_bytes(job, parameters, fmt)
     flops = (6 if job == "training" else 2) * parameters * tokens
     traffic = 2 * need if job == "training" else need

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import _checked, plots
+from course_utils import plots
+from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider
-from course_utils.explorers._exchange import OPERATIONS, Exchange, Message, exchange
+from course_utils.explorers.exchange import OPERATIONS, Exchange, Message, exchange
 
 __all__ = ["COLOURS", "OPERATIONS", "Shown", "collective", "explore", "letter"]
 
@@ -53,8 +54,8 @@ def collective(*, operation: str, ranks: int, step: int, nbytes: int, root: int 
     A `root` beyond the last rank means the last, too. `nbytes` is the size of the largest tensor that a rank holds,
     input or output. Raises ValueError or TypeError that names a wrong argument.
     """
-    _checked.whole("step", step), _checked.whole("nbytes", nbytes), _checked.whole("root", root, least=0)
-    if _checked.whole("ranks", ranks) > len(COLOURS):
+    arguments.whole("step", step), arguments.whole("nbytes", nbytes), arguments.whole("root", root, least=0)
+    if arguments.whole("ranks", ranks) > len(COLOURS):
         raise ValueError(f"ranks is {ranks}, it may be from 2 to {len(COLOURS)}")
     found = exchange(operation, ranks, min(root, ranks - 1))
     return Shown(found, min(step, len(found.steps)), nbytes)

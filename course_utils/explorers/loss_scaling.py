@@ -11,9 +11,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import _checked, plots
+from course_utils import plots
+from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider
-from course_utils.explorers._formats import FORMATS, Format
+from course_utils.explorers.formats import FORMATS, Format
 
 __all__ = ["Scaled", "explore", "scaling"]
 
@@ -76,8 +77,8 @@ def scaling(*, fmt: str, median: float, decades: float, scale: float, gradients:
     if fmt not in tuple(_FORMATS):
         raise ValueError(f"fmt is {fmt!r}, it may be one of: {', '.join(_FORMATS)}")
     for name, given in (("median", median), ("decades", decades), ("scale", scale)):
-        _checked.positive(name, given)
-    return Scaled(_FORMATS[fmt], median, decades, scale, _checked.whole("gradients", gradients))
+        arguments.positive(name, given)
+    return Scaled(_FORMATS[fmt], median, decades, scale, arguments.whole("gradients", gradients))
 
 
 def describe(s: Scaled) -> str:

@@ -12,9 +12,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import _checked, plots
+from course_utils import plots
+from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider, Switch
-from course_utils.explorers._formats import FORMATS, Format, Stored, store
+from course_utils.explorers.formats import FORMATS, Format, Stored, store
 
 __all__ = ["FORMATS", "Format", "Number", "Stored", "explore", "formats", "store"]
 
@@ -36,7 +37,7 @@ def formats(*, digits: float, power: int, negative: bool = False) -> Number:
 
     Infinity and NaN are taken. Raises TypeError or ValueError that names a wrong argument.
     """
-    number = _checked.number("digits", digits, finite=False)
+    number = arguments.number("digits", digits, finite=False)
     if isinstance(power, bool) or not isinstance(power, int):
         raise TypeError(f"power is {power!r}, it must be a whole number")
     if not -60 <= power <= 60:

@@ -10,10 +10,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import _checked, plots
+from course_utils import plots
+from course_utils.base import arguments
 from course_utils.explorers import Explorer, Slider
-from course_utils.explorers._exchange import Exchange, exchange
 from course_utils.explorers.collectives import COLOURS, letter
+from course_utils.explorers.exchange import Exchange, exchange
 
 __all__ = ["Ring", "explore", "ring"]
 
@@ -78,9 +79,9 @@ def ring(*, ranks: int, nbytes: int, gbps: float, latency_us: float, step: int =
     `gbps` is the bandwidth of a link in one direction in GB/s, `latency_us` the fixed cost of a message. Raises
     ValueError or TypeError that names a wrong argument.
     """
-    _checked.whole("ranks", ranks, least=2)
-    _checked.whole("nbytes", nbytes), _checked.whole("step", step), _checked.positive("gbps", gbps)
-    _checked.number("latency_us", latency_us, least=0)
+    arguments.whole("ranks", ranks, least=2)
+    arguments.whole("nbytes", nbytes), arguments.whole("step", step), arguments.positive("gbps", gbps)
+    arguments.number("latency_us", latency_us, least=0)
     return Ring(ranks, nbytes, gbps, latency_us * 1e-6, min(step, 2 * (ranks - 1)))
 
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import _checked, gpus, plots, recorded, timing
+from course_utils import gpus, plots, recorded, timing
+from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider
-from course_utils.explorers._layers import LAYERS
+from course_utils.explorers.layers import LAYERS
 
 __all__ = ["BYTES", "LAYERS", "Point", "explore", "roofline"]
 
@@ -110,7 +111,7 @@ def roofline(
     for name, given, known in (("fmt", fmt, BYTES), ("layer", layer, LAYERS)):
         if given not in tuple(known):
             raise ValueError(f"{name} is {given!r}, it may be one of: {', '.join(known)}")
-    _checked.whole("size", size), _checked.whole("rows", rows)
+    arguments.whole("size", size), arguments.whole("rows", rows)
     if machine == _HERE and live is None:
         raise ValueError(f"machine is {machine!r}, but live is None: there is no roofline of it")
     roof = live if machine == _HERE else _predicted(machine)
@@ -129,11 +130,11 @@ def _predicted(machine: str) -> timing.Roofline:
 
 def _points(measured: Mapping[str, tuple[float, float]] | None, fmt: str) -> tuple[tuple[str, float, float], ...]:
     found = []
-    for name, pair in _checked.mapping("measured", measured, "pairs of FLOP/byte and TFLOP/s").items():
-        numbers = _checked.numbers(f"measured[{name!r}]", pair)
+    for name, pair in arguments.mapping("measured", measured, "pairs of FLOP/byte and TFLOP/s").items():
+        numbers = arguments.numbers(f"measured[{name!r}]", pair)
         if len(numbers) != 2:
             raise ValueError(f"measured[{name!r}] is {pair!r}, it must be a pair of FLOP/byte and TFLOP/s")
-        found.append((str(name), *(_checked.positive(f"measured[{name!r}]", number) for number in numbers)))
+        found.append((str(name), *(arguments.positive(f"measured[{name!r}]", number) for number in numbers)))
     return tuple(found) if fmt == "fp32" else ()
 
 

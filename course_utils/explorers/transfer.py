@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import _checked, gpus, plots, recorded
+from course_utils import gpus, plots, recorded
+from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider, Switch
 
 __all__ = ["Transfer", "explore", "transfer"]
@@ -79,11 +80,11 @@ def transfer(
     `recorded.load()`. Raises ValueError for sizes below 1, more pieces than bytes, a GPU without a bus to the host, and
     TypeError for what is no number, text, bool or mapping; both name the argument.
     """
-    if _checked.whole("pieces", pieces) > _checked.whole("nbytes", nbytes):
+    if arguments.whole("pieces", pieces) > arguments.whole("nbytes", nbytes):
         raise ValueError(f"pieces is {pieces}, it must be at most nbytes, {nbytes}")
     if not isinstance(pinned, bool):
         raise TypeError(f"pinned is {pinned!r}, it must be True or False")
-    row = _checked.row("gpu", gpu)
+    row = gpus.get(gpu, "gpu")
     if row.bus_gbps is None:
         raise ValueError(f"gpu is {gpu!r}, it may be one of: {', '.join(_GPUS)}; others have no bus to the host")
     rate = row.bus_gbps * (1.0 if pinned else PAGEABLE_SHARE)
@@ -92,8 +93,10 @@ def transfer(
 
 def _measured(live: Mapping[int, float] | None) -> tuple[tuple[int, float], ...]:
     """Return what was measured, by size, once every size and time is one."""
-    items = _checked.mapping("live", live, "seconds by bytes of one copy").items()
-    return tuple(sorted((_checked.whole("a size in live", n), _checked.positive(f"live[{n!r}]", s)) for n, s in items))
+    items = arguments.mapping("live", live, "seconds by bytes of one copy").items()
+    return tuple(
+        sorted((arguments.whole("a size in live", n), arguments.positive(f"live[{n!r}]", s)) for n, s in items)
+    )
 
 
 def _curves(runs: Sequence[recorded.Run]) -> tuple:

@@ -17,10 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import _checked, gpus, plots
+from course_utils import gpus, plots
+from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider, Switch
-from course_utils.explorers._fit_models import MODELS
-from course_utils.explorers._fit_moments import FORMATS, OPTIMIZERS, Moment, Setting, moments
+from course_utils.explorers.fit_models import MODELS
+from course_utils.explorers.fit_moments import FORMATS, OPTIMIZERS, Moment, Setting, moments
 
 __all__ = ["FORMATS", "MODELS", "OPTIMIZERS", "OWN_SIZES", "WillItFit", "explore", "will_it_fit"]
 
@@ -72,7 +73,7 @@ def will_it_fit(
         "batch": batch, "accumulation": accumulation, "gpus": gpus,
     }  # fmt: skip
     for name, size in sizes.items():
-        _checked.whole(name, size)
+        arguments.whole(name, size)
     if width % heads:
         raise ValueError(f"width is {width} and heads is {heads}; width must be a multiple of heads")
     for name, given, known in (

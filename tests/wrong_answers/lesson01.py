@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from course_utils.diagnosis import MINIMUM_DRIVER, diagnose
+from course_utils.devices.diagnosis import MINIMUM_DRIVER, diagnose
 from course_utils.exercises import lesson01
 
 __all__ = ["WRONG"]

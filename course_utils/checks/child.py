@@ -1,0 +1,50 @@
+"""How is an answer checked on the simulated GPU where this process has a real one? In a child process."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from course_utils import simulator
+from course_utils.checks.case import WrongAnswer
+
+if TYPE_CHECKING:
+    from course_utils.checks.engine import Exercise
+
+__all__ = ["examine_in_child"]
+
+
+def examine_in_child(exercise: Exercise, answer: Any) -> None:
+    """Run the check on the simulated GPU of a child process.
+
+    Raises `WrongAnswer` if it is wrong, and `simulator.Unavailable` with the reason where the child cannot tell.
+    """
+    import cloudpickle
+
+    stored = exercise.reference.__module__, exercise.name, simulator.sources(answer), cloudpickle.dumps(answer)
+    try:
+        message = simulator.run_in_child(_examine, *stored)
+    except subprocess.TimeoutExpired:
+        raise WrongAnswer(
+            exercise, f"{exercise.name} does not end: it was stopped after {simulator.CHILD_LIMIT_S:g} s"
+        ) from None
+    except RuntimeError as error:
+        last = str(error).strip().splitlines()[-1]
+        raise simulator.Unavailable(f"{exercise.name} could not be checked on the simulated GPU: {last}") from None
+    if message:
+        raise WrongAnswer(exercise, message)
+
+
+def _examine(module: str, name: str, sources: dict[str, list[str]], answer: bytes) -> str:
+    """Return, in the child, what the check says of the pickled `answer`; nothing if it is right."""
+    simulator.remember_sources(sources)
+    exercise = getattr(importlib.import_module(module), name)
+    try:
+        exercise.examine(pickle.loads(answer), torch.device("sim", 0))
+    except WrongAnswer as wrong:
+        return wrong.message
+    return ""

@@ -1,0 +1,291 @@
+"""How are operators, copies, host reads and FLOPs counted while a program runs?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from course_utils.counting import messages
+
+__all__ = ["Copy", "Counts", "count"]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One copy from a device to another: its direction ("h2d", "d2h" or "d2d"), its size and how it was asked for."""
+
+    direction: str
+    bytes: int
+    pinned: bool  # the side on the host is pinned memory
+    non_blocking: bool
+
+
+@dataclass(eq=False)
+class Counts(messages.Communication):
+    """What a program did. Filled while the context is open, and readable at any time.
+
+    - `operators`: calls of operators, copies included, views excluded; `by_operator` says how many of each;
+    - `views`: calls that only look at memory in another way (`view`, `t`, `[0]`, `detach`);
+    - `copies_h2d`, `copies_d2h`, `copies_d2d`, `bytes_h2d`, …: copies host to device, back, and between devices, taken
+      from `copies`, the list of them in order;
+    - `host_reads`: values of device tensors that the host needed at once, and so waited for: `.item()`, `.tolist()`,
+      `bool()`, `print`, and operators whose result has a size that depends on the values (`nonzero`, `x[mask]`);
+    - `cpu_reads`: the same of tensors on the CPU, where it costs no waiting;
+    - `flops`: floating-point operations of matrix products, convolutions and attention, as PyTorch counts them, and of
+      recurrent layers, for which it has no formula. A causal mask does not make attention cheaper here;
+    - `messages`, `messages_to`, `receives`, `collectives`, `collective_bytes`: see `messages.Communication`.
+    """
+
+    operators: int = 0
+    views: int = 0
+    host_reads: int = 0
+    cpu_reads: int = 0
+    flops: int = 0
+    by_operator: Counter[str] = field(default_factory=Counter)
+    copies: list[Copy] = field(default_factory=list)
+
+    copies_h2d = property(lambda self: self._number("h2d"), doc="Copies from the host to a device.")
+    copies_d2h = property(lambda self: self._number("d2h"), doc="Copies from a device to the host.")
+    copies_d2d = property(lambda self: self._number("d2d"), doc="Copies from a device to another device.")
+    bytes_h2d = property(lambda self: self._bytes("h2d"), doc="Bytes copied from the host to a device.")
+    bytes_d2h = property(lambda self: self._bytes("d2h"), doc="Bytes copied from a device to the host.")
+    bytes_d2d = property(lambda self: self._bytes("d2d"), doc="Bytes copied from a device to another device.")
+
+    def _number(self, direction: str) -> int:
+        return sum(copy.direction == direction for copy in self.copies)
+
+    def _bytes(self, direction: str) -> int:
+        return sum(copy.bytes for copy in self.copies if copy.direction == direction)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [("operators", f"{self.operators:,}"), ("views", f"{self.views:,}")]
+        for direction in ("h2d", "d2h", "d2d"):
+            number, size = self._number(direction), self._bytes(direction)
+            rows.append((f"copies {direction.upper()}", f"{number:,} ({size:,} bytes)" if number else "0"))
+        return [*rows, ("host reads", f"{self.host_reads:,}"), ("FLOPs", f"{self.flops:,}"), *self.communication_rows()]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self._rows())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in self._rows())
+        return f"<table>{rows}</table>"
+
+
+@contextmanager
+def count() -> Iterator[Counts]:
+    """Count what the program does inside the `with` block, on any device, and yield the `Counts`.
+
+    Contexts may be nested: each counts all that happens inside it. An exception inside leaves what was counted so far.
+    """
+    counts = Counts()
+    ledger = _Ledger(counts)
+    with _Functions(ledger), _Operators(ledger):
+        yield counts
+
+
+class _Ledger:
+    """Where the two observers below write; quiet while one function call already stands for all it does inside."""
+
+    def __init__(self, counts: Counts) -> None:
+        self.counts = counts
+        self.quiet = 0
+
+    def read(self, device: torch.device, times: int = 1) -> None:
+        if device.type == "cpu":
+            self.counts.cpu_reads += times
+        else:
+            self.counts.host_reads += times
+
+    def copy(self, start, end, tensor, *, host=None, non_blocking=False) -> None:
+        """Note a copy from device `start` to device `end`, if they differ; it is as large as `tensor`.
+
+        `host` is the tensor on the host that takes part, if there is one: it may be pinned.
+        """
+        if start == end or "meta" in (start.type, end.type):
+            return
+        direction = "2".join("h" if device.type == "cpu" else "d" for device in (start, end))
+        pinned = host is not None and host.device.type == "cpu" and host.is_pinned()
+        self.counts.copies.append(Copy(direction, tensor.numel() * tensor.element_size(), pinned, bool(non_blocking)))
+
+    def operator(self, name: str) -> None:
+        self.counts.operators += 1
+        self.counts.by_operator[name] += 1
+
+
+class _Functions(TorchFunctionMode):
+    """Watches calls of Python's functions that PyTorch's operators do not show one to one: print, tolist, tensor."""
+
+    READS = ("__repr__", "__format__", "tolist")  # by name: classes of tensors may have their own
+    CONSTRUCTORS = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
+
+    def __init__(self, ledger: _Ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        read = getattr(func, "__name__", "") in self.READS
+        data = _data(func, args, kwargs) if func in self.CONSTRUCTORS else None
+        if not read and (data is None or isinstance(data, torch.Tensor)):
+            return func(*args, **kwargs)
+        loud = not self.ledger.quiet
+        self.ledger.quiet += 1
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self.ledger.quiet -= 1
+        if loud and read:
+            self.ledger.read(args[0].device)
+        elif loud:
+            self.made(data, result)
+        return result
+
+    def made(self, data: object, result: torch.Tensor) -> None:
+        """Note that `result` was made from Python data: one copy where it is on a device, one read for each tensor."""
+        if result.device.type not in ("cpu", "meta"):
+            self.ledger.copy(torch.device("cpu"), result.device, result)
+            self.ledger.operator("_to_copy")
+        if isinstance(data, list | tuple):
+            for leaf in tree_leaves(data):
+                if isinstance(leaf, torch.Tensor):
+                    self.ledger.read(leaf.device)
+
+
+class _Operators(TorchDispatchMode):
+    """Watches the calls of ATen's operators, those of the backward pass included."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first operator of a process loads the whole compiler, which takes a second
+
+    def __init__(self, ledger: _Ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        kind = _KINDS.get(func) or _KINDS.setdefault(func, _find_kind(func))
+        if self.ledger.quiet or kind == "question":
+            return func(*args, **kwargs)
+        if kind == "composite":  # met in inference mode only; elsewhere autograd takes them apart before we see them
+            with self:
+                return func.decompose(*args, **kwargs)
+        if kind == "communication":
+            self.ledger.counts.communicated(func, args)
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if kind == "view":
+            self.ledger.counts.views += 1
+            return result
+        self.ledger.operator(_name(func))
+        if kind == "copy":
+            self.note_copy(func, args, kwargs, result)
+        elif kind == "read":
+            self.ledger.read(args[0].device)
+        elif kind == "index":
+            self.note_indices(args[0], args[1], args[2] if len(args) > 2 else None)
+        packet = func._overloadpacket
+        formula = flop_registry.get(packet) or _SAME_FLOPS.get(packet.__name__)
+        if formula is not None:
+            self.ledger.counts.flops += int(formula(*args, **kwargs, out_val=result))
+        elif packet.__name__ in _RECURRENT:
+            self.ledger.counts.flops += _recurrent_flops(func, args)
+        return result
+
+    def note_indices(self, tensor, indices, values) -> None:
+        """Note what indices cost: `x[mask]` must know how many are chosen; `x[mask] = 1` is a masked fill on CUDA."""
+        fills = isinstance(values, torch.Tensor) and values.numel() == 1
+        for index in indices:
+            if index is not None:
+                if index.dtype in (torch.bool, torch.uint8) and not fills:
+                    self.ledger.read(index.device)
+                self.ledger.copy(index.device, tensor.device, index)
+
+    def note_copy(self, func, args, kwargs, result) -> None:
+        packet = func._overloadpacket
+        if packet is torch.ops.aten._to_copy:
+            source, target = args[0], result
+        else:
+            target, source = args[:2] if packet is torch.ops.aten.copy_ else (args[1], args[0])
+        later = kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
+        if isinstance(source, torch.Tensor):  # torch.vmap writes numbers too
+            host = source if source.device.type == "cpu" else target
+            self.ledger.copy(source.device, target.device, target, host=host, non_blocking=later)
+
+
+# Which kernel runs inside these depends on the device: taking them apart would change what is counted.
+_WHOLE = {"lstm", "gru", "rnn_tanh", "rnn_relu", "scaled_dot_product_attention"}
+_COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"}
+_VIEWS = {"_unsafe_view", "lift_fresh", "resolve_conj", "resolve_neg"}
+
+
+# Attention kernels that PyTorch's table lacks in some releases (the CPU's before 2.15), with the arguments of these.
+_SAME_FLOPS = {
+    name: flop_registry[getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention{tail}")]
+    for name, tail in {
+        "scaled_dot_product_attention": "",
+        "_scaled_dot_product_flash_attention_for_cpu": "",
+        "_scaled_dot_product_flash_attention_for_cpu_backward": "_backward",
+        "_scaled_dot_product_attention_math_for_mps": "",
+    }.items()
+}
+_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_lstm_mps"}
+_RECURRENT |= {"mkldnn_rnn_layer_backward", "_cudnn_rnn_backward", "miopen_rnn_backward", "lstm_mps_backward"}
+
+_KINDS: dict[object, str] = {}
+
+
+def _find_kind(func) -> str:
+    """Return what `func` is: communication, question, composite, view, copy, read, index or other."""
+    if func.namespace in messages.NAMESPACES:
+        return "communication"
+    name = func._overloadpacket.__name__
+    composite = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    if func.namespace == "prim" or not any("Tensor" in str(value.type) for value in func._schema.returns):
+        if name.startswith(("_foreach_", "_fused_", "_amp_")):  # they change lists and return nothing
+            return "other"
+        if torch.Tag.data_dependent_output not in func.tags:
+            return "composite" if composite and name in ("item", "is_nonzero", "allclose") else "question"
+    if name in _COPIES:
+        return "copy"
+    if composite and name not in _WHOLE and func.namespace == "aten":
+        return "composite"
+    if func.is_view or name in _VIEWS or torch.Tag.inplace_view in func.tags:
+        return "view"
+    if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
+        return "index"
+    values_decide = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
+    return "read" if values_decide else "other"
+
+
+def _recurrent_flops(func, args) -> int:
+    """Return two operations for each token and weight of fused recurrent layers, and as many for each gradient.
+    Sums and gates are left out, as in PyTorch's formulas of other layers."""
+    values = {spec.name: value for spec, value in zip(func._schema.arguments, args, strict=False)}
+    tokens = values.get("input", values.get("data"))
+    weights = tree_leaves([value for name, value in values.items() if name == "params" or name.startswith("weight")])
+    numbers = sum(weight.numel() for weight in weights if isinstance(weight, torch.Tensor) and weight.dim() == 2)
+    directions = 2 if func._overloadpacket.__name__.endswith("backward") else 1
+    return 2 * directions * (tokens.numel() // tokens.shape[-1]) * numbers
+
+
+def _name(func) -> str:
+    name = func._overloadpacket.__name__
+    return name if func.namespace == "aten" else f"{func.namespace}::{name}"
+
+
+def _data(func, args, kwargs) -> object:
+    """Return what a constructor makes a tensor from."""
+    place = 1 if func is torch.Tensor.new_tensor else 0
+    return args[place] if len(args) > place else kwargs.get("data", kwargs.get("obj"))

@@ -1,0 +1,225 @@
+"""Which device do the lessons use on this machine, and what is it?"""
+
+from __future__ import annotations
+
+import functools
+import html
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from course_utils.base import arguments
+from course_utils.devices.diagnosis import diagnose
+from course_utils.devices.report import Report, kernel_error
+
+__all__ = [
+    "CHOICES", "Machine", "Table", "check_devices", "chosen", "describe", "on_simulated", "pick", "simulated",
+    "synchronize", "table",
+]  # fmt: skip
+
+CHOICES = ("cpu", "sim", "cuda", "mps", "xpu")
+_REAL = ("cuda", "mps", "xpu")
+
+
+def pick() -> torch.device:
+    """Return the device that the lessons use: CUDA, else MPS or XPU, else the simulated GPU, else the CPU.
+
+    A real GPU is taken only after one small kernel ran on it. The device carries an index, except the CPU. The
+    environment variable COURSE_DEVICE (cpu, sim, cuda, mps or xpu) overrides the order: another value raises
+    ValueError, and a real GPU that does not work RuntimeError. Where the simulated GPU cannot be, the CPU is returned
+    and the reason is printed once.
+    """
+    return _pick(os.environ.get("COURSE_DEVICE", ""))
+
+
+@functools.cache
+def _pick(wanted: str) -> torch.device:
+    if wanted and wanted not in CHOICES:
+        raise ValueError(f"COURSE_DEVICE is {wanted!r}, it may be one of: {', '.join(CHOICES)}")
+    if wanted == "cpu":
+        return torch.device("cpu")
+    problems = []
+    for kind in (wanted,) if wanted in _REAL else () if wanted == "sim" else _REAL:
+        if not _available(kind):
+            problems += [f"PyTorch finds no {kind} device: {diagnose().what}"] if wanted else []
+            continue
+        device = torch.device(kind, getattr(torch, kind).current_device() if kind != "mps" else 0)
+        error = kernel_error(device)
+        if error is None:
+            return device
+        problems.append(f"{device} is there, but a first small kernel failed: {error}")
+    if wanted in _REAL:
+        raise RuntimeError(f"COURSE_DEVICE is {wanted}: {problems[0]}")
+    device, reason = _simulated()
+    if device is not None:
+        return device
+    print(f"The course runs on the CPU here. {'. '.join([*problems, f'No simulated GPU: {reason}'])}")
+    return torch.device("cpu")
+
+
+def chosen(device: torch.device | str | None = None) -> torch.device:
+    """Return the device of this machine that an argument `device=None` means: the picked one where none is given.
+
+    Raises TypeError or ValueError that lists the devices of this machine where `device` is none of them.
+    """
+    return pick() if device is None else _present(device)
+
+
+def check_devices() -> list[torch.device]:
+    """Return the devices on which answers are checked: the reader's and, where it can be, the simulated GPU."""
+    devices = [pick()]
+    if devices[0].type not in (*_REAL, "sim"):
+        device, _ = _simulated()
+        devices += [] if device is None else [device]
+    return devices
+
+
+def simulated() -> torch.device | None:
+    """Return the simulated GPU, enabled, or None where it cannot be in this process."""
+    return _simulated()[0]
+
+
+def on_simulated(fn: Callable[..., Any], *args: Any) -> Any:
+    """Return what `fn(*args)` returns where there are simulated GPUs, `sim:0` and `sim:1`: also beside a real GPU.
+
+    There it runs in a child process: `fn` may be typed in a cell, but neither it nor `args` may hold what is on the
+    real GPU, and what it returns must be no tensor of the simulated one. Where even a child has no simulated GPU, the
+    reason is printed and the result is None. Raises RuntimeError with the child's traceback where `fn` raises there.
+    """
+    if simulated() is not None:
+        return fn(*args)
+    from course_utils import simulator
+
+    try:
+        return simulator.run_in_child(fn, *args)
+    except simulator.Unavailable as error:
+        print(f"No simulated GPU: {error}")
+        return None
+
+
+def synchronize(device: torch.device | str) -> None:
+    """Wait until all work queued on `device` is done; on the CPU there is nothing to wait for.
+
+    Raises TypeError or ValueError that lists the devices of this machine where `device` is none of them.
+    """
+    device = _present(device)
+    if device.type == "mps":
+        torch.mps.synchronize()
+    elif device.type != "cpu":
+        torch.get_device_module(device).synchronize(device)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the course computes on here, and which of its numbers are then live, recorded or predicted."""
+
+    device: str
+    name: str
+    live: str
+    otherwise: str
+
+    def __str__(self) -> str:
+        return f"{self.device}: {self.name}. Live: {self.live}. {self.otherwise}."
+
+    def _repr_html_(self) -> str:
+        parts = (html.escape(text) for text in (self.device, self.name, self.live, self.otherwise))
+        return "<p><b>{}</b>: {}.<br>Live: {}.<br>{}.</p>".format(*parts)
+
+
+def describe(device: torch.device | str) -> Machine:
+    """Return what `device` is, and what on this machine will be live, recorded, simulated or predicted.
+
+    Raises TypeError or ValueError that lists the devices of this machine where `device` is none of them.
+    """
+    device = _present(device)
+    name = _name(device)
+    if device.type == "sim":
+        live = "results, errors, memory and counts"
+        return Machine(
+            str(device), name, live, "Times of the GPU are simulated or predicted; times of the CPU are live"
+        )
+    if device.type == "cpu":
+        live = "results, counts and times of the CPU"
+        return Machine("cpu", name, live, "What only a GPU shows is predicted from data sheets, or recorded elsewhere")
+    live = "results, errors, memory, counts and times"
+    return Machine(str(device), name, live, "Curves of other GPUs are predicted from data sheets, or recorded there")
+
+
+def _name(device: torch.device) -> str:
+    if device.type in ("cuda", "xpu"):
+        module = torch.get_device_module(device)
+        size_gib = module.get_device_properties(device).total_memory / 2**30
+        return f"{module.get_device_name(device)} with {size_gib:.1f} GiB"
+    if device.type == "sim":
+        size_gib = torch.sim.get_device_properties(device).total_memory / 2**30
+        return f"{torch.sim.get_device_name(device)} with {size_gib:g} GiB"
+    return "the GPU of this Mac" if device.type == "mps" else "the CPU of this machine"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Facts about this machine, as pairs of a name and a value."""
+
+    rows: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:12} {value}" for name, value in self.rows)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in self.rows)
+        return f"<table>{rows}</table>"
+
+
+def table(device: torch.device | str | None = None) -> Table:
+    """Return what this machine is: device (the picked one by default), torch, CUDA, driver, Python, cores, memory.
+
+    Raises TypeError or ValueError that lists the devices of this machine where `device` is none of them.
+    """
+    import psutil
+
+    device = chosen(device)
+    report = Report.collect()
+    memory_gib = psutil.virtual_memory().total / 2**30
+    return Table(
+        (
+            ("device", f"{device}: {_name(device)}"),
+            ("torch", report.torch),
+            ("CUDA build", report.cuda_build or "none: this build is for the CPU only"),
+            ("driver", report.driver or report.driver_error or "none"),
+            ("Python", report.python),
+            ("system", f"{platform.system()} {platform.machine()}"),
+            ("cores", str(os.cpu_count())),
+            ("host memory", f"{memory_gib:.1f} GiB"),
+        )
+    )
+
+
+def _present(given: object) -> torch.device:
+    """Return `given` as a device of this machine, or raise an error that names it and what it may be."""
+    device = arguments.device("device", given)
+    there = {"cpu": 1}  # kind: how many
+    if hasattr(torch, "sim"):
+        there["sim"] = torch.sim.device_count()
+    there |= {kind: 1 if kind == "mps" else getattr(torch, kind).device_count() for kind in _REAL if _available(kind)}
+    if (device.index is None and device.type in there) or (device.index or 0) < there.get(device.type, 0):
+        return device
+    names = ["cpu" if kind == "cpu" else f"{kind}:{index}" for kind, number in there.items() for index in range(number)]
+    raise ValueError(f"device is {str(device)!r}, which this machine does not have; it may be: {', '.join(names)}")
+
+
+def _available(kind: str) -> bool:
+    return torch.backends.mps.is_available() if kind == "mps" else getattr(torch, kind).is_available()
+
+
+@functools.cache
+def _simulated() -> tuple[torch.device | None, str]:
+    """Return the simulated GPU, enabled, or None and the reason why it cannot be or does not work."""
+    try:
+        from course_utils import simulator
+    except Exception as error:  # the way out: the lessons then run on the CPU
+        return None, f"{type(error).__name__}: {error}".partition("\n")[0]
+    return simulator.ready()

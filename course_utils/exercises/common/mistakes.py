@@ -1,0 +1,40 @@
+"""Which of the known mistakes of an exercise is this one?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from course_utils.checks import Case
+from course_utils.exercises.common.rank_calls import Call
+
+__all__ = ["mistake_of", "name_first", "name_unwaited"]
+
+
+def name_first(case: Case, expected: object, got: object, mistakes: tuple[tuple[object, str, str], ...]) -> None:
+    """Reject the answer with the first of the known mistakes (whether it is there, name, why it matters)."""
+    for there, name, why in mistakes:
+        if there:
+            case.fail(name, why, expected=expected, got=got)
+
+
+def name_unwaited(case: Case, call: Call, rank: int) -> None:
+    """Reject an answer that started operations between ranks and never asked for their end, whatever it returned."""
+    what = "an operation" if call.unwaited == 1 else f"{call.unwaited} operations"
+    case.mistake(call.unwaited, f"never waits for {what} that rank {rank} started",
+                 "with async_op=True, and from isend and irecv, a call returns before anything has arrived or left: "
+                 "keep what it returns, and call wait() on each before you use the tensor")  # fmt: skip
+
+
+def mistake_of(
+    answers: Sequence[object],
+    given: Iterable[tuple],
+    formulas: Iterable[tuple[str, str, Callable]],
+    same: Callable[[object, object], bool],
+) -> tuple[str, str]:
+    """Return name and why of the first of the wrong formulas (name, why, formula) that gives `answers`, or two empty
+    texts. A formula is called with each of the `given` inputs; `same` compares its result with the answer's."""
+    given = list(given)
+    for name, why, formula in formulas:
+        if all(same(formula(*one), answer) for one, answer in zip(given, answers, strict=True)):
+            return name, why
+    return "", ""

@@ -1,0 +1,122 @@
+"""What happens on one rank when the reader's answer is called? A small module: every rank imports it anew."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_utils import counting
+from course_utils.checks import difference
+
+__all__ = ["Call", "Imported", "nothing", "on_rank"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the answer on one rank: what it returned, whether it changed its arguments, and what it did.
+
+    `unwaited` is how many operations it started, with `async_op` or `isend` say, for whose end it never asked.
+    """
+
+    value: Any
+    modified: bool
+    counts: counting.Counts
+    unwaited: int = 0
+
+
+class Imported:
+    """Imports a module when it arrives at a rank, which is before the time of the rank begins."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> tuple:
+        return importlib.import_module, (self.name,)
+
+
+def nothing(ready: object) -> None:
+    """Do nothing, on a rank that has imported what `ready` is."""
+
+
+def on_rank(ready: object, program: Callable, answer: Callable, args: tuple) -> Any:
+    """Run the program of a check, which calls the answer."""
+    return program(_Caller(answer), *args)
+
+
+class _Caller:
+    """Calls the answer and notes what it did; no rank begins a call before all have ended the one before."""
+
+    def __init__(self, answer: Callable) -> None:
+        self.answer, self.called, self.group, self.works = answer, False, None, _Works()
+
+    def __call__(self, *args: Any, modifies: bool = False) -> Call:
+        if self.called:  # in a group of its own: messages that the answer left behind do not meet the barrier's
+            self.group = self.group or dist.new_group()
+            dist.barrier(self.group)
+        self.called = True
+        before = None if modifies else copy.deepcopy(args)
+        with counting.count() as counts, self.works.watched():
+            value = self.answer(*args)
+        modified = before is not None and bool(difference(args, before, copied=True))
+        return Call(value, modified, counts, self.works.unwaited)
+
+
+_KEPT: list[Any] = []  # until this process ends: gloo drops a message whose operation nobody refers to
+
+
+class _Works(TorchDispatchMode):
+    """Counts the operations between ranks that Python started, and for how many of them their end was asked."""
+
+    ENDS = ("wait", "synchronize", "block_current_stream", "get_future", "get_future_result", "result")
+    MAYBE = ("is_completed", "is_success")  # an end where they say so
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first operator of a process loads the whole compiler
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started, self.asked = 0, {}
+
+    @property
+    def unwaited(self) -> int:
+        return self.started - len(self.asked)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func.namespace == "c10d" and any("Work" in str(one.type) for one in func._schema.returns):
+            _KEPT.append(result)
+            # what C++ starts, as for DistributedDataParallel, it also waits for
+            self.started += sys._getframe(1).f_code.co_filename.endswith("distributed_c10d.py")
+        return result
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch a call of the answer."""
+        self.started, self.asked = 0, {}
+        with ExitStack() as patches:
+            for name in self.ENDS + self.MAYBE:
+                patches.enter_context(mock.patch.object(dist.Work, name, self._noting(name)))
+            patches.enter_context(self)
+            yield
+
+    def _noting(self, name: str) -> Callable:
+        original = getattr(dist.Work, name)
+
+        def noting(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
+            found = original(work, *args, **kwargs)
+            if found or name in self.ENDS:
+                self.asked[id(work)] = work  # kept, so that no other gets its place
+            return found
+
+        noting.__code__ = noting.__code__.replace(co_name=name)  # where a rank hangs, this name is shown
+        return noting

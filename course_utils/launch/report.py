@@ -1,0 +1,236 @@
+"""How is it said what went wrong in ranks: the first failure with the reader's line, or where each rank waited?"""
+
+from __future__ import annotations
+
+import html
+import itertools
+import linecache
+import os
+import re
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from course_utils.base import places
+from course_utils.launch.wire import Failure, Frame
+
+_ROOM = Path(__file__).parent
+
+__all__ = ["RankError", "Seen", "first_failure", "hang"]
+
+_SHOWN = 8  # frames of the reader in a message
+
+
+class RankError(RuntimeError):
+    """Ranks that failed. Notebooks show the message alone, without the traceback of this process.
+
+    - `rank`: the first rank that failed; of a hang, the first that did not wait for others, if there is one;
+    - `kind`: "raised", "died", "hang", "start" or "result";
+    - `error`: the name of the type of the error that was raised, else an empty text;
+    - `states`: what each rank was doing, in words.
+    """
+
+    def __init__(self, message: str, rank: int, kind: str, error: str = "", states: Any = None) -> None:
+        super().__init__(message, rank, kind, error, states)
+        self.message, self.rank, self.kind, self.error = message, rank, kind, error
+        self.states: dict[int, str] = states or {}
+
+    def __str__(self) -> str:
+        return self.message
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"RankError: {self.message}"]
+
+    def _repr_html_(self) -> str:
+        return f"<pre>RankError: {html.escape(self.message)}</pre>"
+
+
+RankError.__module__ = "course_utils.launch"
+
+
+@dataclass
+class Seen:
+    """What is known of the ranks; each dict goes from a rank to what it did."""
+
+    ranks: int
+    returned: dict[int, bytes] = field(default_factory=dict)  # pickled
+    failed: dict[int, Failure] = field(default_factory=dict)
+    unsendable: dict[int, tuple[str, Failure]] = field(default_factory=dict)  # type of what it returned, why
+    ended: dict[int, tuple[int | None, float]] = field(default_factory=dict)  # exit code of the process, when
+    stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+
+    def over(self) -> int:
+        """Return how many ranks will do nothing more."""
+        return len(self.returned | self.failed | self.unsendable | self.ended)
+
+
+def first_failure(seen: Seen) -> RankError:
+    """Return the error of the rank that failed first. Ranks that lost the connection to another failed after it.
+
+    Ranks that raised the same error at the same line have one cause: they are named together, the lowest first.
+    """
+    told = seen.failed.keys() | seen.unsendable.keys() | seen.returned.keys()
+    dead = {rank: value for rank, value in seen.ended.items() if rank not in told}
+    times = {rank: (_lost_partner(one), one.at_s) for rank, one in seen.failed.items()}
+    times |= {rank: (False, one.at_s) for rank, (_, one) in seen.unsendable.items()}
+    times |= {rank: (False, at_s) for rank, (_, at_s) in dead.items()}
+    first = min(times, key=lambda rank: times[rank])
+    same = [rank for rank in sorted(times) if _cause(seen, rank) == _cause(seen, first)]
+    states = {rank: _state(seen, rank) for rank in range(seen.ranks)}
+    more = [f"rank {rank} {states[rank]}" for rank in sorted(times) if rank not in same and not times[rank][0]]
+    others = [rank for rank in range(seen.ranks) if rank not in same]
+    lines = [f"{_ranks(same)} {_head(seen, same[0], states)}"]
+    if same[0] in seen.failed:
+        lines.append(_raised(seen.failed[same[0]]))
+    if others:
+        lines.append(f"{_ranks(others)} ended because of it." if not more else "After it, " + "; ".join(more) + ".")
+    kind = "raised" if first in seen.failed else "result" if first in seen.unsendable else "died"
+    failure = seen.failed.get(first) or seen.unsendable.get(first, (None, None))[1]
+    return RankError("\n".join(lines), same[0], kind, failure.kind if failure else "", states)
+
+
+def hang(seen: Seen, late: list[int], timeout_s: float) -> RankError:
+    """Return the error of the ranks in `late`, which did not return in time; it says where each of them was."""
+    states = {rank: _state(seen, rank) for rank in range(seen.ranks)}
+    states |= {rank: _waiting(seen.stacks[rank]) for rank in late if rank in seen.stacks}
+    states |= {rank: "gave no answer" for rank in late if rank not in seen.stacks}
+    waits = {rank: _waits(seen.stacks.get(rank, ())) for rank in late}
+    first = min(late, key=lambda rank: waits[rank])
+    head = f"{len(late)} of {seen.ranks} ranks had not returned after {timeout_s:g} s; all were stopped."
+    lines = [f"rank {rank}: {states[rank]}" for rank in range(seen.ranks)]
+    return RankError("\n".join([head, *lines]), first, "hang", "", states)
+
+
+def _head(seen: Seen, rank: int, states: dict[int, str]) -> str:
+    if rank in seen.failed:
+        return f"raised {seen.failed[rank].kind}:"
+    if rank in seen.unsendable:
+        return f"{states[rank]}\nReturn tensors, numbers, text, or containers of these."
+    return f"{states[rank]}."
+
+
+def _cause(seen: Seen, rank: int) -> tuple:
+    """Return what is equal for ranks that failed in the same way."""
+    if rank in seen.failed:
+        failure = seen.failed[rank]
+        return "failed", failure.words, failure.frames
+    if rank in seen.unsendable:
+        return "unsendable", seen.unsendable[rank][0], seen.unsendable[rank][1].words
+    return "ended", rank
+
+
+def _ranks(ranks: list[int]) -> str:
+    names = [str(rank) for rank in ranks]
+    if len(names) == 1:
+        return f"rank {names[0]}"
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _state(seen: Seen, rank: int) -> str:
+    """Return in words what a rank did last."""
+    if rank in seen.unsendable:
+        name, failure = seen.unsendable[rank]
+        return f"returned a {name}, which cannot be sent to this process: {failure.words}"
+    if rank in seen.failed:
+        return f"raised {seen.failed[rank].words.partition(chr(10))[0][:200]}"
+    if rank in seen.returned:
+        return "had returned"
+    return _died(seen.ended[rank][0]) if rank in seen.ended else "was running"
+
+
+def _lost_partner(failure: Failure) -> bool:
+    """Return whether this failure says that another rank is gone."""
+    pattern = r"onnection (closed|reset|refused|was)|Broken pipe|Socket (Closed|closed)|remote process exited"
+    return bool(re.search(pattern, failure.words)) and _communicates(failure.frames)
+
+
+def _raised(failure: Failure) -> str:
+    """Return the error with the reader's lines, innermost last, and what it was caused by."""
+    parts = []
+    if failure.cause is not None:
+        parts += [_raised(failure.cause), "which led to:"]
+    frames = _own(failure.frames)
+    shown = [frame for frame in frames if _readers(frame)] or frames
+    repeated = [(frame, len(list(same))) for frame, same in itertools.groupby(shown)]  # a function that calls itself
+    for frame, times in repeated[-_SHOWN:]:
+        parts.append(f"  {_place(frame)}" + (f"\n    {times} times" if times > 1 else ""))
+    inner = frames[-1] if frames else None
+    if inner is not None and inner not in shown:
+        parts.append(f"  raised in {inner.function} ({Path(inner.file).name})")
+    if "initialize the default process group twice" in failure.words:
+        return "\n".join([*parts, failure.words, "launch has set up the process group: leave the call out."])
+    return "\n".join([*parts, failure.words, *(f"one of these:\n{_raised(part)}" for part in failure.parts)])
+
+
+def _waiting(frames: tuple[Frame, ...]) -> str:
+    """Return where a rank was: the reader's innermost line first, then the function it had called, then the callers."""
+    frames = _own(frames)
+    own = [at for at, frame in enumerate(frames) if _readers(frame)]
+    if not own:
+        return f"in {frames[-1].function} ({Path(frames[-1].file).name})" if frames else "outside Python"
+    last = own[-1]
+    called = next((frame for frame in frames[last + 1 :] if frame.function not in ("wrapper", "inner")), None)
+    where = f"in {called.function}, called at " if called else "at "
+    callers = [f"    called from {_place(frames[at], code=False)}" for at in reversed(own[:-1])]
+    return "\n".join([where + _place(frames[last]), *callers[: _SHOWN - 1]])
+
+
+def _communicates(frames: tuple[Frame, ...]) -> bool:
+    """Return whether a stack ends inside torch.distributed, so that the rank waits for others."""
+    root = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "distributed")
+    own = _own(frames)
+    last = max((at for at, frame in enumerate(own) if _readers(frame)), default=-1)
+    return any(os.path.abspath(frame.file).startswith(root) for frame in own[last + 1 :])
+
+
+def _waits(frames: tuple[Frame, ...]) -> int:
+    """Return 2 for a rank that waits for others, 1 where it may, in a backward pass or a `wait()`, else 0."""
+    if _communicates(frames):
+        return 2
+    own = _own(frames)
+    last = linecache.getline(own[-1].file, own[-1].line) if own else ""
+    return int(any(frame.function == "_engine_run_backward" for frame in own) or ".wait(" in last)
+
+
+def _died(code: int | None) -> str:
+    """Return how a process ended that did not say so itself: by a signal or by leaving."""
+    if code is None:
+        return "ended with the process that starts the ranks"
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        more = "; the system sends it when memory runs out" if name == "SIGKILL" else ""
+        return f"was killed by {name}{more}"
+    shown = hex(code) if code > 255 else str(code)
+    return f"ended the process with exit code {shown} before the function returned"
+
+
+def _place(frame: Frame, *, code: bool = True) -> str:
+    """Return a line of a stack in words, with its source; a file of a notebook's cell is called "cell"."""
+    source = linecache.getline(frame.file, frame.line).strip() if code else ""
+    words = f"{_file(frame.file)}, line {frame.line}, in {frame.function}"
+    return f"{words}\n    {source}" if source else words
+
+
+def _file(name: str) -> str:
+    if places.in_cell(name):
+        return "cell"
+    try:
+        return str(Path(name).relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return name
+
+
+def _own(frames: tuple[Frame, ...]) -> list[Frame]:
+    """Return the frames without those of the launch itself."""
+    others = [frame for frame in frames if Path(frame.file).parent != _ROOM]
+    return [frame for frame in others if not places.is_generated(frame.file, frame.function)]
+
+
+def _readers(frame: Frame) -> bool:
+    return places.is_readers(frame.file, frame.function)

@@ -1,0 +1,291 @@
+"""How much memory will this training step need, before anything is allocated?"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from course_utils import plots
+from course_utils.memory.fakes import as_fake, fake_device, faking
+from course_utils.memory.measurements import Measured, Moment, draw_timeline
+from course_utils.memory.parts import OWNERS, Parts, bar, table_html, table_text
+from course_utils.memory.storages import place_of, resolve
+
+__all__ = ["Estimate", "Reconciled", "estimate", "reconcile"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What two training steps would have alive on a device, by PyTorch's own shape functions: nothing was allocated.
+
+    - `peak_bytes`: the most bytes alive at once; `parts` and the properties named after the owners: whose they are
+      then (they sum to the peak); `peak_moment`: when;
+    - `largest`: the most bytes that each owner has alive at any time in the second step;
+    - `parameters`: how many parameters the model has; `timeline`: a `Moment` for each operator of both steps.
+    """
+
+    device: torch.device
+    peak_bytes: int
+    parts: Parts
+    largest: Parts
+    parameters: int
+    timeline: tuple[Moment, ...] = field(repr=False)
+
+    parameters_bytes = property(lambda self: self.parts.parameters_bytes)
+    gradients_bytes = property(lambda self: self.parts.gradients_bytes)
+    optimizer_bytes = property(lambda self: self.parts.optimizer_bytes)
+    activations_bytes = property(lambda self: self.parts.activations_bytes)
+    temporaries_bytes = property(lambda self: self.parts.temporaries_bytes)
+
+    @property
+    def peak_moment(self) -> Moment:
+        """The moment of the peak: the last at which most bytes were alive."""
+        return max(reversed(self.timeline), key=lambda moment: moment.bytes)
+
+    def _rows(self) -> list[tuple[str, list[str]]]:
+        most = self.largest.by_owner()
+        rows = [(name, [f"{size:,}", f"{most[name]:,}"]) for name, size in self.parts.by_owner().items()]
+        return [*rows, ("peak", [f"{self.peak_bytes:,}", ""])]
+
+    def _caption(self) -> str:
+        moment = self.peak_moment
+        return (
+            f"peak {plots.bytes_text(self.peak_bytes)}, predicted for {self.device}, {self.parameters:,} parameters, "
+            f"reached in {moment.operator} ({moment.phase})"
+        )
+
+    def __str__(self) -> str:
+        return f"{self._caption()}\n{table_text(_HEADS, self._rows())}"
+
+    def _repr_html_(self) -> str:
+        return table_html(self._caption(), _HEADS, self._rows())
+
+    def plot(self, title: str = "Bytes alive after each operator of two training steps") -> Any:
+        """Return a figure of the timeline, coloured by what the program would be doing, the peak marked."""
+        return draw_timeline(self.timeline, title, "predicted")
+
+    def bar(self, title: str = "Whose bytes are alive at the peak") -> Any:
+        """Return a figure with one stacked bar."""
+        return bar({"estimate": (self.parts, "predicted")}, title)
+
+
+_HEADS = ["owner", "bytes at the peak", "bytes at most"]
+
+
+def estimate(
+    make_model: Callable[[], nn.Module],
+    make_batch: Callable[[], Any],
+    make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    loss: Callable[..., torch.Tensor] | None = None,
+    autocast: torch.dtype | None = None,
+    *,
+    step: Callable[[nn.Module, Any, torch.optim.Optimizer], object] | None = None,
+    device: torch.device | str | None = None,
+) -> Estimate:
+    """Run two training steps on tensors that have shapes and no memory, and return the peak by owner.
+
+    - `make_model()` builds the model; `make_batch()` returns `(inputs, target)` or `inputs` alone, and `inputs` is what
+      the model takes: a tensor, a tuple of arguments or a dict of keywords; `make_optimizer(parameters)` gets the list
+      of parameters: `torch.optim.AdamW` is one. Devices named in them may be any: they mean the estimate's.
+    - `loss(output, target)`, or `loss(output)` without a target, returns one number; by default cross-entropy over the
+      last dimension for whole numbers, the mean squared error for others, the mean of the output without a target.
+    - `autocast`: the format of an autocast region around model and loss, such as `torch.bfloat16`.
+    - `step(model, batch, optimizer)` replaces the whole step, `zero_grad` to `step`, where yours is another.
+    - `device`: DEVICE (`devices.pick()`) unless given. On CUDA the operators are those that CUDA would run, elsewhere
+      the CPU's, which the simulated GPU runs too.
+
+    A step clears the gradients to None first, and what it computes is gone when it ends. Two steps are run because the
+    optimizer's state exists from the first `step()` on. Left out: what kernels need inside (workspaces), what the CUDA
+    context and libraries take, fragmentation. Under autocast `nn.GRU` and `nn.RNN` are estimated as the CPU runs them,
+    the inputs of all time steps at once; the simulated GPU does otherwise, and there some per cent are too many.
+    Allocations on CUDA are rounded up to 512 bytes as the allocator does.
+
+    Raises TypeError or ValueError for what is none of these, and RuntimeError where a step needs the values of tensors:
+    GradScaler does, LBFGS, Adafactor, ASGD, packed sequences, and `nn.Transformer` that is given a mask and not told
+    whether it is causal. Sparse gradients cannot be estimated either.
+    """
+    device = resolve(device)
+    functions = {"make_model": make_model, "make_batch": make_batch, "make_optimizer": make_optimizer}
+    _check_arguments(functions, {"loss": loss, "step": step}, autocast)
+    with torch.random.fork_rng(devices=()), _clear_errors():
+        return _estimate(*functions.values(), step or _step(loss, autocast, device), device, autocast)
+
+
+def _check_arguments(functions: dict[str, object], optional: dict[str, object], autocast: object) -> None:
+    """Raise TypeError that names the argument for what is no function, and for an `autocast` that is no format."""
+    for name, function in (functions | {name: given for name, given in optional.items() if given is not None}).items():
+        if not callable(function):
+            raise TypeError(f"{name} must be a function, not {function!r}")
+    if autocast is not None and not isinstance(autocast, torch.dtype):
+        raise TypeError(f"autocast must be None or a format such as torch.bfloat16, not {autocast!r}")
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Say in the words of this course what fake tensors cannot do."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        line = place_of(error)
+        raise RuntimeError(
+            f"the estimate has shapes and no values, and the program needs values for {error}"
+            f"{f' ({line})' if line else ''}: leave .item(), print, if and masks by value out of it"
+        ) from None
+    except RuntimeError as error:
+        if "UninitializedParameter" not in str(error):
+            raise
+        raise TypeError(
+            "make_model must give every layer its sizes: lazy layers get theirs from a real batch"
+        ) from None
+
+
+def _estimate(make_model, make_batch, make_optimizer, step, device, autocast) -> Estimate:
+    from course_utils.memory.tracker import Tracker
+
+    target = fake_device(device)
+    batch = _batch(make_batch, device)
+    with warnings.catch_warnings(action="ignore", category=UserWarning), faking(device, autocast):
+        model = make_model()
+        _check_model(model)
+        batch = tree_map(lambda x: as_fake(x, target) if isinstance(x, torch.Tensor) else x, batch)
+        optimizer = make_optimizer(list(model.parameters()))
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"make_optimizer must return a torch.optim.Optimizer, not {optimizer!r}")
+        if device.type != "cpu":
+            _work_on_all_at_once(optimizer)
+        tracker = Tracker(target, model, batch, optimizer)
+        with tracker:
+            for _ in range(2):
+                tracker.begin_step()
+                step(model, batch, optimizer)
+        count = sum(parameter.numel() for parameter in model.parameters())
+    timeline = tuple(Moment(*sample) for sample in tracker.samples)
+    return Estimate(device, tracker.peak.total_bytes, tracker.peak, Parts.of(tracker.largest), count, timeline)
+
+
+def _batch(make_batch: Callable[[], Any], device: torch.device) -> Any:
+    """Return the batch as fake tensors; one that cannot be made of shapes alone, as real ones."""
+    try:
+        with faking(device, None):
+            return make_batch()
+    except Exception:
+        return make_batch()
+
+
+def _check_model(model: object) -> None:
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"make_model must return a torch.nn.Module, not {model!r}")
+    if not all(isinstance(parameter, FakeTensor) for parameter in model.parameters()):
+        raise ValueError("make_model returned a model that exists already: build it inside the function")
+
+
+def _work_on_all_at_once(optimizer: torch.optim.Optimizer) -> None:
+    """Choose what optimizers choose on a GPU where the caller left the choice to them."""
+    for group in optimizer.param_groups:
+        if (
+            "foreach" in group
+            and group["foreach"] is None
+            and not group.get("fused")
+            and not group.get("differentiable")
+        ):
+            group["foreach"] = True
+
+
+def _step(loss, autocast: torch.dtype | None, device: torch.device) -> Callable:
+    """Return the usual training step."""
+    kind = fake_device(device).type
+
+    def step(model, batch, optimizer) -> None:
+        inputs, target = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (batch, None)
+        optimizer.zero_grad()
+        with nullcontext() if autocast is None else torch.autocast(kind, dtype=autocast):
+            output = _forward(model, inputs)
+            value = _loss(output, target) if loss is None else loss(output) if target is None else loss(output, target)
+        if not isinstance(value, torch.Tensor) or value.numel() != 1:
+            what = tuple(value.shape) if isinstance(value, torch.Tensor) else repr(value)
+            raise TypeError(f"loss must return a tensor with one number, not {what}")
+        value.backward()
+        optimizer.step()
+
+    return step
+
+
+def _forward(model: nn.Module, inputs: Any) -> Any:
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+
+
+def _loss(output: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
+    if target is None:
+        return output.mean()
+    if target.is_floating_point():
+        return F.mse_loss(output, target)
+    return F.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """Estimate beside measurement, part by part, as bytes and ratio (estimate / measured; None where both are 0)."""
+
+    estimated: Parts
+    measured: Parts
+    other_bytes: int
+    estimated_peak_bytes: int
+    measured_peak_bytes: int
+    label: str
+
+    @property
+    def ratio(self) -> float:
+        """Estimated peak over measured peak."""
+        return self.estimated_peak_bytes / self.measured_peak_bytes
+
+    @property
+    def ratios(self) -> dict[str, float | None]:
+        """Estimate over measurement by owner; None where nothing was measured."""
+        mine, real = self.estimated.by_owner(), self.measured.by_owner()
+        return {name: mine[name] / real[name] if real[name] else None for name in OWNERS}
+
+    def _rows(self) -> list[tuple[str, list[str]]]:
+        mine, real = self.estimated.by_owner(), self.measured.by_owner()
+        cells = [(name, mine[name], real[name]) for name in OWNERS]
+        cells += [("other", 0, self.other_bytes)] if self.other_bytes else []
+        cells += [("peak", self.estimated_peak_bytes, self.measured_peak_bytes)]
+        return [(name, [f"{a:,}", f"{b:,}", f"{a / b:.3f}" if b else "–"]) for name, a, b in cells]
+
+    def __str__(self) -> str:
+        return table_text(self._heads(), self._rows())
+
+    def _repr_html_(self) -> str:
+        return table_html("Bytes alive at the peak", self._heads(), self._rows())
+
+    def _heads(self) -> list[str]:
+        return ["owner", "estimate", f"measured ({self.label})", "ratio"]
+
+    def bar(self, title: str = "Whose bytes are alive at the peak") -> Any:
+        """Return a figure with two stacked bars."""
+        bars = {"estimate": (self.estimated, "predicted"), "measured": (self.measured, self.label)}
+        return bar(bars, title, {"measured": self.other_bytes})
+
+
+def reconcile(estimated: Estimate, measured: Measured) -> Reconciled:
+    """Return the estimate beside the measurement of the same program, with the ratio for each part."""
+    if not isinstance(estimated, Estimate):
+        raise TypeError(f"estimated must be what memory.estimate returned, not {estimated!r}")
+    if not isinstance(measured, Measured):
+        raise TypeError(f"measured must be what memory.measure returned, not {measured!r}")
+    return Reconciled(
+        estimated.parts, measured.parts, measured.other_bytes, estimated.peak_bytes, measured.peak_bytes, measured.label
+    )

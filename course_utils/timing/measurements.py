@@ -1,0 +1,165 @@
+"""How long does one call take: its median, its spread, and the device's own time?"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import timeit
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from course_utils import devices, plots, simulator
+from course_utils.base import arguments
+
+__all__ = ["Timing", "measure"]
+
+_LEAST_RUNS = 5  # fewer say nothing about the spread
+_SIMULATED_RUNS = 3
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long one call takes: the median over runs and their spread, the distance between the quartiles (IQR).
+
+    `times_s` has one entry a run, in seconds a call; a run is `number` calls between two synchronisations. `device_s`
+    is the median between two CUDA events around one call, None where the device has no events.
+    """
+
+    times_s: tuple[float, ...] = field(repr=False)
+    number: int
+    device: str
+    label: str  # "live" or "simulated"
+    device_s: float | None = None
+
+    @property
+    def repeats(self) -> int:
+        """Number of runs."""
+        return len(self.times_s)
+
+    @property
+    def median_s(self) -> float:
+        """Median time of one call, in seconds."""
+        return statistics.median(self.times_s)
+
+    @property
+    def iqr_s(self) -> float:
+        """Distance between the quartiles of the runs, in seconds; 0 for a single run."""
+        if self.repeats < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.times_s, n=4, method="inclusive")
+        return high - low
+
+    def __str__(self) -> str:
+        runs = f"{self.repeats} runs" if self.repeats > 1 else "1 run"
+        runs += f" of {self.number:,} calls" if self.number > 1 else ""
+        median, spread = plots.seconds_text(self.median_s), plots.seconds_text(self.iqr_s)
+        return f"median {median}, spread (IQR) {spread}, {runs}, {self.label} on {self.device}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self}</p>"
+
+
+def measure(
+    fn: Callable[[], Any],
+    *,
+    device: torch.device | str | None = None,
+    min_time_s: float = 0.2,
+    repeats: int | None = None,
+) -> Timing:
+    """Return how long one call of `fn` takes on `device` (default: the one that the lessons use).
+
+    Live, a run is as many calls as make the clock's own cost negligible, and runs are repeated until they took
+    `min_time_s` in all, at least five times; with `repeats`, exactly so often. On the simulated GPU a run is one call,
+    from an empty queue until the queue is empty again. `device` alone is waited for, not others that `fn` may use.
+    Raises TypeError or ValueError that names a wrong argument, and ValueError where `fn` leaves the simulated GPU idle
+    that it is measured on, or uses one while the host is measured.
+    """
+    if not callable(fn):
+        raise TypeError(f"fn is {fn!r}, it must be a function without arguments, such as lambda: x @ x")
+    place = devices.chosen(device)
+    arguments.positive("min_time_s", min_time_s)
+    if repeats is not None:
+        arguments.whole("repeats", repeats)
+    if place.type == "sim":
+        return _simulated(fn, place, repeats or _SIMULATED_RUNS)
+    once_s = _once(fn, place)
+    number, times = _runs(fn, place, once_s, min_time_s, repeats)
+    device_s = _by_events(fn, place, min(len(times), 20)) if place.type in ("cuda", "xpu") else None
+    return Timing(tuple(times), number, str(place), "live", device_s)
+
+
+def _once(fn: Callable[[], Any], device: torch.device) -> float:
+    """Warm up, then return the seconds of one call, which decide how many runs there can be."""
+    clock, before = _clock(device), simulator.enabled() and simulator.clock_ms()
+    fn()
+    if simulator.enabled() and simulator.clock_ms() != before:
+        raise ValueError(f"device is '{device}', but fn used the simulated GPU, whose host time says nothing")
+    start = clock()
+    fn()
+    return clock() - start
+
+
+def _runs(fn: Any, device: torch.device, once_s: float, min_time_s: float, repeats: int | None) -> tuple:
+    """Return the number of calls in a run, and the seconds a call of each run."""
+    plain = timeit.Timer("fn()", timer=_clock(device), globals={"fn": fn})
+    if repeats is not None:
+        number = max(1, round(min_time_s / repeats / max(once_s, 1e-9)))
+        return number, [seconds / number for seconds in plain.repeat(repeats, number)]
+    from torch.utils import benchmark
+
+    timer = benchmark.Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads(), timer=_clock(device))
+    found = timer.blocked_autorange(min_run_time=max(min_time_s, _LEAST_RUNS * once_s))
+    number, times = found.number_per_run, list(found.times)
+    more = plain.repeat(max(0, _LEAST_RUNS - len(times)), number)  # where a run took long
+    return number, times + [seconds / number for seconds in more]
+
+
+def _clock(device: torch.device) -> Callable[[], float]:
+    """Return a clock in seconds that first waits for `device`."""
+    if device.type == "cpu":
+        return timeit.default_timer
+    wait = torch.get_device_module(device).synchronize
+    wait = wait if device.type == "mps" else functools.partial(wait, device)
+
+    def clock() -> float:
+        wait()
+        return timeit.default_timer()
+
+    return clock
+
+
+def _by_events(fn: Callable[[], Any], device: torch.device, repeats: int) -> float:
+    """Return the median seconds between two events in the device's queue, one before and one behind each call."""
+    module = torch.get_device_module(device)
+    with module.device(device):
+        pairs = [(module.Event(enable_timing=True), module.Event(enable_timing=True)) for _ in range(repeats)]
+        for before, behind in pairs:
+            before.record()
+            fn()
+            behind.record()
+        module.synchronize()
+    return statistics.median(before.elapsed_time(behind) for before, behind in pairs) / 1e3
+
+
+def _simulated(fn: Callable[[], Any], device: torch.device, repeats: int) -> Timing:
+    """Return the virtual time of `fn`; the first call is not counted, as on a real device."""
+    wait = functools.partial(torch.sim.synchronize, device)
+    row = f"sim:{torch.sim.current_device() if device.index is None else device.index}"
+    with simulator.timeline() as first:
+        fn()
+        wait()
+    if not any(record.row == row for record in first.records):
+        raise ValueError(
+            f"device is '{device}', but fn gave it nothing to do; say the device that works, such as 'cpu'"
+        )
+    times = []
+    for _ in range(repeats):
+        wait()
+        start = simulator.clock_ms()
+        fn()
+        wait()
+        times.append(round((simulator.clock_ms() - start) * 1e6) / 1e9)  # whole nanoseconds
+    return Timing(tuple(times), 1, str(device), "simulated", _by_events(fn, device, 1))
