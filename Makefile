@@ -23,7 +23,7 @@ test-torch: $(READY)  ## the same tests on the oldest supported and the newest t
 	@$(BIN)/python tools/torch_versions.py
 
 lint: $(READY)
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python tools/notebooks.py --check
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python tools/notebooks.py --check && $(BIN)/lint-imports
 
 format: $(READY)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format . && $(BIN)/python tools/notebooks.py --fix

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint_sequential
 
+from benchmarks import memory as memory_figures
 from course_utils import devices, gpus, memory, models, plots, simulator
 from course_utils.explorers import checkpointing, will_it_fit
 from course_utils.explorers.checkpointing import LENGTHS
 from course_utils.explorers.will_it_fit import FORMATS, MODELS, OPTIMIZERS, OWN_SIZES
-from tests import memory_figures
 
 simulated = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
 SMALL = {"width": 64, "layers": 2, "heads": 4, "vocabulary": 512, "sequence": 32, "batch": 4}

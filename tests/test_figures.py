@@ -5,7 +5,8 @@ import functools
 import pytest
 import torch
 
-from tests import loop_figures, timing_figures
+from benchmarks import loops as loop_figures
+from benchmarks import timing as timing_figures
 
 
 def test_the_loops_are_those_of_the_lesson():

@@ -20,12 +20,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from benchmarks import launch as launch_figures
+from benchmarks.launch import abandoned_segments
 from course_utils import counting
 from course_utils import launch as module
 from course_utils.launch import RankError, launch, output, rank_device, report, run, start, wire
 from course_utils.launch.wire import Failure, Frame
-from tests import launch_figures
-from tests.launch_figures import abandoned_segments
 
 HERE = Path(__file__)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -767,7 +767,7 @@ def test_a_figure_that_is_missed_is_said(monkeypatch, capsys):
 @pytest.mark.slow
 def test_the_command_of_the_figures_works():
     """One round, in a process of its own: how fast ranks start on a busy machine is not judged here."""
-    code = "from tests import launch_figures as f; f.speed(1); raise SystemExit(not f.reliable(2, 2, 1))"
+    code = "from benchmarks import launch as f; f.speed(1); raise SystemExit(not f.reliable(2, 2, 1))"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=HERE.parent.parent, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

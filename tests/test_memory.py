@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks import memory as memory_figures
+from benchmarks.memory import CASES, KIB, PROGRAMS, kib
 from course_utils import counting, memory, models, simulator
 from course_utils.memory.budgets import _Limited
 from course_utils.memory.ledger import Ledger
-from tests import memory_figures
-from tests.memory_figures import CASES, KIB, PROGRAMS, kib
 
 CPU = torch.device("cpu")
 

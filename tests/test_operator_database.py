@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import operators as operator_database
 from course_utils import simulator
-from tests import operator_database
 
 pytestmark = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
 
@@ -49,6 +49,6 @@ def test_what_differs_by_chance_differs_in_its_last_bits_alone():
 
 @pytest.mark.slow
 def test_all_operators():
-    command = [sys.executable, "-m", "tests.operator_database"]
+    command = [sys.executable, "-m", "benchmarks.operators"]
     done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -9,16 +9,16 @@ import sys
 import pytest
 import torch
 
+from benchmarks import against_cuda as comparison
+from benchmarks.against_cuda import PROGRAMS, Figures
 from course_utils import devices, recorded, simulator
-from tests import simulator_against_cuda as comparison
-from tests.simulator_against_cuda import PROGRAMS, Figures
 
 PREDICTED = {"a": Figures(1.0, 8.0), "b": Figures(3.0, 4.0), "c": Figures(0.5, 1.0)}
 MEASURED = {"a": Figures(2.0, 8.0), "b": Figures(4.0, 2.0), "c": Figures(0.5, 4.0)}
 
 
 def child(*arguments):
-    command = [sys.executable, "-m", "tests.simulator_against_cuda", *arguments]
+    command = [sys.executable, "-m", "benchmarks.against_cuda", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # two of them run at the same time
     return subprocess.Popen(command, cwd=comparison.ROOT, env=environment, stdout=subprocess.PIPE, text=True)
 

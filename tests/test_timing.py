@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils import benchmark
 
+from benchmarks import timing as timing_figures
 from course_utils import devices, gpus, simulator, timing
 from course_utils.settings import pytorch
 from course_utils.timing.rates import product
-from tests import timing_figures
 
 CPU = torch.device("cpu")
 needs_simulator = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))

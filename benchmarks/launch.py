@@ -1,7 +1,7 @@
 """How fast do ranks start, and does anything ever go wrong or stay behind?
 
-    python -m tests.launch_figures            # everything: about a minute
-    python -m tests.launch_figures --speed    # the times alone
+    python -m benchmarks.launch            # everything: about a minute
+    python -m benchmarks.launch --speed    # the times alone
 
 Two ranks that do one all_reduce: `launch`, Accelerate's `debug_launcher` (which forks this process) and
 `torch.multiprocessing.spawn` take turns in one run. Then many launches in a row, with failing and with hanging ranks.
@@ -71,7 +71,7 @@ def _spawned(rank: int, port: int) -> None:
 
 def first_launch() -> float:
     """Return the seconds of the first launch of a fresh process, the import of torch in the server included."""
-    code = "from tests.launch_figures import timed, with_launch; print(timed(with_launch))"
+    code = "from benchmarks.launch import timed, with_launch; print(timed(with_launch))"
     root = Path(__file__).parent.parent
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     return float(done.stdout)

@@ -1,6 +1,6 @@
 """Are measure and estimate right? The figures that `course_utils.memory` is held to.
 
-    python -m tests.memory_figures            # on DEVICE; with COURSE_RECORD=1 on a CUDA GPU the table is recorded
+    python -m benchmarks.memory            # on DEVICE; with COURSE_RECORD=1 on a CUDA GPU the table is recorded
 
 Prints four tables: `measure` against ten sums by hand; `estimate` against `measure` on twelve training programs, part
 by part; what the estimate of a Transformer of 1.5 billion parameters takes, in a process of its own; the explorer's
@@ -255,7 +255,7 @@ def _most_resident_bytes() -> int:
 
 def print_large(device: torch.device) -> bool:
     """Print what the estimate of a large model takes in its own process; return whether that is within the limits."""
-    command = [sys.executable, "-m", "tests.memory_figures", "--large"]
+    command = [sys.executable, "-m", "benchmarks.memory", "--large"]
     environment = os.environ | {"COURSE_DEVICE": device.type, "OMP_NUM_THREADS": "2"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, encoding="utf-8")
     if done.returncode:

@@ -1,6 +1,6 @@
 """How much faster is the final loop of lesson 05 than the naive one on this machine, and which change is it?
 
-    python -m tests.loop_figures
+    python -m benchmarks.loops
 
 The loops are the lesson's own cells. Each variant has one change more than the one before; all take turns, and the best
 of the rounds counts, because other work on the machine only ever slows a loop down. The final loop takes mixed

@@ -1,6 +1,6 @@
 """How much slower is the simulated GPU than the CPU that computes its values?
 
-    python -m tests.simulator_figures
+    python -m benchmarks.simulator
 
 Prints the overhead of a small addition and of a Transformer training step of 10 M parameters on 1,024 tokens. CPU and
 simulated GPU take turns, and medians are compared, because other work on the machine disturbs both.

@@ -1,6 +1,6 @@
 """Does the timing helper agree with torch.utils.benchmark, and does the roofline find the machine's best matrix rate?
 
-    python -m tests.timing_figures [threads]
+    python -m benchmarks.timing [threads]
 
 Both take turns on the same workloads in one process, because other work on the machine disturbs both. By default with
 one thread: two that wait for each other on a busy machine now take 50 µs, now 8 ms. A workload agrees when the medians

@@ -1,7 +1,7 @@
 """How close is the simulated GPU to the real one? The same twenty programs on both, where a CUDA device is present.
 
-    python -m tests.simulator_against_cuda                  # this machine's CUDA GPU against its simulation
-    python -m tests.simulator_against_cuda --simulate T4    # the simulated half alone, on any machine
+    python -m benchmarks.against_cuda                  # this machine's CUDA GPU against its simulation
+    python -m benchmarks.against_cuda --simulate T4    # the simulated half alone, on any machine
 
 Times are ms between two events around one run, after a run that is not counted; on CUDA the median of several. Memory
 is the peak in MiB during that run, less what was alive before the program was built: what libraries keep for good on
@@ -168,7 +168,7 @@ def simulate(spec: str) -> dict[str, Figures]:
 
 def simulate_in_child(spec: str) -> dict[str, Figures]:
     """Return what `simulate` gives in a process of its own, in which there is no CUDA device."""
-    command = [sys.executable, "-m", "tests.simulator_against_cuda", "--simulate", spec, "--json"]
+    command = [sys.executable, "-m", "benchmarks.against_cuda", "--simulate", spec, "--json"]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return {name: Figures(*figures) for name, figures in json.loads(done.stdout).items()}
@@ -222,7 +222,7 @@ def record(predicted: Mapping[str, Figures], measured: Mapping[str, Figures]) ->
 
 def main(arguments: list[str] | None = None) -> int:
     """Compare, or print the simulated half alone; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulator_against_cuda", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.against_cuda", description=__doc__.split("\n")[0])
     parser.add_argument("--simulate", metavar="GPU", help="the simulated half alone, for a GPU of the data sheets")
     parser.add_argument("--json", action="store_true", help="with --simulate: JSON, a list of ms and MiB by program")
     options = parser.parse_args(arguments)

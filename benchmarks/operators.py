@@ -1,7 +1,7 @@
 """How much of PyTorch's own operator database gives the CPU's results on the simulated GPU?
 
-    python -m tests.operator_database            all operators, three number formats, forward and backward
-    python -m tests.operator_database --every 9  a ninth of them
+    python -m benchmarks.operators            all operators, three number formats, forward and backward
+    python -m benchmarks.operators --every 9  a ninth of them
 
 Prints each operator that differs, with its reason, and the shares that agree.
 """
