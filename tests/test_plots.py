@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 
 import matplotlib
 import pytest
@@ -153,11 +151,6 @@ def test_what_is_no_number_axes_figure_or_text_is_named(call, phrase):
 def test_an_unknown_provenance_is_refused():
     with pytest.raises(ValueError, match="provenance was 'guessed'"):
         plots.label("T4", "guessed")
-
-
-def test_importing_plots_loads_no_matplotlib():
-    program = "import sys; from course_utils import plots; assert 'matplotlib' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_logarithmic_axes_have_plain_numbers_and_a_power_beyond_them():

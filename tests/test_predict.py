@@ -189,14 +189,6 @@ def test_wrong_arguments_are_named(call, error, phrase):
         call()
 
 
-def test_importing_loads_neither_torch_nor_widgets():
-    code = (
-        "import course_utils.predict, sys; print({'torch', 'ipywidgets', 'matplotlib', 'IPython'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.strip() == "set()"
-
-
 # --- in a real kernel ---
 
 CELLS = [
