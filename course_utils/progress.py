@@ -14,18 +14,19 @@ import html
 import sys
 import unicodedata
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote_plus, unquote_plus
 
+from course_utils.base import arguments, tables
 from course_utils.base import solved as file
 
-__all__ = ["Lesson", "Progress", "export", "forget", "mark", "progress", "restore"]
+__all__ = ["Lesson", "Progress", "export", "progress", "restore"]
 
 _PREFIX = "course-progress-1"
 _BAR = 10
+_HEAD = ("lesson", "solved", "")
 
 
 @dataclass(frozen=True)
@@ -50,27 +51,19 @@ class Progress:
         """Return the sum over all lessons."""
         return Lesson("all", sum(row.solved for row in self.lessons), sum(row.exercises for row in self.lessons))
 
-    def _remarks(self) -> list[str]:
-        return [text for text in (self.next, self.note) if text]
+    def _rows(self, signs: str) -> list[tuple[str, str, str]]:
+        rows = (*self.lessons, self.total)
+        return [(row.number, f"{row.solved} of {row.exercises}", _bar(row, signs)) for row in rows]
 
     def __str__(self) -> str:
-        rows = [("lesson", "solved", "")]
-        rows += [
-            (row.number, f"{row.solved} of {row.exercises}", _bar(row, "#.")) for row in (*self.lessons, self.total)
-        ]
-        return "\n".join([_table(rows), *self._remarks()])
+        return "\n".join(filter(None, [tables.text(self._rows("#."), _HEAD), self.next, self.note]))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{row.number}</td><td>{row.solved} of {row.exercises}</td>"
-            f'<td aria-hidden="true" style="font-family: monospace">{_bar(row, "■□")}</td></tr>'
-            for row in (*self.lessons, self.total)
-        )
-        head = '<tr><th scope="col">lesson</th><th scope="col">solved</th><th></th></tr>'
-        remarks = "".join(f"<p>{html.escape(text)}</p>" for text in self._remarks())
-        return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>{remarks}"
+        look = {2: 'aria-hidden="true" style="font-family: monospace"'}
+        remarks = "".join(f"<p>{html.escape(text)}</p>" for text in (self.next, self.note) if text)
+        return tables.to_html(self._rows("■□"), _HEAD, attributes=look) + remarks
 
 
 def progress() -> Progress:
@@ -78,29 +71,14 @@ def progress() -> Progress:
     return _summary(file.solved())
 
 
-def mark(lesson: str, name: str) -> None:
-    """Remember that exercise `name` of `lesson` ("02") is solved. Where it cannot be saved, one line says so."""
-    file.change({file.key(lesson, name): True})
-
-
-def forget(lesson: str, name: str) -> None:
-    """Forget that exercise `name` of `lesson` ("02") is solved."""
-    file.change({file.key(lesson, name): False})
-
-
 def export(name: str | None = None) -> str:
     """Return the progress as one line of text, with `name` for an instructor's table.
 
     The line can be read by a person and holds no quotes. Its checksum finds a damaged line, not a made-up one.
     """
-    if not (name is None or isinstance(name, str)):
-        raise TypeError(f"name must be text or None, not {name!r}")
-    if name is not None and not (0 < len(name.strip()) <= 80 and name.isprintable()):
+    if name is not None and not (0 < len(arguments.text("name", name).strip()) <= 80 and name.isprintable()):
         raise ValueError(f"name must be 1 to 80 printable characters on one line, not {name!r}")
-    lessons: dict[str, list[str]] = {}
-    for lesson, exercise in sorted(file.solved()):
-        lessons.setdefault(lesson, []).append(exercise)
-    parts = [f"{lesson}:{','.join(exercises)}" for lesson, exercises in lessons.items()]
+    parts = [f"{lesson}:{','.join(names)}" for lesson, names in file.by_lesson(file.solved()).items()]
     body = ";".join([_PREFIX, _encoded(name or ""), *parts])
     return f"{body};{_checksum(body)}"
 
@@ -110,10 +88,8 @@ def restore(line: str) -> Progress:
 
     Raises ValueError for a line that is damaged or no such line; nothing is changed then.
     """
-    if not isinstance(line, str):
-        raise TypeError(f"line must be the text that progress.export() gave, not {line!r}")
     try:
-        _, found = _parsed(line)
+        _, found = _parsed(arguments.text("line", line))
     except ValueError as error:
         shown = line if len(line) <= 60 else f"{line[:60]}…"
         raise ValueError(f"line must be what progress.export() gave, whole and unchanged: {error}: {shown!r}") from None
@@ -124,35 +100,21 @@ def restore(line: str) -> Progress:
 
 progress.export = export  # type: ignore[attr-defined]
 progress.restore = restore  # type: ignore[attr-defined]
-progress.mark = mark  # type: ignore[attr-defined]
-progress.forget = forget  # type: ignore[attr-defined]
 
 
 def _summary(solved: set[file.Key], note: str = "") -> Progress:
-    exercises = _exercises()
-    lessons = sorted({lesson for lesson, _ in exercises})
-    rows = tuple(
-        Lesson(lesson, sum(each in solved for each in keys), len(keys))
-        for lesson in lessons
-        for keys in [[each for each in exercises if each[0] == lesson]]
-    )
-    missing = [found for each, found in exercises.items() if each not in solved]
-    following = "Everything is solved." if exercises and not missing else ""
-    if missing:
-        first = missing[0]
-        following = f"Next: {first.title} (lesson {first.lesson}, {first.minutes} min)"
-    return Progress(rows, following, " ".join(filter(None, [note, _unknown(solved, exercises)])))
-
-
-def _exercises() -> dict[file.Key, Any]:
     from course_utils.exercises import registry
 
-    return {(found.lesson, found.name): found for found in registry()}
-
-
-def _unknown(solved: Iterable[file.Key], exercises: Mapping[file.Key, Any]) -> str:
-    unknown = sum(each not in exercises for each in set(solved))
-    return f"{_count(unknown)} of another version of the course kept." if unknown else ""
+    exercises = {(found.lesson, found.name): found for found in registry()}
+    rows = []
+    for lesson in sorted({lesson for lesson, _ in exercises}):
+        names = [each for each in exercises if each[0] == lesson]
+        rows.append(Lesson(lesson, sum(each in solved for each in names), len(names)))
+    first = next((found for each, found in exercises.items() if each not in solved), None)
+    following = f"Next: {first.task.title} (lesson {first.lesson}, {first.task.minutes} min)" if first else ""
+    others = len(solved - exercises.keys())
+    kept = f"{_count(others)} of another version of the course kept." if others else ""
+    return Progress(tuple(rows), following or "Everything is solved.", f"{note} {kept}".strip())
 
 
 def _count(number: int) -> str:
@@ -163,11 +125,6 @@ def _bar(row: Lesson, signs: str) -> str:
     full = _BAR * row.solved // row.exercises if row.exercises else 0  # full only when all are solved
     full = max(full, 1) if row.solved else 0
     return signs[0] * full + signs[1] * (_BAR - full)
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def _encoded(name: str) -> str:
@@ -193,22 +150,18 @@ def _parsed(line: str) -> tuple[str, set[file.Key]]:
     for part in parts:
         lesson, _, names = part.partition(":")
         found |= {file.key(lesson, each) for each in names.split(",")}
-    return unquote_plus(name), found
+    # anybody can make up a line: signs that are not printable would move the cursor or forge rows of a table
+    return "".join(sign for sign in unquote_plus(name) if sign.isprintable()), found
 
 
 def class_table(lines: Iterable[str]) -> tuple[str, int]:
     """Return a table of many exported lines and how many could be read; damaged lines are named by number below it.
 
     Lines with the same name become one row. Empty lines and lines that begin with # are passed over.
-    Raises TypeError where `lines` are no lines of text.
     """
-    if isinstance(lines, str) or not isinstance(lines, Iterable):
-        raise TypeError(f"lines must be a list of lines or an open file, not {lines!r}")
-    people: dict[str, tuple[str, list[int], set[file.Key]]] = {}
+    people: dict[str, tuple[str, list[str], set[file.Key]]] = {}
     damaged = []
     for number, line in enumerate(lines, start=1):
-        if not isinstance(line, str):
-            raise TypeError(f"lines must be a list of lines, its item {number} is {line!r}")
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
@@ -217,24 +170,22 @@ def class_table(lines: Iterable[str]) -> tuple[str, int]:
             damaged.append(f"line {number} is damaged: {error}")
             continue
         _, numbers, known = people.setdefault(name.casefold() or f"\n{number}", (name or "(no name)", [], set()))
-        numbers.append(number)
+        numbers.append(str(number))
         known |= found
-    exercises = _exercises()
-    lessons = sorted({lesson for lesson, _ in exercises})
-    rows = [("name", "line", *lessons, "all")]
+    rows = []
     for _, (name, numbers, found) in sorted(people.items()):
-        solved = [sum(each in found for each in exercises if each[0] == lesson) for lesson in lessons]
-        rows.append((name, ", ".join(map(str, numbers)), *map(str, solved), f"{sum(solved)} of {len(exercises)}"))
-    return "\n".join([_table(rows), *damaged]), sum(len(numbers) for _, numbers, _ in people.values())
+        of = _summary(found)
+        each = (str(lesson.solved) for lesson in of.lessons)
+        rows.append((name, ", ".join(numbers), *each, f"{of.total.solved} of {of.total.exercises}"))
+    head = ("name", "line", *(lesson.number for lesson in _summary(set()).lessons), "all")
+    return "\n".join([tables.text(rows, head), *damaged]), sum(len(numbers) for _, numbers, _ in people.values())
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print the table of a class; return 0, or 1 where no line could be read."""
-    parser = argparse.ArgumentParser(
-        prog="python -m course_utils.progress", description="Table of a class from lines that progress.export() gave."
-    )
-    parser.add_argument("lines", nargs="?", help="file with one line for each person; default: standard input")
-    path = parser.parse_args(arguments).lines
+def main(given: list[str] | None = None) -> int:
+    """Print the table of a class from one line for each person; the status is 1 where no line could be read."""
+    parser = argparse.ArgumentParser("python -m course_utils.progress", description=main.__doc__)
+    parser.add_argument("lines", nargs="?", help="file of lines that progress.export() gave; default: standard input")
+    path = parser.parse_args(given).lines
     try:
         data = Path(path).read_bytes() if path else sys.stdin.buffer.read()
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import dataclasses
 import gc
 import logging
 import multiprocessing
@@ -46,7 +47,7 @@ def double():
     def _(case: Case) -> None:
         x = torch.tensor([1.0, 2.0])
         got = case.call(x, case.device)
-        case.mistake(isinstance(got, torch.Tensor) and got.dim() == 0, "sums", "each entry counts")
+        case.instead(isinstance(got, torch.Tensor) and got.dim() == 0, "sums", "each entry counts")
         case.equal(got, torch.tensor([2.0, 4.0]).to(case.device))
         case.budget("copies to the device", case.counts.copies_h2d, 1, "each costs time")
 
@@ -102,7 +103,6 @@ def test_code_below_the_raise_of_the_stub_is_named_and_not_passed_over(double, m
         return 2 * y
 
     for answer in (left, called):
-        assert unsolved(answer)
         with pytest.raises(WrongAnswer) as caught:
             double.check(answer)
         assert "delete the line `raise NotImplementedError`" in str(caught.value)
@@ -110,7 +110,7 @@ def test_code_below_the_raise_of_the_stub_is_named_and_not_passed_over(double, m
     assert capsys.readouterr().out == ""
 
 
-def test_a_stub_with_idle_lines_or_without_source_is_not_attempted(double, capsys):
+def test_a_stub_with_idle_lines_is_not_attempted(double, capsys):
     def idle(x, device):
         """Return twice `x`, on `device`."""
         raise NotImplementedError
@@ -118,11 +118,8 @@ def test_a_stub_with_idle_lines_or_without_source_is_not_attempted(double, capsy
         "your code here"
         pass
 
-    made = {}
-    exec("def unseen(x, device):\n    raise NotImplementedError\n    return x", made)
-    for answer in (idle, made["unseen"]):
-        assert double.check(answer) is double.reference
-    assert capsys.readouterr().out.count("not attempted") == 2
+    assert double.check(idle) is double.reference
+    assert capsys.readouterr().out.count("not attempted") == 1
 
 
 def test_code_above_the_raise_of_the_stub_is_the_answer(double, monkeypatch):
@@ -631,15 +628,7 @@ def test_reset_forgets(double, monkeypatch, capsys):
     assert forgotten == [{(double.lesson, "double"): False}] and capsys.readouterr().out.count("Hint 1") == 2
 
 
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"title": ""}, "title"),
-        ({"minutes": 0}, "minutes"),
-        ({"difficulty": 4}, "difficulty"),
-        ({"hints": "x"}, "hints"),
-    ],
-)
+@pytest.mark.parametrize(("change", "name"), [({"difficulty": 4}, "difficulty"), ({"hints": "x"}, "hints")])
 def test_bad_arguments_are_named(change, name):
     with pytest.raises(ValueError, match=name):
         exercise(**{"title": "T", "minutes": 1, "difficulty": 1, "hints": ("h",), **change})
@@ -785,7 +774,7 @@ def masked():
     @Adder.checks
     def _(case: Case) -> None:
         model = case.call(2.0)
-        case.mistake("amount" not in dict(model.named_buffers()), "is no buffer", "it would stay behind")
+        case.instead("amount" not in dict(model.named_buffers()), "is no buffer", "it would stay behind")
         got = case.use(model.to(case.device), torch.ones(2, device=case.device))
         case.equal(got, torch.full((2,), 3.0, device=case.device))
 
@@ -878,7 +867,7 @@ def clocked():
     @wait.checks
     def _(case: Case) -> None:
         assert case.device == torch.device("sim:0")
-        case.expect(case.call(case.device) is None, "returns something")
+        case.instead(case.call(case.device) is not None, "returns something")
 
     return wait
 
@@ -886,7 +875,7 @@ def clocked():
 def test_an_exercise_may_say_where_its_answer_runs(monkeypatch, capsys):
     monkeypatch.setattr(solved, "change", lambda *names: None)
     found = [one for one in registry() if one.lesson == "09"]
-    assert found and {one.where for one in found} == {"real ranks on the CPU"}
+    assert found and {one.task.where for one in found} == {"real ranks on the CPU"}
     monkeypatch.setattr(found[0], "_check", lambda case: case.call(torch.ones(1)))
     found[0].check(lambda values: values)
     assert capsys.readouterr().out.endswith("right. Checked on real ranks on the CPU.\n")
@@ -903,7 +892,7 @@ def test_beside_a_real_gpu_a_simulated_exercise_is_checked_in_a_child(monkeypatc
     from course_utils.simulator import child
 
     chosen = next(found for found in registry() if found.lesson == "02")
-    monkeypatch.setattr(chosen, "simulated", True)
+    monkeypatch.setattr(chosen, "task", dataclasses.replace(chosen.task, simulated=True))
     monkeypatch.setattr(devices, "simulated", lambda: None)
     monkeypatch.setattr(solved, "change", lambda *names: None)
     given = chosen.reference

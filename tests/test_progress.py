@@ -18,7 +18,7 @@ from course_utils.progress import progress
 
 ROOT = Path(__file__).parents[1]
 EXERCISES = [
-    SimpleNamespace(lesson=lesson, name=name, title=name.title(), minutes=minutes, difficulty=1)
+    SimpleNamespace(lesson=lesson, name=name, task=SimpleNamespace(title=name.title(), minutes=minutes))
     for lesson, name, minutes in [("00", "double", 3), ("01", "pick", 5), ("01", "free", 8), ("01", "last", 2)]
 ]
 

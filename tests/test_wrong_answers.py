@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import dataclasses
 import importlib
 import inspect
 import os
@@ -43,7 +44,7 @@ def second_s() -> float:
 @each_exercise
 def test_the_reference_passes_on_every_device_within_a_second(exercise):
     """Time of the processor, since other work may have the core; ranks wait, and have their share of all cores."""
-    ranks = "ranks" in exercise.where
+    ranks = "ranks" in exercise.task.where
     clock = time.perf_counter if ranks else time.process_time
     share = float(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) if ranks else 1.0
     spent_s = []
@@ -73,7 +74,7 @@ def test_three_wrong_answers_are_stored_with_different_phrases(exercise):
 
 @each_exercise
 def test_an_endless_answer_and_one_of_another_type_are_rejected(exercise, monkeypatch):
-    monkeypatch.setattr(exercise, "limit_s", 0.3)
+    monkeypatch.setattr(exercise, "task", dataclasses.replace(exercise.task, limit_s=0.3))
     with pytest.raises(WrongAnswer, match="does not end"):
         exercise.examine(changed(exercise, "while True: pass"), PLACES)
     for answer in (changed(exercise, "return object()"), None, 3, int, lambda *args: None):
@@ -100,11 +101,11 @@ def test_hints_solution_and_numbers_are_there(exercise, capsys):
     kind = "class" if inspect.isclass(exercise.reference) else "def"
     assert re.match(rf"{kind} {exercise.name}[(:]", capsys.readouterr().out)
     exercise._hinted = 0
-    for number, hint in enumerate(exercise.hints, start=1):
+    for number, hint in enumerate(exercise.task.hints, start=1):
         exercise.hint()
-        assert f"Hint {number} of {len(exercise.hints)}: {hint}" in capsys.readouterr().out
+        assert f"Hint {number} of {len(exercise.task.hints)}: {hint}" in capsys.readouterr().out
     exercise._hinted = 0
-    assert len(set(exercise.hints)) == len(exercise.hints) >= 2
+    assert len(set(exercise.task.hints)) == len(exercise.task.hints) >= 2
 
 
 def stubs(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import html
 import inspect
 import linecache
@@ -10,34 +11,78 @@ import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from course_utils import counting
+from course_utils.base import PACKAGE
 from course_utils.checks import sandbox
 from course_utils.checks.comparison import difference, shown
 
-if TYPE_CHECKING:
-    from course_utils.checks.engine import Exercise
-
-__all__ = ["Case", "WrongAnswer", "methods_of", "shown"]
+__all__ = ["Case", "Finding", "Task", "WrongAnswer", "methods_of"]
 
 # A warning that names a line of ours as the caller's, and shows it below.
-_OURS = re.escape(str(Path(__file__).parent))
-_FROM_OURS = re.compile(rf"^{_OURS}[^\n]*?:\d+: (\w+: (?:[^\n]*\n)+?)  [^\n]*(?:\n|\Z)", re.MULTILINE)
+_FROM_OURS = re.compile(rf"^{re.escape(str(PACKAGE))}[^\n]*?:\d+: (\w+: (?:[^\n]*\n)+?)  [^\n]*(?:\n|\Z)", re.MULTILINE)
 _PRINTED = 5  # lines of what the answer printed that a message shows
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a check needs to know of an exercise, and what lists show of it.
+
+    `difficulty` is 1 to 3; each of the `hints` is more direct than the one before; `draws` allows random numbers to be
+    taken; a call of the answer is ended after `limit_s` seconds; `simulated` says that the check needs the simulated
+    GPU, its clock or its exact memory, and runs there on every machine, beside a real GPU in a process of its own;
+    `where` says in words where the answer runs, if that is not the device of the check.
+    """
+
+    lesson: str
+    name: str
+    title: str
+    minutes: int
+    difficulty: int
+    hints: tuple[str, ...]
+    draws: bool = False
+    limit_s: float = 3.0
+    simulated: bool = False
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with an answer: `name` says what was seen or which mistake it is, in the call `call`."""
+
+    name: str
+    why: str = ""
+    call: str = ""
+    expected: str = ""
+    got: str = ""
+    said: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.call}\n  {self.name}" if self.call else self.name]
+        lines += [f"  expected: {self.expected}"] if self.expected else []
+        lines += [f"  got:      {self.got}"] if self.got else []
+        lines += [f"  Why it matters: {self.why}"] if self.why else []
+        return "\n".join(lines) + self.said
+
+    def named(self, name: str, why: str) -> Finding:
+        """Return the same with the name of the mistake; what was seen stays where no values show it."""
+        seen = "" if self.expected or self.got or self.name == name else f"\n  seen: {self.name}"
+        return dataclasses.replace(self, name=f"{name}{seen}", why=why or self.why)
 
 
 class WrongAnswer(Exception):
     """An answer that is wrong. Notebooks show the message alone, without a traceback."""
 
-    def __init__(self, exercise: Exercise, message: str) -> None:
-        super().__init__(message)
-        self.exercise_name, self.message = exercise.name, message
-        self._hint = f"lesson{exercise.lesson}.{exercise.name}.hint() gives a hint."
+    def __init__(self, task: Task, finding: Finding | str) -> None:
+        super().__init__(str(finding))
+        self.finding = Finding(finding) if isinstance(finding, str) else finding
+        self.exercise_name, self.message = task.name, str(finding)
+        self._hint = f"lesson{task.lesson}.{task.name}.hint() gives a hint."
 
     def __str__(self) -> str:
         return f"{self.message}\n{self._hint}"
@@ -53,13 +98,13 @@ class WrongAnswer(Exception):
 
 
 class Case:
-    """One run of a check on one device: calls the answer safely, compares, and names mistakes.
+    """One run of a check on one device: calls the answer safely, compares, and says what is there instead.
 
     `counts` holds what the last call did (`course_utils.counting`): copies, host reads, operators.
     """
 
-    def __init__(self, exercise: Exercise, answer: Callable, device: torch.device) -> None:
-        self.exercise, self.answer, self.device = exercise, answer, device
+    def __init__(self, task: Task, answer: Callable, device: torch.device) -> None:
+        self.task, self.answer, self.device = task, answer, device
         self.calls = 0
         self.counts: counting.Counts | None = None
         self._call = self._made = self._printed = ""
@@ -67,14 +112,14 @@ class Case:
     def call(self, *args: Any, modifies: bool = False, draws: bool | None = None, **kwargs: Any) -> Any:
         """Call the answer and return its value. Raises `WrongAnswer` if it raises, never ends, changes its inputs
         (unless `modifies`), or leaves random state, default device or the like changed."""
-        self._made = _words(self.exercise.name, args, kwargs)
+        self._made = _words(self.task.name, args, kwargs)
         return self._run(self.answer, self._made, args, kwargs, modifies, draws)
 
     def use(self, made: Callable, *args: Any, modifies: bool = False, draws: bool | None = None, **kwargs: Any) -> Any:
         """Call what the answer made: a module, a method of it, a function that it returned; else as `call`."""
         method = getattr(made, "__name__", "")
         owned = getattr(made, "__self__", None) is not None
-        name = f"{self._made or self.exercise.name}{'.' + method if method and owned else ''}"
+        name = f"{self._made or self.task.name}{'.' + method if method and owned else ''}"
         return self._run(made, _words(name, args, kwargs), args, kwargs, modifies, draws)
 
     def _run(
@@ -82,15 +127,15 @@ class Case:
     ) -> Any:
         before = None if modifies else _copied((args, kwargs))  # a copy would be alive during the call
         self.about(words, self.device)
-        draws = self.exercise.draws if draws is None else draws
+        draws = self.task.draws if draws is None else draws
         with counting.count() as counts:
-            outcome = sandbox.call(fn, args, kwargs, limit_s=self.exercise.limit_s, device=self.device, draws=draws)
+            outcome = sandbox.call(fn, args, kwargs, limit_s=self.task.limit_s, device=self.device, draws=draws)
         self.counts = counts
         self.called(outcome.printed)
         if outcome.timed_out:
-            self.fail(f"does not end: it was stopped after {self.exercise.limit_s:g} s")
+            self.fail(f"does not end: it was stopped after {self.task.limit_s:g} s")
         if outcome.error is not None:
-            self._report(outcome.error)
+            self.fail(_raised(self.answer, outcome.error))
         if outcome.changed:
             self.fail(f"changes {outcome.changed[0]}", "code after it would behave differently; leave it as it was")
         if not modifies and before is not None and difference((args, kwargs), before, copied=True):
@@ -106,29 +151,11 @@ class Case:
         self.calls += 1
         self._printed = printed
 
-    def _report(self, error: BaseException) -> None:
-        """Raise `WrongAnswer` with the reader's own line where the answer raised `error`."""
-        if isinstance(error, RecursionError):
-            self.fail("calls itself without end")
-        message = _first_line(error)
-        words = f"raises {type(error).__name__}" + (f": {message}" if message else "")
-        raise WrongAnswer(
-            self.exercise, f"{self._prefix()}{words}{_own_line(self.answer, error)}{self._said()}"
-        ) from None
-
-    def _prefix(self) -> str:
-        return f"{self._call} on {self.device}\n  " if self._call else ""
-
     def fail(self, name: str, why: str = "", *, expected: Any = ..., got: Any = ...) -> None:
-        """Raise `WrongAnswer`: the call, what was expected and got, the mistake's name and why it matters."""
-        lines = [f"{self._prefix()}{name}"]
-        if expected is not ...:
-            lines.append(f"  expected: {shown(expected)}")
-        if got is not ...:
-            lines.append(f"  got:      {shown(got)}")
-        if why:
-            lines.append(f"  Why it matters: {why}")
-        raise WrongAnswer(self.exercise, "\n".join(lines) + self._said()) from None
+        """Raise `WrongAnswer`: the call, what was seen or the mistake's name, expected and got, why it matters."""
+        call = f"{self._call} on {self.device}" if self._call else ""
+        values = ("" if value is ... else shown(value) for value in (expected, got))
+        raise WrongAnswer(self.task, Finding(name, why, call, *values, said=self._said())) from None
 
     def _said(self) -> str:
         """Return the first lines that the answer printed in the last call, for the end of a message."""
@@ -151,15 +178,14 @@ class Case:
         except RuntimeError as error:
             self.fail(f"its backward pass raises {type(error).__name__}: {_first_line(error)}")
 
-    def mistake(self, when: Any, name: str, why: str = "", *, expected: Any = ..., got: Any = ...) -> None:
-        """Raise `WrongAnswer` with the name of a known mistake if `when` holds."""
+    def instead(self, when: Any, name: str, why: str = "", *, expected: Any = ..., got: Any = ...) -> None:
+        """Raise `WrongAnswer` if `when` holds: what a trace shows the answer to do instead of what was asked for.
+
+        For what the values alone do not tell: order of calls, copies, messages, modes, types. A mistake that gives
+        other values is written as the wrong answer that it is: `Exercise.mistake`.
+        """
         if when:
             self.fail(name, why, expected=expected, got=got)
-
-    def expect(self, condition: Any, message: str, why: str = "") -> None:
-        """Raise `WrongAnswer` with `message` unless `condition` holds."""
-        if not condition:
-            self.fail(message, why)
 
     def equal(self, got: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-6, why: str = "") -> None:
         """Raise `WrongAnswer` unless `got` equals `expected`: type, structure, shape, dtype, device and values."""
@@ -169,14 +195,21 @@ class Case:
 
     def budget(self, what: str, used: int, allowed: int, why: str = "") -> None:
         """Raise `WrongAnswer` if more than `allowed` of `what` were used: the result is right, the way is not."""
-        if used > allowed:
-            self.fail(f"the result is right, but it takes {used} {what} and the limit is {allowed}", why)
+        self.instead(used > allowed, f"the result is right, but it takes {used} {what} and the limit is {allowed}", why)
 
 
 def methods_of(answer: type) -> list[Callable]:
     """Return the functions that a class defines itself, also those in `staticmethod`, `classmethod` and `property`."""
     found = [getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(answer).values()]
     return [value for value in found if inspect.isfunction(value)]
+
+
+def _raised(answer: Callable, error: BaseException) -> str:
+    """Return in words what the answer raised, with the reader's own line."""
+    if isinstance(error, RecursionError):
+        return "calls itself without end"
+    message = _first_line(error)
+    return f"raises {type(error).__name__}" + (f": {message}" if message else "") + _own_line(answer, error)
 
 
 def _own_line(answer: Callable, error: BaseException) -> str:

@@ -5,38 +5,35 @@ from __future__ import annotations
 import importlib
 import pickle
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from course_utils import simulator
-from course_utils.checks.case import WrongAnswer
-
-if TYPE_CHECKING:
-    from course_utils.checks.engine import Exercise
+from course_utils.checks.case import Task, WrongAnswer
 
 __all__ = ["examine_in_child"]
 
 
-def examine_in_child(exercise: Exercise, answer: Any) -> None:
+def examine_in_child(task: Task, reference: Callable, answer: Any) -> None:
     """Run the check on the simulated GPU of a child process.
 
     Raises `WrongAnswer` if it is wrong, and `simulator.Unavailable` with the reason where the child cannot tell.
     """
     import cloudpickle
 
-    stored = exercise.reference.__module__, exercise.name, simulator.sources(answer), cloudpickle.dumps(answer)
+    stored = reference.__module__, task.name, simulator.sources(answer), cloudpickle.dumps(answer)
     try:
         message = simulator.run_in_child(_examine, *stored)
     except subprocess.TimeoutExpired:
-        raise WrongAnswer(
-            exercise, f"{exercise.name} does not end: it was stopped after {simulator.CHILD_LIMIT_S:g} s"
-        ) from None
+        limit_s = f"{simulator.CHILD_LIMIT_S:g}"
+        raise WrongAnswer(task, f"{task.name} does not end: it was stopped after {limit_s} s") from None
     except RuntimeError as error:
         last = str(error).strip().splitlines()[-1]
-        raise simulator.Unavailable(f"{exercise.name} could not be checked on the simulated GPU: {last}") from None
+        raise simulator.Unavailable(f"{task.name} could not be checked on the simulated GPU: {last}") from None
     if message:
-        raise WrongAnswer(exercise, message)
+        raise WrongAnswer(task, message)
 
 
 def _examine(module: str, name: str, sources: dict[str, list[str]], answer: bytes) -> str:

@@ -1,9 +1,12 @@
-"""Is this answer right, and if not, what is the mistake?
+"""Which exercise is this, and what happens when its answer is checked?
 
-A lesson's exercises stand in `course_utils/exercises/lessonNN.py`: a function with a docstring is the reference, a
-check beside it tells right from wrong, on each device of `devices.check_devices()`:
+A lesson's exercises stand in its room, `course_utils/exercises/lessonNN`: a function with a docstring is the reference,
+the check beside it tells right from wrong on each device of `devices.check_devices()`, and mistakes that people make
+stand there as the wrong answers that they are:
 
-    @exercise(title="Double on the device", minutes=5, difficulty=1, hints=("Which method moves a tensor?",))
+    exercise = lesson("02")
+
+    @exercise(title="Double on the device", minutes=5, difficulty=1, hints=("Which method moves a tensor?", "…"))
     def double(x: torch.Tensor, device: torch.device) -> torch.Tensor:
         \"\"\"Return twice `x`, on `device`.\"\"\"
         return 2 * x.to(device)
@@ -12,8 +15,10 @@ check beside it tells right from wrong, on each device of `devices.check_devices
     def _(case: Case) -> None:
         x = torch.tensor([1.0, 2.0])
         got = case.call(x, case.device)
-        case.mistake(got is x, "returns its input", "the caller's tensor stays where it was")
+        case.instead(case.counts.copies_d2h, "copies to the host", "each copy waits for the device")
         case.equal(got, torch.tensor([2.0, 4.0], device=case.device))
+
+    double.mistake("returns the input", "twice of it was asked for", edit("2 * x", "x"))
 
 The reference may also be a class, such as a module: `case.call` then makes an object, `case.use` calls it.
 """
@@ -21,10 +26,8 @@ The reference may also be a class, such as a module: `case.call` then makes an o
 from __future__ import annotations
 
 import ast
-import dis
 import functools
 import inspect
-import re
 import sys
 import textwrap
 import zlib
@@ -37,34 +40,34 @@ from course_utils import devices, simulator
 from course_utils.base import arguments
 from course_utils.base import solved as store
 from course_utils.checks import sandbox
-from course_utils.checks.case import Case, WrongAnswer, methods_of, shown
+from course_utils.checks.case import Case, Task, WrongAnswer, methods_of
 from course_utils.checks.child import examine_in_child
+from course_utils.checks.comparison import shown
+from course_utils.checks.mistakes import Edit, Mistake, recognised, source_of
 
-__all__ = ["Case", "Exercise", "WrongAnswer", "exercise", "lesson", "unsolved"]
+__all__ = ["Exercise", "exercise", "lesson", "unsolved"]
 
 
 def exercise(
-    *, title: str, minutes: int, difficulty: int, hints: tuple[str, ...],
-    draws: bool = False, limit_s: float = 3.0, simulated: bool = False, where: str = "", lesson: str = "",
-) -> Callable[[Callable], Exercise]:  # fmt: skip
+    *, lesson: str = "", title: str, minutes: int, difficulty: int, hints: tuple[str, ...], **options: Any
+) -> Callable[[Callable], Exercise]:
     """Make an `Exercise` of the reference answer below the decorator, a function or a class.
 
-    `difficulty` is 1 to 3; each of the `hints` is more direct than the one before; `draws` allows random numbers to be
-    taken; a call of the answer is ended after `limit_s` seconds; `simulated` says that the check needs the simulated
-    GPU, its clock or its exact memory, and runs there on every machine, beside a real GPU in a process of its own;
-    `where` says in words where the answer runs, if that is not the device of the check; `lesson` is the number of the
-    lesson in two digits: a lesson's room has `exercise = lesson("03")`.
+    The arguments, and the `options` `draws`, `limit_s`, `simulated` and `where`, are the fields of `Task`.
     """
-    if not (isinstance(title, str) and title.strip()):
-        raise ValueError(f"title must be text, not {title!r}")
-    if isinstance(minutes, bool) or not isinstance(minutes, int) or minutes < 1:
-        raise ValueError(f"minutes must be a whole number from 1, not {minutes!r}")
+    if isinstance(hints, str) or len(hints) < 1:  # a text is a sequence of letters, too
+        raise ValueError(f"hints must be at least one text, in a tuple, not {hints!r}")
     if difficulty not in (1, 2, 3):
         raise ValueError(f"difficulty must be 1, 2 or 3, not {difficulty!r}")
-    if isinstance(hints, str) or not hints or not all(isinstance(hint, str) and hint.strip() for hint in hints):
-        raise ValueError(f"hints must be at least one text, in a tuple, not {hints!r}")
-    options = {"draws": draws, "limit_s": limit_s, "simulated": simulated, "where": where, "lesson": lesson}
-    return lambda reference: Exercise(reference, title, minutes, difficulty, tuple(hints), **options)
+    if options.get("simulated"):
+        options.setdefault("where", "the simulated GPU")
+
+    def make(reference: Callable) -> Exercise:
+        if not inspect.getdoc(reference):
+            raise ValueError(f"the reference {reference.__name__} needs a docstring: it is the task in one sentence")
+        return Exercise(reference, Task(lesson, reference.__name__, title, minutes, difficulty, hints, **options))
+
+    return make
 
 
 def lesson(number: str) -> Callable[..., Callable[[Callable], Exercise]]:
@@ -73,24 +76,17 @@ def lesson(number: str) -> Callable[..., Callable[[Callable], Exercise]]:
 
 
 class Exercise:
-    """A reference answer, its check and its hints."""
+    """A reference answer, its check, and the mistakes that people make."""
 
-    def __init__(
-        self, reference, title, minutes, difficulty, hints, *, draws, limit_s, simulated, where, lesson
-    ) -> None:
-        if not inspect.getdoc(reference):
-            raise ValueError(f"the reference {reference.__name__} needs a docstring: it is the task in one sentence")
-        self.reference: Callable = reference
-        self.name: str = reference.__name__
-        self.title, self.minutes, self.difficulty, self.hints = title, minutes, difficulty, hints
-        self.draws, self.limit_s, self.simulated = draws, limit_s, simulated
-        self.where = where or ("the simulated GPU" if simulated else "")
-        self.lesson: str = lesson
+    def __init__(self, reference: Callable, task: Task) -> None:
+        self.reference, self.task = reference, task
+        self.lesson, self.name = task.lesson, task.name
+        self.mistakes: list[Mistake] = []
         self._check: Callable[[Case], None] | None = None
         self._hinted = 0
 
     def __repr__(self) -> str:
-        return f"<exercise lesson{self.lesson}.{self.name}: {self.title}>"
+        return f"<exercise lesson{self.lesson}.{self.name}: {self.task.title}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the reference, so that a reference may call itself by its name."""
@@ -101,6 +97,18 @@ class Exercise:
         self._check = function
         return function
 
+    def mistake(self, name: str, why: str, answer: Any = None) -> Any:
+        """Register the wrong answer below this decorator, or `answer`, as a mistake that checks then call by `name`.
+
+        An answer gets the name if it does the same on all inputs of the check. `answer` may be an `edit` of the
+        reference. Where a mistake is known by more than one wrong answer, each is registered under the same name.
+        """
+        if answer is None:
+            return functools.partial(self.mistake, name, why)
+        made = answer.of(self.reference) if isinstance(answer, Edit) else answer
+        self.mistakes.append(Mistake(name, why, made))
+        return answer
+
     def check(self, answer: Callable) -> Callable:
         """Check `answer` and return it; not attempted, it returns the reference, so that later cells work.
 
@@ -109,11 +117,6 @@ class Exercise:
         if answer is self.reference or answer is self:
             return self.reference
         if unsolved(answer):
-            if _dead_code(answer):
-                raise WrongAnswer(
-                    self,
-                    f"{self.name}: delete the line `raise NotImplementedError`, because the code below it never runs",
-                )
             print(
                 f"{self.name}: not attempted yet, the lesson goes on with the reference. "
                 f"lesson{self.lesson}.{self.name}.hint() gives a hint."
@@ -126,7 +129,7 @@ class Exercise:
             print(f"{error}. The lesson goes on with your answer.")
             return answer
         self._remember(solved=True)
-        where = self.where or " and ".join(str(place) for place in places)
+        where = self.task.where or " and ".join(str(place) for place in places)
         print(f"{self.name}: right. Checked on {where}.")
         return answer
 
@@ -139,35 +142,43 @@ class Exercise:
             raise RuntimeError(f"{self!r} has no check")
         chosen = _devices(places)
         self._examine_shape(answer)
-        if self.simulated:
+        if self.task.simulated:
             simulated = devices.simulated()
             if simulated is None:
-                return examine_in_child(self, answer)
+                return examine_in_child(self.task, self.reference, answer)
             chosen = [simulated]
         for place in chosen:
-            case = Case(self, answer, place)
+            self._examine_on(answer, place)
+
+    def _examine_on(self, answer: Any, place: torch.device) -> None:
+        case = Case(self.task, answer, place)
+        try:
             with sandbox.isolated(place, zlib.crc32(self.name.encode())):
-                try:
-                    self._check(case)
-                    if not case.calls:
-                        raise RuntimeError("the check never called the answer")
-                except WrongAnswer:
-                    raise
-                except Exception as error:
-                    raise RuntimeError(
-                        f"the check of {self.name} itself failed, your answer may be right: "
-                        f"{type(error).__name__}: {error}"
-                    ) from error
+                self._check(case)
+            if not case.calls:
+                raise RuntimeError("the check never called the answer")
+        except WrongAnswer as wrong:
+            known = recognised(self.mistakes, self._check, self.task, answer, place)
+            if known is None:
+                raise
+            raise WrongAnswer(self.task, wrong.finding.named(known.name, known.why)) from None
+        except Exception as error:
+            raise RuntimeError(
+                f"the check of {self.name} itself failed, your answer may be right: {type(error).__name__}: {error}"
+            ) from error
 
     def _examine_shape(self, answer: Any) -> None:
         """Raise unless the answer is a function, or a class where the reference is one, that takes what it takes."""
         wanted = inspect.isclass(self.reference)
         if not callable(answer) or inspect.isclass(answer) != wanted:
             kind = "nothing (None)" if answer is None else f"{type(answer).__name__}: {shown(answer)}"
-            raise WrongAnswer(self, f"{self.name} must be a {'class' if wanted else 'function'}, not {kind}")
+            raise WrongAnswer(self.task, f"{self.name} must be a {'class' if wanted else 'function'}, not {kind}")
         for base in self.reference.__bases__ if wanted else ():
             if not issubclass(answer, base):
-                raise WrongAnswer(self, f"{self.name} must be a subclass of {_public_name(base)}")
+                raise WrongAnswer(self.task, f"{self.name} must be a subclass of {_public_name(base)}")
+        if any(_shape(function) == "dead" for function in _functions(answer)):
+            line = f"{self.name}: delete the line `raise NotImplementedError`, because the code below it never runs"
+            raise WrongAnswer(self.task, line)
         try:
             theirs, ours = inspect.signature(answer), inspect.signature(self.reference)
         except (TypeError, ValueError):
@@ -176,20 +187,20 @@ class Exercise:
             theirs.bind(*([None] * len(ours.parameters)))
         except TypeError:
             names = ", ".join(ours.parameters)
-            raise WrongAnswer(self, f"{self.name} must take ({names}), yours takes {theirs}") from None
+            raise WrongAnswer(self.task, f"{self.name} must take ({names}), yours takes {theirs}") from None
 
     def hint(self) -> None:
         """Print the next hint; after the last one, the last again."""
-        number = min(self._hinted, len(self.hints) - 1)
+        hints = self.task.hints
+        number = min(self._hinted, len(hints) - 1)
         self._hinted += 1
-        last = number == len(self.hints) - 1
+        last = number == len(hints) - 1
         after = f"The solution: lesson{self.lesson}.{self.name}.solution()" if last else "Call hint() again for more."
-        print(f"Hint {number + 1} of {len(self.hints)}: {self.hints[number]}\n{after}")
+        print(f"Hint {number + 1} of {len(hints)}: {hints[number]}\n{after}")
 
     def solution(self) -> None:
         """Print the reference answer with its comments."""
-        source = textwrap.dedent(inspect.getsource(self.reference))
-        print(source[re.search(r"^(def|class) ", source, re.MULTILINE).start() :].rstrip())
+        print(source_of(self.reference).rstrip())
 
     def reset(self) -> None:
         """Forget that this exercise was solved, and begin with the first hint again."""
@@ -204,41 +215,37 @@ class Exercise:
             print(f"Progress could not be saved: {error}")
 
 
-_SKIPPED = {"RESUME", "NOP", "CACHE", "PUSH_NULL", "PRECALL", "COPY_FREE_VARS", "NOT_TAKEN", "EXTENDED_ARG"}
-
-
 def unsolved(answer: Any) -> bool:
     """Return whether the body of `answer` is nothing but `raise NotImplementedError`, with a docstring or without.
 
     A class is unsolved where each of its methods is.
     """
-    if inspect.isclass(answer):
-        methods = methods_of(answer)
-        return bool(methods) and all(unsolved(method) for method in methods)
-    if not inspect.isfunction(answer):
-        return False
-    steps = [(step.opname, step.argval) for step in dis.get_instructions(answer) if step.opname not in _SKIPPED]
-    names = [step[0] for step in steps]
-    raises = steps[:1] == [("LOAD_GLOBAL", "NotImplementedError")] and names[-1:] == ["RAISE_VARARGS"]
-    return raises and set(names[1:-1]) <= {"LOAD_CONST", "CALL", "CALL_FUNCTION"}
+    shapes = {_shape(function) for function in _functions(answer)}
+    return shapes == {"stub"}
 
 
-def _dead_code(answer: Callable) -> bool:
-    """Return whether the source of an unsolved answer has statements below a `raise`: Python drops them unseen."""
+def _functions(answer: Any) -> list[Any]:
+    return methods_of(answer) if inspect.isclass(answer) else [answer]
+
+
+def _shape(function: Any) -> str:
+    """Return "stub" for a body that only raises NotImplementedError, "dead" where code stands below that raise.
+
+    Anything else, and what has no source, is "attempted".
+    """
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(answer)))
-    except (OSError, TypeError, SyntaxError):  # no source, as for a function made by exec
-        return False
-    return any(_below_raise(node.body) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return "attempted"
+    body = [step for step in getattr(node, "body", []) if not _idle(step)] if isinstance(node, ast.FunctionDef) else []
+    raised = ast.unparse(body[0]) if body else ""
+    if raised.partition("(")[0] != "raise NotImplementedError":
+        return "attempted"
+    return "stub" if len(body) == 1 else "dead"
 
 
-def _below_raise(body: list[ast.stmt]) -> bool:
-    below = body[next((at for at, step in enumerate(body) if isinstance(step, ast.Raise)), len(body)) + 1 :]
-    idle = (ast.Pass, ast.Raise)
-    return any(
-        not (isinstance(step, idle) or (isinstance(step, ast.Expr) and isinstance(step.value, ast.Constant)))
-        for step in below
-    )
+def _idle(step: ast.stmt) -> bool:
+    return isinstance(step, ast.Pass) or (isinstance(step, ast.Expr) and isinstance(step.value, ast.Constant))
 
 
 def _public_name(kind: type) -> str:

@@ -79,7 +79,7 @@ def on_ranks(
                 _imported.add(needed)
             return launch(
                 on_rank, Imported(needed), program, case.answer, args,
-                nprocs=nprocs, timeout_s=case.exercise.limit_s, devices=["cpu"] * nprocs,
+                nprocs=nprocs, timeout_s=case.task.limit_s, devices=["cpu"] * nprocs,
             )  # fmt: skip
     except RankError as error:
         failed = error
@@ -138,7 +138,7 @@ def _stuck_anyhow(case: Case, found: Stuck) -> None:
     elif found.collective:
         name = f"all ranks wait in {found.collective}, it does not end"
         why = "what ranks hand to one collective must agree in size and dtype"
-    case.fail(f"{name} (stopped after {case.exercise.limit_s:g} s)\n{found.lines}", why)
+    case.fail(f"{name} (stopped after {case.task.limit_s:g} s)\n{found.lines}", why)
 
 
 def _line(case: Case, found: re.Match) -> str:

@@ -36,7 +36,7 @@ def _(case: Case) -> None:
             f"the result is on {got.device}, expected on {case.device}",
             "`.to` does not move a tensor in place: it returns the one on the device",
         )
-    case.mistake(
+    case.instead(
         isinstance(got, torch.Tensor) and torch.equal(got.cpu(), x),
         "returns `x` on the device, but not doubled",
         expected=expected,
@@ -49,4 +49,4 @@ def _(case: Case) -> None:
     case.equal(case.call(many, case.device), (many + many).to(case.device), why="a tensor of int64 stays one")
     place = elsewhere(case.device)
     elsewhere_too = case.call(x, place)
-    case.mistake(not isinstance(elsewhere_too, torch.Tensor) or elsewhere_too.device != place, *IGNORED)
+    case.instead(not isinstance(elsewhere_too, torch.Tensor) or elsewhere_too.device != place, *IGNORED)

@@ -40,20 +40,20 @@ def _(case: Case) -> None:
         expected = torch.linspace(0, 1, columns).expand(rows, columns).to(case.device)
         _same_device(case, got, case.device, "without `device=`, a new tensor is on the CPU")
         bytes_sent = case.counts.bytes_h2d
-        case.mistake(bytes_sent, f"creates it on the CPU and copies {bytes_sent} bytes to the device",
+        case.instead(bytes_sent, f"creates it on the CPU and copies {bytes_sent} bytes to the device",
                      "the device can write these numbers itself: give device= to the function that creates them. "
                      "Python numbers in a list are on the host too")
-        case.mistake(case.counts.bytes_d2h or case.counts.host_reads, "brings values back to the host",
+        case.instead(case.counts.bytes_d2h or case.counts.host_reads, "brings values back to the host",
                      "the host must then wait for the device; nothing here needs to be read")
         if isinstance(got, torch.Tensor) and got.shape == expected.shape and rows > 1:
             down = torch.linspace(0, 1, rows)[:, None].expand(rows, columns)
             steps = (torch.arange(columns) / columns).expand(rows, columns)
             for wrong, name, why in ((down, "runs down the columns", "each row runs from 0 to 1, not each column"),
                                      (steps, "ends before 1", "columns numbers make columns - 1 steps")):
-                case.mistake(torch.allclose(got.cpu().float(), wrong), name, why, expected=expected, got=got)
+                case.instead(torch.allclose(got.cpu().float(), wrong), name, why, expected=expected, got=got)
         case.equal(got, expected)
     place = elsewhere(case.device)
-    case.mistake(left_behind(case.call(2, 2, place), place, "the result"), *IGNORED)
+    case.instead(left_behind(case.call(2, 2, place), place, "the result"), *IGNORED)
 
 
 def _same_device(case: Case, got: Any, device: torch.device, why: str) -> None:
@@ -90,19 +90,19 @@ def _(case: Case) -> None:
         got = case.call(batch, case.device)
         expected = tree_map_only(torch.Tensor, lambda tensor: tensor.to(case.device), batch)
         changed = changed_type(got, batch)
-        case.mistake(changed, f"turns a {changed} into another type",
+        case.instead(changed, f"turns a {changed} into another type",
                      "code after it may use its keys, field names or order", expected=expected, got=got)
         left = left_behind(got, case.device, "the result")
         kind = "named tuple" if hasattr(batch, "_fields") else type(batch).__name__
-        case.mistake(left and got is batch and not isinstance(batch, torch.Tensor), f"returns a {kind} as it came",
+        case.instead(left and got is batch and not isinstance(batch, torch.Tensor), f"returns a {kind} as it came",
                      "the function has to go into dicts, lists, tuples and named tuples, and move what is in them")
-        case.mistake("[" in left.removeprefix("the result["), "moves only the top level",
+        case.instead("[" in left.removeprefix("the result["), "moves only the top level",
                      f"{left} is still on another device: a container may hold containers")
-        case.mistake(left, f"{left} is still on another device",
+        case.instead(left, f"{left} is still on another device",
                      ".to(device) returns the moved tensor: put that one into the result")
         case.equal(got, expected, why="the device changes and nothing else: values, dtypes, what is no tensor")
     place = elsewhere(case.device)
-    case.mistake(left_behind(case.call([torch.ones(1)], place), place, "the result"), *IGNORED)
+    case.instead(left_behind(case.call([torch.ones(1)], place), place, "the result"), *IGNORED)
 
 
 def _batches() -> list[object]:
@@ -148,18 +148,18 @@ def _nearest(case: Case, points: torch.Tensor, query: torch.Tensor) -> None:
     try:
         got = case.call(points, query)
     except WrongAnswer as wrong:
-        case.mistake(points.device.type == "cpu" and "raises" in str(wrong), "works on one device only", where)
+        case.instead(points.device.type == "cpu" and "raises" in str(wrong), "works on one device only", where)
         raise
-    case.mistake(points.device != case.device and isinstance(got, torch.Tensor) and got.device != points.device,
+    case.instead(points.device != case.device and isinstance(got, torch.Tensor) and got.device != points.device,
                  "works on one device only", where)
     expected = ((points.cpu() - query.cpu()) ** 2).sum(dim=1).argmin().to(points.device)
     sent = case.counts.bytes_d2h
-    case.mistake(sent >= points.nbytes, "moves the large tensor instead of the small one",
+    case.instead(sent >= points.nbytes, "moves the large tensor instead of the small one",
                  f"{sent} bytes travelled for `points`; `query` has {query.nbytes}")
-    case.mistake(isinstance(got, int | float), "returns a Python number",
+    case.instead(isinstance(got, int | float), "returns a Python number",
                  "to read it, the host waits for the device; the next operation there could use it at once", got=got)
     _same_device(case, got, points.device, "the operations after it want it where `points` is")
-    case.mistake(sent or case.counts.host_reads, "brings values back to the host",
+    case.instead(sent or case.counts.host_reads, "brings values back to the host",
                  "the host must then wait for the device; nothing here needs to be read")
     case.equal(got, expected, why="nearest is by the sum of squared differences")
 
@@ -182,9 +182,9 @@ def _(case: Case) -> None:
               torch.tensor([[1.0, 10.0, 7.0], [2.0, 20.0, 7.0], [6.0, 30.0, 7.0], [3.0, 80.0, 7.0]])):
         got = case.call(x.to(case.device))
         counts = case.counts
-        case.mistake(counts.copies_d2h, "copies to the host",
+        case.instead(counts.copies_d2h, "copies to the host",
                      f"{counts.bytes_d2h} bytes leave the device, and the host waits for them")
-        case.mistake(counts.host_reads, "lets the host read a value",
+        case.instead(counts.host_reads, "lets the host read a value",
                      ".item(), print and an `if` on a value make the host wait: choose with torch.where instead")
         columns = [[float(value) for value in x[:, i]] for i in range(x.shape[1])]
         expected = torch.tensor([_standard(column) for column in columns]).T.to(case.device)
@@ -197,7 +197,7 @@ def _(case: Case) -> None:
 def _name_the_mistake(case: Case, x: torch.Tensor, expected: torch.Tensor, got: torch.Tensor) -> None:
     """Fail with the name of what was computed instead, if it is known."""
     show, mine = {"expected": expected, "got": got}, got.cpu().float()
-    case.mistake(mine.isnan().any(), "makes NaN of a column in which all values are equal",
+    case.instead(mine.isnan().any(), "makes NaN of a column in which all values are equal",
                  "its standard deviation is 0, and 0 / 0 is NaN", **show)
     std, rows = x.std(dim=0), x.shape[0]
     divisor, shifted = torch.where(std > 0, std, 1.0), x - x.mean(dim=0)
@@ -214,7 +214,7 @@ def _name_the_mistake(case: Case, x: torch.Tensor, expected: torch.Tensor, got: 
         ((x - x.amin(dim=0)) / torch.where(width > 0, width, 1.0), "scales to the range from 0 to 1",
          "that is another normalisation; here the mean is 0 and the standard deviation 1"),
     ):
-        case.mistake(torch.allclose(mine, wrong, atol=1e-5), name, why, **show)
+        case.instead(torch.allclose(mine, wrong, atol=1e-5), name, why, **show)
 
 
 def _standard(column: list[float]) -> list[float]:
@@ -243,9 +243,9 @@ def _(case: Case) -> None:
         number = isinstance(got, int | float) and not isinstance(got, bool)
         if not number or not math.isclose(got, expected, rel_tol=1e-6):
             case.call(*given)  # so that the message shows this call
-            case.expect(number, f"returns {type(got).__name__}, expected a number", "the caller computes with it")
+            case.instead(not number, f"returns {type(got).__name__}, expected a number", "the caller computes with it")
             name, why = mistake_in(answers)
-            case.mistake(name, name, why, expected=expected, got=got)
+            case.instead(name, name, why, expected=expected, got=got)
             parts = f"{given[3] / 1e3:g} ms of latency and {expected - given[3] / 1e3:.6g} ms for the bytes"
             case.fail(f"the time is {parts}", expected=expected, got=got)
         case.equal(got, expected)
@@ -269,15 +269,15 @@ def _(case: Case) -> None:
         pieces = [torch.rand(length) for length in lengths]
         got = case.call(pieces, case.device)
         got = list(got) if type(got) is tuple else got  # split gives a tuple: as good as a list here
-        case.mistake(isinstance(got, torch.Tensor), "returns one tensor, not a list",
+        case.instead(isinstance(got, torch.Tensor), "returns one tensor, not a list",
                      "the caller wants the pieces back: tensor.split(lengths) gives views", got=got)
         copies, back = case.counts.copies_h2d, case.counts.copies_d2h + case.counts.host_reads
-        case.mistake(len(lengths) > 2 and copies >= len(lengths) - lengths.count(0), "copies each piece",
+        case.instead(len(lengths) > 2 and copies >= len(lengths) - lengths.count(0), "copies each piece",
                      f"{copies} copies pay the latency {copies} times: join the pieces first, then copy once")
         left = left_behind(got, case.device, "the result")
-        case.mistake(left, f"{left} is still on another device", "move what torch.cat gives, then split that")
+        case.instead(left, f"{left} is still on another device", "move what torch.cat gives, then split that")
         case.equal(got, [piece.to(case.device) for piece in pieces])
         case.budget("copies from the host", copies, 1, "each pays the latency again")
         case.budget("reads or copies back to the host", back, 0, "the lengths are known on the host already")
     place = elsewhere(case.device)
-    case.mistake(left_behind(case.call([torch.ones(1)], place), place, "the result"), *IGNORED)
+    case.instead(left_behind(case.call([torch.ones(1)], place), place, "the result"), *IGNORED)

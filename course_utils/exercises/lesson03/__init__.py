@@ -65,7 +65,7 @@ def _(case: Case) -> None:
             got = case.call(bench.work, bench.clock, bench.synchronize, warmup, bench.repeats)
             torch.sim.synchronize()
         name, why = bench.unused()
-        case.mistake(name, name, why)
+        case.instead(name, name, why)
         _expect_number(case, got)
         got_s = as_float(got)
         if not bench.right(got_s):
@@ -76,8 +76,8 @@ def _(case: Case) -> None:
 
 def _expect_number(case: Case, got: Any) -> None:
     kind = "a tensor" if isinstance(got, torch.Tensor) else type(got).__name__
-    case.expect(got is not None, "returns None: is a return missing?")
-    case.expect(is_number(got), f"returns {kind}, expected a number", "the caller computes with it")
+    case.instead(got is None, "returns None: is a return missing?")
+    case.instead(not is_number(got), f"returns {kind}, expected a number", "the caller computes with it")
 
 
 @exercise(title="Arithmetic intensity", minutes=5, difficulty=1, hints=(
@@ -103,8 +103,8 @@ def _(case: Case) -> None:
             case.call(*given)  # so that the message shows this call
             _expect_number(case, got)
             name, why = intensity_mistake([as_float(answer) for answer in answers])
-            case.mistake(name, name, why, expected=expected, got=got)
-            case.mistake(abs(number - expected) < 0.006, "rounds the number", "return it as it is; print it rounded",
+            case.instead(name, name, why, expected=expected, got=got)
+            case.instead(abs(number - expected) < 0.006, "rounds the number", "return it as it is; print it rounded",
                          expected=expected, got=got)
             case.fail(f"{flops:,} FLOPs and {nbytes:,} bytes give another number", expected=expected, got=got)
 
@@ -131,11 +131,11 @@ def _(case: Case) -> None:
         flops, nbytes, time_ms, peak_tflops, bandwidth_gbps, expected = given
         if not isinstance(got, str) or got != expected:
             case.call(*given[:5])  # so that the message shows this call
-            case.expect(got is not None, "returns None: is a return missing?")
-            case.mistake(not isinstance(got, str) or got not in BOUNDS,
+            case.instead(got is None, "returns None: is a return missing?")
+            case.instead(not isinstance(got, str) or got not in BOUNDS,
                          'returns none of "compute", "bandwidth" and "overhead"', got=got)
             name, why = bound_mistake(answers)
-            case.mistake(name, name, why, expected=expected, got=got)
+            case.instead(name, name, why, expected=expected, got=got)
             parts = f"arithmetic {flops / peak_tflops / 1e9:.3g} ms, memory {nbytes / bandwidth_gbps / 1e6:.3g} ms"
             case.fail(f"at its peaks: {parts}; measured {time_ms:g} ms", expected=expected, got=got)
 
@@ -165,10 +165,10 @@ def _(case: Case) -> None:
         learns = rows == 3  # in the last case
         got = case.call(prediction.to(case.device).requires_grad_(learns), target.to(case.device), delta)
         counts = case.counts
-        case.mistake(isinstance(got, list), "returns a list", "the numbers stay on the device, in a tensor", got=got)
+        case.instead(isinstance(got, list), "returns a list", "the numbers stay on the device, in a tensor", got=got)
         _no_branch(case)
         few = counts.operators if few is None else few
-        case.mistake(counts.operators > few + 10, "a loop is left",
+        case.instead(counts.operators > few + 10, "a loop is left",
                      f"{counts.operators} operators for shape {(rows, columns)}, {few} for (2, 3): the host hands the "
                      "device each one apart, and each costs a launch")
         pairs = zip(prediction.tolist(), target.tolist(), strict=True)
@@ -176,9 +176,9 @@ def _(case: Case) -> None:
         if isinstance(got, torch.Tensor):
             signed = prediction - target
             name, why = huber_mistake(got.detach().cpu(), signed, delta, expected)
-            case.mistake(name, name, why, expected=expected.to(case.device), got=got)
+            case.instead(name, name, why, expected=expected.to(case.device), got=got)
         case.equal(got, expected.to(case.device), rtol=1e-4, atol=1e-5)
-        case.expect(got.requires_grad or not learns, "cuts the gradient",
+        case.instead(not (got.requires_grad or not learns), "cuts the gradient",
                     "a loss is there to be trained on: .tolist(), .item(), .detach() and torch.no_grad() cut it")
     case.budget("operators", case.counts.operators, _ALLOWED_OPERATORS, "each one is a launch")
 
@@ -186,14 +186,14 @@ def _(case: Case) -> None:
 def _no_branch(case: Case) -> None:
     """Fail where the answer looked at values on the host."""
     counts = case.counts
-    case.mistake(counts.copies_d2h, "copies to the host",
+    case.instead(counts.copies_d2h, "copies to the host",
                  f"{counts.bytes_d2h} bytes leave the device, and the host waits for them")
     reads = counts.host_reads
     masked = sum(counts.by_operator[name] for name in ("index", "index_put", "index_put_", "nonzero", "masked_select"))
-    case.mistake(reads and masked, "picks elements by a mask whose number nobody knows",
+    case.instead(reads and masked, "picks elements by a mask whose number nobody knows",
                  "x[mask] must count what is true before it can make its result, and the host waits for that: "
                  "torch.where keeps the shape")
-    case.mistake(reads, "a branch is left: the host reads a value",
+    case.instead(reads, "a branch is left: the host reads a value",
                  f"{reads} time(s) the host waits for the device: for `if`, `while`, .item() or .tolist()")
 
 
@@ -223,8 +223,8 @@ def _(case: Case) -> None:
             case.call(gradients.to(case.device), dtype, scale)  # so that the message shows this call
             _expect_number(case, got)
             name, why = lost_mistake([as_float(answer) for answer in answers])
-            case.mistake(name, name, why, expected=expected, got=got)
-            case.mistake(abs(number - expected) < 0.006, "rounds the share", "return it as it is; compute in float32",
+            case.instead(name, name, why, expected=expected, got=got)
+            case.instead(abs(number - expected) < 0.006, "rounds the share", "return it as it is; compute in float32",
                          expected=expected, got=got)
             case.fail("the share is another one", expected=expected, got=got)
 
@@ -253,7 +253,7 @@ def _(case: Case) -> None:
             _name_the_padding(case, got, weight, multiple, wanted)
         case.equal(got, expected.to(case.device))
         counts = case.counts
-        case.mistake(counts.bytes_d2h or counts.bytes_h2d or counts.host_reads, "moves values between host and device",
+        case.instead(counts.bytes_d2h or counts.bytes_h2d or counts.host_reads, "moves values between host and device",
                      "zeros can be written where they are needed: new_zeros, or device=")
 
 
@@ -262,23 +262,23 @@ def _name_the_padding(case: Case, got: torch.Tensor, weight: torch.Tensor, multi
     rows, width = weight.shape
     found = got.shape[0] if got.dim() else 0
     show = {"expected": (wanted, width), "got": tuple(got.shape)}
-    case.mistake(rows % multiple == 0 and found == rows + multiple, "pads a multiple again",
+    case.instead(rows % multiple == 0 and found == rows + multiple, "pads a multiple again",
                  f"{rows} is a multiple of {multiple} already: nothing is missing", **show)
-    case.mistake(found == rows + multiple, "adds a whole multiple", "only what is missing is added", **show)
-    case.mistake(rows % multiple and found == rows // multiple * multiple, "rounds down",
+    case.instead(found == rows + multiple, "adds a whole multiple", "only what is missing is added", **show)
+    case.instead(rows % multiple and found == rows // multiple * multiple, "rounds down",
                  f"of {rows} tokens {rows - found} lose their row", **show)
-    case.mistake(rows % multiple and found == rows + rows % multiple, "adds the remainder of the division",
+    case.instead(rows % multiple and found == rows + rows % multiple, "adds the remainder of the division",
                  f"{rows % multiple} is what {rows} has too many, not what is missing up to the next multiple", **show)
-    case.mistake(found == 2 ** math.ceil(math.log2(rows)) != wanted, "rounds up to a power of two",
+    case.instead(found == 2 ** math.ceil(math.log2(rows)) != wanted, "rounds up to a power of two",
                  "a multiple is asked for; a power of two adds far more rows, and each one costs work", **show)
-    case.mistake(got.dim() == 2 and found == rows and got.shape[1] > width, "pads the width, not the vocabulary",
+    case.instead(got.dim() == 2 and found == rows and got.shape[1] > width, "pads the width, not the vocabulary",
                  "a row is a token: rows are missing, at the bottom", **show)
     both = found == 2 * wanted - rows > rows
-    case.mistake(both and torch.equal(got[wanted - rows : wanted].cpu(), weight), "pads above and below",
+    case.instead(both and torch.equal(got[wanted - rows : wanted].cpu(), weight), "pads above and below",
                  "all new rows go below: (0, 0, 0, missing)", **show)
     if tuple(got.shape) == (wanted, width) and wanted > rows:
         mine = got.detach().cpu().to(weight.dtype)
-        case.mistake(torch.equal(mine[-rows:], weight) and not torch.equal(mine[:rows], weight), "pads above",
+        case.instead(torch.equal(mine[-rows:], weight) and not torch.equal(mine[:rows], weight), "pads above",
                      "token 0 must stay in row 0: the new rows go below")
-        case.mistake(torch.equal(mine[:rows], weight) and mine[rows:].any(), "fills the new rows with something else",
+        case.instead(torch.equal(mine[:rows], weight) and mine[rows:].any(), "fills the new rows with something else",
                      "zeros are asked for")

@@ -58,7 +58,7 @@ def _(case: Case) -> None:
             weight.copy_(torch.randn(weight.shape))  # as an optimizer would
         x = torch.randn(4, 2).to(place)
         got = case.use(layer, x)
-        case.mistake(case.counts.copies, "copies something in every call", "a buffer is where the layer is: use it")
+        case.instead(case.counts.copies, "copies something in every call", "a buffer is where the layer is: use it")
         masked(case, got, x, weight, bias, mask)
         learns(case, layer, got, mask, weight)
     other = case.call(~mask)
@@ -126,13 +126,13 @@ def _(case: Case) -> None:
         expected = torch.stack([rows[i, length - 1] for i, length in enumerate(lengths)])
         if isinstance(got, torch.Tensor):
             wrong_state(case, rows, lengths, expected, got)
-            case.mistake(got.device != states.device, f"the result is on {got.device}, expected on {states.device}")
-        case.mistake(reads, "lets the host read a value",
+            case.instead(got.device != states.device, f"the result is on {got.device}, expected on {states.device}")
+        case.instead(reads, "lets the host read a value",
                      "it waits for a length, or to count what a mask lets through: pick with two index tensors")
-        case.mistake(case.counts.copies_h2d, "makes an index on the CPU",
+        case.instead(case.counts.copies_h2d, "makes an index on the CPU",
                      "it is copied to the device in every call: torch.arange(n, device=states.device)")
         case.equal(got.detach() if isinstance(got, torch.Tensor) else got, expected.to(case.device))
-        case.expect(got.requires_grad, "cuts the gradient", "the LSTM learns through this state")
+        case.instead(not got.requires_grad, "cuts the gradient", "the LSTM learns through this state")
 
 
 @exercise(title="A causal mask", minutes=5, difficulty=1, hints=(
@@ -160,19 +160,19 @@ def _(case: Case) -> None:
                  "nn.MultiheadAttention wants it so; F.scaled_dot_product_attention takes True for allowed"),
                 (expected.tril(-1), "hides each place from itself", "the first row then sees nothing, and gives NaN"),
             ):
-                case.mistake(time > 1 and torch.equal(mine, wrong), name, why, **show)
+                case.instead(time > 1 and torch.equal(mine, wrong), name, why, **show)
             leak = leak_of(mine)
-            case.mistake(leak, f"leaks the future: {leak}", "the model would see what it is to predict", **show)
+            case.instead(leak, f"leaks the future: {leak}", "the model would see what it is to predict", **show)
             row, column = next(iter((expected & ~mine).nonzero().tolist()), (0, -1))
-            case.mistake(column >= 0, f"hides place {column} from row {row}",
+            case.instead(column >= 0, f"hides place {column} from row {row}",
                          "a place may look at itself and at all before it", **show)
-        case.mistake(isinstance(got, torch.Tensor) and got.dtype != torch.bool, "is not a bool tensor",
+        case.instead(isinstance(got, torch.Tensor) and got.dtype != torch.bool, "is not a bool tensor",
                      "numbers would be added to the scores; True and False say who may look", got=got)
-        case.mistake(sent, f"creates it on the CPU and copies {sent} bytes", "the device can write it: device=device")
+        case.instead(sent, f"creates it on the CPU and copies {sent} bytes", "the device can write it: device=device")
         case.equal(got, expected.to(case.device))
     place = elsewhere(case.device)
     other = case.call(3, place)
-    case.mistake(isinstance(other, torch.Tensor) and other.device != place, *IGNORED)
+    case.instead(isinstance(other, torch.Tensor) and other.device != place, *IGNORED)
 
 
 @exercise(title="Load a checkpoint on a smaller machine", minutes=5, difficulty=2, hints=(
@@ -198,14 +198,14 @@ def _(case: Case) -> None:
         torch.save(dict(saved) | {"0.bias": Payload((3,))}, path)  # it becomes a tensor, and the file fits
         payloads_run.clear()
         refused = refuses(case, path)
-        case.mistake(payloads_run, "runs code that came in the file",
+        case.instead(payloads_run, "runs code that came in the file",
                      "a pickle can call any function on your machine: weights_only=True reads tensors and nothing else")
-        case.mistake(not refused, "raises no error for a file that holds more than tensors",
+        case.instead(not refused, "raises no error for a file that holds more than tensors",
                      "the model is not filled, and the caller must hear of it")
         for names, why in ((saved.keys() - {"0.bias"}, "a bias is missing in it and stays random"),
                            (saved.keys() | {"2.bias"}, "it holds 2.bias, which the model has not")):
             save_elsewhere({name: saved.get(name, torch.zeros(3)) for name in sorted(names)}, path)
-            case.mistake(not refuses(case, path), "accepts a file that does not fit the model",
+            case.instead(not refuses(case, path), "accepts a file that does not fit the model",
                          f"{why}; with strict=True, the default, that is an error")
 
 
@@ -241,34 +241,35 @@ def _(case: Case) -> None:
                 _not_moved(case, arrived, (a, b))
             raise
         parts = [{p.device for p in half.parameters()} for half in (first, second)]
-        case.mistake(parts != [{a}, {b}], "moves a half of the model",
+        case.instead(parts != [{a}, {b}], "moves a half of the model",
                      "it may not fit on the other device: move the activations")
         if isinstance(got, torch.Tensor) and got.device != b:
             case.fail(f"the result is on {got.device}, expected on {b}", "the loss is computed where the result is")
         case.equal(got.detach() if isinstance(got, torch.Tensor) else got, expected, atol=1e-5)
         filled = any(parameter.grad is not None for half in (first, second) for parameter in half.parameters())
-        case.mistake(filled, "calls backward itself", "the caller does, on its loss: these gradients would be added")
+        case.instead(filled, "calls backward itself", "the caller does, on its loss: these gradients would be added")
         used, needed = len(case.counts.copies), (start != a) + (a != b)
-        case.mistake(used > needed and case.counts.copies_d2h and "cpu" not in (a.type, b.type),
+        case.instead(used > needed and case.counts.copies_d2h and "cpu" not in (a.type, b.type),
                      "takes the way through the host", "a copy between devices needs no stop there: x.to(other)")
         case.budget("copies", used, needed, "one to the first half and one between the halves; each costs time")
-        case.mistake(difference([first, second], before), "changes a half of the model", "it is only to be used")
-        case.expect(first.training and second.training, "leaves a half in evaluation mode", "it came in training mode")
+        case.instead(difference([first, second], before), "changes a half of the model", "it is only to be used")
+        case.instead(not (first.training and second.training), "leaves a half in evaluation mode",
+                     "it came in training mode")
         case.backward(got)
         for half, name in ((first, "first"), (second, "second")):
             learns = all(parameter.grad is not None for parameter in half.parameters())
-            case.expect(learns, "cuts the gradient", f"the {name} half would never learn")
+            case.instead(not learns, "cuts the gradient", f"the {name} half would never learn")
         changed = next(filter(None, map(left_changed, states, (state_of(first), state_of(second)))), "")
-        case.mistake(changed, f"changes a half of the model: {changed}", "it is only to be used")
+        case.instead(changed, f"changes a half of the model: {changed}", "it is only to be used")
 
 
 def _not_moved(case: Case, arrived: tuple[list, list], places: tuple[torch.device, torch.device]) -> None:
     """Fail with the name of the half whose last input was not where its parameters are."""
     for name, seen, place in zip(("first", "second"), arrived, places, strict=True):
         wrong = [device for device in seen[-1:] if device != place]
-        case.mistake(wrong, f"gives the {name} half its input on {wrong and wrong[0]}",
+        case.instead(wrong, f"gives the {name} half its input on {wrong and wrong[0]}",
                      f"its parameters are on {place}, and an operation runs on one device")
-    case.mistake(places[0] != places[1], "runs an operation on two devices",
+    case.instead(places[0] != places[1], "runs an operation on two devices",
                  f"the first half is on {places[0]}, the second on {places[1]}: move the input and the activations")
 
 

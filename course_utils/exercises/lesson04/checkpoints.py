@@ -53,12 +53,12 @@ def loads(case: Case, path: Path, place: torch.device) -> None:
     try:
         got = case.call(model, path, place, modifies=True)
     except WrongAnswer as wrong:
-        case.mistake("deserialize" in str(wrong), "loads to a GPU that this machine does not have",
+        case.instead("deserialize" in str(wrong), "loads to a GPU that this machine does not have",
                      'the file names one that counts unless you say another: map_location="cpu" or map_location=device')
         raise
-    case.mistake(isinstance(got, nn.Module) and got is not model and type(got) is type(model), "fills another model",
+    case.instead(isinstance(got, nn.Module) and got is not model and type(got) is type(model), "fills another model",
                  "the one that was given stays as it was, and the caller may hold it")
-    case.mistake(got is not model, "does not return the model", "the caller goes on with what you return", got=got)
+    case.instead(got is not model, "does not return the model", "the caller goes on with what you return", got=got)
     for name, value in model.state_dict().items():
         right = saved.state_dict()[name]
         other = not torch.equal(value.cpu(), right)
@@ -71,7 +71,7 @@ def loads(case: Case, path: Path, place: torch.device) -> None:
             (other, f"{name} is not what was saved", "load_state_dict(state) copies every tensor of the file"),
         ))
     frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
-    case.mistake(frozen, f"freezes {frozen and frozen[0]}", "the caller may train the model: only fill and move it")
+    case.instead(frozen, f"freezes {frozen and frozen[0]}", "the caller may train the model: only fill and move it")
 
 
 def refuses(case: Case, path: Path) -> bool:

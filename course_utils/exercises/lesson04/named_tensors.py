@@ -44,12 +44,13 @@ def _renamed(expected: dict[torch.device, list[str]], got: dict) -> Iterator[tup
 
 def listed(case: Case, got: Any, expected: dict[torch.device, list[str]]) -> None:
     """Fail unless `got` has the expected names, in any order."""
-    case.expect(isinstance(got, dict), f"returns {type(got).__name__}, expected a dict from devices to lists of names")
+    case.instead(not isinstance(got, dict),
+                 f"returns {type(got).__name__}, expected a dict from devices to lists of names")
     for wrong in (key for key in got if not isinstance(key, torch.device)):
         case.fail(f"has the key {shown(wrong)}, expected a torch.device", "tensor.device is one", got=got)
     flat = [isinstance(names, list | tuple | set) and all(isinstance(n, str) for n in names) for names in got.values()]
-    case.mistake(not all(flat), "has values that are no lists of names", expected=expected, got=got)
-    case.mistake([] in [list(names) for names in got.values()], "names a device that holds nothing",
+    case.instead(not all(flat), "has values that are no lists of names", expected=expected, got=got)
+    case.instead([] in [list(names) for names in got.values()], "names a device that holds nothing",
                  "the number of devices in the dict is the number of places: leave out empty lists", got=got)
     wanted = {name for names in expected.values() for name in names}
     given = {name for names in got.values() for name in names}
@@ -68,12 +69,12 @@ def listed(case: Case, got: Any, expected: dict[torch.device, list[str]]) -> Non
         (last & {"mean", "running_mean", "num_batches_tracked"}, "misses the buffers",
          "they are moved and used like parameters; state_dict() leaves out those that are not persistent"),
     ))
-    case.mistake(missed, f"misses {', '.join(missed)}", **show)
+    case.instead(missed, f"misses {', '.join(missed)}", **show)
     every = [name for names in got.values() for name in names]
     twice = ", ".join(sorted({name for name in every if every.count(name) > 1}))
-    case.mistake(twice, f"lists {twice} more than once",
+    case.instead(twice, f"lists {twice} more than once",
                  "named_modules() gives every module: take of each what it holds itself, with recurse=False", **show)
     more = ", ".join(sorted(given - wanted))
-    case.mistake(more, f"lists {more}, which is no tensor of the model", **show)
-    case.mistake(any(set(got.get(device, ())) != set(expected.get(device, ())) for device in {*got, *expected}),
+    case.instead(more, f"lists {more}, which is no tensor of the model", **show)
+    case.instead(any(set(got.get(device, ())) != set(expected.get(device, ())) for device in {*got, *expected}),
                  "has names under the wrong device", **show)

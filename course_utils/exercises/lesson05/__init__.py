@@ -64,11 +64,11 @@ def _(case: Case) -> None:
             given = [x.clone(), y.clone()]
             with counted_waits(device) as waits:
                 got = case.call(model, optimizer, x, y, device, modifies=True)
-            case.mistake(difference([x, y], given), "modifies the batch", "the next epoch sees it again")
+            case.instead(difference([x, y], given), "modifies the batch", "the next epoch sees it again")
             expected, logits = specification(start, data[:number])
             a_loss(case, got, logits[-1], y, device, optimizer.events)
             trained(case, model, expected, optimizer, number)
-            case.mistake(waits, "lets the host wait", "synchronize() in every step keeps the queue empty")
+            case.instead(waits, "lets the host wait", "synchronize() in every step keeps the queue empty")
 
 
 @exercise(title="Evaluation", minutes=10, difficulty=2, hints=(
@@ -100,29 +100,29 @@ def _(case: Case) -> None:
         got = case.call(model, loader, device, modifies=True, draws=True)  # dropout draws
         left = {name: module.training for name, module in model.named_modules()}
         other = next((place for place in model.devices if place != device), None)
-        case.expect(model.training_seen, "never calls the model that it is given")
-        case.mistake(other, f"computes on {other}, expected on {device}", "the device would stand idle")
-        case.mistake(any(model.training_seen), "evaluates in training mode", "dropout then blots out half of the "
+        case.instead(not model.training_seen, "never calls the model that it is given")
+        case.instead(other, f"computes on {other}, expected on {device}", "the device would stand idle")
+        case.instead(any(model.training_seen), "evaluates in training mode", "dropout then blots out half of the "
                      "values, and batch norm uses this batch and changes its running averages: call model.eval() first")
-        case.mistake(any(model.layers_training_seen), "puts the outer module alone into evaluation mode",
+        case.instead(any(model.layers_training_seen), "puts the outer module alone into evaluation mode",
                      "dropout and batch norm look at their own switch: model.eval() reaches all layers")
-        case.mistake(any(model.graph_seen), "builds a graph", "nobody will call backward, and the graph keeps every "
+        case.instead(any(model.graph_seen), "builds a graph", "nobody will call backward, and the graph keeps every "
                      "activation of the batch in memory: use torch.inference_mode()")
         part = next((name for name in left if left[name] != mode), None)
-        case.mistake(part is not None, f"leaves {part or 'the model'} in {'evaluation' if mode else 'training'} mode",
+        case.instead(part is not None, f"leaves {part or 'the model'} in {'evaluation' if mode else 'training'} mode",
                      f"it came in {'training' if mode else 'evaluation'} mode; the caller goes on with that")
-        case.mistake(not all(p.requires_grad for p in model.parameters()), "leaves parameters frozen",
+        case.instead(not all(p.requires_grad for p in model.parameters()), "leaves parameters frozen",
                      "the caller goes on training them")
         changed = difference(dict(model.state_dict()), before, where="the model")
-        case.mistake(changed, f"changes the model: {changed}", "an evaluation changes no parameter")
+        case.instead(changed, f"changes the model: {changed}", "an evaluation changes no parameter")
         model.eval()
         hits = [[int(a) == int(b) for a, b in zip(model(x.to(device)).argmax(dim=1), y, strict=True)]
                 for x, y in data]
         right = sum(map(sum, hits)) / sum(sizes)
         if is_number(got):
             name, why = average_mistake(as_float(got), [sum(hit) / len(hit) for hit in hits], sizes, share=True)
-            case.mistake(name, name, why, expected=right, got=got)
-        case.mistake(isinstance(got, torch.Tensor), "returns a tensor, expected a float", ".item() reads it", got=got)
+            case.instead(name, name, why, expected=right, got=got)
+        case.instead(isinstance(got, torch.Tensor), "returns a tensor, expected a float", ".item() reads it", got=got)
         case.equal(as_float(got) if isinstance(got, int) and is_number(got) else got, right)
 
 
@@ -144,13 +144,13 @@ def _(case: Case) -> None:
         losses = [torch.tensor(value, device=case.device) for value in values]
         got = case.call(losses, sizes)
         right = torch.tensor(sum(v * s for v, s in zip(values, sizes, strict=True)) / sum(sizes), device=case.device)
-        case.mistake(isinstance(got, int | float), "returns a Python number",
+        case.instead(isinstance(got, int | float), "returns a Python number",
                      "to read it, the host waits for the device: return the tensor", got=got)
-        case.mistake(case.counts.host_reads or case.counts.copies_d2h, "lets the host read values",
+        case.instead(case.counts.host_reads or case.counts.copies_d2h, "lets the host read values",
                      "multiply and add on the device; the host need not know the numbers")
         if isinstance(got, torch.Tensor) and got.numel() == 1:
             name, why = average_mistake(got.item(), values, sizes)
-            case.mistake(name, name, why, expected=right, got=got)
+            case.instead(name, name, why, expected=right, got=got)
         case.equal(got, right)
 
 
@@ -192,27 +192,27 @@ def _(case: Case) -> None:
         hits = [(z.cpu().argmax(dim=1) == y).sum().item() for z, (_, y) in zip(logits, data, strict=True)]
         right = (sum(v * s for v, s in zip(losses, sizes, strict=True)) / sum(sizes), sum(hits) / sum(sizes))
         passes = len(model.training_seen)
-        case.mistake(passes > len(data), f"runs the model {passes} times for {len(data)} batches",
+        case.instead(passes > len(data), f"runs the model {passes} times for {len(data)} batches",
                      "loss and right answers come from the logits that were trained on: another costs as much again")
         state = dict(model.state_dict())
         if difference(state, dict(expected.state_dict()), rtol=1e-4, atol=1e-5):
             summed = specification(start, data, reduction="sum")[0].state_dict()
-            case.mistake(not difference(state, dict(summed), rtol=1e-4),
+            case.instead(not difference(state, dict(summed), rtol=1e-4),
                          "sums the loss over the batch", "the step would grow with the batch: take the mean")
         trained(case, model, expected, optimizer, 1, steps=len(data))
-        case.mistake(max(model.graphs_alive) > 2, "keeps the graph of every batch",
+        case.instead(max(model.graphs_alive) > 2, "keeps the graph of every batch",
                      "a sum of losses that are not detached holds all of them: add loss.detach()")
         got = tuple(got) if isinstance(got, list) else got
         if isinstance(got, tuple) and len(got) == 2 and all(isinstance(value, float) for value in got):
             swapped = max(abs(a - b) for a, b in zip(got, reversed(right), strict=True)) < 1e-5
-            case.mistake(swapped, "swaps loss and share", "the caller takes the first for the loss",
+            case.instead(swapped, "swaps loss and share", "the caller takes the first for the loss",
                          expected=right, got=got)
             shares = [hit / size for hit, size in zip(hits, sizes, strict=True)]
             for value, means, share in ((got[0], losses, False), (got[1], shares, True)):
                 name, why = average_mistake(value, means, sizes, share=share)
-                case.mistake(name, f"{name}: the {'share' if share else 'loss'}", why, expected=right, got=got)
+                case.instead(name, f"{name}: the {'share' if share else 'loss'}", why, expected=right, got=got)
         tensors = isinstance(got, tuple) and any(isinstance(value, torch.Tensor) for value in got)
-        case.mistake(tensors, "returns tensors, expected two floats", "one .tolist() at the end reads both", got=got)
+        case.instead(tensors, "returns tensors, expected two floats", "one .tolist() at the end reads both", got=got)
         case.equal(got, right, rtol=1e-4, atol=1e-5)
         case.budget("synchronisations an epoch", counts.host_reads + counts.copies_d2h + len(waits), 1,
                     "synchronize(), .item(), print, float() and an `if` on a tensor make the host wait for all that is "

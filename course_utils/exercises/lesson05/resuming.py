@@ -89,8 +89,8 @@ def _generator_of_its_own(device: torch.device) -> Iterator[None]:
 def _resumes(case: Case) -> None:
     data = batches((6,) * 6)
     first, progress = _resumable(case)
-    case.expect(hasattr(progress, "step"), "has no `step`", "the loop counts it up")
-    case.mistake(difference(progress.step, 0), "`step` is not 0 at first", expected=0, got=progress.step)
+    case.instead(not hasattr(progress, "step"), "has no `step`", "the loop counts it up")
+    case.instead(difference(progress.step, 0), "`step` is not 0 at first", expected=0, got=progress.step)
     _losses(first, data[:3], case.device)
     progress.step = 3
     state = _through_a_file(case, case.use(progress.state_dict, draws=False))
@@ -101,7 +101,7 @@ def _resumes(case: Case) -> None:
     parameters = list(second["model"].parameters())
     case.use(progress.load_state_dict, state, modifies=True, draws=True)
     kept = all(one is other for one, other in zip(second["model"].parameters(), parameters, strict=True))
-    case.mistake(
+    case.instead(
         not kept,
         "gives the model new parameters",
         "the optimizer trains those of before: load_state_dict copies into them, unless assign=True",
@@ -109,7 +109,7 @@ def _resumes(case: Case) -> None:
     now = copy.deepcopy(_state(second, getattr(progress, "step", None), case.device))
     got = _losses(second, data[3:], case.device)
     for name, value in was.items():
-        case.mistake(
+        case.instead(
             name == "step" and difference(now[name], value),
             "the step is not what it was",
             "the position in the data follows from it",
@@ -131,7 +131,7 @@ def _resumable(case: Case) -> tuple[dict[str, Any], Any]:
     scheduler = _StepLR(optimizer, step_size=2, gamma=0.5)
     progress = case.call(model, optimizer, scheduler, modifies=True)
     for method in ("state_dict", "load_state_dict"):
-        case.expect(callable(getattr(progress, method, None)), f"has no method {method}")
+        case.instead(not callable(getattr(progress, method, None)), f"has no method {method}")
     return {"model": model, "optimizer": optimizer, "scheduler": scheduler}, progress
 
 
@@ -182,7 +182,7 @@ def _plain(value: Any) -> Any:
 
 def _through_a_file(case: Case, state: Any) -> Any:
     """Return the state as a file gives it back; fail where it cannot be written, or be loaded safely."""
-    case.expect(isinstance(state, dict), f"state_dict() returns {type(state).__name__}, expected a dict")
+    case.instead(not isinstance(state, dict), f"state_dict() returns {type(state).__name__}, expected a dict")
     file = io.BytesIO()
     try:
         torch.save(state, file)

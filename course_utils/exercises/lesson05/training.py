@@ -236,15 +236,15 @@ def a_loss(
     """Fail unless `got` is the detached loss of these logits, on `device`, and nobody looked at it."""
     logits, labels = logits.float().cpu(), labels.cpu()
     right = F.cross_entropy(logits, labels).to(device)
-    case.mistake(
+    case.instead(
         isinstance(got, int | float),
         "returns a Python number",
         "to read it, the host waits for the device at every step; return the tensor",
         got=got,
     )
     if isinstance(got, torch.Tensor) and got.numel() == 1:
-        case.mistake(got.device != device, f"the loss is on {got.device}, expected on {device}", IGNORED[1])
-        case.mistake(
+        case.instead(got.device != device, f"the loss is on {got.device}, expected on {device}", IGNORED[1])
+        case.instead(
             got.requires_grad,
             "returns a loss that still holds its graph",
             "who keeps the loss then keeps what its backward pass needs: loss.detach()",
@@ -255,14 +255,14 @@ def a_loss(
             (soft, "applies softmax before cross_entropy", "cross_entropy does that itself: it takes logits"),
             (total, "sums the loss over the batch", "the step would grow with the batch: take the mean"),
         ):
-            case.mistake(
+            case.instead(
                 torch.allclose(got.detach().cpu().float(), wrong, rtol=1e-4), name, why, expected=right, got=got
             )
         if difference(got, right, rtol=1e-3, atol=1e-6):
             name, why = order_mistake(events)
-            case.mistake(name, name, why)
+            case.instead(name, name, why)
     case.equal(got, right, rtol=1e-3, why="it is the loss of the batch before the step")
-    case.mistake(case.counts.host_reads, "lets the host read a value", "print and .item() make the host wait")
+    case.instead(case.counts.host_reads, "lets the host read a value", "print and .item() make the host wait")
 
 
 def trained(
@@ -276,23 +276,23 @@ def trained(
 ) -> None:
     """Fail with the name of the mistake unless `model` has the parameters of `expected` after call `number`."""
     events = optimizer.events
-    case.expect(model.training_seen, "never calls the model that it is given")
+    case.instead(not model.training_seen, "never calls the model that it is given")
     device = next(expected.parameters()).device
     elsewhere = next((place for place in model.devices if place != device), device)
-    case.mistake(elsewhere != device, f"computes on {elsewhere}, expected on {device}", "the device would stand idle")
-    case.mistake(not all(model.training_seen), "trains in evaluation mode", "the model came in training mode")
-    case.mistake(not model.training, "leaves the model in evaluation mode", "it came in training mode")
+    case.instead(elsewhere != device, f"computes on {elsewhere}, expected on {device}", "the device would stand idle")
+    case.instead(not all(model.training_seen), "trains in evaluation mode", "the model came in training mode")
+    case.instead(not model.training, "leaves the model in evaluation mode", "it came in training mode")
     frozen = next((name for name, parameter in model.named_parameters() if not parameter.requires_grad), "")
-    case.mistake(frozen, f"freezes {frozen}", "all parameters are to be trained")
+    case.instead(frozen, f"freezes {frozen}", "all parameters are to be trained")
     rates = [group["lr"] for group in optimizer.param_groups if group["lr"] != LEARNING_RATE]
-    case.mistake(rates, "changes the learning rate", "the caller has chosen it", expected=LEARNING_RATE, got=rates[:1])
+    case.instead(rates, "changes the learning rate", "the caller has chosen it", expected=LEARNING_RATE, got=rates[:1])
     problem = difference(dict(model.state_dict()), dict(expected.state_dict()), rtol=rtol, atol=rtol / 10)
     if problem or "step" not in events:
         moved = any(not torch.equal(*pair) for pair in zip(model.parameters(), optimizer.start, strict=True))
-        case.mistake("step" not in events and moved, "takes the step without the optimizer that it is given",
+        case.instead("step" not in events and moved, "takes the step without the optimizer that it is given",
                      "learning rate, momentum and running averages are in there")  # fmt: skip
         name, why = order_mistake(events, steps)
         parameter = next(iter(model.state_dict()))
         show = {"expected": expected.state_dict()[parameter][0], "got": model.state_dict()[parameter][0]}
-        case.mistake(name, name, why, **show)
+        case.instead(name, name, why, **show)
         case.fail(f"the parameters are wrong after call {number}", f"{parameter}[0] is shown", **show)

@@ -49,12 +49,12 @@ def _(case: Case) -> None:
         expected, state = four_parts.reference(model, optimizer, saved), state_of(model)
         got = case.call(model, optimizer, saved)
         changed = left_changed(state, state_of(model))
-        case.mistake(changed, f"leaves the model in another state: {changed}", "it is only to be counted")
+        case.instead(changed, f"leaves the model in another state: {changed}", "it is only to be counted")
         if isinstance(got, dict) and set(got) == set(expected):
             got = {part: got[part] for part in expected}  # in any order
             for part in expected:
                 name, why = parts.mistake_in(part, got[part], expected[part], model, optimizer, saved)
-                case.mistake(name, name, why, expected=expected, got=got)
+                case.instead(name, name, why, expected=expected, got=got)
                 if got[part] != expected[part]:
                     break  # the first wrong part is the one to speak of
         case.equal(got, expected, why="four numbers of bytes: parameters, gradients, optimizer, activations")
@@ -127,29 +127,30 @@ def _(case: Case) -> None:
         got = case.call(model, probe, case.device, modifies=True)
         grown = probe.grown_bytes()
         bad_ones = sum(len(x) != 8 for x, _ in batches)
-        case.mistake(grown > 256 and not bad_ones, f"leaks: {plots.bytes_text(grown)} more are alive after each batch",
+        case.instead(grown > 256 and not bad_ones, f"leaks: {plots.bytes_text(grown)} more are alive after each batch",
                      "take one batch after the other; a loss in a list keeps its graph, and the graph every "
                      "activation: keep the number")  # fmt: skip
-        case.mistake(grown > 256, f"leaks: {plots.bytes_text(grown)} more are alive after each failing batch",
+        case.instead(grown > 256, f"leaks: {plots.bytes_text(grown)} more are alive after each failing batch",
                      "an error refers to its traceback, that to every frame and its tensors: keep words")  # fmt: skip
         losses = [expected[n % 3] for n in range(len(batches) - bad_ones)]
         pair = isinstance(got, tuple | list) and len(got) == 2 and all(isinstance(one, list | tuple) for one in got)
-        case.expect(pair, f"returns {type(got).__name__}, expected two lists", "losses and messages")
-        case.mistake(any(isinstance(one, torch.Tensor) for one in got[0]), "returns tensors for losses",
+        case.instead(not pair, f"returns {type(got).__name__}, expected two lists", "losses and messages")
+        case.instead(any(isinstance(one, torch.Tensor) for one in got[0]), "returns tensors for losses",
                      "a number refers to nothing, a tensor to memory of the device: loss.item()")  # fmt: skip
-        case.mistake(any(isinstance(one, BaseException) for one in got[1]), "returns errors instead of their words",
+        case.instead(any(isinstance(one, BaseException) for one in got[1]), "returns errors instead of their words",
                      "str(error) is the message; the error itself holds the frames it went through")  # fmt: skip
         noted = [one for one in got[1] if "shapes cannot be multiplied" not in str(one)]
-        case.mistake(not bad_ones and noted, f"notes an error for a good batch: {noted[0] if noted else ''}",
+        case.instead(not bad_ones and noted, f"notes an error for a good batch: {noted[0] if noted else ''}",
                      "the except block hides an error of the answer's own")  # fmt: skip
         case.equal(list(got[0]), losses, rtol=1e-4, why="one mean loss for each good batch, in order")
-        case.mistake(len(got[1]) != bad_ones, f"notes {len(got[1])} messages for {bad_ones} failing batches",
+        case.instead(len(got[1]) != bad_ones, f"notes {len(got[1])} messages for {bad_ones} failing batches",
                      "the evaluation goes on after a failing batch, and says what failed")  # fmt: skip
-        case.expect(all(isinstance(one, str) for one in got[1]) and not noted, "the messages are not the errors'",
+        case.instead(not (all(isinstance(one, str) for one in got[1]) and not noted),
+                    "the messages are not the errors'",
                     "str(error) is what an error says")  # fmt: skip
         changed = left_changed(state, state_of(model))
-        case.mistake(changed, f"leaves the model in another state: {changed}", "an evaluation changes nothing")
-        case.mistake(any(one.grad is not None for one in model.parameters()), "leaves gradients in the model",
+        case.instead(changed, f"leaves the model in another state: {changed}", "an evaluation changes nothing")
+        case.instead(any(one.grad is not None for one in model.parameters()), "leaves gradients in the model",
                      "an evaluation calls no backward(): gradients take as much memory as the weights")  # fmt: skip
     for batches in (2 * good, 2 * (good[:1] + bad)):  # twice, since a name may hold the batch before
         _peaks(case, floor, model, batches)
@@ -159,9 +160,9 @@ def _peaks(case: Case, floor: Floor, model: nn.Module, batches: list) -> None:
     """Fail if twice as many batches need more memory at once: also what is gone before the next is asked for."""
     probes = [Probe(floor, batches), Probe(floor, 2 * batches)]
     few, many = (spend(floor, partial(case.call, model, one, case.device, modifies=True)) for one in probes)
-    case.mistake(not few.flops, "computes on the CPU what belongs on the device", "the model is on the device")
+    case.instead(not few.flops, "computes on the CPU what belongs on the device", "the model is on the device")
     grown = many.peak_bytes - few.peak_bytes
-    case.mistake(grown > 256, f"leaks: the peak is {plots.bytes_text(grown)} higher with twice as many batches",
+    case.instead(grown > 256, f"leaks: the peak is {plots.bytes_text(grown)} higher with twice as many batches",
                  "take one batch after the other, and keep numbers and words alone")  # fmt: skip
 
 
@@ -193,18 +194,18 @@ def _(case: Case) -> None:
         with floor.gpu.budget(3 * 1024 * largest + 1024 + 512), _repeats_named(case, tries):
             got = case.call(tries.step, limit, modifies=True)
         outside = [size for size in tries.sizes if not 1 <= size <= limit]
-        case.mistake(outside, f"calls step({outside[0] if outside else ''}), and sizes go from 1 to {limit}",
+        case.instead(outside, f"calls step({outside[0] if outside else ''}), and sizes go from 1 to {limit}",
                      "there are no more rows, and a step without rows may fail for other reasons")  # fmt: skip
-        case.mistake(got is None or isinstance(got, bool) or not isinstance(got, int),
+        case.instead(got is None or isinstance(got, bool) or not isinstance(got, int),
                      f"returns {type(got).__name__}, expected a whole number")  # fmt: skip
-        case.mistake(got < 0, f"returns {got}, and 0 says that no size fits", expected=largest, got=got)
-        case.mistake(got > limit, f"returns {got}, and sizes go from 1 to {limit}", "larger ones were never tried")
-        case.mistake(got > largest, f"returns {got}, a size that fails",
+        case.instead(got < 0, f"returns {got}, and 0 says that no size fits", expected=largest, got=got)
+        case.instead(got > limit, f"returns {got}, and sizes go from 1 to {limit}", "larger ones were never tried")
+        case.instead(got > largest, f"returns {got}, a size that fails",
                      "return the largest that went through, not the last one", expected=largest, got=got)  # fmt: skip
-        case.mistake(got < largest, f"returns {got}, and larger sizes fit",
+        case.instead(got < largest, f"returns {got}, and larger sizes fit",
                      "go on between the largest that fits and the smallest that fails; and try again after the except "
                      "block: inside it the error still holds the tensors", expected=largest, got=got)  # fmt: skip
-        case.mistake(floor.used_bytes > before, f"leaves {floor.used_bytes - before} bytes alive",
+        case.instead(floor.used_bytes > before, f"leaves {floor.used_bytes - before} bytes alive",
                      "something still refers to what step made, a stored error perhaps")  # fmt: skip
         case.budget(
             "calls of step", len(tries.sizes), 2 * limit.bit_length() + 2, "each one costs a step: halve the range"
@@ -221,7 +222,7 @@ def _repeats_named(case: Case, tries: Tries) -> Iterator[None]:
         last = set(tries.sizes[-20:])
         what = f"does not end: it calls step({min(last, default=0)}) again and again"
         why = "each try must move a bound: what fits and what fails end as neighbours"
-        case.mistake(len(tries.sizes) > 100 and len(last) == 1, what, why)
+        case.instead(len(tries.sizes) > 100 and len(last) == 1, what, why)
         raise
 
 

@@ -94,20 +94,20 @@ def _accumulated(case: Case, floor: Floor, batch: int, rows: int, masked: int) -
     changed = left_changed(state, state_of(model))
     hook.remove()
     same = [torch.equal(*pair) for pair in zip(before, (x, y, *model.parameters()), strict=True)]
-    case.mistake(not all(same[:2]), "modifies x or y", "the caller still needs the batch")
-    case.mistake(not all(same[2:]), "takes a step", "the caller does, when the gradients are complete")
-    case.mistake(changed, f"leaves the model in another state: {changed}", "the next step would go another way")
+    case.instead(not all(same[:2]), "modifies x or y", "the caller still needs the batch")
+    case.instead(not all(same[2:]), "takes a step", "the caller does, when the gradients are complete")
+    case.instead(changed, f"leaves the model in another state: {changed}", "the next step would go another way")
     tokens = [int((part != -100).sum()) for part in y.split(rows)]
     _compare_gradients(case, model, spent.value, expected, parts, tokens, sum(sizes), batch)
-    case.mistake(not spent.flops, "computes on the CPU what belongs on the device", "the model is on the device")
+    case.instead(not spent.flops, "computes on the CPU what belongs on the device", "the model is on the device")
     _compare_loss(case, spent.value, expected_loss, parts[-1][0] / tokens[-1])
     most = max(sizes, default=rows)
     what = f"takes {_rows(most)} at a time, and `rows` is {rows}"
-    case.mistake(most < rows, what, "each part pays all launches")
+    case.instead(most < rows, what, "each part pays all launches")
     model.zero_grad()
     over_budget(case, floor, spent, limit * 5 // 4, lambda: case.call(model, x, y, rows, modifies=True),
                 f"{_rows(rows)} at a time: call backward for each part before the next one starts")  # fmt: skip
-    case.mistake(most > rows, what, "the caller chose as many rows as the memory holds")
+    case.instead(most > rows, what, "the caller chose as many rows as the memory holds")
 
 
 def _rows(number: int) -> str:
@@ -120,26 +120,26 @@ def _compare_gradients(
     """Fail unless the model holds the gradients `expected`; `parts` holds the sums of the parts, `tokens` how many of
     each count. `went` of the `batch` rows went through the model."""
     got = [parameter.grad for parameter in model.parameters()]
-    case.mistake(any(grad is None for grad in got), "leaves parameters without a gradient",
+    case.instead(any(grad is None for grad in got), "leaves parameters without a gradient",
                  "the caller steps after this: loss.backward() for each part, and no zero_grad after it")  # fmt: skip
     nan = isinstance(loss, torch.Tensor) and loss.isnan().any()
-    case.mistake(nan or any(grad.isnan().any() for grad in got), "the loss or its gradient is NaN",
+    case.instead(nan or any(grad.isnan().any() for grad in got), "the loss or its gradient is NaN",
                  "a part without tokens that count has no mean, 0 / 0: add up sums, divide by all")  # fmt: skip
     _name_the_division(case, got, parts, tokens)
     for (name, _), grad, right in zip(model.named_parameters(), got, expected, strict=True):
         other = not torch.allclose(grad, right, rtol=1e-5, atol=1e-9)
-        case.mistake(other and went != batch, f"{_rows(went)} went through the model, and the batch has {batch}",
+        case.instead(other and went != batch, f"{_rows(went)} went through the model, and the batch has {batch}",
                      "each row belongs to one part: x.split(rows)")  # fmt: skip
-        case.mistake(other, f"the gradient of {name} has other values", WHOLE, expected=right, got=grad)
+        case.instead(other, f"the gradient of {name} has other values", WHOLE, expected=right, got=grad)
 
 
 def _compare_loss(case: Case, value: object, expected: torch.Tensor, last: torch.Tensor) -> None:
     """Fail unless the answer returned the loss of the whole batch; `last` is that of the last part."""
-    case.mistake(isinstance(value, float), "returns a Python number", "to read it, the host waits for the device")
-    case.mistake(isinstance(value, torch.Tensor) and value.requires_grad, "returns the loss with its graph",
+    case.instead(isinstance(value, float), "returns a Python number", "to read it, the host waits for the device")
+    case.instead(isinstance(value, torch.Tensor) and value.requires_grad, "returns the loss with its graph",
                  "whoever keeps it keeps the graph: return loss.detach()")  # fmt: skip
     same = isinstance(value, torch.Tensor) and value.dim() == 0
-    case.mistake(same and torch.isclose(value.double(), last),
+    case.instead(same and torch.isclose(value.double(), last),
                  "returns the loss of the last part", "the mean over the whole batch was asked for")  # fmt: skip
     case.equal(value.double() if same else value, expected, rtol=1e-5, why="the mean over all tokens that count")
 
@@ -167,12 +167,12 @@ def _name_the_division(case: Case, got: list, parts: list, counts: list[int]) ->
     number, whole = len(found), sum(counts)
     if not shares or number < 2 or all(abs(weight * whole - 1) < 1e-3 for weight in weights):
         return
-    case.mistake(all(abs(share - 1) < 1e-3 for share in shares), "divides by nothing",
+    case.instead(all(abs(share - 1) < 1e-3 for share in shares), "divides by nothing",
                  f"{number} parts give gradients {number} times as large as the mean's")  # fmt: skip
-    case.mistake(all(abs(share * number - 1) < 1e-3 for share in shares), "takes the mean of the parts' means",
+    case.instead(all(abs(share * number - 1) < 1e-3 for share in shares), "takes the mean of the parts' means",
                  "a part with fewer tokens that count would weigh as much as a full one: divide sums by the number of "
                  "all")  # fmt: skip
-    case.mistake(not any(abs(share) > 1e-3 for share in shares[:-1]), "keeps the gradients of the last part only",
+    case.instead(not any(abs(share) > 1e-3 for share in shares[:-1]), "keeps the gradients of the last part only",
                  "backward adds to .grad: no zero_grad between the parts")  # fmt: skip
     words = ", ".join(f"1/{1 / weight:.4g}" if abs(weight) > 1e-6 else "0" for weight in weights)
     case.fail(f"a token of the {number} parts counts {words}; all should count 1/{whole}", WHOLE)
@@ -206,7 +206,7 @@ def _(case: Case) -> None:
     why = "every part launches all kernels again: use fewer, larger parts (simulated time)"
     if trial.moved_bytes > trial.naive_bytes:
         why = "what goes to the host and comes back waits for the bus (simulated time)"
-    case.mistake(trial.times > 4,
+    case.instead(trial.times > 4,
                  f"the result is right, but it takes {trial.times:.1f} times the naive time, and 4 are allowed",
                  why)  # fmt: skip
     trial.leaves_the_model()

@@ -86,7 +86,7 @@ class Trial:
     def leaves_the_model(self) -> None:
         """Fail if the answer left the model otherwise than it was, beside its weights."""
         changed = left_changed(self.state, state_of(self.model))
-        self.case.mistake(changed, f"leaves the model in another state: {changed}",
+        self.case.instead(changed, f"leaves the model in another state: {changed}",
                           "the next step would go another way")  # fmt: skip
 
     @property
@@ -97,20 +97,20 @@ class Trial:
     def _compare(self, number: int, steps: int) -> None:
         case, got, wanted = self.case, self.spent[number], self.naive[number]
         changed = any(not torch.equal(*pair) for pair in zip(self.batches[number], self.copies[number], strict=True))
-        case.mistake(changed, "modifies x or y", "the caller still needs the batch")
+        case.instead(changed, "modifies x or y", "the caller still needs the batch")
         start, expected, now = self.weights[0], self.weights[number + 1], _weights(self.model)
-        case.mistake(not steps, "takes no step with the given optimizer", "the weights change in optimizer.step()")
-        case.mistake(steps > 1, f"takes {steps} steps", "gradients of all parts add up in .grad: step once, after all")
+        case.instead(not steps, "takes no step with the given optimizer", "the weights change in optimizer.step()")
+        case.instead(steps > 1, f"takes {steps} steps", "gradients of all parts add up in .grad: step once, after all")
         same = torch.allclose(now, expected, rtol=1e-4, atol=2e-6)
         if not same and number == 0:
             self._name(now - start, expected - start)
         if not same and number:
             self._name_second(now, expected)
         value = got.value
-        case.mistake(isinstance(value, torch.Tensor) and value.requires_grad, "returns the loss with its graph",
+        case.instead(isinstance(value, torch.Tensor) and value.requires_grad, "returns the loss with its graph",
                      "whoever keeps it keeps the graph: return loss.detach()")  # fmt: skip
         case.equal(value, wanted.value, rtol=1e-4, why="the mean loss of all tokens of the batch, before the step")
-        case.mistake(got.flops < 0.99 * wanted.flops, "computes on the CPU what belongs on the device",
+        case.instead(got.flops < 0.99 * wanted.flops, "computes on the CPU what belongs on the device",
                      "the budget is that of the device's memory, and the work stays there")  # fmt: skip
 
     def _name_second(self, now: torch.Tensor, expected: torch.Tensor) -> None:
@@ -124,21 +124,21 @@ class Trial:
 
     def _name(self, mine: torch.Tensor, right: torch.Tensor) -> None:
         """Fail with the name of what is wrong with the first change of the weights."""
-        self.case.mistake(not mine.any(), "takes a step, and no weight changes",
+        self.case.instead(not mine.any(), "takes a step, and no weight changes",
                           "when optimizer.step() runs, the gradients must be in the model's parameters: no zero_grad "
                           "between backward and step")  # fmt: skip
         factor = float(mine @ right / (right @ right))
         rest = float((mine - factor * right).norm() / mine.norm())
         scaled = rest < 1e-2 and abs(factor - 1) > 0.05
-        self.case.mistake(scaled, f"changes the weights {factor:.3g} times as much as the naive step",
+        self.case.instead(scaled, f"changes the weights {factor:.3g} times as much as the naive step",
                           "the gradient must be that of the whole batch's mean: divide each part's loss by the number "
                           "of all tokens, and step once")  # fmt: skip
-        self.case.mistake(rest < 0.05 and not scaled, "changes the weights nearly as the naive step does",
+        self.case.instead(rest < 0.05 and not scaled, "changes the weights nearly as the naive step does",
                           "something is rounded to 16 bits: autocast computes with them")  # fmt: skip
         x, y = self.batches[0]
         shares = part_weights(-mine.double(), [self._row_gradient(x[i : i + 1], y[i : i + 1]) for i in range(len(x))])
         lost = sum(abs(share) < 0.1 * max(shares) for share in shares)
-        self.case.mistake(lost, f"{lost} of {len(x)} rows do not count in the step",
+        self.case.instead(lost, f"{lost} of {len(x)} rows do not count in the step",
                           "take all rows, and no zero_grad between the parts: it drops their gradients")  # fmt: skip
         self.case.fail("changes the weights in another way than the naive step",
                        "all rows, in float32, in one step: the result must be the same, with less memory")  # fmt: skip

@@ -28,7 +28,7 @@ def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
     """Check the gradients of one model; `ranks` holds what `_ddp_cases.gradients` returned on each rank."""
     for rank, found in enumerate(ranks):
         why = "average parameter.grad; it is the optimizer that changes the parameters, later"
-        case.mistake(not found["kept"], "changes the parameters", why)
+        case.instead(not found["kept"], "changes the parameters", why)
         name_unwaited(case, found["call"], rank)
         for name, got in found["after"].items():
             column = [other["before"][name] for other in ranks]
@@ -36,13 +36,13 @@ def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
                 _check_gradient(case, name, column, got, rank)
                 continue
             why = "requires_grad is False: an optimizer with weight decay would now change it"
-            case.mistake(got is not None and name in found["frozen"], f"gives the frozen {name} a gradient", why)
+            case.instead(got is not None and name in found["frozen"], f"gives the frozen {name} a gradient", why)
         size = sum(gradient.nbytes for gradient in found["after"].values() if gradient is not None)
         why = "each gradient travels once: model.parameters() gives a shared parameter once, and pickles are larger"
         for name, sent in found["call"].counts.collective_bytes.items():
             what = f"{name} takes {sent:,} bytes of gradients that have {size:,}"
-            case.mistake(sent > size + _MORE, what, why)
-        case.mistake(found["unfrozen"], "changes requires_grad of the frozen parameters", "they stay frozen later too")
+            case.instead(sent > size + _MORE, what, why)
+        case.instead(found["unfrozen"], "changes requires_grad of the frozen parameters", "they stay frozen later too")
 
 
 def _check_gradient(case: Case, name: str, column: list[Any], got: Any, rank: int) -> None:
@@ -60,7 +60,7 @@ def _check_gradient(case: Case, name: str, column: list[Any], got: Any, rank: in
         near = torch.allclose(got, wrong, rtol=1e-4, atol=1e-7)
         return near and not torch.allclose(expected, wrong, rtol=1e-4, atol=1e-7)
 
-    case.mistake(got is None and column[rank] is not None, f"{what} is gone", "the optimizer needs it")
+    case.instead(got is None and column[rank] is not None, f"{what} is gone", "the optimizer needs it")
     some = len(given) < n and close(total / len(given))
     name_first(case, expected, got, (
         (some, f"{what} is a mean over some ranks", "a rank where the parameter took no part counts as zero, as in "
@@ -73,7 +73,7 @@ def _check_gradient(case: Case, name: str, column: list[Any], got: Any, rank: in
          f"{what} is wrong: the parameter took part on {len(given)} of {n} ranks", _ZEROS),
     ))  # fmt: skip
     later = _fits(got, expected) and rank > 0 and not torch.allclose(got, expected, rtol=1e-4, atol=1e-7)
-    case.mistake(later, f"rank 0 has the mean for {name}, rank {rank} has not",
+    case.instead(later, f"rank 0 has the mean for {name}, rank {rank} has not",
                  "reduce gives the sum to one rank, and what the others then hold is not to be used: all_reduce",
                  expected=expected, got=got)  # fmt: skip
     case.equal(got, expected, rtol=1e-4, why=f"this is {what}")
@@ -92,14 +92,14 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
     for rank, found in enumerate(ranks):
         times, after = len(found["synchronised"]), found["after"]
         by_hand = found["call"].counts.collectives["all_reduce"] - times
-        case.mistake(not found["kept"], "changes the parameters",
+        case.instead(not found["kept"], "changes the parameters",
                      "the optimizer does that, when the gradients are complete")  # fmt: skip
         _name_synchronisations(case, times, by_hand, count, bool(found["entered"]))
         if all(gradient is not None for one in ranks for gradient in one["after"].values()):
             _name_sum(case, [one["after"] for one in ranks], expected, means, rank)
         for name, gradient in expected.items():
             why = "the optimizer needs it: no zero_grad after the last backward()"
-            case.mistake(after[name] is None, f"{name} has no gradient on rank {rank}", why)
+            case.instead(after[name] is None, f"{name} has no gradient on rank {rank}", why)
             case.equal(after[name], gradient, rtol=1e-3, why=f"this is the gradient of {name} on rank {rank}")
         _cost(case, found, len(mine[0][0][0]), times + by_hand)
 
@@ -133,22 +133,22 @@ def _name_sum(case: Case, afters: list[dict], expected: dict, means: list[dict[s
 def _cost(case: Case, found: dict[str, Any], rows: int, times: int) -> None:
     """Check what a right result took: rows at once, graphs at once, synchronisations; and what was left changed."""
     what = f"the result is right, but {found['rows']} rows are computed at once, and a micro-batch has {rows}"
-    case.mistake(found["rows"] > rows, what, "that needs the memory of the large batch, which accumulation is to save")
+    case.instead(found["rows"] > rows, what, "that needs the memory of the large batch, which accumulation is to save")
     what = f"the result is right, but the graphs of {found['graphs']} micro-batches are alive at once"
-    case.mistake(found["graphs"] > 1, what, "call backward for each micro-batch before the next one")
+    case.instead(found["graphs"] > 1, what, "call backward for each micro-batch before the next one")
     what = f"the result is right, but it synchronises {times} times"
-    case.mistake(times > 1, what, "the gradients of all micro-batches can travel once, added up")
-    case.mistake(found["left"], f"leaves {found['left']}", "code after it would behave differently")
+    case.instead(times > 1, what, "the gradients of all micro-batches can travel once, added up")
+    case.instead(found["left"], f"leaves {found['left']}", "code after it would behave differently")
 
 
 def _name_synchronisations(case: Case, times: int, by_hand: int, count: int, entered: bool) -> None:
     often = f"synchronises {times} times for {count} micro-batches"
     why = "each backward pass of a DistributedDataParallel averages over the ranks, unless it runs under no_sync"
-    case.mistake(times >= count > 1 and not entered, often, why)
+    case.instead(times >= count > 1 and not entered, often, why)
     why = "the forward pass decides: call model(x) inside no_sync too, for all micro-batches but the last"
-    case.mistake(times >= count > 1, f"{often}, in spite of no_sync", why)
+    case.instead(times >= count > 1, f"{often}, in spite of no_sync", why)
     why = "after the step the ranks have different weights: run the last micro-batch without no_sync"
-    case.mistake(not times and not by_hand, "never synchronises", why)
+    case.instead(not times and not by_hand, "never synchronises", why)
 
 
 def _mean_gradients(batches: list[tuple[torch.Tensor, torch.Tensor]], loss_fn: Callable) -> dict[str, torch.Tensor]:

@@ -15,16 +15,16 @@ __all__ = ["check_mean", "check_ring", "mean_stuck", "ring_columns", "ring_stuck
 def mean_stuck(case: Case, stuck: Stuck) -> None:
     """Name what makes a rank die, or wait for ever, in a mean over ranks."""
     why = "ranks hold different numbers of values, and a collective needs one shape on all: send the sum and the count"
-    case.mistake(stuck.kind == "died", f"a rank dies in a collective\n{stuck.lines}", why)
+    case.instead(stuck.kind == "died", f"a rank dies in a collective\n{stuck.lines}", why)
     waits = f"all ranks wait in {stuck.collective}, it does not end\n{stuck.lines}"
-    case.mistake(stuck.collective, waits, why)
+    case.instead(stuck.collective, waits, why)
 
 
 def check_mean(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> None:
     """Check what `rank` returned as the mean over `group`, the values of each rank, and what it sent."""
     got, expected = call.value, torch.cat(group).mean()
     name_unwaited(case, call, rank)
-    case.mistake(
+    case.instead(
         call.modified, "modifies its input", "all_reduce writes into the tensor that it gets: give it a new one"
     )
     if isinstance(got, torch.Tensor) and got.numel() == 1 and got.dtype == torch.float32:
@@ -32,7 +32,7 @@ def check_mean(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> 
     case.equal(got, expected, why=f"this is what rank {rank} returned")
     sent = call.counts.collective_bytes.total() + call.counts.message_bytes
     what = f"the result is right, but rank {rank} sends {sent:,} bytes for {len(group[rank]):,} values"
-    case.mistake(sent > 32, what, "two numbers are enough, however many values there are: the sum and the count")
+    case.instead(sent > 32, what, "two numbers are enough, however many values there are: the sum and the count")
     case.budget("collectives", call.counts.collectives.total(), 2, "each one waits for the slowest rank")
 
 
@@ -79,18 +79,18 @@ def ring_stuck(case: Case, stuck: Stuck) -> None:
     why = "send waits until the other side receives, and recv until it sends: start with isend, which does not wait"
     for name, words in (("send", "every rank sends, none receives"), ("recv", "every rank receives, none sends")):
         there = stuck.kind == "hang" and set(stuck.called) == {name}
-        case.mistake(there, f"deadlock: {words}\n{stuck.lines}", why)
+        case.instead(there, f"deadlock: {words}\n{stuck.lines}", why)
     why = "what arrives does not fit the tensor that is to hold it: where n does not divide x, parts differ in size"
-    case.mistake(stuck.kind == "died", f"a rank dies while it receives\n{stuck.lines}", why)
+    case.instead(stuck.kind == "died", f"a rank dies while it receives\n{stuck.lines}", why)
 
 
 def check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> None:
     """Check what `rank` returned as the sum of `group`, and what it sent to whom."""
     got, expected, n = call.value, torch.stack(group).sum(dim=0), len(group)
     used = ", ".join(call.counts.collectives)
-    case.mistake(used, f"calls {used}", "build it from send and receive: isend, irecv, send, recv")
+    case.instead(used, f"calls {used}", "build it from send and receive: isend, irecv, send, recv")
     name_unwaited(case, call, rank)
-    case.mistake(call.modified, "modifies its input", "tensor_split gives views of x: clone the parts before you add")
+    case.instead(call.modified, "modifies its input", "tensor_split gives views of x: clone the parts before you add")
     if isinstance(got, torch.Tensor) and got.shape == expected.shape and got.dtype == expected.dtype:
         _name_ring(case, group, expected, got, rank)
     case.equal(got, expected, rtol=0, atol=0, why=f"this is what rank {rank} returned")
@@ -98,10 +98,10 @@ def check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> 
     allowed = 2 * (n - 1) * max(part.nbytes for part in expected.tensor_split(n))
     sent = call.counts.message_bytes
     what = f"the result is right, but rank {rank} sends {sent:,} bytes, and a ring needs at most {allowed:,}"
-    case.mistake(sent > allowed, what, "send one part of x in each step, not all of x")
+    case.instead(sent > allowed, what, "send one part of x in each step, not all of x")
     others = sorted(call.counts.messages_to.keys() - {(rank + 1) % n})
     what = f"the result is right, but rank {rank} sends to rank {others[0] if others else ''}"
-    case.mistake(
+    case.instead(
         others, what, "in a ring each rank sends to its right neighbour only: every link is busy in every step"
     )
 

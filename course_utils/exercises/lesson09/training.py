@@ -21,7 +21,7 @@ __all__ = ["check_files", "check_shares", "check_training", "train_stuck"]
 
 def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs: int) -> None:
     """Check the batches of all epochs that each rank returned for data of `length` numbers from `FIRST` on."""
-    case.mistake(any(call.modified for call in calls), "modifies its input", "the next epoch needs it")
+    case.instead(any(call.modified for call in calls), "modifies its input", "the next epoch needs it")
     found = [_epochs(case, call.value, batch, epochs) for call in calls]
     everything = set(range(cases.FIRST, cases.FIRST + length))
     first, share = [rank[0] for rank in found], -(-length // len(found))
@@ -48,22 +48,22 @@ def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs:
             (len(shares[0]) > share, "samples are repeated more often than needed", "the work grows with them"),
         ))  # fmt: skip
     why = "the sampler shuffles with seed + epoch, and nobody told it the epoch: sampler.set_epoch(epoch) in each epoch"
-    case.mistake(same, "epochs have the same order", why, expected="another order in each epoch", got=found[0])
+    case.instead(same, "epochs have the same order", why, expected="another order in each epoch", got=found[0])
     keeps = any(len(set(map(frozenset, rank))) == 1 for rank in found)
     why = "no rank ever meets the rest: DistributedSampler shares all data out anew after sampler.set_epoch(epoch)"
-    case.mistake(keeps, "a rank has the same rows in every epoch", why, got=found[0])
+    case.instead(keeps, "a rank has the same rows in every epoch", why, got=found[0])
 
 
 def _epochs(case: Case, value: Any, batch: int, epochs: int) -> list[list[int]]:
     """Return the numbers that a rank saw in each epoch, in order."""
     right = isinstance(value, list) and len(value) == epochs and all(isinstance(epoch, list) for epoch in value)
-    case.expect(right, f"must return a list with one list of batches for each of the {epochs} epochs")
+    case.instead(not right, f"must return a list with one list of batches for each of the {epochs} epochs")
     for epoch in value:
         rows = all(isinstance(one, torch.Tensor) and one.dim() == 1 and one.dtype == torch.int64 for one in epoch)
-        case.expect(rows, "a batch must be a tensor of rows of data, as DataLoader gives it")
+        case.instead(not rows, "a batch must be a tensor of rows of data, as DataLoader gives it")
         sizes = [len(one) for one in epoch]
         uneven = any(size > batch for size in sizes) or any(size < batch for size in sizes[:-1])
-        case.mistake(uneven, f"has batches of {sizes} rows, expected {batch} in each but the last")
+        case.instead(uneven, f"has batches of {sizes} rows, expected {batch} in each but the last")
     return [[number for one in epoch for number in one.tolist()] for epoch in value]
 
 
@@ -71,9 +71,9 @@ def train_stuck(case: Case, stuck: Stuck) -> None:
     """Name a collective that some ranks call and others do not."""
     why = "`if rank == 0` keeps the others away: every rank must call each collective"
     what = f"does not end: a rank waits in a collective that another rank does not call\n{stuck.lines}"
-    case.mistake(stuck.kind == "hang" and any(stuck.called), what, why)
+    case.instead(stuck.kind == "hang" and any(stuck.called), what, why)
     what = f"a rank dies: ranks call different collectives at the same time\n{stuck.lines}"
-    case.mistake(stuck.kind == "died", what, f"{why}, and DistributedDataParallel calls some in backward()")
+    case.instead(stuck.kind == "died", what, f"{why}, and DistributedDataParallel calls some in backward()")
 
 
 def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
@@ -85,25 +85,25 @@ def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
     used, wanted = [len(rank["asked"]) for rank in ranks], share * cases.EPOCHS
     first = [sorted(rank[0]) for rank in asked if rank]
     why = "this check sees there who takes which: take them from DataLoader, and leave num_workers out"
-    case.mistake(not any(used), "no sample is asked for in the processes of the ranks", why)
+    case.instead(not any(used), "no sample is asked for in the processes of the ranks", why)
     same = used[0] > wanted or any(one == other for one, other in itertools.pairwise(first))
     why = f"each rank takes {share} of {cases.LENGTH} samples an epoch: give DataLoader a DistributedSampler"
-    case.mistake(same, "every rank trains on the same data", why, got=[rank["asked"] for rank in ranks])
+    case.instead(same, "every rank trains on the same data", why, got=[rank["asked"] for rank in ranks])
     what = f"the ranks take {used} samples in {cases.EPOCHS} epochs, expected {wanted} each"
-    case.mistake(
+    case.instead(
         any(number != wanted for number in used), what, "train in this process, once on each sample of the share"
     )
     different = any(not torch.equal(states[0][name], state[name]) for state in states for name in state)
     why = "nothing is averaged where ddp.module(x) goes around DistributedDataParallel: call ddp(x)"
     shown = {"expected": states[0]["linear.bias"], "got": states[1]["linear.bias"]}
-    case.mistake(different, "the ranks end with different weights", why, **shown)
+    case.instead(different, "the ranks end with different weights", why, **shown)
     why = "sampler.set_epoch(epoch) at the beginning of each epoch"
-    case.mistake(asked[0][0] == asked[0][1], "every epoch has the same order", why, got=f"rank 0: {asked[0]}")
+    case.instead(asked[0][0] == asked[0][1], "every epoch has the same order", why, got=f"rank 0: {asked[0]}")
     state, steps = _in_one_process(asked)
     other = any(not torch.allclose(states[0][name], state[name], rtol=1e-3, atol=1e-5) for name in state)
     why = "in each step clear the gradients, average them once, and step as the given optimizer does"
     shown = {"expected": state["linear.bias"], "got": states[0]["linear.bias"]}
-    case.mistake(other, "trains otherwise than one process on the whole batches", why, **shown)
+    case.instead(other, "trains otherwise than one process on the whole batches", why, **shown)
     _check_losses(case, [rank["call"].value for rank in ranks], steps)
 
 
@@ -113,7 +113,7 @@ def _check_losses(case: Case, losses: list[Any], steps: torch.Tensor) -> None:
     means = owns.mean(dim=0).tolist()
     none = [one is None or (isinstance(one, list) and not one) for one in losses]
     what = "only rank 0 returns the losses"
-    case.mistake(not none[0] and any(none), what, "each rank can return them", got=losses)
+    case.instead(not none[0] and any(none), what, "each rank can return them", got=losses)
     for rank, got in enumerate(losses):
         if isinstance(got, list) and len(got) == len(means) and all(isinstance(one, float) for one in got):
             mine, mean, own = torch.tensor(got), torch.tensor(means), owns[rank]
@@ -148,18 +148,21 @@ def check_files(case: Case, folders: list[Path], ranks: list[dict[str, Any]]) ->
     """Check that rank 0 alone wrote, and that a plain model can load it; each rank had a folder of its own."""
     files = [sorted(file.name for file in folder.iterdir()) for folder in folders]
     why = "in a real run the path is the same for all, and ranks that write at once destroy the file: save on rank 0"
-    case.mistake(all(files), "every rank writes the file", why)
+    case.instead(all(files), "every rank writes the file", why)
     saves = max(rank["saves"] for rank in ranks)
-    case.mistake(saves > 1, f"writes the file {saves} times", "once is asked for, at the end: each time takes a while")
-    case.mistake(not files[0], "rank 0 writes no file", "save the model on rank 0, to path")
-    case.mistake(files[0] != ["model.pt"], f"writes {', '.join(files[0])}, expected model.pt", "path names the file")
+    case.instead(saves > 1, f"writes the file {saves} times", "once is asked for, at the end: each time takes a while")
+    case.instead(not files[0], "rank 0 writes no file", "save the model on rank 0, to path")
+    case.instead(files[0] != ["model.pt"], f"writes {', '.join(files[0])}, expected model.pt", "path names the file")
     try:
         with warnings.catch_warnings(action="ignore"):
             saved = torch.load(folders[0] / "model.pt", weights_only=True)
     except Exception:  # a pickled model, text, a folder
         saved = None
     what = "the file does not hold the state_dict of the model"
-    case.expect(isinstance(saved, dict), what, "torch.save(ddp.module.state_dict(), path) can be loaded everywhere")
+    case.instead(
+        not isinstance(saved, dict), what,
+                 "torch.save(ddp.module.state_dict(), path) can be loaded everywhere"
+    )
     why = "a model without DistributedDataParallel cannot load them: save ddp.module.state_dict()"
-    case.mistake(any(name.startswith("module.") for name in saved), 'the names in the file begin with "module."', why)
+    case.instead(any(name.startswith("module.") for name in saved), 'the names in the file begin with "module."', why)
     case.equal(dict(saved), ranks[0]["state"], why="the file must hold the trained model")
