@@ -119,6 +119,8 @@ def test_the_tensor_that_is_elsewhere_is_named_and_not_the_indices_that_may_be()
         on_sim(3)[torch.tensor([0, 1])] = torch.ones(2)
 
 
+# PyTorch says that quantized tensors will go, and its compiler still uses what it deprecates.
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:.torch.jit.script_method")
 @pytest.mark.parametrize(
     ("attempt", "kind", "message"),
     [
