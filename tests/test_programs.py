@@ -55,29 +55,45 @@ def losses(text: str) -> dict[str, str]:
     return found
 
 
+def on_two_nodes(*rendezvous: object) -> list[str]:
+    """Return what two agents of one process each print, the shorter text first: each agent stands for a node."""
+    command = (
+        *TORCHRUN, "--nnodes", 2, "--nproc-per-node", 1, "--rdzv-backend", "c10d", "--local-addr", "127.0.0.1",
+        *rendezvous, DDP, "--epochs", 2,
+    )  # fmt: skip
+    nodes = [start(*command), start(*command)]
+    try:
+        return sorted((finish(node) for node in nodes), key=len)
+    finally:
+        for node in nodes:
+            node.kill()
+
+
+@needs_torchrun
+def test_two_nodes_train_and_rank_0_alone_prints():
+    """Both agents meet at a store of this test, on a port that the system has chosen; to them it is a c10d endpoint."""
+    wait = datetime.timedelta(seconds=LIMIT_S)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=wait)
+    endpoint = f"127.0.0.1:{store.port}"
+    silent, text = on_two_nodes("--rdzv-id", "two-nodes", "--rdzv-endpoint", endpoint, "--rdzv-conf", "is_host=0")
+    lines = text.splitlines()
+    assert silent == "" and lines[0] == "processes 2, backend gloo, device cpu, from the start"
+    printed = [" ".join(line.split()[:2]) for line in lines[1:]]
+    assert printed == ["step 8", "step 16", "step 24", "epoch 0", "step 32", "step 40", "step 48", "epoch 1"]
+    found = [float(loss) for loss in losses(text).values()]
+    assert found[-1] < found[0] / 2
+
+
 @pytest.fixture(scope="module")
 def undisturbed():
     """What two processes of one node print in two epochs, with nobody disturbing them."""
     return finish(start(*TORCHRUN, "--standalone", "--nproc-per-node", 2, DDP, "--epochs", 2))
 
 
-@needs_torchrun
-def test_two_processes_train_and_rank_0_alone_prints(undisturbed):
-    lines = undisturbed.splitlines()
-    assert lines[0] == "processes 2, backend gloo, device cpu, from the start"
-    assert [line.split()[:2] for line in lines[1:]] == [
-        *(["step", str(step)] for step in (8, 16, 24)),
-        ["epoch", "0"],
-        *(["step", str(step)] for step in (32, 40, 48)),
-        ["epoch", "1"],
-    ]
-    found = [float(loss) for loss in losses(undisturbed).values()]
-    assert found[-1] < found[0] / 2
-
-
-@pytest.mark.slow  # lesson 09 does the same in `make test`
+@pytest.mark.slow
 @needs_torchrun
 def test_a_killed_worker_is_started_again_and_goes_on_from_the_checkpoint(undisturbed, tmp_path):
+    """Slow, since lesson 09 starts the same in its cell `train-ddp`; here every loss is compared."""
     text = finish(
         start(
             *TORCHRUN, "--standalone", "--nproc-per-node", 2, "--max-restarts", 1,
@@ -91,46 +107,22 @@ def test_a_killed_worker_is_started_again_and_goes_on_from_the_checkpoint(undist
     assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
 
 
-@needs_torchrun
-def test_two_agents_are_two_nodes(undisturbed):
-    """Both agents meet at a store of this test, on a port that the system has chosen; to them it is a c10d endpoint."""
-    wait = datetime.timedelta(seconds=LIMIT_S)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=wait)
-    command = (
-        *TORCHRUN, "--nnodes", 2, "--nproc-per-node", 1, "--rdzv-backend", "c10d", "--rdzv-id", "two-nodes",
-        "--rdzv-endpoint", f"127.0.0.1:{store.port}", "--rdzv-conf", "is_host=0", "--local-addr", "127.0.0.1",
-        DDP, "--epochs", 2,
-    )  # fmt: skip
-    nodes = [start(*command), start(*command)]
-    texts = sorted((finish(node) for node in nodes), key=len)
-    assert texts[0] == ""  # rank 0 lives on one of them
-    assert texts[1] == undisturbed
-
-
 @pytest.mark.slow
 @needs_torchrun
 def test_two_agents_meet_at_an_endpoint_that_one_of_them_hosts(undisturbed):
     """The line that the lesson and the program give: no store is there before the agents. All on the loopback address,
-    since the name of a machine may not resolve.
+    since the name of a machine may not resolve. Two nodes print to the last bit what two processes of one print.
     """
     for _ in range(3):  # somebody else may take the port before the agent does
         with socket.create_server(("127.0.0.1", 0)) as one:
             port = one.getsockname()[1]
-        command = (
-            *TORCHRUN, "--nnodes", 2, "--nproc-per-node", 1, "--rdzv-backend", "c10d",
-            "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", 1, "--local-addr", "127.0.0.1", DDP, "--epochs", 2,
-        )  # fmt: skip
-        nodes = [start(*command), start(*command)]
         try:
-            texts = sorted((finish(node) for node in nodes), key=len)
+            texts = on_two_nodes("--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", 1)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             failure = error
         else:
             assert texts == ["", undisturbed]
             return
-        finally:
-            for node in nodes:
-                node.kill()
     raise failure
 
 
@@ -160,7 +152,7 @@ def test_one_process_needs_no_torchrun_and_asked_to_end_it_saves_and_leaves_no_t
 def test_torchrun_asked_to_end_lets_all_processes_end_after_the_same_step(undisturbed, tmp_path):
     command = (*TORCHRUN, "--standalone", "--nproc-per-node", 2, DDP, "--every", 2, "--checkpoint", tmp_path / "run.pt")
     process = start(*command, "--epochs", 500)
-    lines = [process.stdout.readline() for _ in range(2)]
+    lines = [process.stdout.readline() for _ in range(5)]  # up to step 8, which the undisturbed run prints too
     process.send_signal(signal.SIGTERM)  # to torchrun, which passes it on
     lines += process.communicate(timeout=LIMIT_S)[0].splitlines()
     assert re.fullmatch(r"asked to stop, after step \d+", lines[-1]) and process.returncode != 0

@@ -81,22 +81,16 @@ def kill_again_and_again(folder, moments, *options):
         kill(process)
         if paused:
             name, _, at = moment.partition("@")
-            step = int(at) if name == "replaced" else int(at) - EVERY
-            assert (
-                torch.load(checkpoint, map_location="cpu", weights_only=True)["step"] == step
-            )  # whole, and the one that it must be
+            saved = torch.load(checkpoint, map_location="cpu", weights_only=True)  # whole, and the one that it must be
+            assert saved["step"] == (int(at) if name == "replaced" else int(at) - EVERY)
     follow(start(checkpoint, *options), losses)
     return losses
 
 
-def test_killed_while_it_writes_it_gives_the_same_losses_where_workers_are_spawned(undisturbed, tmp_path):
-    options = ("--workers", 2, "--start-method", "spawn")
-    assert kill_again_and_again(tmp_path, ["half@8"], *options) == undisturbed
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", sorted({"fork", "spawn"} & set(torch.multiprocessing.get_all_start_methods())))
-def test_every_moment_and_every_way_to_start_workers(undisturbed, tmp_path, method):
+def test_killed_at_every_moment_it_gives_the_same_losses(undisturbed, tmp_path, method):
+    """Slow, since lesson 05 kills it while it writes a checkpoint, and compares the losses in its cell `resumed`."""
     moments = ["step 4", "half@12", "written@12", "step 16", "replaced@20", "half@24"]
     assert kill_again_and_again(tmp_path, moments, "--workers", 2, "--start-method", method) == undisturbed
 
@@ -202,10 +196,11 @@ def test_a_write_that_fails_leaves_the_old_checkpoint(program, tmp_path, monkeyp
     assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
 
 
-def test_it_says_how_to_be_used():
-    shown = subprocess.run(
-        [sys.executable, PROGRAM, "--help"], capture_output=True, text=True, check=True, encoding="utf-8"
-    ).stdout
+def test_it_says_how_to_be_used(program, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train_photos.py", "--help"])
+    with pytest.raises(SystemExit):
+        program.arguments()
+    shown = capsys.readouterr().out
     assert "--checkpoint" in shown and "killed at any moment" in " ".join(shown.split())
 
 
