@@ -5,6 +5,8 @@ import copy
 import dataclasses
 import importlib
 import inspect
+import itertools
+import linecache
 import os
 import re
 import textwrap
@@ -14,7 +16,7 @@ import pytest
 import torch
 
 from course_utils import devices
-from course_utils.checks import WrongAnswer, unsolved
+from course_utils.checks import Edit, WrongAnswer, alike, unsolved
 from course_utils.exercises import registry
 from tests.test_notebooks import stub_of
 from tools import notebooks
@@ -55,21 +57,46 @@ def test_the_reference_passes_on_every_device_within_a_second(exercise):
     assert min(spent_s) <= share, spent_s
 
 
+def rejected(exercise, answer):
+    """Return the message of the check, which must reject the answer."""
+    with pytest.raises(WrongAnswer) as caught:
+        exercise.examine(answer, PLACES)
+    return str(caught.value)
+
+
 CASES = [(e, phrase, answer) for e in EXERCISES for phrase, answer in stored(e)]
 
 
 @pytest.mark.parametrize(
-    ("exercise", "phrase", "answer"), CASES, ids=[f"{e.lesson}-{e.name}-{a.__name__}" for e, _, a in CASES]
+    ("exercise", "phrase", "answer"), CASES, ids=[f"{e.lesson}-{e.name}-{at}" for at, (e, *_) in enumerate(CASES)]
 )
 def test_a_wrong_answer_is_rejected_with_its_phrase(exercise, phrase, answer):
-    with pytest.raises(WrongAnswer) as caught:
-        exercise.examine(answer, PLACES)
-    assert phrase in str(caught.value)
+    made = answer.of(exercise.reference) if isinstance(answer, Edit) else answer
+    assert phrase in rejected(exercise, made)
+
+
+MISTAKES = [(exercise, mistake) for exercise in EXERCISES for mistake in exercise.mistakes]
+
+
+@pytest.mark.parametrize(("exercise", "mistake"), MISTAKES, ids=[f"{e.lesson}-{e.name}-{m.name}" for e, m in MISTAKES])
+def test_a_mistake_is_rejected_under_its_own_name(exercise, mistake):
+    assert mistake.name in rejected(exercise, mistake.answer) and mistake.why
 
 
 @each_exercise
-def test_three_wrong_answers_are_stored_with_different_phrases(exercise):
-    assert len({phrase for phrase, _ in stored(exercise)}) >= 3
+def test_no_two_mistakes_and_no_mistake_and_the_right_answer_look_alike(exercise):
+    """Alike on all inputs of the check: else a message would name one for the other."""
+    place = torch.device("sim", 0) if exercise.task.simulated else PLACES[0]
+    assert not any(note.wrong for note in exercise.recording(exercise.reference, place))
+    seen = [(mistake, exercise.recording(mistake.answer, place)) for mistake in exercise.mistakes]
+    assert all(any(note.wrong for note in notes) for _, notes in seen)
+    pairs = [(a.name, b.name) for (a, one), (b, other) in itertools.combinations(seen, 2) if alike(one, other)]
+    assert [pair for pair in pairs if pair[0] != pair[1]] == []
+
+
+@each_exercise
+def test_three_mistakes_or_wrong_answers_are_stored(exercise):
+    assert len({mistake.name for mistake in exercise.mistakes} | {phrase for phrase, _ in stored(exercise)}) >= 3
 
 
 @each_exercise
@@ -126,8 +153,10 @@ def test_stub_and_reference_have_the_same_signature_and_docstring(exercise):
     reference = ast.parse(inspect.getsource(exercise.reference)).body[0]
     assert signatures(stub) == signatures(reference)
     assert ast.get_docstring(stub) == ast.get_docstring(reference)
-    made = {"torch": torch, "nn": torch.nn}
-    exec(f"from __future__ import annotations\n{ast.unparse(stub)}", made)
+    made, source = {"torch": torch, "nn": torch.nn}, f"from __future__ import annotations\n{ast.unparse(stub)}"
+    file = f"<stub of {exercise.name}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), made)
     assert unsolved(made[exercise.name])
 
 

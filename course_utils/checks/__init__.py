@@ -3,9 +3,9 @@
 from course_utils.checks.case import Case, Task, WrongAnswer
 from course_utils.checks.comparison import difference, shown
 from course_utils.checks.engine import Exercise, exercise, lesson, unsolved
-from course_utils.checks.mistakes import Edit, alike, edit, recorded
+from course_utils.checks.mistakes import Edit, alike, edit
 
 __all__ = [
-    "Case", "Edit", "Exercise", "Task", "WrongAnswer", "alike", "difference", "edit", "exercise", "lesson", "recorded",
-    "shown", "unsolved",
+    "Case", "Edit", "Exercise", "Task", "WrongAnswer", "alike", "difference", "edit", "exercise", "lesson", "shown",
+    "unsolved",
 ]  # fmt: skip

@@ -43,7 +43,7 @@ from course_utils.checks import sandbox
 from course_utils.checks.case import Case, Task, WrongAnswer, methods_of
 from course_utils.checks.child import examine_in_child
 from course_utils.checks.comparison import shown
-from course_utils.checks.mistakes import Edit, Mistake, recognised, source_of
+from course_utils.checks.mistakes import Edit, Mistake, Note, recognised, recorded, source_of
 
 __all__ = ["Exercise", "exercise", "lesson", "unsolved"]
 
@@ -97,17 +97,15 @@ class Exercise:
         self._check = function
         return function
 
-    def mistake(self, name: str, why: str, answer: Any = None) -> Any:
-        """Register the wrong answer below this decorator, or `answer`, as a mistake that checks then call by `name`.
+    def mistake(self, name: str, why: str, *answers: Any) -> Any:
+        """Register `answers`, or the one below this decorator, as a mistake that checks then call by `name`.
 
-        An answer gets the name if it does the same on all inputs of the check. `answer` may be an `edit` of the
-        reference. Where a mistake is known by more than one wrong answer, each is registered under the same name.
+        An answer gets the name if it does what one of these does, on all inputs of the check. They may be an `edit`
+        of the reference.
         """
-        if answer is None:
-            return functools.partial(self.mistake, name, why)
-        made = answer.of(self.reference) if isinstance(answer, Edit) else answer
-        self.mistakes.append(Mistake(name, why, made))
-        return answer
+        made = [one.of(self.reference) if isinstance(one, Edit) else one for one in answers]
+        self.mistakes += [Mistake(name, why, answer) for answer in made]
+        return None if answers else functools.partial(self.mistake, name, why)
 
     def check(self, answer: Callable) -> Callable:
         """Check `answer` and return it; not attempted, it returns the reference, so that later cells work.
@@ -166,6 +164,10 @@ class Exercise:
             raise RuntimeError(
                 f"the check of {self.name} itself failed, your answer may be right: {type(error).__name__}: {error}"
             ) from error
+
+    def recording(self, answer: Any, device: torch.device) -> list[Note]:
+        """Return all that the check finds of `answer` on `device`: it goes on where it would fail."""
+        return recorded(self._check, self.task, answer, device)
 
     def _examine_shape(self, answer: Any) -> None:
         """Raise unless the answer is a function, or a class where the reference is one, that takes what it takes."""

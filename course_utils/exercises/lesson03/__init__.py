@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.nn import functional
 
-from course_utils.checks import Case, lesson
-from course_utils.exercises.common.numbers import as_float, is_number
-from course_utils.exercises.lesson03.losses import gradient_cases, huber_mistake, huber_of_row, lost_mistake
+from course_utils.checks import Case, edit, lesson
 from course_utils.exercises.lesson03.queue import Bench, slow_kernels
-from course_utils.exercises.lesson03.speeds import BOUNDS, MEASURED, PRODUCTS, bound_mistake, intensity_mistake
 
 __all__ = ["huber", "intensity", "lost_share", "median_time_s", "name_bound", "pad_vocabulary"]
 
 exercise = lesson("03")
-
-# One line for each mistake and for each hint.
 # fmt: off
 
 
@@ -48,11 +43,7 @@ def median_time_s(
 
 # Warm-up calls, kernels of each call (warm-up first), kernels in the queue before: the smallest that shows a mistake.
 _BENCHES = (
-    (0, (3,), 0),
-    (0, (3,), 20),
-    (2, (40, 30, 3), 0),
-    (1, (50, 9, 1, 30, 2, 11, 5, 7, 4, 3), 10),
-    (0, (5, 1, 9), 0),
+    (0, (3,), 0), (0, (3,), 20), (2, (40, 30, 3), 0), (1, (50, 9, 1, 30, 2, 11, 5, 7, 4, 3), 10), (0, (5, 1, 9), 0),
     (3, (30, 8, 8, 2, 6, 4, 12), 5),
 )
 
@@ -64,20 +55,63 @@ def _(case: Case) -> None:
             bench = Bench(case.device, warmup, kernels, queued)
             got = case.call(bench.work, bench.clock, bench.synchronize, warmup, bench.repeats)
             torch.sim.synchronize()
-        name, why = bench.unused()
-        case.instead(name, name, why)
-        _expect_number(case, got)
-        got_s = as_float(got)
-        if not bench.right(got_s):
-            name, why = bench.mistake(got_s)
-            expected, got = (float(f"{seconds:.6g}") for seconds in (statistics.median(bench.truth.times_s), got_s))
-            case.fail(name or "is not the median of the repetitions", why, expected=expected, got=got)
+        log, calls = bench.log, warmup + bench.repeats  # W: work, C: clock, S: synchronise
+        case.instead("W" not in log, "never calls `work`", "its time is what is asked for")
+        case.instead("C" not in log, "never reads the `clock` that it is given",
+                     "another clock knows nothing of this device's time")
+        case.instead("S" not in log, "never synchronises",
+                     "the call returns when the work is queued: you time the queueing alone")
+        case.instead(log.count("W") == bench.repeats < calls, "does not warm up",
+                     "the first calls do set-up work that later calls are spared")
+        case.instead(log.count("W") != calls,
+                     f"calls `work` {log.count('W')} times, not warmup + repeats = {calls} times",
+                     "both numbers are the caller's")
+        expected = statistics.median(bench.alone_s[warmup:])
+        if not (isinstance(got, float) and math.isclose(got, expected, rel_tol=1e-6)):
+            timed = re.match(f"(?:[SC]*W){{{warmup}}}(.*)", log)[1]  # what follows the last warm-up call
+            case.instead("C" not in timed.partition("W")[0], "does not read the clock before the work",
+                         "a time is the difference of two readings: one before `work()`, one after it")
+            case.instead(re.search("WC", timed), "does not synchronise after the work",
+                         "`clock` is read while the device still works: the call returned when it was queued")
+            case.instead(not re.match("[SC]*SC", timed), "starts the clock before the queue is empty",
+                         "what was queued before, warm-up included, is billed to the first repetition")
+            case.instead(re.search("W[^C]*W", timed), "times all repetitions in one go",
+                         "that gives their mean: one slow repetition moves it; time each, and take the median")
+        case.equal(got, expected, rtol=1e-6, atol=0, why="the median of the repetitions, each timed alone")
 
 
-def _expect_number(case: Case, got: Any) -> None:
-    kind = "a tensor" if isinstance(got, torch.Tensor) else type(got).__name__
-    case.instead(got is None, "returns None: is a return missing?")
-    case.instead(not is_number(got), f"returns {kind}, expected a number", "the caller computes with it")
+for name, why, value in (
+    ("gives the mean of the repetitions", "one slow repetition moves the mean; the median stays", "mean(times_s)"),
+    ("takes the lower middle", "of an even number, the median lies between the two", "median_low(times_s)"),
+    ("takes the upper middle", "of an even number, the median lies between the two", "median_high(times_s)"),
+    ("returns milliseconds", "`clock` counts seconds, and the name ends in _s", "median(times_s) * 1e3"),
+    ("returns microseconds", "`clock` counts seconds, and the name ends in _s", "median(times_s) * 1e6"),
+    ("returns nanoseconds", "`clock` counts seconds, and the name ends in _s", "median(times_s) * 1e9"),
+    ("divides what is in seconds already", "`clock` counts seconds", "median(times_s) / 1e3"),
+    ("divides what is in seconds already", "`clock` counts seconds", "median(times_s) / 1e6"),
+    ("divides by the number of repetitions", "each time in the list is one call's", "median(times_s) / repeats"),
+    ("subtracts the end from the beginning", "the time is the second reading minus the first", "median(times_s) * -1"),
+):
+    median_time_s.mistake(name, why, edit("median(times_s)", value))
+for name, why, value in (
+    ("gives the total of all repetitions", "the time of one call is asked for", "sum(times_s)"),
+    ("gives the fastest repetition", "the median is asked for: half are slower, half faster", "min(times_s)"),
+    ("gives the slowest repetition", "the median is asked for: half are slower, half faster", "max(times_s)"),
+    ("gives the first repetition alone", "take all repetitions, and their median", "times_s[0]"),
+    ("gives the last repetition alone", "take all repetitions, and their median", "times_s[-1]"),
+    ("takes the middle repetition without sorting", "the median is the middle of the sorted times",
+     "times_s[len(times_s) // 2]"),
+    ("takes a time beside the median", "of an odd number of sorted times it is at len(times) // 2",
+     "sorted(times_s)[min((repeats + 1) // 2, repeats - 1)]"),
+    ("takes a time beside the median", "of an odd number of sorted times it is at len(times) // 2",
+     "sorted(times_s)[max(repeats // 2 - 1, 0)]"),
+):
+    median_time_s.mistake(name, why, edit("statistics.median(times_s)", value))
+median_time_s.mistake("counts the warm-up calls as repetitions", "they are there so that set-up costs stay out",
+                      edit("range(warmup)", "range(0)", "range(repeats)", "range(warmup + repeats)"))
+median_time_s.mistake("measures each repetition from the first reading of the clock",
+                      "read the clock before each repetition, and again after it",
+                      edit("begin = clock()", "pass", "times_s = []", "times_s = []; synchronize(); begin = clock()"))
 
 
 @exercise(title="Arithmetic intensity", minutes=5, difficulty=1, hints=(
@@ -94,19 +128,52 @@ def intensity(n: int, k: int, m: int, dtype: torch.dtype) -> float:
 
 @intensity.checks
 def _(case: Case) -> None:
-    answers = [case.call(*given) for given in PRODUCTS]
-    for given, got in zip(PRODUCTS, answers, strict=True):
-        n, k, m, dtype = given
+    for n, k, m, dtype in (
+        (4, 4, 4, torch.float32), (1, 1000, 1000, torch.float32), (1024, 1024, 1024, torch.float16),
+        (32, 4096, 512, torch.bfloat16), (256, 64, 8, torch.float64), (100, 300, 200, torch.float8_e4m3fn),
+    ):
+        got = case.call(n, k, m, dtype)
         flops, nbytes = 2 * n * k * m, sum(torch.empty(size, dtype=dtype).nbytes for size in (n * k, k * m, n * m))
         expected = flops / nbytes
-        if not math.isclose(number := as_float(got), expected, rel_tol=1e-6):
-            case.call(*given)  # so that the message shows this call
-            _expect_number(case, got)
-            name, why = intensity_mistake([as_float(answer) for answer in answers])
-            case.instead(name, name, why, expected=expected, got=got)
-            case.instead(abs(number - expected) < 0.006, "rounds the number", "return it as it is; print it rounded",
-                         expected=expected, got=got)
-            case.fail(f"{flops:,} FLOPs and {nbytes:,} bytes give another number", expected=expected, got=got)
+        _not_rounded(case, got, expected)
+        case.equal(got, expected, rtol=1e-6, atol=0, why=f"{flops:,} FLOPs and {nbytes:,} bytes")
+
+
+def _not_rounded(case: Case, got: object, expected: float) -> None:
+    rounded = isinstance(got, float) and any(got == round(expected, digits) != expected for digits in range(5))
+    case.instead(rounded, "rounds the number", "return it as it is; print it rounded", expected=expected, got=got)
+
+
+for name, why, *changes in (
+    ("forgets the output", "the n × m results are written to memory, and that takes time too", " + n * m)", ")"),
+    ("forgets the second factor", "the k × m matrix is read as well", " + k * m", ""),
+    ("counts the output alone", "the two factors are read, and that takes time too", "n * k + k * m + ", ""),
+    ("counts the output twice", "it is written once, and nothing of it is read", " + n * m)", " + 2 * n * m)"),
+    ("takes one of the factors for the output", "(n, k) times (k, m) is (n, m)", " + n * m)", " + n * k)"),
+    ("takes one of the factors for the output", "(n, k) times (k, m) is (n, m)", " + n * m)", " + k * m)"),
+    ("counts elements, not bytes", "memory moves bytes: a float32 has 4 of them, a float16 2", " * dtype.itemsize", ""),
+    ("takes bits for bytes", "a byte has 8 bits; dtype.itemsize is in bytes", "dtype.itemsize", "8 * dtype.itemsize"),
+    ("takes 4 bytes for every type", "dtype.itemsize knows: a float16 has 2, a float64 has 8", "dtype.itemsize", "4"),
+    ("multiplies one matrix alone by the bytes of an element", "all three have such elements: add, then multiply",
+     "(n * k + k * m + n * m) * dtype.itemsize", "n * k + k * m + n * m * dtype.itemsize"),
+    ("multiplies one matrix alone by the bytes of an element", "all three have such elements: add, then multiply",
+     "(n * k + k * m + n * m) * dtype.itemsize", "n * k * dtype.itemsize + k * m + n * m"),
+    ("multiplies by the bytes of an element", "a / b * c is (a / b) * c: put the bytes in brackets",
+     " * dtype.itemsize", "", "flops / nbytes", "flops / nbytes * dtype.itemsize"),
+    ("multiplies by the number of elements", "a / b * c is (a / b) * c: put the bytes in brackets",
+     "flops / nbytes", "flops / dtype.itemsize * (nbytes / dtype.itemsize)"),
+    ("counts a multiply-add as one operation", "a multiplication and an addition are two: 2 n k m", "2 * n", "n"),
+    ("counts one addition less", "each of the n m results takes k multiply-adds, counted as 2 k: 128 for 4, 4, 4",
+     "2 * n * k * m", "(2 * k - 1) * n * m"),
+    ("takes the matrices for square", "they are n × k, k × m and n × m",
+     "2 * n * k * m", "2 * n**3", "n * k + k * m + n * m", "3 * n * n"),
+    ("reads the factors for every output again", "each matrix travels once; a good kernel keeps it close by",
+     "n * k + k * m + n * m", "2 * n * k * m + n * m"),
+    ("divides bytes by FLOPs", "intensity is FLOPs for each byte", "flops / nbytes", "nbytes / flops"),
+    ("drops what is behind the point", "/ keeps it, // and int() do not", "flops / nbytes", "flops // nbytes"),
+    ("rounds to whole numbers", "return it as it is; print it rounded", "flops / nbytes", "round(flops / nbytes)"),
+):
+    intensity.mistake(name, why, edit(*changes))
 
 
 @exercise(title="Name the bound", minutes=5, difficulty=2, hints=(
@@ -124,20 +191,63 @@ def name_bound(flops: float, nbytes: float, time_ms: float, peak_tflops: float, 
     return "compute" if compute_ms > memory_ms else "bandwidth"
 
 
+# FLOPs, bytes, ms, peak TFLOP/s, GB/s, and the bound. The peaks are those of a T4, an A100 and a slow processor.
+_MEASURED = (
+    (2e9, 12e6, 0.3, 8.1, 320.0, "compute"), (1e6, 800e6, 3.0, 8.1, 320.0, "bandwidth"),
+    (1e6, 12e3, 0.02, 8.1, 320.0, "overhead"), (3e11, 100e6, 1.2, 312.0, 1555.0, "compute"),
+    (5e9, 200e6, 0.15, 312.0, 1555.0, "bandwidth"), (5e9, 200e6, 0.9, 312.0, 1555.0, "overhead"),
+    (2e9, 12e6, 9.0, 8.1, 320.0, "overhead"), (1e9, 60e6, 0.21, 8.1, 320.0, "bandwidth"),
+    (1.2e9, 40e6, 0.22, 8.1, 320.0, "compute"), (4e8, 9e6, 7.0, 0.1, 20.0, "compute"),
+    (1e7, 80e6, 6.0, 0.1, 20.0, "bandwidth"), (1e7, 80e6, 60.0, 0.1, 20.0, "overhead"),
+    (8.1e9, 32e6, 1.95, 8.1, 320.0, "compute"), (8.1e8, 320e6, 1.95, 8.1, 320.0, "bandwidth"),
+    (8.1e9, 32e6, 2.5, 8.1, 320.0, "overhead"), (2.025e9, 64e6, 0.7, 8.1, 320.0, "overhead"),
+    (8e9, 16e6, 2.0, 8.0, 320.0, "compute"), (8e8, 320e6, 2.0, 8.0, 320.0, "bandwidth"),  # exactly twice the roof
+)
+
+
 @name_bound.checks
 def _(case: Case) -> None:
-    answers = [case.call(*given[:5]) for given in MEASURED]
-    for given, got in zip(MEASURED, answers, strict=True):
-        flops, nbytes, time_ms, peak_tflops, bandwidth_gbps, expected = given
-        if not isinstance(got, str) or got != expected:
-            case.call(*given[:5])  # so that the message shows this call
-            case.instead(got is None, "returns None: is a return missing?")
-            case.instead(not isinstance(got, str) or got not in BOUNDS,
-                         'returns none of "compute", "bandwidth" and "overhead"', got=got)
-            name, why = bound_mistake(answers)
-            case.instead(name, name, why, expected=expected, got=got)
-            parts = f"arithmetic {flops / peak_tflops / 1e9:.3g} ms, memory {nbytes / bandwidth_gbps / 1e6:.3g} ms"
-            case.fail(f"at its peaks: {parts}; measured {time_ms:g} ms", expected=expected, got=got)
+    for flops, nbytes, time_ms, peak_tflops, bandwidth_gbps, expected in _MEASURED:
+        got = case.call(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps)
+        known = got is None or (isinstance(got, str) and got in ("compute", "bandwidth", "overhead"))
+        case.instead(not known, 'returns none of "compute", "bandwidth" and "overhead"', got=got)
+        parts = f"arithmetic {flops / peak_tflops / 1e9:.3g} ms, memory {nbytes / bandwidth_gbps / 1e6:.3g} ms"
+        case.equal(got, expected, why=f"at its peaks: {parts}; measured {time_ms:g} ms")
+
+
+_ROOF, _CHOICE = "2 * max(compute_ms, memory_ms)", "compute_ms > memory_ms"
+for name, why, *changes in (
+    ("never says overhead", "a time far above the roof has another cause than the two: compare ms with ms",
+     _ROOF, "math.inf"),
+    ("calls overhead what bandwidth limits", "few FLOP/s are no overhead where the bytes arrive at nearly full rate",
+     _ROOF, "2 * compute_ms"),
+    ("calls overhead what arithmetic limits", "few GB/s are no overhead where the arithmetic runs at nearly full rate",
+     _ROOF, "2 * memory_ms"),
+    ("compares with the shorter part", "the longer of the two is the time at the roof",
+     _ROOF, "2 * min(compute_ms, memory_ms)"),
+    ("adds the two parts", "arithmetic and memory traffic overlap: the roof is the larger of the two",
+     _ROOF, "2 * (compute_ms + memory_ms)"),
+    ("says overhead too late", "more than twice the time at the roof is overhead, not three times",
+     _ROOF, "3 * max(compute_ms, memory_ms)"),
+    ("says overhead at exactly twice", "only more than twice the time at the roof is overhead",
+     f"time_ms > {_ROOF}", f"time_ms >= {_ROOF}"),
+    ("compares FLOPs with bytes", "a GPU does far more FLOPs than it moves bytes: divide each by its peak first",
+     _CHOICE, "flops > nbytes"),
+    ("compares FLOPs for each byte with TFLOP/s over GB/s", "1 TFLOP/s is 1000 GFLOP/s: such a ridge is far too low",
+     _CHOICE, "flops / nbytes > peak_tflops / bandwidth_gbps"),
+    ("swaps compute and bandwidth", "the part that takes longer is the bound", _CHOICE, "compute_ms < memory_ms"),
+    ("takes GB for TB", "1 GB/s is 10⁶ bytes a millisecond, 1 TFLOP/s is 10⁹ FLOPs a millisecond", "1e6)", "1e9)"),
+    ("takes GFLOP for TFLOP", "1 TFLOP/s is 10⁹ FLOPs a millisecond, 1 GB/s 10⁶ bytes a millisecond", "1e9)", "1e6)"),
+    ("takes GiB for GB", "peaks are decimal: 1 TFLOP/s is 10¹² operations a second, 1 GB/s is 10⁹ bytes a second",
+     "1e9)", "2**30)", "1e6)", "2**20)"),
+    ("ignores the peaks that it is given", "each device has its own: those of the T4 are an example",
+     "(peak_tflops * 1e9)", "8.1e9", "(bandwidth_gbps * 1e6)", "320e6"),
+    ("always says overhead", "up to twice the time of the roof is near it; and compare ms with ms, not with s",
+     _ROOF, "0"),
+    ("always says compute", "the answer depends on the measurement", _ROOF, "math.inf", _CHOICE, "True"),
+    ("always says bandwidth", "the answer depends on the measurement", _ROOF, "math.inf", _CHOICE, "False"),
+):
+    name_bound.mistake(name, why, edit(*changes))
 
 
 @exercise(title="Remove a branch and a loop", minutes=10, difficulty=2, hints=(
@@ -162,8 +272,10 @@ def _(case: Case) -> None:
         prediction, target = torch.randn(rows, columns) * 3, torch.randn(rows, columns)
         prediction[0, 0] = target[0, 0] - 2 * delta  # an error below zero, far out
         prediction[-1, -1], target[-1, -1] = 0.5 + delta, 0.5  # an error of exactly delta
+        prediction[-1, 0] = target[-1, 0]  # an error of exactly 0
         learns = rows == 3  # in the last case
-        got = case.call(prediction.to(case.device).requires_grad_(learns), target.to(case.device), delta)
+        leaf = prediction.to(case.device).requires_grad_(learns)
+        got = case.call(leaf, target.to(case.device), delta)
         counts = case.counts
         case.instead(isinstance(got, list), "returns a list", "the numbers stay on the device, in a tensor", got=got)
         _no_branch(case)
@@ -171,16 +283,24 @@ def _(case: Case) -> None:
         case.instead(counts.operators > few + 10, "a loop is left",
                      f"{counts.operators} operators for shape {(rows, columns)}, {few} for (2, 3): the host hands the "
                      "device each one apart, and each costs a launch")
-        pairs = zip(prediction.tolist(), target.tolist(), strict=True)
-        expected = torch.tensor([huber_of_row(p, t, delta) for p, t in pairs])
-        if isinstance(got, torch.Tensor):
-            signed = prediction - target
-            name, why = huber_mistake(got.detach().cpu(), signed, delta, expected)
-            case.instead(name, name, why, expected=expected.to(case.device), got=got)
-        case.equal(got, expected.to(case.device), rtol=1e-4, atol=1e-5)
-        case.instead(not (got.requires_grad or not learns), "cuts the gradient",
-                    "a loss is there to be trained on: .tolist(), .item(), .detach() and torch.no_grad() cut it")
+        case.equal(got, torch.tensor([_huber_of_row(*pair, delta) for pair in zip(prediction.tolist(), target.tolist(),
+                                                                                strict=True)]).to(case.device),
+                   rtol=1e-4, atol=1e-5)
+        if learns:
+            case.instead(not got.requires_grad, "cuts the gradient",
+                         "a loss is there to be trained on: .tolist(), .item(), .detach() and torch.no_grad() cut it")
+            case.backward(got)
+            slope = (prediction - target).clamp(-delta, delta) / columns
+            case.instead(leaf.grad.isnan().any(), "its gradient is NaN where the error is 0",
+                         "the slope of a root or of a division by the error is infinite there, and 0 times it is NaN")
+            case.equal(leaf.grad, slope.to(case.device), rtol=1e-4, why="the loss is right, its gradient is not")
     case.budget("operators", case.counts.operators, _ALLOWED_OPERATORS, "each one is a launch")
+
+
+def _huber_of_row(prediction: list[float], target: list[float], delta: float) -> float:
+    """Return the mean Huber loss of one row, with Python's numbers."""
+    errors = [abs(p - t) for p, t in zip(prediction, target, strict=True)]
+    return sum(0.5 * e * e if e <= delta else delta * (e - 0.5 * delta) for e in errors) / len(errors)
 
 
 def _no_branch(case: Case) -> None:
@@ -195,6 +315,43 @@ def _no_branch(case: Case) -> None:
                  "torch.where keeps the shape")
     case.instead(reads, "a branch is left: the host reads a value",
                  f"{reads} time(s) the host waits for the device: for `if`, `while`, .item() or .tolist()")
+
+
+_LINE = "delta * (error - 0.5 * delta)"
+_EACH = f"torch.where(error <= delta, 0.5 * error**2, {_LINE})"
+_MEET, _ROW = "without it the two branches do not meet at delta", "one number for each row is asked for: mean(dim=1)"
+for name, why, *changes in (
+    ("ignores `delta`", "the caller says where the straight line begins",
+     _EACH, "torch.where(error <= 1, 0.5 * error**2, error - 0.5)"),
+    ("divides by delta", "that is the smooth L1 loss: huber is delta times as much", "dim=1)", "dim=1) / delta"),
+    ("forgets the absolute value", "an error of -5 is as large as one of 5", ".abs()", ""),
+    ("forgets the absolute value", "an error of -5 is as large as one of 5, in the straight line too",
+     ".abs()", "", "error <= delta", "error.abs() <= delta"),
+    ("swaps the two branches", "small errors are squared, large ones grow in a straight line", "<=", ">"),
+    ("forgets the half of the square", _MEET, "0.5 * error**2", "error**2"),
+    ("forgets to subtract in the straight line", _MEET, _LINE, "delta * error"),
+    ("subtracts 0.5 delta in the straight line", "delta stands before the bracket: delta * (error - 0.5 * delta)",
+     _LINE, "delta * error - 0.5 * delta"),
+    ("forgets the half in the straight line", _MEET, _LINE, "delta * (error - delta)"),
+    ("squares every error", "beyond delta the loss grows in a straight line", _EACH, "0.5 * error**2"),
+    ("squares every error", "beyond delta the loss grows in a straight line", _EACH, "error**2"),
+    ("takes the absolute error", "up to delta the error is squared, beyond it stands 0.5 * delta", _EACH, "error"),
+    ("counts an error of exactly delta twice", "one branch takes <=, the other >",
+     _EACH, f"0.5 * error**2 * (error <= delta) + {_LINE} * (error >= delta)"),
+    ("leaves out an error of exactly delta", "one branch takes <=, the other >",
+     _EACH, f"0.5 * error**2 * (error < delta) + {_LINE} * (error > delta)"),
+    ("takes the straight line for every error", "small errors are squared", _EACH, _LINE),
+    ("leaves the large errors out", "beyond delta the loss is a line", _LINE, "0.0"),
+    ("leaves the small errors out", "up to delta the error is squared", "0.5 * error**2", "0.0"),
+    ("takes delta for every larger error", "beyond delta the loss goes on growing, in a straight line",
+     _EACH, "0.5 * error.clamp(max=delta)**2"),
+    ("gives the sum of each row", "the mean is asked for", "mean(dim=1)", "sum(dim=1)"),
+    ("takes the mean of the columns", _ROW, "dim=1", "dim=0"),
+    ("takes the mean of all rows in one", _ROW, "dim=1", ""),
+    ("returns the loss of each element", _ROW, ".mean(dim=1)", ""),
+    ("keeps a dimension of size 1", "the shape is (rows,)", "dim=1", "dim=1, keepdim=True"),
+):
+    huber.mistake(name, why, edit(*changes))
 
 
 @exercise(title="Gradients that get lost", minutes=5, difficulty=2, hints=(
@@ -213,20 +370,66 @@ def lost_share(gradients: torch.Tensor, dtype: torch.dtype, scale: float) -> flo
 
 @lost_share.checks
 def _(case: Case) -> None:
-    cases = gradient_cases()
-    answers = [case.call(gradients.to(case.device), dtype, scale) for gradients, dtype, scale in cases]
-    for (gradients, dtype, scale), got in zip(cases, answers, strict=True):
-        largest = torch.finfo(dtype).max
-        stored = [torch.tensor(value * scale).to(dtype).item() for value in gradients.tolist() if value]
-        expected = sum(kept == 0 or abs(kept) > largest for kept in stored) / len(stored)
-        if not math.isclose(number := as_float(got), expected, rel_tol=1e-4, abs_tol=1e-9):
-            case.call(gradients.to(case.device), dtype, scale)  # so that the message shows this call
-            _expect_number(case, got)
-            name, why = lost_mistake([as_float(answer) for answer in answers])
-            case.instead(name, name, why, expected=expected, got=got)
-            case.instead(abs(number - expected) < 0.006, "rounds the share", "return it as it is; compute in float32",
-                         expected=expected, got=got)
-            case.fail("the share is another one", expected=expected, got=got)
+    wide = torch.randn(2000, generator=torch.Generator().manual_seed(3)) * 10.0 ** torch.linspace(-12, 2, 2000)
+    wide[::7] = 0
+    for gradients, dtype, scale in (
+        (torch.tensor([1e-3, 1e-8]), torch.float16, 1.0),
+        (torch.tensor([1e-3, 0.0, 1e-8, 0.0]), torch.float16, 1.0),
+        (torch.tensor([-2.0, 1e-3]), torch.float16, 2.0**16),
+        (torch.tensor([4e-8, 1e-6, 65510.0, 1.0]), torch.float16, 1.0),
+        (torch.tensor([-1e-3, -1e-8, 0.0, 1e-8]), torch.float16, 2.0**16),
+        (torch.tensor([2.0, -1e-8, 1e-13, 0.0]), torch.float16, 2.0**16),
+        (torch.tensor([2.0, 1e-8, 1e-13, 0.0]), torch.bfloat16, 2.0**16),
+        (wide, torch.float16, 2.0**10), (wide, torch.bfloat16, 4.0),
+        (torch.tensor([[2.0, 1e-8, 1e-9], [0.0, 1.0, 3.0]]), torch.float16, 1.0),
+    ):
+        got = case.call(gradients.to(case.device), dtype, scale)
+        stored = [torch.tensor(value * scale).to(dtype).item() for value in gradients.flatten().tolist() if value]
+        expected = sum(kept == 0 or math.isinf(kept) for kept in stored) / len(stored)
+        close = isinstance(got, float) and 1e-4 * expected < abs(got - expected) < 0.006
+        case.instead(close, "rounds the share", "return it as it is; compute in float32", expected=expected, got=got)
+        case.equal(got, expected, rtol=1e-4, atol=1e-9)
+
+
+_STORED, _THERE, _LOST = "(gradients * scale).to(dtype)", "gradients != 0", "((stored == 0) | stored.isinf())"
+_SHARE = "(lost.sum() / there.sum()).item()"
+_LIMITS = "it has numbers below `tiny`, and storing rounds to the nearest: store them, and look what is left"
+for name, why, *changes in (
+    ("compares with the limits of the format", _LIMITS, _STORED, "gradients * scale",
+     _LOST, "((stored.abs() < torch.finfo(dtype).tiny) | (stored.abs() > torch.finfo(dtype).max))"),
+    ("compares with the limits of the format", _LIMITS, _STORED, "gradients * scale",
+     _LOST, "((stored.abs() < torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)"
+            " | (stored.abs() > torch.finfo(dtype).max))"),
+    ("ignores `dtype`", "each format has its own range", "to(dtype)", "half()"),
+    ("ignores `dtype`", "each format has its own range", "to(dtype)", "bfloat16()"),
+    ("divides by the scale", "the loss, and so each gradient, is multiplied by it", "* scale", "/ scale"),
+    ("forgets what overflows below zero", "-inf is lost as well: isinf() finds both", "stored.isinf()",
+     "(stored == math.inf)"),
+    ("scales too late, or not at all", "the loss, and so each gradient, is multiplied before it is stored",
+     _STORED, "gradients.to(dtype)"),
+    ("keeps them unscaled in the short format",
+     "what is too small for it becomes 0 there: scale before .to(dtype), and divide in float32",
+     _STORED, "gradients.to(dtype) * scale"),
+    ("keeps them unscaled in the short format",
+     "what is too small for it becomes 0 there: scale before .to(dtype), and divide in float32",
+     _STORED, f"{_STORED} / scale"),
+    ("forgets the overflow", "too large a scale makes gradients infinite: they are lost too", _LOST, "(stored == 0)"),
+    ("forgets the underflow", "what is too small for the format becomes 0", _LOST, "stored.isinf()"),
+    ("counts gradients that were 0 before", "they have lost nothing", _THERE, "gradients == gradients"),
+    ("counts gradients that were 0 before", "they have lost nothing", f"there & {_LOST}", _LOST),
+    ("divides by all gradients", "those that are 0 cannot get lost", "there.sum()", "there.numel()"),
+    ("returns a percentage", "a share lies between 0 and 1", _SHARE, f"100 * {_SHARE}"),
+    ("returns how many", "a share lies between 0 and 1: divide by those that are not 0", _SHARE, "lost.sum().item()"),
+    ("returns the share that is kept", "the share that is lost is asked for", _SHARE, f"1 - {_SHARE}"),
+    ("looks at positive gradients alone", "one below zero gets lost as well: not 0 is != 0", _THERE, "gradients > 0"),
+    ("divides by those that are kept", "the share is of all that were there before",
+     "there.sum()", "(there.sum() - lost.sum())"),
+    ("counts what is rounded as lost", "rounding loses digits; lost is what becomes 0 or infinite",
+     _LOST, "(stored.float() != gradients * scale)"),
+    ("takes len() for the number of gradients", "len() counts the rows of a matrix: numel(), or a sum, counts them all",
+     "there.sum()", "sum(bool(row.any()) for row in there)"),
+):
+    lost_share.mistake(name, why, edit(*changes))
 
 
 @exercise(title="Pad a vocabulary", minutes=5, difficulty=1, hints=(
@@ -246,39 +449,29 @@ def _(case: Case) -> None:
                                         (257, 3, 64, False), (1, 1, 1, True), (100, 5, 12, False)):
         weight = torch.randn(rows, width, dtype=torch.float16 if half else torch.float32)
         got = case.call(weight.to(case.device), multiple)
-        wanted = multiple * math.ceil(rows / multiple)
-        expected = torch.zeros(wanted, width, dtype=weight.dtype)
+        expected = torch.zeros(multiple * math.ceil(rows / multiple), width, dtype=weight.dtype)
         expected[:rows] = weight
-        if isinstance(got, torch.Tensor):
-            _name_the_padding(case, got, weight, multiple, wanted)
+        below = got[rows:].cpu() if isinstance(got, torch.Tensor) and got.shape == expected.shape else expected[rows:]
+        case.instead(below.any(), "fills the new rows with something else", "zeros are asked for")
         case.equal(got, expected.to(case.device))
         counts = case.counts
         case.instead(counts.bytes_d2h or counts.bytes_h2d or counts.host_reads, "moves values between host and device",
                      "zeros can be written where they are needed: new_zeros, or device=")
 
 
-def _name_the_padding(case: Case, got: torch.Tensor, weight: torch.Tensor, multiple: int, wanted: int) -> None:
-    """Fail with the name of the mistake if the shape or the place of the padding shows it."""
-    rows, width = weight.shape
-    found = got.shape[0] if got.dim() else 0
-    show = {"expected": (wanted, width), "got": tuple(got.shape)}
-    case.instead(rows % multiple == 0 and found == rows + multiple, "pads a multiple again",
-                 f"{rows} is a multiple of {multiple} already: nothing is missing", **show)
-    case.instead(found == rows + multiple, "adds a whole multiple", "only what is missing is added", **show)
-    case.instead(rows % multiple and found == rows // multiple * multiple, "rounds down",
-                 f"of {rows} tokens {rows - found} lose their row", **show)
-    case.instead(rows % multiple and found == rows + rows % multiple, "adds the remainder of the division",
-                 f"{rows % multiple} is what {rows} has too many, not what is missing up to the next multiple", **show)
-    case.instead(found == 2 ** math.ceil(math.log2(rows)) != wanted, "rounds up to a power of two",
-                 "a multiple is asked for; a power of two adds far more rows, and each one costs work", **show)
-    case.instead(got.dim() == 2 and found == rows and got.shape[1] > width, "pads the width, not the vocabulary",
-                 "a row is a token: rows are missing, at the bottom", **show)
-    both = found == 2 * wanted - rows > rows
-    case.instead(both and torch.equal(got[wanted - rows : wanted].cpu(), weight), "pads above and below",
-                 "all new rows go below: (0, 0, 0, missing)", **show)
-    if tuple(got.shape) == (wanted, width) and wanted > rows:
-        mine = got.detach().cpu().to(weight.dtype)
-        case.instead(torch.equal(mine[-rows:], weight) and not torch.equal(mine[:rows], weight), "pads above",
-                     "token 0 must stay in row 0: the new rows go below")
-        case.instead(torch.equal(mine[:rows], weight) and mine[rows:].any(), "fills the new rows with something else",
-                     "zeros are asked for")
+_MISSING, _PAD = "-weight.shape[0] % multiple", "(0, 0, 0, missing)"
+for name, why, *changes in (
+    ("rounds down", "the tokens above the last multiple lose their row",
+     _PAD, "(0, 0, 0, missing - multiple * (missing > 0))"),
+    ("pads a multiple again", "where the vocabulary is a multiple already, nothing is missing",
+     _MISSING, "multiple - weight.shape[0] % multiple"),
+    ("adds a whole multiple", "only what is missing is added", _MISSING, "multiple"),
+    ("adds the remainder of the division", "that is what there is too much, not what is missing to the next multiple",
+     _MISSING, "weight.shape[0] % multiple"),
+    ("rounds up to a power of two", "a multiple is asked for; a power of two adds far more rows, and each costs work",
+     _MISSING, "2 ** math.ceil(math.log2(weight.shape[0])) - weight.shape[0]"),
+    ("pads the width, not the vocabulary", "a row is a token: rows are missing, at the bottom", _PAD, "(0, missing)"),
+    ("pads above", "token 0 must stay in row 0: the new rows go below", _PAD, "(0, 0, missing, 0)"),
+    ("pads above and below", "all new rows go below: (0, 0, 0, missing)", _PAD, "(0, 0, missing, missing)"),
+):
+    pad_vocabulary.mistake(name, why, edit(*changes))
