@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -13,30 +13,20 @@ from course_utils.base import arguments
 from course_utils.memory.ledger import Ledger
 from course_utils.memory.storages import resolve
 
-__all__ = ["Budget", "budget"]
+__all__ = ["Budget", "Limited", "budget", "fresh_peak"]
 
 
 class Budget:
-    """What a budget allows and how much of it was used so far; all bytes are counted from the start of the block."""
+    """What a budget allows, and the most that was used of it; bytes are counted from the start of the block."""
 
     def __init__(self, limit_bytes: int, device: torch.device) -> None:
         self.limit_bytes, self.device = limit_bytes, device
-        self._read = lambda: (0, 0)
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes alive now, beyond those that were alive at the start (never below 0)."""
-        return max(self._read()[0], 0)
+        self._rise: Callable[[], int] = int
 
     @property
     def peak_bytes(self) -> int:
         """The most bytes alive at once so far, beyond those that were alive at the start."""
-        return max(self._read()[1], 0)
-
-    @property
-    def left_bytes(self) -> int:
-        """Bytes that still fit."""
-        return self.limit_bytes - self._read()[0]
+        return max(self._rise(), 0)
 
     def __str__(self) -> str:
         limit, peak = plots.bytes_text(self.limit_bytes), plots.bytes_text(self.peak_bytes)
@@ -45,21 +35,22 @@ class Budget:
     __repr__ = __str__
 
 
-class _Limited(Ledger):
+class Limited(Ledger):
     """A ledger that raises at the operation that goes over."""
 
+    places = False
+
     def __init__(self, device: torch.device, limit_bytes: int) -> None:
-        super().__init__(device, samples=False, places=False)
+        super().__init__(device)
         self.limit_bytes = limit_bytes
 
-    def check(self, made_bytes: int) -> None:
+    def note(self, func, made_bytes):
         if self.change_bytes > self.limit_bytes and made_bytes:
             kind, index = self.device.type, self.device.index
-            where = "The budget" if index is None else f"GPU {index}"
-            raise simulator.out_of_memory(
-                kind.upper() if kind == "cuda" else kind, where, made_bytes, self.limit_bytes,
-                self.change_bytes - made_bytes,
-            )  # fmt: skip
+            kind, where = "CUDA" if kind == "cuda" else kind, "The budget" if index is None else f"GPU {index}"
+            alive_bytes = self.change_bytes - made_bytes
+            raise simulator.out_of_memory(kind, where, made_bytes, self.limit_bytes, alive_bytes)
+        self.peak_bytes = max(self.peak_bytes, self.change_bytes)
 
 
 @contextmanager
@@ -77,40 +68,45 @@ def budget(size: str | int, device: torch.device | str | None = None) -> Iterato
     made larger stays so when that raised: its memory is another's, which the account cannot take back. Yields a
     `Budget`.
     """
-    limit_bytes = arguments.size_bytes("size", size)
-    device = resolve(device)
-    result = Budget(limit_bytes, device)
+    result = Budget(arguments.size_bytes("size", size), resolve(device))
+    gc.collect()
     with ExitStack() as stack:
-        if device.type == "sim":
-            _limit_simulated(stack, result)
+        if result.device.type == "sim":
+            world = simulator.world()
+            for gpu in world.gpus:
+                stack.enter_context(gpu.budget(result.limit_bytes))
+            result._rise = stack.enter_context(fresh_peak(world.gpus[result.device.index]))
         else:
-            gc.collect()
-            ledger = stack.enter_context(_Limited(device, limit_bytes))
-            result._read = lambda: (ledger.change_bytes, ledger.peak_bytes)
+            ledger = stack.enter_context(Limited(result.device, result.limit_bytes))
+            result._rise = lambda: ledger.peak_bytes
         try:
             yield result
         finally:
-            last = result._read()
-            result._read = lambda: last
+            last_bytes = result.peak_bytes
+            result._rise = lambda: last_bytes
 
 
-def _limit_simulated(stack: ExitStack, result: Budget) -> None:
-    world = simulator.world()
-    if any(gpu.allocated_bytes for gpu in world.gpus):
-        gc.collect()
-    for gpu in world.gpus:
-        stack.enter_context(gpu.budget(result.limit_bytes))
-    gpu = world.gpus[result.device.index or 0]
-    start_bytes = stack.enter_context(fresh_peak(gpu))
-    result._read = lambda: (gpu.allocated_bytes - start_bytes, gpu.peak_bytes - start_bytes)
+_before: dict[tuple, int] = {}  # by block of `fresh_peak`: the peak before it, for which a block around it waits
 
 
 @contextmanager
-def fresh_peak(gpu) -> Iterator[int]:
-    """Inside, the peak of a simulated GPU counts from now; afterwards it is what it would have been. Yields bytes."""
-    before, start_bytes = gpu.peak_bytes, gpu.allocated_bytes
+def fresh_peak(gpu) -> Iterator[Callable[[], int]]:
+    """Inside, the peak of a simulated GPU counts from now; afterwards it is what it would have been.
+
+    Yields what returns how far the peak rose since. Blocks may end in any order, as those of two generators do.
+    """
+    start_bytes, block = gpu.allocated_bytes, (gpu, object())
+    _before[block] = gpu.peak_bytes
     gpu.peak_bytes = start_bytes
+
+    def later() -> list[tuple]:
+        return [one for one in list(_before)[list(_before).index(block) + 1 :] if one[0] is gpu]
+
     try:
-        yield start_bytes
+        yield lambda: max([gpu.peak_bytes, *(_before[one] for one in later())]) - start_bytes
     finally:
-        gpu.peak_bytes = max(gpu.peak_bytes, before)
+        after, before_bytes = later(), _before.pop(block)
+        if after:
+            _before[after[0]] = max(_before[after[0]], before_bytes)
+        else:
+            gpu.peak_bytes = max(gpu.peak_bytes, before_bytes)

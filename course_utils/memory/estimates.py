@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -11,23 +12,25 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.utils._pytree import tree_map
 
 from course_utils import plots
-from course_utils.memory.fakes import as_fake, fake_device, faking
+from course_utils.memory.fakes import as_fake, fake_device, faking, with_workspace
+from course_utils.memory.ledger import Ledger
 from course_utils.memory.measurements import Measured, Moment, draw_timeline
-from course_utils.memory.parts import OWNERS, Parts, bar, table_html, table_text
-from course_utils.memory.storages import place_of, resolve
+from course_utils.memory.parts import Parts, Table, by_owner
+from course_utils.memory.storages import place_of, resolve, states_of, tensors_in
 
 __all__ = ["Estimate", "Reconciled", "estimate", "reconcile"]
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Table):
     """What two training steps would have alive on a device, by PyTorch's own shape functions: nothing was allocated.
 
-    - `peak_bytes`: the most bytes alive at once; `parts` and the properties named after the owners: whose they are
-      then (they sum to the peak); `peak_moment`: when;
+    - `peak_bytes`: the most bytes alive at once; `parts`: whose they are then (they sum to the peak); `peak_moment`:
+      when;
     - `largest`: the most bytes that each owner has alive at any time in the second step;
     - `parameters`: how many parameters the model has; `timeline`: a `Moment` for each operator of both steps.
     """
@@ -39,45 +42,27 @@ class Estimate:
     parameters: int
     timeline: tuple[Moment, ...] = field(repr=False)
 
-    parameters_bytes = property(lambda self: self.parts.parameters_bytes)
-    gradients_bytes = property(lambda self: self.parts.gradients_bytes)
-    optimizer_bytes = property(lambda self: self.parts.optimizer_bytes)
-    activations_bytes = property(lambda self: self.parts.activations_bytes)
-    temporaries_bytes = property(lambda self: self.parts.temporaries_bytes)
-
     @property
     def peak_moment(self) -> Moment:
         """The moment of the peak: the last at which most bytes were alive."""
         return max(reversed(self.timeline), key=lambda moment: moment.bytes)
 
-    def _rows(self) -> list[tuple[str, list[str]]]:
-        most = self.largest.by_owner()
-        rows = [(name, [f"{size:,}", f"{most[name]:,}"]) for name, size in self.parts.by_owner().items()]
-        return [*rows, ("peak", [f"{self.peak_bytes:,}", ""])]
+    head = ("owner", "bytes at the peak", "bytes at most")
 
-    def _caption(self) -> str:
+    def rows(self) -> list[list[str]]:
+        rows = [[name, f"{size:,}", f"{most:,}"] for name, size, most in by_owner(self.parts, self.largest)]
+        return [*rows, ["peak", f"{self.peak_bytes:,}", ""]]
+
+    def caption(self) -> str:
         moment = self.peak_moment
         return (
             f"peak {plots.bytes_text(self.peak_bytes)}, predicted for {self.device}, {self.parameters:,} parameters, "
             f"reached in {moment.operator} ({moment.phase})"
         )
 
-    def __str__(self) -> str:
-        return f"{self._caption()}\n{table_text(_HEADS, self._rows())}"
-
-    def _repr_html_(self) -> str:
-        return table_html(self._caption(), _HEADS, self._rows())
-
     def plot(self, title: str = "Bytes alive after each operator of two training steps") -> Any:
         """Return a figure of the timeline, coloured by what the program would be doing, the peak marked."""
         return draw_timeline(self.timeline, title, "predicted")
-
-    def bar(self, title: str = "Whose bytes are alive at the peak") -> Any:
-        """Return a figure with one stacked bar."""
-        return bar({"estimate": (self.parts, "predicted")}, title)
-
-
-_HEADS = ["owner", "bytes at the peak", "bytes at most"]
 
 
 def estimate(
@@ -113,26 +98,19 @@ def estimate(
     whether it is causal. Sparse gradients cannot be estimated either.
     """
     device = resolve(device)
-    functions = {"make_model": make_model, "make_batch": make_batch, "make_optimizer": make_optimizer}
-    _check_arguments(functions, {"loss": loss, "step": step}, autocast)
-    with torch.random.fork_rng(devices=()), _clear_errors():
-        return _estimate(*functions.values(), step or _step(loss, autocast, device), device, autocast)
-
-
-def _check_arguments(functions: dict[str, object], optional: dict[str, object], autocast: object) -> None:
-    """Raise TypeError that names the argument for what is no function, and for an `autocast` that is no format."""
-    for name, function in (functions | {name: given for name, given in optional.items() if given is not None}).items():
+    given = {"make_model": make_model, "make_batch": make_batch, "make_optimizer": make_optimizer}
+    for name, function in {**given, "loss": loss or _loss, "step": step or _forward}.items():
         if not callable(function):
             raise TypeError(f"{name} must be a function, not {function!r}")
     if autocast is not None and not isinstance(autocast, torch.dtype):
         raise TypeError(f"autocast must be None or a format such as torch.bfloat16, not {autocast!r}")
+    with torch.random.fork_rng(devices=()), _clear_errors():
+        return _estimate(*given.values(), step or _step(loss, autocast, device), device, autocast)
 
 
 @contextmanager
 def _clear_errors() -> Iterator[None]:
     """Say in the words of this course what fake tensors cannot do."""
-    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -144,33 +122,75 @@ def _clear_errors() -> Iterator[None]:
     except RuntimeError as error:
         if "UninitializedParameter" not in str(error):
             raise
-        raise TypeError(
-            "make_model must give every layer its sizes: lazy layers get theirs from a real batch"
-        ) from None
+        words = "make_model must give every layer its sizes: lazy layers get theirs from a real batch"
+        raise TypeError(words) from None
 
 
 def _estimate(make_model, make_batch, make_optimizer, step, device, autocast) -> Estimate:
-    from course_utils.memory.tracker import Tracker
-
     target = fake_device(device)
     batch = _batch(make_batch, device)
     with warnings.catch_warnings(action="ignore", category=UserWarning), faking(device, autocast):
         model = make_model()
-        _check_model(model)
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"make_model must return a torch.nn.Module, not {model!r}")
+        if not all(isinstance(parameter, FakeTensor) for parameter in model.parameters()):
+            raise ValueError("make_model returned a model that exists already: build it inside the function")
         batch = tree_map(lambda x: as_fake(x, target) if isinstance(x, torch.Tensor) else x, batch)
         optimizer = make_optimizer(list(model.parameters()))
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"make_optimizer must return a torch.optim.Optimizer, not {optimizer!r}")
-        if device.type != "cpu":
-            _work_on_all_at_once(optimizer)
-        tracker = Tracker(target, model, batch, optimizer)
-        with tracker:
+        for group in optimizer.param_groups if device.type != "cpu" else ():
+            if group.get("foreach", 0) is None and not group.get("fused") and not group.get("differentiable"):
+                group["foreach"] = True  # what optimizers choose on a GPU where the caller leaves it to them
+        with _Predicted(target, model, batch, optimizer) as ledger:
             for _ in range(2):
-                tracker.begin_step()
+                ledger.most_of = {}  # of the last step
                 step(model, batch, optimizer)
         count = sum(parameter.numel() for parameter in model.parameters())
-    timeline = tuple(Moment(*sample) for sample in tracker.samples)
-    return Estimate(device, tracker.peak.total_bytes, tracker.peak, Parts.of(tracker.largest), count, timeline)
+    timeline = tuple(Moment(*sample) for sample in ledger.samples)
+    return Estimate(device, ledger.peak_bytes, ledger.peak, Parts.of(ledger.most_of), count, timeline)
+
+
+class _Predicted(Ledger):
+    """The account of fake tensors, in which also what was there before counts."""
+
+    places = False
+
+    def __init__(self, device: torch.device, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(device)
+        self.peak = Parts()
+        self.most_of: dict[str, int] = {}  # the most bytes of each owner
+        there = {
+            "parameters": [*model.parameters(), *model.buffers()],
+            "activations": tensors_in(batch),
+            "optimizer": states_of(optimizer),
+        }
+        self._there = [(tensor, owner) for owner, tensors in there.items() for tensor in tensors]
+
+    def found(self):
+        return self._there
+
+    def storage(self, tensor):
+        if tensor.layout is not torch.strided:
+            raise RuntimeError(f"the estimate has no tensors of layout {tensor.layout}: leave sparse=True out of it")
+        return tensor.untyped_storage() if tensor.device == self.device else None
+
+    def size_bytes(self, storage):
+        grain = 512 if self.device.type == "cuda" else 1  # CUDA's allocator rounds up
+        return math.ceil(storage.nbytes() / grain) * grain
+
+    def call(self, func, args, kwargs):
+        return with_workspace(func, args, func(*args, **kwargs))
+
+    def add(self, storage, tensor, owner, before):
+        return super().add(storage, tensor, owner, before=False)
+
+    def note(self, func, made_bytes):
+        for owner, size_bytes in self.change_of.items():
+            self.most_of[owner] = max(size_bytes, self.most_of.get(owner, 0))
+        if self.change_bytes >= self.peak_bytes:  # of equals the last: the state is known after the first step
+            self.peak_bytes, self.peak = self.change_bytes, Parts.of(self.change_of)
+        self.sample(func)
 
 
 def _batch(make_batch: Callable[[], Any], device: torch.device) -> Any:
@@ -182,27 +202,6 @@ def _batch(make_batch: Callable[[], Any], device: torch.device) -> Any:
         return make_batch()
 
 
-def _check_model(model: object) -> None:
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"make_model must return a torch.nn.Module, not {model!r}")
-    if not all(isinstance(parameter, FakeTensor) for parameter in model.parameters()):
-        raise ValueError("make_model returned a model that exists already: build it inside the function")
-
-
-def _work_on_all_at_once(optimizer: torch.optim.Optimizer) -> None:
-    """Choose what optimizers choose on a GPU where the caller left the choice to them."""
-    for group in optimizer.param_groups:
-        if (
-            "foreach" in group
-            and group["foreach"] is None
-            and not group.get("fused")
-            and not group.get("differentiable")
-        ):
-            group["foreach"] = True
-
-
 def _step(loss, autocast: torch.dtype | None, device: torch.device) -> Callable:
     """Return the usual training step."""
     kind = fake_device(device).type
@@ -212,7 +211,7 @@ def _step(loss, autocast: torch.dtype | None, device: torch.device) -> Callable:
         optimizer.zero_grad()
         with nullcontext() if autocast is None else torch.autocast(kind, dtype=autocast):
             output = _forward(model, inputs)
-            value = _loss(output, target) if loss is None else loss(output) if target is None else loss(output, target)
+            value = (loss or _loss)(output) if target is None else (loss or _loss)(output, target)
         if not isinstance(value, torch.Tensor) or value.numel() != 1:
             what = tuple(value.shape) if isinstance(value, torch.Tensor) else repr(value)
             raise TypeError(f"loss must return a tensor with one number, not {what}")
@@ -228,7 +227,7 @@ def _forward(model: nn.Module, inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
 
 
-def _loss(output: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
+def _loss(output: torch.Tensor, target: torch.Tensor | None = None) -> torch.Tensor:
     if target is None:
         return output.mean()
     if target.is_floating_point():
@@ -237,7 +236,7 @@ def _loss(output: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Reconciled:
+class Reconciled(Table):
     """Estimate beside measurement, part by part, as bytes and ratio (estimate / measured; None where both are 0)."""
 
     estimated: Parts
@@ -253,31 +252,14 @@ class Reconciled:
         return self.estimated_peak_bytes / self.measured_peak_bytes
 
     @property
-    def ratios(self) -> dict[str, float | None]:
-        """Estimate over measurement by owner; None where nothing was measured."""
-        mine, real = self.estimated.by_owner(), self.measured.by_owner()
-        return {name: mine[name] / real[name] if real[name] else None for name in OWNERS}
+    def head(self) -> tuple[str, ...]:
+        return ("owner", "estimate", f"measured ({self.label})", "ratio")
 
-    def _rows(self) -> list[tuple[str, list[str]]]:
-        mine, real = self.estimated.by_owner(), self.measured.by_owner()
-        cells = [(name, mine[name], real[name]) for name in OWNERS]
-        cells += [("other", 0, self.other_bytes)] if self.other_bytes else []
-        cells += [("peak", self.estimated_peak_bytes, self.measured_peak_bytes)]
-        return [(name, [f"{a:,}", f"{b:,}", f"{a / b:.3f}" if b else "–"]) for name, a, b in cells]
-
-    def __str__(self) -> str:
-        return table_text(self._heads(), self._rows())
-
-    def _repr_html_(self) -> str:
-        return table_html("Bytes alive at the peak", self._heads(), self._rows())
-
-    def _heads(self) -> list[str]:
-        return ["owner", "estimate", f"measured ({self.label})", "ratio"]
-
-    def bar(self, title: str = "Whose bytes are alive at the peak") -> Any:
-        """Return a figure with two stacked bars."""
-        bars = {"estimate": (self.estimated, "predicted"), "measured": (self.measured, self.label)}
-        return bar(bars, title, {"measured": self.other_bytes})
+    def rows(self) -> list[list[str]]:
+        rows = by_owner(self.estimated, self.measured)
+        rows += [("other", 0, self.other_bytes)] if self.other_bytes else []
+        rows += [("peak", self.estimated_peak_bytes, self.measured_peak_bytes)]
+        return [[name, f"{a:,}", f"{b:,}", f"{a / b:.3f}" if b else "–"] for name, a, b in rows]
 
 
 def reconcile(estimated: Estimate, measured: Measured) -> Reconciled:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,19 +34,18 @@ def fake_device(device: torch.device) -> torch.device:
 
 
 @contextmanager
-def faking(device: torch.device, autocast: torch.dtype | None) -> Iterator[object]:
-    """Inside, tensors are fake, and every device means the fake one. Yields the FakeTensorMode."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    target = fake_device(device)
+def faking(device: torch.device, autocast: torch.dtype | None) -> Iterator[None]:
+    """Inside, tensors are fake, and every device means the fake one."""
+    fillers = [name for name in vars(nn.init) if name.startswith("_no_grad_")]
+    as_it_is = dict.fromkeys(fillers, lambda tensor, *args, **kwargs: tensor)  # `trunc_normal_` looks at every value
     with ExitStack() as stack:
-        stack.enter_context(_plain_conversions())
-        stack.enter_context(_no_first_values())
+        stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
+        stack.enter_context(mock.patch.multiple(nn.init, **as_it_is))
         if device.type not in ("cpu", "cuda") and autocast is not None:
             stack.enter_context(_autocast_as_on_a_gpu())
-        mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        stack.enter_context(_OneDevice(target, simulated=device.type == "sim"))
-        yield mode
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(_OneDevice(fake_device(device), simulated=device.type == "sim"))
+        yield
 
 
 def as_fake(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
@@ -124,43 +124,20 @@ def _names_a_device(text: str) -> bool:
     return kind in ("cpu", "cuda", "sim", "mps", "xpu", "meta") and (not index or index.isdecimal())
 
 
-@contextmanager
-def _plain_conversions() -> Iterator[None]:
+def _apply(self: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
     """`Module.to` swaps fake parameters, which PyTorch refuses: exchange their data instead, they stay the same."""
-    original = nn.Module._apply
-
-    def _apply(self, fn, recurse=True):
-        for child in self.children() if recurse else ():
-            child._apply(fn)
-        for parameter in self._parameters.values():
-            if parameter is not None:
-                with torch.no_grad():
-                    moved = fn(parameter)
-                if moved is not parameter:
-                    parameter.data = moved
-        for name, buffer in self._buffers.items():
-            if buffer is not None:
-                self._buffers[name] = fn(buffer)
-        return self
-
-    nn.Module._apply = _apply
-    try:
-        yield
-    finally:
-        nn.Module._apply = original
-
-
-@contextmanager
-def _no_first_values() -> Iterator[None]:
-    """Inside, what `nn.init` fills stays as it is: `trunc_normal_` draws again until it has looked at every value."""
-    fillers = {name: given for name, given in vars(nn.init).items() if name.startswith("_no_grad_")}
-    for name in fillers:
-        setattr(nn.init, name, lambda tensor, *args, **kwargs: tensor)
-    try:
-        yield
-    finally:
-        for name, given in fillers.items():
-            setattr(nn.init, name, given)
+    for child in self.children() if recurse else ():
+        child._apply(fn)
+    for parameter in self._parameters.values():
+        if parameter is not None:
+            with torch.no_grad():
+                moved = fn(parameter)
+            if moved is not parameter:
+                parameter.data = moved
+    for name, buffer in self._buffers.items():
+        if buffer is not None:
+            self._buffers[name] = fn(buffer)
+    return self
 
 
 @contextmanager
@@ -197,8 +174,6 @@ def _keeps_elements(func) -> bool:
     """Return whether this loss is a view of the storage in which it computed each element's: a small real run says."""
     if func.overloadpacket not in _LOSSES:
         return False
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
     with unset_fake_temporarily():
         loss = func(torch.zeros(2), torch.zeros(2))
         return loss.untyped_storage().nbytes() > loss.nbytes
@@ -212,8 +187,6 @@ def _lstm_workspace(time: int, batch: int, shape: tuple[int, int], hidden: int) 
 
 @functools.cache
 def _real_workspace(steps: int, batch: int, shape: tuple[int, int], hidden: int) -> int:
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
     with unset_fake_temporarily(), torch.enable_grad():  # without gradients there is no workspace
         x, state = torch.zeros(steps, batch, shape[1]), torch.zeros(batch, hidden)
         weights = torch.zeros(shape), torch.zeros(shape[0], hidden), torch.zeros(shape[0]), torch.zeros(shape[0])

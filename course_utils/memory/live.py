@@ -10,18 +10,18 @@ from dataclasses import dataclass
 import torch
 
 from course_utils import plots, simulator
-from course_utils.memory.ledger import Ledger, Record, Ref
+from course_utils.memory.ledger import Ledger, Record
 from course_utils.memory.measurements import Alive
-from course_utils.memory.parts import table_html, table_text
+from course_utils.memory.parts import Table
 from course_utils.memory.storages import found, resolve, storage_of
 
 __all__ = ["Census", "census", "watch"]
 
-_known: dict[int, Ref] = {}  # every storage that a census or a watch has met and that is alive
+_known: dict[int, Record] = {}  # storages that a census or a watch has met, by address
 
 
-@dataclass(frozen=True)
-class Census:
+@dataclass(frozen=True, repr=False)
+class Census(Table):
     """Storages alive on a device at one moment, the largest first; it holds no tensor.
 
     `hidden_bytes` are alive although no tensor of Python's refers to them (saved by autograd, held by C++); it is known
@@ -31,7 +31,6 @@ class Census:
     device: torch.device
     storages: tuple[Alive, ...]
     hidden_bytes: int
-    serials: tuple[int, ...]
 
     @property
     def total_bytes(self) -> int:
@@ -43,38 +42,26 @@ class Census:
     def __sub__(self, earlier: Census) -> Census:
         if not isinstance(earlier, Census):
             return NotImplemented
-        old = set(earlier.serials)
-        new = [(one, n) for one, n in zip(self.storages, self.serials, strict=True) if n not in old]
-        hidden_bytes = max(self.hidden_bytes - earlier.hidden_bytes, 0)
-        return Census(self.device, tuple(o for o, _ in new), hidden_bytes, tuple(n for _, n in new))
+        old = {one.serial for one in earlier.storages}
+        new = tuple(one for one in self.storages if one.serial not in old)
+        return Census(self.device, new, max(self.hidden_bytes - earlier.hidden_bytes, 0))
 
-    def _rows(self) -> list[tuple[str, list[str]]]:
+    head, right = ("number", "shape", "format", "size", "owner", "made in"), ()
+
+    def rows(self) -> list[list[str]]:
         groups: dict[tuple, list[Alive]] = {}
         for one in self.storages:
-            groups.setdefault((one.shape, one.dtype, one.owner, one.made), []).append(one)
-        rows = sorted(((sum(one.bytes for one in ones), ones) for ones in groups.values()), key=lambda row: -row[0])
-        return [(f"{len(ones)} ×" if len(ones) > 1 else "1", _cells(ones[0], size)) for size, ones in rows]
+            groups.setdefault(one[1:5], []).append(one)
+        rows = []
+        for (shape, dtype, owner, made), ones in groups.items():
+            size_bytes, fmt = sum(one.bytes for one in ones), str(dtype).removeprefix("torch.")
+            count = f"{len(ones)} ×" if len(ones) > 1 else "1"
+            rows.append((size_bytes, [count, str(shape), fmt, plots.bytes_text(size_bytes), owner, made]))
+        return [cells for _, cells in sorted(rows, key=lambda row: -row[0])]
 
-    def _caption(self) -> str:
+    def caption(self) -> str:
         hidden = f", {plots.bytes_text(self.hidden_bytes)} of them held by autograd alone" if self.hidden_bytes else ""
         return f"{len(self)} storages alive on {self.device}, {plots.bytes_text(self.total_bytes)}{hidden}"
-
-    def __str__(self) -> str:
-        table = f"\n{table_text(_HEADS, self._rows(), left=_HEADS)}" if self.storages else ""
-        return self._caption() + table
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return table_html(self._caption(), _HEADS, self._rows(), left=_HEADS)
-
-
-def _cells(one: Alive, size_bytes: int) -> list[str]:
-    size = plots.bytes_text(size_bytes)
-    return [str(one.shape), str(one.dtype).removeprefix("torch."), size, one.owner, one.made]
-
-
-_HEADS = ["number", "shape", "format", "size", "owner", "made in"]
 
 
 def census(device: torch.device | str | None = None) -> Census:
@@ -85,54 +72,43 @@ def census(device: torch.device | str | None = None) -> Census:
     """
     device = resolve(device)
     gc.collect()
+    tensors = found(device)
+    for record in list(_known.values()):
+        if record() is None:  # its address may be that of another by now
+            del _known[record.key]
     records: dict[int, Record] = {}
-    for tensor, owner in found(device):
+    for tensor, owner in tensors:
         storage = storage_of(tensor)
         if storage is not None and storage._cdata not in records and storage.nbytes():
-            record = _remember(storage, tensor, owner)
+            if storage._cdata not in _known:
+                _known[storage._cdata] = Record(storage, None, tensor, storage.nbytes(), owner)
+            record = records[storage._cdata] = _known[storage._cdata]
             if owner != "activations":
                 record.owner = owner
             record.nbytes = storage.nbytes()
-            records[storage._cdata] = record
-    ordered = sorted(records.values(), key=lambda record: (-record.nbytes, record.serial))
+    storages = sorted(map(Alive.of, records.values()), key=lambda one: (-one.bytes, one.serial))
     hidden_bytes = 0
     if device.type == "sim":
-        allocated_bytes = simulator.world().gpus[device.index or 0].allocated_bytes
-        hidden_bytes = allocated_bytes - sum(record.nbytes for record in ordered)
-    return Census(device, tuple(map(Alive.of, ordered)), hidden_bytes, tuple(record.serial for record in ordered))
+        allocated_bytes = simulator.world().gpus[device.index].allocated_bytes
+        hidden_bytes = allocated_bytes - sum(one.bytes for one in storages)
+    return Census(device, tuple(storages), hidden_bytes)
 
 
 @contextmanager
 def watch(device: torch.device | str | None = None) -> Iterator[None]:
     """Inside, note for every tensor that is made on the device the reader's line that makes it, for `census()`."""
-    device = resolve(device)
-    with _Watch(device):
+    with _Watch(resolve(device)):
         yield
 
 
 class _Watch(Ledger):
     """A ledger that hands its records on to the census."""
 
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device, samples=False)
-
-    def _enter_storage(self, tensor, owner, before=False):
-        record = super()._enter_storage(tensor, owner, before)
-        if record is not None and not before:
-            _note(storage_of(tensor), record)
+    def add(self, storage, tensor, owner, before):
+        record = super().add(storage, tensor, owner, before)
+        if not before:
+            _known[record.key] = record
         return record
 
-
-def _remember(storage: torch.UntypedStorage, tensor: torch.Tensor, owner: str) -> Record:
-    known = _known.get(storage._cdata)
-    return known.record if known is not None else _note(storage, Record(tensor, storage.nbytes(), owner))
-
-
-def _note(storage: torch.UntypedStorage, record: Record) -> Record:
-    _known[storage._cdata] = Ref(storage, record, _drop)
-    return record
-
-
-def _drop(ref: Ref) -> None:
-    if _known.get(ref.key) is ref:
-        del _known[ref.key]
+    def note(self, func, made_bytes):
+        pass

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,10 +14,9 @@ from typing import Any, NamedTuple
 import torch
 
 from course_utils import plots, simulator
-from course_utils.base import arguments
 from course_utils.memory.budgets import fresh_peak
 from course_utils.memory.ledger import Ledger, Record
-from course_utils.memory.parts import Parts, bar, table_html, table_text
+from course_utils.memory.parts import Parts, Table, by_owner
 from course_utils.memory.storages import resolve
 
 __all__ = ["Alive", "Measured", "Moment", "draw_timeline", "measure"]
@@ -39,14 +40,15 @@ class Alive(NamedTuple):
     dtype: torch.dtype
     owner: str
     made: str
+    serial: int  # no other storage has it, although its address may be used again
 
     @classmethod
     def of(cls, record: Record) -> Alive:
-        return cls(record.nbytes, record.shape, record.dtype, record.owner, record.made)
+        return cls(record.nbytes, record.shape, record.dtype, record.owner, record.made, record.serial)
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class Measured(Table):
     """What a function had alive on a device.
 
     - `peak_bytes`: the most bytes alive at once among what it made, and what existed before and it used or freed;
@@ -79,59 +81,21 @@ class Measured:
         """The moment of the peak: the first at which most bytes were alive."""
         return max(self.timeline, key=lambda moment: moment.bytes, default=Moment("nothing", "forward", 0))
 
-    def _rows(self) -> list[tuple[str, list[str]]]:
-        rows = [*self.parts.by_owner().items()] + ([("other", self.other_bytes)] if self.other_bytes else [])
-        rows += [("peak", self.peak_bytes)]
-        return [(name, [f"{size:,}", f"{size / max(self.peak_bytes, 1):.0%}"]) for name, size in rows]
+    head = ("owner", "bytes", "share")
 
-    def _caption(self) -> str:
+    def rows(self) -> list[list[str]]:
+        other = [("other", self.other_bytes)] if self.other_bytes else []
+        rows = [*by_owner(self.parts), *other, ("peak", self.peak_bytes)]
+        return [[name, f"{size:,}", f"{size / max(self.peak_bytes, 1):.0%}"] for name, size in rows]
+
+    def caption(self) -> str:
         moment = self.peak_moment
-        return (
-            f"peak {plots.bytes_text(self.peak_bytes)}, {self.label} on {self.device}, "
-            f"reached in {moment.operator} ({moment.phase})"
-        )
-
-    def __str__(self) -> str:
-        return f"{self._caption()}\n{table_text(['owner', 'bytes', 'share'], self._rows())}"
-
-    def _repr_html_(self) -> str:
-        return table_html(self._caption(), ["owner", "bytes", "share"], self._rows())
+        size = plots.bytes_text(self.peak_bytes)
+        return f"peak {size}, {self.label} on {self.device}, reached in {moment.operator} ({moment.phase})"
 
     def plot(self, title: str = "Bytes alive after each operator") -> Any:
         """Return a figure of the timeline, coloured by what the program was doing, the peak marked."""
         return draw_timeline(self.timeline, title, self.label)
-
-    def bar(self, title: str = "Whose bytes are alive at the peak") -> Any:
-        """Return a figure with one stacked bar."""
-        return bar({"measured": (self.parts, self.label)}, title, {"measured": self.other_bytes})
-
-    def table(self, rows: int = 10) -> AtPeak:
-        """Return the largest storages alive at the peak, as a table."""
-        return AtPeak(self.at_peak[: arguments.whole("rows", rows)])
-
-
-_ALIVE = ["size", "shape", "format", "owner", "made in"]
-
-
-@dataclass(frozen=True)
-class AtPeak:
-    """Storages with size, shape, owner and the line that made them."""
-
-    storages: tuple[Alive, ...]
-
-    def _rows(self) -> list[tuple[str, list[str]]]:
-        return [
-            (plots.bytes_text(one.bytes), [str(one.shape), str(one.dtype).removeprefix("torch."), one.owner, one.made])
-            for one in self.storages
-        ]
-
-    def __str__(self) -> str:
-        return table_text(_ALIVE, self._rows(), left=_ALIVE)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return table_html("", _ALIVE, self._rows(), left=_ALIVE)
 
 
 def measure(fn: Callable[[], Any], device: torch.device | str | None = None) -> Measured:
@@ -165,13 +129,13 @@ def _result(device: torch.device, ledger: Ledger, exact_bytes: int | None, kept_
         grain = 512 if device.type == "cuda" else 1  # the allocator rounds up to 512 bytes
         peak_bytes = sum(math.ceil(record.nbytes / grain) * grain for record in used) + exact_bytes
     at_peak = [record for record in ledger.at_peak if not record.before or record.used or record.freed]
-    by_owner: dict[str, int] = {}
+    sizes = Counter()
     for record in at_peak:
-        by_owner[record.owner] = by_owner.get(record.owner, 0) + record.nbytes
+        sizes[record.owner] += record.nbytes
     return Measured(
         device,
         peak_bytes,
-        Parts.of(by_owner),
+        Parts.of(sizes),
         tuple(Moment(name, phase, tensor_bytes + change) for name, phase, change in ledger.samples),
         tuple(sorted(map(Alive.of, at_peak), key=lambda one: -one.bytes)),
         kept_bytes,
@@ -183,9 +147,8 @@ def _result(device: torch.device, ledger: Ledger, exact_bytes: int | None, kept_
 def _allocator_peak(device: torch.device) -> Iterator[Callable[[], int | None]]:
     """Yield what returns how far the device's own statistics rose above the start; None where it keeps none."""
     if device.type == "sim":
-        gpu = simulator.world().gpus[device.index or 0]
-        with fresh_peak(gpu) as start_bytes:
-            yield lambda: gpu.peak_bytes - start_bytes
+        with fresh_peak(simulator.world().gpus[device.index]) as rise:
+            yield rise
     elif device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -200,11 +163,13 @@ def draw_timeline(timeline: tuple[Moment, ...], title: str, label: str) -> Any:
     fig, axes = plots.new(title, "operators so far", f"MiB alive, {label}", height_in=3.0)
     colours = dict(zip(PHASES, (plots.BLUE, plots.SKY, plots.RED, plots.GREEN), strict=True))
     sizes = [moment.bytes / 2**20 for moment in timeline]
-    named = set()
-    for start, stop, phase in _runs(timeline):
-        edges, entry = range(start, stop + 1), None if phase in named else phase
-        axes.stairs(sizes[start:stop], edges, fill=True, color=colours[phase], lw=0, label=entry)
+    start, named = 0, set()
+    for phase, moments in itertools.groupby(timeline, key=lambda moment: moment.phase):
+        stop = start + len(list(moments))
+        entry = None if phase in named else phase
+        axes.stairs(sizes[start:stop], range(start, stop + 1), fill=True, color=colours[phase], lw=0, label=entry)
         named.add(phase)
+        start = stop
     if sizes:
         top = max(range(len(sizes)), key=sizes.__getitem__)
         right = top > len(sizes) / 2
@@ -215,12 +180,3 @@ def draw_timeline(timeline: tuple[Moment, ...], title: str, label: str) -> Any:
         axes.set_xlim(0, len(sizes))
         plots.legend(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=1.2)
     return fig
-
-
-def _runs(timeline: tuple[Moment, ...]) -> Iterator[tuple[int, int, str]]:
-    """Yield (start, stop, phase) for each stretch of operators in one phase."""
-    start = 0
-    for place in range(1, len(timeline) + 1):
-        if place == len(timeline) or timeline[place].phase != timeline[start].phase:
-            yield start, place, timeline[start].phase
-            start = place

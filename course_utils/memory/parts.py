@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-__all__ = ["OWNERS", "Parts", "bar", "table_html", "table_text"]
+from course_utils.base import tables
+
+__all__ = ["OWNERS", "Parts", "Table", "by_owner"]
 
 OWNERS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
 _NAMES = {"optimizer": "optimizer state"}
@@ -40,63 +40,31 @@ class Parts:
 
     @classmethod
     def of(cls, by_owner: Mapping[str, int]) -> Parts:
-        return cls(**{f"{owner}_bytes": by_owner.get(owner, 0) for owner in OWNERS})
+        return cls(*(by_owner.get(owner, 0) for owner in OWNERS))
 
 
-def table_text(heads: Sequence[str], rows: list[tuple[str, list[str]]], left: Collection[str] = ()) -> str:
-    """Return a table of text: a name and cells in each row; the columns named in `left` begin at the left."""
-    lines = [tuple(heads), *((_NAMES.get(name, name), *cells) for name, cells in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    left = {heads[0], *left}
-    return "\n".join(
-        "  ".join(
-            text.ljust(width) if head in left else text.rjust(width)
-            for head, text, width in zip(heads, line, widths, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+class Table:
+    """What shows itself as a table: it has `head`, `rows()`, `caption()` and the columns that end at the `right`."""
+
+    head: Sequence[str]
+    rows: Callable[[], list[list[str]]]
+    right: Collection[int] = (1, 2, 3)
+
+    def caption(self) -> str:
+        return ""
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        table = tables.text(rows, self.head, right=self.right) if rows else ""
+        return "\n".join(filter(None, [self.caption(), table]))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        right = dict.fromkeys(self.right, "style='text-align: right'")
+        return tables.to_html(self.rows(), self.head, caption=self.caption(), attributes=right)
 
 
-def table_html(
-    caption: str, heads: Sequence[str], rows: list[tuple[str, list[str]]], left: Collection[str] = ()
-) -> str:
-    """Return the same table for a notebook."""
-    sides = ["left" if head in {heads[0], *left} else "right" for head in heads]
-
-    def row(tag: str, line: Sequence[str]) -> str:
-        cells = zip(sides, line, strict=True)
-        return "".join(f"<{tag} style='text-align: {side}'>{html.escape(text)}</{tag}>" for side, text in cells)
-
-    lines = [row("th", heads), *(row("td", (_NAMES.get(name, name), *cells)) for name, cells in rows)]
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    title = f"<caption style='text-align: left'>{html.escape(caption)}</caption>" if caption else ""
-    return f"<table>{title}{body}</table>"
-
-
-def bar(bars: Mapping[str, tuple[Parts, str]], title: str, other: Mapping[str, int] | None = None) -> Any:
-    """Return a figure with one horizontal stacked bar for each name in `bars`; values are (parts, "live" or such)."""
-    from course_utils import plots
-
-    fig, axes = plots.new(title, "MiB alive", height_in=1.3 + 0.45 * len(bars))
-    colours = dict(zip(OWNERS, plots.PALETTE, strict=False)) | {"other": plots.MUTED}
-    lines = {label: provenance for provenance, label in plots.PROVENANCE.items()}
-    names = list(bars)[::-1]
-    for place, name in enumerate(names):
-        parts, label = bars[name]
-        start = 0.0
-        for owner, size in [*parts.by_owner().items(), ("other", (other or {}).get(name, 0))]:
-            width = max(size, 0) / 2**20
-            axes.barh(
-                place, width, left=start, height=0.6, color=colours[owner], edgecolor="white", linewidth=0.5,
-                hatch=plots.hatch(lines[label]),
-            )  # fmt: skip
-            start += width
-    axes.set_yticks(range(len(names)), [plots.label(name, lines[bars[name][1]]) for name in names])
-    axes.grid(visible=False, axis="y")
-    from matplotlib.patches import Patch
-
-    shown = [*OWNERS, "other"] if any((other or {}).values()) else OWNERS
-    handles = [Patch(color=colours[owner], label=_NAMES.get(owner, owner)) for owner in shown]
-    with plots.style():
-        fig.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    return fig
+def by_owner(*columns: Parts) -> list[tuple]:
+    """Return rows of an owner's name and its bytes in each of `columns`."""
+    return [(_NAMES.get(owner, owner), *(parts.by_owner()[owner] for parts in columns)) for owner in OWNERS]

@@ -16,7 +16,7 @@ from torch.nn.parameter import UninitializedTensorMixin
 from course_utils import devices
 from course_utils.base import places
 
-__all__ = ["found", "phase", "place", "place_of", "resolve", "storage_of", "tensors_in"]
+__all__ = ["found", "phase", "place", "place_of", "resolve", "states_of", "storage_of", "tensors_in"]
 
 
 def resolve(device: torch.device | str | None) -> torch.device:
@@ -48,11 +48,8 @@ def tensors_in(value: object) -> list[torch.Tensor]:
     """Return the tensors in nested lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
         return [value]
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in tensors_in(item)]
-    if isinstance(value, dict):
-        return [tensor for item in value.values() for tensor in tensors_in(item)]
-    return []
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for item in items for tensor in tensors_in(item)]
 
 
 def phase(stepping: bool = False) -> str:
@@ -66,19 +63,18 @@ def phase(stepping: bool = False) -> str:
 
 def found(device: torch.device) -> list[tuple[torch.Tensor, str]]:
     """Return all tensors on `device` that Python knows, each with its owner; views come as tensors of their own."""
-    found_of: dict[type | None, list] = {torch.Tensor: [], nn.Module: [], torch.optim.Optimizer: [], None: []}
-    lists: dict[type, list] = {}  # by exact type: asking each of 300,000 objects for its bases takes long
+    tensors, modules, optimizers = groups = [], [], []
+    lists: dict[type, list | None] = {}  # by exact type: asking each of 300,000 objects for its bases takes long
     for thing in gc.get_objects():
         kind = type(thing)
         if kind not in lists:
-            lists[kind] = found_of[_kind(kind)]
-        if lists[kind] is not found_of[None]:
+            bases = (torch.Tensor, nn.Module, torch.optim.Optimizer)
+            without_memory = issubclass(kind, FakeTensor | UninitializedTensorMixin)
+            of = [group for base, group in zip(bases, groups, strict=True) if issubclass(kind, base)]
+            lists[kind] = of[0] if of and not without_memory else None
+        if lists[kind] is not None:
             lists[kind].append(thing)
-    tensors, modules, optimizers, _ = found_of.values()
-    owned: list[tuple[torch.Tensor, str]] = []
-    for optimizer in optimizers:
-        states = [list(state.values()) for state in getattr(optimizer, "state", {}).values()]
-        owned += [(tensor, "optimizer") for tensor in tensors_in(states)]
+    owned = [(tensor, "optimizer") for one in optimizers for tensor in states_of(one)]
     for module in modules:
         owned += [(buffer, "parameters") for buffer in module.__dict__.get("_buffers", {}).values()]
     for tensor in tensors:
@@ -86,6 +82,11 @@ def found(device: torch.device) -> list[tuple[torch.Tensor, str]]:
             owned += [(tensor, "parameters"), (tensor.grad, "gradients")]
     owned += [(tensor, "activations") for tensor in tensors]
     return [(tensor, owner) for tensor, owner in owned if _is_on(tensor, device)]
+
+
+def states_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return the tensors that an optimizer keeps from step to step."""
+    return tensors_in([list(state.values()) for state in getattr(optimizer, "state", {}).values()])
 
 
 def _is_on(thing: object, device: torch.device) -> bool:
@@ -96,31 +97,23 @@ def _is_on(thing: object, device: torch.device) -> bool:
         return False
 
 
-def _kind(kind: type) -> type | None:
-    if issubclass(kind, FakeTensor | UninitializedTensorMixin):  # these have no memory
-        return None
-    return next((base for base in (torch.Tensor, nn.Module, torch.optim.Optimizer) if issubclass(kind, base)), None)
-
-
 def place() -> str:
     """Return the reader's innermost line that is running: "train.py:12: y = model(x)", or "" if there is none."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if places.is_readers(frame.f_code.co_filename, frame.f_code.co_name):
-            return _line(frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back
-    return ""
+    return _innermost((frame.f_code, number) for frame, number in traceback.walk_stack(sys._getframe(1)))
 
 
 def place_of(error: BaseException) -> str:
     """Return the reader's innermost line from which `error` came, as `place` does, or ""."""
-    calls = reversed(traceback.extract_tb(error.__traceback__))
-    return next(
-        (_line(call.filename, call.lineno) for call in calls if places.is_readers(call.filename, call.name)), ""
-    )
+    calls = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    return _innermost(reversed(calls))
 
 
-def _line(file: str, number: int) -> str:
-    text = linecache.getline(file, number).strip()
-    where = f"cell, line {number}" if places.in_cell(file) else f"{Path(file).name}:{number}"
-    return f"{where}: {text}" if text else where
+def _innermost(calls) -> str:
+    """Return the first line of the reader's in `calls`, pairs of a function's code and a line number."""
+    for code, number in calls:
+        if places.is_readers(code.co_filename, code.co_name):
+            text = linecache.getline(code.co_filename, number).strip()
+            name = Path(code.co_filename).name
+            where = f"cell, line {number}" if places.in_cell(code.co_filename) else f"{name}:{number}"
+            return f"{where}: {text}" if text else where
+    return ""
