@@ -13,10 +13,10 @@ lab: $(READY)  ## open the lessons in JupyterLab
 	@$(BIN)/python tools/workbook.py $(ARGS)
 
 test: $(READY)  ## unit tests, gates and every notebook
-	@$(PYTEST) -n 2 --dist loadfile $(ARGS)
+	@$(PYTEST) -n 2 $(ARGS)
 
 test-all: $(READY)  ## what takes longer as well
-	@$(PYTEST) -n 2 --dist loadfile -m "slow or not slow" $(ARGS)
+	@$(PYTEST) -n 2 -m "slow or not slow" $(ARGS)
 	@$(MAKE) test-torch
 
 test-torch: $(READY)  ## the same tests on the oldest supported and the newest torch (GBs are downloaded)

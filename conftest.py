@@ -7,18 +7,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tools import notebooks
 
 os.environ.setdefault("COURSE_DEVICE", "sim")
-# The files that take longest, in that order: they start first, so that no worker waits at the end.
-_LONGEST_FIRST = (
-    "test_wrong_answers", "05_the_training_loop", "09_data_parallel", "test_launch", "test_programs", "test_memory",
-    "test_training_program", "07_memory", "test_browser", "test_simulator_misuse", "test_explorers_memory",
-    "test_explorers", "03_how_fast_and_why", "04_models_on_the_device", "test_exercise", "test_simulator_training",
-    "test_simulator_memory", "test_repository", "test_operator_database", "test_devices", "test_messages",
-)  # fmt: skip
+_PART = 50  # tests of a file that a worker takes at a time
 _LIMITS_S = {"03": 45, "04": 45, "05": 45, "07": 60, "09": 60}  # of each notebook on two quiet cores; others: 30
+_SECONDS = "course/seconds"  # of each test in the last runs, in pytest's cache
 _STOPPED_AT = pytest.StashKey[str]()
 _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory]()
 
@@ -37,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give this process and its kernels a progress file of their own and torch's deprecations as errors."""
     temporary = tempfile.TemporaryDirectory(prefix="course-tests-", ignore_cleanup_errors=True)
     config.stash[_FOLDER] = temporary
-    config.option.loadscopereorder = False  # xdist would start the files with the fewest tests last
+    config.option.loadscopereorder = False  # xdist would start the groups with the fewest tests last
     os.environ.update(notebooks.kernel_environment(Path(temporary.name), os.environ["COURSE_DEVICE"]))
     sanitize = getattr(config.option, "nbval_sanitize_with", None)
     if sanitize and not Path(sanitize).exists():
@@ -55,19 +51,50 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return f"notebooks: executed, stored outputs not compared ({reason})" if reason else None
 
 
+class _Groups(LoadScopeScheduling):
+    """Gives a worker a notebook, or some tests of a file, at a time. xdist's own groups do nothing in pytest 9.2."""
+
+    _group: dict[str, str]
+
+    def add_node_collection(self, node, collection) -> None:
+        """Take the tests that a worker found, which are the same for all."""
+        super().add_node_collection(node, collection)
+        count = Counter()
+        self._group = {}
+        for nodeid in collection:
+            file = nodeid.split("::")[0]
+            self._group[nodeid] = file if file.endswith(".ipynb") else f"{file} {count[file] // _PART}"
+            count[file] += 1
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._group[nodeid]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log) -> _Groups:
+    """Tell xdist which tests stay together."""
+    return _Groups(config, log)
+
+
+def pytest_configure_node(node) -> None:
+    """Tell each worker how long tests took in the last runs: all must find the same order."""
+    node.workerinput["measured"] = node.config.cache.get(_SECONDS, {}) if hasattr(node.config, "cache") else {}
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Never compare stderr; compare nothing outside the reference environment; workers begin with the longest files."""
-    if hasattr(config, "workerinput"):
-        place = {name: number for number, name in enumerate(_LONGEST_FIRST)}
-        items.sort(key=lambda item: place.get(item.path.stem, len(place)))
-    cells = [item for item in items if _is_cell(item)]
     compare = notebooks.not_reference() is None
-    for cell in cells:
+    for cell in filter(_is_cell, items):
         if "stderr" not in cell.parent.skip_compare:
             cell.parent.skip_compare = (*cell.parent.skip_compare, "stderr")
         if not compare:
             cell.options["check"] = False
+    if hasattr(config, "workerinput"):
+        took = Counter()
+        for item in items:
+            took[item.path] += config.workerinput["measured"].get(item.nodeid, 0)
+        # Notebooks, then other tests; each by what the file took in the last runs, or by its size.
+        items.sort(key=lambda item: (not _is_cell(item), -took[item.path], -item.path.stat().st_size, item.path))
 
 
 def pytest_collection_finish() -> None:
@@ -100,22 +127,28 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     return report
 
 
-def pytest_terminal_summary(terminalreporter) -> None:
-    """Print how long each notebook took, the start of its kernel included, and how many wrong answers were rejected."""
-    seconds = Counter()
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    """Remember how long tests took; print how long notebooks took, and how many wrong answers were rejected.
+
+    A notebook's time has the start of its kernel in it.
+    """
+    tests, files = Counter(), Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                tests[report.nodeid] += report.duration
+                files[report.nodeid.split("::")[0]] += report.duration
+    if hasattr(config, "cache"):
+        config.cache.set(_SECONDS, config.cache.get(_SECONDS, {}) | {name: round(s, 3) for name, s in tests.items()})
     rejected = "::test_a_wrong_answer_is_rejected_with_its_phrase["
-    passed = [r for r in terminalreporter.stats.get("passed", []) if rejected in getattr(r, "nodeid", "")]
+    passed = [report for report in terminalreporter.stats.get("passed", []) if rejected in report.nodeid]
     if passed:
         terminalreporter.section("wrong answers")
         terminalreporter.line(f"{len(passed)} stored wrong answers rejected, each with its phrase")
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            name = getattr(report, "nodeid", "").split("::")[0]
-            if name.endswith(".ipynb"):
-                seconds[name] += getattr(report, "duration", 0.0)
-    if seconds:
+    lessons = sorted(name for name in files if name.endswith(".ipynb"))
+    if lessons:
         terminalreporter.section("time of each notebook")
-    for name in sorted(seconds):
+    for name in lessons:
         limit_s = _LIMITS_S.get(Path(name).name[:2], 30)
-        over = f"  over its limit of {limit_s} s" if seconds[name] > limit_s else ""  # said, as machines may be busy
-        terminalreporter.line(f"{seconds[name]:6.1f} s of {limit_s} s  {name}{over}")
+        over = f"  over its limit of {limit_s} s" if files[name] > limit_s else ""  # said, as machines may be busy
+        terminalreporter.line(f"{files[name]:6.1f} s of {limit_s} s  {name}{over}")

@@ -95,7 +95,8 @@ def test_the_workflow_covers_systems_pythons_and_torches():
     assert (
         "nightly" in extra and str(floor.specifier).removeprefix(">=") + ".0" in extra and matrix["torch"] == ["pinned"]
     )
-    assert "schedule" in flow[True]
+    last = flow["jobs"]["test"]["steps"][-1]["run"]
+    assert "schedule" in flow[True] and "github.event_name == 'schedule' && '-m \"slow or not slow\"'" in last
 
 
 def test_the_sanitize_file_stays_small():
