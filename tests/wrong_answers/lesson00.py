@@ -1,28 +1,9 @@
-"""Answers to lesson 00 that people give, each with what the message must say."""
+"""Further wrong answers to lesson 00, each with what the message must say."""
 
 from course_utils import devices
+from course_utils.checks import edit
 
-
-def _stays(x, device):
-    x.to(device)
-    return 2 * x
-
-
-def _not_doubled(x, device):
-    return x.to(device)
-
-
-def _in_place(x, device):
-    x *= 2
-    return x.to(device)
-
-
-def _no_return(x, device):
-    2 * x.to(device)
-
-
-def _number(x, device):
-    return 2 * x.to(device).sum().item()
+_MOVE, _TWICE = "on_device = x.to(device)", "return 2 * on_device"
 
 
 def _global_device(x, device):
@@ -30,18 +11,11 @@ def _global_device(x, device):
     return 2 * x.to(device if device in known else known[-1])
 
 
-def _floats(x, device):
-    return 2.0 * x.to(device)
-
-
 WRONG = {
     "double": [
-        ("does not move a tensor in place", _stays),
-        ("not doubled", _not_doubled),
-        ("modifies its input", _in_place),
-        ("is a return missing?", _no_return),
-        ("expected a tensor", _number),
-        ("stays one", _floats),
-        ("ignores its argument `device`", _global_device),
+        ("modifies its input", edit(_MOVE, "x *= 2", _TWICE, "return x.to(device)")),
+        ("is a return missing?", edit(_TWICE, "2 * on_device")),
+        ("expected a tensor", edit(_TWICE, "return 2 * on_device.sum().item()")),
+        ("the caller chooses the device", _global_device),
     ]
 }

@@ -2,8 +2,8 @@
 
 import torch
 
-from course_utils.checks import Case, lesson
-from course_utils.exercises.common.places import IGNORED, elsewhere
+from course_utils.checks import Case, edit, lesson
+from course_utils.exercises.common.places import elsewhere
 
 __all__ = ["double"]
 
@@ -28,25 +28,16 @@ def double(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @double.checks
 def _(case: Case) -> None:
-    x = torch.tensor([1.0, 2.0, 3.0])
-    got = case.call(x, case.device)
-    expected = (2 * x).to(case.device)
-    if isinstance(got, torch.Tensor) and got.device != case.device:
-        case.fail(
-            f"the result is on {got.device}, expected on {case.device}",
-            "`.to` does not move a tensor in place: it returns the one on the device",
-        )
-    case.instead(
-        isinstance(got, torch.Tensor) and torch.equal(got.cpu(), x),
-        "returns `x` on the device, but not doubled",
-        expected=expected,
-        got=got,
-    )
-    case.equal(got, expected)
-    there = torch.tensor([[0.5, -4.0]]).to(case.device)
-    case.equal(case.call(there, case.device), torch.tensor([[1.0, -8.0]]).to(case.device))
-    many = torch.arange(7)
-    case.equal(case.call(many, case.device), (many + many).to(case.device), why="a tensor of int64 stays one")
+    for x in (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([[0.5, -4.0]]).to(case.device), torch.arange(7)):
+        case.equal(case.call(x, case.device), (x + x).to(case.device), why="twice `x`, of its type, on `device`")
     place = elsewhere(case.device)
-    elsewhere_too = case.call(x, place)
-    case.instead(not isinstance(elsewhere_too, torch.Tensor) or elsewhere_too.device != place, *IGNORED)
+    got = case.call(torch.ones(2), place)
+    case.equal(got, 2 * torch.ones(2).to(place), why="the caller chooses the device, not a name inside the function")
+
+
+double.mistake("`.to` does not move a tensor in place", "it returns the one on the device, and `x` stays where it was",
+               edit("on_device = x.to(device)", "x.to(device)", "2 * on_device", "2 * x"))  # fmt: skip
+double.mistake("returns `x` on the device, but not doubled", "the task is two steps: move, and multiply",
+               edit("2 * on_device", "on_device"))  # fmt: skip
+double.mistake("turns whole numbers into floats", "a tensor of int64 stays one: 2, not 2.0",
+               edit("2 * on_device", "2.0 * on_device"))  # fmt: skip

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
 from course_utils import devices
-from course_utils.checks import Case, lesson
+from course_utils.checks import Case, edit, lesson
 from course_utils.devices import MINIMUM_DRIVER
-from course_utils.exercises.common.mistakes import mistake_of, name_first
 
 __all__ = ["fast_formats", "first_cause", "fits", "pick_device", "visible_gpus"]
 
@@ -44,26 +42,32 @@ def _(case: Case) -> None:
         (["cuda"], ["cuda"], "cuda"), (["cuda"], [], "cpu"), (["cuda", "mps"], ["mps"], "mps"),
         (["cuda", "mps"], ["cuda"], "cuda"), (["xpu", "cuda", "mps"], ["cuda", "mps", "xpu"], "xpu"),
         (["xpu", "cuda"], ["mps"], "cpu"), (["cpu", "cuda"], ["cuda"], "cpu"), ([], ["cuda"], "cpu"),
+        (["mps", "xpu", "cuda"], ["xpu", "cuda"], "xpu"),
     ):
         usable = _machine(there)
         got = case.call(preference, usable)
-        asked = bool(usable.asked)
-        kind = got.type if isinstance(got, torch.device) else None
-        last = preference[-1] if preference and usable(preference[-1]) else "cpu"
-        wrong = kind is not None and kind != expected
-        if isinstance(got, str):
-            case.fail("returns a string", f"it has no .type and no .index: return torch.device({got!r})")
-        name_first(case, torch.device(expected), got, (
-            (got is None, f"returns nothing where {'one' if expected in there else 'no'} kind is usable",
-             "with device=None a tensor lands on the default device, without a word"),
-            (wrong and not asked, "never asks `usable`",
-             "a GPU can be available and fail at every kernel; `usable` has tried it"),
-            (wrong and kind == last, "lets a later kind overwrite an earlier one", "return as soon as one is usable"),
-            (wrong and kind not in [*there, "cpu"], "returns a device that is not usable here",
-             "the first tensor on it would raise an error"),
-            (wrong, "ignores `preference` or its order", "the caller knows what the program is for"),
-        ))
-        case.equal(type(got).__name__, "device")
+        case.instead(isinstance(got, str), "returns a string",
+                     f"it has no .type and no .index: return torch.device({got!r})")
+        where = "one" if expected in there else "no"
+        case.instead(got is None, f"returns nothing where {where} kind is usable",
+                     "with device=None a tensor lands on the default device, without a word")
+        wrong = isinstance(got, torch.device) and got != torch.device(expected)
+        case.instead(wrong and not usable.asked, "never asks `usable`",
+                     "a GPU can be available and fail at every kernel; `usable` has tried it",
+                     expected=torch.device(expected), got=got)
+        case.equal(got, torch.device(expected), why="the first kind in `preference` that is usable, else the CPU")
+
+
+_FOUND = '    found = torch.device("cpu")\n    for kind', 'return torch.device("cpu")', "return found"
+pick_device.mistake(
+    "lets a later kind overwrite an earlier one", "return as soon as one is usable",
+    edit("return torch.device(kind)", "found = torch.device(kind)", "    for kind", *_FOUND),
+    edit("if usable(kind):\n            return torch.device(kind)",
+         'found = torch.device(kind if usable(kind) else "cpu")', "    for kind", *_FOUND))
+pick_device.mistake("ignores `preference` or its order", "the caller knows what the program is for", *(
+    edit("in preference:", f"in {order}:") for order in
+    ('("cuda", "mps", "xpu")', "sorted(preference)", '("cuda", "xpu", "mps")', '("mps", "cuda", "xpu")')
+))
 
 
 # fmt: on
@@ -107,27 +111,45 @@ def visible_gpus(setting: str | None, count: int) -> list[int]:
 def _(case: Case) -> None:
     for setting, count, expected in (
         (None, 2, [0, 1]), ("1", 2, [1]), ("", 2, []), ("2,0", 4, [2, 0]), ("-1", 2, []), ("0,2,-1,1", 4, [0, 2]),
-        ("3,9,1", 4, [3]), ("1,2,0", 2, [1]), ("10,2", 16, [10, 2]),
+        ("3,9,1", 4, [3]), ("1,2,0", 2, [1]), ("10,2", 16, [10, 2]), ("3,1,4,0", 4, [3, 1]),
     ):
         got = case.call(setting, count)
-        numbers = isinstance(got, list) and all(type(n) is int for n in got)
-        name_first(case, expected, got, (
-            (got is None and setting is None, "returns nothing where the variable is not set",
-             "then nothing is hidden: the program sees every GPU"),
-            (setting == "" and got == list(range(count)), "treats an empty setting as not set",
-             "an empty list hides every GPU; `if not setting` is True for None and for the empty text"),
-            (isinstance(got, list) and not numbers, "returns texts, not numbers", "'10' and 10 differ: use int(…)"),
-            (numbers and got != expected and got == sorted(expected), "loses the order of the setting",
-             "the first number of the list becomes cuda:0"),
-            (numbers and count in got, "takes `count` for a GPU", "they are numbered from 0 to count - 1"),
-            (setting == "10,2" and numbers and got != expected and max(got, default=0) < 10, "reads single digits",
-             "'10' is one number: split the text at its commas"),
-            (setting and numbers and set(got) > set(expected), "goes on after a number that does not exist",
-             "at the first such number the list ends, whatever follows"),
-            (expected and got != expected and got == list(range(len(expected))), "returns the program's own numbers",
-             "those are always 0, 1, …; the question is which GPU of the machine is behind each"),
-        ))
+        case.instead(got is None and setting is None, "returns nothing where the variable is not set",
+                     "then nothing is hidden: the program sees every GPU")
+        texts = isinstance(got, list) and any(isinstance(entry, str) for entry in got)
+        case.instead(texts, "returns texts, not numbers", "'10' and 10 differ: use int(…)", expected=expected, got=got)
         case.equal(got, expected)
+
+
+_END = "if not entry.isdigit() or int(entry) >= count:"
+for name, why, *changes in (
+    ("treats an empty setting as not set",
+     "an empty list hides every GPU; `if not setting` is True for None and for the empty text", "setting is None",
+     "not setting"),
+    ("loses the order of the setting", "the first number of the list becomes cuda:0", "return seen",
+     "return sorted(seen)"),
+    ("takes `count` for a GPU", "they are numbered from 0 to count - 1", ">= count", "> count"),
+    ("goes on after a number that does not exist", "at the first such number the list ends, whatever follows", "break",
+     "continue"),
+    ("reads single digits", "'10' is one number: split the text at its commas", 'setting.split(",")',
+     'setting.replace(",", "")'),
+    ("returns the program's own numbers",
+     "those are always 0, 1, …; the question is which GPU of the machine is behind each", "return seen",
+     "return list(range(len(seen)))"),
+    ("ignores `count`", "a number that no GPU has ends the list", _END, "if not entry.isdigit():"),
+):
+    visible_gpus.mistake(name, why, edit(*changes))
+
+
+@visible_gpus.mistake("loses the order of the setting", "the first number of the list becomes cuda:0")
+def _(setting, count):
+    return [number for number in range(count) if setting is None or str(number) in setting.split(",")]
+
+
+@visible_gpus.mistake("returns the program's own numbers",
+                      "those are always 0, 1, …; the question is which GPU of the machine is behind each")
+def _(setting, count):
+    return list(range(count if setting is None else len([entry for entry in setting.split(",") if entry])))
 
 
 # fmt: on
@@ -156,43 +178,63 @@ def first_cause(report: devices.Report) -> str:
 # fmt: off
 @first_cause.checks
 def _(case: Case) -> None:
-    for report, expected, name, why in _patients():
+    words = {cause for _, cause, _ in _patients()}
+    for report, expected, why in _patients():
         got = case.call(report)
-        words = {cause for _, cause, *_ in _patients()}
-        if got != expected and isinstance(got, str):
-            strange = "" if got in words else f"the causes are {', '.join(sorted(words))}"
-            name = "returns a word that is not in the list" if strange else name
-            case.fail(name, strange or why, expected=expected, got=got)
+        strange = isinstance(got, str) and got not in words
+        case.instead(strange, "returns a word that is not in the list", f"the causes are {', '.join(sorted(words))}",
+                     got=got)
         case.equal(got, expected, why=why)
 
 
-def _patients() -> list[tuple[devices.Report, str, str, str]]:
-    """Return reports with the right cause, the name of the mistake behind a wrong one, and why it matters."""
+def _patients() -> list[tuple[devices.Report, str, str]]:
+    """Return reports with the right cause and why it is that one."""
     stored = devices.Report.stored()
     well, hidden, old, cpu_only = (stored[n] for n in ("colab_t4", "hidden_gpu", "old_driver", "windows_from_pip"))
-    healthy, order = "finds a fault where a kernel ran", "asks for the driver before the build"
     useless = "a build without CUDA never asks the driver, so a new one would change nothing"
     return [
-        (well, "works", healthy, "a kernel ran: all is well"),
-        (stored["kaggle_p100"], "unsupported capability", "overlooks the kernel_error",
-         "is_available() asks the driver only; the error says that nothing runs"),
-        (cpu_only, "cpu-only build", "overlooks the build", "cuda_build is None: no driver can help"),
-        (replace(cpu_only, driver="450.51"), "cpu-only build", order, useless),
-        (stored["laptop_without_gpu"], "cpu-only build", order, useless),
-        (stored["linux_without_driver"], "no driver", "overlooks the missing driver", "nothing speaks to the GPU"),
-        (old, "driver too old", "overlooks the age of the driver", "the minimum for CUDA 13 is 580"),
-        (replace(old, visible_devices="0"), "driver too old", "asks for hidden GPUs before the driver",
-         "with a driver that is too old no setting makes the GPU visible"),
-        (hidden, "hidden", "overlooks CUDA_VISIBLE_DEVICES", "build and driver fit, and still nothing is seen"),
-        (replace(hidden, visible_devices=""), "hidden", "overlooks an empty CUDA_VISIBLE_DEVICES",
-         "set to nothing it hides every GPU; only None means that it is not set"),
-        (replace(hidden, cuda_build="12.8", driver="535.183.01"), "hidden", "takes the minimum of another CUDA",
+        (well, "works", "a kernel ran: all is well"),
+        (stored["kaggle_p100"], "unsupported capability",
+         "is_available() asks the driver only; the kernel_error says that nothing runs"),
+        (cpu_only, "cpu-only build", "cuda_build is None: no driver can help"),
+        (replace(cpu_only, driver="450.51"), "cpu-only build", useless),
+        (stored["laptop_without_gpu"], "cpu-only build", useless),
+        (stored["linux_without_driver"], "no driver", "nothing speaks to the GPU"),
+        (old, "driver too old", "the minimum for CUDA 13 is 580"),
+        (replace(old, visible_devices="0"), "driver too old", "with a driver that is too old no setting shows the GPU"),
+        (hidden, "hidden", "build and driver fit, and still nothing is seen"),
+        (replace(hidden, visible_devices=""), "hidden", "set to nothing it hides every GPU; only None means not set"),
+        (replace(hidden, cuda_build="12.8", driver="535.183.01"), "hidden",
          "each major version has its own: 525 for CUDA 12, 580 for CUDA 13"),
-        (replace(hidden, driver="1005.20.01"), "hidden", "compares versions as text",
-         "as text '1005' comes before '580'; compare whole numbers"),
-        (replace(well, visible_devices="0"), "works", healthy, "the variable may be set on a machine that works"),
-        (replace(stored["kaggle_p100"], kernel_error=None), "works", healthy, "an older build runs on this GPU"),
+        (replace(hidden, driver="1005.20.01"), "hidden", "as text '1005' comes before '580'; compare whole numbers"),
+        (replace(well, visible_devices="0"), "works", "the variable may be set on a machine that works"),
+        (replace(stored["kaggle_p100"], kernel_error=None), "works", "an older build runs on this GPU"),
     ]
+
+
+_BUILD = "    if report.cuda_build is None:\n"
+for name, why, *changes in (
+    ("overlooks the kernel_error", "is_available() asks the driver only; the error says that nothing runs",
+     '"works" if report.kernel_error is None else "unsupported capability"', '"works"'),
+    ("judges by the capability", "an older build runs on it: only the kernel_error tells",
+     "report.kernel_error is None", "float(report.capability or 0) >= 7.5"),
+    ("asks for the driver before the build",
+     "a build without CUDA never asks the driver: a new one would change nothing",
+     _BUILD, '    if report.driver is None:\n        return "no driver"\n' + _BUILD),
+    ("asks for hidden GPUs before the driver", "with a driver that is too old no setting makes the GPU visible",
+     _BUILD, '    if report.visible_devices is not None:\n        return "hidden"\n' + _BUILD),
+    ("compares versions as text", "as text '1005' comes before '580'; compare whole numbers",
+     "driver < MINIMUM_DRIVER[build]", "report.driver < str(MINIMUM_DRIVER[build])"),
+    ("takes the minimum of another CUDA", "each major version has its own: 525 for CUDA 12, 580 for CUDA 13",
+     "MINIMUM_DRIVER[build]", "580"),
+    ("overlooks an empty CUDA_VISIBLE_DEVICES", "set to nothing it hides every GPU; only None means that it is not set",
+     'else "hidden"', 'else "hidden" if report.visible_devices else "works"'),
+    ("overlooks CUDA_VISIBLE_DEVICES", "build and driver fit, and still nothing is seen", 'else "hidden"',
+     'else "works"'),
+    ("overlooks the age of the driver", "each CUDA needs a driver that is new enough",
+     'return "driver too old" if driver < MINIMUM_DRIVER[build] else "hidden"', 'return "hidden"'),
+):
+    first_cause.mistake(name, why, edit(*changes))
 
 
 # fmt: on
@@ -215,24 +257,37 @@ def fast_formats(capability: tuple[int, int]) -> set[str]:
 # fmt: off
 @fast_formats.checks
 def _(case: Case) -> None:
-    for capability in ((8, 0), (7, 0), (7, 5), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0), (6, 0)):
-        expected = fast_formats.reference(capability)
+    for capability in ((8, 0), (7, 0), (7, 5), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0), (6, 0), (7, 2)):
         got = case.call(capability)
-        more, less = (got - expected, expected - got) if isinstance(got, set) else (set(), set())
-        name_first(case, expected, got, (
-            (isinstance(got, list | tuple | dict), f"returns a {type(got).__name__}, not a set",
-             "{} is an empty dictionary; the empty set is set()"),
-            ("bf16" in more, "takes bf16 for fast below 8.0", "it is emulated there: the tensor cores know no bf16"),
-            (more - fast_formats.reference((10, 0)), "returns a format that was not asked for", "the task lists six"),
-            ((more == {"fp4"} and capability < (9, 0)) or (capability >= (10, 0) and "fp16" in less),
-             "takes 10.0 for older than 7.0",
-             "as text '10.0' comes before '7.0'; compare tuples of numbers"),
-            (more and more <= {"fp8", "int8"}, "looks at the first number only", "fp8 came with 8.9, int8 with 7.5"),
-            (more, "takes a format for fast too early", "it would run emulated, or not at all"),
-            (len(less) > 1, "knows single capabilities only", "8.6 has what 8.0 had, 9.0 what 8.9 had"),
-            (less, "leaves a format out", "a later capability keeps what earlier ones had"),
-        ))
+        expected = {name for name, first in (("fp16", 70), ("int8", 75), ("bf16", 80), ("tf32", 80), ("fp8", 89),
+                                             ("fp4", 100)) if capability[0] * 10 + capability[1] >= first}
+        case.instead(isinstance(got, list | tuple | dict), f"returns a {type(got).__name__}, not a set",
+                     "{} is an empty dictionary; the empty set is set()", expected=expected, got=got)
+        strange = isinstance(got, set) and got - {"fp16", "int8", "bf16", "tf32", "fp8", "fp4"}
+        case.instead(strange, "returns a format that was not asked for", "the task lists six", got=got)
         case.equal(got, expected)
+
+
+_TEXT = 'f"{capability[0]}.{capability[1]}" >= f"{first[0]}.{first[1]}"'
+for name, why, *changes in (
+    ("takes bf16 for fast below 8.0", "it is emulated there: the tensor cores know no bf16", '"bf16": (8, 0)',
+     '"bf16": (7, 5)'),
+    ("takes bf16 for fast below 8.0", "it is emulated there: the tensor cores know no bf16", '"bf16": (8, 0)',
+     '"bf16": (7, 0)'),
+    ("takes 10.0 for older than 7.0", "as text '10.0' comes before '7.0'; compare tuples of numbers",
+     "capability >= first", _TEXT),
+    ("looks at the first number only", "fp8 came with 8.9, int8 with 7.5", "capability >= first",
+     "capability[0] >= first[0]"),
+    ("knows single capabilities only", "8.6 has what 8.0 had, 9.0 what 8.9 had", "capability >= first",
+     "capability == first"),
+    ("knows single capabilities only", "8.6 has what 8.0 had, 9.0 what 8.9 had",
+     "capability >= first", "capability == first or first < (8, 0) <= capability or (7, 5) >= capability >= first"),
+    ("asks for more than the first capability", "the first capability that has a format has it", "capability >= first",
+     "capability > first"),
+    ("turns the comparison round", "a later capability keeps what earlier ones had", "capability >= first",
+     "capability <= first"),
+):
+    fast_formats.mistake(name, why, edit(*changes))
 
 
 # fmt: on
@@ -253,50 +308,38 @@ def fits(shape: tuple[int, ...], dtype: torch.dtype, free_gib: float, workspace_
 
 
 # fmt: off
-_FITS = (
-    ((1024, 1024, 128), torch.float32, 1.0, 0.0),
-    ((1024, 1024, 256), torch.float32, 1.0, 0.0),
-    ((1024, 1024, 257), torch.float32, 1.0, 4.0),
-    ((1024, 1024, 256), torch.float32, 1.0, 1.0),
-    ((1024, 1024, 255), torch.float32, 1.0, 4.0),
-    ((1024, 1024, 255), torch.float32, 1.0, 4.1),
-    ((1_050_000_000,), torch.uint8, 1.0, 0.0),
-    ((1024, 1024, 256), torch.float16, 0.5, 0.0),
-    ((1024, 1024, 256), torch.float64, 1.0, 0.0),
-    ((), torch.float32, 0.0, 0.0),
-    ((2**20, 2**20), torch.float32, 16.0, 0.0),
-)
-_GIB, _MIB = 2**30, 2**20
-_MISFITS: tuple[tuple[str, str, Callable], ...] = (  # a mistake, why it matters, what people compute
-    ("counts bits for bytes", "a byte has 8 bits: float32 has 32 bits, which are 4 bytes",
-     lambda s, d, f, w: math.prod(s) * d.itemsize * 8 + w * _MIB <= f * _GIB),
-    ("takes GB for GiB", "1 GiB is 2**30 bytes, 7 % more than the 10**9 of 1 GB",
-     lambda s, d, f, w: math.prod(s) * d.itemsize + w * _MIB <= f * 1e9),
-    ("takes MB for MiB", "1 MiB is 2**20 bytes, 5 % more than 1 MB",
-     lambda s, d, f, w: math.prod(s) * d.itemsize + w * 1e6 <= f * _GIB),
-    ("forgets the workspace", "the tensor would fit, and the first operation on it would run out of memory",
-     lambda s, d, f, w: math.prod(s) * d.itemsize <= f * _GIB),
-    ("takes the workspace off the tensor", "both are needed at the same time: add them",
-     lambda s, d, f, w: math.prod(s) * d.itemsize - w * _MIB <= f * _GIB),
-    ("takes KiB for MiB", "1 MiB is 2**20 bytes", lambda s, d, f, w: math.prod(s) * d.itemsize + w * 2**10 <= f * _GIB),
-    ("adds the workspace to what is free", "the operation takes it away from what is free",
-     lambda s, d, f, w: math.prod(s) * d.itemsize <= f * _GIB + w * _MIB),
-    ("says no where it is exactly full", "the last byte can be used too: <=, not <",
-     lambda s, d, f, w: math.prod(s) * d.itemsize + w * _MIB < f * _GIB),
-    ("takes 4 bytes for every type", "float16 has 2 bytes, float64 has 8: ask dtype.itemsize",
-     lambda s, d, f, w: math.prod(s) * 4 + w * _MIB <= f * _GIB),
-)
-
-
 @fits.checks
 def _(case: Case) -> None:
-    answers = [case.call(*given) for given in _FITS]
-    for given, got in zip(_FITS, answers, strict=True):
-        expected = fits.reference(*given)
-        case.call(*given)  # so that a message shows this call
-        if type(got) is bool and got != expected:
-            tensor_gib, workspace_gib = math.prod(given[0]) * given[1].itemsize / _GIB, given[3] / 1024
-            name, why = mistake_of(answers, _FITS, _MISFITS, operator.eq)
-            sizes = f"the tensor takes {tensor_gib:.4g} GiB and the workspace {workspace_gib:.4g} GiB"
-            case.fail(name or sizes, why, expected=expected, got=got)
-        case.equal(got, expected)
+    for shape, dtype, free_gib, workspace_mib in (
+        ((1024, 1024, 128), torch.float32, 1.0, 0.0), ((1024, 1024, 256), torch.float32, 1.0, 0.0),
+        ((1024, 1024, 257), torch.float32, 1.0, 4.0), ((1024, 1024, 256), torch.float32, 1.0, 1.0),
+        ((1024, 1024, 255), torch.float32, 1.0, 4.0), ((1024, 1024, 255), torch.float32, 1.0, 4.1),
+        ((1024, 1024, 200), torch.float32, 1.0, 300.0), ((1024, 1024, 230), torch.float32, 1.0, 60.0),
+        ((1024, 1024, 230), torch.float32, 1.0, 36.0),
+        ((1_050_000_000,), torch.uint8, 1.0, 0.0), ((1024, 1024, 256), torch.float16, 0.5, 0.0),
+        ((1024, 1024, 256), torch.float64, 1.0, 0.0), ((), torch.float32, 0.0, 0.0),
+        ((2**20, 2**20), torch.float32, 16.0, 0.0), ((1000, 1000), torch.float64, 1.0, 1017.0),
+    ):
+        got = case.call(shape, dtype, free_gib, workspace_mib)
+        gib = torch.empty(shape, dtype=dtype, device="meta").nbytes / 2**30
+        sizes = f"the tensor takes {gib:.4g} GiB and the workspace {workspace_mib / 1024:.4g} GiB"
+        case.equal(got, gib + workspace_mib / 2**10 <= free_gib, why=sizes)
+
+
+_FREE, _WORK = "free_gib * 2**30", "workspace_mib * 2**20"
+for name, why, *changes in (
+    ("counts bits for bytes", "a byte has 8 bits: float32 has 32 bits, which are 4 bytes", "dtype.itemsize",
+     "8 * dtype.itemsize"),
+    ("takes GB for GiB", "1 GiB is 2**30 bytes, 7 % more than the 10**9 of 1 GB", _FREE, "free_gib * 1e9"),
+    ("takes GB for GiB", "1 GiB is 2**30 bytes, 7 % more than the 10**9 of 1 GB",
+     _FREE, "free_gib * 1e9", _WORK, "workspace_mib * 1e6"),
+    ("takes MB for MiB", "1 MiB is 2**20 bytes, 5 % more than 1 MB", _WORK, "workspace_mib * 1e6"),
+    ("takes KiB for MiB", "1 MiB is 2**20 bytes", _WORK, "workspace_mib * 2**10"),
+    ("forgets the workspace", "the tensor would fit, and the first operation on it would run out of memory",
+     f" + {_WORK}", ""),
+    ("takes the workspace off the tensor", "both are needed at the same time: add them", f" + {_WORK}", f" - {_WORK}"),
+    ("says no where it is exactly full", "in this sum the last byte can be used too: <=, not <", "<=", "<"),
+    ("takes 4 bytes for every type", "float16 has 2 bytes, float64 has 8: ask dtype.itemsize", "dtype.itemsize", "4"),
+    ("turns the comparison round", "it fits where less is needed than is free", "<=", ">="),
+):
+    fits.mistake(name, why, edit(*changes))
