@@ -104,11 +104,8 @@ def compare(fn: object, turns: int = TURNS, min_time_s: float = 0.1) -> Compared
     return Compared(statistics.median(ours), merged.median, merged.iqr, wider_s)
 
 
-def _iqr(values: list[float]) -> float:
-    if len(values) < 2:
-        return 0.0
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return high - low
+def _iqr(times_s: list[float]) -> float:
+    return timing.Timing(tuple(times_s), 1, "", "").iqr_s
 
 
 def rates(turns: int = 5) -> dict[str, tuple[float, float, float]]:
@@ -120,8 +117,8 @@ def rates(turns: int = 5) -> dict[str, tuple[float, float, float]]:
     found: dict[str, list[tuple[float, float]]] = {}
     with mock.patch.object(searching, "product", functools.cache(searching.product)):
         for turn in range(turns):
-            for fmt in timing.formats(_CPU):
-                sides = [lambda fmt=fmt: timing.matmul_rates(_CPU, [fmt]).tflops[fmt], lambda fmt=fmt: _best(fmt)]
+            for fmt in searching.formats(_CPU):
+                sides = [lambda fmt=fmt: searching.best_tflops(fmt, _CPU), lambda fmt=fmt: _best(fmt)]
                 values = {place: sides[place]() for place in ((0, 1) if turn % 2 else (1, 0))}
                 found.setdefault(fmt, []).append((values[0], values[1]))
     return {fmt: _medians(pairs) for fmt, pairs in found.items()}

@@ -1,6 +1,5 @@
 """Is what the timing helper says what the clock said, on the CPU and exactly so on the simulated GPU?"""
 
-import statistics
 import time
 from unittest import mock
 
@@ -9,9 +8,9 @@ import torch
 from torch.utils import benchmark
 
 from benchmarks import timing as timing_figures
-from course_utils import devices, gpus, simulator, timing
+from course_utils import gpus, simulator, timing
 from course_utils.settings import pytorch
-from course_utils.timing.rates import product
+from course_utils.timing.rates import best_tflops, formats, product
 
 CPU = torch.device("cpu")
 needs_simulator = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
@@ -27,9 +26,8 @@ def test_median_and_spread_are_those_of_the_runs():
     assert t.iqr_s == pytest.approx(2e-3)  # the quartiles are 2 and 4 ms: one slow run does not matter
     assert str(t) == "median 3.00 ms, spread (IQR) 2.00 ms, 5 runs, live on cpu"
     assert str(t) in t._repr_html_()
-
-
-def test_one_run_has_no_spread_and_calls_in_a_run_are_said():
+    theirs = measured(0.5, 0.1, 0.9, 0.3, 0.7, 0.2)
+    assert (made(theirs.times).median_s, made(theirs.times).iqr_s) == pytest.approx((theirs.median, theirs.iqr))
     assert made([2e-6]).iqr_s == 0.0 and "1 run," in str(made([2e-6]))
     assert "2 runs of 1,000 calls" in str(made([1.0, 1.0], 1000))
 
@@ -37,7 +35,7 @@ def test_one_run_has_no_spread_and_calls_in_a_run_are_said():
 def test_a_sleep_takes_as_long_as_it_sleeps():
     t = timing.measure(lambda: time.sleep(0.004), device=CPU, min_time_s=0.02)
     assert 0.004 <= t.median_s < 0.4 and t.repeats >= 5
-    assert (t.label, t.device, t.device_s) == ("live", "cpu", None)
+    assert (t.label, t.device) == ("live", "cpu")
 
 
 def test_the_figures_say_which_spread_of_the_benchmark_holds_the_difference():
@@ -98,7 +96,6 @@ class TestSimulated:
         t = timing.measure(lambda: x + x, device="sim:0")
         assert t.times_s == ((5_000 + 2_000 + work_ns) / 1e9,) * 3
         assert t.iqr_s == 0.0 and (t.number, t.label, t.device) == (1, "simulated", "sim:0")
-        assert t.device_s == pytest.approx(t.median_s)
         assert "3 runs, simulated on sim:0" in str(t)
 
     def test_queued_work_of_others_is_not_counted(self):
@@ -138,45 +135,34 @@ class TestSimulated:
         timing.measure(lambda: x + x, device="cpu", min_time_s=0.001)
         assert simulator.clock_ms() == before
 
-    def test_simulated_rates_are_operations_over_virtual_time(self):
-        found = timing.matmul_rates("sim", sizes=(64, 256))
-        assert found.label == "simulated" and list(found.tflops) == ["fp32", "fp16"]
-        row = found.best["fp32"]
-        virtual_ns = 7_000 + -(-2 * 256**3 // 8_100)
-        assert row.size == 256 and row.tflops == pytest.approx(2 * 256**3 / (virtual_ns * 1e-9) / 1e12, rel=1e-3)
-        assert found.tflops["fp16"] > row.tflops
-
     def test_the_simulated_roofline_is_that_of_the_data_sheet_it_follows(self):
         simulator.configure(spec="A100 40GB PCIe" if gpus.find("A100 40GB PCIe") else "L4")
         spec = gpus.get(torch.sim.get_device_name(0).removeprefix("Simulated "))
         found = timing.roofline("sim")
-        assert found.label == "simulated" and found.bandwidth_gbps == spec.bandwidth_gbps == timing.bandwidth("sim")
+        assert found.label == "simulated" and found.bandwidth_gbps == spec.bandwidth_gbps
         assert found.rates_tflops["fp16"] == spec.peak_tflops["fp16"] and "int8" not in found.rates_tflops
 
 
-def test_rates_of_the_cpu_are_those_of_the_products_that_were_timed():
-    found = timing.matmul_rates(CPU, ["fp32"], [64, 128], min_time_s=0.01)
-    assert [(row.fmt, row.size) for row in found.rows] == [("fp32", 64), ("fp32", 128)]
-    for row in found.rows:
-        assert row.tflops == 2 * row.size**3 / row.timing.median_s / 1e12
-    assert found.tflops["fp32"] == max(row.tflops for row in found.rows)
-    assert found.best["fp32"].size in (64, 128) and "live on cpu" in str(found)
-    assert found._repr_html_().count("(best)") == 1
+# seconds of each product of 128, 256, … rows; the last is the one after which the search ends
+SEARCHES = {
+    "2 GFLOP/s, so that 512 rows take 0.13 s": ([0.0021, 0.0168], 2 * 128**3 / 0.0021),
+    "one disturbed product does not end the search": ([0.016, 0.0002, 0.02, 0.03], 2 * 256**3 / 0.0002),
+    "all sizes": ([1e-4, 2e-4, 5e-4, 2e-3, 9e-3], 2 * 2048**3 / 9e-3),
+}
 
 
-def test_the_search_ends_before_a_product_takes_too_long(monkeypatch):
+@pytest.mark.parametrize("case", SEARCHES)
+def test_the_best_rate_is_found_before_a_product_takes_too_long(monkeypatch, case):
+    seconds, expected = SEARCHES[case]
+    rows, left = [], list(seconds)
+
     def measured(fn, **_):
-        a = fn.__closure__[0].cell_contents
-        return made([len(a) ** 3 * 1e-9])  # 2 GFLOP/s: 512 rows take 0.13 s
+        rows.append(len(fn()))
+        return made([left.pop(0)])
 
     monkeypatch.setattr("course_utils.timing.rates.measure", measured)
-    assert [row.size for row in timing.matmul_rates(CPU, ["fp32"]).rows] == [128, 256]
-
-
-def test_one_disturbed_product_does_not_end_the_search(monkeypatch):
-    seconds = iter([0.016, 0.0002, 0.02, 0.03])
-    monkeypatch.setattr("course_utils.timing.rates.measure", lambda fn, **_: made([next(seconds)]))
-    assert [row.size for row in timing.matmul_rates(CPU, ["fp32"]).rows] == [128, 256, 512, 1024]
+    assert best_tflops("fp32", CPU) == pytest.approx(expected / 1e12)
+    assert not left and rows == [128, 256, 512, 1024, 2048][: len(seconds)]
 
 
 @pytest.mark.parametrize("fmt", ["fp32", "bf16", "fp16"])
@@ -184,28 +170,29 @@ def test_a_product_is_computed_in_its_format(fmt):
     assert product(fmt, 16, CPU)().dtype == {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[fmt]
 
 
-def test_the_precision_of_float32_products_comes_back():
+def test_the_precision_of_float32_products_comes_back(monkeypatch):
+    monkeypatch.setattr("course_utils.timing.rates.SIZES", {"cpu": (16,)})
     before = pytorch.read_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        timing.matmul_rates(CPU, ["fp32"], [16], min_time_s=0.001)
+        assert best_tflops("fp32", CPU) > 0
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         pytorch.set_precision(before)
 
 
-def test_the_bandwidth_is_bytes_over_the_time_of_the_faster_of_copy_and_sum(monkeypatch):
+@pytest.mark.parametrize(("copy_s", "sum_s", "moved"), [(2e-3, 4e-3, 2), (2e-3, 2e-3, 3)])
+def test_the_bandwidth_is_bytes_over_the_time_of_the_faster_of_copy_and_sum(monkeypatch, copy_s, sum_s, moved):
     monkeypatch.setattr("course_utils.timing.rates._COPY_BYTES", {"cpu": 4096})
-    seconds = iter([2e-3, 4e-3])
+    monkeypatch.setattr("course_utils.timing.rates.formats", lambda device: ())
+    seconds = iter([copy_s, sum_s])
     monkeypatch.setattr("course_utils.timing.rates.measure", lambda fn, **_: (fn(), made([next(seconds)]))[1])
-    assert timing.bandwidth(CPU) == pytest.approx(2 * 4096 / 2e-3 / 1e9)
-    seconds = iter([2e-3, 2e-3])
-    assert timing.bandwidth(CPU) == pytest.approx(3 * 4096 / 2e-3 / 1e9)
+    assert timing.roofline(CPU).bandwidth_gbps == pytest.approx(moved * 4096 / 2e-3 / 1e9)
 
 
 def test_the_roofline_is_the_lower_of_its_two_bounds():
     r = timing.Roofline(100.0, {"fp32": 2.0, "fp16": 8.0}, "live", "cpu")
-    assert r.ridge("fp32") == 20.0 and r.ridge(torch.float16) == 80.0
+    assert r.ridge("fp32") == 20.0 and r.ridge("fp16") == 80.0
     assert r.attainable_tflops(5.0, "fp32") == 0.5 and r.attainable_tflops(1000.0, "fp32") == 2.0
     assert r.attainable_tflops(0.0) == 0.0 and r.attainable_tflops(20.0) == 2.0
     assert [r.bound(i, "fp16") for i in (79.9, 80.0, 81.0)] == ["bandwidth", "compute", "compute"]
@@ -223,7 +210,7 @@ def test_the_live_roofline_has_every_format_of_the_cpu(monkeypatch):
     monkeypatch.setattr("course_utils.timing.rates.SIZES", {"cpu": (16, 32)})
     monkeypatch.setattr("course_utils.timing.rates._COPY_BYTES", {"cpu": 2**20})
     r = timing.roofline("cpu")
-    assert r.label == "live" and tuple(r.rates_tflops) == timing.formats("cpu") == ("fp32", "fp16", "bf16")
+    assert r.label == "live" and tuple(r.rates_tflops) == formats(CPU) == ("fp32", "fp16", "bf16")
     assert r.bandwidth_gbps > 0 and all(rate > 0 for rate in r.rates_tflops.values())
 
 
@@ -237,12 +224,9 @@ def test_the_live_roofline_has_every_format_of_the_cpu(monkeypatch):
     ],
 )
 def test_formats_of_a_cuda_device_follow_its_capability(monkeypatch, capability, expected):
-    monkeypatch.setattr(devices, "chosen", lambda _: torch.device("cuda:0"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    monkeypatch.setattr("course_utils.timing.rates._works", lambda fmt, _: True)
-    assert timing.formats("cuda") == expected
     monkeypatch.setattr("course_utils.timing.rates._works", lambda fmt, _: fmt != "fp16")
-    assert timing.formats("cuda") == tuple(fmt for fmt in expected if fmt != "fp16")
+    assert formats(torch.device("cuda:0")) == tuple(fmt for fmt in expected if fmt != "fp16")
 
 
 def test_a_format_without_a_kernel_is_left_out(monkeypatch):
@@ -252,7 +236,7 @@ def test_a_format_without_a_kernel_is_left_out(monkeypatch):
         return lambda: None
 
     monkeypatch.setattr("course_utils.timing.rates.product", no_kernel)
-    assert timing.formats("cpu") == ("fp32", "fp16")
+    assert formats(CPU) == ("fp32", "fp16")
 
 
 def test_the_product_in_fp8_is_that_of_the_rounded_numbers():
@@ -277,12 +261,9 @@ def test_the_product_in_fp8_is_that_of_the_rounded_numbers():
         (lambda: timing.measure(print, device="cpu", min_time_s="1"), "min_time_s must be a number, not '1'"),
         (lambda: timing.measure(print, device="cpu", repeats=0), "repeats must be at least 1, not 0"),
         (lambda: timing.measure(print, device="cpu", repeats=1.5), "repeats must be a whole number, not 1.5"),
-        (lambda: timing.matmul_rates("cpu", ["fp3"]), "dtypes has 'fp3', on cpu it may have: fp32"),
-        (lambda: timing.matmul_rates("cpu", sizes=[0]), "a size in sizes must be at least 1, not 0"),
         (lambda: timing.predicted("T5"), "gpu is 'T5'"),
         (lambda: timing.predicted("Apple M4 Max"), "gpu is 'Apple M4 Max', whose maker states no rates"),
         (lambda: timing.predicted("T4").ridge("bf16"), "dtype is 'bf16', T4 has a rate for: fp32, fp16"),
-        (lambda: timing.predicted("T4").ridge(torch.bfloat16), "dtype is torch.bfloat16, T4 has a rate for"),
         (lambda: timing.predicted("T4").attainable_tflops(-1), "intensity_flops_per_byte must be at least 0, not -1"),
         (lambda: timing.predicted("T4").attainable_tflops("1"), "intensity_flops_per_byte must be a number, not '1'"),
     ],
@@ -290,12 +271,3 @@ def test_the_product_in_fp8_is_that_of_the_rounded_numbers():
 def test_wrong_arguments_are_named(call, message):
     with pytest.raises((TypeError, ValueError), match=message):
         call()
-
-
-def test_both_quartiles_are_those_of_the_reference_library():
-    from torch.utils.benchmark import Measurement, TaskSpec
-
-    times = [0.5, 0.1, 0.9, 0.3, 0.7, 0.2]
-    theirs = Measurement(1, times, TaskSpec("", ""))
-    assert (made(times).median_s, made(times).iqr_s) == pytest.approx((theirs.median, theirs.iqr))
-    assert statistics.median(times) == pytest.approx(theirs.median)

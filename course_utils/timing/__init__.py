@@ -10,17 +10,6 @@ times are those of its virtual clock, because the host's time of a simulated ope
 from __future__ import annotations
 
 from course_utils.timing.measurements import Timing, measure
-from course_utils.timing.rates import MatmulRates, Rate, Roofline, bandwidth, formats, matmul_rates, predicted, roofline
+from course_utils.timing.rates import Roofline, predicted, roofline
 
-__all__ = [
-    "MatmulRates",
-    "Rate",
-    "Roofline",
-    "Timing",
-    "bandwidth",
-    "formats",
-    "matmul_rates",
-    "measure",
-    "predicted",
-    "roofline",
-]
+__all__ = ["Roofline", "Timing", "measure", "predicted", "roofline"]

@@ -1,8 +1,7 @@
-"""How long does one call take: its median, its spread, and the device's own time?"""
+"""How long does one call take, in the median, and how far do its times spread?"""
 
 from __future__ import annotations
 
-import functools
 import statistics
 import timeit
 from collections.abc import Callable
@@ -24,15 +23,13 @@ _SIMULATED_RUNS = 3
 class Timing:
     """How long one call takes: the median over runs and their spread, the distance between the quartiles (IQR).
 
-    `times_s` has one entry a run, in seconds a call; a run is `number` calls between two synchronisations. `device_s`
-    is the median between two CUDA events around one call, None where the device has no events.
+    `times_s` has one entry a run, in seconds a call; a run is `number` calls between two synchronisations.
     """
 
     times_s: tuple[float, ...] = field(repr=False)
     number: int
     device: str
     label: str  # "live" or "simulated"
-    device_s: float | None = None
 
     @property
     def repeats(self) -> int:
@@ -87,8 +84,7 @@ def measure(
         return _simulated(fn, place, repeats or _SIMULATED_RUNS)
     once_s = _once(fn, place)
     number, times = _runs(fn, place, once_s, min_time_s, repeats)
-    device_s = _by_events(fn, place, min(len(times), 20)) if place.type in ("cuda", "xpu") else None
-    return Timing(tuple(times), number, str(place), "live", device_s)
+    return Timing(tuple(times), number, str(place), "live")
 
 
 def _once(fn: Callable[[], Any], device: torch.device) -> float:
@@ -121,45 +117,30 @@ def _clock(device: torch.device) -> Callable[[], float]:
     """Return a clock in seconds that first waits for `device`."""
     if device.type == "cpu":
         return timeit.default_timer
-    wait = torch.get_device_module(device).synchronize
-    wait = wait if device.type == "mps" else functools.partial(wait, device)
+    wait, given = torch.get_device_module(device).synchronize, () if device.type == "mps" else (device,)
 
     def clock() -> float:
-        wait()
+        wait(*given)
         return timeit.default_timer()
 
     return clock
 
 
-def _by_events(fn: Callable[[], Any], device: torch.device, repeats: int) -> float:
-    """Return the median seconds between two events in the device's queue, one before and one behind each call."""
-    module = torch.get_device_module(device)
-    with module.device(device):
-        pairs = [(module.Event(enable_timing=True), module.Event(enable_timing=True)) for _ in range(repeats)]
-        for before, behind in pairs:
-            before.record()
-            fn()
-            behind.record()
-        module.synchronize()
-    return statistics.median(before.elapsed_time(behind) for before, behind in pairs) / 1e3
-
-
 def _simulated(fn: Callable[[], Any], device: torch.device, repeats: int) -> Timing:
     """Return the virtual time of `fn`; the first call is not counted, as on a real device."""
-    wait = functools.partial(torch.sim.synchronize, device)
     row = f"sim:{torch.sim.current_device() if device.index is None else device.index}"
     with simulator.timeline() as first:
         fn()
-        wait()
+        devices.synchronize(device)
     if not any(record.row == row for record in first.records):
         raise ValueError(
             f"device is '{device}', but fn gave it nothing to do; say the device that works, such as 'cpu'"
         )
     times = []
     for _ in range(repeats):
-        wait()
+        devices.synchronize(device)
         start = simulator.clock_ms()
         fn()
-        wait()
+        devices.synchronize(device)
         times.append(round((simulator.clock_ms() - start) * 1e6) / 1e9)  # whole nanoseconds
-    return Timing(tuple(times), 1, str(device), "simulated", _by_events(fn, device, 1))
+    return Timing(tuple(times), 1, str(device), "simulated")
