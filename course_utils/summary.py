@@ -6,7 +6,7 @@ print(summary(model, images))
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from course_utils import counting, plots
-from course_utils.base import arguments
+from course_utils.base import arguments, tables
 
 __all__ = ["Row", "Summary", "summary"]
 
@@ -63,29 +63,17 @@ class Summary:
         return [f"one parameter under several names: {', '.join(names)}" for names in self.tied]
 
     def __str__(self) -> str:
-        table = [_HEADS, *(row.cells() for row in self.rows)]
-        widths = [max(len(line[at]) for line in table) for at in range(len(_HEADS))]
-        right = {2, 3, 6}
-        lines = [
-            "  ".join(
-                cell.rjust(width) if at in right else cell.ljust(width)
-                for at, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in table
-        ]
-        return "\n".join([*lines, *self._notes()])
+        table = tables.text([row.cells() for row in self.rows], _HEADS, right={2, 3, 6})
+        return "\n".join([table, *self._notes()])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        left = "text-align: left; white-space: pre"
         heads = "".join(f'<th style="text-align: left">{head}</th>' for head in _HEADS)
-        body = "".join(
-            "<tr>" + "".join(f'<td style="{left}">{html.escape(cell)}</td>' for cell in row.cells()) + "</tr>"
-            for row in self.rows
-        )
+        cell = '<td style="text-align: left; white-space: pre">{}</td>'
+        rows = ("".join(cell.format(html.escape(text)) for text in row.cells()) for row in self.rows)
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._notes())
-        return f"<table><tr>{heads}</tr>{body}</table>{notes}"
+        return f"<table><tr>{heads}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>{notes}"
 
 
 def summary(model: nn.Module, *inputs: Any, depth: int | None = None) -> Summary:
@@ -105,7 +93,10 @@ def summary(model: nn.Module, *inputs: Any, depth: int | None = None) -> Summary
         level = name.count(".") + 1 if name else 0
         if depth is None or level <= depth:
             rows.append(_row(name, module, level, shapes.get(module, ""), _flops(module, flops)))
-    return Summary(tuple(rows), _tied(model))
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return Summary(tuple(rows), tuple(tuple(found) for found in names.values() if len(found) > 1))
 
 
 def _watch(model: nn.Module, inputs: tuple) -> tuple[dict[nn.Module, str], dict[nn.Module, int]]:
@@ -113,27 +104,22 @@ def _watch(model: nn.Module, inputs: tuple) -> tuple[dict[nn.Module, str], dict[
     shapes: dict[nn.Module, str] = {}
     flops: dict[nn.Module, int] = {}
     begun: list[int] = []
-    training = [module for module in model.modules() if module.training]
 
     def before(module: nn.Module, args: Any) -> None:
         begun.append(counts.flops)
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
         flops[module] = flops.get(module, 0) + counts.flops - begun.pop()
-        shapes[module] = _shape(output)
+        tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+        shapes[module] = str(tuple(tensors[0].shape)) if tensors else type(output).__name__
 
-    handles = []
-    with torch.no_grad(), counting.count() as counts:
-        try:
-            for module in model.modules():
-                handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
-            model.eval()  # so that no running mean moves and no random number is drawn
-            model(*inputs)
-        finally:
-            for handle in handles:
-                handle.remove()
-            for module in training:
-                module.training = True
+    with torch.no_grad(), counting.count() as counts, ExitStack() as stack:
+        for module in model.modules():
+            stack.enter_context(module.register_forward_pre_hook(before))
+            stack.enter_context(module.register_forward_hook(after))
+            stack.callback(setattr, module, "training", module.training)
+        model.eval()  # so that no running mean moves and no random number is drawn
+        model(*inputs)
     return shapes, flops
 
 
@@ -144,34 +130,9 @@ def _flops(module: nn.Module, flops: dict[nn.Module, int]) -> int:
     return sum(_flops(child, flops) for child in module.children())
 
 
-def _shape(output: Any) -> str:
-    """Return the shape of the first tensor in what a module returned."""
-    tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-    return str(tuple(tensors[0].shape)) if tensors else type(output).__name__
-
-
 def _row(name: str, module: nn.Module, depth: int, shape: str, flops: int) -> Row:
     parameters, tensors = list(module.parameters()), [*module.parameters(), *module.buffers()]
-    return Row(
-        name,
-        type(module).__name__,
-        depth,
-        shape,
-        sum(p.numel() for p in parameters),
-        sum(t.nbytes for t in tensors),
-        _listed(str(p.dtype).removeprefix("torch.") for p in parameters or tensors),
-        _listed(str(t.device) for t in tensors),
-        flops,
-    )
-
-
-def _listed(words: Iterator[str]) -> str:
-    return ", ".join(sorted(set(words)))
-
-
-def _tied(model: nn.Module) -> tuple[tuple[str, ...], ...]:
-    """Return the names of parameters that have more than one."""
-    names: dict[nn.Parameter, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(parameter, []).append(name)
-    return tuple(tuple(found) for found in names.values() if len(found) > 1)
+    numbers, nbytes = sum(p.numel() for p in parameters), sum(t.nbytes for t in tensors)
+    dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters or tensors}))
+    places = ", ".join(sorted({str(t.device) for t in tensors}))
+    return Row(name, type(module).__name__, depth, shape, numbers, nbytes, dtypes, places, flops)
