@@ -16,7 +16,8 @@ def _by_name(report):
 WRONG = {
     "pick_device": [
         ("returns a string", edit("return torch.device(kind)", "return kind")),
-        ("raises IndexError", lambda preference, usable: torch.device(list(filter(usable, preference)).pop(0))),
+        ("raises KeyError", lambda preference,
+         usable: torch.device({k: 0 for k in preference if usable(k)}.popitem()[0])),
         ("never asks `usable`",
          lambda preference, usable: torch.device("cuda" if torch.cuda.is_available() else "cpu")),
         ("never asks `usable`", lambda preference, usable: torch.device(preference[0])),

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
-from course_utils.checks import Case, WrongAnswer, lesson
-from course_utils.exercises.common.places import IGNORED, elsewhere
-from course_utils.exercises.lesson02.copy_times import COPIES, mistake_in
-from course_utils.exercises.lesson02.nested import changed_type, left_behind
+from course_utils.checks import Case, edit, lesson
+from course_utils.exercises.common.places import elsewhere
 
 __all__ = ["copy_time_ms", "move_batch", "move_pieces", "nearest", "normalise", "ramp"]
 
@@ -35,31 +32,34 @@ def ramp(rows: int, columns: int, device: torch.device) -> torch.Tensor:
 
 @ramp.checks
 def _(case: Case) -> None:
-    for rows, columns in ((2, 3), (1, 2), (4, 11)):
-        got = case.call(rows, columns, case.device)
-        expected = torch.linspace(0, 1, columns).expand(rows, columns).to(case.device)
-        _same_device(case, got, case.device, "without `device=`, a new tensor is on the CPU")
-        bytes_sent = case.counts.bytes_h2d
-        case.instead(bytes_sent, f"creates it on the CPU and copies {bytes_sent} bytes to the device",
-                     "the device can write these numbers itself: give device= to the function that creates them. "
-                     "Python numbers in a list are on the host too")
-        case.instead(case.counts.bytes_d2h or case.counts.host_reads, "brings values back to the host",
-                     "the host must then wait for the device; nothing here needs to be read")
-        if isinstance(got, torch.Tensor) and got.shape == expected.shape and rows > 1:
-            down = torch.linspace(0, 1, rows)[:, None].expand(rows, columns)
-            steps = (torch.arange(columns) / columns).expand(rows, columns)
-            for wrong, name, why in ((down, "runs down the columns", "each row runs from 0 to 1, not each column"),
-                                     (steps, "ends before 1", "columns numbers make columns - 1 steps")):
-                case.instead(torch.allclose(got.cpu().float(), wrong), name, why, expected=expected, got=got)
-        case.equal(got, expected)
-    place = elsewhere(case.device)
-    case.instead(left_behind(case.call(2, 2, place), place, "the result"), *IGNORED)
+    for device in (case.device, elsewhere(case.device)):
+        for rows, columns in ((2, 3), (1, 2), (4, 11), (2, 7), (3, 10), (1, 22), (2, 50), (1, 97)):
+            got = case.call(rows, columns, device)
+            sent = case.counts.bytes_h2d
+            case.instead(sent, f"creates it on the CPU and copies {sent} bytes to the device",
+                         "the device can write these numbers itself: give device= to the function that creates them. "
+                         "Python numbers in a list are on the host too")
+            case.instead(case.counts.bytes_d2h or case.counts.host_reads, "brings values back to the host",
+                         "the host must then wait for the device; nothing here needs to be read")
+            case.equal(got, torch.linspace(0, 1, columns).expand(rows, columns).to(device),
+                       why="each row runs from 0 to 1 in even steps, on the `device` that is asked for")
 
 
-def _same_device(case: Case, got: Any, device: torch.device, why: str) -> None:
-    """Fail if `got` is a tensor on another device than `device`."""
-    if isinstance(got, torch.Tensor) and got.device != device:
-        case.fail(f"the result is on {got.device}, expected on {device}", why)
+for name, why, *changes in (
+    ("creates on the CPU", "without `device=`, a new tensor is on the CPU", ", device=device", ""),
+    ("runs down the columns", "each row runs from 0 to 1, not each column",
+     "columns, device", "rows, device", "row.repeat(rows, 1)", "row[:, None].repeat(1, columns)"),
+    ("ends before 1", "columns numbers make columns - 1 steps",
+     "torch.linspace(0, 1, columns, device=device)", "torch.arange(columns, device=device) / columns"),
+    ("returns one row", "the shape is (rows, columns): row.repeat(rows, 1)", "row.repeat(rows, 1)", "row"),
+    ("leaves out the 1", "arange stops before its end: linspace has both ends",
+     "torch.linspace(0, 1, columns, device=device)",
+     "torch.arange(0, 1, 1 / (columns - 1), device=device)"),
+    ("loses or gains a number to rounding", "steps of 1 / (columns - 1) may go beyond 1: linspace counts the numbers",
+     "torch.linspace(0, 1, columns, device=device)",
+     "torch.arange(0, 1 + 1 / (columns - 1), 1 / (columns - 1), device=device)"),
+):
+    ramp.mistake(name, why, edit(*changes))
 
 
 @exercise(title="Move a nested batch", minutes=10, difficulty=2, hints=(
@@ -84,42 +84,60 @@ def move_batch(batch: object, device: torch.device) -> object:
 Sample = namedtuple("Sample", "image label")
 
 
+class _Timer:
+    """Something that is no tensor and has a method `to`."""
+
+    def to(self, device: object) -> str:
+        return f"sent to {device}"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Timer
+
+    def __repr__(self) -> str:
+        return "timer"
+
+
 @move_batch.checks
 def _(case: Case) -> None:
-    for batch in _batches():
-        got = case.call(batch, case.device)
-        expected = tree_map_only(torch.Tensor, lambda tensor: tensor.to(case.device), batch)
-        changed = changed_type(got, batch)
-        case.instead(changed, f"turns a {changed} into another type",
-                     "code after it may use its keys, field names or order", expected=expected, got=got)
-        left = left_behind(got, case.device, "the result")
-        kind = "named tuple" if hasattr(batch, "_fields") else type(batch).__name__
-        case.instead(left and got is batch and not isinstance(batch, torch.Tensor), f"returns a {kind} as it came",
-                     "the function has to go into dicts, lists, tuples and named tuples, and move what is in them")
-        case.instead("[" in left.removeprefix("the result["), "moves only the top level",
-                     f"{left} is still on another device: a container may hold containers")
-        case.instead(left, f"{left} is still on another device",
-                     ".to(device) returns the moved tensor: put that one into the result")
-        case.equal(got, expected, why="the device changes and nothing else: values, dtypes, what is no tensor")
-    place = elsewhere(case.device)
-    case.instead(left_behind(case.call([torch.ones(1)], place), place, "the result"), *IGNORED)
-
-
-def _batches() -> list[object]:
-    """Return batches, small ones first."""
     x, y = torch.tensor([1.0, 2.0]), torch.tensor([3])
-    return [
-        x,
-        {"x": x, "y": y},
-        [x, y],
-        (x, y),
-        {"x": x, "name": "cat", "n": 2, "nothing": None},
-        Sample(x, y),
-        {"pair": (x, y)},
-        [{"x": x}, {"x": y}],
-        {"samples": [Sample(x, "cat"), Sample(y, None)], "empty": [], "deep": ({"y": [y]},)},
-        [],
-    ]
+    for device, batch in (
+        *((case.device, batch) for batch in (
+            x, {"x": x, "y": y}, [x, y], (x, y), {"x": x, "name": "cat", "n": 2, "nothing": None}, Sample(x, y),
+            {"pair": (x, y)}, [{"x": x}, {"x": y}], {0: x, "1": y, (2, 3): "cat"}, (x, _Timer()),
+            {"samples": [Sample(x, "cat"), Sample(y, None)], "empty": [], "deep": ({"y": [y]},)}, [],
+        )),
+        (elsewhere(case.device), [torch.ones(1)]),
+    ):
+        got = case.call(batch, device)
+        expected = tree_map_only(torch.Tensor, lambda tensor, device=device: tensor.to(device), batch)
+        case.equal(got, expected, why="the device changes and nothing else: values, types, what is no tensor")
+
+
+_INSIDE, _ENTRY = "move_batch(value, device)", "value.to(device) if isinstance(value, torch.Tensor) else value"
+for name, why, *changes in (
+    ("moves only the top level", "a container may hold containers: the function calls itself for each entry",
+     f"name: {_INSIDE}", f"name: {_ENTRY}", f"[{_INSIDE}", f"[{_ENTRY}"),
+    ("turns a named tuple into a tuple", "code after it may use the names of its fields",
+     'type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)',
+     "(tuple, list)[isinstance(batch, list)](moved)"),
+    ("turns a tuple into a list", "code after it may use its type, or the names of its fields",
+     'type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)', "moved"),
+    ("returns a tuple as it came", "tuples and named tuples hold tensors too: go into them",
+     "isinstance(batch, list | tuple)", "isinstance(batch, list)"),
+    ("returns a dict as it came", "a dict holds tensors too: go into its values", "isinstance(batch, dict)", "False"),
+    ("moves whatever has a method `to`", "other things than tensors have one: ask isinstance(batch, torch.Tensor)",
+     "isinstance(batch, torch.Tensor)", 'hasattr(batch, "to")'),
+    ("turns the keys into text", "the caller looks the values up under its own keys", "{name: move",
+     "{str(name): move"),
+    ("changes the dtype", "only the device changes", "batch.to(device)", "batch.to(device).float()"),
+):
+    move_batch.mistake(name, why, edit(*changes))
+
+
+@move_batch.mistake("`.to` does not move a tensor in place",
+                    "it returns the moved tensor: put that one into the result")
+def _(batch, device):
+    return batch
 
 
 @exercise(title="Repair a function that mixes devices", minutes=5, difficulty=1, hints=(
@@ -136,32 +154,37 @@ def nearest(points: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 @nearest.checks
 def _(case: Case) -> None:
     small = torch.tensor([[0.0, 0.0], [4.0, 4.0], [1.0, 2.0]])
-    for points, query in ((small, torch.tensor([3.0, 3.0])), (torch.rand(5000, 3), torch.rand(3))):
-        _nearest(case, points.to(case.device), query)
-    _nearest(case, small.to(case.device), torch.tensor([1.0, 1.0]).to(case.device))
-    _nearest(case, small, torch.tensor([1.0, 1.0]))
-    _nearest(case, torch.tensor([[3.0, 0.0], [2.0, 2.0]]).to(case.device), torch.zeros(2))
-
-
-def _nearest(case: Case, points: torch.Tensor, query: torch.Tensor) -> None:
-    where = f"here `points` is on {points.device}: take the device from `points`, not from a name"
-    try:
+    here, there = torch.device("cpu"), case.device
+    for points, query, place in (
+        (small, torch.tensor([3.0, 3.0]), there), (torch.rand(5000, 3), torch.rand(3), there),
+        (small, torch.tensor([1.0, 1.0]), here), (torch.tensor([[3.0, 0.0], [2.0, 2.0]]), torch.zeros(2), there),
+        (small, torch.tensor([3.0, 1.5]), elsewhere(there)), (torch.rand(64, 3), torch.rand(3), there),
+    ):
+        points = points.to(place)
         got = case.call(points, query)
-    except WrongAnswer as wrong:
-        case.instead(points.device.type == "cpu" and "raises" in str(wrong), "works on one device only", where)
-        raise
-    case.instead(points.device != case.device and isinstance(got, torch.Tensor) and got.device != points.device,
-                 "works on one device only", where)
-    expected = ((points.cpu() - query.cpu()) ** 2).sum(dim=1).argmin().to(points.device)
-    sent = case.counts.bytes_d2h
-    case.instead(sent >= points.nbytes, "moves the large tensor instead of the small one",
-                 f"{sent} bytes travelled for `points`; `query` has {query.nbytes}")
-    case.instead(isinstance(got, int | float), "returns a Python number",
-                 "to read it, the host waits for the device; the next operation there could use it at once", got=got)
-    _same_device(case, got, points.device, "the operations after it want it where `points` is")
-    case.instead(sent or case.counts.host_reads, "brings values back to the host",
-                 "the host must then wait for the device; nothing here needs to be read")
-    case.equal(got, expected, why="nearest is by the sum of squared differences")
+        sent, read = case.counts.bytes_d2h, case.counts.host_reads
+        case.instead(sent >= points.nbytes, "moves the large tensor instead of the small one",
+                     f"{sent} bytes travelled for `points`; `query` has {query.nbytes}")
+        case.instead(isinstance(got, int | float), "returns a Python number",
+                     "to read it, the host waits for the device; the next operation there could use it at once",
+                     got=got)
+        case.instead(sent or read, "brings values back to the host",
+                     "the host must then wait for the device; nothing here needs to be read")
+        expected = ((points.cpu() - query) ** 2).sum(dim=1).argmin().to(place)
+        case.equal(got, expected, why="the index, on the device of `points`, by the sum of squared differences")
+
+
+for name, why, *changes in (
+    ("takes the farthest row", "the nearest has the smallest distance", "argmin", "argmax"),
+    ("takes the distance for the index", "argmin() gives the place of the smallest, min() the smallest itself",
+     "argmin", "min"),
+    ("adds up the columns, not the rows", "each row is one point: sum(dim=1)", "dim=1", "dim=0"),
+    ("names a device", "`points` may be on another one, or on the CPU: take the device from points.device",
+     "query.to(points.device)", 'query.to("sim" if hasattr(torch, "sim") else "cuda")'),
+    ("leaves the two on their devices", "the small one has to move: query.to(points.device)",
+     "query = query.to(points.device)", "pass"),
+):
+    nearest.mistake(name, why, edit(*changes))
 
 
 @exercise(title="Normalise on the device", minutes=10, difficulty=2, hints=(
@@ -172,14 +195,16 @@ def _nearest(case: Case, points: torch.Tensor, query: torch.Tensor) -> None:
 def normalise(x: torch.Tensor) -> torch.Tensor:
     """Return `x` with each column at mean 0 and standard deviation 1, computed on the device of `x`."""
     std = x.std(dim=0)
-    divisor = torch.where(std > 0, std, 1.0)  # a choice for each element, made on the device: no `if`
+    equal = x.amin(dim=0) == x.amax(dim=0)  # exact, where rounding may leave a deviation of 1e-9
+    divisor = torch.where(equal, 1.0, std)  # a choice for each element, made on the device: no `if`
     return (x - x.mean(dim=0)) / divisor
 
 
 @normalise.checks
 def _(case: Case) -> None:
     for x in (torch.tensor([[1.0, 5.0], [3.0, 9.0]]), torch.tensor([[1.0, 5.0], [3.0, 5.0]]),
-              torch.tensor([[1.0, 10.0, 7.0], [2.0, 20.0, 7.0], [6.0, 30.0, 7.0], [3.0, 80.0, 7.0]])):
+              torch.tensor([[1.0, 10.0, 7.0], [2.0, 20.0, 7.0], [6.0, 30.0, 7.0], [3.0, 80.0, 7.0]]),
+              torch.tensor([[1e-6, 4e4], [3e-6, 1e4], [8e-6, 9e4]])):
         got = case.call(x.to(case.device))
         counts = case.counts
         case.instead(counts.copies_d2h, "copies to the host",
@@ -188,33 +213,7 @@ def _(case: Case) -> None:
                      ".item(), print and an `if` on a value make the host wait: choose with torch.where instead")
         columns = [[float(value) for value in x[:, i]] for i in range(x.shape[1])]
         expected = torch.tensor([_standard(column) for column in columns]).T.to(case.device)
-        _same_device(case, got, case.device, "all operands are on the device, so the result can stay there")
-        if isinstance(got, torch.Tensor) and got.shape == x.shape:
-            _name_the_mistake(case, x, expected, got)
-        case.equal(got, expected, atol=1e-5)
-
-
-def _name_the_mistake(case: Case, x: torch.Tensor, expected: torch.Tensor, got: torch.Tensor) -> None:
-    """Fail with the name of what was computed instead, if it is known."""
-    show, mine = {"expected": expected, "got": got}, got.cpu().float()
-    case.instead(mine.isnan().any(), "makes NaN of a column in which all values are equal",
-                 "its standard deviation is 0, and 0 / 0 is NaN", **show)
-    std, rows = x.std(dim=0), x.shape[0]
-    divisor, shifted = torch.where(std > 0, std, 1.0), x - x.mean(dim=0)
-    width = x.amax(dim=0) - x.amin(dim=0)
-    column = "a column is one feature of all samples, with its own mean and standard deviation: dim=0"
-    for wrong, name, why in (
-        ((x - x.mean(dim=1, keepdim=True)) / x.std(dim=1, keepdim=True), "normalises the rows", column),
-        ((x - x.mean()) / x.std(), "normalises the tensor as a whole", column),
-        (shifted / divisor * math.sqrt(rows / (rows - 1)), "divides by n instead of n - 1",
-         "x.std(dim=0) is the standard deviation of a sample"),
-        (x / divisor, "does not subtract the mean", "each column is to have mean 0: x - x.mean(dim=0)"),
-        (shifted, "does not divide by the standard deviation", "each column is to have standard deviation 1"),
-        (shifted / divisor**2, "divides by the variance", "the standard deviation is its square root: x.std(dim=0)"),
-        ((x - x.amin(dim=0)) / torch.where(width > 0, width, 1.0), "scales to the range from 0 to 1",
-         "that is another normalisation; here the mean is 0 and the standard deviation 1"),
-    ):
-        case.instead(torch.allclose(mine, wrong, atol=1e-5), name, why, **show)
+        case.equal(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def _standard(column: list[float]) -> list[float]:
@@ -222,6 +221,32 @@ def _standard(column: list[float]) -> list[float]:
     mean = sum(column) / len(column)
     std = math.sqrt(sum((value - mean) ** 2 for value in column) / (len(column) - 1))
     return [(value - mean) / (std or 1.0) for value in column]
+
+
+_COLUMN = "a column is one feature of all samples, with its own mean and standard deviation: dim=0"
+_MEAN, _CHOICE, _EPS = "x.mean(dim=0)", "torch.where(equal, 1.0, std)", "a column of small numbers is scaled wrongly"
+_MEAN_0, _RESULT = "each column is to have mean 0: x - x.mean(dim=0)", "(x - x.mean(dim=0)) / divisor"
+for name, why, *changes in (
+    ("makes NaN of a column in which all values are equal", "its standard deviation is 0, and 0 / 0 is NaN", _CHOICE,
+     "std"),
+    ("normalises the rows", _COLUMN, "x.std(dim=0)", "x.std(dim=1, keepdim=True)", _MEAN, "x.mean(dim=1, keepdim=True)",
+     _CHOICE, "std"),
+    ("normalises the tensor as a whole", _COLUMN, "x.std(dim=0)", "x.std()", _MEAN, "x.mean()", _CHOICE, "std"),
+    ("divides by n instead of n - 1", "x.std(dim=0) is the standard deviation of a sample", "x.std(dim=0)",
+     "x.std(dim=0, correction=0)"),
+    ("does not subtract the mean", _MEAN_0, _RESULT, "x / divisor"),
+    ("does not divide by the standard deviation", "each column is to have standard deviation 1", " / divisor", ""),
+    ("divides by the variance", "the standard deviation is its square root: x.std(dim=0)", "x.std(dim=0)",
+     "x.var(dim=0)"),
+    ("scales to the range from 0 to 1",
+     "that is another normalisation; here the mean is 0 and the standard deviation 1",
+     _MEAN, "x.amin(dim=0)", _CHOICE, "torch.where(equal, 1.0, x.amax(dim=0) - x.amin(dim=0))"),
+    ("adds a small number to the standard deviation", _EPS, _CHOICE, "std + 1e-8"),
+    ("adds a small number to the standard deviation", _EPS, _CHOICE, "std + 1e-6"),
+    ("sets a least standard deviation", _EPS, _CHOICE, "std.clamp(min=1e-5)"),
+    ("sets a least standard deviation", _EPS, _CHOICE, "torch.where(std > 1e-5, std, 1.0)"),
+):
+    normalise.mistake(name, why, edit(*changes))
 
 
 @exercise(title="Predict the time of a copy", minutes=5, difficulty=1, hints=(
@@ -237,18 +262,45 @@ def copy_time_ms(shape: tuple[int, ...], dtype: torch.dtype, bandwidth_gbps: flo
 
 @copy_time_ms.checks
 def _(case: Case) -> None:
-    answers = [case.call(*given) for given in COPIES]
-    for given, got in zip(COPIES, answers, strict=True):
-        expected = copy_time_ms.reference(*given)
-        number = isinstance(got, int | float) and not isinstance(got, bool)
-        if not number or not math.isclose(got, expected, rel_tol=1e-6):
-            case.call(*given)  # so that the message shows this call
-            case.instead(not number, f"returns {type(got).__name__}, expected a number", "the caller computes with it")
-            name, why = mistake_in(answers)
-            case.instead(name, name, why, expected=expected, got=got)
-            parts = f"{given[3] / 1e3:g} ms of latency and {expected - given[3] / 1e3:.6g} ms for the bytes"
-            case.fail(f"the time is {parts}", expected=expected, got=got)
-        case.equal(got, expected)
+    for shape, dtype, bandwidth_gbps, latency_us in (
+        ((1000, 1000), torch.float32, 16.0, 10.0), ((1000, 1000), torch.float32, 16.0, 0.0),
+        ((2000, 500, 3), torch.float16, 4.0, 20.0), ((64, 64), torch.float64, 25.0, 5.0),
+        ((10_000_000,), torch.uint8, 12.5, 8.0),
+    ):
+        got = case.call(shape, dtype, bandwidth_gbps, latency_us)
+        bytes_ms = torch.empty(shape, dtype=dtype, device="meta").nbytes / bandwidth_gbps / 1e6
+        expected = latency_us / 1e3 + bytes_ms
+        rounded = isinstance(got, float) and any(got == round(expected, digits) != expected for digits in range(6))
+        case.instead(rounded, "rounds the time",
+                     "the caller adds up thousands of small copies: return what you computed",
+                     expected=expected, got=got)
+        case.equal(got, expected, rtol=1e-6, atol=0,
+                   why=f"{latency_us / 1e3:g} ms of latency and {bytes_ms:.6g} ms for the bytes")
+
+
+_LATENCY, _BUS = "latency_us / 1e3", "(bandwidth_gbps * 1e6)"
+for name, why, *changes in (
+    ("takes bits for bytes", "a byte has 8 bits; GB/s with a capital B counts bytes", "dtype.itemsize",
+     "8 * dtype.itemsize"),
+    ("takes GiB for GB", "1 GB is 10**9 bytes; 2**30 is 1 GiB, 7 % more", _BUS, "(bandwidth_gbps * 2**30) * 1e3"),
+    ("takes MiB for MB", "1 GB/s is 10**6 bytes a millisecond; 2**20 is 1 MiB, 5 % more", "1e6)", "2**20)"),
+    ("counts elements, not bytes", "an element of float32 has 4 bytes: dtype.itemsize", " * dtype.itemsize", ""),
+    ("takes 4 bytes for every type", "float16 has 2 bytes, float64 has 8: dtype.itemsize", "dtype.itemsize", "4"),
+    ("adds the sizes of the shape", "a shape of (2, 3) has 2 × 3 elements: math.prod(shape)", "math.prod", "sum"),
+    ("forgets the latency", "a small copy is nearly all latency", f"{_LATENCY} + ", ""),
+    ("forgets the bytes", "a large copy is nearly all bytes over bandwidth", f" + nbytes / {_BUS}", ""),
+    ("takes the larger part instead of the sum", "the bytes start when the latency is over: both times are paid",
+     f"{_LATENCY} + nbytes / {_BUS}", f"max({_LATENCY}, nbytes / {_BUS})"),
+    ("multiplies by the bandwidth", "a faster bus takes less time: divide by it", _BUS, "1e6 * bandwidth_gbps"),
+    ("takes microseconds for milliseconds", "1 ms is 1000 µs: divide latency_us by 1000", _LATENCY, "latency_us"),
+    ("takes microseconds for seconds", "1 s is 1,000,000 µs, and the result is in milliseconds", _LATENCY,
+     "latency_us * 1e3"),
+    ("adds the latency in seconds", "latency_us / 1e6 is in seconds; 1000 µs are 1 ms", _LATENCY, "latency_us / 1e6"),
+    ("returns seconds", "the name ends in _ms: multiply by 1000", _LATENCY, "latency_us / 1e6", "1e6)", "1e9)"),
+    ("returns microseconds", "the name ends in _ms: divide by 1000", _LATENCY, "latency_us", "1e6)", "1e3)"),
+    ("adds seconds to milliseconds", "bytes / (bandwidth_gbps * 1e9) is in seconds", "1e6)", "1e9)"),
+):
+    copy_time_ms.mistake(name, why, edit(*changes))
 
 
 @exercise(title="One copy instead of N", minutes=5, difficulty=2, hints=(
@@ -265,19 +317,22 @@ def move_pieces(pieces: list[torch.Tensor], device: torch.device) -> list[torch.
 
 @move_pieces.checks
 def _(case: Case) -> None:
-    for lengths in ((2, 3, 1), (4,), (5, 1, 0, 7), (6, 6, 6), tuple(range(1, 33))):
+    for device, lengths in (*((case.device, lengths) for lengths in ((2, 3, 1), (4,), (5, 1, 0, 7), (6, 6, 6))),
+                            (case.device, tuple(range(1, 33))), (elsewhere(case.device), (1, 2))):
         pieces = [torch.rand(length) for length in lengths]
-        got = case.call(pieces, case.device)
-        got = list(got) if type(got) is tuple else got  # split gives a tuple: as good as a list here
+        got = case.call(pieces, device)
         case.instead(isinstance(got, torch.Tensor), "returns one tensor, not a list",
                      "the caller wants the pieces back: tensor.split(lengths) gives views", got=got)
+        case.instead(type(got) is tuple, "returns a tuple, not a list", "split gives a tuple: list(…) makes the list")
         copies, back = case.counts.copies_h2d, case.counts.copies_d2h + case.counts.host_reads
         case.instead(len(lengths) > 2 and copies >= len(lengths) - lengths.count(0), "copies each piece",
                      f"{copies} copies pay the latency {copies} times: join the pieces first, then copy once")
-        left = left_behind(got, case.device, "the result")
-        case.instead(left, f"{left} is still on another device", "move what torch.cat gives, then split that")
-        case.equal(got, [piece.to(case.device) for piece in pieces])
+        case.equal(got, [piece.to(device) for piece in pieces])
         case.budget("copies from the host", copies, 1, "each pays the latency again")
         case.budget("reads or copies back to the host", back, 0, "the lengths are known on the host already")
-    place = elsewhere(case.device)
-    case.instead(left_behind(case.call([torch.ones(1)], place), place, "the result"), *IGNORED)
+
+
+move_pieces.mistake("cuts into equal parts", "the pieces have their own lengths: split(lengths)",
+                    edit("joined.split(lengths)", "joined.chunk(len(pieces))"))
+move_pieces.mistake("splits what was not moved", "move what torch.cat gives, then split that",
+                    edit(".to(device)", ""))
