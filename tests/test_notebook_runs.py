@@ -9,7 +9,7 @@ import textwrap
 import nbformat
 import pytest
 
-from tests.test_notebooks import stub_of
+from tests.test_notebooks import broken, stub_of
 from tools import notebooks
 
 LESSONS = notebooks.lessons()
@@ -87,12 +87,8 @@ def write(path, *sources, tags=()):
 
 
 def test_execution_stores_stable_outputs_and_keeps_tagged_ones(tmp_path):
-    path = write(
-        tmp_path / "00_a.ipynb",
-        "import sys\nprint('out')\nprint('err', file=sys.stderr)",
-        "object()",
-        tags=["nbval-ignore-output"],
-    )
+    prints = "import sys\nprint('out')\nprint('err', file=sys.stderr)"
+    path = write(tmp_path / "00_a.ipynb", prints, "object()", tags=["nbval-ignore-output"])
     notebooks.write(path, notebooks.execute(path, {}))
     first = notebooks.read(path)
     assert [cell.execution_count for cell in first.cells] == [1, 2]
@@ -103,31 +99,29 @@ def test_execution_stores_stable_outputs_and_keeps_tagged_ones(tmp_path):
     assert notebooks.execute(path, before) != path.read_text(encoding="utf-8")
 
 
-def test_a_cell_run_twice_runs_twice(tmp_path):
-    path = write(tmp_path / "00_a.ipynb", "try:\n    count += 1\nexcept NameError:\n    count = 1", "assert count == 2")
+def test_a_cell_run_twice_runs_twice_and_a_deprecation_is_an_error(tmp_path):
+    strict = """import warnings
+for category in (DeprecationWarning, FutureWarning):
+    try:
+        warnings.warn("old", category)
+    except category:
+        continue
+    raise AssertionError(category)"""
+    count = "try:\n    count += 1\nexcept NameError:\n    count = 1"
+    path = write(tmp_path / "00_a.ipynb", count, "assert count == 2", strict)
     notebooks.run(notebooks.twice(notebooks.read(path)), tmp_path)
 
 
-@pytest.mark.parametrize("category", ["DeprecationWarning", "FutureWarning"])
-def test_a_deprecation_is_an_error_in_a_notebook(tmp_path, category):
-    from nbclient.exceptions import CellExecutionError
-
-    path = write(tmp_path / "00_a.ipynb", f"import warnings\nwarnings.warn('old', {category})")
-    with pytest.raises(CellExecutionError, match="old"):
-        notebooks.run(notebooks.read(path), tmp_path)
-
-
 def test_canonical_form_is_a_fixed_point_and_drops_what_varies():
-    output = NEW.new_output(
-        "display_data", {"text/plain": "x", notebooks.WIDGET_MIMES[0]: {"model_id": "1"}}, metadata={"a": 1}
-    )
-    cell = NEW.new_code_cell(
-        "x = 1\n", outputs=[output, NEW.new_output("stream", name="stderr", text="w")], execution_count=1
-    )
+    data = {"text/plain": "x", notebooks.WIDGET_MIMES[0]: {"model_id": "1"}}
+    outputs = [
+        NEW.new_output("display_data", data, metadata={"a": 1}),
+        NEW.new_output("stream", name="stderr", text="w"),
+    ]
+    cell = NEW.new_code_cell("x = 1\n", outputs=outputs, execution_count=1)
     cell["id"], cell.metadata["collapsed"] = "3f2a9c1b", True
-    text = notebooks.canonical(
-        NEW.new_notebook(cells=[cell], metadata={"widgets": {}, "language_info": {"name": "python"}})
-    )
+    metadata = {"widgets": {}, "language_info": {"name": "python"}}
+    text = notebooks.canonical(NEW.new_notebook(cells=[cell], metadata=metadata))
     again = nbformat.reads(text, as_version=4)
     assert notebooks.canonical(again) == text and text.endswith("}\n")
     assert set(again.metadata) == {"kernelspec"} and again.cells[0].metadata == {}
@@ -142,7 +136,19 @@ def test_the_address_is_written_into_badges_and_set_up_cells():
     assert notebooks.with_address('"git+https://github.com/a/b"') == f'"git+{notebooks.REPOSITORY}"'
 
 
-def test_a_new_lesson_is_canonical(tmp_path):
-    path = tmp_path / "03_memory.ipynb"
-    notebooks.write(path, notebooks.skeleton(3, "Memory"))
-    assert notebooks.difference(path) is None
+def test_a_new_lesson_passes_every_gate_once_it_is_executed_and_a_number_is_given_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    (tmp_path / "notebooks").mkdir()
+    for name in ("02_before", "04_after"):
+        cells = [NEW.new_markdown_cell(f"# {name}\n\nA promise.")]
+        notebooks.write(tmp_path / "notebooks" / f"{name}.ipynb", notebooks.canonical(NEW.new_notebook(cells=cells)))
+    assert notebooks.main(["--new", "03", "Memory, at last"]) == 0
+    path = tmp_path / "notebooks" / "03_memory_at_last.ipynb"
+    notebooks.write(path, notebooks.execute(path, {}))
+    assert broken(path) == set()
+    links = "Previous: [02_before](02_before.ipynb) · Next: [04_after](04_after.ipynb)"
+    cells = notebooks.read(path).cells
+    assert cells[0].source.endswith(links) and cells[-1].source.endswith(links)
+    capsys.readouterr()
+    assert notebooks.main(["--new", "03", "Other"]) == 1 and len(notebooks.lessons()) == 3
+    assert capsys.readouterr().err == "Lesson 03 exists: notebooks/03_memory_at_last.ipynb. Choose another number.\n"

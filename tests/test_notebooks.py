@@ -1,9 +1,9 @@
 """Does every lesson keep the rules? Each gate is a sentence, and has a sample in tests/samples that breaks it alone."""
 
 import ast
+import inspect
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -35,9 +35,9 @@ def code(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def after_setup(notebook: NotebookNode) -> Iterator[str]:
-    """Yield the source of every code cell except the set-up cell."""
-    return (cell.source for cell in code(notebook)[1:])
+def found(pattern: re.Pattern, notebook: NotebookNode) -> list[str]:
+    """Return the sources of the code cells after the set-up cell in which the pattern occurs."""
+    return [cell.source for cell in code(notebook)[1:] if pattern.search(cell.source)]
 
 
 def tags(cell: NotebookNode) -> list[str]:
@@ -69,35 +69,35 @@ def raises_alone(function: ast.FunctionDef) -> bool:
     return [ast.unparse(line) for line in body] == ["raise NotImplementedError"]
 
 
-def every_byte_is_canonical(path: Path, notebook: NotebookNode) -> None:
+def every_byte_is_canonical(path, notebook):
     assert notebooks.difference(path) is None, notebooks.difference(path)
 
 
-def there_is_one_title_and_it_comes_first(path: Path, notebook: NotebookNode) -> None:
+def there_is_one_title_and_it_comes_first(path, notebook):
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     titles = re.findall(r"^# .+$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
     assert len(titles) == 1, titles
     assert notebook.cells[0].source.startswith(titles[0])
 
 
-def ids_are_unique_words(path: Path, notebook: NotebookNode) -> None:
+def ids_are_unique_words(path, notebook):
     ids = [cell.get("id", "") for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]  # as stored
     assert len(set(ids)) == len(ids)
     assert all(notebooks.WORDS.fullmatch(name) for name in ids), ids
 
 
-def tags_are_from_the_closed_list(path: Path, notebook: NotebookNode) -> None:
+def tags_are_from_the_closed_list(path, notebook):
     assert {tag for cell in notebook.cells for tag in tags(cell)} <= notebooks.TAGS
     assert not any(re.search(r"#\s*(NBVAL|PYTEST_VALIDATE)_", cell.source) for cell in code(notebook))
 
 
-def the_setup_cell_is_first_and_the_same_everywhere(path: Path, notebook: NotebookNode) -> None:
+def the_setup_cell_is_first_and_the_same_everywhere(path, notebook):
     first, second = code(notebook)[:2]
     assert first.source == notebooks.SETUP
     assert second.source == "print(devices.describe(DEVICE))"
 
 
-def cells_and_texts_are_small(path: Path, notebook: NotebookNode) -> None:
+def cells_and_texts_are_small(path, notebook):
     words = 0
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -108,24 +108,24 @@ def cells_and_texts_are_small(path: Path, notebook: NotebookNode) -> None:
             assert words <= MAX_WORDS, f"{words} words of text up to {cell.id} without a code cell"
 
 
-def the_stored_file_is_small(path: Path, notebook: NotebookNode) -> None:
+def the_stored_file_is_small(path, notebook):
     size = path.stat().st_size
     assert size < MAX_BYTES, f"{size} bytes"
 
 
-def nothing_escapes_to_a_shell(path: Path, notebook: NotebookNode) -> None:
-    assert not [source for source in after_setup(notebook) if SHELL.search(source)]
+def nothing_escapes_to_a_shell(path, notebook):
+    assert found(SHELL, notebook) == []
 
 
-def nothing_uses_the_network(path: Path, notebook: NotebookNode) -> None:
-    assert not [source for source in after_setup(notebook) if NETWORK.search(source)]
+def nothing_uses_the_network(path, notebook):
+    assert found(NETWORK, notebook) == []
 
 
-def no_port_is_fixed(path: Path, notebook: NotebookNode) -> None:
-    assert not [source for source in after_setup(notebook) if FIXED_PORT.search(source)]
+def no_port_is_fixed(path, notebook):
+    assert found(FIXED_PORT, notebook) == []
 
 
-def data_sets_used_with_workers_are_importable(path: Path, notebook: NotebookNode) -> None:
+def data_sets_used_with_workers_are_importable(path, notebook):
     nodes = [node for cell in code(notebook) for node in ast.walk(tree(cell.source))]
     typed = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
     made = {
@@ -140,7 +140,7 @@ def data_sets_used_with_workers_are_importable(path: Path, notebook: NotebookNod
             assert not used & typed, f"{used & typed} is typed in a cell and used with workers"
 
 
-def nothing_is_timed_without_synchronising(path: Path, notebook: NotebookNode) -> None:
+def nothing_is_timed_without_synchronising(path, notebook):
     timed = [cell for cell in code(notebook) if TIMERS.search(cell.source)]
     assert all("wrong-on-purpose" in tags(cell) for cell in timed), [cell.id for cell in timed]
     called = re.compile("|".join(rf"\b{name}\(\)" for cell in timed for name in clocks(cell)) or r"(?!)")
@@ -159,12 +159,12 @@ def clocks(cell: NotebookNode) -> set[str]:
     return {*names, *(node.name for node in made if isinstance(node, ast.FunctionDef))}
 
 
-def no_except_is_bare(path: Path, notebook: NotebookNode) -> None:
+def no_except_is_bare(path, notebook):
     handlers = [n for c in code(notebook) for n in ast.walk(tree(c.source)) if isinstance(n, ast.ExceptHandler)]
     assert all(handler.type is not None for handler in handlers)
 
 
-def every_exercise_is_a_triplet(path: Path, notebook: NotebookNode) -> None:
+def every_exercise_is_a_triplet(path, notebook):
     cells, module = notebook.cells, f"lesson{path.stem[:2]}"
     checks = [c.source for c in code(notebook) if re.search(r"\blesson\d\d\.\w+\.check\(", c.source)]
     stubs = [(place, stub_of(cell.source)) for place, cell in enumerate(cells) if cell.cell_type == "code"]
@@ -177,13 +177,13 @@ def every_exercise_is_a_triplet(path: Path, notebook: NotebookNode) -> None:
     assert len(checks) == len(stubs), f"{len(checks)} checks, {len(stubs)} stubs"
 
 
-def it_is_stored_executed_in_order(path: Path, notebook: NotebookNode) -> None:
+def it_is_stored_executed_in_order(path, notebook):
     counts = [cell.execution_count for cell in code(notebook)]
     assert counts == list(range(1, len(counts) + 1)), counts
     assert not [o for cell in code(notebook) for o in cell.outputs if o.output_type == "error"]
 
 
-def five_cells_show_or_assert_a_claim(path: Path, notebook: NotebookNode) -> None:
+def five_cells_show_or_assert_a_claim(path, notebook):
     shown = [
         cell for cell in code(notebook)
         if "assert " in cell.source or (cell.outputs and "nbval-ignore-output" not in tags(cell))
@@ -191,24 +191,12 @@ def five_cells_show_or_assert_a_claim(path: Path, notebook: NotebookNode) -> Non
     assert len(shown) >= MIN_SHOWN, f"{len(shown)} cells"
 
 
-GATES = (
-    every_byte_is_canonical,
-    there_is_one_title_and_it_comes_first,
-    ids_are_unique_words,
-    tags_are_from_the_closed_list,
-    the_setup_cell_is_first_and_the_same_everywhere,
-    cells_and_texts_are_small,
-    the_stored_file_is_small,
-    nothing_escapes_to_a_shell,
-    nothing_uses_the_network,
-    no_port_is_fixed,
-    data_sets_used_with_workers_are_importable,
-    nothing_is_timed_without_synchronising,
-    no_except_is_bare,
-    every_exercise_is_a_triplet,
-    it_is_stored_executed_in_order,
-    five_cells_show_or_assert_a_claim,
-)
+# A gate takes the path of a notebook and its contents, and asserts.
+SIGNATURE = ["path", "notebook"]
+GATES = [
+    one for one in globals().values() if inspect.isfunction(one) and [*inspect.signature(one).parameters] == SIGNATURE
+]
+BY_NAME = {"ids": lambda gate: gate.__name__}
 
 
 def broken(path: Path) -> set[str]:
@@ -237,7 +225,7 @@ def test_a_lesson_begins_and_ends_with_links_to_its_neighbours(lesson):
         assert re.findall(r"\((\d\d_\w+\.ipynb)\)", line) == wanted, line
 
 
-@pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.__name__)
+@pytest.mark.parametrize("gate", GATES, **BY_NAME)
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_lesson(lesson, gate):
     gate(lesson, notebooks.read(lesson))
@@ -250,14 +238,14 @@ def test_a_stub_may_be_a_class_whose_methods_all_raise():
     assert stub_of('class A:\n    """Doc."""') is None
 
 
-def test_the_good_sample_passes_every_gate():
+def test_the_good_sample_passes_every_gate_and_each_other_sample_belongs_to_one():
     assert broken(SAMPLES / "00_good.ipynb") == set()
+    names = {path.stem.removeprefix("00_not_") for path in SAMPLES.glob("00_not_*.ipynb")}
+    assert names == {gate.__name__ for gate in GATES if gate is not the_stored_file_is_small} and len(names) >= 15
 
 
 @pytest.mark.filterwarnings("ignore:Non-unique cell id")
-@pytest.mark.parametrize(
-    "gate", [gate for gate in GATES if gate is not the_stored_file_is_small], ids=lambda g: g.__name__
-)
+@pytest.mark.parametrize("gate", [gate for gate in GATES if gate is not the_stored_file_is_small], **BY_NAME)
 def test_the_sample_of_a_gate_breaks_it_alone(gate):
     implied = {every_byte_is_canonical.__name__} if gate is ids_are_unique_words else set()
     assert broken(SAMPLES / f"00_not_{gate.__name__}.ipynb") == {gate.__name__} | implied
@@ -266,21 +254,14 @@ def test_the_sample_of_a_gate_breaks_it_alone(gate):
 ALIAS = "clock = time.perf_counter"
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        [("import time; start = time.time()", "")],
-        [("clock = time.perf_counter", "")],
-        [("from time import monotonic", "")],
-        [("from time import sleep, perf_counter_ns", "")],
-        [("import sys, time as t", "")],
-        [("import timeit", "")],
-        [("%timeit x @ x", "")],
-        [(ALIAS, "wrong-on-purpose"), ("begin = clock()", "")],
-        [(ALIAS, "wrong-on-purpose"), ("backend.synchronize()\nbegin = clock()\ny = x @ x\nprint(clock())", "")],
-        [("def now():\n    return time.time()", "wrong-on-purpose"), ("print(now())", "")],
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("wrong", [
+    [("import time; start = time.time()", "")], [("clock = time.perf_counter", "")], [("%timeit x @ x", "")],
+    [("from time import monotonic", "")], [("from time import sleep, perf_counter_ns", "")],
+    [("import sys, time as t", "")], [("import timeit", "")],
+    [(ALIAS, "wrong-on-purpose"), ("begin = clock()", "")],
+    [(ALIAS, "wrong-on-purpose"), ("backend.synchronize()\nbegin = clock()\ny = x @ x\nprint(clock())", "")],
+    [("def now():\n    return time.time()", "wrong-on-purpose"), ("print(now())", "")],
+])  # fmt: skip
 def test_a_timer_is_found_also_by_another_name(wrong):
     with pytest.raises(AssertionError):
         nothing_is_timed_without_synchronising(Path(), notebook_of(wrong))
@@ -311,11 +292,6 @@ def test_a_file_that_is_too_large_is_rejected(tmp_path):
         the_stored_file_is_small(large, NotebookNode())
 
 
-def test_every_sample_belongs_to_a_gate():
-    names = {path.stem.removeprefix("00_not_") for path in SAMPLES.glob("*.ipynb")} - {"00_good"}
-    assert names == {gate.__name__ for gate in GATES} - {"the_stored_file_is_small"}
-
-
 def test_every_program_is_started_by_a_lesson_or_a_test():
     programs = sorted((ROOT / "notebooks" / "programs").glob("*.py"))
     users = [path.read_text(encoding="utf-8") for path in [*LESSONS, *sorted((ROOT / "tests").glob("test_*.py"))]]
@@ -323,11 +299,27 @@ def test_every_program_is_started_by_a_lesson_or_a_test():
     assert [p.name for p in programs if not any(p.name in text for text in users)] == []
 
 
-def test_the_readmes_table_equals_the_notebooks():
+def test_the_readme_and_the_course_map_repeat_what_the_title_cells_say():
+    """The title cell is the one source of a lesson's minutes, and of its exercises, whose stubs are counted."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\|.*?\(notebooks/(\d\d_\w+\.ipynb)\)(.*)\|\s*$", readme, re.MULTILINE))
-    assert sorted(rows) == [path.name for path in LESSONS]
+    cells = {cell.id: cell.source for cell in notebooks.read(LESSONS[0]).cells}
+    titles, rows = {}, {}
     for path in LESSONS:
-        stubs = [cell for cell in code(notebooks.read(path)) if stub_of(cell.source)]
-        cells = [cell.strip() for cell in rows[path.name].split("|")]
-        assert str(len(stubs)) in cells, f"{path.name} has {len(stubs)} exercises, its row says {cells}"
+        notebook = notebooks.read(path)
+        title = notebook.cells[0].source
+        minutes, exercises = re.search(r" · (\d+) minutes · (\d+) exercises?\n", title).groups()
+        assert int(exercises) == sum(stub_of(cell.source) is not None for cell in code(notebook)), path.name
+        titles[path.name], rows[path.name] = (title.splitlines()[0], minutes), f"{minutes} | {exercises} |"
+    assert dict(re.findall(r"^\|.*\(notebooks/(\d\d_\w+\.ipynb)\).* (\d+ \| \d+ \|)$", readme, re.MULTILINE)) == rows
+
+    entries = re.findall(
+        r"^- (\*\*)?\[?(\d\d .*?)(?:\]\((.*)\))?(?:\*\*)?, (\d+)( minutes)?$", cells["course-map"], re.MULTILINE
+    )
+    there = {f"# {name}": minutes for _, name, link, minutes, _ in entries if link or name.startswith("00")}
+    assert there == dict(titles.values()) and {link for _, _, link, *_ in entries if link} == {*titles} - {
+        LESSONS[0].name
+    }
+    hours = [
+        round(sum(int(minutes) for bold, *_, minutes, _ in entries if bold or every) / 60) for every in (False, True)
+    ]
+    assert f"take about {hours[0]} hours, all lessons about {hours[1]}." in cells["course-map"]

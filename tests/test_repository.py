@@ -105,11 +105,3 @@ def test_the_sanitize_file_stays_small():
     )
     assert 0 < len(rules) < 10
     assert all(re.compile(rule) for rule in rules)
-
-
-def test_the_readme_gives_each_lessons_minutes_and_exercises():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for path in notebooks.lessons():
-        minutes, exercises = re.search(r"(\d+) minutes · (\d+) exercise", notebooks.read(path).cells[0].source).groups()
-        row = next(line for line in readme.splitlines() if f"(notebooks/{path.name})" in line and line.startswith("|"))
-        assert row.endswith(f"| {minutes} | {exercises} |"), row

@@ -4,7 +4,7 @@ python tools/notebooks.py --check [paths]     name what is not canonical; exit s
 python tools/notebooks.py --fix [paths]       write the canonical form, and the repository's address
 python tools/notebooks.py --execute [paths]   run in the reference environment and store the outputs
 python tools/notebooks.py --record            run on this machine's GPU with COURSE_RECORD=1; notebooks stay as they are
-python tools/notebooks.py --new 03 "Memory"   write the skeleton of a lesson
+python tools/notebooks.py --new 03 "Memory"   write the skeleton of a lesson whose number is free
 """
 
 import argparse
@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,8 +22,8 @@ import nbformat
 from nbformat import NotebookNode
 
 __all__ = [
-    "SETUP", "TAGS", "canonical", "difference", "execute", "kernel_environment", "lessons", "not_reference", "read",
-    "run", "twice",
+    "SETUP", "TAGS", "canonical", "difference", "execute", "kernel_environment", "lessons", "new", "not_reference",
+    "read", "run", "twice",
 ]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -209,13 +208,13 @@ def committed(path: Path) -> dict[str, NotebookNode]:
     return {cell.id: cell for cell in nbformat.reads(done.stdout.decode("utf-8"), as_version=4).cells if "id" in cell}
 
 
-def execute(path: Path, before: dict[str, NotebookNode], runner: Callable[..., NotebookNode] = run) -> str:
+def execute(path: Path, before: dict[str, NotebookNode]) -> str:
     """Return the canonical text of the notebook at `path` with the outputs of a fresh run.
 
     A cell tagged `nbval-ignore-output` whose source equals that in `before` keeps the output it had there.
     """
     source = nbformat.reads(canonical(read(path)), as_version=4)
-    executed = runner(source, path.parent)
+    executed = run(source, path.parent)
     count = 0
     for cell in executed.cells:
         if cell.cell_type != "code":
@@ -228,22 +227,40 @@ def execute(path: Path, before: dict[str, NotebookNode], runner: Callable[..., N
     return canonical(executed)
 
 
-def skeleton(number: int, title: str) -> str:
-    """Return the canonical text of an empty lesson."""
-    cell = nbformat.v4
-    name = f"{number:02d}_{re.sub(r'[^a-z0-9]+', '_', title.lower()).strip('_')}.ipynb"
-    slug = REPOSITORY.removeprefix("https://github.com/")
-    colab = f"[Open in Colab](https://colab.research.google.com/github/{slug}/blob/main/notebooks/{name})"
-    markdown = cell.new_markdown_cell
+def new(number: int, title: str) -> Path:
+    """Write the skeleton of a lesson and return its path. Raises ValueError where a lesson has the number."""
+    others = lessons()
+    for path in others:
+        if path.name.startswith(f"{number:02d}_"):
+            raise ValueError(f"Lesson {number:02d} exists: notebooks/{path.name}. Choose another number.")
+    made = ROOT / "notebooks" / f"{number:02d}_{re.sub(r'[^a-z0-9]+', '_', title.lower()).strip('_')}.ipynb"
+    place = sum(path.name < made.name for path in others)
+    neighbours = [("Previous", path) for path in others[:place][-1:]] + [("Next", path) for path in others[place:][:1]]
+    titles = {path: read(path).cells[0].source.splitlines()[0].removeprefix("# ") for _, path in neighbours}
+    links = " · ".join(f"{word}: [{titles[path]}]({path.name})" for word, path in neighbours)
+    slug = f"{REPOSITORY.removeprefix('https://github.com/')}/blob/main/notebooks/{made.name}"
+    badges = (
+        f"[Open in Colab](https://colab.research.google.com/github/{slug}) · "
+        f"[Open in Kaggle](https://kaggle.com/kernels/welcome?src=https://github.com/{slug})"
+    )
+    text, code = nbformat.v4.new_markdown_cell, nbformat.v4.new_code_cell
+    claim = "x = torch.ones(3, device=DEVICE)\nassert x.device == DEVICE"
     cells = [
-        markdown(f"# {number:02d} {title}\n\nA promise.\n\n{colab} · 00 minutes · 0 exercises", id="title"),
-        markdown("After this lesson you can\n\n- …\n\nBefore: …", id="goals"),
-        cell.new_code_cell(SETUP, id="set-up"),
-        cell.new_code_cell("print(devices.describe(DEVICE))", id="machine"),
-        markdown("## First section\n\nThe claim.", id="first-section"),
-        markdown("## What to remember\n\n…\n\n### Common errors\n\n…\n\n### Read on\n\n…", id="what-to-remember"),
+        text(f"# {number:02d} {title}\n\nA promise.\n\n{badges} · 60 minutes · 0 exercises\n\n{links}", id="title"),
+        text("After this lesson you can\n\n- …\n\nBefore: …", id="goals"),
+        code(SETUP, id="set-up"),
+        code("print(devices.describe(DEVICE))", id="machine"),
+        code("import torch", id="imports"),
     ]
-    return canonical(cell.new_notebook(cells=cells))
+    for name in ("first", "second", "third"):
+        cells += [text(f"## The {name} section\n\nThe claim.", id=f"{name}-section"), code(claim, id=f"{name}-claim")]
+    cells += [
+        text("## The whole program", id="whole-program"),
+        code(claim, id="program"),
+        text(f"## What to remember\n\n…\n\n### Common errors\n\n…\n\nRead on: …\n\n{links}", id="what-to-remember"),
+    ]
+    write(made, canonical(nbformat.v4.new_notebook(cells=cells)))
+    return made
 
 
 def record(paths: list[Path]) -> int:
@@ -269,11 +286,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     paths = [path.resolve() for path in options.paths] or lessons()
     if options.new:
-        number, title = options.new
-        path = ROOT / "notebooks" / f"{int(number):02d}_{re.sub(r'[^a-z0-9]+', '_', title.lower()).strip('_')}.ipynb"
-        with path.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(skeleton(int(number), title))
-        print(path)
+        try:
+            path = new(int(options.new[0]), options.new[1])
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            return 1
+        print(f"{path}: link to it from its neighbours, add it to README.md and to the map of lesson 00")
         return 0
     if options.record:
         return record(paths)
