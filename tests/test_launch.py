@@ -24,7 +24,7 @@ from benchmarks import launch as launch_figures
 from benchmarks.launch import abandoned_segments
 from course_utils import counting
 from course_utils import launch as module
-from course_utils.launch import RankError, launch, output, rank_device, report, run, start, wire
+from course_utils.launch import RankError, forked, launch, output, rank_device, report, run, wire
 from course_utils.launch.wire import Failure, Frame
 
 HERE = Path(__file__)
@@ -55,7 +55,7 @@ def _environment():
 
 def _server(process):
     with contextlib.suppress(psutil.Error):
-        return any("course_utils.launch import server" in word for word in process.cmdline())
+        return process.ppid() == os.getpid() and any("course_utils.launch import server" in word for word in process.cmdline())
     return True  # it has ended meanwhile
 
 
@@ -449,7 +449,7 @@ def test_functions_of_python_c_are_the_readers_and_generated_methods_are_not():
     from course_utils.launch.wire import Frame
 
     names = ("<module>", "hang", "__init__")
-    seen = report.Seen(1, stacks={0: tuple(Frame("<string>", line, name) for line, name in enumerate(names, 1))})
+    seen = report.Seen(1, stack={0: tuple(Frame("<string>", line, name) for line, name in enumerate(names, 1))})
     assert str(report.hang(seen, [0], 1.0)).splitlines()[1] == "rank 0: at <string>, line 2, in hang"
 
 
@@ -461,7 +461,7 @@ def test_a_rank_that_keeps_others_waiting_in_a_backward_pass_is_named():
         layer(torch.ones(1)).backward()
 
     launch(lambda: None)
-    start.preload("torch._dynamo")  # else the time is over before it is imported
+    forked.preload("torch._dynamo")  # else the time is over before it is imported
     error = failing(work, timeout_s=2.0)
     assert error.rank == 1 and "in backward, called at" in error.states[0]
 
@@ -795,4 +795,4 @@ def test_what_ranks_load_late_is_loaded_once():
 
     launch(step)
     before = launch(lambda: "torch._dynamo" in sys.modules)
-    assert before == [start._method() == "forkserver"] * 2
+    assert before == [run._way() is forked.Forked] * 2

@@ -9,65 +9,46 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
+from multiprocessing.connection import wait
+from typing import Any
 
-from course_utils.launch import wire
+from course_utils.launch import interrupts
 from course_utils.launch.processes import Processes, Put, command
+from course_utils.launch.wire import Channel
 
 __all__ = ["Forked", "preload"]
 
 
 class Forked(Processes):
-    """Ranks forked by the server of this process. The server kills them when the session with it is closed."""
+    """Ranks forked by the server of this process. They are killed when the session with their parent is closed."""
 
     def __init__(self, nprocs: int, put: Put) -> None:
-        super().__init__(put)
-        ours, theirs = socket.socketpair()
-        self.session = wire.Channel(ours)
-        outputs: list[tuple[int, str, int]] = []
-        try:
-            with contextlib.ExitStack() as passed:
-                passed.enter_context(theirs)
-                numbers = [theirs.fileno()]
-                for rank in range(nprocs):
-                    mine, control = socket.socketpair()
-                    self.channels.append(wire.Channel(mine))
-                    passed.enter_context(control)
-                    numbers.append(control.fileno())
-                    for stream in ("out", "err"):
-                        end, other = os.pipe()
-                        outputs.append((rank, stream, end))
-                        passed.callback(os.close, other)
-                        numbers.append(other)
-                _request(numbers)
-        except BaseException:
-            for _, _, end in outputs:
-                os.close(end)
-            self.close()
-            raise
-        for output in outputs:
-            self.read_output(*output)
-        for rank in range(nprocs):
-            self.listen(rank)
-        self.run(self._watch)
+        ours, self.theirs = socket.socketpair()
+        self.session = Channel(ours)
+        super().__init__(nprocs, put)
 
-    def _watch(self) -> None:
-        running = set(range(len(self.channels)))
+    def start(self, theirs: list[list[Any]]) -> None:
+        with self.theirs as session:
+            _send(b"start", [session.fileno(), *(end.fileno() for ends in theirs for end in ends)])
+        self.run(self._watch, set(range(len(theirs))))
+
+    def _watch(self, running: set[int]) -> None:
         with contextlib.suppress(EOFError, OSError):
             while running:
-                kind, *values = self.session.receive()
-                if kind == "pids":
-                    self.pids = dict(enumerate(values[0]))
-                else:
-                    running.discard(values[0])
-                    self.put(values[0], "ended", *values[1:])
+                rank, kind, value = self.session.receive()
+                self.put(rank, kind, value)
+                if kind == "ended":
+                    running.remove(rank)
         for rank in running:  # the server is gone, and with it the ranks
-            self.put(rank, "ended", None, time.perf_counter())
+            self.put(rank, "ended", (None, time.perf_counter()))
 
     def kill(self) -> None:
         with contextlib.suppress(OSError):
-            self.session.send("kill")
+            self.session.connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
+        self.theirs.close()
         self.session.close()
         super().close()
 
@@ -85,23 +66,20 @@ class _Server:
                 pass_fds=[theirs.fileno()], start_new_session=True,
             )  # fmt: skip
         try:
+            while not wait([self.main], 0.1):
+                interrupts.check()
             if self.main.recv(5) != b"ready":
                 words = self.process.communicate()[1].decode(errors="replace").strip()
                 raise RuntimeError(f"the process that starts the ranks could not start:\n{words}")
-        except BaseException:  # an interrupt, too: the error, and this with it, may live for long
-            self.main.close()
-            self.process.stderr.close()
+        except BaseException:
             self.process.kill()
-            self.process.wait()
+            self.stop()
             raise
         atexit.register(self.stop)
 
-    def usable(self) -> bool:
-        """Return whether the server lives and is ours: a forked copy of this process needs another."""
-        return self.pid == os.getpid() and self.process.poll() is None
-
     def stop(self) -> None:
-        """Tell the server to end, and wait for it."""
+        """Tell the server to end, and wait for it; a forked copy of this process leaves it alone."""
+        atexit.unregister(self.stop)
         if self.pid == os.getpid():
             self.main.close()
             self.process.stderr.close()
@@ -113,26 +91,25 @@ _lock = threading.Lock()
 _running: list[_Server] = []
 
 
-def _request(descriptors: list[int]) -> None:
-    """Let the server fork ranks with these descriptors. Starts a server where there is none or it has died."""
-    with _lock:
-        for last in (False, True):
-            if not (_running and _running[-1].usable()):
-                for old in _running:
-                    atexit.unregister(old.stop)
-                    old.stop()
-                _running[:] = [_Server()]
-            try:
-                socket.send_fds(_running[-1].main, [b"start"], descriptors)
-                return
-            except OSError:  # it died just now
-                if last:
-                    raise
-                _running[-1].process.wait(timeout=3.0)
+def _send(data: bytes, descriptors: Sequence[int] = ()) -> None:
+    """Send the server a request. Starts a server where there is none, or it has died, or is that of a parent."""
+    while not _lock.acquire(timeout=0.1):  # another thread starts the server
+        interrupts.check()
+    try:
+        if _running and (_running[0].pid != os.getpid() or _running[0].process.poll() is not None):
+            _running.pop().stop()
+        if not _running:
+            _running.append(_Server())
+        try:
+            socket.send_fds(_running[0].main, [data], descriptors)
+        except OSError:  # it died just now
+            _running.pop().stop()
+            _running.append(_Server())
+            socket.send_fds(_running[0].main, [data], descriptors)
+    finally:
+        _lock.release()
 
 
 def preload(module: str) -> None:
-    """Let the server import a module, if there is a server."""
-    with _lock, contextlib.suppress(OSError):
-        if _running and _running[-1].usable():
-            _running[-1].main.sendall(module.encode())
+    """Let the server import a module."""
+    _send(module.encode())

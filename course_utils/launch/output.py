@@ -1,7 +1,7 @@
 """In which order is shown what ranks print at the same time?
 
 Lines of rank 0 at once; those of the other ranks at the end, rank after rank, so that a short run gives the same text
-each time. In a long run nothing is held for more than `HOLD_S` seconds.
+each time. In a long run nothing is held for more than `HOLD_S` seconds, not even an unfinished line: a progress bar.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+from collections.abc import Iterable
 
 __all__ = ["HOLD_S", "Output"]
 
@@ -22,7 +23,7 @@ class Output:
     def __init__(self, nprocs: int) -> None:
         self._lines: list[list[tuple[str, str]]] = [[] for _ in range(nprocs)]  # of each rank: (stream, line)
         self._rest: dict[tuple[int, str], bytearray] = {}  # of each rank and stream: an unfinished line
-        self._since: float | None = None  # when the oldest thing that is held came
+        self._since: dict[tuple[int, str], float] = {}  # when that began, or with "lines" the first of the whole lines
         self._flush_at: float | None = None  # when what has been printed goes out
 
     def take(self, rank: int, stream: str, data: bytes) -> None:
@@ -30,41 +31,47 @@ class Output:
         rest = self._rest.setdefault((rank, stream), bytearray())
         whole, newline, after = data.rpartition(b"\n")
         if newline:
-            self._lines[rank] += [(stream, _text(line)) for line in (bytes(rest) + whole).split(b"\n")]
+            self._lines[rank] += [(stream, _text(line)) for line in (rest + whole).split(b"\n")]
             rest.clear()
-        rest += after
-        if self._since is None and (rest or rank):
-            self._since = time.monotonic()
+            self._since.pop((rank, stream), None)
+            self._since.setdefault((rank, "lines"), time.monotonic())
+        if after:
+            rest += after
+            self._since.setdefault((rank, stream), time.monotonic())
         self._print(0)
 
     def tick(self) -> None:
-        """Print what has been held long enough, also lines that are not finished, such as a progress bar."""
-        if self._since is not None and time.monotonic() - self._since > HOLD_S:
-            self.finish()
-        elif self._flush_at is not None and time.monotonic() >= self._flush_at:
+        """Print what has been held long enough."""
+        now = time.monotonic()
+        self._show([held for held, since in self._since.items() if now - since > HOLD_S])
+        if self._flush_at is not None and now >= self._flush_at:
             self._flush()
 
     def finish(self) -> None:
         """Print everything."""
-        self._since = None
-        for (rank, stream), rest in sorted(self._rest.items()):
-            self._lines[rank] += [(stream, _text(bytes(rest)))] if rest else []
-        self._rest.clear()
-        for rank in range(len(self._lines)):
-            self._print(rank)
+        self._show(list(self._since))
         self._flush()
+
+    def _show(self, due: Iterable[tuple[int, str]]) -> None:
+        for held in sorted(due):
+            del self._since[held]
+            if rest := self._rest.pop(held, b""):
+                self._lines[held[0]].append((held[1], _text(rest)))
+        for rank in sorted({rank for rank, _ in due}):
+            self._print(rank)
 
     def _print(self, rank: int) -> None:
         lines, self._lines[rank] = self._lines[rank], []
-        for stream, same in itertools.groupby(lines, key=lambda one: one[0]):  # one call: notebooks are slow to write
+        for name, same in itertools.groupby(lines, key=lambda one: one[0]):  # one call: notebooks are slow to write
             text = "".join(f"[rank {rank}] {line}".rstrip(" ") + "\n" for _, line in same)
-            (sys.stdout if stream == "out" else sys.stderr).write(text)
+            if stream := sys.stdout if name == "out" else sys.stderr:  # there is none in a program without a console
+                stream.write(text)
         if lines and self._flush_at is None:
             self._flush_at = time.monotonic() + FLUSH_S
 
     def _flush(self) -> None:
         self._flush_at = None
-        sys.stdout.flush()
+        print(end="", flush=True)
 
 
 def _text(line: bytes) -> str:

@@ -1,31 +1,59 @@
-"""What do the two ways to start ranks share: a channel to each process, its output, its end, and its command?"""
+"""What do all ways to start ranks share: a channel to each process, its output, and threads that listen?"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
+from io import FileIO
+from typing import Any
 
-from course_utils.launch import wire
+from course_utils.launch.wire import Channel
 
-__all__ = ["START_S", "Processes", "Put", "command"]
+__all__ = ["Processes", "Put", "command", "folder", "search_path"]
 
-START_S = 120.0  # for the ranks to be there: fresh interpreters import torch on a machine that may be busy
-Put = Callable[..., None]  # gives (rank, kind, *values) to the launch; called from threads
+Put = Callable[[int, str, Any], None]  # gives (rank, kind, value) to the launch; called from threads
 
 
 class Processes:
-    """The started processes of one launch: a channel to each, and their end."""
+    """The processes of one launch. What happens to them is put as events, see `report.Seen`; output is "out" or "err"."""
 
-    def __init__(self, put: Put) -> None:
+    def __init__(self, nprocs: int, put: Put) -> None:
         self.put = put
-        self.channels: list[wire.Channel] = []
-        self.pids: dict[int, int] = {}  # rank: process id
+        self.channels: list[Channel] = []
+        self.outputs: list[FileIO] = []  # of each rank two
         self.threads: list[threading.Thread] = []
+        with contextlib.ExitStack() as passed:
+            theirs = []
+            try:
+                for _ in range(nprocs):
+                    ours, control = socket.socketpair()
+                    self.channels.append(Channel(ours))
+                    theirs.append([passed.enter_context(control)])
+                    for _ in range(2):
+                        end, other = os.pipe()
+                        self.outputs.append(FileIO(end))
+                        theirs[-1].append(passed.enter_context(FileIO(other, "w")))
+                self.start(theirs)
+                for rank in range(nprocs):
+                    self.run(self._listen, rank)
+                    self.run(self._read, rank, "out")
+                    self.run(self._read, rank, "err")
+            except BaseException:
+                self.kill()
+                for output in self.outputs:
+                    output.close()
+                self.close()
+                raise
+
+    def start(self, theirs: list[list[Any]]) -> None:
+        """Start a process for each rank with its ends of the channel, of stdout and of stderr; `run` what watches it."""
+        raise NotImplementedError
 
     def kill(self) -> None:
         """Kill all ranks that still run, and what they started."""
@@ -39,38 +67,50 @@ class Processes:
         for thread in self.threads:
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
 
-    def read_output(self, rank: int, stream: str, descriptor: int) -> None:
-        """Put what comes out of a pipe, until its other end is closed; `stream` is "out" or "err"."""
-
-        def read() -> None:
-            with contextlib.suppress(OSError):
-                while data := os.read(descriptor, 65536):
-                    self.put(rank, stream, data)
-            os.close(descriptor)
-            self.put(rank, "silent", stream)
-
-        self.run(read)
-
-    def listen(self, rank: int) -> None:
-        """Put the messages of a rank."""
-
-        def read() -> None:
-            with contextlib.suppress(EOFError, OSError):
-                while True:
-                    kind, *values = self.channels[rank].receive()
-                    self.put(rank, kind, *values)
-
-        self.run(read)
-
-    def run(self, target: Callable[[], None]) -> None:
-        """Run `target` in a thread that `close` waits for."""
-        thread = threading.Thread(target=target, daemon=True, name="launch")
+    def run(self, target: Callable[..., None], *args: Any) -> None:
+        """Run `target(*args)` in a thread that `close` waits for."""
+        thread = threading.Thread(target=target, args=args, daemon=True, name="launch")
         thread.start()
         self.threads.append(thread)
+
+    def _listen(self, rank: int) -> None:
+        try:
+            while True:
+                kind, value = self.channels[rank].receive()
+                self.put(rank, kind, value)
+        except (TypeError, ValueError):
+            self.put(rank, "garbled", time.perf_counter())
+        except (EOFError, OSError):
+            pass
+
+    def _read(self, rank: int, stream: str) -> None:
+        """Put what a rank writes; the last event is empty."""
+        with self.outputs[2 * rank + (stream == "err")] as output:
+            while data := output.read(65536):
+                self.put(rank, stream, data)
+        self.put(rank, stream, b"")
 
 
 def command(module: str, function: str, number: int) -> list[str]:
     """Return the command that calls a function of this room with a number, with the same path for imports."""
-    path = json.dumps([os.path.abspath(entry) for entry in sys.path])
     code = f"import json, sys; sys.path[:] = json.loads(sys.argv[2]); from course_utils.launch import {module}; "
-    return [sys.executable, "-c", f"{code}{module}.{function}(int(sys.argv[1]))", str(number), path]
+    return [
+        sys.executable,
+        "-c",
+        f"{code}{module}.{function}(int(sys.argv[1]))",
+        str(number),
+        json.dumps(search_path()),
+    ]
+
+
+def folder() -> str:
+    """Return the current folder; the home folder if it has been deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return os.path.expanduser("~")
+
+
+def search_path() -> list[str]:
+    """Return `sys.path` as it reads from any folder."""
+    return [os.path.join(folder(), entry) for entry in sys.path]

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 
 from course_utils.base import places
-from course_utils.launch.wire import Failure, Frame
+from course_utils.launch.wire import Failure, Frame, shortened
 
 _ROOM = Path(__file__).parent
 
 __all__ = ["RankError", "Seen", "first_failure", "hang"]
 
 _SHOWN = 8  # frames of the reader in a message
+_LONGEST = 8000  # characters of a message
 
 
 class RankError(RuntimeError):
@@ -35,6 +36,7 @@ class RankError(RuntimeError):
 
     def __init__(self, message: str, rank: int, kind: str, error: str = "", states: Any = None) -> None:
         super().__init__(message, rank, kind, error, states)
+        message = shortened(message, _LONGEST)
         self.message, self.rank, self.kind, self.error = message, rank, kind, error
         self.states: dict[int, str] = states or {}
 
@@ -53,18 +55,59 @@ RankError.__module__ = "course_utils.launch"
 
 @dataclass
 class Seen:
-    """What is known of the ranks; each dict goes from a rank to what it did."""
+    """What is known of the ranks: each dict has the name of an event, and goes from a rank to what it said."""
 
     ranks: int
-    returned: dict[int, bytes] = field(default_factory=dict)  # pickled
+    pid: dict[int, int] = field(default_factory=dict)
+    ready: dict[int, None] = field(default_factory=dict)
+    returned: dict[int, tuple[bytes, bool]] = field(default_factory=dict)  # pickled; whether it needed the compiler
     failed: dict[int, Failure] = field(default_factory=dict)
     unsendable: dict[int, tuple[str, Failure]] = field(default_factory=dict)  # type of what it returned, why
     ended: dict[int, tuple[int | None, float]] = field(default_factory=dict)  # exit code of the process, when
-    stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+    garbled: dict[int, float] = field(default_factory=dict)  # when something came that is no message
+    stack: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
 
-    def over(self) -> int:
-        """Return how many ranks will do nothing more."""
-        return len(self.returned | self.failed | self.unsendable | self.ended)
+    def over(self) -> set[int]:
+        """Return the ranks that will do nothing more."""
+        return {*self.returned, *self.failed, *self.unsendable, *self.ended, *self.garbled}
+
+    def states(self) -> dict[int, str]:
+        """Return in words what each rank did last."""
+        found = {rank: self.trouble(rank) for rank in range(self.ranks)}
+        others = {rank: "had returned" if rank in self.returned else "was running" for rank in found}
+        return {rank: trouble.state if trouble else others[rank] for rank, trouble in found.items()}
+
+    def trouble(self, rank: int) -> Trouble | None:
+        """Return how a rank failed; None if it did not."""
+        if rank in self.garbled:
+            state = "wrote into the connection of launch to this process: what came from it is no message"
+            return Trouble("died", state, f"{state}.", "", False, self.garbled[rank])
+        if rank in self.unsendable:
+            name, failure = self.unsendable[rank]
+            state = f"returned a {name}, which cannot be sent to this process: {failure.words}"
+            text = f"{state}\nReturn tensors, numbers, text, or containers of these."
+            return Trouble("result", state, text, failure.kind, False, failure.at_s)
+        if rank in self.failed:
+            failure = self.failed[rank]
+            state = f"raised {failure.words.partition(chr(10))[0][:200]}"
+            text = f"raised {failure.kind}:\n{_raised(failure)}"
+            return Trouble("raised", state, text, failure.kind, _lost_partner(failure), failure.at_s)
+        if rank in self.ended and rank not in self.returned:
+            state = _died(self.ended[rank][0])
+            return Trouble("died", state, f"{state}.", "", False, self.ended[rank][1])
+        return None
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """How a rank failed: see RankError. `text` is what a message says after the name of the rank."""
+
+    kind: str
+    state: str
+    text: str
+    error: str
+    lost_partner: bool
+    at_s: float
 
 
 def first_failure(seen: Seen) -> RankError:
@@ -72,73 +115,33 @@ def first_failure(seen: Seen) -> RankError:
 
     Ranks that raised the same error at the same line have one cause: they are named together, the lowest first.
     """
-    told = seen.failed.keys() | seen.unsendable.keys() | seen.returned.keys()
-    dead = {rank: value for rank, value in seen.ended.items() if rank not in told}
-    times = {rank: (_lost_partner(one), one.at_s) for rank, one in seen.failed.items()}
-    times |= {rank: (False, one.at_s) for rank, (_, one) in seen.unsendable.items()}
-    times |= {rank: (False, at_s) for rank, (_, at_s) in dead.items()}
-    first = min(times, key=lambda rank: times[rank])
-    same = [rank for rank in sorted(times) if _cause(seen, rank) == _cause(seen, first)]
-    states = {rank: _state(seen, rank) for rank in range(seen.ranks)}
-    more = [f"rank {rank} {states[rank]}" for rank in sorted(times) if rank not in same and not times[rank][0]]
+    found = {rank: trouble for rank in range(seen.ranks) if (trouble := seen.trouble(rank))}
+    first = min(found.values(), key=lambda one: (one.lost_partner, one.at_s))
+    alike = first.kind in ("raised", "result")
+    same = [rank for rank, one in found.items() if one is first or (alike and one.text == first.text)]
+    states = seen.states()
     others = [rank for rank in range(seen.ranks) if rank not in same]
-    lines = [f"{_ranks(same)} {_head(seen, same[0], states)}"]
-    if same[0] in seen.failed:
-        lines.append(_raised(seen.failed[same[0]]))
+    more = [f"rank {rank} {states[rank]}" for rank in others if rank in found and not found[rank].lost_partner]
+    lines = [f"{_ranks(same)} {first.text}"]
     if others:
         lines.append(f"{_ranks(others)} ended because of it." if not more else "After it, " + "; ".join(more) + ".")
-    kind = "raised" if first in seen.failed else "result" if first in seen.unsendable else "died"
-    failure = seen.failed.get(first) or seen.unsendable.get(first, (None, None))[1]
-    return RankError("\n".join(lines), same[0], kind, failure.kind if failure else "", states)
+    return RankError("\n".join(lines), same[0], first.kind, first.error, states)
 
 
 def hang(seen: Seen, late: list[int], timeout_s: float) -> RankError:
     """Return the error of the ranks in `late`, which did not return in time; it says where each of them was."""
-    states = {rank: _state(seen, rank) for rank in range(seen.ranks)}
-    states |= {rank: _waiting(seen.stacks[rank]) for rank in late if rank in seen.stacks}
-    states |= {rank: "gave no answer" for rank in late if rank not in seen.stacks}
-    waits = {rank: _waits(seen.stacks.get(rank, ())) for rank in late}
-    first = min(late, key=lambda rank: waits[rank])
+    states = seen.states()
+    for rank in late:
+        states[rank] = _waiting(seen.stack[rank]) if rank in seen.stack else "gave no answer"
+    first = min(late, key=lambda rank: _waits(seen.stack.get(rank, ())))
     head = f"{len(late)} of {seen.ranks} ranks had not returned after {timeout_s:g} s; all were stopped."
-    lines = [f"rank {rank}: {states[rank]}" for rank in range(seen.ranks)]
+    lines = [f"rank {rank}: {state}" for rank, state in states.items()]
     return RankError("\n".join([head, *lines]), first, "hang", "", states)
 
 
-def _head(seen: Seen, rank: int, states: dict[int, str]) -> str:
-    if rank in seen.failed:
-        return f"raised {seen.failed[rank].kind}:"
-    if rank in seen.unsendable:
-        return f"{states[rank]}\nReturn tensors, numbers, text, or containers of these."
-    return f"{states[rank]}."
-
-
-def _cause(seen: Seen, rank: int) -> tuple:
-    """Return what is equal for ranks that failed in the same way."""
-    if rank in seen.failed:
-        failure = seen.failed[rank]
-        return "failed", failure.words, failure.frames
-    if rank in seen.unsendable:
-        return "unsendable", seen.unsendable[rank][0], seen.unsendable[rank][1].words
-    return "ended", rank
-
-
 def _ranks(ranks: list[int]) -> str:
-    names = [str(rank) for rank in ranks]
-    if len(names) == 1:
-        return f"rank {names[0]}"
-    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
-
-
-def _state(seen: Seen, rank: int) -> str:
-    """Return in words what a rank did last."""
-    if rank in seen.unsendable:
-        name, failure = seen.unsendable[rank]
-        return f"returned a {name}, which cannot be sent to this process: {failure.words}"
-    if rank in seen.failed:
-        return f"raised {seen.failed[rank].words.partition(chr(10))[0][:200]}"
-    if rank in seen.returned:
-        return "had returned"
-    return _died(seen.ended[rank][0]) if rank in seen.ended else "was running"
+    *names, last = [str(rank) for rank in ranks]
+    return f"ranks {', '.join(names)} and {last}" if names else f"rank {last}"
 
 
 def _lost_partner(failure: Failure) -> bool:

@@ -1,4 +1,10 @@
-"""How does one launch go from its start to its end, whatever the ranks do?"""
+"""How does one launch go from its start to its end, whatever the ranks do?
+
+On Linux a server process that has imported torch forks the ranks (`forked`), within milliseconds. Elsewhere each is
+a fresh interpreter (`spawned`): macOS has libraries that do not survive a fork, and Windows has no fork. Why
+not `multiprocessing`: its one fork server serves everybody in the process, and its children import the parent's
+`__main__` again.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +23,18 @@ from typing import Any
 
 import torch.distributed as dist
 
-from course_utils.launch import report, start
+from course_utils.launch import interrupts, report
+from course_utils.launch.forked import Forked, preload
 from course_utils.launch.output import Output
-from course_utils.launch.processes import START_S, Processes
+from course_utils.launch.processes import Processes, folder, search_path
 from course_utils.launch.report import RankError
+from course_utils.launch.spawned import Spawned
 from course_utils.launch.wire import Frame
 from course_utils.launch.worker import Job
 
 __all__ = ["Run"]
 
+_START_S = 120.0  # for the ranks to be there: fresh interpreters import torch on a machine that may be busy
 _GRACE_S = 0.2  # after the first failure: what else failed, and what came first?
 _ANSWER_S = 1.0  # for a rank to say where it is
 _END_S = 5.0  # for processes to end
@@ -40,128 +49,121 @@ class Run:
         self.events: queue.SimpleQueue = queue.SimpleQueue()
         self.output = Output(len(devices))
         self.seen = report.Seen(len(devices))
-        self.ready: set[int] = set()
-        self.silent: set[tuple[int, str]] = set()
+        self.open = 2 * len(devices)  # streams that ranks may still write to
+        self.stopping = False
         self.dumps: dict[int, bytes] = {}  # of ranks that cannot answer: what faulthandler writes
-        self.compiler = False  # a rank had to import torch's compiler, which takes a second
 
     def results(self) -> list[bytes]:
         """Return what each rank returned, pickled. Raises RankError; in any case no rank is left."""
-        store = processes = None
-        try:
-            store = _store()
-            processes = start.start(len(self.all), lambda *event: self.events.put(event))
-            job = self._job(store.port)
-            for rank, channel in enumerate(processes.channels):
-                with contextlib.suppress(OSError):  # it has died, and that will be heard
-                    channel.send(rank, job)
-            self._wait(processes)
-            _tell(processes, "leave")
-            self._pump(lambda: len(self.seen.ended) == len(self.all), _END_S)
-            return [self.seen.returned[rank] for rank in self.all]
-        finally:
-            del store
-            if processes is not None:
-                self._stop(processes)
+        way = _way()
+        with interrupts.held():
+            store, processes = _store(), None
+            try:
+                processes = way(len(self.all), lambda *event: self.events.put(event))
+                job = self._job(store.port)
+                for rank, channel in enumerate(processes.channels):
+                    with contextlib.suppress(OSError):  # it has died, and that will be heard
+                        channel.send(rank, job)
+                self._wait(processes)
+                _tell(processes, "leave")
+                self._pump(lambda: len(self.seen.ended) == len(self.all), _END_S)
+            finally:
+                del store
+                if processes is not None:
+                    self._stop(processes)
+        if way is Forked and any(compiler for _, compiler in self.seen.returned.values()):
+            preload("torch._dynamo")  # while nobody waits: it takes each rank a second
+        return [self.seen.returned[rank][0] for rank in self.all]
 
     def _job(self, port: int) -> Job:
-        threads = max(1, _cores() // len(self.all))
-        path = tuple(os.path.abspath(entry) for entry in sys.path)
-        filters = tuple(one for one in warnings.filters if one[2].__module__ in ("builtins", "torch"))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        filters = [one for one in warnings.filters if one[2].__module__ in ("builtins", "torch")]
         return Job(
-            len(self.all), self.devices, self.backend, port, dict(os.environ), path, tuple(sys.argv), _folder(),
-            threads, filters, self.payload,
+            self.devices, self.backend, port, dict(os.environ), search_path(), list(sys.argv), folder(),
+            max(1, cores // len(self.all)), filters, self.payload,
         )  # fmt: skip
 
     def _wait(self, processes: Processes) -> None:
         """Return when all ranks have returned; raise RankError when that cannot be."""
-        if not self._pump(lambda: self._trouble() or len(self.ready) == len(self.all), START_S):
-            late = sorted(set(self.all) - self.ready)
-            raise RankError(f"rank {late[0]} was not ready after {START_S:.0f} s; all were stopped.", late[0], "start")
+        if not self._pump(lambda: self._trouble() or len(self.seen.ready) == len(self.all), _START_S):
+            late = sorted(set(self.all) - self.seen.ready.keys())
+            raise RankError(f"rank {late[0]} was not ready after {_START_S:.0f} s; all were stopped.", late[0], "start")
         if not self._trouble():
             _tell(processes, "go")
         done = self._pump(lambda: self._trouble() or len(self.seen.returned) == len(self.all), self.timeout_s)
         if self._trouble():
-            self._pump(lambda: self.seen.over() == len(self.all), _GRACE_S)
+            self._pump(lambda: len(self.seen.over()) == len(self.all), _GRACE_S)
             raise report.first_failure(self.seen)
         if not done:
-            late = [rank for rank in self.all if rank not in self.seen.returned]
+            late = set(self.all) - self.seen.returned.keys()
             self._ask(processes, late)
-            if self.seen.stacks or len(self.seen.returned) < len(self.all):  # else they have returned just now
-                raise report.hang(self.seen, late, self.timeout_s)
+            if late & self.seen.stack.keys() or late - self.seen.returned.keys():  # else they have returned just now
+                raise report.hang(self.seen, sorted(late), self.timeout_s)
 
     def _trouble(self) -> bool:
-        seen = self.seen
-        return bool(seen.failed or seen.unsendable or seen.ended.keys() - seen.returned.keys())
+        return bool(self.seen.over() - self.seen.returned.keys() or self.seen.garbled)
 
     def _pump(self, until: Callable[[], Any], limit_s: float) -> bool:
         """Handle what the ranks say until `until()` is true; False when that took longer than the limit."""
         deadline = time.monotonic() + limit_s
         while not until():
+            if not self.stopping:
+                interrupts.check()
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             with contextlib.suppress(queue.Empty):
-                self._handle(*self.events.get(timeout=min(left, 0.1)))  # short: Windows cannot interrupt a long one
+                self._handle(*self.events.get(timeout=min(left, 0.1)))
             self.output.tick()
         return True
 
-    def _handle(self, rank: int, kind: str, *values: Any) -> None:
-        if kind in ("out", "err"):
-            if kind == "err" and rank in self.dumps:
-                self.dumps[rank] += values[0]
-            else:
-                self.output.take(rank, kind, values[0])
-        elif kind == "silent":
-            self.silent.add((rank, values[0]))
-        elif kind == "ready":
-            self.ready.add(rank)
-        elif kind == "returned":
-            self.seen.returned[rank], compiler = values
-            self.compiler |= compiler
-        elif kind == "failed":
-            self.seen.failed[rank] = values[0]
-        elif kind == "unsendable":
-            self.seen.unsendable[rank] = values
-        elif kind == "stack":
-            self.seen.stacks[rank] = values[0]
-        elif kind == "ended":
-            self.seen.ended[rank] = values
+    def _handle(self, rank: int, kind: str, value: Any) -> None:
+        if kind not in ("out", "err"):
+            getattr(self.seen, kind)[rank] = value
+        elif not value:
+            self.open -= 1
+        elif kind == "err" and rank in self.dumps:
+            self.dumps[rank] += value
+        else:
+            self.output.take(rank, kind, value)
 
-    def _ask(self, processes: Processes, asked: list[int]) -> None:
+    def _ask(self, processes: Processes, asked: set[int]) -> None:
         """Ask ranks where they are; one that cannot answer is asked by a signal."""
-        for rank in asked:
-            with contextlib.suppress(OSError):
-                processes.channels[rank].send("stack")
-        if (
-            self._pump(lambda: all(rank in self.seen.stacks or rank in self.seen.returned for rank in asked), _ANSWER_S)
-            or os.name != "posix"
-        ):
+        _tell(processes, "stack")
+        answered = self._pump(lambda: self.seen.stack.keys() | self.seen.returned.keys() >= asked, _ANSWER_S)
+        if answered or os.name != "posix":
             return
-        silent = [rank for rank in asked if rank not in self.seen.stacks]
-        for rank in silent:  # it holds Python's lock in compiled code, or is stopped
+        for rank in asked - self.seen.stack.keys():  # it holds Python's lock in compiled code, or is stopped
             self.dumps[rank] = b""
             with contextlib.suppress(ProcessLookupError):
-                os.kill(processes.pids[rank], signal.SIGUSR1)
+                os.kill(self.seen.pid[rank], signal.SIGUSR1)
         self._pump(lambda: False, 0.3)
-        for rank in silent:
-            found = re.findall(r'File "(.*)", line (\d+) in (.*)', self.dumps[rank].decode(errors="replace"))
+        for rank, dump in self.dumps.items():
+            found = re.findall(r'File "(.*)", line (\d+) in (.*)', dump.decode(errors="replace"))
             if found:
-                self.seen.stacks[rank] = tuple(Frame(file, int(line), name) for file, line, name in reversed(found))
+                self.seen.stack[rank] = tuple(Frame(file, int(line), name) for file, line, name in reversed(found))
 
     def _stop(self, processes: Processes) -> None:
         """End everything, whatever happened before, and print what the ranks still wrote."""
+        self.stopping = True
         try:
             if len(self.seen.ended) < len(self.all):
                 processes.kill()
-                self._pump(lambda: len(self.seen.ended) == len(self.all) or not processes.pids, _END_S)
-            if processes.pids:  # else none has started, and none will
-                self._pump(lambda: len(self.silent) == 2 * len(self.all), 0.5)
+                patience_s = _END_S if self.seen.pid else 0.5  # a busy server may not have started them, and will not
+                self._pump(lambda: len(self.seen.ended) == len(self.all), patience_s)
+            if self.seen.pid:
+                self._pump(lambda: not self.open, 0.5)
         finally:
             processes.close()
             self.output.finish()
-        if self.compiler:
-            start.preload("torch._dynamo")
+
+
+def _way() -> type[Processes]:
+    """Return how ranks are started here; COURSE_LAUNCH=spawn is the way out where a forked rank does not work."""
+    method = os.environ.get("COURSE_LAUNCH") or ("forkserver" if sys.platform == "linux" else "spawn")
+    if method not in ("forkserver", "spawn"):
+        raise ValueError(f"COURSE_LAUNCH is {method!r}, it may be 'forkserver' or 'spawn'")
+    return Forked if method == "forkserver" else Spawned
 
 
 def _tell(processes: Processes, request: str) -> None:
@@ -178,14 +180,3 @@ def _store() -> dist.TCPStore:
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     port = listener.getsockname()[1]
     return dist.TCPStore("127.0.0.1", port, master_listen_fd=listener.detach(), **wait)
-
-
-def _folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it has been deleted
-        return os.path.expanduser("~")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -12,14 +12,14 @@ import ctypes
 import gc
 import importlib
 import os
-import selectors
+import pickle
+import select
 import signal
 import socket
 import time
 import warnings
-from dataclasses import dataclass, field
 
-from course_utils.launch import wire
+from course_utils.launch import worker
 
 __all__ = ["serve"]
 
@@ -28,83 +28,70 @@ _MAX_FDS = 250  # Linux passes at most 253 descriptors in one message (SCM_MAX_F
 _PATIENCE_S = 0.5  # what a rank left behind has this long to end after SIGTERM: trackers of shared memory clean up
 
 
-@dataclass
-class _Session:
-    """One launch: the connection to it and its ranks that are not yet reported as ended."""
-
-    channel: wire.Channel
-    ranks: dict[int, int]  # process id: rank
-    ended: dict[int, tuple[int, float]] = field(default_factory=dict)  # process id: status, when
-
-
 def serve(number: int) -> None:
     """Serve the kernel on the socket with this descriptor until it is gone."""
-    from course_utils.launch import worker  # noqa: F401  (torch, once for all ranks)
-
-    _prctl(_SUBREAPER, 1)
     _Server(socket.socket(fileno=number)).loop()
 
 
 class _Server:
     def __init__(self, main: socket.socket) -> None:
-        self.main, self.parent = main, os.getppid()
-        self.sessions: list[_Session] = []
-        self.leftovers: dict[int, float] = {}  # orphans of ranks: process id, when SIGTERM was sent
-        self.selector = selectors.DefaultSelector()
+        self.main, self.kernel = main, os.getppid()
+        self.ranks: dict[int, tuple[socket.socket, int]] = {}  # process id: session, the connection to a launch; rank
+        self.over: list[tuple[socket.socket, int, int, float]] = []  # session, rank, exit code, when: not yet told of
+        self.asked: dict[int, float] = {}  # process id of what a rank left behind: when it was asked to end
         self.wake, self.woken = socket.socketpair()
-        for end in (self.wake, self.woken):
-            end.setblocking(False)
+        self.wake.setblocking(False)
+        self.woken.setblocking(False)
+        _prctl(_SUBREAPER, 1)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.set_wakeup_fd(self.woken.fileno(), warn_on_full_buffer=False)
-        self.selector.register(main, selectors.EVENT_READ, None)
-        self.selector.register(self.wake, selectors.EVENT_READ, None)
         gc.collect()
         gc.freeze()
 
     def loop(self) -> None:
+        """Serve until the kernel is gone, then kill every rank and every process that ranks started, and end."""
         self.main.sendall(b"ready")
-        while os.getppid() == self.parent:
-            for key, _ in self.selector.select(0.01 if self.pending() else 2.0):
-                if key.fileobj is self.main:
-                    if not self.request():
-                        return self.end()
-                elif key.fileobj is self.wake:
-                    self.wake.recv(4096)
-                elif key.data in self.sessions:
-                    self.heard(key.data)
+        while os.getppid() == self.kernel:
+            sessions = {session for session, _ in self.ranks.values()}
+            ready, _, _ = select.select([self.main, self.wake, *sessions], [], [], 0.01 if self.over else 2.0)
+            if self.main in ready and not self.request():
+                break
+            if self.wake in ready:
+                self.wake.recv(4096)
+            if gone := sessions.intersection(ready):
+                self.kill({pid for pid, (session, _) in self.ranks.items() if session in gone})
             self.reap()
-        self.end()
-
-    def pending(self) -> bool:
-        return bool(self.leftovers) or any(session.ended for session in self.sessions)
+            if self.over and not self.end_leftovers():
+                for session, rank, code, at_s in self.over:
+                    _tell(session, rank, "ended", (code, at_s))
+                self.over.clear()  # a session without ranks is thereby closed
+        deadline = time.monotonic() + 2.0
+        while (children := _children() | self.ranks.keys()) and time.monotonic() < deadline:
+            self.kill(children)
+            self.reap()
+        os._exit(0)
 
     def request(self) -> bool:
         """Read a request of the kernel: fork ranks, or import a module that ranks needed. False when it is gone."""
         data, descriptors, *_ = socket.recv_fds(self.main, 256, _MAX_FDS)
-        if not data:
-            return False
-        if not descriptors:
-            for name in data.decode().split():
-                importlib.import_module(name)
-            return True
-        session, *rest = descriptors
-        started = _Session(wire.Channel(socket.socket(fileno=session)), {})
-        self.sessions.append(started)
-        for rank in range(len(rest) // 3):
-            with warnings.catch_warnings():  # of Python 3.12: a thread of NumPy's BLAS exists, which knows forks
-                warnings.simplefilter("ignore")
-                pid = os.fork()
-            if pid == 0:
-                self.become_rank(rest, rank)
-            started.ranks[pid] = rank
-        for one in rest:
-            os.close(one)
-        self.selector.register(started.channel.connection, selectors.EVENT_READ, started)
-        self.tell(started, "pids", list(started.ranks))
-        return True
+        if data and not descriptors:
+            importlib.import_module(data.decode())
+        elif data:
+            session = socket.socket(fileno=descriptors.pop(0))
+            for rank in range(len(descriptors) // 3):
+                with warnings.catch_warnings():  # of Python 3.12: a thread of NumPy's BLAS exists, which knows forks
+                    warnings.simplefilter("ignore")
+                    pid = os.fork()
+                if pid == 0:
+                    self.become_rank(session, descriptors, 3 * rank)
+                self.ranks[pid] = session, rank
+                _tell(session, rank, "pid", pid)
+            for one in descriptors:
+                os.close(one)
+        return bool(data)
 
-    def become_rank(self, descriptors: list[int], rank: int) -> None:
+    def become_rank(self, session: socket.socket, descriptors: list[int], first: int) -> None:
         """In the child: keep the three descriptors of this rank, drop all else, and never return."""
         try:
             os.setsid()
@@ -112,92 +99,48 @@ class _Server:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            control, out, err = descriptors[3 * rank : 3 * rank + 3]
-            os.dup2(out, 1)
-            os.dup2(err, 2)
-            for one in descriptors:
-                if one != control:
-                    os.close(one)
-            self.selector.close()
-            for one in (self.main, self.wake, self.woken, *(s.channel.connection for s in self.sessions)):
+            os.dup2(descriptors[first + 1], 1)
+            os.dup2(descriptors[first + 2], 2)
+            others = (one[0] for one in [*self.ranks.values(), *self.over])
+            for one in (self.main, self.wake, self.woken, session, *others):
                 one.close()
-            from course_utils.launch import worker
-
-            worker.run(socket.socket(fileno=control))
+            control = socket.socket(fileno=descriptors.pop(first))
+            for one in descriptors:
+                os.close(one)
+            worker.run(control)
         finally:
             os._exit(1)
 
-    def heard(self, session: _Session) -> None:
-        """A launch wants its ranks killed, or is gone."""
-        try:
-            session.channel.receive()
-            gone = False
-        except (EOFError, OSError):
-            gone = True
-        for pid in session.ranks:
-            if pid not in session.ended:
+    def kill(self, pids: set[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if gone:
-            self.selector.unregister(session.channel.connection)
-            session.channel.close()
-            if not session.ranks:
-                self.sessions.remove(session)
+        time.sleep(0.002)
 
     def reap(self) -> None:
-        """Collect processes that ended, end what they left behind, and report ranks that are gone with all theirs."""
-        now = time.monotonic()
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            self.leftovers.pop(pid, None)
-            for session in self.sessions:
-                if pid in session.ranks:
+        """Collect processes that ended."""
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = found
+                if pid in self.ranks:
                     with contextlib.suppress(OSError):  # its group, should Linux not list children
                         os.killpg(pid, signal.SIGTERM)
-                    session.ended[pid] = (status, time.perf_counter())
-        if self.pending():
-            self.end_leftovers(now)
-        for session in list(self.sessions):
-            if not self.leftovers:
-                for pid, (status, at_s) in session.ended.items():
-                    self.tell(session, "ended", session.ranks.pop(pid), os.waitstatus_to_exitcode(status), at_s)
-                session.ended.clear()
-            if not session.ranks and session.channel.connection.fileno() < 0:
-                self.sessions.remove(session)
+                    self.over.append((*self.ranks.pop(pid), os.waitstatus_to_exitcode(status), time.perf_counter()))
 
-    def end_leftovers(self, now: float) -> None:
-        """Ask processes whose rank is gone to end, then force them."""
-        known = {pid for session in self.sessions for pid in session.ranks}
-        children = _children()
-        for pid in children - known:
-            since = self.leftovers.setdefault(pid, now)
+    def end_leftovers(self) -> bool:
+        """Ask processes whose rank is gone to end, then force them; return whether they need more time."""
+        left, now = _children() - self.ranks.keys(), time.monotonic()
+        self.asked = {pid: self.asked.get(pid, now) for pid in left}
+        for pid, since in self.asked.items():
             if since == now or now - since > _PATIENCE_S:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM if since == now else signal.SIGKILL)
-        for pid, since in list(self.leftovers.items()):
-            if pid not in children or now - since > 4 * _PATIENCE_S:
-                del self.leftovers[pid]
+        return any(now - since < 4 * _PATIENCE_S for since in self.asked.values())
 
-    def tell(self, session: _Session, *message: object) -> None:
-        with contextlib.suppress(OSError):
-            session.channel.send(*message)
 
-    def end(self) -> None:
-        """Kill every rank and every process that ranks started, then leave."""
-        deadline = time.monotonic() + 2.0
-        while (
-            children := _children() | {pid for s in self.sessions for pid in s.ranks}
-        ) and time.monotonic() < deadline:
-            for pid in children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.005)
-            self.reap()
-        os._exit(0)
+def _tell(session: socket.socket, *message: object) -> None:
+    with contextlib.suppress(OSError):
+        session.sendall(pickle.dumps(message))
 
 
 def _children() -> set[int]:

@@ -8,11 +8,13 @@ import functools
 import importlib.machinery
 import inspect
 import io
+import itertools
 import pickle
+import pkgutil
 import socket
-import struct
 import sys
 import threading
+import time
 import traceback
 import types
 from collections.abc import Iterable
@@ -23,48 +25,56 @@ import cloudpickle
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["Channel", "Failure", "Frame", "dumps", "dumps_call", "failure", "frames", "known_classes", "name_in_main"]
+__all__ = [
+    "Channel",
+    "Failure",
+    "Frame",
+    "dumps",
+    "dumps_call",
+    "failure",
+    "frames",
+    "known_classes",
+    "name_in_main",
+    "shortened",
+]
 
-_LENGTH = struct.Struct("<Q")
 _CACHED = type(functools.cache(print))  # cloudpickle takes it for a function that can be imported
+_OPERATORS = type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor)  # and torch.ops is a module of its own kind
 _DEEPEST = 8  # errors that are told of: one, its cause, the cause of that
+_LONGEST = 2000  # characters of the text of an error
 
 
 class Channel:
-    """Sends and receives whole messages; several threads may send at once, one receives."""
+    """Sends and receives messages; several threads may send at once, one receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
+        self._file = connection.makefile("rb")
         self._sending = threading.Lock()
 
     def send(self, *message: Any) -> None:
         """Send a message of plain values. Raises OSError when nobody is there any more."""
         data = pickle.dumps(message, protocol=5)
         with self._sending:
-            self.connection.sendall(_LENGTH.pack(len(data)))
             self.connection.sendall(data)
 
     def receive(self) -> tuple[Any, ...]:
-        """Return the next message. Raises EOFError or OSError when none will come."""
-        (length,) = _LENGTH.unpack(self.exactly(_LENGTH.size))
-        return pickle.loads(self.exactly(length))
+        """Return the next message. Raises EOFError or OSError when none will come, ValueError for what is none."""
+        try:
+            return pickle.load(self._file)
+        except (EOFError, OSError):
+            raise
+        except Exception as error:
+            if self._file.closed or "truncated" in str(error):  # the sender was killed on the way
+                raise EOFError from None
+            raise ValueError("what came is not a message") from error
 
     def close(self) -> None:
         """End the connection; a thread that receives gets EOFError."""
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
+        self._file.close()
         self.connection.close()
-
-    def exactly(self, size: int) -> bytearray:
-        """Return the next `size` bytes. Raises EOFError or OSError when they will not come."""
-        data = bytearray(size)
-        view, filled = memoryview(data), 0
-        while filled < size:
-            got = self.connection.recv_into(view[filled:])
-            if not got:
-                raise EOFError
-            filled += got
-        return data
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Failure:
-    """An error of a rank, without its objects: they may not exist in the parent. `at_s` is when it was raised."""
+    """An error of a rank, without its objects: they may not exist in the parent. `at_s` is when it was told."""
 
     kind: str
     words: str
@@ -88,28 +98,35 @@ class Failure:
     parts: tuple[Failure, ...] = ()  # of an ExceptionGroup
 
 
-def failure(error: BaseException, at_s: float, seen: frozenset[int] = frozenset()) -> Failure:
+def failure(error: BaseException, seen: frozenset[int] = frozenset()) -> Failure:
     """Return `error` and what caused it as plain values."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     seen |= {id(error)}
     told = len(seen) < _DEEPEST
-    cause = failure(before, at_s, seen) if told and before is not None and id(before) not in seen else None
-    inner = error.exceptions if told and isinstance(error, BaseExceptionGroup) else ()
+    cause = failure(before, seen) if told and before is not None and id(before) not in seen else None
+    inner = error.exceptions[:_DEEPEST] if told and isinstance(error, BaseExceptionGroup) else ()
     try:
-        words = "".join(traceback.format_exception_only(error)).strip()
+        words = shortened("".join(traceback.format_exception_only(error)).strip(), _LONGEST)
     except Exception:  # an error whose own text cannot be made
         words = type(error).__name__
-    found = [(frame.f_code, line, frame) for frame, line in traceback.walk_tb(error.__traceback__)]
-    places = tuple(Frame(code.co_filename, line or 0, code.co_name) for code, line, _ in found)
-    return Failure(
-        type(error).__name__, words, places, cause, at_s, tuple(failure(one, at_s, seen) for one in inner[:_DEEPEST])
-    )
+    at, parts = _frames(traceback.walk_tb(error.__traceback__)), tuple(failure(one, seen) for one in inner)
+    return Failure(type(error).__name__, words, at, cause, time.perf_counter(), parts)
 
 
 def frames(innermost: types.FrameType) -> tuple[Frame, ...]:
     """Return the stack of a running thread, the outermost first."""
-    found = [Frame(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(innermost)]
-    return tuple(reversed(found))
+    return _frames(traceback.walk_stack(innermost))[::-1]
+
+
+def _frames(walked: Iterable[tuple[types.FrameType, int]]) -> tuple[Frame, ...]:
+    return tuple(Frame(frame.f_code.co_filename, line or 0, frame.f_code.co_name) for frame, line in walked)
+
+
+def shortened(text: str, longest: int) -> str:
+    """Return a text of at most about `longest` characters, without its middle if it had more."""
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest // 2]} ... ({len(text) - longest} characters left out) ... {text[-longest // 2 :]}"
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -129,6 +146,12 @@ class _Pickler(cloudpickle.Pickler):
                 f"{str(obj)!r} does not exist in the ranks, which compute on CUDA or the CPU; "
                 "in the function use launch.rank_device() instead"
             )
+        elif isinstance(obj, _OPERATORS) or (isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType):
+            name = obj.__name__ if isinstance(obj, types.ModuleType) else f"torch.ops.{obj}"
+            if name in sys.modules:
+                return pkgutil.resolve_name, (name,)
+            if name.startswith("torch.ops."):
+                return pkgutil.resolve_name, (name.replace(".", ":", 1),)
         elif isinstance(obj, type) and obj in self._known:
             return _class_known, (self._known[obj],)
         elif isinstance(obj, _CACHED) and _is_typed(obj):
@@ -199,8 +222,11 @@ def dumps_call(fn: Any, args: tuple, kwargs: dict[str, Any]) -> bytes:
 def _culprit(parts: dict[str, Any], seen: frozenset[int] = frozenset()) -> list[str]:
     """Return the name of the first part that cannot be sent; if a function, also of what is wrong in what it uses."""
     for name, part in parts.items():
-        if id(part) not in seen and not _can_be_sent(part):
-            return [name, *_culprit(_used(part), seen | {id(part)})]
+        if id(part) not in seen:
+            try:
+                dumps(part)
+            except Exception:
+                return [name, *_culprit(_used(part), seen | {id(part)})]
     return []
 
 
@@ -213,22 +239,14 @@ def _used(value: Any) -> dict[str, Any]:
     return {}
 
 
-def _can_be_sent(value: Any) -> bool:
-    try:
-        dumps(value)
-    except Exception:
-        return False
-    return True
-
-
 def _unimportable(fn: Any) -> types.ModuleType | None:
     """Return the module of `fn` if a rank could not import it by its name, so that it must travel by value."""
     module = sys.modules.get(getattr(fn, "__module__", None) or "")
     if module is None or module.__name__ == "__main__" or module.__name__ in sys.builtin_module_names:
         return None  # those of __main__ travel by value anyway
-    parts, path = module.__name__.split("."), None
-    for place in range(len(parts)):
-        found = importlib.machinery.PathFinder.find_spec(".".join(parts[: place + 1]), path)
+    path = None
+    for name in itertools.accumulate(module.__name__.split("."), "{}.{}".format):
+        found = importlib.machinery.PathFinder.find_spec(name, path)
         if found is None:
             return module
         path = found.submodule_search_locations
@@ -240,26 +258,28 @@ def _tensor(tensor: torch.Tensor) -> tuple | None:
 
     PyTorch writes each storage as a zip archive, 0.6 ms for the smallest, and cannot so write float8 and uint16.
     """
-    if tensor.device.type not in ("cpu", "meta"):
+    parameter = isinstance(tensor, torch.nn.Parameter)
+    if tensor.device.type == "cpu":
+        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+        if not plain or tensor.is_quantized or tensor.is_nested:
+            return None
+        compact = tensor.untyped_storage().nbytes() <= tensor.numel() * tensor.element_size()
+        if compact and (parameter or tensor.__dict__ or tensor._backward_hooks):  # these come along, or a warning
+            return None
+        with _disable_current_modes():  # these operations are not the reader's, and not fake
+            value = tensor.detach() if compact else tensor.detach().clone()
+            if not parameter:
+                value = value.resolve_conj().resolve_neg()
+                data = torch.empty(0, dtype=torch.uint8, device="cpu").set_(value.untyped_storage()).numpy()
+                layout = value.storage_offset(), tuple(value.shape), value.stride()
+                return _cpu_tensor, (pickle.PickleBuffer(data), value.dtype, *layout, tensor.requires_grad)
+    elif tensor.device.type == "meta":
+        return None
+    else:
         value = tensor.detach().cpu()
-        if isinstance(tensor, torch.nn.Parameter):
-            return torch._utils._rebuild_parameter, (value, tensor.requires_grad, collections.OrderedDict())
-        return _with_grad, (value, tensor.requires_grad)
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
-    if not plain or tensor.device.type == "meta" or tensor.is_quantized or tensor.is_nested:
-        return None
-    compact = tensor.untyped_storage().nbytes() <= tensor.numel() * tensor.element_size()
-    if isinstance(tensor, torch.nn.Parameter):
-        made = (tensor.detach().clone(), tensor.requires_grad, collections.OrderedDict())
-        return None if compact else (torch._utils._rebuild_parameter, made)
-    if compact and (tensor.__dict__ or tensor._backward_hooks):  # attributes come along, and a warning about hooks
-        return None
-    with _disable_current_modes():  # these operations are not the reader's, and not fake
-        value = tensor.detach() if compact else tensor.detach().clone()
-        value = value.resolve_conj().resolve_neg()
-        data = torch.empty(0, dtype=torch.uint8, device="cpu").set_(value.untyped_storage()).numpy()
-    layout = value.storage_offset(), tuple(value.shape), value.stride()
-    return _cpu_tensor, (pickle.PickleBuffer(data), value.dtype, *layout, tensor.requires_grad)
+    if parameter:
+        return torch._utils._rebuild_parameter, (value, tensor.requires_grad, collections.OrderedDict())
+    return torch.Tensor.requires_grad_, (value, tensor.requires_grad)
 
 
 def _cpu_tensor(
@@ -268,8 +288,4 @@ def _cpu_tensor(
     with _disable_current_modes():
         own = torch.frombuffer(data, dtype=torch.uint8).clone() if data else torch.empty(0, device="cpu")
         value = torch.empty(0, dtype=dtype, device="cpu").set_(own.untyped_storage(), offset, shape, stride)
-    return value.requires_grad_(requires_grad)
-
-
-def _with_grad(value: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     return value.requires_grad_(requires_grad)
