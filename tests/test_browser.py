@@ -1,5 +1,6 @@
 """Do the explorers work in a real JupyterLab, and does a static page show their picture?"""
 
+import importlib
 import os
 import re
 
@@ -7,40 +8,18 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course_utils.explorers import (
-    buckets,
-    checkpointing,
-    choose_gpu,
-    collectives,
-    loss_scaling,
-    number_formats,
-    ring,
-    roofline,
-    transfer,
-    will_it_fit,
-)
 from tests import browser
 
-EXPLORERS = {
-    "buckets": buckets,
-    "checkpointing": checkpointing,
-    "choose_gpu": choose_gpu,
-    "collectives": collectives,
-    "loss_scaling": loss_scaling,
-    "number_formats": number_formats,
-    "ring": ring,
-    "roofline": roofline,
-    "transfer": transfer,
-    "will_it_fit": will_it_fit,
-}
+NAMES = (
+    "buckets", "checkpointing", "choose_gpu", "collectives", "loss_scaling", "number_formats", "ring", "roofline",
+    "transfer", "will_it_fit",
+)  # fmt: skip
+EXPLORERS = {name: importlib.import_module(f"course_utils.explorers.{name}") for name in NAMES}
+PICTURES = ".jp-OutputArea-output img"
 QUICK = ("choose_gpu", "transfer")  # `make test` drives these, `make test-all` every one
 OTHERS = tuple(name for name in EXPLORERS if name not in QUICK)
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        browser.chromium() is None and not os.environ.get("CI"), reason="there is no Chromium on this machine"
-    ),
-]
+missing = browser.chromium() is None and not os.environ.get("CI")
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(missing, reason="there is no Chromium on this machine")]
 
 
 def notebook(name, outputs=()):
@@ -51,9 +30,9 @@ def notebook(name, outputs=()):
     return made
 
 
-def shown(page, selector):
+def shown(page):
     """Return the addresses of the visible pictures."""
-    return [image.get_attribute("src") for image in page.locator(selector).all() if image.is_visible()]
+    return [image.get_attribute("src") for image in page.locator(PICTURES).all() if image.is_visible()]
 
 
 @pytest.mark.parametrize("names", [QUICK, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=["quick", "others"])
@@ -66,21 +45,21 @@ def test_moving_a_slider_changes_the_one_picture_of_each_explorer(tmp_path, name
             module = EXPLORERS[name]
             lab.open(f"{name}.ipynb")
             lab.run_all()
-            page, pictures = lab.page, ".jp-OutputArea-output img"
+            page = lab.page
             page.locator(".widget-image").first.wait_for()
             page.wait_for_timeout(500)
-            before = shown(page, pictures)
+            before = shown(page)
             assert len(before) == 1, f"{name}: {len(before)} pictures"
             words = page.locator(".jp-OutputArea-output .widget-html-content").last
             said = words.inner_text()
             page.locator(".widget-slider:visible .noUi-handle").first.focus()
             page.keyboard.press("ArrowRight")
             page.wait_for_function(
-                "([selector, old]) => document.querySelector(selector).src !== old", arg=[pictures, before[0]]
+                "([selector, old]) => document.querySelector(selector).src !== old", arg=[PICTURES, before[0]]
             )
             words.filter(has_not_text=said).wait_for()
             assert module.explore().caption() == re.sub(r"\s+", " ", said)
-            assert len(shown(page, pictures)) == 1
+            assert len(shown(page)) == 1
         assert lab.errors == []
 
 
@@ -93,7 +72,7 @@ def test_a_static_page_shows_one_picture_and_its_words(name):
     outputs = [new_output("execute_result", data=stored, execution_count=1)]
     html, _ = HTMLExporter().from_notebook_node(notebook(name, outputs))
     with browser.static_page(html) as page:
-        pictures = page.locator(".jp-OutputArea-output img")
+        pictures = page.locator(PICTURES)
         assert pictures.count() == 1 and pictures.first.is_visible()
         assert pictures.first.evaluate("image => image.naturalWidth") > 600
         assert EXPLORERS[name].explore().caption() in page.locator(".jp-OutputArea-output").inner_text()

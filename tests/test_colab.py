@@ -13,26 +13,21 @@ from packaging.requirements import Requirement
 from tools import notebooks
 
 # The versions that Colab's runtime held in November 2026.
-COLAB = {
-    "torch": "2.11.0+cu128",
-    "numpy": "2.1.3",
-    "matplotlib": "3.10.0",
-    "ipywidgets": "7.7.1",
-}
+COLAB = {"torch": "2.11.0+cu128", "numpy": "2.1.3", "matplotlib": "3.10.0", "ipywidgets": "7.7.1"}
 PROJECT = tomllib.loads((notebooks.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def distribution(folder: Path, name: str, version: str) -> None:
     """Put an empty package with metadata into the site-packages `folder`."""
-    package = folder / name
-    package.mkdir()
-    (package / "__init__.py").write_text(f"__version__ = {version!r}\n", encoding="utf-8")
-    metadata = folder / f"{name}-{version}.dist-info"
-    metadata.mkdir()
-    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    (metadata / "METADATA").write_text(text, encoding="utf-8")
-    (metadata / "INSTALLER").write_text("pip\n", encoding="utf-8")
-    (metadata / "RECORD").write_text(f"{name}/__init__.py,,\n{metadata.name}/METADATA,,\n", encoding="utf-8")
+    metadata = f"{name}-{version}.dist-info"
+    for path, text in {
+        f"{name}/__init__.py": f"__version__ = {version!r}\n",
+        f"{metadata}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{metadata}/INSTALLER": "pip\n",
+        f"{metadata}/RECORD": f"{name}/__init__.py,,\n{metadata}/METADATA,,\n",
+    }.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +45,9 @@ def colab(tmp_path_factory):
 
 def snapshot(site: Path) -> dict[str, bytes]:
     """Return the contents of everything that belongs to Colab's own packages."""
-    files = [path for path in site.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    own = {
-        str(p.relative_to(site)): p.read_bytes() for p in files if p.relative_to(site).parts[0].startswith(tuple(COLAB))
-    }
+    own = [path for name in COLAB for path in site.glob(f"{name}*/**/*") if path.is_file()]
     assert len(own) == 4 * len(COLAB)
-    return own
+    return {str(path.relative_to(site)): path.read_bytes() for path in own}
 
 
 def pip(python: Path, *arguments: str) -> subprocess.CompletedProcess:

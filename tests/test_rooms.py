@@ -20,22 +20,26 @@ CONTRACTS = tomllib.loads((notebooks.ROOT / "pyproject.toml").read_text(encoding
 
 def lint(folder: Path) -> str:
     """Return what lint-imports says of the package in `folder`; its exit status stands first."""
-    command = [Path(sys.executable).with_name("lint-imports"), "--config", notebooks.ROOT / "pyproject.toml"]
-    command += ["--no-cache"]
+    command = [
+        Path(sys.executable).with_name("lint-imports"),
+        "--config",
+        notebooks.ROOT / "pyproject.toml",
+        "--no-cache",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, encoding="utf-8")
     return f"{done.returncode} {done.stdout}{done.stderr}"
 
 
 def test_each_room_uses_only_rooms_below_it(tmp_path):
-    assert lint(notebooks.ROOT).startswith("0 ")
     shutil.copytree(PACKAGE, tmp_path / "course_utils", ignore=shutil.ignore_patterns("__pycache__"))
-    assert lint(tmp_path).startswith("0 ")
-    table = tmp_path / "course_utils" / "gpus.py"
-    text = table.read_text(encoding="utf-8")
-    for forbidden in ("def late():\n    from course_utils import progress\n", "from course_utils import explain\n"):
-        table.write_text(f"{text}\n\n{forbidden}", encoding="utf-8")
-        assert lint(tmp_path).startswith("1 ") and "gpus" in lint(tmp_path)
+    assert (said := lint(tmp_path)).startswith("0 "), said
+    late, neighbour = "def late():\n    from course_utils import progress", "from course_utils import gpus"
+    for name, line in {"gpus.py": late, "explain.py": neighbour}.items():
+        with (tmp_path / "course_utils" / name).open("a", encoding="utf-8") as file:
+            file.write(f"\n\n{line}\n")
+    said = lint(tmp_path)
+    assert said.startswith("1 ") and "gpus -> course_utils.progress" in said and "explain -> course_utils.gpus" in said
 
 
 def circles(imports: dict[str, set[str]]) -> list[set[str]]:
@@ -57,44 +61,40 @@ def rooms() -> set[str]:
     return {room.strip(" ()") for layer in contract["layers"] for room in layer.split("|")}
 
 
+def imported(text: str) -> list[str]:
+    """Return what a program imports from the course: each name behind its module, or `*` where it takes a module."""
+    names = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{one.name}" for one in node.names]
+        elif isinstance(node, ast.Import):
+            names += [f"{one.name}.*" for one in node.names]
+    return [name for name in names if name.startswith("course_utils.")]
+
+
 def deep(text: str, room: str = "") -> list[str]:
-    """Return the modules inside other rooms than `room` that a program imports."""
-    nodes = list(ast.walk(ast.parse(text)))
-    found = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-    found += [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
-    parts = [name.split(".") for name in found]
-    return [".".join(path) for path in parts if path[0] == "course_utils" and len(path) > 2 and path[1] != room]
+    """Return what a program imports from inside other rooms than `room`."""
+    return [name for name in imported(text) if name.count(".") > 2 and name.split(".")[1] != room]
 
 
 def test_rooms_take_from_other_rooms_only_what_their_front_door_gives():
-    files = list(PACKAGE.rglob("*.py"))
-    inside = [(path.relative_to(PACKAGE).parts[0].removesuffix(".py"), path) for path in files]
-    assert len(files) > 60
-    assert [
-        (path.name, found) for room, path in inside if (found := deep(path.read_text(encoding="utf-8"), room))
-    ] == []
-    assert deep("from course_utils.memory.ledger import Ledger\nimport course_utils.gpus", "timing") == [
-        "course_utils.memory.ledger"
-    ]
+    texts = {path.relative_to(PACKAGE): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    taken = {path: deep(text, path.parts[0].removesuffix(".py")) for path, text in texts.items()}
+    assert len(taken) > 60 and {path: found for path, found in taken.items() if found} == {}
+    inside = "from course_utils.memory.ledger import Ledger\nimport course_utils.gpus"
+    assert deep(inside, "timing") == ["course_utils.memory.ledger.Ledger"] and deep(inside, "memory") == []
 
 
 @pytest.mark.parametrize("path", notebooks.lessons(), ids=lambda path: path.stem)
 def test_lessons_import_rooms_and_nothing_deeper(path):
     cells = [cell.source for cell in notebooks.read(path).cells if cell.cell_type == "code"]
-    text = "\n".join(
-        line for cell in cells for line in cell.splitlines() if "course_utils" in line and "import " in line
-    )
-    lines = "\n".join(line.strip() for line in text.splitlines())
-    used = {
-        name.name
-        for node in ast.walk(ast.parse(lines))
-        if isinstance(node, ast.ImportFrom) and node.module == "course_utils"
-        for name in node.names
-    }
-    assert deep(lines) == [] and used and used <= rooms()
+    lines = [
+        line.strip() for cell in cells for line in cell.splitlines() if "course_utils" in line and "import " in line
+    ]
+    used = {name.split(".")[1] for name in imported("\n".join(lines))} - {"*"}
+    assert deep("\n".join(lines)) == [] and used and used <= rooms()
 
 
 def test_no_name_says_not_here():
-    names = [path.name for path in PACKAGE.rglob("*") if path.name != "__pycache__" and path.suffix != ".pyc"]
-    assert len(names) > 60
-    assert [name for name in names if name.startswith("_") and name != "__init__.py"] == []
+    names = {path.name for path in PACKAGE.rglob("*") if path.suffix != ".pyc"}
+    assert len(names) > 60 and {name for name in names if name.startswith("_")} <= {"__init__.py", "__pycache__"}

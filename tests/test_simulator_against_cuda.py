@@ -41,19 +41,7 @@ def test_twenty_programs_take_time_and_memory_and_the_same_in_another_process():
 
 def test_the_table_shows_both_halves_their_ratios_and_the_medians():
     head, *rows, last = comparison.table(PREDICTED, MEASURED).splitlines()
-    assert head.split() == [
-        "program",
-        "predicted",
-        "ms",
-        "measured",
-        "ms",
-        "ratio",
-        "predicted",
-        "MiB",
-        "measured",
-        "MiB",
-        "ratio",
-    ]
+    assert " ".join(head.split()) == "program predicted ms measured ms ratio predicted MiB measured MiB ratio"
     assert rows[1].split() == ["b", "3.000", "4.000", "0.750", "4.000", "2.000", "2.000"]
     assert last.split() == ["median", "ratio", "0.750", "1.000"]
     assert len({len(line) for line in (head, *rows, last)}) == 1
