@@ -1,6 +1,7 @@
 """Does every explorer answer to each of its controls, and does one picture appear wherever it is shown?"""
 
 import importlib
+import itertools
 import math
 import random
 import re
@@ -10,7 +11,19 @@ from pathlib import Path
 import pytest
 
 from course_utils import explorers, plots
-from course_utils.explorers import Choice, Explorer, Slider, Switch, transfer
+from course_utils.explorers import (
+    Choice,
+    Explorer,
+    Slider,
+    Switch,
+    collectives,
+    number_formats,
+    ring,
+    roofline,
+    transfer,
+    will_it_fit,
+)  # fmt: skip
+from course_utils.explorers.number_formats import DIGITS
 from course_utils.explorers.will_it_fit import OWN_SIZES
 from tests.explorer_settings import LIVE, settings
 
@@ -54,23 +67,21 @@ def test_all_explorers_are_tested():
 
 
 @each
-def test_every_setting_gives_words(made):
+def test_the_settings_that_are_tried_hold_every_pair_of_values_and_each_gives_words_and_some_a_picture(made):
     explorer = made.explore()
-    for setting in settings(explorer):
+    tried = settings(explorer)
+    for one, two in itertools.combinations(explorer.controls, 2):
+        found = {(str(setting[one.name]), str(setting[two.name])) for setting in tried}
+        assert len(found) == len(one.values) * len(two.values)
+    for setting in tried:
         assert len(explorer.caption(**setting)) > 60
-
-
-@each
-def test_every_extreme_can_be_drawn(made):
-    explorer = made.explore()
-    corners = settings(explorer, most=4)
-    drawn = [explorer.figure(**setting) for setting in random.Random(1).sample(corners, min(len(corners), 5))]
+    drawn = [explorer.figure(**setting) for setting in random.Random(1).sample(tried, 5)]
     assert plots.png(drawn[0]).startswith(b"\x89PNG")
 
 
 def others(control):
-    """Return the first and the last value of a control that are numbers and not its default."""
-    found = [value for value in control.values if value not in (control.default, math.inf) and value == value]
+    """Return the first and the last value of a control that are not its default."""
+    found = [value for value in control.values if value not in (control.default, math.inf)]
     return found[0], found[-1]
 
 
@@ -124,7 +135,55 @@ def test_a_setting_that_fails_says_so_in_place_of_the_picture_and_the_next_one_w
     assert repr(explorer) == "Explorer(what a copy to the device costs)"
 
 
-def test_a_default_outside_the_values_is_refused():
-    with pytest.raises(ValueError, match="size"):
-        Explorer("t", dict, plots.new, str, [Slider("size", "Size", (1, 2), 3)])
-    assert Switch("s", "S").values == (False, True) and Choice("c", "C", (1,), 1).text(1) == "1"
+def test_a_number_that_is_none_is_shown_and_left_again():
+    explorer = number_formats.explore()
+    picture, words = explorer.widget().children[-2:]
+    box, seen = explorer.boxes["digits"], []
+    for place in (DIGITS.index(math.nan), 0, len(DIGITS) - 1):  # as the browser does it
+        box.index = place
+        seen.append((words.value, bytes(picture.value)))
+    assert "fp16 stores nan (NaN)" in seen[0][0] and seen[0] == seen[2] != seen[1] and box.label == "NaN"
+    box.value = 2.5
+    assert "2.5: fp32 stores 2.5 (exact)" in words.value
+
+
+WRONG = [
+    (number_formats, {"digits": 7.0}, "digits is 7.0, it may be one of: 1.0"),
+    (transfer, {"pinned": "no"}, "pinned is 'no', it may be one of: False, True"),
+    (transfer, {"size": 3}, "'size' is no parameter of this explorer; it has nbytes, pieces"),
+    (collectives, {"ranks": 9}, "ranks must be at most 8, not 9"),
+    (collectives, {"root": -1}, "root must be at least 0, not -1"),
+    (collectives, {"nbytes": 2048.5}, "nbytes must be a whole number, not 2048.5"),
+    (ring, {"gbps": "1"}, "gbps must be a number, not '1'"),
+    (ring, {"latency_us": math.nan}, "latency_us must be a finite number, not nan"),
+]
+
+
+@pytest.mark.parametrize(("module", "given", "message"), WRONG)
+def test_what_no_control_can_give_is_named(module, given, message):
+    explorer = module.explore()
+    for use in (explorer.compute, explorer.caption, explorer.figure):
+        with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+            use(**given)
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: Explorer("t", dict, plots.new, str, [Slider("size", "Size", (1, 2), 3)]), "size is 3, it may be one"),
+    (lambda: collectives.explore("sum"), "operation is 'sum', it may be one of: broadcast"),
+    (lambda: roofline.explore(machine="T5"), "machine is 'T5', which is not in the table"),
+    (lambda: roofline.explore(machine="Apple M4 Max"), "machine is 'Apple M4 Max', it may be one of: T4"),
+    (lambda: roofline.explore(machine="this machine"), "machine is 'this machine', it may be one of: T4"),
+    (lambda: transfer.explore(gpu="Apple M1"), "gpu is 'Apple M1', it may be one of: T4"),
+    (lambda: transfer.explore(gpu=4), "gpu is a int"),
+    (lambda: will_it_fit.explore(layers=25), "layers is 25, it may be one of: 2, 4"),
+])  # fmt: skip
+def test_a_first_setting_that_no_control_can_give_is_named(call, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
+
+
+def test_values_are_written_plainly_and_a_number_between_two_of_them_may_be_computed():
+    control = Slider("n", "N", (1, 20_000), 1)
+    assert [control.text(n) for n in (20_000, 10.0, 0.5, "a")] == ["20,000", "10", "0.5", "a"]
+    assert ring.explore().compute(ranks=5, nbytes=1000).sent_bytes == 1600 and Switch("s", "S").values == (False, True)
+    assert Choice("c", "C", (1,), 1).text(1) == "1"

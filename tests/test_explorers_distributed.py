@@ -75,10 +75,11 @@ def test_steps_and_pieces_are_those_of_the_formulas(n):
     tree = math.ceil(math.log2(n))
     ones = dict.fromkeys(("all_gather", "reduce_scatter", "scatter", "gather", "all_to_all"), n - 1)
     assert steps == {"broadcast": tree, "reduce": tree, "all_reduce": 2 * (n - 1), "barrier": tree, **ones}
+    received = lambda run, rank: sum(m.pieces for step in run.steps for m in step if m.receiver == rank)  # noqa: E731
     for name, pieces in {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "reduce_scatter": n - 1}.items():
         run = exchange(name, n)
-        assert {run.sent_pieces(r) for r in range(n)} == {run.received_pieces(r) for r in range(n)} == {pieces}
-    assert exchange("scatter", n, root=1).sent_pieces(1) == n - 1 == exchange("gather", n, root=1).received_pieces(1)
+        assert {run.sent_pieces(r) for r in range(n)} == {received(run, r) for r in range(n)} == {pieces}
+    assert exchange("scatter", n, root=1).sent_pieces(1) == n - 1 == received(exchange("gather", n, root=1), 1)
     sent = [exchange("broadcast", n).sent_pieces(r) for r in range(n)]
     assert sum(sent) == n * (n - 1) and sent[0] == tree * n  # each of the others receives n pieces once
 
@@ -87,8 +88,7 @@ def test_steps_and_pieces_are_those_of_the_formulas(n):
 def test_a_barrier_sends_empty_messages_and_no_rank_ends_before_all_are_known_to_be_there(n):
     run = exchange("barrier", n)
     assert all(message.empty for step in run.steps for message in step)
-    assert [run.sent_pieces(r) + run.received_pieces(r) for r in range(n)] == [0] * n
-    assert run.time_s(1e9, 1.0, 1.0) == len(run.steps)  # latency alone
+    assert {message.pieces for step in run.steps for message in step} == {0}
     assert not all(all(state) for state in run.states[-2]) and all(all(state) for state in run.states[-1])
     caption = collectives.explore().caption(operation="barrier", ranks=n)
     assert "0 to 1 (empty)" in caption and "No message has any bytes" in caption and "Tensors of" not in caption
@@ -133,7 +133,8 @@ def test_the_ring_costs_what_its_simulated_messages_cost():
         run = exchange("all_reduce", n)
         assert r.steps == len(run.steps) == 2 * (n - 1)
         assert r.sent_bytes == pytest.approx(run.sent_pieces(0) * nbytes / n) == pytest.approx(2 * (n - 1) / n * nbytes)
-        assert r.ring_s == pytest.approx(run.time_s(nbytes / n, latency * 1e-6, 5e9))
+        largest = [max(m.pieces for m in step) for step in run.steps]
+        assert r.ring_s == pytest.approx(sum(latency * 1e-6 + pieces * nbytes / n / 5e9 for pieces in largest))
         assert r.ring_s == pytest.approx(2 * (n - 1) * (latency * 1e-6 + nbytes / (n * 5e9)))
 
 
@@ -190,7 +191,7 @@ def test_defaults_are_those_of_pytorch():
 
 
 def test_every_gradient_is_in_one_bucket_and_no_all_reduce_starts_before_its_bucket_is_full_or_the_link_free():
-    for setting in settings(buckets.explore(), 200):
+    for setting in settings(buckets.explore()):
         s = buckets.buckets(**setting)
         total = sum(round(mib * 2**20) for layer in buckets.MODELS[setting["model"]] for mib in layer)
         for found, earliest in ((s.overlapped, 0.0), (s.apart, s.backward_s)):
@@ -222,29 +223,3 @@ def test_a_large_first_layer_cannot_be_hidden_and_a_large_last_one_can():
         for model in ("large first layer", "large last layer")
     )
     assert first > 0.017 and last < 0.001
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: exchange("sum", 2), "operation is 'sum', it may be one of: broadcast"),
-        (lambda: exchange("reduce", 1), "ranks is 1, it must be a whole number from 2"),
-        (lambda: exchange("reduce", 2, 2), "root is 2, it must be a whole number from 0 to 1"),
-        (lambda: collectives.explore("sum"), "operation is 'sum'"),
-        (lambda: collectives.explore().compute(ranks=9), "ranks is 9, it may be from 2 to 8"),
-        (lambda: collectives.explore().compute(step=0), "step must be at least 1, not 0"),
-        (lambda: collectives.explore().compute(root=-1), "root must be at least 0, not -1"),
-        (lambda: collectives.explore().compute(nbytes=0.5), "nbytes must be a whole number, not 0.5"),
-        (lambda: ring.explore().compute(ranks=1), "ranks must be at least 2, not 1"),
-        (lambda: ring.explore().compute(gbps=0), "gbps must be a number above 0, not 0"),
-        (lambda: ring.explore().compute(latency_us=-1), "latency_us must be at least 0, not -1"),
-        (lambda: buckets.explore().compute(model="x"), "model is 'x', it may be one of: 12 equal layers"),
-        (lambda: buckets.explore().compute(cap_mib=0), "cap_mib must be at least 1, not 0"),
-        (lambda: buckets.explore().compute(ranks=1), "ranks must be at least 2, not 1"),
-        (lambda: buckets.explore().compute(backward_ms=0), "backward_ms must be a number above 0, not 0"),
-        (lambda: buckets.explore().compute(latency_us=-1), "latency_us must be at least 0, not -1"),
-    ],
-)
-def test_wrong_arguments_are_named(call, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        call()

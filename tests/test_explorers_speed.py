@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_utils import gpus, recorded, timing
 from course_utils.explorers import loss_scaling, number_formats, roofline
 from course_utils.explorers.formats import FORMATS, store
-from course_utils.explorers.layers import HEAD, IMAGE, LAYERS
+from course_utils.explorers.roofline import HEAD, IMAGE, LAYERS
 from tests.explorer_settings import LIVE, settings
 
 BY_NAME = {fmt.name: fmt for fmt in FORMATS}
@@ -247,33 +247,3 @@ def test_a_scale_saves_small_gradients_and_bf16_needs_none():
     lost = [loss_scaling.scaling(**common, scale=scale).lost for scale in (1, 2**16)]
     assert lost[0] > 0.25 and lost[1] < 1e-6
     assert loss_scaling.scaling(fmt="bf16", median=1e-7, decades=1.0, scale=1, gradients=1).lost < 1e-12
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: roofline.explore().compute(fmt="fp3"), "fmt is 'fp3', it may be one of: fp32"),
-        (lambda: roofline.explore().compute(layer="x"), "layer is 'x', it may be one of: linear"),
-        (lambda: roofline.explore().compute(machine="T5"), "machine is 'T5'"),
-        (
-            lambda: roofline.explore().compute(machine="Apple M4 Max"),
-            "'Apple M4 Max', whose maker states no",
-        ),
-        (lambda: roofline.explore().compute(machine="this machine"), "machine is 'this machine', but live is None"),
-        (lambda: roofline.explore().compute(size=0), "size must be at least 1, not 0"),
-        (lambda: roofline.explore().compute(rows=1.5), "rows must be a whole number, not 1.5"),
-        (lambda: roofline.explore(live=3), "live is 3, it must be None or what timing.roofline"),
-        (lambda: roofline.explore(measured={"a": 1.0}), r"measured\['a'\] must be a list of numbers, not 1.0"),
-        (lambda: roofline.explore(measured={"a": (1.0,)}), r"measured\['a'\] is \(1.0,\), it must be a pair"),
-        (lambda: roofline.explore(measured={"a": (1.0, 0)}), r"measured\['a'\] must be a number above 0"),
-        (lambda: number_formats.formats(digits="1", power=0), "digits must be a number, not '1'"),
-        (lambda: number_formats.formats(digits=1, power=0.5), "power is 0.5, it must be a whole number"),
-        (lambda: number_formats.formats(digits=1, power=61), "power is 61, it must be from -60 to 60"),
-        (lambda: loss_scaling.explore().compute(fmt="fp32"), "fmt is 'fp32', it may be one of: bf16"),
-        (lambda: loss_scaling.explore().compute(scale=0), "scale must be a number above 0, not 0"),
-        (lambda: loss_scaling.explore().compute(gradients=0), "gradients must be at least 1, not 0"),
-    ],
-)
-def test_wrong_arguments_are_named(call, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        call()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["device", "mapping", "number", "numbers", "positive", "size_bytes", "text", "whole"]
+__all__ = ["device", "mapping", "number", "numbers", "one_of", "positive", "size_bytes", "text", "whole"]
 
 
 def device(argument: str, given: Any) -> torch.device:
@@ -66,6 +66,13 @@ def numbers(argument: str, given: Any) -> list[float]:
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable) or not hasattr(given, "__len__"):
         raise TypeError(f"{argument} must be a list of numbers, not {given!r}")
     return [number(f"{argument}[{place}]", one) for place, one in enumerate(given)]
+
+
+def one_of(argument: str, given: Any, known: Iterable[Any]) -> Any:
+    """Return `given`, which must be one of `known`."""
+    if given not in (values := tuple(known)):
+        raise ValueError(f"{argument} is {given!r}, it may be one of: {', '.join(map(str, values))}")
+    return given
 
 
 def mapping(argument: str, given: Any, what: str) -> Mapping:

@@ -13,13 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_utils import plots
+from course_utils.base import arguments
 
 __all__ = ["Choice", "Explorer", "Slider", "Switch"]
 
 
+def _text(value: Any) -> str:
+    """Return a value as a control shows it: thousands apart, no zeros behind the point."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 @dataclass(frozen=True)
 class Choice:
-    """A control that takes one of a few unordered values.
+    """A control that takes one of a few unordered values, each shown by `text`.
 
     `instead_of` names controls that are shown only while this one has its first value: its others stand for theirs.
     """
@@ -28,25 +34,42 @@ class Choice:
     label: str
     values: Sequence[Any]
     default: Any
-    text: Callable[[Any], str] = str
+    text: Callable[[Any], str] = _text
     instead_of: tuple[str, ...] = ()
 
     def widget(self) -> Any:
         """Return the ipywidgets control."""
         import ipywidgets
 
-        return ipywidgets.Dropdown(**_options(self), **_looks(self.label))
+        return ipywidgets.Dropdown(**self._looks())
+
+    def _looks(self) -> dict[str, Any]:
+        options = [(self.text(value), value) for value in self.values]  # the index: as a value, None would mean nothing
+        same = lambda a, b: a is b or a == b  # noqa: E731  # NaN is a value too
+        return {"options": options, "index": self.values.index(self.default), "equals": same, **_looks(self.label)}
+
+    def checked(self, given: Any) -> Any:
+        """Return `given`, which must be one of the values."""
+        return arguments.one_of(self.name, given, self.values)
 
 
 @dataclass(frozen=True)
 class Slider(Choice):
-    """A control over an ordered list of values, each shown by `text`."""
+    """A control over an ordered list of numbers, each shown by `text`."""
 
     def widget(self) -> Any:
         """Return the ipywidgets control."""
         import ipywidgets
 
-        return ipywidgets.SelectionSlider(**_options(self), continuous_update=False, **_looks(self.label))
+        return ipywidgets.SelectionSlider(continuous_update=False, **self._looks())
+
+    def checked(self, given: Any) -> Any:
+        """Return `given`, a number from the first value to the last, whole where these are; it need not be a value."""
+        first, last = self.values[0], self.values[-1]
+        (arguments.whole if isinstance(first, int) else arguments.number)(self.name, given, least=first)
+        if given > last:
+            raise ValueError(f"{self.name} must be at most {last}, not {given!r}")
+        return given
 
 
 @dataclass(frozen=True)
@@ -56,23 +79,14 @@ class Switch:
     name: str
     label: str
     default: bool = False
-    instead_of = ()
+    values, instead_of = (False, True), ()
+    checked = Choice.checked
 
     def widget(self) -> Any:
         """Return the ipywidgets control."""
         import ipywidgets
 
         return ipywidgets.Checkbox(value=self.default, **_looks(self.label))
-
-    @property
-    def values(self) -> tuple[bool, bool]:
-        return False, True
-
-
-def _options(control: Slider | Choice) -> dict[str, Any]:
-    """Return the options and the index of the default: as a value, None would mean that nothing is chosen."""
-    options = [(control.text(value), value) for value in control.values]
-    return {"options": options, "index": list(control.values).index(control.default)}
 
 
 def _looks(label: str) -> dict[str, Any]:
@@ -89,18 +103,16 @@ class Explorer:
         function: Callable[..., Any],
         draw: Callable[[Any], Any],
         describe: Callable[[Any], str],
-        controls: Sequence[Slider | Choice | Switch],
+        controls: Sequence[Choice | Switch],
         fixed: Mapping[str, Any] | None = None,
     ) -> None:
         """`function` takes the controls' names and `fixed` as keywords; `draw` and `describe` take its result.
 
-        `draw` returns a matplotlib Figure, `describe` a sentence or two: caption and alternative text.
+        `draw` returns a matplotlib Figure, `describe` a sentence or two: caption and alternative text. Raises
+        ValueError where a default is none of its control's values.
         """
         for control in controls:
-            if control.default not in control.values:
-                raise ValueError(
-                    f"{control.name}: its default {control.default!r} is not one of {list(control.values)}"
-                )
+            Choice.checked(control, control.default)
         self.title, self.controls = title, tuple(controls)
         self._function, self._draw, self._describe, self._fixed = function, draw, describe, dict(fixed or {})
         self._widget: Any = None
@@ -112,10 +124,16 @@ class Explorer:
         return {control.name: control.default for control in self.controls}
 
     def compute(self, **parameters: Any) -> Any:
-        """Return the function's result for the defaults, changed by `parameters`."""
-        unknown = sorted(set(parameters) - set(self.defaults))
-        if unknown:
-            raise ValueError(f"{unknown[0]!r} is no parameter of this explorer; it has {', '.join(self.defaults)}")
+        """Return the function's result for the defaults, changed by `parameters`.
+
+        Raises TypeError or ValueError that names what is no parameter or lies outside what its control can give; the
+        function itself does not check that again.
+        """
+        controls = {control.name: control for control in self.controls}
+        for name, given in parameters.items():
+            if name not in controls:
+                raise ValueError(f"{name!r} is no parameter of this explorer; it has {', '.join(controls)}")
+            controls[name].checked(given)
         return self._function(**{**self.defaults, **parameters}, **self._fixed)
 
     def caption(self, **parameters: Any) -> str:
@@ -154,7 +172,10 @@ class Explorer:
         words = ipywidgets.HTML(layout={"max_width": "720px"})
 
         def update(change: object = None) -> None:
-            self._hide_what_does_not_count()
+            for control in self.controls:
+                counts = self.boxes[control.name].value == control.values[0]
+                for name in control.instead_of:
+                    self.boxes[name].layout.display = None if counts else "none"
             try:
                 result = self._function(**{name: box.value for name, box in self.boxes.items()}, **self._fixed)
                 picture.value = plots.png(self._draw(result))
@@ -169,9 +190,3 @@ class Explorer:
         update()
         columns = {"grid_template_columns": "repeat(auto-fit, minmax(26em, 1fr))", "max_width": "57em", "width": "100%"}
         return ipywidgets.VBox([ipywidgets.GridBox([*self.boxes.values()], layout=columns), picture, words])
-
-    def _hide_what_does_not_count(self) -> None:
-        for control in self.controls:
-            counts = self.boxes[control.name].value == control.values[0]
-            for name in control.instead_of:
-                self.boxes[name].layout.display = None if counts else "none"

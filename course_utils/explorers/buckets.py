@@ -1,8 +1,4 @@
-"""How much of the gradients' communication does DistributedDataParallel hide behind the backward pass?
-
-Questions for the reader: (1) Latency 100 µs: which bucket is best, and why are smaller and larger ones slower? (2)
-Latency 10 µs: from which link on is only the last bucket exposed, and why does no link hide that one?
-"""
+"""How much of the gradients' communication does DistributedDataParallel hide behind the backward pass?"""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_utils import plots
-from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider
 from course_utils.explorers.ring import Ring
 
@@ -53,25 +48,18 @@ class Step:
     overlapped: tuple[Bucket, ...]
     apart: tuple[Bucket, ...]  # the same buckets, if the first waits for the end of the backward pass
 
-    @property
-    def communication_s(self) -> float:
-        """Seconds of all all-reduces together."""
-        return sum(bucket.end_s - bucket.start_s for bucket in self.overlapped)
-
-    @property
-    def overlapped_s(self) -> float:
-        """Seconds of backward and communication with overlap."""
-        return max(self.backward_s, self.overlapped[-1].end_s)
-
-    @property
-    def apart_s(self) -> float:
-        """Seconds of backward and then communication."""
-        return self.apart[-1].end_s
-
-    @property
-    def exposed_s(self) -> float:
-        """Seconds of communication that no backward hides."""
-        return self.overlapped_s - self.backward_s
+    communication_s = property(
+        lambda self: sum(bucket.end_s - bucket.start_s for bucket in self.overlapped),
+        doc="Seconds of all all-reduces together.",
+    )
+    overlapped_s = property(
+        lambda self: max(self.backward_s, self.overlapped[-1].end_s),
+        doc="Seconds of backward and communication with overlap.",
+    )
+    apart_s = property(lambda self: self.apart[-1].end_s, doc="Seconds of backward and then communication.")
+    exposed_s = property(
+        lambda self: self.overlapped_s - self.backward_s, doc="Seconds of communication that no backward hides."
+    )
 
 
 def assign(sizes: Sequence[int], cap_bytes: int, first_bytes: int | None = None) -> list[list[int]]:
@@ -98,22 +86,15 @@ def buckets(*, model: str, backward_ms: float, cap_mib: int, ranks: int, gbps: f
     ring: 2 (n - 1) x (latency + bytes / (n x bandwidth)). Overlap and buckets as in Li et al. 2020
     (https://arxiv.org/abs/2006.15704). Left out: that communication slows the backward pass down, copies into the
     bucket, and the first step, in which DistributedDataParallel has one bucket for all unless it must find unused
-    parameters. Raises ValueError or TypeError that names a wrong argument.
+    parameters.
     """
-    if model not in tuple(MODELS):
-        raise ValueError(f"model is {model!r}, it may be one of: {', '.join(MODELS)}")
-    arguments.whole("ranks", ranks, least=2)
-    for name, given in (("backward_ms", backward_ms), ("gbps", gbps)):
-        arguments.positive(name, given)
-    arguments.number("latency_us", latency_us, least=0)
-    cap = arguments.whole("cap_mib", cap_mib) * _MIB
-    layers, sizes, ready = _backward(MODELS[model], backward_ms / 1e3)
+    cap, end = cap_mib * _MIB, backward_ms / 1e3
+    layers, sizes, ready = _backward(MODELS[model], end)
     groups = assign(sizes, cap, _FIRST_BYTES if cap_mib == DEFAULT_CAP_MIB else None)
     full = [(sum(sizes[i] for i in group), ready[group[-1]]) for group in groups]
     times = [Ring(ranks, nbytes, gbps, latency_us * 1e-6, 1).ring_s for nbytes, _ in full]
-    end = backward_ms / 1e3
-    overlapped = _schedule(full, times, 0.0)
-    return Step(model, end, cap, ranks, gbps, latency_us * 1e-6, layers, overlapped, _schedule(full, times, end))
+    both = _schedule(full, times, 0.0), _schedule(full, times, end)
+    return Step(model, end, cap, ranks, gbps, latency_us * 1e-6, layers, *both)
 
 
 def _backward(model: Sequence[Sequence[float]], backward_s: float) -> tuple:
@@ -180,18 +161,12 @@ def draw(s: Step) -> Any:
 
 def explore() -> Explorer:
     """Return the explorer of lesson 09."""
-    caps, rates = (1, 2, 5, 10, 25, 50, 100), (0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
-    return Explorer(
-        "gradient buckets and overlap",
-        buckets,
-        draw,
-        describe,
-        [
-            Slider("cap_mib", "Bucket, MiB", caps, DEFAULT_CAP_MIB),
-            Choice("model", "Model", tuple(MODELS), "12 equal layers"),
-            Slider("ranks", "Ranks", (2, 4, 8, 16, 32, 64), 8),
-            Slider("gbps", "GB/s a link", rates, 5.0, lambda g: f"{g:g}"),
-            Slider("latency_us", "Latency, µs", (0.0, 5.0, 10.0, 50.0, 100.0, 500.0), 10.0, lambda t: f"{t:g}"),
-            Slider("backward_ms", "Backward, ms", (5.0, 10.0, 20.0, 50.0, 100.0, 200.0), 50.0, lambda t: f"{t:g}"),
-        ],
-    )
+    controls = [
+        Slider("cap_mib", "Bucket, MiB", (1, 2, 5, 10, 25, 50, 100), DEFAULT_CAP_MIB),
+        Choice("model", "Model", tuple(MODELS), "12 equal layers"),
+        Slider("ranks", "Ranks", (2, 4, 8, 16, 32, 64), 8),
+        Slider("gbps", "GB/s a link", (0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0), 5.0),
+        Slider("latency_us", "Latency, µs", (0.0, 5.0, 10.0, 50.0, 100.0, 500.0), 10.0),
+        Slider("backward_ms", "Backward, ms", (5.0, 10.0, 20.0, 50.0, 100.0, 200.0), 50.0),
+    ]
+    return Explorer("gradient buckets and overlap", buckets, draw, describe, controls)

@@ -3,9 +3,6 @@
 A model of equal Transformer blocks is cut into segments, as `torch.utils.checkpoint.checkpoint_sequential` does it: of
 each segment but the last only the input is kept, and the rest is computed again in the backward pass. The idea is that
 of Chen et al. 2016, https://arxiv.org/abs/1604.06174; what a block keeps is counted as in `will_it_fit`.
-
-Questions for the reader: (1) 12 blocks: how many a segment keep least, and what does going from 2 to 1 save and cost?
-(2) 96 blocks: why is one block a segment no longer best?
 """
 
 from __future__ import annotations
@@ -37,9 +34,7 @@ class Checkpointing:
     measured: tuple[tuple[int, int, float], ...] = ()  # (segments, bytes kept, milliseconds of a step)
     label: str = ""
 
-    @property
-    def segments(self) -> int:
-        return self.layers // self.length
+    segments = property(lambda self: self.layers // self.length)
 
     def kept_bytes(self, segments: int) -> int:
         """Return the bytes alive when backward begins: the inputs of all segments but the last, and all of the last."""
@@ -58,10 +53,7 @@ class Checkpointing:
         """Return the numbers of segments that divide the layers, and so can be drawn."""
         return tuple(n for n in range(1, self.layers + 1) if self.layers % n == 0)
 
-    @property
-    def best(self) -> int:
-        """Return the number of segments that keeps least."""
-        return min(self.choices, key=self.kept_bytes)
+    best = property(lambda self: min(self.choices, key=self.kept_bytes), doc="The number of segments that keeps least.")
 
 
 def checkpointing(
@@ -71,21 +63,16 @@ def checkpointing(
     """Return what segments of `length` blocks keep and cost, for `tokens` tokens in all rows together, predicted.
 
     `measured` holds (bytes kept, milliseconds of a step) by number of segments, of a model with the settings `of`, and
-    `label` says on what; it is shown where the settings are the same. Raises ValueError or TypeError that names a wrong
-    argument.
+    `label` says on what; it is shown where the settings are the same. Raises ValueError where `length` does not divide
+    `layers`.
     """
-    given = {"layers": layers, "length": length, "tokens": tokens, "width": width, "heads": heads}
-    for name, size in given.items():
-        arguments.whole(name, size)
     if layers % length:
         raise ValueError(f"length is {length} and layers is {layers}; layers must be a multiple of length")
-    if fmt not in tuple(FORMATS):
-        raise ValueError(f"fmt is {fmt!r}, it may be one of: {', '.join(FORMATS)}")
-    sizes = {"width": width, "heads": heads, "sequence": tokens, "layers": layers, "fmt": fmt}
-    setting = Setting(vocabulary=1, batch=1, accumulation=1, gpus=1, optimizer="SGD", stage=0, checkpointing=False,
-                      fused=True, **sizes)  # fmt: skip
+    given = {"layers": layers, "width": width, "heads": heads, "fmt": fmt}
+    setting = Setting(**given, sequence=tokens, vocabulary=1, batch=1, accumulation=1, gpus=1, optimizer="SGD", stage=0,
+                      checkpointing=False, fused=True)  # fmt: skip
     found = arguments.mapping("measured", measured, "(bytes, milliseconds) by segments")
-    same = all({**given, "fmt": fmt}.get(name) == value for name, value in (of or {}).items())
+    same = all({**given, "tokens": tokens}.get(name) == value for name, value in (of or {}).items())
     rows = tuple((n, *found[n]) for n in sorted(found)) if same else ()
     return Checkpointing(layers, length, tokens, width, *kept_bytes(setting), rows, label)
 
@@ -138,20 +125,12 @@ def explore(
     """
     first = {"layers": 12, "tokens": 4096, "width": 768, "heads": 4, "fmt": "fp32", **(of or {})}
     fixed = {"measured": measured, "of": of, "label": label, "heads": first["heads"]}
-    checkpointing(**{**first, **fixed}, length=1)
-    whole = lambda n: f"{n:,}"  # noqa: E731
     pick = lambda name, *values: tuple(sorted({*values, first[name]}))  # noqa: E731
-    return Explorer(
-        "segments, memory and recomputation",
-        checkpointing,
-        draw,
-        describe,
-        [
-            Slider("length", "Segment length", LENGTHS, 1),
-            Slider("layers", "Blocks", pick("layers", 12, 24, 48, 96), first["layers"]),
-            Slider("tokens", "Tokens", pick("tokens", 1024, 4096, 16384, 65536), first["tokens"], whole),
-            Slider("width", "Width", pick("width", 128, 768, 2048, 4096), first["width"], whole),
-            Choice("fmt", "Number format", tuple(FORMATS), first["fmt"]),
-        ],
-        fixed,
-    )
+    controls = [
+        Slider("length", "Segment length", LENGTHS, 1),
+        Slider("layers", "Blocks", pick("layers", 12, 24, 48, 96), first["layers"]),
+        Slider("tokens", "Tokens", pick("tokens", 1024, 4096, 16384, 65536), first["tokens"]),
+        Slider("width", "Width", pick("width", 128, 768, 2048, 4096), first["width"]),
+        Choice("fmt", "Number format", tuple(FORMATS), first["fmt"]),
+    ]
+    return Explorer("segments, memory and recomputation", checkpointing, draw, describe, controls, fixed)

@@ -1,9 +1,4 @@
-"""Which GPU suits a job? Memory needed against memory there, and the time of one step from data-sheet rates.
-
-Questions for the reader: (1) Train 1 billion parameters in fp32, then in bf16: why does the need for memory not shrink,
-and what becomes better instead? (2) Generate text, 1 token a step, then 16,384: which number of the data sheet orders
-the GPUs, the rate or the bandwidth, and where does it change?
-"""
+"""Which GPU suits a job? Memory needed against memory there, and the time of one step from data-sheet rates."""
 
 from __future__ import annotations
 
@@ -40,10 +35,9 @@ class Candidate:
         """Time of one step in seconds: the longer of arithmetic and memory traffic; None if the format is missing."""
         return None if self.compute_s is None else max(self.compute_s, self.memory_s)
 
-    @property
-    def bound(self) -> str:
-        """Return what limits the step: compute or bandwidth."""
-        return "compute" if self.compute_s is not None and self.compute_s >= self.memory_s else "bandwidth"
+    bound = property(
+        lambda self: "compute" if (self.compute_s or 0.0) >= self.memory_s else "bandwidth", doc="What limits the step."
+    )
 
 
 @dataclass(frozen=True)
@@ -70,10 +64,8 @@ def need_bytes(job: str, parameters: float, fmt: str) -> float:
     In mixed precision weights and gradients that compute are in `fmt`, beside float32 weights (Micikevicius et al.
     2018, https://arxiv.org/abs/1710.03740, section 3.1). Raises ValueError or TypeError that names a wrong argument.
     """
-    if job not in JOBS:
-        raise ValueError(f"job is {job!r}, it may be one of: {', '.join(JOBS)}")
-    if fmt not in tuple(BYTES):
-        raise ValueError(f"fmt is {fmt!r}, it may be one of: {', '.join(BYTES)}")
+    arguments.one_of("job", job, JOBS)
+    arguments.one_of("fmt", fmt, BYTES)
     arguments.positive("parameters", parameters)
     size = BYTES[fmt]
     if job == "generating text":
@@ -96,27 +88,24 @@ def choose(*, job: str, parameters: float, fmt: str, tokens: int, watts: float =
     traffic = 2 * need if job == "training" else need
     found = []
     for gpu in gpus.ALL:
-        if watts < math.inf and (gpu.power_w is None or gpu.power_w > watts):  # a dropdown takes no None for a value
+        if (gpu.power_w or math.inf) > watts:  # infinite: no limit; a dropdown takes no None for a value
             continue
-        peak = gpu.peak_tflops.get(fmt)
-        compute_s = None if peak is None else flops / (peak * 1e12)
+        compute_s = flops / (gpu.peak_tflops[fmt] * 1e12) if fmt in gpu.peak_tflops else None
         memory_s = traffic / (gpu.bandwidth_gbps * 1e9)
-        found.append(
-            Candidate(gpu.name, gpu.memory_bytes / 2**30, need <= gpu.memory_bytes, compute_s, memory_s, gpu.power_w)
-        )
+        fits = need <= gpu.memory_bytes
+        found.append(Candidate(gpu.name, gpu.memory_bytes / 2**30, fits, compute_s, memory_s, gpu.power_w))
     found.sort(key=lambda c: (not c.fits, c.step_s is None, c.step_s or 0.0, c.name))
     return Choices(job, parameters, fmt, tokens, need / 2**30, tuple(found))
 
 
 def describe(choices: Choices) -> str:
     """Return the answer in words."""
-    size = plots.count_text(choices.parameters)
+    best, size = choices.best, plots.count_text(choices.parameters)
     job = f"{choices.job.capitalize()} with {size} parameters in {choices.fmt}"
     head = f"{job} needs {choices.need_gib:,.3g} GiB before activations"
-    if choices.best is None:
+    if best is None:
         return f"{head}: no GPU of this table holds that and computes in {choices.fmt}. Predicted from data sheets."
     fit = sum(c.fits for c in choices.candidates)
-    best = choices.best
     return (
         f"{head}: {fit} of {len(choices.candidates)} GPUs hold that. Fastest: {best.name}, "
         f"{plots.seconds_text(best.step_s)} a step, limited by {best.bound}. Predicted from data sheets."
@@ -132,15 +121,16 @@ def draw(choices: Choices) -> Any:
     _draw_memory(left, rows, choices.need_gib)
     _draw_times(right, rows, choices.fmt)
     for axes in (left, right):
+        axes.set_ylim(-0.7, len(rows) - 0.3)
         axes.grid(False, axis="y")
         axes.tick_params(axis="y", length=0)
-        axes.set_ylim(-0.7, len(rows) - 0.3)
     return figure
 
 
 def _draw_memory(axes: Any, rows: Sequence[Candidate], need_gib: float) -> None:
     """Draw a bar for each GPU's memory and a line at the need, or an arrow where it lies beyond all of them."""
-    axes.barh(range(len(rows)), [row.memory_gib for row in rows], color=[_shade(row) for row in rows], height=0.62)
+    shades = [plots.BLUE if row.fits else "#c9c9c9" for row in rows]
+    axes.barh(range(len(rows)), [row.memory_gib for row in rows], color=shades, height=0.62)
     names = [f"{row.name}, {row.power_w:g} W" if row.power_w else row.name for row in rows]
     axes.set_yticks(range(len(rows)), names)
     for tick, row in zip(axes.get_yticklabels(), rows, strict=True):
@@ -152,10 +142,6 @@ def _draw_memory(axes: Any, rows: Sequence[Candidate], need_gib: float) -> None:
         axes.annotate("needed: beyond this axis", (0.96, 0.03), xycoords="axes fraction", color=plots.RED, ha="right")
 
 
-def _shade(row: Candidate) -> str:
-    return plots.BLUE if row.fits else "#c9c9c9"
-
-
 def _draw_times(axes: Any, rows: Sequence[Candidate], fmt: str) -> None:
     """Draw the time of the arithmetic and of the memory traffic of each GPU; the longer is filled and is the step."""
     axes.set_xscale("log")
@@ -165,16 +151,15 @@ def _draw_times(axes: Any, rows: Sequence[Candidate], fmt: str) -> None:
     for place, row in enumerate(rows):
         if not row.fits or row.step_s is None:
             why = f"the data sheet states no {fmt} rate" if row.fits else "does not fit"
-            axes.text(
-                0.02, place, why, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=plots.MUTED
-            )
+            look = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 8, "color": plots.MUTED}
+            axes.text(0.02, place, why, **look)
             continue
         axes.plot([row.compute_s, row.memory_s], [place, place], linestyle=plots.PREDICTED, color=plots.MUTED, lw=1)
         marks = (("compute", row.compute_s, "o", plots.GREEN), ("bandwidth", row.memory_s, "s", plots.OCHRE))
         for bound, seconds, mark, colour in marks:
             fill = colour if row.bound == bound else "white"
             axes.plot([seconds], [place], mark, color=colour, markerfacecolor=fill, markersize=6)
-        end = (max(row.compute_s, row.memory_s), place)
+        end = (row.step_s, place)
         axes.annotate(plots.seconds_text(row.step_s), end, (8, 0), textcoords="offset points", va="center", fontsize=8)
     axes.plot([], [], "o", color=plots.GREEN, label="arithmetic")
     axes.plot([], [], "s", color=plots.OCHRE, label="memory traffic")
@@ -183,25 +168,15 @@ def _draw_times(axes: Any, rows: Sequence[Candidate], fmt: str) -> None:
     plots.legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, handlelength=1.2)
 
 
-_SIZES = tuple(m * 10**e for e in (7, 8, 9, 10, 11) for m in (1, 3))
-
-
-def _watts_text(watts: float) -> str:
-    return "any" if watts == math.inf else f"at most {watts} W"
-
-
 def explore() -> Explorer:
     """Return the explorer of lesson 01."""
-    return Explorer(
-        "choose a GPU for a job",
-        choose,
-        draw,
-        describe,
-        [
-            Choice("job", "Job", JOBS, "training"),
-            Slider("parameters", "Parameters", _SIZES, 10**9, plots.count_text),
-            Choice("fmt", "Number format", tuple(BYTES), "fp32"),
-            Slider("tokens", "Tokens a step", tuple(2**n for n in range(0, 15, 2)), 4096, lambda n: f"{n:,}"),
-            Choice("watts", "Power limit", (math.inf, 75, 150, 300, 450), math.inf, _watts_text),
-        ],
-    )
+    sizes = tuple(m * 10**e for e in (7, 8, 9, 10, 11) for m in (1, 3))
+    limit = lambda watts: "any" if watts == math.inf else f"at most {watts} W"  # noqa: E731
+    controls = [
+        Choice("job", "Job", JOBS, "training"),
+        Slider("parameters", "Parameters", sizes, 10**9, plots.count_text),
+        Choice("fmt", "Number format", tuple(BYTES), "fp32"),
+        Slider("tokens", "Tokens a step", tuple(2**n for n in range(0, 15, 2)), 4096),
+        Choice("watts", "Power limit", (math.inf, 75, 150, 300, 450), math.inf, limit),
+    ]
+    return Explorer("choose a GPU for a job", choose, draw, describe, controls)

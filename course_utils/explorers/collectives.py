@@ -1,8 +1,4 @@
-"""Who sends what to whom in a collective operation, step by step, and how many bytes is that?
-
-Questions for the reader: (1) all_reduce and all_gather among 8 ranks: why does one take twice as many steps as the
-other? (2) From 2 to 8 ranks: what happens to the bytes that a rank sends in all_reduce, and the root in scatter?
-"""
+"""Who sends what to whom in a collective operation, step by step, and how many bytes is that?"""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_utils import plots
-from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider
 from course_utils.explorers.exchange import OPERATIONS, Exchange, Message, exchange
 
@@ -27,36 +22,25 @@ class Shown:
     step: int
     nbytes: int
 
-    @property
-    def piece_bytes(self) -> float:
-        """Bytes of one piece: the tensor divided by the ranks."""
-        return self.nbytes / self.exchange.ranks
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """Messages of this step."""
-        return self.exchange.steps[self.step - 1]
+    piece_bytes = property(
+        lambda self: self.nbytes / self.exchange.ranks, doc="Bytes of one piece: the tensor divided by the ranks."
+    )
+    messages = property(lambda self: self.exchange.steps[self.step - 1], doc="Messages of this step.")
 
     @property
     def sent_bytes(self) -> tuple[float, ...]:
         """Bytes that each rank sends in all steps."""
         return tuple(self.exchange.sent_pieces(rank) * self.piece_bytes for rank in range(self.exchange.ranks))
 
-    @property
-    def total_bytes(self) -> float:
-        """Bytes that all ranks send in all steps."""
-        return sum(self.sent_bytes)
+    total_bytes = property(lambda self: sum(self.sent_bytes), doc="Bytes that all ranks send in all steps.")
 
 
 def collective(*, operation: str, ranks: int, step: int, nbytes: int, root: int = 0) -> Shown:
     """Return step `step`, from 1, of `operation` among `ranks`; a number beyond the last step means the last.
 
     A `root` beyond the last rank means the last, too. `nbytes` is the size of the largest tensor that a rank holds,
-    input or output. Raises ValueError or TypeError that names a wrong argument.
+    input or output.
     """
-    arguments.whole("step", step), arguments.whole("nbytes", nbytes), arguments.whole("root", root, least=0)
-    if arguments.whole("ranks", ranks) > len(COLOURS):
-        raise ValueError(f"ranks is {ranks}, it may be from 2 to {len(COLOURS)}")
     found = exchange(operation, ranks, min(root, ranks - 1))
     return Shown(found, min(step, len(found.steps)), nbytes)
 
@@ -97,6 +81,8 @@ def _what(message: Message, ranks: int) -> str:
 
 def draw(s: Shown) -> Any:
     """Return the picture: what each rank holds before the step, with its messages, and after it."""
+    from matplotlib.patches import Patch
+
     rows = len(s.exchange.states[0][0])
     titles = (f"Before step {s.step} of {len(s.exchange.steps)}", f"After step {s.step}")
     figure, panels = plots.new(titles, columns=2, height_in=1.5 + 0.27 * rows)
@@ -105,15 +91,9 @@ def draw(s: Shown) -> Any:
     for message in s.messages:
         _draw_message(panels[0], message, rows)
     name = "rank {} is there" if s.messages[0].empty else "from rank {}"
-    handles = [_patch(COLOURS[rank], name.format(rank)) for rank in range(s.exchange.ranks)]
+    handles = [Patch(color=COLOURS[rank], label=name.format(rank)) for rank in range(s.exchange.ranks)]
     figure.legend(handles=handles, loc="outside lower left", ncols=4, frameon=False, fontsize=8)
     return figure
-
-
-def _patch(colour: str, label: str) -> Any:
-    from matplotlib.patches import Patch
-
-    return Patch(color=colour, label=label)
 
 
 def _draw_state(axes: Any, run: Exchange, at: int) -> None:
@@ -172,19 +152,13 @@ def _draw_message(axes: Any, message: Message, rows: int) -> None:
 def explore(operation: str = "all_reduce") -> Explorer:
     """Return the explorer of lesson 09, with `operation` at first.
 
-    Raises ValueError that names a wrong argument.
+    Raises ValueError where there is no such operation.
     """
-    exchange(operation, 2)
-    return Explorer(
-        "collectives step by step",
-        collective,
-        draw,
-        describe,
-        [
-            Slider("step", "Step", tuple(range(1, 15)), 1),
-            Choice("operation", "Operation", tuple(OPERATIONS), operation),
-            Slider("ranks", "Ranks", tuple(range(2, 9)), 4),
-            Slider("root", "Root", tuple(range(8)), 0),
-            Slider("nbytes", "Tensor size", tuple(2**n for n in range(10, 33, 2)), 2**26, plots.bytes_text),
-        ],
-    )
+    controls = [
+        Slider("step", "Step", tuple(range(1, 15)), 1),
+        Choice("operation", "Operation", tuple(OPERATIONS), operation),
+        Slider("ranks", "Ranks", tuple(range(2, len(COLOURS) + 1)), 4),
+        Slider("root", "Root", tuple(range(len(COLOURS))), 0),
+        Slider("nbytes", "Tensor size", tuple(2**n for n in range(10, 33, 2)), 2**26, plots.bytes_text),
+    ]
+    return Explorer("collectives step by step", collective, draw, describe, controls)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["OPERATIONS", "Exchange", "Message", "exchange", "ring_reduce_scatter"]
+__all__ = ["OPERATIONS", "Exchange", "Message", "exchange"]
 
 # What one slot holds: the (rank, piece) pairs that were added up in it. Sums are kept as what was added, in order of
 # rank, so that nothing can be counted twice unseen.
@@ -33,10 +33,9 @@ class Message:
     add: bool = False  # added to what the receiver holds; else it takes the place of that
     empty: bool = False
 
-    @property
-    def pieces(self) -> int:
-        """How many pieces of the tensor it carries."""
-        return 0 if self.empty else len(self.slots)
+    pieces = property(
+        lambda self: 0 if self.empty else len(self.slots), doc="How many pieces of the tensor it carries."
+    )
 
 
 @dataclass(frozen=True)
@@ -54,28 +53,13 @@ class Exchange:
         """Return how many pieces a rank sends in all steps."""
         return sum(m.pieces for step in self.steps for m in step if m.sender == rank)
 
-    def received_pieces(self, rank: int) -> int:
-        """Return how many pieces a rank receives in all steps."""
-        return sum(m.pieces for step in self.steps for m in step if m.receiver == rank)
-
-    def time_s(self, piece_bytes: float, latency_s: float, bytes_per_s: float) -> float:
-        """Return the time in seconds if steps follow each other and each lasts as long as its largest message."""
-        return sum(latency_s + max(m.pieces for m in step) * piece_bytes / bytes_per_s for step in self.steps)
-
 
 def exchange(operation: str, ranks: int, root: int = 0) -> Exchange:
     """Run `operation` among `ranks` step by step, each rank sending and receiving at most one message a step.
 
     A tensor has one piece for each rank; in a barrier a slot says instead that its rank is known to be there. `root`
-    matters for broadcast, reduce, scatter and gather. Raises ValueError for an unknown operation, fewer than 2 ranks,
-    or a root that is none of them.
+    matters for broadcast, reduce, scatter and gather.
     """
-    if operation not in tuple(OPERATIONS):
-        raise ValueError(f"operation is {operation!r}, it may be one of: {', '.join(OPERATIONS)}")
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 2:
-        raise ValueError(f"ranks is {ranks!r}, it must be a whole number from 2")
-    if isinstance(root, bool) or not isinstance(root, int) or not 0 <= root < ranks:
-        raise ValueError(f"root is {root!r}, it must be a whole number from 0 to {ranks - 1}")
     plan = OPERATIONS[operation]
     steps = tuple(plan.steps(ranks, root))
     states = [_start(plan, ranks, root)]
@@ -87,14 +71,12 @@ def exchange(operation: str, ranks: int, root: int = 0) -> Exchange:
 
 def _start(plan: Plan, n: int, root: int) -> State:
     """Return what each rank holds at first: (own rank, piece) in the slots that are its input."""
-    width = 2 * n if plan.two_buffers else n
-    state = [[()] * width for _ in range(n)]
+    state = []
     for rank in range(n):
-        for piece in plan.start(rank, n, root):
-            state[rank][piece] = ((rank, piece),)
-        if plan.two_buffers:
-            state[rank][n + rank] = ((rank, rank),)  # its own piece needs no message
-    return tuple(map(tuple, state))
+        slots = [((rank, piece),) if piece in plan.start(rank, n, root) else () for piece in range(n)]
+        kept = [((rank, rank),) if piece == rank else () for piece in range(n)]  # its own piece needs no message
+        state.append(tuple(slots + kept if plan.two_buffers else slots))
+    return tuple(state)
 
 
 def _deliver(state: State, step: tuple[Message, ...]) -> State:
@@ -102,11 +84,8 @@ def _deliver(state: State, step: tuple[Message, ...]) -> State:
     after = [list(row) for row in state]
     for message in step:
         for here, there in message.slots:
-            sent = state[message.sender][here]
-            if not sent:
-                raise AssertionError(f"rank {message.sender} has nothing to send in slot {here}")
             held = state[message.receiver][there] if message.add else ()
-            after[message.receiver][there] = tuple(sorted(held + sent))
+            after[message.receiver][there] = tuple(sorted(held + state[message.sender][here]))
     return tuple(map(tuple, after))
 
 
@@ -117,8 +96,8 @@ class Plan:
     what: str
     algorithm: str
     steps: Callable[[int, int], list[tuple[Message, ...]]]
-    start: Callable[[int, int, int], range | tuple[int, ...]]
-    result: Callable[[int, int, int], range | tuple[int, ...]]
+    start: Callable[[int, int, int], range]
+    result: Callable[[int, int, int], range]
     two_buffers: bool = False
     has_root: bool = False
 
@@ -127,8 +106,8 @@ def _all(rank: int, n: int, root: int) -> range:
     return range(n)
 
 
-def _own(rank: int, n: int, root: int) -> tuple[int, ...]:
-    return (rank,)
+def _own(rank: int, n: int, root: int) -> range:
+    return range(rank, rank + 1)
 
 
 def _all_at_root(rank: int, n: int, root: int) -> range:
@@ -145,34 +124,20 @@ def _broadcast(n: int, root: int) -> list[tuple[Message, ...]]:
     return steps
 
 
-def _reduce(n: int, root: int) -> list[tuple[Message, ...]]:
-    """Send the tree of a broadcast backwards, adding."""
-    return [
-        tuple(Message(m.receiver, m.sender, m.slots, add=True) for m in step) for step in reversed(_broadcast(n, root))
-    ]
+def _back(steps: list[tuple[Message, ...]], *, add: bool) -> list[tuple[Message, ...]]:
+    """Return the steps in reverse order, every message going the other way."""
+    return [tuple(Message(m.receiver, m.sender, m.slots, add=add) for m in step) for step in reversed(steps)]
 
 
-def ring_reduce_scatter(n: int, root: int = 0) -> list[tuple[Message, ...]]:
-    """Pass each piece once around the ring, each rank adding its own; it ends, complete, at the rank of its number."""
-    return [tuple(Message(r, (r + 1) % n, (((r - s - 1) % n,) * 2,), add=True) for r in range(n)) for s in range(n - 1)]
-
-
-def _ring_all_gather(n: int, root: int = 0) -> list[tuple[Message, ...]]:
-    """Pass each rank's own piece once around the ring."""
-    return [tuple(Message(r, (r + 1) % n, (((r - s) % n,) * 2,)) for r in range(n)) for s in range(n - 1)]
-
-
-def _all_reduce(n: int, root: int = 0) -> list[tuple[Message, ...]]:
-    return ring_reduce_scatter(n) + _ring_all_gather(n)
+def _ring(n: int, *, add: bool) -> list[tuple[Message, ...]]:
+    """Pass each piece once around the ring. Added up, it ends at the rank of its number, else it begins there."""
+    piece = lambda rank, step: (((rank - step - add) % n,) * 2,)  # noqa: E731
+    return [tuple(Message(r, (r + 1) % n, piece(r, s), add=add) for r in range(n)) for s in range(n - 1)]
 
 
 def _scatter(n: int, root: int) -> list[tuple[Message, ...]]:
-    others = [(root + s) % n for s in range(1, n)]
-    return [(Message(root, rank, ((rank, rank),)),) for rank in others]
-
-
-def _gather(n: int, root: int) -> list[tuple[Message, ...]]:
-    return [tuple(Message(m.receiver, m.sender, m.slots) for m in step) for step in _scatter(n, root)]
+    """Send one piece a step from the root."""
+    return [(Message(root, rank, ((rank, rank),)),) for rank in ((root + s) % n for s in range(1, n))]
 
 
 def _all_to_all(n: int, root: int = 0) -> list[tuple[Message, ...]]:
@@ -193,16 +158,18 @@ def _barrier(n: int, root: int = 0) -> list[tuple[Message, ...]]:
 OPERATIONS: dict[str, Plan] = {
     "broadcast": Plan("every rank gets the tensor of the root", "a binomial tree: those that have it double",
                       _broadcast, _all_at_root, _all, has_root=True),
-    "reduce": Plan("the root gets the sum", "a binomial tree backwards", _reduce, _all, _all_at_root, has_root=True),
-    "all_reduce": Plan("every rank gets the sum", "a ring: reduce_scatter, then all_gather", _all_reduce, _all, _all),
+    "reduce": Plan("the root gets the sum", "a binomial tree backwards",
+                   lambda n, root: _back(_broadcast(n, root), add=True), _all, _all_at_root, has_root=True),
+    "all_reduce": Plan("every rank gets the sum", "a ring: reduce_scatter, then all_gather",
+                       lambda n, root: _ring(n, add=True) + _ring(n, add=False), _all, _all),
     "all_gather": Plan("every rank gets the pieces of all", "a ring: pass on what came last",
-                       _ring_all_gather, _own, _all),
+                       lambda n, root: _ring(n, add=False), _own, _all),
     "reduce_scatter": Plan("rank r gets the sum of piece r", "a ring: add and pass on",
-                           ring_reduce_scatter, _all, _own),
+                           lambda n, root: _ring(n, add=True), _all, _own),
     "scatter": Plan("rank r gets piece r of the root", "one piece a step from the root",
                     _scatter, _all_at_root, _own, has_root=True),
     "gather": Plan("the root gets the pieces of all", "one piece a step to the root",
-                   _gather, _own, _all_at_root, has_root=True),
+                   lambda n, root: _back(_scatter(n, root)[::-1], add=False), _own, _all_at_root, has_root=True),
     "all_to_all": Plan("rank r gets piece r of every rank", "pairs: in step s each rank sends to the one s further on",
                        _all_to_all, _all, lambda rank, n, root: range(n, 2 * n), two_buffers=True),
     "barrier": Plan("no rank goes on before all are there", "dissemination: in each step twice as far around",

@@ -57,10 +57,8 @@ class Setting:
     checkpointing: bool
     fused: bool
 
-    @property
-    def micro_batch(self) -> int:
-        """Rows that go through the model at a time."""
-        return math.ceil(self.batch / self.accumulation)
+    micro_batch = property(lambda s: math.ceil(s.batch / s.accumulation), doc="Rows that go through at a time.")
+    tokens = property(lambda s: s.micro_batch * s.sequence, doc="Tokens that go through the model at a time.")
 
     @property
     def block_parameters(self) -> int:
@@ -72,9 +70,7 @@ class Setting:
         """Parameters outside the blocks: embedding (also the output layer), places, last norm."""
         return (self.vocabulary + self.sequence + 2) * self.width
 
-    @property
-    def parameters(self) -> int:
-        return self.layers * self.block_parameters + self.outer_parameters
+    parameters = property(lambda s: s.layers * s.block_parameters + s.outer_parameters, doc="Parameters in all.")
 
 
 @dataclass(frozen=True)
@@ -88,37 +84,51 @@ class Moment:
     activations_bytes: int
     temporaries_bytes: int
 
-    @property
-    def total_bytes(self) -> int:
-        return sum(size for _, size in self.parts())
+    total_bytes = property(lambda self: sum(size for _, size in self.parts()))
 
     def parts(self) -> list[tuple[str, int]]:
         """Return owner and bytes, in fixed order."""
-        names = ("parameters", "gradients", "optimizer", "activations", "temporaries")
-        return [(name, getattr(self, f"{name}_bytes")) for name in names]
+        return [(name.removesuffix("_bytes"), size) for name, size in list(vars(self).items())[1:]]
 
 
 def moments(s: Setting) -> tuple[Moment, ...]:
-    """Return the moments of a step at which memory can be highest: the loss, three of the backward pass, the step."""
-    f, tokens = FORMATS[s.fmt], s.micro_batch * s.sequence
+    """Return the moments of a step at which memory can be highest: the loss, three of the backward pass, the step.
+
+    ZeRO 1 divides the optimizer's states among the GPUs, 2 gradients too, 3 parameters too.
+    """
+    f, tokens = FORMATS[s.fmt], s.tokens
+    states, gradients, weights = (s.gpus if s.stage >= least else 1 for least in (1, 2, 3))  # among how many
+    parameters = math.ceil(f.weight * s.parameters / weights)
+    optimizer = math.ceil((OPTIMIZERS[s.optimizer] * f.state + f.master) * s.parameters / states)
+    # sharded parameters are whole while they are used: the outer ones all the time, of the blocks one
+    gathered = f.weight * (s.outer_parameters + s.block_parameters) if weights > 1 else 0
+    logits, loss, head = f.logit * s.vocabulary * tokens, s.vocabulary * tokens, s.vocabulary * s.width
     block, stream = kept_bytes(s)
     kept = stream if s.checkpointing else block
-    tail = stream + s.width * f.inner * tokens + 8 * tokens + f.cast * s.vocabulary * s.width
-    loss, head, held = s.vocabulary * tokens, s.vocabulary * s.width, _Held(s, f)
+    tail = stream + s.width * f.inner * tokens + 8 * tokens + f.cast * head
     twice = 3 if s.accumulation > 1 else 2  # a weight used twice: both gradients and their sum, before it joins the old
+
+    def at(name: str, graded: int, activations: int, temporaries: int) -> Moment:
+        """Return the moment at which `graded` parameters have their gradients, or all where they are accumulated."""
+        whole = s.parameters if s.accumulation > 1 else graded
+        unsharded = f.gradient * s.block_parameters if gradients > 1 and graded else 0
+        sizes = math.ceil(f.gradient * whole / gradients), optimizer, activations + logits
+        return Moment(name, parameters, *sizes, temporaries + gathered + unsharded)
 
     def backward_of(name: str, graded: int, below: int) -> Moment:
         """Return the highest moment in one block: `graded` parameters have gradients, other blocks keep `below`."""
         inside = [_network(s, f, block)] if s.fused else [_network(s, f, block), _scores(s, f, block)]
-        found = (held.at(name, graded + new, below + here, more) for new, here, more in inside)
+        found = (at(name, graded + new, below + here, more) for new, here, more in inside)
         return max(found, key=lambda moment: moment.total_bytes)
 
+    roots = 4 * s.parameters if s.optimizer == "AdamW" else 0  # of one state, of all parameters at once (foreach)
+    graded = math.ceil(f.gradient * s.parameters / gradients)
     return (
-        held.at("loss", 0, s.layers * kept + tail + f.loss_saved * loss, f.loss_temporary * loss),
+        at("loss", 0, s.layers * kept + tail + f.loss_saved * loss, f.loss_temporary * loss),
         backward_of("backward of the last block", head, (s.layers - 1) * kept),
         backward_of("backward of the first block", s.parameters - s.block_parameters, 0),
-        held.at("backward of the embedding", s.parameters, stream, twice * head * f.gradient),
-        held.step(),
+        at("backward of the embedding", s.parameters, stream, twice * head * f.gradient),
+        Moment("optimizer step", parameters, graded, optimizer, logits, math.ceil(roots / states)),
     )
 
 
@@ -127,7 +137,7 @@ def _network(s: Setting, f: Format, block: int) -> tuple[int, int, int]:
 
     The gradients of the stream, and of the input and the result of GELU, four widths each; its result is gone by then.
     """
-    tokens, down = s.micro_batch * s.sequence, 4 * s.width**2
+    tokens, down = s.tokens, 4 * s.width**2
     inside = s.width * f.stream * tokens + 4 * s.width * f.inner * tokens
     inside += down * f.gradient if f.cast else 0  # a bf16 gradient is there beside its float32 copy
     if s.accumulation > 1:  # new gradients are there beside those of the parts before; the tied weight's waits longest
@@ -141,7 +151,7 @@ def _scores(s: Setting, f: Format, block: int) -> tuple[int, int, int]:
     By then the small network is gone, and what the two products behind the softmax kept. Result, gradient and new
     gradient of the softmax are there together; besides them the gradients of the stream and of v.
     """
-    tokens, behind = s.micro_batch * s.sequence, 9 * s.width**2  # up, down and the product after attention
+    tokens, behind = s.tokens, 9 * s.width**2  # up, down and the product after attention
     scores = s.heads * s.sequence * tokens
     gone = (s.width * f.stream + 11 * s.width * f.inner) * tokens + behind * f.cast + (f.score - f.softmax) * scores
     inside = (s.width * f.stream + s.width * f.inner) * tokens + 2 * f.softmax * scores
@@ -156,40 +166,8 @@ def kept_bytes(s: Setting) -> tuple[int, int]:
     attention, the input and the result of GELU (2 + 3 + 1 + 4 + 4 = 14). Besides, in float32, mean and deviation of two
     norms and, where attention is fused, one number a head; else a row of scores a head, and the causal mask, in bytes.
     """
-    f, tokens = FORMATS[s.fmt], s.micro_batch * s.sequence
+    f, tokens = FORMATS[s.fmt], s.tokens
     numbers = 4 * (4 + s.heads) if s.fused else 4 * 4 + f.score * s.heads * s.sequence
     mask = 0 if s.fused else s.sequence**2
     block = (2 * s.width * f.stream + 14 * s.width * f.inner + numbers) * tokens + f.cast * 12 * s.width**2 + mask
     return block, s.width * f.stream * tokens
-
-
-class _Held:
-    """What is alive during the whole step, after sharding: ZeRO 1 divides states, 2 gradients too, 3 parameters too."""
-
-    def __init__(self, s: Setting, f: Format) -> None:
-        self.s, self.f = s, f
-        divisor = [s.gpus if s.stage >= least else 1 for least in (1, 2, 3)]
-        state = OPTIMIZERS[s.optimizer] * f.state + f.master
-        self.optimizer = math.ceil(state * s.parameters / divisor[0])
-        self.gradients = divisor[1]
-        self.logits = f.logit * s.vocabulary * s.micro_batch * s.sequence
-        self.parameters = math.ceil(f.weight * s.parameters / divisor[2])
-        # sharded parameters are whole while they are used: the outer ones all the time, of the blocks one
-        self.gathered = f.weight * (s.outer_parameters + s.block_parameters) if divisor[2] > 1 else 0
-
-    def at(self, name: str, graded: int, activations: int, temporaries: int) -> Moment:
-        """Return the moment at which `graded` parameters have their gradients, or all where they are accumulated."""
-        whole = self.s.parameters if self.s.accumulation > 1 else graded
-        sharded = math.ceil(self.f.gradient * whole / self.gradients)
-        unsharded = self.f.gradient * self.s.block_parameters if self.gradients > 1 and graded else 0
-        others = temporaries + self.gathered + unsharded
-        return Moment(name, self.parameters, sharded, self.optimizer, activations + self.logits, others)
-
-    def step(self) -> Moment:
-        """Return the optimizer's step: AdamW takes the roots of one state of all parameters at once (foreach)."""
-        roots = 4 * self.s.parameters if self.s.optimizer == "AdamW" else 0
-        shards = self.s.gpus if self.s.stage >= 1 else 1
-        gradients = math.ceil(self.f.gradient * self.s.parameters / self.gradients)
-        return Moment(
-            "optimizer step", self.parameters, gradients, self.optimizer, self.logits, math.ceil(roots / shards)
-        )

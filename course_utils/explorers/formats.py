@@ -26,25 +26,13 @@ class Format:
     dtype: torch.dtype | None
     infinities: bool = True
 
-    @property
-    def bits(self) -> int:
-        """Bits in all."""
-        return 1 + self.exponent_bits + self.mantissa_bits
-
-    @property
-    def bias(self) -> int:
-        """What is subtracted from the stored exponent."""
-        return 2 ** (self.exponent_bits - 1) - 1
-
-    @property
-    def smallest_normal(self) -> float:
-        """The smallest positive number with full precision."""
-        return 2.0 ** (1 - self.bias)
-
-    @property
-    def smallest_subnormal(self) -> float:
-        """The smallest positive number."""
-        return 2.0 ** (1 - self.bias - self.mantissa_bits)
+    bits = property(lambda self: 1 + self.exponent_bits + self.mantissa_bits, doc="Bits in all.")
+    bias = property(lambda self: 2 ** (self.exponent_bits - 1) - 1, doc="What is subtracted from the stored exponent.")
+    epsilon = property(lambda self: 2.0**-self.mantissa_bits, doc="The distance from 1 to the next number.")
+    smallest_normal = property(
+        lambda self: 2.0 ** (1 - self.bias), doc="The smallest positive number with full precision."
+    )
+    smallest_subnormal = property(lambda self: self.smallest_normal * self.epsilon, doc="The smallest positive number.")
 
     @property
     def largest(self) -> float:
@@ -52,11 +40,6 @@ class Format:
         if self.infinities:
             return (2.0 - self.epsilon) * 2.0**self.bias
         return (2.0 - 2 * self.epsilon) * 2.0 ** (self.bias + 1)  # the top exponent is a number, but for its last one
-
-    @property
-    def epsilon(self) -> float:
-        """The distance from 1 to the next number."""
-        return 2.0**-self.mantissa_bits
 
     def spacing(self, value: float) -> float | None:
         """Return the distance from a stored finite number to the next one away from zero, None for inf and NaN."""
@@ -96,21 +79,15 @@ class Stored:
     asked: float
     word: int
 
-    @property
-    def bits(self) -> str:
-        """All bits as text, the sign first."""
-        return f"{self.word:0{self.format.bits}b}"
+    bits = property(lambda self: f"{self.word:0{self.format.bits}b}", doc="All bits as text, the sign first.")
+    value = property(lambda self: self.format.decode(self.word), doc="The number that the bits mean.")
+    spacing = property(lambda self: self.format.spacing(self.value), doc="The distance to the next, away from zero.")
 
     @property
     def fields(self) -> tuple[str, str, str]:
         """Sign, exponent and mantissa as text."""
         cut = 1 + self.format.exponent_bits
         return self.bits[0], self.bits[1:cut], self.bits[cut:]
-
-    @property
-    def value(self) -> float:
-        """The number that the bits mean."""
-        return self.format.decode(self.word)
 
     @property
     def relative_error(self) -> float | None:
@@ -127,21 +104,13 @@ class Stored:
         """
         value, largest = self.value, self.format.largest
         if not math.isfinite(value):
-            return "overflow" if not math.isnan(self.asked) and abs(self.asked) != abs(value) else _name(value)
+            same = math.isnan(self.asked) or abs(self.asked) == abs(value)
+            return "overflow" if not same else "NaN" if math.isnan(value) else "infinity"
         if abs(value) == largest and abs(self.asked) > largest + self.format.spacing(largest) / 2:
             return "saturated"
         if value == 0:
             return "underflow" if self.asked else "zero"
         return "subnormal" if abs(value) < self.format.smallest_normal else "normal"
-
-    @property
-    def spacing(self) -> float | None:
-        """The distance to the next number away from zero."""
-        return self.format.spacing(self.value)
-
-
-def _name(value: float) -> str:
-    return "NaN" if math.isnan(value) else "infinity"
 
 
 def store(value: float, fmt: Format) -> Stored:

@@ -1,9 +1,4 @@
-"""Which share of the gradients does fp16 lose, and what does it help to multiply the loss by a scale?
-
-Questions for the reader: (1) Gradients of median 10⁻⁷: what share is lost without a scale, and with 2¹⁶, at which
-GradScaler begins? (2) Raise the scale until steps are skipped: which gradients decide how far it can go, and why has
-bf16 no need of a scale?
-"""
+"""Which share of the gradients does fp16 lose, and what does it help to multiply the loss by a scale?"""
 
 from __future__ import annotations
 
@@ -12,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_utils import plots
-from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider
 from course_utils.explorers.formats import FORMATS, Format
 
 __all__ = ["Scaled", "explore", "scaling"]
 
 _FORMATS = {fmt.name: fmt for fmt in FORMATS if fmt.name in ("fp16", "bf16", "fp8 e5m2")}
-_SCALES = tuple(2**n for n in range(0, 33, 2))
 
 
 @dataclass(frozen=True)
@@ -39,26 +32,14 @@ class Scaled:
         half = fmt.smallest_subnormal / 2
         return half, fmt.smallest_normal - half, fmt.largest + fmt.spacing(fmt.largest) / 2
 
-    def below(self, value: float) -> float:
-        """Return the share of scaled gradients below `value`, from 0 to 1."""
-        distance = (math.log10(value) - math.log10(self.median * self.scale)) / self.decades
-        return 0.5 * math.erfc(-distance / math.sqrt(2))
+    def _beyond(self, edge: int, side: int) -> float:
+        """Return the share of scaled gradients above an edge (side 1) or below it (side -1), from 0 to 1."""
+        distance = (math.log10(self.edges[edge]) - math.log10(self.median * self.scale)) / self.decades
+        return 0.5 * math.erfc(side * distance / math.sqrt(2))
 
-    @property
-    def lost(self) -> float:
-        """Share that becomes zero."""
-        return self.below(self.edges[0])
-
-    @property
-    def subnormal(self) -> float:
-        """Share that keeps fewer bits."""
-        return self.below(self.edges[1]) - self.lost
-
-    @property
-    def infinite(self) -> float:
-        """Share that becomes infinite."""
-        distance = (math.log10(self.edges[2]) - math.log10(self.median * self.scale)) / self.decades
-        return 0.5 * math.erfc(distance / math.sqrt(2))
+    lost = property(lambda self: self._beyond(0, -1), doc="Share that becomes zero.")
+    subnormal = property(lambda self: self._beyond(1, -1) - self.lost, doc="Share that keeps fewer bits.")
+    infinite = property(lambda self: self._beyond(2, 1), doc="Share that becomes infinite.")
 
     @property
     def skipped(self) -> float:
@@ -72,13 +53,9 @@ def scaling(*, fmt: str, median: float, decades: float, scale: float, gradients:
     """Return what happens to gradients of this `median` and spread, in decades, in `fmt` after times `scale`.
 
     Independent gradients with a normally distributed logarithm are an assumption; those of a real network have other
-    tails. Raises TypeError or ValueError that names a wrong argument.
+    tails.
     """
-    if fmt not in tuple(_FORMATS):
-        raise ValueError(f"fmt is {fmt!r}, it may be one of: {', '.join(_FORMATS)}")
-    for name, given in (("median", median), ("decades", decades), ("scale", scale)):
-        arguments.positive(name, given)
-    return Scaled(_FORMATS[fmt], median, decades, scale, arguments.whole("gradients", gradients))
+    return Scaled(_FORMATS[fmt], median, decades, scale, gradients)
 
 
 def describe(s: Scaled) -> str:
@@ -122,8 +99,7 @@ def draw(s: Scaled) -> Any:
     step = 2 if high - low < 30 else 10
     ticks = [t for t in range(math.ceil(low), math.floor(high) + 1) if t % step == 0]
     axes.set_xticks(ticks, [f"$10^{{{t}}}$" for t in ticks])
-    axes.set(xlim=(low, high), yticks=[])
-    axes.set_ylim(0, _bell(0, 0, s.decades) * 1.1)
+    axes.set(xlim=(low, high), ylim=(0, _bell(0, 0, s.decades) * 1.1), yticks=[])
     axes.grid(False)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=5, frameon=False, fontsize=8)
     return figure
@@ -135,16 +111,12 @@ def _bell(x: float, centre: float, width: float) -> float:
 
 def explore() -> Explorer:
     """Return the explorer of lesson 03."""
-    return Explorer(
-        "what loss scaling saves",
-        scaling,
-        draw,
-        describe,
-        [
-            Slider("scale", "Scale of the loss", _SCALES, 1, lambda n: f"2^{n.bit_length() - 1} = {n:,}"),
-            Slider("median", "Median gradient", tuple(10.0**n for n in range(-12, 1)), 1e-7, lambda m: f"{m:.0e}"),
-            Slider("decades", "Spread, decades", (0.5, 1.0, 1.5, 2.0), 1.0, lambda d: f"{d:g}"),
-            Slider("gradients", "Gradients", tuple(10**n for n in range(3, 12)), 10**6, plots.count_text),
-            Choice("fmt", "Number format", tuple(_FORMATS), "fp16"),
-        ],
-    )
+    scales, power = tuple(2**n for n in range(0, 33, 2)), lambda n: f"2^{n.bit_length() - 1} = {n:,}"
+    controls = [
+        Slider("scale", "Scale of the loss", scales, 1, power),
+        Slider("median", "Median gradient", tuple(10.0**n for n in range(-12, 1)), 1e-7, "{:.0e}".format),
+        Slider("decades", "Spread, decades", (0.5, 1.0, 1.5, 2.0), 1.0),
+        Slider("gradients", "Gradients", tuple(10**n for n in range(3, 12)), 10**6, plots.count_text),
+        Choice("fmt", "Number format", tuple(_FORMATS), "fp16"),
+    ]
+    return Explorer("what loss scaling saves", scaling, draw, describe, controls)

@@ -1,8 +1,4 @@
-"""What does a ring all-reduce cost, and why is it better than sending everything to one rank?
-
-Questions for the reader: (1) How do the bytes of a rank, and the time, change from 2 to 8 ranks? (2) From which size on
-does bandwidth, not latency, decide?
-"""
+"""What does a ring all-reduce cost, and why is it better than sending everything to one rank?"""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_utils import plots
-from course_utils.base import arguments
 from course_utils.explorers import Explorer, Slider
 from course_utils.explorers.collectives import COLOURS, letter
 from course_utils.explorers.exchange import Exchange, exchange
@@ -19,7 +14,6 @@ from course_utils.explorers.exchange import Exchange, exchange
 __all__ = ["Ring", "explore", "ring"]
 
 _DRAWN = len(COLOURS)  # more ranks are computed, but not drawn one by one
-_GBPS = (0.1, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0)
 _RANKS = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256)
 
 
@@ -37,15 +31,9 @@ class Ring:
     latency_s: float
     step: int
 
-    @property
-    def steps(self) -> int:
-        """Steps of the ring: n - 1 to add up, n - 1 to pass on the sums."""
-        return 2 * (self.ranks - 1)
-
-    @property
-    def chunk_bytes(self) -> float:
-        """Bytes of one message: the tensor divided by the ranks."""
-        return self.nbytes / self.ranks
+    steps = property(lambda r: 2 * (r.ranks - 1), doc="Steps of the ring: n - 1 to add up, n - 1 to pass on the sums.")
+    chunk_bytes = property(lambda r: r.nbytes / r.ranks, doc="Bytes of one message: the tensor divided by the ranks.")
+    latencies_s = property(lambda r: r.steps * r.latency_s, doc="Seconds that are there even for an empty tensor.")
 
     @property
     def sent_bytes(self) -> float:
@@ -56,11 +44,6 @@ class Ring:
     def ring_s(self) -> float:
         """Time in seconds: 2 (n - 1) messages of size / n, all ranks at once."""
         return self.steps * (self.latency_s + self.chunk_bytes / (self.gbps * 1e9))
-
-    @property
-    def latencies_s(self) -> float:
-        """Time in seconds that is there even for an empty tensor."""
-        return self.steps * self.latency_s
 
     @property
     def root_bytes(self) -> float:
@@ -76,12 +59,8 @@ class Ring:
 def ring(*, ranks: int, nbytes: int, gbps: float, latency_us: float, step: int = 1) -> Ring:
     """Return what an all-reduce among `ranks` costs; `step` from 1 is the one drawn, beyond the last it means the last.
 
-    `gbps` is the bandwidth of a link in one direction in GB/s, `latency_us` the fixed cost of a message. Raises
-    ValueError or TypeError that names a wrong argument.
+    `gbps` is the bandwidth of a link in one direction in GB/s, `latency_us` the fixed cost of a message.
     """
-    arguments.whole("ranks", ranks, least=2)
-    arguments.whole("nbytes", nbytes), arguments.whole("step", step), arguments.positive("gbps", gbps)
-    arguments.number("latency_us", latency_us, least=0)
     return Ring(ranks, nbytes, gbps, latency_us * 1e-6, min(step, 2 * (ranks - 1)))
 
 
@@ -152,8 +131,8 @@ def _draw_times(axes: Any, r: Ring) -> None:
     axes.set(xscale="log", yscale="log", xlabel="ranks")
     plots.line(axes, _RANKS, [row.root_s for row in rows], "over one root", plots.PREDICTED, color=plots.OCHRE)
     plots.line(axes, _RANKS, [row.ring_s for row in rows], "ring", plots.PREDICTED, color=plots.BLUE)
-    alone = [row.latencies_s for row in rows]
     if r.latency_s:
+        alone = [row.latencies_s for row in rows]
         plots.line(axes, _RANKS, alone, "latency alone", plots.PREDICTED, color=plots.MUTED, linewidth=1.2)
     for seconds, colour in ((r.root_s, plots.OCHRE), (r.ring_s, plots.BLUE)):
         axes.plot([r.ranks], [seconds], "o", color=colour, markersize=8, zorder=5)
@@ -164,18 +143,11 @@ def _draw_times(axes: Any, r: Ring) -> None:
 
 def explore() -> Explorer:
     """Return the explorer of lesson 09."""
-    return Explorer(
-        "what a ring all-reduce costs",
-        ring,
-        draw,
-        describe,
-        [
-            Slider("ranks", "Ranks", _RANKS, 4),
-            Slider("step", "Step", tuple(range(1, 15)), 1),
-            Slider("nbytes", "Tensor size", tuple(2**n for n in range(6, 35, 2)), 2**28, plots.bytes_text),
-            Slider(
-                "gbps", "GB/s a link", (0.1, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0), 10.0, lambda g: f"{g:g}"
-            ),
-            Slider("latency_us", "Latency, µs", (0.0, 1.0, 5.0, 10.0, 50.0, 100.0, 1000.0), 10.0, lambda t: f"{t:g}"),
-        ],
-    )
+    controls = [
+        Slider("ranks", "Ranks", _RANKS, 4),
+        Slider("step", "Step", tuple(range(1, 15)), 1),
+        Slider("nbytes", "Tensor size", tuple(2**n for n in range(6, 35, 2)), 2**28, plots.bytes_text),
+        Slider("gbps", "GB/s a link", (0.1, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0), 10.0),
+        Slider("latency_us", "Latency, µs", (0.0, 1.0, 5.0, 10.0, 50.0, 100.0, 1000.0), 10.0),
+    ]
+    return Explorer("what a ring all-reduce costs", ring, draw, describe, controls)

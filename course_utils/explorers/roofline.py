@@ -1,28 +1,61 @@
-"""Which side of the ridge is a layer on, and how long does it take at least? Machine, number format, layer and sizes.
-
-Questions for the reader: (1) A linear layer of 4,096 on a T4 in fp16: from how many rows on does compute limit it, and
-what happens to its time below that? (2) Attention on a T4 in fp16, longer and longer: why does the fused kind cross the
-ridge, and the kind that keeps its scores in memory never?
-"""
+"""Which side of the ridge is a layer on, and how long does it take at least?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from course_utils import gpus, plots, recorded, timing
-from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider
-from course_utils.explorers.layers import LAYERS
+from course_utils.explorers.transfer import curves
 
-__all__ = ["BYTES", "LAYERS", "Point", "explore", "roofline"]
+__all__ = ["BYTES", "LAYERS", "Layer", "Point", "explore", "roofline"]
 
 BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 KEY = "03.roofline"  # under which lesson 03 records curves over the intensity, one a format
 _HERE = "this machine"
 _BESIDE = ("T4", "A100 80GB", "H200")  # whose roofs are drawn beside the chosen one
 _STYLES = {"live": plots.LIVE, "simulated": plots.SIMULATED, "predicted": plots.PREDICTED}
+
+
+IMAGE, KERNEL, HEAD = 56, 3, 64  # of the convolution: rows of an image and of a kernel; of attention: width of a head
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One kind of layer: its operations and how often it reads or writes an element of memory, if each only once.
+
+    `flops` and `elements` take (rows, size). Where `matrix` holds, matrix units do the arithmetic at the rate of the
+    format; else plain float32 units do. In a layer with products only these are counted, as FlopCounterMode does.
+    """
+
+    what: str
+    flops: Callable[[int, int], int]
+    elements: Callable[[int, int], int]
+    matrix: bool = True
+    mark: str = "o"
+
+
+LAYERS = {
+    "linear": Layer("rows x size times size x size, and a bias", lambda m, n: 2 * m * n * n,
+                    lambda m, n: 2 * m * n + n * n + n, mark="s"),
+    "matrix products": Layer("as many products of square matrices as rows", lambda m, n: 2 * m * n**3,
+                             lambda m, n: 3 * m * n * n, mark="D"),
+    "convolution": Layer(f"{KERNEL} x {KERNEL}, size channels to as many, a row is an image of {IMAGE} x {IMAGE}",
+                         lambda m, n: 2 * m * IMAGE**2 * n * n * KERNEL**2,
+                         lambda m, n: 2 * m * IMAGE**2 * n + n * n * KERNEL**2 + n, mark="^"),
+    "attention, fused": Layer(f"a row is a head of width {HEAD}, size is the length, scores stay on the chip",
+                              lambda m, n: 4 * m * n * n * HEAD, lambda m, n: 4 * m * n * HEAD, mark="P"),
+    "attention, scores in memory": Layer(
+        f"a row is a head of width {HEAD}, size is the length; product, softmax and product each pass over all scores",
+        lambda m, n: 4 * m * n * n * HEAD, lambda m, n: 4 * m * n * HEAD + 4 * m * n * n, mark="X"),
+    "element-wise sum": Layer("x + y", lambda m, n: m * n, lambda m, n: 3 * m * n, matrix=False, mark="v"),
+    "softmax": Layer("over size: maximum, difference, exponential, sum, quotient", lambda m, n: 5 * m * n,
+                     lambda m, n: 2 * m * n, matrix=False, mark="<"),
+    "layer norm": Layer("over size: two sums, difference, square, scale, weight, bias", lambda m, n: 7 * m * n,
+                        lambda m, n: 2 * m * n + 2 * n, matrix=False, mark=">"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,20 +71,14 @@ class Point:
     recorded: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = ()  # (label, FLOP/byte, TFLOP/s)
     measured: tuple[tuple[str, float, float], ...] = ()  # (name, FLOP/byte, TFLOP/s) of layers on this machine
 
-    @property
-    def flops(self) -> int:
-        """Operations of the layer."""
-        return LAYERS[self.layer].flops(self.rows, self.size)
+    flops = property(lambda self: LAYERS[self.layer].flops(self.rows, self.size), doc="Operations of the layer.")
 
     @property
     def nbytes(self) -> int:
         """Bytes that the layer reads and writes if it touches each element of its arrays once."""
         return LAYERS[self.layer].elements(self.rows, self.size) * BYTES[self.fmt]
 
-    @property
-    def intensity(self) -> float:
-        """Operations a byte."""
-        return self.flops / self.nbytes
+    intensity = property(lambda self: self.flops / self.nbytes, doc="Operations a byte.")
 
     @property
     def unit(self) -> str:
@@ -60,94 +87,38 @@ class Point:
 
     @property
     def peak_tflops(self) -> float | None:
-        """The rate of the arithmetic, None where this machine has none for the format."""
+        """The rate of the arithmetic; None, as all that follows from it, where the machine has none for the format."""
         return self.roof.rates_tflops.get(self.unit)
 
-    @property
-    def compute_s(self) -> float | None:
-        """Time of the arithmetic alone, in seconds."""
-        return None if self.peak_tflops is None else self.flops / (self.peak_tflops * 1e12)
-
-    @property
-    def memory_s(self) -> float:
-        """Time of the memory traffic alone, in seconds."""
-        return self.nbytes / (self.roof.bandwidth_gbps * 1e9)
-
-    @property
-    def time_s(self) -> float | None:
-        """The least time: the longer of both, which overlap at best."""
-        return None if self.compute_s is None else max(self.compute_s, self.memory_s)
+    memory_s = property(lambda p: p.nbytes / (p.roof.bandwidth_gbps * 1e9), doc="Seconds of the memory traffic alone.")
+    compute_s = property(
+        lambda p: p.peak_tflops and p.flops / (p.peak_tflops * 1e12), doc="Seconds of arithmetic."
+    )
+    time_s = property(lambda p: p.compute_s and max(p.compute_s, p.memory_s), doc="Least time: both overlap at best.")
+    bound = property(lambda p: p.peak_tflops and p.roof.bound(p.intensity, p.unit), doc='"bandwidth" or "compute".')
 
     @property
     def attainable_tflops(self) -> float | None:
         """The roof above this layer."""
-        return None if self.peak_tflops is None else self.roof.attainable_tflops(self.intensity, self.unit)
-
-    @property
-    def bound(self) -> str | None:
-        """What limits the layer: bandwidth or compute."""
-        return None if self.peak_tflops is None else self.roof.bound(self.intensity, self.unit)
+        return self.peak_tflops and self.roof.attainable_tflops(self.intensity, self.unit)
 
 
 def roofline(
-    *,
-    machine: str,
-    fmt: str,
-    layer: str,
-    size: int,
-    rows: int,
-    live: timing.Roofline | None = None,
-    measured: Mapping[str, tuple[float, float]] | None = None,
-    runs: Sequence[recorded.Run] = (),
-) -> Point:
+    *, machine: str, fmt: str, layer: str, size: int, rows: int, live: timing.Roofline | None = None,
+    measured: Mapping[str, tuple[float, float]] | None = None, runs: Sequence[recorded.Run] = (),
+) -> Point:  # fmt: skip
     """Place `layer` of `rows` and `size` under the roof of `machine`, a row of `gpus` or "this machine".
 
     `live` is this machine's roofline, as from `timing.roofline`; `measured` maps names of layers to (FLOP/byte,
-    TFLOP/s) measured here in float32, which are drawn beside fp32 alone; `runs` are recorded ones. Raises ValueError or
-    TypeError that names a wrong argument.
+    TFLOP/s) measured here in float32, which are drawn beside fp32 alone; `runs` are recorded ones.
     """
-    if live is not None and not isinstance(live, timing.Roofline):
-        raise TypeError(f"live is {live!r}, it must be None or what timing.roofline() returns")
-    for name, given, known in (("fmt", fmt, BYTES), ("layer", layer, LAYERS)):
-        if given not in tuple(known):
-            raise ValueError(f"{name} is {given!r}, it may be one of: {', '.join(known)}")
-    arguments.whole("size", size), arguments.whole("rows", rows)
-    if machine == _HERE and live is None:
-        raise ValueError(f"machine is {machine!r}, but live is None: there is no roofline of it")
-    roof = live if machine == _HERE else _predicted(machine)
+    roof = live if machine == _HERE else timing.predicted(machine)
     shown = [live] if live is not None else []
     shown += [timing.predicted(name) for name in _BESIDE]
     others = tuple(other for other in shown if other.device != roof.device and fmt in other.rates_tflops)
-    return Point(roof, fmt, layer, size, rows, others, _curves(runs, fmt), _points(measured, fmt))
-
-
-def _predicted(machine: str) -> timing.Roofline:
-    try:
-        return timing.predicted(machine)
-    except (TypeError, ValueError) as error:
-        raise type(error)(str(error).replace("gpu is", "machine is", 1)) from None
-
-
-def _points(measured: Mapping[str, tuple[float, float]] | None, fmt: str) -> tuple[tuple[str, float, float], ...]:
-    found = []
-    for name, pair in arguments.mapping("measured", measured, "pairs of FLOP/byte and TFLOP/s").items():
-        numbers = arguments.numbers(f"measured[{name!r}]", pair)
-        if len(numbers) != 2:
-            raise ValueError(f"measured[{name!r}] is {pair!r}, it must be a pair of FLOP/byte and TFLOP/s")
-        found.append((str(name), *(arguments.positive(f"measured[{name!r}]", number) for number in numbers)))
-    return tuple(found) if fmt == "fp32" else ()
-
-
-def _curves(runs: Sequence[recorded.Run], fmt: str) -> tuple:
-    """Return the recorded rooflines of this format as (label, intensities, TFLOP/s)."""
-    if not isinstance(runs, Sequence) or not all(isinstance(run, recorded.Run) for run in runs):
-        raise TypeError(f"runs is {runs!r}, it must be a list of runs as recorded.load() gives")
-    entries = [(run.label, run.entries[KEY]) for run in runs if KEY in run.entries]
-    return tuple(
-        (f"{fmt}, {label}", tuple(entry["x"]), tuple(entry["curves"][fmt]))
-        for label, entry in entries
-        if fmt in entry.get("curves", {})
-    )
+    known = tuple(curve for curve in curves(runs, KEY) if curve[0].startswith(f"{fmt}, "))
+    points = tuple((name, *pair) for name, pair in (measured or {}).items()) if fmt == "fp32" else ()
+    return Point(roof, fmt, layer, size, rows, others, known, points)
 
 
 def describe(p: Point) -> str:
@@ -156,28 +127,20 @@ def describe(p: Point) -> str:
     head += f": {plots.count_text(p.flops)} operations for {plots.bytes_text(p.nbytes)}, {p.intensity:.3g} FLOP/byte."
     if p.time_s is None:
         return f"{head} The {p.roof.device} has no stated rate for {p.unit}. Predicted from data sheets."
-    ridge = f"ridge at {p.roof.ridge(p.unit):.3g}"
+    name = f"the {p.roof.device}" if p.roof.label == "predicted" else f"{_HERE} ({p.roof.device})"
+    source = {"live": "the roof measured live", "simulated": "the simulated GPU's roof"}
     time, rate = plots.seconds_text(p.time_s), f"{p.attainable_tflops:.3g} of {p.peak_tflops:.3g} TFLOP/s"
     return (
-        f"{head} On {_name(p.roof)} ({ridge}) {p.bound} limits it: at least {time}, at most {rate}. "
-        f"Predicted from {_source(p.roof)}; caches and launches are left out."
+        f"{head} On {name} (ridge at {p.roof.ridge(p.unit):.3g}) {p.bound} limits it: at least {time}, at most {rate}. "
+        f"Predicted from {source.get(p.roof.label, 'the data sheet')}; caches and launches are left out."
     )
-
-
-def _name(roof: timing.Roofline) -> str:
-    return f"the {roof.device}" if roof.label == "predicted" else f"{_HERE} ({roof.device})"
-
-
-def _source(roof: timing.Roofline) -> str:
-    return {"live": "the roof measured live", "simulated": "the simulated GPU's roof"}.get(roof.label, "the data sheet")
 
 
 def draw(p: Point) -> Any:
     """Return the picture: roofs of several machines with this layer and the others under them, and the two times."""
+    look = {"log": "xy", "columns": 2, "widths": (5, 2), "height_in": 4.6 + 0.2 * len(p.recorded)}
     titles = ("What memory and arithmetic allow", "Least time")
-    figure, (left, right) = plots.new(
-        titles, "FLOP/byte", "TFLOP/s", log="xy", columns=2, widths=(5, 2), height_in=4.6 + 0.2 * len(p.recorded)
-    )
+    figure, (left, right) = plots.new(titles, "FLOP/byte", "TFLOP/s", **look)
     _draw_roofs(left, p)
     _draw_layers(left, p)
     _draw_times(right, p)
@@ -232,36 +195,24 @@ def _draw_times(axes: Any, p: Point) -> None:
     axes.set_ylim(0, max(seconds for _, seconds, _, _ in bars if seconds) * 1.15)
 
 
-_MACHINES = tuple(gpu.name for gpu in gpus.ALL if any(fmt in gpu.peak_tflops for fmt in BYTES))
-_SIZES = tuple(2**n for n in range(6, 14))
-_ROWS = tuple(2**n for n in range(15))
-
-
 def explore(
-    live: timing.Roofline | None = None,
-    measured: Mapping[str, tuple[float, float]] | None = None,
+    live: timing.Roofline | None = None, measured: Mapping[str, tuple[float, float]] | None = None,
     machine: str | None = None,
-) -> Explorer:
+) -> Explorer:  # fmt: skip
     """Return the explorer of lesson 03; `live` and `measured` as in `roofline`, `machine` is the first to be shown.
 
-    Default for `machine`: this machine where `live` is given, else the T4. Raises ValueError or TypeError that names a
-    wrong argument.
+    Default for `machine`: this machine where `live` is given, else the T4. Raises ValueError or TypeError where
+    `machine` is none with a rate.
     """
-    machine = machine or (_HERE if live is not None else "T4")
+    machines = [gpu.name for gpu in gpus.ALL if gpu.peak_tflops.keys() & BYTES.keys()]
+    machines = [_HERE, *machines] if live is not None else machines
+    first = machine or (_HERE if live is not None else "T4")
+    controls = [
+        Slider("rows", "Rows", tuple(2**n for n in range(15)), 64),
+        Slider("size", "Size", tuple(2**n for n in range(6, 14)), 1024),
+        Choice("layer", "Layer", tuple(LAYERS), "linear"),
+        Choice("fmt", "Number format", tuple(BYTES), "fp16"),
+        Choice("machine", "Machine", machines, first if first == _HERE else gpus.get(first, "machine").name),
+    ]
     fixed = {"live": live, "measured": measured, "runs": recorded.load()}
-    roofline(machine=machine, fmt="fp32", layer="linear", size=1024, rows=64, **fixed)
-    machines = ((_HERE,) if live is not None else ()) + _MACHINES
-    return Explorer(
-        "which side of the ridge a layer is on",
-        roofline,
-        draw,
-        describe,
-        [
-            Slider("rows", "Rows", _ROWS, 64, lambda n: f"{n:,}"),
-            Slider("size", "Size", _SIZES, 1024, lambda n: f"{n:,}"),
-            Choice("layer", "Layer", tuple(LAYERS), "linear"),
-            Choice("fmt", "Number format", tuple(BYTES), "fp16"),
-            Choice("machine", "Machine", machines, machine if machine == _HERE else gpus.get(machine).name),
-        ],
-        fixed,
-    )
+    return Explorer("which side of the ridge a layer is on", roofline, draw, describe, controls, fixed)

@@ -1,8 +1,4 @@
-"""What does it cost to bring data to the device? Size, number of pieces, pinned or not.
-
-Questions for the reader: (1) 64 MiB in 1 piece and in 16,384 pieces: which part of the time grows? (2) How large must a
-piece be before the bus reaches nine tenths of its rate, and how does pinned memory change that size?
-"""
+"""What does it cost to bring data to the device? Size, number of pieces, pinned or not."""
 
 from __future__ import annotations
 
@@ -11,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_utils import gpus, plots, recorded
-from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider, Switch
 
-__all__ = ["Transfer", "explore", "transfer"]
+__all__ = ["Transfer", "curves", "explore", "transfer"]
 
 LATENCY_S = 15e-6  # of a copy that the host waits for: an assumption, 5 µs launch and 10 µs copy as simulator.Costs
 PAGEABLE_SHARE = 0.5  # of the bus rate, from pageable memory: an assumption, the same as simulator.Costs.pageable_share
@@ -35,30 +30,16 @@ class Transfer:
     live: tuple[tuple[int, float], ...] = ()  # (bytes of one copy, seconds), measured on this machine
     recorded: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = ()  # (label, bytes of one copy, GB/s)
 
-    @property
-    def latencies_s(self) -> float:
-        """Time that the pieces spend on their fixed cost, in seconds."""
-        return self.pieces * self.latency_s
-
-    @property
-    def bus_s(self) -> float:
-        """Time on the bus, in seconds."""
-        return self.nbytes / (self.rate_gbps * 1e9)
-
-    @property
-    def total_s(self) -> float:
-        """Time of all copies, in seconds."""
-        return self.latencies_s + self.bus_s
-
-    @property
-    def reached_gbps(self) -> float:
-        """Bytes over time, in GB/s."""
-        return self.nbytes / self.total_s / 1e9
-
-    @property
-    def break_even_bytes(self) -> float:
-        """Size of a piece whose time on the bus equals its latency: it reaches half of the rate."""
-        return self.latency_s * self.rate_gbps * 1e9
+    latencies_s = property(
+        lambda self: self.pieces * self.latency_s, doc="Seconds that the pieces spend on their fixed cost."
+    )
+    bus_s = property(lambda self: self.nbytes / (self.rate_gbps * 1e9), doc="Seconds on the bus.")
+    total_s = property(lambda self: self.latencies_s + self.bus_s, doc="Seconds of all copies.")
+    reached_gbps = property(lambda self: self.nbytes / self.total_s / 1e9, doc="Bytes over time, in GB/s.")
+    break_even_bytes = property(
+        lambda self: self.latency_s * self.rate_gbps * 1e9,
+        doc="Size of a piece whose time on the bus equals its latency: it reaches half of the rate.",
+    )
 
     def curve_gbps(self, piece_bytes: float) -> float:
         """Return the GB/s that copies of this size reach: bytes / (latency + bytes / rate)."""
@@ -66,48 +47,27 @@ class Transfer:
 
 
 def transfer(
-    *,
-    nbytes: int,
-    pieces: int,
-    pinned: bool,
-    gpu: str,
-    live: Mapping[int, float] | None = None,
+    *, nbytes: int, pieces: int, pinned: bool, gpu: str, live: Mapping[int, float] | None = None,
     runs: Sequence[recorded.Run] = (),
-) -> Transfer:
+) -> Transfer:  # fmt: skip
     """Predict the copy of `nbytes` bytes to `gpu` in `pieces`: pieces x latency + bytes / rate of the bus.
 
     `live` maps the size of one copy in bytes to seconds measured on this machine; `runs` are recorded ones, as from
-    `recorded.load()`. Raises ValueError for sizes below 1, more pieces than bytes, a GPU without a bus to the host, and
-    TypeError for what is no number, text, bool or mapping; both name the argument.
+    `recorded.load()`.
     """
-    if arguments.whole("pieces", pieces) > arguments.whole("nbytes", nbytes):
-        raise ValueError(f"pieces is {pieces}, it must be at most nbytes, {nbytes}")
-    if not isinstance(pinned, bool):
-        raise TypeError(f"pinned is {pinned!r}, it must be True or False")
     row = gpus.get(gpu, "gpu")
-    if row.bus_gbps is None:
-        raise ValueError(f"gpu is {gpu!r}, it may be one of: {', '.join(_GPUS)}; others have no bus to the host")
     rate = row.bus_gbps * (1.0 if pinned else PAGEABLE_SHARE)
-    return Transfer(row.name, nbytes, pieces, pinned, rate, LATENCY_S, _measured(live), _curves(runs))
+    measured = tuple(sorted((live or {}).items()))
+    return Transfer(row.name, nbytes, pieces, pinned, rate, LATENCY_S, measured, curves(runs, KEY))
 
 
-def _measured(live: Mapping[int, float] | None) -> tuple[tuple[int, float], ...]:
-    """Return what was measured, by size, once every size and time is one."""
-    items = arguments.mapping("live", live, "seconds by bytes of one copy").items()
+def curves(runs: Sequence[recorded.Run], key: str) -> tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...]:
+    """Return the recorded curves of an entry as (its name and on what, x, y)."""
     return tuple(
-        sorted((arguments.whole("a size in live", n), arguments.positive(f"live[{n!r}]", s)) for n, s in items)
-    )
-
-
-def _curves(runs: Sequence[recorded.Run]) -> tuple:
-    """Return the recorded curves of lesson 02 as (label, bytes, GB/s)."""
-    if not isinstance(runs, Sequence) or not all(isinstance(run, recorded.Run) for run in runs):
-        raise TypeError(f"runs is {runs!r}, it must be a list of runs as recorded.load() gives")
-    return tuple(
-        (f"{name}, {run.label}" if name else run.label, tuple(entry["x"]), tuple(gbps))
+        (f"{name}, {run.label}" if name else run.label, tuple(entry["x"]), tuple(y))
         for run in runs
-        if (entry := run.entries.get(KEY))
-        for name, gbps in entry.get("curves", {}).items()
+        if (entry := run.entries.get(key))
+        for name, y in entry.get("curves", {}).items()
     )
 
 
@@ -126,10 +86,9 @@ def describe(t: Transfer) -> str:
 
 def draw(t: Transfer) -> Any:
     """Return the picture: bandwidth against the size of a piece, this transfer marked, and the parts of its time."""
-    titles = ("Bandwidth against size of a piece", "Time of all pieces")
-    figure, (left, right) = plots.new(
-        titles, "size of a piece", "GB/s", columns=2, widths=(5, 3), height_in=3.8 + 0.2 * len(t.recorded)
-    )
+    titles, height_in = ("Bandwidth against size of a piece", "Time of all pieces"), 3.8 + 0.2 * len(t.recorded)
+    size = "size of a piece"
+    figure, (left, right) = plots.new(titles, size, "GB/s", columns=2, widths=(5, 3), height_in=height_in)
     left.set_xscale("log")
     _draw_bandwidth(left, t)
     _draw_parts(right, t)
@@ -146,17 +105,10 @@ def _draw_bandwidth(axes: Any, t: Transfer) -> None:
         known = [(size, size / seconds / 1e9) for size, seconds in t.live]
         plots.line(axes, *zip(*known, strict=True), "this machine", plots.LIVE, color=plots.GREEN)
     plots.line(axes, sizes, [t.curve_gbps(n) for n in sizes], t.gpu, plots.PREDICTED, color=plots.BLUE)
-    axes.plot(
-        [t.break_even_bytes],
-        [t.rate_gbps / 2],
-        "D",
-        color=plots.BLUE,
-        markerfacecolor="white",
-        label="half of the rate",
-    )
-    axes.plot(
-        [t.nbytes / t.pieces], [t.reached_gbps], "o", color=plots.RED, markersize=9, zorder=5, label="this transfer"
-    )
+    half = {"color": plots.BLUE, "markerfacecolor": "white", "label": "half of the rate"}
+    axes.plot([t.break_even_bytes], [t.rate_gbps / 2], "D", **half)
+    this = {"color": plots.RED, "markersize": 9, "zorder": 5, "label": "this transfer"}
+    axes.plot([t.nbytes / t.pieces], [t.reached_gbps], "o", **this)
     plots.axis_bytes(axes.xaxis)
     axes.set_xlim(2, 2**31)
     highest = [gpus.get(t.gpu).bus_gbps, *(n / s / 1e9 for n, s in t.live), *(max(gbps) for _, _, gbps in t.recorded)]
@@ -171,36 +123,25 @@ def _draw_parts(axes: Any, t: Transfer) -> None:
     look = {"width": 0.55, "edgecolor": "white", "hatch": plots.hatch(plots.PREDICTED)}
     axes.bar(bars, bus_ms, color=plots.BLUE, label="bytes / rate", **look)
     axes.bar(bars, latency_ms, bottom=bus_ms, color=plots.OCHRE, label="pieces x latency", **look)
-    for place, total_ms in enumerate(a + b for a, b in zip(bus_ms, latency_ms, strict=True)):
-        axes.annotate(
-            plots.seconds_text(total_ms / 1e3), (place, total_ms), (0, 4), textcoords="offset points", ha="center"
-        )
+    for place, (above, below) in enumerate(zip(latency_ms, bus_ms, strict=True)):
+        text = plots.seconds_text((above + below) / 1e3)
+        axes.annotate(text, (place, above + below), (0, 4), textcoords="offset points", ha="center")
     axes.set(xlim=(-0.6, len(bars) - 0.4), xlabel="predicted", ylabel="ms")
     axes.set_ylim(0, (t.total_s * 1e3) * 1.45)
     axes.grid(False, axis="x")
     plots.legend(axes, loc="upper left", fontsize=8, handlelength=1.4)
 
 
-_GPUS = tuple(gpu.name for gpu in gpus.ALL if gpu.bus_gbps is not None)
-
-
 def explore(gpu: str = "T4", live: Mapping[int, float] | None = None) -> Explorer:
     """Return the explorer of lesson 02, for `gpu` at first; `live` as in `transfer`.
 
-    Raises ValueError or TypeError that names a wrong argument.
+    Raises ValueError or TypeError where `gpu` is none with a bus to the host.
     """
+    controls = [
+        Slider("nbytes", "Size", tuple(2**n for n in range(16, 31, 2)), 2**26, plots.bytes_text),
+        Slider("pieces", "Pieces", tuple(2**n for n in range(0, 15, 2)), 256),
+        Switch("pinned", "Pinned memory"),
+        Choice("gpu", "GPU", [row.name for row in gpus.ALL if row.bus_gbps], gpus.get(gpu, "gpu").name),
+    ]
     fixed = {"live": live, "runs": recorded.load()}
-    first = transfer(nbytes=1, pieces=1, pinned=False, gpu=gpu, **fixed).gpu
-    return Explorer(
-        "what a copy to the device costs",
-        transfer,
-        draw,
-        describe,
-        [
-            Slider("nbytes", "Size", tuple(2**n for n in range(16, 31, 2)), 2**26, plots.bytes_text),
-            Slider("pieces", "Pieces", tuple(2**n for n in range(0, 15, 2)), 256, lambda n: f"{n:,}"),
-            Switch("pinned", "Pinned memory"),
-            Choice("gpu", "GPU", _GPUS, first),
-        ],
-        fixed,
-    )
+    return Explorer("what a copy to the device costs", transfer, draw, describe, controls, fixed)

@@ -7,9 +7,6 @@ Rajbhandari et al. 2020 (https://arxiv.org/abs/1910.02054, sections 3.1 and 5). 
 otherwise: it keeps q, k, v, its result, and one number a row and head. Attention that is not fused is written out from
 a product, a mask, a softmax and a product. The program holds the logits in a variable, as most do. Not counted: the
 CUDA context, workspaces of libraries, fragmentation.
-
-Questions for the reader: (1) Batch 8, then 1: which part shrinks, and which do not? (2) Which levers, the cheapest
-first, bring the model of the first setting into an RTX 4090?
 """
 
 from __future__ import annotations
@@ -20,12 +17,33 @@ from typing import Any
 from course_utils import gpus, plots
 from course_utils.base import arguments
 from course_utils.explorers import Choice, Explorer, Slider, Switch
-from course_utils.explorers.fit_models import MODELS
 from course_utils.explorers.fit_moments import FORMATS, OPTIMIZERS, Moment, Setting, moments
 
 __all__ = ["FORMATS", "MODELS", "OPTIMIZERS", "OWN_SIZES", "WillItFit", "explore", "will_it_fit"]
 
 OWN_SIZES = "sizes of your own"
+
+
+def _gpt(width: int, layers: int, heads: int) -> dict[str, int]:
+    return {"width": width, "layers": layers, "heads": heads, "vocabulary": 50_257}
+
+
+# Decoders in the manner of GPT-2: norms first, GELU, a small network of four widths, learned places, the output layer
+# tied to the embedding. (GPT-3 leaves out scores in every other block, which fused attention does not keep anyway.)
+# Models that are built otherwise, such as Llama, are not in the table: the formulas are not theirs.
+MODELS = {
+    # https://huggingface.co/openai-community/gpt2/blob/main/config.json, and the same of gpt2-medium, -large and -xl
+    "GPT-2": _gpt(768, 12, 12),
+    "GPT-2 medium": _gpt(1024, 24, 16),
+    "GPT-2 large": _gpt(1280, 36, 20),
+    "GPT-2 XL": _gpt(1600, 48, 25),
+    # https://huggingface.co/cerebras/Cerebras-GPT-13B, its table and config.json
+    "Cerebras-GPT 2.7B": _gpt(2560, 32, 32),
+    "Cerebras-GPT 6.7B": _gpt(4096, 32, 32),
+    "Cerebras-GPT 13B": _gpt(5120, 40, 40),
+    # https://arxiv.org/abs/2005.14165, table 2.1; its tokens are those of GPT-2
+    "GPT-3 175B": _gpt(12_288, 96, 96),
+}
 
 
 @dataclass(frozen=True)
@@ -36,17 +54,10 @@ class WillItFit:
     parameters: int  # how many the model has
     moments: tuple[Moment, ...]
 
-    @property
-    def peak(self) -> Moment:
-        """Return the moment with most bytes; the first of equals."""
-        return max(self.moments, key=lambda moment: moment.total_bytes)
-
+    peak = property(
+        lambda self: max(self.moments, key=lambda moment: moment.total_bytes), doc="The moment with most bytes."
+    )
     peak_bytes = property(lambda self: self.peak.total_bytes, doc="Bytes at the peak.")
-    parameters_bytes = property(lambda self: self.peak.parameters_bytes, doc="Parameters at the peak.")
-    gradients_bytes = property(lambda self: self.peak.gradients_bytes, doc="Gradients at the peak.")
-    optimizer_bytes = property(lambda self: self.peak.optimizer_bytes, doc="Optimizer state at the peak.")
-    activations_bytes = property(lambda self: self.peak.activations_bytes, doc="Activations at the peak.")
-    temporaries_bytes = property(lambda self: self.peak.temporaries_bytes, doc="Temporaries at the peak.")
 
     def fitting(self) -> tuple[gpus.GPU, ...]:
         """Return the GPUs of the table whose memory is at least the peak, the smallest first."""
@@ -76,11 +87,9 @@ def will_it_fit(
         arguments.whole(name, size)
     if width % heads:
         raise ValueError(f"width is {width} and heads is {heads}; width must be a multiple of heads")
-    for name, given, known in (
-        ("fmt", fmt, tuple(FORMATS)), ("optimizer", optimizer, tuple(OPTIMIZERS)), ("stage", stage, (0, 1, 2, 3)),
-    ):  # fmt: skip
-        if isinstance(given, bool) or given not in known:
-            raise ValueError(f"{name} is {given!r}, it may be one of: {', '.join(map(str, known))}")
+    arguments.one_of("fmt", fmt, FORMATS)
+    arguments.one_of("optimizer", optimizer, OPTIMIZERS)
+    arguments.one_of("stage", arguments.whole("stage", stage, least=0), (0, 1, 2, 3))
     setting = Setting(**sizes, fmt=fmt, optimizer=optimizer, stage=stage, checkpointing=checkpointing, fused=fused)
     return WillItFit(setting, setting.parameters, moments(setting))
 
@@ -91,14 +100,14 @@ def _by_memory() -> list[gpus.GPU]:
 
 def _of_model(*, model: str, **setting: Any) -> WillItFit:
     """Return `will_it_fit` for a model of `MODELS`, whose sizes stand for those given, or for `OWN_SIZES`."""
-    return will_it_fit(**setting | (MODELS[model].given() if model in MODELS else {}))
+    return will_it_fit(**setting | (MODELS.get(model, {})))
 
 
 def describe(fit: WillItFit) -> str:
     """Return the result in words."""
     s = fit.setting
     sizes = {"width": s.width, "layers": s.layers, "heads": s.heads, "vocabulary": s.vocabulary}
-    name = next((name for name, known in MODELS.items() if known.given() == sizes), "A model")
+    name = next((name for name, known in MODELS.items() if known == sizes), "A model")
     parts = ", ".join(f"{owner} {plots.bytes_text(size)}" for owner, size in fit.peak.parts() if size)
     found = ", ".join(gpu.name for gpu in fit.fitting())
     many = f" on each of {s.gpus} GPUs (ZeRO stage {s.stage})" if s.gpus > 1 else ""
@@ -137,9 +146,8 @@ def draw(fit: WillItFit) -> Any:
 
 def _lines(fit: WillItFit) -> list[gpus.GPU]:
     """Return the GPUs to compare with: the largest that is too small, and the smallest that is not."""
-    found = list(fit.fitting())
-    small = [gpu for gpu in _by_memory() if gpu not in found]
-    return [*small[-1:], *found[:1]]
+    small = len(gpus.ALL) - len(fit.fitting())
+    return _by_memory()[max(small - 1, 0) : small + 1]
 
 
 def _stack(axes: Any, found: Any, names: list[str]) -> None:
@@ -156,29 +164,23 @@ def _stack(axes: Any, found: Any, names: list[str]) -> None:
 def explore(**defaults: Any) -> Explorer:
     """Return the explorer of lesson 07; `defaults` sets controls, such as `layers=24` or `model="GPT-2"`."""
     powers = lambda first, last: tuple(2**n for n in range(first, last + 1))  # noqa: E731
-    whole = lambda n: f"{n:,}"  # noqa: E731
     sizes = {"width": 1600, "layers": 48, "heads": 16, "vocabulary": 2**16}
     first = {"model": OWN_SIZES if sizes.keys() & defaults.keys() else "GPT-2 XL", **sizes, "sequence": 1024}
     first |= {"batch": 8, "fmt": "fp32", "optimizer": "AdamW", "accumulation": 1, "gpus": 1, "stage": 0, **defaults}
-    return Explorer(
-        "will it fit",
-        _of_model,
-        draw,
-        describe,
-        [
-            Choice("model", "Model", (OWN_SIZES, *MODELS), first["model"], instead_of=tuple(sizes)),
-            Slider("width", "Width", (128, 256, 512, 768, 1024, 1600, 2048, 4096, 8192), first["width"], whole),
-            Slider("layers", "Layers", (2, 4, 8, 12, 24, 32, 48, 80), first["layers"], whole),
-            Slider("heads", "Heads", (4, 8, 16, 32), first["heads"], whole),
-            Slider("vocabulary", "Vocabulary", powers(8, 18), first["vocabulary"], whole),
-            Slider("sequence", "Sequence", powers(7, 15), first["sequence"], whole),
-            Slider("batch", "Batch", powers(0, 8), first["batch"], whole),
-            Slider("accumulation", "Accumulation", powers(0, 6), first["accumulation"], whole),
-            Choice("fmt", "Number format", tuple(FORMATS), first["fmt"]),
-            Choice("optimizer", "Optimizer", tuple(OPTIMIZERS), first["optimizer"]),
-            Slider("gpus", "GPUs", powers(0, 6), first["gpus"], whole),
-            Choice("stage", "ZeRO stage", (0, 1, 2, 3), first["stage"]),
-            Switch("checkpointing", "Checkpointing", defaults.get("checkpointing", False)),
-            Switch("fused", "Fused attention", defaults.get("fused", True)),
-        ],
-    )
+    controls = [
+        Choice("model", "Model", (OWN_SIZES, *MODELS), first["model"], instead_of=tuple(sizes)),
+        Slider("width", "Width", (128, 256, 512, 768, 1024, 1600, 2048, 4096, 8192), first["width"]),
+        Slider("layers", "Layers", (2, 4, 8, 12, 24, 32, 48, 80), first["layers"]),
+        Slider("heads", "Heads", (4, 8, 16, 32), first["heads"]),
+        Slider("vocabulary", "Vocabulary", powers(8, 18), first["vocabulary"]),
+        Slider("sequence", "Sequence", powers(7, 15), first["sequence"]),
+        Slider("batch", "Batch", powers(0, 8), first["batch"]),
+        Slider("accumulation", "Accumulation", powers(0, 6), first["accumulation"]),
+        Choice("fmt", "Number format", tuple(FORMATS), first["fmt"]),
+        Choice("optimizer", "Optimizer", tuple(OPTIMIZERS), first["optimizer"]),
+        Slider("gpus", "GPUs", powers(0, 6), first["gpus"]),
+        Choice("stage", "ZeRO stage", (0, 1, 2, 3), first["stage"]),
+        Switch("checkpointing", "Checkpointing", defaults.get("checkpointing", False)),
+        Switch("fused", "Fused attention", defaults.get("fused", True)),
+    ]
+    return Explorer("will it fit", _of_model, draw, describe, controls)
