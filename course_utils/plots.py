@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from course_utils.base import arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BLUE", "GREEN", "GRID", "INK", "LIVE", "MUTED", "OCHRE", "PALETTE", "PLUM", "PREDICTED", "PROVENANCE", "RECORDED",
-    "RED", "SIMULATED", "SKY", "axis_bytes", "axis_seconds", "bytes_text", "count_text", "data_uri", "hatch", "label",
-    "legend", "line", "new", "png", "seconds_text", "style", "to_html",
+    "RED", "SIMULATED", "SKY", "axis_bytes", "axis_seconds", "bytes_text", "count_text", "hatch", "label", "legend",
+    "line", "new", "png", "seconds_text", "style", "to_html",
 ]  # fmt: skip
 
 LIVE, RECORDED, PREDICTED, SIMULATED = "solid", "dashed", "dotted", "dashdot"
@@ -76,25 +76,22 @@ def new(
 ) -> tuple[Figure, Any]:
     """Return (figure, axes) in the course's look, 7.2 inches wide; with `columns` > 1, a tuple of axes.
 
-    `title` is the first column's, or a tuple with one for each column.
-
-    `log` names the logarithmic axes: "", "x", "y" or "xy". `widths` are the relative widths of the columns.
+    `title` is the first column's, or a tuple with one for each column. `log` names the logarithmic axes: "", "x", "y"
+    or "xy". `widths` are the relative widths of the columns.
     """
-    titles = _checked_titles(title, columns, widths, log)
+    titles = (title, *[""] * (columns - 1)) if isinstance(title, str) else title
     with style():
         fig = _picture_class()(figsize=(_WIDTH_IN, height_in), layout="constrained")
         fig.set_label(titles[0])
         axes = fig.subplots(1, columns, squeeze=False, width_ratios=widths)[0]
-        for ax in axes:
-            ax.set_xscale("log" if "x" in log else "linear")
-            ax.set_yscale("log" if "y" in log else "linear")
+        for ax, text in zip(axes, titles, strict=True):
             ax.tick_params(color=MUTED, labelcolor=INK, labelsize=_RC["xtick.labelsize"])
             ax.grid(True, color=GRID, linewidth=_RC["grid.linewidth"])
             for name in log:
-                _plain_decades(ax.xaxis if name == "x" else ax.yaxis)
+                ax.set(**{f"{name}scale": "log"})
+                _plain_decades({"x": ax.xaxis, "y": ax.yaxis}[name])
             ax.set_xlabel(xlabel)
             ax.set_ylabel(ylabel)
-        for ax, text in zip(axes, titles, strict=False):
             ax.set_title(text)
     return (fig, axes[0]) if columns == 1 else (fig, tuple(axes))
 
@@ -111,20 +108,17 @@ def hatch(provenance: str) -> str:
 
 def line(ax: Axes, x: Any, y: Any, name: str, provenance: str, **options: Any) -> None:
     """Draw one curve in the style of its provenance, its legend text ending in that word; options go to `Axes.plot`."""
-    _must_have("plot", "ax", ax, "the axes that plots.new gives")
     ax.plot(x, y, **{"linestyle": _check(provenance), "label": label(name, provenance), "linewidth": 2.0, **options})
 
 
 def legend(ax: Axes, **options: Any) -> None:
     """Add the legend in the course's look; options go to `Axes.legend`."""
-    _must_have("legend", "ax", ax, "the axes that plots.new gives")
     with style():
         ax.legend(**{"loc": "best", "handlelength": 3.2, **options})
 
 
 def png(fig: Figure) -> bytes:
     """Return the figure as a small PNG: 160 dpi, 96 colours, nothing in it that changes from run to run."""
-    _must_have("get_size_inches", "fig", fig, "a matplotlib Figure")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
@@ -132,28 +126,26 @@ def png(fig: Figure) -> bytes:
         canvas = FigureCanvasAgg(fig)
         before, fig.dpi = fig.dpi, _DPI
         canvas.draw()
-        picture = Image.fromarray(_rgba(canvas)).convert("RGB")
+        size = canvas.get_width_height()
+        picture = Image.frombytes("RGBA", size, bytes(canvas.buffer_rgba())).convert("RGB")
         fig.dpi = before
     out = io.BytesIO()
     picture.quantize(_COLOURS, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
     return out.getvalue()
 
 
-def data_uri(fig: Figure) -> str:
-    """Return the figure as a `data:` address that HTML can hold, so that the picture needs no file."""
-    return "data:image/png;base64," + base64.b64encode(png(fig)).decode("ascii")
+def _base64(fig: Figure) -> str:
+    return base64.b64encode(png(fig)).decode("ascii")
 
 
 def to_html(fig: Figure, alt: str) -> str:
     """Return an `<img>` with the figure and `alt`, the text that says what it shows to those who do not see it."""
     if not isinstance(alt, str) or not alt.strip():
         raise ValueError(f"alt was {alt!r}; it may be a sentence that says what the picture shows")
-    _must_have("get_size_inches", "fig", fig, "a matplotlib Figure")
     width, height = _css_size(fig)
-    return (
-        f'<img src="{data_uri(fig)}" alt="{html.escape(alt, quote=True)}" width="{width}" height="{height}" '
-        'style="max-width: 100%; height: auto; background: white">'
-    )
+    source, said = f"data:image/png;base64,{_base64(fig)}", html.escape(alt, quote=True)
+    look = "max-width: 100%; height: auto; background: white"
+    return f'<img src="{source}" alt="{said}" width="{width}" height="{height}" style="{look}">'
 
 
 def seconds_text(seconds: float) -> str:
@@ -189,46 +181,31 @@ def count_text(n: float) -> str:
 
 def axis_bytes(axis: Axis) -> None:
     """Let a logarithmic axis of bytes have ticks at powers of 1024 or 32, with their units."""
-    _must_have("set_major_locator", "axis", axis, "an axis such as ax.xaxis")
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    axis.set_major_locator(LogLocator(base=32, numticks=12))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value)))
+    _ticks(axis, 32, bytes_text)
 
 
 def axis_seconds(axis: Axis) -> None:
     """Let a logarithmic axis of seconds have ticks at powers of ten, written "10 µs", "1 ms"."""
-    _must_have("set_major_locator", "axis", axis, "an axis such as ax.xaxis")
+    _ticks(axis, 10, lambda seconds: seconds_text(seconds).replace(".00", "").replace(".0 ", " "))
+
+
+def _plain_decades(axis: Axis) -> None:
+    """Let a logarithmic axis have ticks at powers of ten, written 0.01, 1, 1,000, and as 10ⁿ only beyond that."""
+    _ticks(axis, 10, lambda value: f"{value:,g}" if 1e-3 <= value <= 1e5 else f"$10^{{{round(math.log10(value))}}}$")
+
+
+def _ticks(axis: Axis, base: int, text: Callable[[float], str]) -> None:
+    """Let a logarithmic axis have ticks at powers of `base`, written by `text`, and none between."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    axis.set_major_locator(LogLocator(base=10, numticks=12))
+    axis.set_major_locator(LogLocator(base=base, numticks=12))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: seconds_text(value).replace(".00", "").replace(".0 ", " ")))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
 
 
 def _three_digits(value: float) -> str:
     """Return `value`, which lies from 0 to 10⁴, with three digits."""
     return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
-
-
-def _checked_titles(title: object, columns: object, widths: Any, log: object) -> Any:
-    """Return the titles of a new picture's columns, one or one for each; ValueError names a wrong argument."""
-    if log not in ("", "x", "y", "xy"):
-        raise ValueError(f"log was {log!r}; it may be '', 'x', 'y' or 'xy'")
-    if not isinstance(columns, int) or columns < 1:
-        raise ValueError(f"columns was {columns!r}; it may be a whole number from 1")
-    if widths is not None and len(widths) != columns:
-        raise ValueError(f"widths was {widths!r}; it may have one number for each of {columns} column(s)")
-    titles = (title,) if isinstance(title, str) else title
-    if not isinstance(titles, list | tuple) or len(titles) not in (1, columns):
-        raise ValueError(f"title was {title!r}; it may be a text, or one for each of {columns} column(s)")
-    return titles
-
-
-def _must_have(method: str, argument: str, given: object, what: str) -> None:
-    if not hasattr(given, method):
-        raise TypeError(f"{argument} was {given!r}; it may be {what}")
 
 
 def _check(provenance: str) -> str:
@@ -237,24 +214,8 @@ def _check(provenance: str) -> str:
     return provenance
 
 
-def _plain_decades(axis: Axis) -> None:
-    """Let a logarithmic axis have ticks at powers of ten, written 0.01, 1, 1,000, and as 10ⁿ only beyond that."""
-    from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation, LogLocator, NullLocator
-
-    powers = LogFormatterSciNotation()
-    axis.set_major_locator(LogLocator(base=10, numticks=12))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda v, at: f"{v:,g}" if 1e-3 <= v <= 1e5 else powers(v, at)))
-
-
 def _css_size(fig: Figure) -> tuple[int, int]:
     return tuple(round(inches * _CSS_PIXELS_PER_INCH) for inches in fig.get_size_inches())
-
-
-def _rgba(canvas: Any) -> Any:
-    import numpy
-
-    return numpy.asarray(canvas.buffer_rgba())
 
 
 @functools.cache
@@ -268,7 +229,7 @@ def _picture_class() -> type:
         def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[dict, dict]:
             width, height = _css_size(self)
             return (
-                {"image/png": base64.b64encode(png(self)).decode("ascii"), "text/plain": repr(self)},
+                {"image/png": _base64(self), "text/plain": repr(self)},
                 {"image/png": {"width": width, "height": height}},
             )
 
