@@ -9,6 +9,7 @@ runs as well and the result is shown.
 
 from __future__ import annotations
 
+import contextlib
 import html
 import math
 import re
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils.base import arguments
+from course_utils.base import arguments, tables
 
 __all__ = ["Guess", "Reveal", "predict"]
 
@@ -28,17 +29,9 @@ def predict(question: str, *, choices: Sequence[str] | None = None, unit: str | 
 
     The same question returns the same Guess, with what was guessed before.
     """
-    if not isinstance(question, str):
-        raise TypeError(f"question must be text, not {question!r}")
-    if not question.strip():
-        raise ValueError(f"question must not be empty, not {question!r}")
+    key = _text("question", question), _checked(choices), _text("unit", unit).strip() if unit is not None else ""
     if choices is not None and unit is not None:
         raise ValueError(f"unit must be None where choices are given, not {unit!r}")
-    if not (unit is None or isinstance(unit, str)):
-        raise TypeError(f"unit must be text such as 'ms' or None, not {unit!r}")
-    if unit is not None and not unit.strip():
-        raise ValueError(f"unit must be text such as 'ms', or None for a plain number, not {unit!r}")
-    key = question, _checked(choices), (unit or "").strip()
     guess = _MADE.setdefault(key, Guess(*key))
     from IPython.display import display
 
@@ -46,13 +39,18 @@ def predict(question: str, *, choices: Sequence[str] | None = None, unit: str | 
     return guess
 
 
+def _text(argument: str, given: str) -> str:
+    if not arguments.text(argument, given).strip():
+        raise ValueError(f"{argument} must not be empty, not {given!r}")
+    return given
+
+
 def _checked(choices: Sequence[str] | None) -> tuple[str, ...]:
     if choices is None:
         return ()
-    if not isinstance(choices, list | tuple) or not all(isinstance(choice, str) for choice in choices):
-        raise TypeError(f"choices must be a list of texts, not {choices!r}")
-    if len(choices) < 2 or len(set(choices)) < len(choices) or not all(choice.strip() for choice in choices):
-        raise ValueError(f"choices must be at least two different texts, none empty, not {choices!r}")
+    texts = isinstance(choices, list | tuple) and all(isinstance(choice, str) and choice.strip() for choice in choices)
+    if not texts or len(set(choices)) < max(len(choices), 2):
+        raise ValueError(f"choices must be a list of two or more different texts, none empty, not {choices!r}")
     return tuple(choices)
 
 
@@ -66,7 +64,7 @@ class Guess:
 
     def commit(self, value: float | str) -> Guess:
         """Make `value` the guess, where there is no field for it."""
-        self.value = _choice("value", value, self.choices) if self.choices else arguments.number("value", value)
+        self.value = self._answer("value", value)
         if self._widget is not None:
             control = self._widget.children[1]
             control.value = self.value if self.choices else _written(self.value)
@@ -77,12 +75,15 @@ class Guess:
 
         `label` says where the number comes from, for example "counted" or "simulated".
         """
-        if not isinstance(label, str):
-            raise TypeError(f"label must be text such as 'measured', not {label!r}")
-        if not label.strip():
-            raise ValueError(f"label must be text such as 'measured', not {label!r}")
-        result = _choice("measured", measured, self.choices) if self.choices else arguments.number("measured", measured)
-        return Reveal(self.question, self.value, result, self.unit, label)
+        return Reveal(self.question, self.value, self._answer("measured", measured), self.unit, _text("label", label))
+
+    def _answer(self, argument: str, given: Any) -> float | str:
+        """Return a number, or one of the choices."""
+        if not self.choices:
+            return arguments.number(argument, given)
+        if given not in self.choices:
+            raise ValueError(f"{argument} must be one of {list(self.choices)}, not {given!r}")
+        return given
 
     def _asked(self) -> str:
         if self.choices:
@@ -115,12 +116,11 @@ class Guess:
 
         question = widgets.HTML(f"<b>Predict:</b> {html.escape(self.question)}")
         if self.choices:
-            layout = widgets.Layout(width="max-content")
+            layout = {"width": "max-content"}
             control = widgets.RadioButtons(options=list(self.choices), value=self.value, layout=layout)
         else:
-            control = widgets.Text(
-                value=_written(self.value), placeholder=self._asked(), layout=widgets.Layout(width="16em")
-            )
+            look = {"placeholder": self._asked(), "layout": {"width": "16em"}}
+            control = widgets.Text(value=_written(self.value), **look)
         answer = widgets.HTML(html.escape(self._state()))
 
         def take(change: Any) -> None:
@@ -131,13 +131,11 @@ class Guess:
 
     def _take(self, given: str | None) -> str:
         """Keep what the control gives and return the line below it."""
-        if self.choices or not (given or "").strip():
-            self.value = given or None
-            return self._state()
+        self.value = None
         try:
-            self.value = _read(str(given), self.unit)
+            if given and given.strip():
+                self.value = given if self.choices else _read(given, self.unit)
         except ValueError as error:
-            self.value = None
             return f"No guess yet: {error}"
         return self._state()
 
@@ -155,14 +153,10 @@ class Reveal:
     @property
     def ratio(self) -> float | None:
         """Return result / guess, None for choices, without a guess, or where one is not above zero."""
-        if isinstance(self.guess, str) or isinstance(self.result, str) or self.guess is None:
-            return None
-        return self.result / self.guess if self.guess > 0 and self.result > 0 else None
+        numbers = isinstance(self.guess, float) and isinstance(self.result, float)
+        return self.result / self.guess if numbers and self.guess > 0 and self.result > 0 else None
 
-    @property
-    def right(self) -> bool:
-        """Return whether the guess equals the result."""
-        return self.guess is not None and self.guess == self.result
+    right = property(lambda self: self.guess == self.result, doc="Whether the guess equals the result.")
 
     @property
     def verdict(self) -> str:
@@ -175,35 +169,23 @@ class Reveal:
             return "The guess was another one." if isinstance(self.guess, str) else "The guess was off."
         if abs(self.ratio - 1) < 0.05:
             return "The guess was within 5 % of the result."
-        times, larger = (self.ratio, "result") if self.ratio > 1 else (1 / self.ratio, "guess")
-        return (
-            f"The {larger} is {_shown(float(f'{times:.3g}'))} times the {'guess' if larger == 'result' else 'result'}."
-        )
+        times, words = (self.ratio, "The result is {} times the guess.")
+        if times < 1:
+            times, words = (1 / times, "The guess is {} times the result.")
+        return words.format(_shown(float(f"{times:.3g}")))
 
     def _rows(self) -> list[tuple[str, str]]:
         guess = "none" if self.guess is None else _shown(self.guess, self.unit)
         return [("guess", guess), (self.label, _shown(self.result, self.unit))]
 
     def __str__(self) -> str:
-        width = max(len(name) for name, _ in self._rows())
-        return "\n".join([*(f"{name:<{width}}  {text}" for name, text in self._rows()), self.verdict])
+        return f"{tables.text(self._rows())}\n{self.verdict}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(text)}</td></tr>'
-            for name, text in self._rows()
-        )
-        return f"<p>{html.escape(self.question)}</p><table>{rows}</table><p>{html.escape(self.verdict)}</p>"
-
-
-def _choice(argument: str, given: Any, choices: tuple[str, ...]) -> str:
-    if not isinstance(given, str):
-        raise TypeError(f"{argument} must be one of {list(choices)}, not {given!r}")
-    if given not in choices:
-        raise ValueError(f"{argument} must be one of {list(choices)}, not {given!r}")
-    return given
+        table = tables.to_html(self._rows(), named=True)
+        return f"<p>{html.escape(self.question)}</p>{table}<p>{html.escape(self.verdict)}</p>"
 
 
 def _read(text: str, unit: str) -> float:
@@ -211,13 +193,10 @@ def _read(text: str, unit: str) -> float:
     bare = text.strip().removesuffix(unit).strip()
     if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", bare):
         bare = bare.replace(",", "")
-    try:
-        number = float(bare)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"write a number such as 12, 0.5 or 3e6, not {text.strip()!r}")
-    return number
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(bare)):
+            return number
+    raise ValueError(f"write a number such as 12, 0.5 or 3e6, not {text.strip()!r}")
 
 
 def _shown(value: float | str | None, unit: str = "") -> str:
