@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Key", "change", "key", "location", "solved"]
+__all__ = ["Key", "by_lesson", "change", "key", "location", "solved"]
 
 VERSION = 1
 LOCK_S = 5.0
@@ -28,16 +28,20 @@ _PENDING: dict[Path | None, dict[Key, bool]] = {}
 _WARNED: set[str] = set()
 
 
-def key(lesson: str, name: str) -> Key:
-    """Return the pair that names an exercise, after checking both parts."""
-    for argument, given in (("lesson", lesson), ("name", name)):
-        if not isinstance(given, str):
-            raise TypeError(f"{argument} must be text, not {given!r}")
-    if not re.fullmatch("[0-9]{2}", lesson):
-        raise ValueError(f"lesson must be two digits such as '02', not {lesson!r}")
-    if not (name.isidentifier() and name.isascii()):
-        raise ValueError(f"name must be the name of an exercise such as 'double', not {name!r}")
+def key(lesson: Any, name: Any) -> Key:
+    """Return the pair that names an exercise, such as "02" and "double"; ValueError where it can name none."""
+    texts = isinstance(lesson, str) and isinstance(name, str)
+    if not (texts and re.fullmatch("[0-9]{2}", lesson) and name.isidentifier() and name.isascii()):
+        raise ValueError(f"lesson {lesson!r}, exercise {name!r} cannot be: the names are such as '02' and 'double'")
     return lesson, name
+
+
+def by_lesson(found: set[Key]) -> dict[str, list[str]]:
+    """Return the names of exercises by lesson, both in order."""
+    lessons: dict[str, list[str]] = {}
+    for lesson, name in sorted(found):
+        lessons.setdefault(lesson, []).append(name)
+    return lessons
 
 
 def location() -> Path | None:
@@ -49,7 +53,16 @@ def location() -> Path | None:
         return Path(os.path.realpath(os.path.expanduser(given)))
     import platformdirs
 
-    return platformdirs.user_data_path("pytorch-gpu-course", appauthor=False) / "progress.json"
+    try:
+        path = platformdirs.user_data_path("pytorch-gpu-course", appauthor=False)
+    except RuntimeError:
+        path = Path("~")
+    if path.is_absolute():
+        return path / "progress.json"
+    _warn(
+        "Progress is kept only while this kernel runs: no home folder is known. COURSE_PROGRESS may name a file for it."
+    )
+    return None
 
 
 def solved() -> set[Key]:
@@ -98,34 +111,36 @@ def _locked(path: Path) -> Iterator[None]:
     """Hold the lock between processes; the system releases it when its owner dies. OSError after LOCK_S seconds."""
     import filelock  # comes with torch
 
-    lock = filelock.FileLock(f"{path}.lock", timeout=LOCK_S)
-    try:
-        lock.acquire()
-    except NotImplementedError:  # a file system without locks
+    _must_be_file(path)  # before a lock lies beside a device
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(NotImplementedError):  # a file system without locks
+            stack.enter_context(filelock.FileLock(f"{path}.lock", timeout=LOCK_S))
         yield
-        return
-    try:
-        yield
-    finally:
-        lock.release()
+
+
+def _must_be_file(path: Path) -> None:
+    """Raise OSError for a device, a pipe or a folder: reading it might never end, replacing it breaks the machine."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is no regular file")
 
 
 def _read(path: Path) -> set[Key]:
-    """Return what the file holds, nothing where there is none; ValueError if it is damaged."""
+    """Return what the file holds, nothing where there is none. ValueError: it is damaged; OSError: it is not ours."""
+    _must_be_file(path)
     try:
         data = json.loads(_retried(path.read_bytes))
     except FileNotFoundError:
         return set()
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if not isinstance(data, dict) or data.get("version") != VERSION or not isinstance(data.get("solved"), dict):
+    version, lessons = (data.get(name) if isinstance(data, dict) else None for name in ("version", "solved"))
+    if isinstance(version, int) and version > VERSION:
+        raise OSError("it was written by a later version of the course")
+    if version != VERSION or not isinstance(lessons, dict):
         raise ValueError(f"no progress of version {VERSION}")
-    if not all(isinstance(names, list) for names in data["solved"].values()):
+    if not all(isinstance(names, list) for names in lessons.values()):
         raise ValueError("exercises must be lists")
-    try:
-        return {key(lesson, name) for lesson, names in data["solved"].items() for name in names}
-    except TypeError as error:
-        raise ValueError(str(error)) from None
+    return {key(lesson, name) for lesson, names in lessons.items() for name in names}
 
 
 def _read_or_put_aside(path: Path) -> set[Key]:
@@ -142,10 +157,7 @@ def _read_or_put_aside(path: Path) -> set[Key]:
 
 
 def _write(path: Path, solved: set[Key]) -> None:
-    lessons: dict[str, list[str]] = {}
-    for lesson, name in sorted(solved):
-        lessons.setdefault(lesson, []).append(name)
-    text = json.dumps({"version": VERSION, "solved": lessons}, indent=1) + "\n"
+    text = json.dumps({"version": VERSION, "solved": by_lesson(solved)}, indent=1) + "\n"
     handle, temporary = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".new", dir=path.parent)
     try:
         with open(handle, "w", encoding="utf-8") as file:
