@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from course_utils import devices, memory, models, plots, recorded
@@ -97,12 +98,13 @@ CASES: dict[str, tuple[Callable[[torch.device], object], int]] = {
 
 # ---- training programs ----------------------------------------------------------------------------------------------
 class Program(NamedTuple):
-    """A model, its batch and its optimizer, each as the function that makes it, and the format of autocast."""
+    """A model, its batch and its optimizer, each as the function that makes it; format of autocast; loss."""
 
     make_model: Callable[[], nn.Module]
     make_batch: Callable[[], Any]
     make_optimizer: Callable[..., torch.optim.Optimizer]
     autocast: torch.dtype | None = None
+    loss: Callable[..., torch.Tensor] | None = None  # cross-entropy unless given
 
 
 def mlp() -> nn.Module:
@@ -161,19 +163,22 @@ PROGRAMS = {
 }
 
 
+def cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
 def train(program: Program, device: torch.device, steps: int = 2) -> None:
     """Build the program's model on the device and train it for some steps."""
     model = program.make_model().to(device)
     inputs, target = program.make_batch()
-    inputs = tuple(x.to(device) for x in inputs) if isinstance(inputs, tuple) else (inputs.to(device),)
-    target = target.to(device)
+    inputs, target = tree_map_only(torch.Tensor, lambda x: x.to(device), (inputs, target))
     optimizer = program.make_optimizer(model.parameters())
 
     def step() -> None:
         optimizer.zero_grad()
         with torch.autocast(device.type, program.autocast or bf16, enabled=program.autocast is not None):
-            output = model(*inputs)
-            loss = F.cross_entropy(output.flatten(0, -2), target.flatten())
+            output = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+            loss = (program.loss or cross_entropy)(output, target)
         loss.backward()
         optimizer.step()
 
@@ -183,8 +188,8 @@ def train(program: Program, device: torch.device, steps: int = 2) -> None:
 
 def compared(program: Program, device: torch.device) -> memory.Reconciled:
     """Return the estimate of the program beside its measurement."""
-    make_model, make_batch, make_optimizer, autocast = program
-    estimate = memory.estimate(make_model, make_batch, make_optimizer, autocast=autocast, device=device)
+    make_model, make_batch, make_optimizer, autocast, loss = program
+    estimate = memory.estimate(make_model, make_batch, make_optimizer, loss, autocast, device=device)
     return memory.reconcile(estimate, memory.measure(lambda: train(program, device), device))
 
 
@@ -329,7 +334,7 @@ def language_step(setting: dict[str, Any], device: torch.device) -> Callable[...
         for tokens, target in zip(*(part.chunk(setting.get("accumulation", 1)) for part in batch), strict=True):
             with torch.autocast(device.type, bf16, enabled=autocast):
                 logits = model(tokens)
-                loss = F.cross_entropy(logits.flatten(0, 1), target.flatten())
+                loss = cross_entropy(logits, target)
             loss.backward()
         optimizer.step()
 

@@ -9,11 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks import memory as memory_figures
 from benchmarks.memory import CASES, KIB, PROGRAMS, kib
 from course_utils import counting, memory, models, simulator
+from course_utils.memory import measurements
 from course_utils.memory.budgets import Limited
 from course_utils.memory.ledger import Ledger
 
@@ -54,10 +56,6 @@ def test_measure_is_the_sum_of_storages(name, device):
     assert measured.peak_bytes == measured.parts.total_bytes == expected
     assert max(moment.bytes for moment in measured.timeline) == expected
     assert measured.other_bytes == 0
-
-
-def test_there_are_cases_and_programs():
-    assert len(CASES) == 10 and len(PROGRAMS) >= 10
 
 
 def test_measure_counts_what_is_used_or_freed_and_not_what_is_only_there(device):
@@ -155,32 +153,24 @@ def test_measure_says_what_it_takes(device):
     assert measured.peak_bytes == 0 and "0 B" in str(measured) and measured.plot()
 
 
-def test_the_allocator_of_cuda_is_asked(monkeypatch):
-    """What the allocator says counts, and what of it no tensor accounts for is told apart."""
-    from course_utils.memory import measurements
-
-    answers = {"memory_allocated": 1000, "max_memory_allocated": 9192}
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
-    for name, answer in answers.items():
-        monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: answer)
-    cuda = torch.device("cuda", 0)
-    ledger = Ledger(cuda)
-    with measurements._allocator_peak(cuda) as peak, _fake(monkeypatch), ledger:
-        x = torch.empty(1000, device=cuda)
-        rise = peak()
-    measured = measurements._result(cuda, ledger, rise, 0, None)
-    assert (measured.peak_bytes, measured.parts.total_bytes, measured.other_bytes) == (8192, x.nbytes, 8192 - 4000)
-    assert measured.label == "live"
-
-
-def _fake(monkeypatch):
-    """Return a mode in which there is CUDA, as far as shapes go, and let ledgers count its tensors as real ones."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
+@pytest.fixture
+def cuda(monkeypatch):
+    """There is CUDA here, as far as shapes go, and ledgers count its tensors as real ones."""
     own = lambda self, tensor: tensor.untyped_storage() if tensor.device == self.device else None  # noqa: E731
     monkeypatch.setattr(Ledger, "storage", own)
-    return FakeTensorMode()
+    with FakeTensorMode():
+        yield torch.device("cuda", 0)
+
+
+def test_the_allocator_of_cuda_is_asked(cuda, monkeypatch):
+    """What the allocator says counts, and what of it no tensor accounts for is told apart."""
+    answers = {"memory_allocated": 1000, "max_memory_allocated": 9192, "synchronize": 0, "reset_peak_memory_stats": 0}
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: answer)
+    monkeypatch.setattr(measurements, "resolve", lambda device: device)
+    measured = memory.measure(lambda: torch.empty(1000, device=cuda), cuda)
+    assert (measured.peak_bytes, measured.parts.total_bytes, measured.other_bytes) == (8192, 4000, 8192 - 4000)
+    assert measured.label == "live"
 
 
 # ---- budget ---------------------------------------------------------------------------------------------------------
@@ -209,53 +199,40 @@ def test_a_budget_raises_in_cudas_words_at_the_operation_that_goes_over(device):
 
 def test_a_budget_holds_in_the_backward_pass_and_in_the_optimizers_step(device):
     p = nn.Parameter(kib(4, device))
-    optimizer = torch.optim.Adam([p])
-    for allowed, error in ((16, True), (64, False)):
-        p.grad = None
-        with memory.budget(allowed * KIB, device):
-            loss = p.sin().cos().sum()
-            if error:
-                with pytest.raises(torch.OutOfMemoryError):
-                    loss.backward()
-            else:
-                loss.backward()
-                optimizer.step()
-            del loss
+    with memory.budget(16 * KIB, device), pytest.raises(torch.OutOfMemoryError):
+        p.sin().cos().sum().backward()
+    p.grad = None
+    with memory.budget(64 * KIB, device):
+        p.sin().cos().sum().backward()
+        torch.optim.Adam([p]).step()
     with memory.budget(4 * KIB, device), pytest.raises(torch.OutOfMemoryError):
         torch.optim.Adam([p]).step()
 
 
-def test_the_tightest_of_nested_budgets_holds(device):
-    with memory.budget(8 * KIB, device):
-        with memory.budget(64 * KIB, device), pytest.raises(torch.OutOfMemoryError):
-            kib(9, device)
-        with memory.budget(2 * KIB, device), pytest.raises(torch.OutOfMemoryError):
-            kib(3, device)
-        assert kib(8, device).nbytes == 8 * KIB
-
-
 @pytest.mark.parametrize("sizes", [(4, 16), (16, 4)])
-def test_budgets_may_end_in_another_order_than_they_began(device, sizes):
+@pytest.mark.parametrize("ends_first", [0, 1])
+def test_the_tightest_of_nested_budgets_holds_whichever_ends_first(device, sizes, ends_first):
     def limited(size):
         with memory.budget(size * KIB, device) as budget:
             yield budget
 
-    first, second = (limited(size) for size in sizes)
-    one = next(first)
+    blocks = [limited(size) for size in sizes]
+    first = next(blocks[0])
     kib(3, device)
-    two = next(second)
+    budgets = [first, next(blocks[1])]
     kib(2, device)
-    assert (one.peak_bytes, two.peak_bytes) == (3 * KIB, 2 * KIB)
+    assert [budget.peak_bytes for budget in budgets] == [3 * KIB, 2 * KIB]
     with counting.count():
         with pytest.raises(torch.OutOfMemoryError):
             kib(5, device)
-        assert next(first, None) is None
-        kib(sizes[1], device)
+        assert next(blocks.pop(ends_first), None) is None
+        size = sizes[1 - ends_first]
+        kib(size, device)
     with pytest.raises(torch.OutOfMemoryError):
-        kib(sizes[1] + 1, device)
-    assert next(second, None) is None
+        kib(size + 1, device)
+    assert next(blocks.pop(), None) is None
     kib(17, device)
-    assert one.peak_bytes >= 3 * KIB and two.peak_bytes == sizes[1] * KIB
+    assert budgets[1 - ends_first].peak_bytes == size * KIB and budgets[ends_first].peak_bytes >= 2 * KIB
 
 
 def test_a_tensor_of_given_values_counts(device):
@@ -305,14 +282,13 @@ def test_a_budget_on_the_simulated_gpu_is_on_each_of_them_and_outlives_a_reset(s
     simulator.reset()
 
 
-def test_a_budget_on_cuda_uses_cudas_words(monkeypatch):
-    limited = Limited(torch.device("cuda", 0), 8 * KIB)
-    with _fake(monkeypatch), limited:
-        x = torch.empty(1536, device="cuda:0")
+def test_a_budget_on_cuda_uses_cudas_words(cuda):
+    with Limited(cuda, 8 * KIB) as limited:
+        x = torch.empty(1536, device=cuda)
         with pytest.raises(torch.OutOfMemoryError, match=WORDS):
-            torch.empty(1024, device="cuda:0")
+            torch.empty(1024, device=cuda)
         del x
-        assert torch.empty(2048, device="cuda:0").nbytes == 8 * KIB
+        assert torch.empty(2048, device=cuda).nbytes == 8 * KIB
         torch.empty(2**20)  # the CPU's memory has no part in it
     assert limited.peak_bytes == 8 * KIB
 
@@ -326,7 +302,7 @@ def test_a_budget_says_what_it_takes(size):
 # ---- estimate -------------------------------------------------------------------------------------------------------
 SMALL = {  # name: a batch that takes less time than the one of the figures
     "MLP, SGD, autocast": lambda: memory_figures.vectors(32),
-    "LSTM classifier, Adam": lambda: memory_figures.texts(4, 16),
+    "LSTM classifier, Adam": lambda: memory_figures.texts(32, 32),
     "GRU, Adam": lambda: memory_figures.next_tokens(8, 32),
     "Transformer, SGD, both": lambda: memory_figures.next_tokens(1, 32),
 }
@@ -342,7 +318,7 @@ def test_the_estimate_is_what_is_measured(name, device):
 
 @pytest.mark.slow
 def test_the_figures_are_reached():
-    assert memory_figures.main([]) == 0
+    assert memory_figures.main([]) == 0 and len(CASES) == 10 and len(PROGRAMS) >= 10
 
 
 class WithConstants(nn.Module):
@@ -357,167 +333,49 @@ class WithConstants(nn.Module):
         return self.head(self.frozen(torch.cat([self.constant, x @ self.made]))) * times
 
 
-def test_frozen_layers_constants_and_plain_numbers_are_estimated(device):
+def with_constants(device):
     constant, weight = torch.ones(8, 100, device=device), torch.ones(16, 50, device=device)
-    program = memory_figures.Program(
-        lambda: WithConstants(constant), lambda: ((torch.ones(8, 100), 3), torch.ones(16, 50)), torch.optim.Adam
-    )
-
-    def loss(output, target):
-        return F.mse_loss(output * weight, target)
-
-    def train():
-        model = program.make_model().to(device)
-        optimizer = torch.optim.Adam(model.parameters())
-        x, y = torch.ones(8, 100).to(device), torch.ones(16, 50).to(device)
-        for _ in range(2):
-            optimizer.zero_grad()
-            output = model(x, 3)
-            value = loss(output, y)
-            value.backward()
-            optimizer.step()
-            del output, value
-
-    found = memory.estimate(*program[:3], loss, device=device)
-    both = memory.reconcile(found, memory.measure(train, device))
-    assert both.ratio == pytest.approx(1, abs=0.01) and found.parameters == 15_150
+    batch = (torch.ones(8, 100), 3), torch.ones(16, 50)  # a plain number among them
+    loss = lambda output, target: F.mse_loss(output * weight, target)  # noqa: E731
+    return memory_figures.Program(lambda: WithConstants(constant), lambda: batch, torch.optim.Adam, loss=loss)
 
 
-@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.soft_margin_loss])
-def test_a_loss_that_keeps_what_it_computed_of_each_element_is_estimated_so(loss, device):
-    def train():
-        layer = nn.Linear(100, 100, bias=False).to(device)
-        x, y = torch.ones(800, 100).to(device), torch.ones(800, 100).to(device)
-        output = layer(x)
-        value = loss(output, y)
-        value.backward()
-
-    batch = lambda: (torch.ones(800, 100), torch.ones(800, 100))  # noqa: E731
-    found = memory.estimate(
-        lambda: nn.Linear(100, 100, bias=False), batch, lambda p: torch.optim.SGD(p, lr=0.1), loss, device=device
-    )
-    assert memory.reconcile(found, memory.measure(train, device)).ratio == pytest.approx(1, abs=0.01)
+def with_a_loss(loss):
+    """Return a program with a loss that keeps what it computed of each element."""
+    batch = torch.ones(800, 100), torch.ones(800, 100)
+    layer = lambda: nn.Linear(100, 100, bias=False)  # noqa: E731
+    return lambda device: memory_figures.Program(layer, lambda: batch, memory_figures.sgd, loss=loss)
 
 
-@pytest.mark.parametrize("loss", [lambda output: None, lambda output: output])
-def test_an_estimate_says_what_a_loss_must_return(loss):
-    with pytest.raises(TypeError, match="loss must return a tensor with one number, not"):
-        memory.estimate(linear, lambda: torch.ones(8, 100), torch.optim.Adam, loss)
+@pytest.mark.parametrize(
+    "make", [with_constants, *map(with_a_loss, (F.mse_loss, F.smooth_l1_loss, F.soft_margin_loss))]
+)
+def test_constants_frozen_layers_and_losses_that_keep_elements_are_estimated(make, device):
+    both = memory_figures.compared(make(device), device)
+    assert both.ratio == pytest.approx(1, abs=0.01)
+    assert both.estimated.parameters_bytes == both.measured.parameters_bytes
 
 
 def test_the_parts_of_a_layer_by_hand(device):
     weight = 100 * 50 * 4
-    found = memory.estimate(linear, vectors, torch.optim.AdamW, device=device)
+    found = estimate(make_optimizer=torch.optim.AdamW, device=device)
     assert found.parameters == 5000 and found.largest.parameters_bytes == weight
     assert found.largest.gradients_bytes == weight
     assert weight * 2 <= found.largest.optimizer_bytes <= weight * 2 + 4  # two states and a counter
     assert sum(found.parts.by_owner().values()) == found.peak_bytes == found.peak_moment.bytes
     assert found.parts.activations_bytes >= 8 * (100 + 50) * 4
-    assert memory.estimate(linear, vectors, lambda p: torch.optim.SGD(p, lr=0.1)).largest.optimizer_bytes == 0
+    assert estimate(make_optimizer=torch.optim.SGD).largest.optimizer_bytes == 0
 
 
 def test_an_estimate_allocates_nothing(device):
     before = memory.census(device).total_bytes
     made = lambda: nn.Sequential(*[nn.Linear(100_000, 100_000, bias=False) for _ in range(10)])  # noqa: E731
-    found = memory.estimate(made, lambda: torch.ones(1, 100_000), torch.optim.Adam, device=device)
+    with memory.budget(64 * KIB, device) as budget:
+        found = estimate(made, lambda: torch.ones(1, 100_000), device=device)
+    assert budget.peak_bytes < 8 * KIB  # on the CPU: a few numbers and the state of the random numbers
     assert found.parameters == 10**11 and found.peak_bytes > 4 * 4 * 10**11
     assert memory.census(device).total_bytes == before
-    if device.type == "sim":
-        assert torch.sim.max_memory_allocated() <= max(before, torch.sim.memory_allocated())
-
-
-def test_devices_named_in_the_functions_mean_that_of_the_estimate(device):
-    def on_default():
-        torch.set_default_device(device)
-        try:
-            return linear()
-        finally:
-            torch.set_default_device(None)
-
-    def in_context():
-        with torch.device(device):
-            return linear()
-
-    expected = estimate(device=device)
-    made = {
-        "to": lambda: linear().to(device),
-        "cuda": lambda: linear().cuda(),
-        "keyword": lambda: linear(device=device),
-        "text": lambda: linear().to("cuda:1"),
-        "context": in_context,
-        "default": on_default,
-        "empty": lambda: linear(device="meta").to_empty(device=device),
-    }
-    for name, make_model in made.items():
-        found = estimate(make_model, device=device)
-        assert (found.peak_bytes, found.parts) == (expected.peak_bytes, expected.parts), name
-    half = memory.estimate(
-        lambda: linear().half(), lambda: [x.half().to(device) for x in vectors()], torch.optim.Adam, device=device
-    )
-    assert half.parts.parameters_bytes * 2 == expected.parts.parameters_bytes
-
-
-def test_real_batches_and_batches_that_need_values(device):
-    x, y = (t.to(device) for t in vectors())
-    expected = estimate(device=device).peak_bytes
-    for make_batch in (lambda: (x, y), lambda: (x[x.sum(1) > 0], y[: int(y.sum() > 0) * 8])):
-        assert estimate(make_batch=make_batch, device=device).peak_bytes == expected
-
-
-def test_a_copied_layer_is_estimated_as_an_own_one(device):
-    expected = estimate(device=device)
-    found = estimate(lambda: copy.deepcopy(linear()), device=device)
-    assert (found.timeline, found.parts) == (expected.timeline, expected.parts)
-    with pytest.raises(RuntimeError, match="only tensors that are leaves"):
-        estimate(lambda: copy.deepcopy(linear().weight * 2))
-
-    def of_two():
-        model = copy.deepcopy(nn.ModuleList([linear(), linear()]))
-        model[1].weight = model[0].weight
-        return copy.deepcopy(model)[1]
-
-    assert estimate(of_two, device=device).parts == expected.parts
-
-
-def test_first_values_that_are_drawn_until_they_fit_need_no_values():
-    def model():
-        layer = linear()
-        nn.init.trunc_normal_(layer.weight, std=0.02)
-        nn.init.orthogonal_(layer.weight)
-        return layer
-
-    expected = estimate()
-    assert estimate(model).parts == expected.parts
-    assert nn.init.trunc_normal_(torch.zeros(100)).std() > 0.5 and nn.init.ones_(torch.zeros(3)).sum() == 3
-
-
-def test_an_estimate_says_which_line_needs_values_and_what_it_has_not():
-    def loss(output, target):
-        return output.sum() * float(target.max())
-
-    with pytest.raises(RuntimeError, match=r"test_memory\.py:\d+: return output\.sum\(\) \* float\(target"):
-        estimate(loss=loss)
-    with pytest.raises(RuntimeError, match=r"no tensors of layout torch\.sparse_coo: leave sparse=True out of it"):
-        memory.estimate(
-            lambda: nn.Embedding(9, 4, sparse=True), lambda: torch.zeros(3, dtype=torch.long), torch.optim.SparseAdam
-        )
-    with pytest.raises(TypeError, match="make_model must give every layer its sizes"):
-        estimate(lambda: nn.LazyLinear(4))
-    with pytest.raises(RuntimeError, match="mine"):
-        memory.estimate(linear, vectors, torch.optim.Adam, lambda y, t: (_ for _ in ()).throw(RuntimeError("mine")))
-
-
-def test_an_own_step_and_an_own_loss():
-    def step(model, batch, optimizer):
-        optimizer.zero_grad()
-        for part in zip(*(t.chunk(4) for t in batch), strict=True):
-            F.mse_loss(model(part[0]), part[1]).backward()
-        optimizer.step()
-
-    make_batch = lambda: (torch.ones(4096, 100), torch.ones(4096, 50))  # noqa: E731
-    whole = memory.estimate(linear, make_batch, torch.optim.Adam, loss=F.l1_loss)
-    parts = memory.estimate(linear, make_batch, torch.optim.Adam, step=step)
-    assert parts.peak_bytes < whole.peak_bytes
+    assert memory.measure(lambda: estimate(device=device), device).peak_bytes < 8 * KIB
 
 
 def test_an_estimate_leaves_nothing_behind(recwarn):
@@ -529,31 +387,99 @@ def test_an_estimate_leaves_nothing_behind(recwarn):
             return F.layer_norm(x, (8,)).dtype, F.softmax(x @ x.T, -1).dtype
 
     before = formats()
-    memory.estimate(
-        lambda: models.TransformerLM(width=16, heads=2, layers=1), lambda: torch.zeros(1, 8, dtype=torch.long),
-        torch.optim.Adam, autocast=torch.bfloat16,
-    )  # fmt: skip
+    model = lambda: models.TransformerLM(width=16, heads=2, layers=1, checkpointing=True)  # noqa: E731
+    estimate(model, lambda: torch.zeros(1, 8, dtype=torch.long), autocast=torch.bfloat16)
     assert formats() == before and nn.Module._apply is apply and torch.equal(torch.get_rng_state(), state)
     assert torch.empty(3).fill_(2).sum() == 6 and not [w.message for w in recwarn if "torch" in str(w.filename)]
+    assert nn.init.trunc_normal_(torch.zeros(100)).std() > 0.5 and nn.init.ones_(torch.zeros(3)).sum() == 3
+    gc.collect()
+    assert not [thing for thing in gc.get_objects() if type(thing) is FakeTensor]
+
+
+def on_default(device):
+    torch.set_default_device(device)
+    try:
+        return linear()
+    finally:
+        torch.set_default_device(None)
+
+
+def in_context(device):
+    with torch.device(device):
+        return linear()
+
+
+def of_two(device):
+    model = copy.deepcopy(nn.ModuleList([linear(), linear()]))
+    model[1].weight = model[0].weight
+    return copy.deepcopy(model)[1]
+
+
+def drawn_until_it_fits(device):
+    layer = linear()
+    nn.init.trunc_normal_(layer.weight, std=0.02)
+    nn.init.orthogonal_(layer.weight)
+    return layer
+
+
+SAME_MODELS = {
+    "to": lambda device: linear().to(device),
+    "cuda": lambda device: linear().cuda(),
+    "keyword": lambda device: linear(device=device),
+    "text": lambda device: linear().to("cuda:1"),
+    "empty": lambda device: linear(device="meta").to_empty(device=device),
+    "context": in_context,
+    "default": on_default,
+    "copy": lambda device: copy.deepcopy(linear()),
+    "copies": of_two,
+    "first values": drawn_until_it_fits,
+}
+
+
+@pytest.mark.parametrize("name", SAME_MODELS)
+def test_devices_named_copies_and_first_values_change_nothing(name, device):
+    found, expected = estimate(lambda: SAME_MODELS[name](device), device=device), estimate(device=device)
+    assert (found.peak_bytes, found.parts, found.timeline) == (expected.peak_bytes, expected.parts, expected.timeline)
+
+
+def test_real_batches_and_batches_that_need_values(device):
+    x, y = (t.to(device) for t in vectors())
+    expected = estimate(device=device)
+    for make_batch in (lambda: (x, y), lambda: (x[x.sum(1) > 0], y[: int(y.sum() > 0) * 8])):
+        assert estimate(make_batch=make_batch, device=device).peak_bytes == expected.peak_bytes
+    half = estimate(lambda: linear().half(), lambda: [x.half(), y.half()], device=device)
+    assert half.parts.parameters_bytes * 2 == expected.parts.parameters_bytes
+
+
+def test_an_own_step_and_an_own_loss():
+    def step(model, batch, optimizer):
+        optimizer.zero_grad()
+        for part in zip(*(t.chunk(4) for t in batch), strict=True):
+            F.mse_loss(model(part[0]), part[1]).backward()
+        optimizer.step()
+
+    make_batch = lambda: (torch.ones(4096, 100), torch.ones(4096, 50))  # noqa: E731
+    whole, parts = estimate(make_batch=make_batch, loss=F.l1_loss), estimate(make_batch=make_batch, step=step)
+    assert parts.peak_bytes < whole.peak_bytes and parts.largest.gradients_bytes == 100 * 50 * 4
 
 
 def test_autocast_takes_the_formats_of_a_gpu(sim):
     """The CPU's autocast leaves softmax in bfloat16, a GPU's does not."""
-
-    class Softmax(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(64, 64)
-
-        def forward(self, x):
-            return self.layer(x).softmax(-1)
-
-    make_batch = lambda: torch.ones(4096, 64)  # noqa: E731
-    peaks = [
-        memory.estimate(Softmax, make_batch, torch.optim.Adam, autocast=torch.bfloat16, device=device).peak_bytes
-        for device in (sim, CPU)
-    ]
+    model, batch = lambda: nn.Sequential(nn.Linear(64, 64), nn.Softmax(-1)), lambda: torch.ones(4096, 64)
+    peaks = [estimate(model, batch, autocast=torch.bfloat16, device=device).peak_bytes for device in (sim, CPU)]
     assert peaks[0] > peaks[1]
+
+
+def raises(*_):
+    raise RuntimeError("mine")
+
+
+THERE_ALREADY = linear()
+SPARSE = {
+    "make_model": lambda: nn.Embedding(9, 4, sparse=True),
+    "make_batch": lambda: torch.zeros(3, dtype=torch.long),
+    "make_optimizer": torch.optim.SparseAdam,
+}
 
 
 @pytest.mark.parametrize(
@@ -565,20 +491,21 @@ def test_autocast_takes_the_formats_of_a_gpu(sim):
         ({"make_optimizer": lambda p: 3}, TypeError, "make_optimizer must return a torch.optim.Optimizer"),
         ({"loss": 3}, TypeError, "loss must be a function"),
         ({"autocast": "bf16"}, TypeError, "autocast must be None or a format"),
+        ({"make_model": lambda: THERE_ALREADY}, ValueError, "build it inside the function"),
+        ({"make_model": lambda: nn.LazyLinear(4)}, TypeError, "make_model must give every layer its sizes"),
+        ({"make_model": lambda: copy.deepcopy(linear().weight * 2)}, RuntimeError, "only tensors that are leaves"),
+        ({"loss": lambda y, t: None}, TypeError, "loss must return a tensor with one number, not None"),
+        ({"loss": lambda y, t: y}, TypeError, "loss must return a tensor with one number, not (8, 50)"),
         ({"loss": lambda y, t: y.sum() / y.mean().item()}, RuntimeError, "leave .item()"),
+        ({"loss": lambda y, t: y.sum() * float(t.max())}, RuntimeError, '(test_memory.py:LINE: ({"loss": lambda'),
+        ({"loss": raises}, RuntimeError, "mine"),
+        (SPARSE, RuntimeError, "no tensors of layout torch.sparse_coo: leave sparse=True out of it"),
         ({"device": "cuda:99"}, ValueError, "device is 'cuda:99'"),
     ],
 )
 def test_an_estimate_says_what_it_takes(change, kind, words):
-    right = {"make_model": linear, "make_batch": vectors, "make_optimizer": torch.optim.Adam}
-    with pytest.raises(kind, match=re.escape(words)):
-        memory.estimate(**(right | change))
-
-
-def test_an_estimate_builds_its_own_model():
-    model = linear()
-    with pytest.raises(ValueError, match="build it inside the function"):
-        estimate(lambda: model)
+    with pytest.raises(kind, match=re.escape(words).replace("LINE", r"\d+")):
+        estimate(**change)
 
 
 def test_tables_and_pictures_say_every_part():

@@ -62,6 +62,7 @@ def test_every_recorded_file_fits_the_schema_and_is_named_after_its_gpu(folder):
 
 BANDWIDTH = ["entries", "02.transfer_bandwidth"]
 LAUNCH = ["entries", "03.launch"]
+NUMBERS = "must have finite numbers, as many in each curve as in x"  # which a schema does not tell
 FAULTS = [  # where, what stands there instead (... for nothing), and what reading such a file says, None if it does not
     (["schema"], 2, "schema is 2, it must be 1"),
     (["device"], "", None),
@@ -82,11 +83,9 @@ FAULTS = [  # where, what stands there instead (... for nothing), and what readi
     ([*LAUNCH, "unit"], ..., None),
     ([*LAUNCH, "value"], "fast", "must be real number"),
     ([*BANDWIDTH, "x"], 1.0, "object of type 'float' has no len()"),
-]
-FAULTS_OF_NUMBERS = [  # the schema does not tell these
-    ([*LAUNCH, "value"], float("nan")),
-    ([*BANDWIDTH, "x"], [1.0]),
-    ([*BANDWIDTH, "curves", "pinned"], [1.0, float("inf")]),
+    ([*LAUNCH, "value"], float("nan"), NUMBERS),
+    ([*BANDWIDTH, "x"], [1.0], NUMBERS),
+    ([*BANDWIDTH, "curves", "pinned"], [1.0, float("inf")], NUMBERS),
 ]
 
 
@@ -105,18 +104,10 @@ def spoilt(path, new, folder):
 
 @pytest.mark.parametrize(("path", "new", "phrase"), FAULTS)
 def test_a_file_with_a_fault_does_not_fit_the_schema_and_a_damaged_one_is_not_read(path, new, phrase, tmp_path):
-    assert faults(spoilt(path, new, tmp_path))
+    assert bool(faults(spoilt(path, new, tmp_path))) == (phrase != NUMBERS)
     if phrase is not None:
         with pytest.raises(ValueError, match=rf"^bad\.json: .*{re.escape(phrase)}"):
             recorded.load(tmp_path)
-
-
-@pytest.mark.parametrize(("path", "new"), FAULTS_OF_NUMBERS)
-def test_a_file_with_wrong_numbers_is_not_read(path, new, tmp_path):
-    spoilt(path, new, tmp_path)
-    phrase = rf"^bad\.json: {re.escape(path[1])} must have finite numbers, as many in each curve as in x"
-    with pytest.raises(ValueError, match=phrase):
-        recorded.load(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "5"])
