@@ -1,4 +1,4 @@
-"""The programs of the lessons, started as their first lines say: with torchrun, on one node and on two, and killed."""
+"""Are programs found beside the lesson? Do they run as their first lines say: by torchrun, on two nodes, and killed?"""
 
 import argparse
 import datetime
@@ -16,6 +16,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from course_utils import programs
+
 PROGRAMS = Path(__file__).parent.parent / "notebooks" / "programs"
 DDP = PROGRAMS / "train_ddp.py"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -31,10 +33,8 @@ needs_torchrun = pytest.mark.skipif(os.name == "nt", reason="torchrun asks for l
 
 
 def start(*command: object, **extra: str) -> subprocess.Popen:
-    words = [str(word) for word in command]
-    return subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", env={**ENVIRONMENT, **extra}
-    )
+    keywords = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"}
+    return subprocess.Popen([str(word) for word in command], env={**ENVIRONMENT, **extra}, **keywords)
 
 
 def finish(process: subprocess.Popen) -> str:
@@ -173,15 +173,10 @@ def program():
     return loaded
 
 
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ("--epochs=0", "--epochs is 0, it must be at least 1"),
-        ("--batch=-64", "--batch is -64, it must be at least 1"),
-        ("--every=0", "--every is 0, it must be at least 1"),
-        ("--batch=1537", "--batch is 1537, there are only 1536 images"),
-    ],
-)
+@pytest.mark.parametrize(("option", "words"), [
+    ("--epochs=0", "--epochs is 0, it must be at least 1"), ("--batch=-64", "--batch is -64, it must be at least 1"),
+    ("--every=0", "--every is 0, it must be"), ("--batch=1537", "--batch is 1537, there are only 1536 images"),
+])  # fmt: skip
 def test_options_out_of_range_are_named(program, monkeypatch, capsys, option, words):
     monkeypatch.setattr(sys, "argv", ["train_ddp.py", option])
     with pytest.raises(SystemExit):
@@ -189,8 +184,7 @@ def test_options_out_of_range_are_named(program, monkeypatch, capsys, option, wo
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["batch", "seed"])
-def test_a_run_goes_on_with_the_options_that_it_began_with(program, monkeypatch, tmp_path, name):
+def test_a_run_goes_on_with_the_options_that_it_began_with(program, monkeypatch, tmp_path):
     chosen = argparse.Namespace(checkpoint=tmp_path / "run.pt", batch=64, seed=0)
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters())
@@ -198,10 +192,10 @@ def test_a_run_goes_on_with_the_options_that_it_began_with(program, monkeypatch,
     monkeypatch.setattr(dist, "broadcast_object_list", lambda found: None)
     program.save(chosen, model, optimizer, 3)
     assert program.load(chosen, model, optimizer) == 3
-    old = getattr(chosen, name)
-    setattr(chosen, name, old + 1)
-    with pytest.raises(SystemExit, match=f"a run with --{name} {old}"):
-        program.load(chosen, model, optimizer)
+    for name, old in (("batch", 64), ("seed", 0)):
+        other = argparse.Namespace(**vars(chosen) | {name: old + 1})
+        with pytest.raises(SystemExit, match=f"a run with --{name} {old}"):
+            program.load(other, model, optimizer)
 
 
 def test_the_slurm_script_passes_the_shell_linter():
@@ -217,23 +211,40 @@ def test_the_slurm_script_starts_a_torchrun_that_torchrun_understands(tmp_path):
     for name, line in {"scontrol": "printf 'node1\\nnode2\\n'", "srun": "printf '%s\\n' \"$@\""}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
         (tmp_path / name).chmod(0o755)
-    slurm = {
-        "JOB_NODELIST": "node[1-2]", "JOB_ID": "123456", "JOB_NUM_NODES": "2",
-        "GPUS_ON_NODE": "4", "CPUS_PER_TASK": "16",
-    }  # fmt: skip
-    text = finish(
-        start(
-            "bash", PROGRAMS / "train_ddp.sbatch", "--epochs", 3,
-            PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-            **{f"SLURM_{name}": value for name, value in slurm.items()},
-        )
-    )  # fmt: skip
+    slurm = {"NODELIST": "node[1-2]", "ID": "123456", "NUM_NODES": "2"}
+    given = {f"SLURM_JOB_{name}": value for name, value in slurm.items()}
+    given |= {
+        "SLURM_GPUS_ON_NODE": "4",
+        "SLURM_CPUS_PER_TASK": "16",
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+    }
     from torch.distributed.run import parse_args
 
-    words = text.splitlines()
+    words = finish(start("bash", PROGRAMS / "train_ddp.sbatch", "--epochs", 3, **given)).splitlines()
     assert words[0] == "torchrun"
     options = parse_args(words[1:])
     assert (options.nnodes, options.nproc_per_node, options.max_restarts) == ("2", "4", 3)
     assert (options.rdzv_backend, options.rdzv_endpoint, options.rdzv_id) == ("c10d", "node1:23456", "123456")
-    assert options.training_script == "train_ddp.py"
-    assert options.training_script_args == ["--checkpoint", "train-ddp-123456.pt", "--epochs", "3"]
+    assert [options.training_script, *options.training_script_args] == [
+        "train_ddp.py", "--checkpoint", "train-ddp-123456.pt", "--epochs", "3",
+    ]  # fmt: skip
+
+
+def test_the_nearest_copy_of_a_program_is_taken(tmp_path, monkeypatch):
+    """It lies beside the lesson, else in the repository, else in the installed package."""
+    folders = [tmp_path / "here" / "programs", tmp_path / "repository", tmp_path / "installed"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "train.py").touch()
+    monkeypatch.setattr(programs, "_REPOSITORY", folders[1])
+    monkeypatch.setattr(programs, "_INSTALLED", folders[2])
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(ValueError, match=r"name is 'other\.py', it must be one of: train\.py"):
+        programs.path("other.py")
+    with pytest.raises(TypeError, match="name must be text"):
+        programs.path(3)
+    for folder in folders:
+        assert programs.path("train.py") == (folder / "train.py").resolve()
+        (folder / "train.py").unlink()
+    with pytest.raises(ValueError, match=r"name is 'train\.py'"):
+        programs.path("train.py")

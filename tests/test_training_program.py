@@ -21,21 +21,10 @@ OPTIONS = ["--steps", STEPS, "--every", EVERY, "--batch", 4, "--length", 28]  # 
 LINE = re.compile(r"step (\d+) loss (\S+)")
 
 
-def module():
-    """Return the program as a module."""
-    spec = importlib.util.spec_from_file_location("train_photos", PROGRAM)
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = loaded  # so that its sampler can be pickled
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
 def start(checkpoint, *more):
     """Start the program in a process."""
-    command = [sys.executable, PROGRAM, "--checkpoint", checkpoint, *OPTIONS, *more]
-    return subprocess.Popen(
-        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8"
-    )
+    command = [str(word) for word in (sys.executable, PROGRAM, "--checkpoint", checkpoint, *OPTIONS, *more)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8")
 
 
 def follow(process, losses, until=None):
@@ -54,36 +43,20 @@ def kill(process):
     """Kill the program as the system does it when memory is short, and wait until its workers are gone too."""
     family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
-    assert process.wait(60) != 0
-    _, alive = psutil.wait_procs(family, timeout=30)
-    assert not alive
+    assert process.wait(60) != 0 and not psutil.wait_procs(family, timeout=30)[1]
     process.stdout.close()
+
+
+def step_of(checkpoint):
+    return torch.load(checkpoint, map_location="cpu", weights_only=True)["step"]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """The losses of a run without workers and without a break, by step, as they are written."""
     losses = {}
-    process = start(tmp_path_factory.mktemp("undisturbed") / "run.pt", "--workers", 0)
-    follow(process, losses)
-    assert list(losses) == list(range(1, STEPS + 1))
-    assert len(set(losses.values())) > STEPS // 2
-    return losses
-
-
-def kill_again_and_again(folder, moments, *options):
-    """Return the losses of a run that is killed at each of `moments` ("step 8", "half@12") and then ends by itself."""
-    checkpoint, losses = folder / "run.pt", {}
-    for moment in moments:
-        paused = "@" in moment
-        process = start(checkpoint, *options, *(["--pause", moment] if paused else []))
-        follow(process, losses, "standing still" if paused else f"{moment} loss")
-        kill(process)
-        if paused:
-            name, _, at = moment.partition("@")
-            saved = torch.load(checkpoint, map_location="cpu", weights_only=True)  # whole, and the one that it must be
-            assert saved["step"] == (int(at) if name == "replaced" else int(at) - EVERY)
-    follow(start(checkpoint, *options), losses)
+    follow(start(tmp_path_factory.mktemp("undisturbed") / "run.pt", "--workers", 0), losses)
+    assert list(losses) == list(range(1, STEPS + 1)) and len(set(losses.values())) > STEPS // 2
     return losses
 
 
@@ -91,8 +64,17 @@ def kill_again_and_again(folder, moments, *options):
 @pytest.mark.parametrize("method", sorted({"fork", "spawn"} & set(torch.multiprocessing.get_all_start_methods())))
 def test_killed_at_every_moment_it_gives_the_same_losses(undisturbed, tmp_path, method):
     """Slow, since lesson 05 kills it while it writes a checkpoint, and compares the losses in its cell `resumed`."""
-    moments = ["step 4", "half@12", "written@12", "step 16", "replaced@20", "half@24"]
-    assert kill_again_and_again(tmp_path, moments, "--workers", 2, "--start-method", method) == undisturbed
+    checkpoint, losses = tmp_path / "run.pt", {}
+    options = ("--workers", 2, "--start-method", method)
+    for moment in ("step 4", "half@12", "written@12", "step 16", "replaced@20", "half@24"):
+        name, _, at = moment.partition("@")
+        process = start(checkpoint, *options, *(["--pause", moment] if at else []))
+        follow(process, losses, "standing still" if at else f"{moment} loss")
+        kill(process)
+        if at:  # the checkpoint is whole, and the one that it must be
+            assert step_of(checkpoint) == (int(at) if name == "replaced" else int(at) - EVERY)
+    follow(start(checkpoint, *options), losses)
+    assert losses == undisturbed
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows ends a program without asking")
@@ -102,34 +84,32 @@ def test_asked_to_end_it_saves_and_ends(tmp_path):
     follow(process, losses, "step 4 loss")
     process.send_signal(signal.SIGTERM)
     follow(process, losses)  # which asserts that it ends well
-    step = torch.load(checkpoint, map_location="cpu", weights_only=True)["step"]
-    assert 4 <= step == max(losses) < STEPS
+    assert 4 <= step_of(checkpoint) == max(losses) < STEPS
 
 
-@pytest.mark.parametrize("name", ["steps", "batch", "length", "seed"])
-def test_a_run_goes_on_with_the_options_that_it_began_with(program, tmp_path, name):
-    chosen = argparse.Namespace(checkpoint=tmp_path / "run.pt", steps=24, batch=4, length=28, seed=0)
-    run = program.Run(torch.device("cpu"), seed=0, steps=24)
+def test_a_run_goes_on_with_the_options_that_it_began_with(program, tmp_path):
+    options = {"steps": 24, "batch": 4, "length": 28, "seed": 0}
+    path, run = tmp_path / "run.pt", program.Run(torch.device("cpu"), seed=0, steps=24)
     run.step = 3
-    program.save(
-        run.state_dict() | {"options": {name: getattr(chosen, name) for name in program.SAME}}, chosen.checkpoint
-    )
-    program.load(run, chosen)
-    assert run.step == 3
-    old = getattr(chosen, name)
-    setattr(chosen, name, old + 1)
-    with pytest.raises(SystemExit, match=f"a run with --{name} {old}"):
-        program.load(run, chosen)
+    program.save(run.state_dict() | {"options": options}, path)
+    program.load(run, argparse.Namespace(checkpoint=path, **options))
+    assert run.step == 3 and set(options) == set(program.SAME)
+    for name, old in options.items():
+        with pytest.raises(SystemExit, match=f"a run with --{name} {old}"):
+            program.load(run, argparse.Namespace(checkpoint=path, **options | {name: old + 1}))
 
 
 @pytest.fixture
-def program():
-    """The program's functions, with torch's settings put back afterwards."""
+def program(monkeypatch):
+    """The program as a module, with torch's settings put back afterwards."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield module()
+    spec = importlib.util.spec_from_file_location("train_photos", PROGRAM)
+    loaded = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, loaded)  # so that its sampler can be pickled
+    spec.loader.exec_module(loaded)
+    yield loaded
     torch.set_num_threads(threads)
-    sys.modules.pop("train_photos", None)
 
 
 def batches(number):
@@ -215,17 +195,11 @@ def test_losses_stay_on_the_device_until_they_are_reported(program, capsys):
     assert not losses
 
 
-@pytest.mark.parametrize(
-    ("kind", "capabilities", "native", "expected"),
-    [
-        ("cpu", {"amx_bf16": True}, None, torch.bfloat16),
-        ("cpu", {"avx512_bf16": True}, None, torch.bfloat16),
-        ("cpu", {"avx2": True}, None, None),
-        ("mps", {}, None, None),
-        ("cuda", {}, True, torch.bfloat16),
-        ("cuda", {}, False, torch.float16),
-    ],
-)
+@pytest.mark.parametrize(("kind", "capabilities", "native", "expected"), [
+    ("cpu", {"amx_bf16": True}, None, torch.bfloat16), ("cpu", {"avx512_bf16": True}, None, torch.bfloat16),
+    ("cpu", {"avx2": True}, None, None), ("mps", {}, None, None),
+    ("cuda", {}, True, torch.bfloat16), ("cuda", {}, False, torch.float16),
+])  # fmt: skip
 def test_the_format_fits_the_device(program, monkeypatch, kind, capabilities, native, expected):
     class Backend:
         @staticmethod
