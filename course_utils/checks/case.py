@@ -122,10 +122,26 @@ class Case:
         name = f"{self._made or self.task.name}{'.' + method if method and owned else ''}"
         return self._run(made, _words(name, args, kwargs), args, kwargs, modifies, draws)
 
+    def error_of(self, *args: Any, **kwargs: Any) -> BaseException | None:
+        """Call the answer where it is to raise, and return what it raised; None where it returned. It may modify."""
+        return self._outcome(self.answer, _words(self.task.name, args, kwargs), args, kwargs, None).error
+
     def _run(
         self, fn: Callable, words: str, args: tuple, kwargs: dict[str, Any], modifies: bool, draws: bool | None
     ) -> Any:
         before = None if modifies else _copied((args, kwargs))  # a copy would be alive during the call
+        outcome = self._outcome(fn, words, args, kwargs, draws)
+        if outcome.error is not None:
+            self.fail(_raised(self.answer, outcome.error))
+        if outcome.changed:
+            self.fail(f"changes {outcome.changed[0]}", "code after it would behave differently; leave it as it was")
+        if not modifies and before is not None and difference((args, kwargs), before, copied=True):
+            self.fail("modifies its input", "the caller still needs it; build a new object instead")
+        return outcome.value
+
+    def _outcome(
+        self, fn: Callable, words: str, args: tuple, kwargs: dict[str, Any], draws: bool | None
+    ) -> sandbox.Outcome:
         self.about(words, self.device)
         draws = self.task.draws if draws is None else draws
         with counting.count() as counts:
@@ -134,13 +150,7 @@ class Case:
         self.called(outcome.printed)
         if outcome.timed_out:
             self.fail(f"does not end: it was stopped after {self.task.limit_s:g} s")
-        if outcome.error is not None:
-            self.fail(_raised(self.answer, outcome.error))
-        if outcome.changed:
-            self.fail(f"changes {outcome.changed[0]}", "code after it would behave differently; leave it as it was")
-        if not modifies and before is not None and difference((args, kwargs), before, copied=True):
-            self.fail("modifies its input", "the caller still needs it; build a new object instead")
-        return outcome.value
+        return outcome
 
     def about(self, call: str, device: torch.device) -> None:
         """Let the messages that follow be about this call of the answer, on `device`."""
