@@ -55,7 +55,9 @@ def _environment():
 
 def _server(process):
     with contextlib.suppress(psutil.Error):
-        return process.ppid() == os.getpid() and any("course_utils.launch import server" in word for word in process.cmdline())
+        return process.ppid() == os.getpid() and any(
+            "course_utils.launch import forked" in word for word in process.cmdline()
+        )
     return True  # it has ended meanwhile
 
 
@@ -109,6 +111,26 @@ def test_a_function_of_a_module_that_ranks_cannot_import_travels_by_value(tmp_pa
         assert launch(loaded.fn) == [7, 7]
     finally:
         del sys.modules["not_on_the_path"]
+
+
+def test_what_refers_to_pytorchs_operators_and_modules_of_objects_travels():
+    aten, add, overload = torch.ops.aten, torch.ops.aten.add, torch.ops.aten.add.Tensor
+
+    def work(x):
+        return x + torch.ops.aten.add(x, x) + aten.mul(x, x) + add(x, x) + overload(x, x), torch.backends.cudnn.enabled
+
+    assert launch(work, torch.tensor(3.0), nprocs=1)[0][0] == 3 + 6 + 9 + 6 + 6
+
+
+def test_results_that_only_cloudpickle_can_send_come_back():
+    def work():
+        class Local:
+            value = property(lambda self: "local")
+
+        return Local(), lambda: "lambda", memoryview(b"view")
+
+    for made, function, view in launch(work):
+        assert (made.value, function(), bytes(view)) == ("local", "lambda", b"view")
 
 
 def test_tensors_come_back_as_they_were_on_the_cpu():
@@ -284,6 +306,31 @@ def test_progress_is_not_withheld(monkeypatch):
             break
     assert apart[0] > 0.7 and apart[1] > 0.4
     assert "[rank 0] 1/3" in times
+
+
+def test_lines_that_come_fast_are_not_cut(monkeypatch):
+    monkeypatch.setattr(output, "HOLD_S", 0.02)
+    screen, collected = io.StringIO(), output.Output(2)
+    with contextlib.redirect_stdout(screen):
+        for _ in range(60):
+            for rank in (0, 1):
+                collected.take(rank, "out", b"ole\n" + b"whole\n" * 9 + b"wh")
+            collected.tick()
+            time.sleep(0.001)
+    lines = screen.getvalue().splitlines()
+    assert len(lines) > 600 and set(lines[1:]) == {"[rank 0] whole", "[rank 1] whole", "[rank 1] ole"}
+
+
+def test_a_rank_without_stdout_returns_and_a_long_error_is_shortened():
+    def work(text):
+        sys.stdout = None
+        if text:
+            raise ValueError(text)
+        return 3
+
+    assert launch(work, "") == [3, 3]
+    text = str(failing(lambda: work("begin" + "x" * 1_000_000 + "end")))
+    assert "begin" in text and "end" in text and "characters left out" in text and len(text) < 4000
 
 
 def test_many_lines_are_few_messages_of_a_notebook():
@@ -505,18 +552,69 @@ def test_a_wrapped_model_cannot_come_back_and_the_message_says_what_to_return():
     assert error.kind == "result" and "return its .module" in str(error)
 
 
-@linux
-def test_an_interrupt_stops_all_ranks():
-    launch(lambda: None)
+def interrupt(after_s, fn):
+    """Launch `fn`, and expect a KeyboardInterrupt after so many seconds, whatever pytest does with interrupts."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    timer = threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT))
     start = time.perf_counter()
     try:
-        with pytest.raises(KeyboardInterrupt):
-            launch(lambda: time.sleep(60))
+        with pytest.raises(KeyboardInterrupt) as caught:
+            timer.start()
+            launch(fn)
+        timer.join()
     finally:
         signal.signal(signal.SIGINT, before)
-    assert time.perf_counter() - start < 10  # the ranks would sleep for 60 s
+    assert time.perf_counter() - start < 10 and caught.tb
+
+
+@linux
+def test_an_interrupt_at_any_moment_stops_all_ranks_and_leaves_nothing():
+    launch(lambda: None)
+    descriptors = psutil.Process().num_fds()
+    for moment in [*range(0, 200, 10), 500]:
+        interrupt(moment / 1000, lambda: time.sleep(60))
+    assert psutil.Process().num_fds() == descriptors
+
+
+@linux
+@pytest.mark.parametrize("garbage", [b"garbage", b"\0", pickle.dumps("no message")])
+def test_a_rank_that_writes_into_its_channel_is_named_at_once(garbage):
+    def work():
+        import gc
+
+        if dist.get_rank() == 1:
+            channel = next(one for one in gc.get_objects() if isinstance(one, wire.Channel))
+            os.write(channel.connection.fileno(), garbage)
+        time.sleep(60)
+
+    error = failing(work)
+    assert (error.rank, error.kind) == (1, "died") and "rank 1 wrote into the connection of launch" in str(error)
+
+
+@linux
+def test_a_copy_that_a_rank_forks_is_not_the_rank():
+    def work(copy_raises):
+        if os.fork() == 0:
+            if copy_raises:
+                raise ValueError("in the copy")
+            return "copy"
+        return os.waitstatus_to_exitcode(os.wait()[1])
+
+    assert launch(work, False) == [0, 0]
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        assert launch(work, True, nprocs=1) == [1]
+    assert err.getvalue() == "[rank 0] ValueError: in the copy\n"
+
+
+@linux
+def test_a_launch_from_a_folder_that_was_deleted_works(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    tmp_path.rmdir()
+    monkeypatch.setattr(forked, "_running", [])
+    assert launch(os.getcwd, nprocs=1) == [str(Path.home())]
+    forked._running[0].stop()
 
 
 @linux
@@ -637,14 +735,8 @@ def test_a_server_that_cannot_start_or_is_interrupted_leaves_nothing(monkeypatch
         launch(module_level)
     monkeypatch.setattr(forked, "command", lambda *_: ["sleep", "97"])
     children = psutil.Process().children()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    try:
-        with pytest.raises(KeyboardInterrupt) as caught:
-            launch(module_level)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert psutil.Process().children() == children and caught.tb
+    interrupt(0.5, module_level)
+    assert psutil.Process().children() == children
 
 
 async def asynchronous():

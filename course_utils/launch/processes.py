@@ -1,27 +1,62 @@
-"""What do all ways to start ranks share: a channel to each process, its output, and threads that listen?"""
+"""How do ranks start as fresh interpreters, and what do all ways to start ranks share?"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import FileIO
 from typing import Any
 
+import psutil
+
 from course_utils.launch.wire import Channel
 
-__all__ = ["Processes", "Put", "command", "folder", "search_path"]
+__all__ = ["Processes", "Put", "Spawned", "check_interrupt", "command", "folder", "interrupts_held", "search_path"]
 
+_NEW_GROUP = 0x00000200  # CREATE_NEW_PROCESS_GROUP of Windows: Ctrl-C of a console is not for the ranks
 Put = Callable[[int, str, Any], None]  # gives (rank, kind, value) to the launch; called from threads
 
 
+_kept: list[Any] = []  # handlers of interrupts that came while they were held
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold interrupts back until `check_interrupt` or the end, so that none is lost or hits a process half made."""
+    before = signal.getsignal(signal.SIGINT) if _in_main() else None
+    if not callable(before):  # only the main thread is interrupted, and only if Python handles it
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: _kept.append(before))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        check_interrupt()
+
+
+def check_interrupt() -> None:
+    """Let an interrupt that is held back come through: mostly this raises KeyboardInterrupt."""
+    if _kept and _in_main():
+        handler = _kept.pop()
+        _kept.clear()
+        handler(signal.SIGINT, None)
+
+
+def _in_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 class Processes:
-    """The processes of one launch. What happens to them is put as events, see `report.Seen`; output is "out" or "err"."""
+    """The processes of one launch. What happens to them is put as events, see `report.Seen`; "out" and "err" too."""
 
     def __init__(self, nprocs: int, put: Put) -> None:
         self.put = put
@@ -52,7 +87,7 @@ class Processes:
                 raise
 
     def start(self, theirs: list[list[Any]]) -> None:
-        """Start a process for each rank with its ends of the channel, of stdout and of stderr; `run` what watches it."""
+        """Start a process for each rank with its ends of channel, stdout and stderr; `run` what watches it."""
         raise NotImplementedError
 
     def kill(self) -> None:
@@ -89,6 +124,49 @@ class Processes:
             while data := output.read(65536):
                 self.put(rank, stream, data)
         self.put(rank, stream, b"")
+
+
+class Spawned(Processes):
+    """Ranks in fresh interpreters."""
+
+    def __init__(self, nprocs: int, put: Put) -> None:
+        self.processes: list[subprocess.Popen] = []
+        super().__init__(nprocs, put)
+
+    def start(self, theirs: list[list[Any]]) -> None:
+        for rank, (control, out, err) in enumerate(theirs):
+            check_interrupt()
+            number, posix = control.fileno(), os.name == "posix"
+            own = {"start_new_session": True, "pass_fds": [number]} if posix else {"creationflags": _NEW_GROUP}
+            process = subprocess.Popen(
+                command("worker", "main", number), stdin=subprocess.PIPE, stdout=out, stderr=err, cwd=folder(), **own
+            )
+            self.processes.append(process)
+            self.put(rank, "pid", process.pid)
+            with contextlib.suppress(OSError), process.stdin as stdin:  # it has died, and that will be heard
+                stdin.write(b"" if posix else control.share(process.pid))
+            self.run(self._watch, rank)
+
+    def _watch(self, rank: int) -> None:
+        code = self.processes[rank].wait()
+        at_s = time.perf_counter()
+        if os.name == "posix":
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # its group, if it left one: ask, then force
+                os.killpg(self.processes[rank].pid, signal.SIGTERM)
+                time.sleep(0.5)
+                os.killpg(self.processes[rank].pid, signal.SIGKILL)
+        self.put(rank, "ended", (code, at_s))
+
+    def kill(self) -> None:
+        nested = []
+        for process in self.processes:
+            if process.poll() is None:
+                with contextlib.suppress(psutil.Error):
+                    nested += psutil.Process(process.pid).children(recursive=True)
+                process.kill()
+        for one in nested:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
 
 
 def command(module: str, function: str, number: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import itertools
 import linecache
@@ -147,55 +148,61 @@ def _ranks(ranks: list[int]) -> str:
 def _lost_partner(failure: Failure) -> bool:
     """Return whether this failure says that another rank is gone."""
     pattern = r"onnection (closed|reset|refused|was)|Broken pipe|Socket (Closed|closed)|remote process exited"
-    return bool(re.search(pattern, failure.words)) and _communicates(failure.frames)
+    return bool(re.search(pattern, failure.words)) and _communicates(_split(failure.frames)[1])
 
 
 def _raised(failure: Failure) -> str:
     """Return the error with the reader's lines, innermost last, and what it was caused by."""
-    parts = []
-    if failure.cause is not None:
-        parts += [_raised(failure.cause), "which led to:"]
-    frames = _own(failure.frames)
-    shown = [frame for frame in frames if _readers(frame)] or frames
-    repeated = [(frame, len(list(same))) for frame, same in itertools.groupby(shown)]  # a function that calls itself
+    parts = [_raised(failure.cause), "which led to:"] if failure.cause else []
+    own, inner = _split(failure.frames)
+    repeated = [(frame, len(list(same))) for frame, same in itertools.groupby(own or inner)]  # it may call itself
     for frame, times in repeated[-_SHOWN:]:
         parts.append(f"  {_place(frame)}" + (f"\n    {times} times" if times > 1 else ""))
-    inner = frames[-1] if frames else None
-    if inner is not None and inner not in shown:
-        parts.append(f"  raised in {inner.function} ({Path(inner.file).name})")
+    if own and inner:
+        parts.append(f"  raised {_function(inner[-1])}")
+    parts.append(failure.words)
     if "initialize the default process group twice" in failure.words:
-        return "\n".join([*parts, failure.words, "launch has set up the process group: leave the call out."])
-    return "\n".join([*parts, failure.words, *(f"one of these:\n{_raised(part)}" for part in failure.parts)])
+        parts.append("launch has set up the process group: leave the call out.")
+    return "\n".join([*parts, *(f"one of these:\n{_raised(part)}" for part in failure.parts)])
 
 
 def _waiting(frames: tuple[Frame, ...]) -> str:
     """Return where a rank was: the reader's innermost line first, then the function it had called, then the callers."""
-    frames = _own(frames)
-    own = [at for at, frame in enumerate(frames) if _readers(frame)]
+    own, inner = _split(frames)
     if not own:
-        return f"in {frames[-1].function} ({Path(frames[-1].file).name})" if frames else "outside Python"
-    last = own[-1]
-    called = next((frame for frame in frames[last + 1 :] if frame.function not in ("wrapper", "inner")), None)
+        return _function(inner[-1]) if inner else "outside Python"
+    called = next((frame for frame in inner if frame.function not in ("wrapper", "inner")), None)
     where = f"in {called.function}, called at " if called else "at "
-    callers = [f"    called from {_place(frames[at], code=False)}" for at in reversed(own[:-1])]
-    return "\n".join([where + _place(frames[last]), *callers[: _SHOWN - 1]])
-
-
-def _communicates(frames: tuple[Frame, ...]) -> bool:
-    """Return whether a stack ends inside torch.distributed, so that the rank waits for others."""
-    root = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "distributed")
-    own = _own(frames)
-    last = max((at for at, frame in enumerate(own) if _readers(frame)), default=-1)
-    return any(os.path.abspath(frame.file).startswith(root) for frame in own[last + 1 :])
+    callers = [f"    called from {_place(frame, code=False)}" for frame in own[-2::-1]]
+    return "\n".join([where + _place(own[-1]), *callers[: _SHOWN - 1]])
 
 
 def _waits(frames: tuple[Frame, ...]) -> int:
     """Return 2 for a rank that waits for others, 1 where it may, in a backward pass or a `wait()`, else 0."""
-    if _communicates(frames):
+    own, inner = _split(frames)
+    if _communicates(inner):
         return 2
-    own = _own(frames)
-    last = linecache.getline(own[-1].file, own[-1].line) if own else ""
-    return int(any(frame.function == "_engine_run_backward" for frame in own) or ".wait(" in last)
+    last = [*own, *inner][-1:]
+    backward = any(frame.function == "_engine_run_backward" for frame in inner)
+    return int(backward or any(".wait(" in linecache.getline(frame.file, frame.line) for frame in last))
+
+
+def _communicates(inner: list[Frame]) -> bool:
+    """Return whether what the reader called is in torch.distributed, so that the rank waits for others."""
+    root = str(Path(torch.__file__).absolute().parent / "distributed")
+    return any(os.path.abspath(frame.file).startswith(root) for frame in inner)
+
+
+def _split(frames: tuple[Frame, ...]) -> tuple[list[Frame], list[Frame]]:
+    """Return the reader's frames, and those of what the innermost of them had called; the launch's own in neither."""
+    own, inner = [], []
+    for frame in frames:
+        if places.is_readers(frame.file, frame.function):
+            own.append(frame)
+            inner = []
+        elif Path(frame.file).parent != _ROOM and not places.is_generated(frame.file, frame.function):
+            inner.append(frame)
+    return own, inner
 
 
 def _died(code: int | None) -> str:
@@ -203,37 +210,19 @@ def _died(code: int | None) -> str:
     if code is None:
         return "ended with the process that starts the ranks"
     if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        more = "; the system sends it when memory runs out" if name == "SIGKILL" else ""
-        return f"was killed by {name}{more}"
-    shown = hex(code) if code > 255 else str(code)
-    return f"ended the process with exit code {shown} before the function returned"
+        name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
+        return f"was killed by {name}" + ("; the system sends it when memory runs out" if name == "SIGKILL" else "")
+    return f"ended the process with exit code {code if code < 256 else hex(code)} before the function returned"
+
+
+def _function(frame: Frame) -> str:
+    return f"in {frame.function} ({Path(frame.file).name})"
 
 
 def _place(frame: Frame, *, code: bool = True) -> str:
     """Return a line of a stack in words, with its source; a file of a notebook's cell is called "cell"."""
+    file = "cell" if places.in_cell(frame.file) else frame.file
+    with contextlib.suppress(ValueError, OSError):  # it is elsewhere, or there is no current folder
+        file = str(Path(file).relative_to(Path.cwd()))
     source = linecache.getline(frame.file, frame.line).strip() if code else ""
-    words = f"{_file(frame.file)}, line {frame.line}, in {frame.function}"
-    return f"{words}\n    {source}" if source else words
-
-
-def _file(name: str) -> str:
-    if places.in_cell(name):
-        return "cell"
-    try:
-        return str(Path(name).relative_to(Path.cwd()))
-    except (ValueError, OSError):
-        return name
-
-
-def _own(frames: tuple[Frame, ...]) -> list[Frame]:
-    """Return the frames without those of the launch itself."""
-    others = [frame for frame in frames if Path(frame.file).parent != _ROOM]
-    return [frame for frame in others if not places.is_generated(frame.file, frame.function)]
-
-
-def _readers(frame: Frame) -> bool:
-    return places.is_readers(frame.file, frame.function)
+    return f"{file}, line {frame.line}, in {frame.function}" + (f"\n    {source}" if source else "")

@@ -23,12 +23,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from course_utils.launch import interrupts, report
+from course_utils.launch import report
 from course_utils.launch.forked import Forked, preload
 from course_utils.launch.output import Output
-from course_utils.launch.processes import Processes, folder, search_path
+from course_utils.launch.processes import Processes, Spawned, check_interrupt, folder, interrupts_held, search_path
 from course_utils.launch.report import RankError
-from course_utils.launch.spawned import Spawned
 from course_utils.launch.wire import Frame
 from course_utils.launch.worker import Job
 
@@ -56,7 +55,7 @@ class Run:
     def results(self) -> list[bytes]:
         """Return what each rank returned, pickled. Raises RankError; in any case no rank is left."""
         way = _way()
-        with interrupts.held():
+        with interrupts_held():
             store, processes = _store(), None
             try:
                 processes = way(len(self.all), lambda *event: self.events.put(event))
@@ -108,7 +107,7 @@ class Run:
         deadline = time.monotonic() + limit_s
         while not until():
             if not self.stopping:
-                interrupts.check()
+                check_interrupt()
             left = deadline - time.monotonic()
             if left <= 0:
                 return False

@@ -61,6 +61,8 @@ class Channel:
     def receive(self) -> tuple[Any, ...]:
         """Return the next message. Raises EOFError or OSError when none will come, ValueError for what is none."""
         try:
+            if self._file.peek(1)[:1] not in (b"", pickle.PROTO):
+                raise ValueError("no message begins so")
             return pickle.load(self._file)
         except (EOFError, OSError):
             raise
