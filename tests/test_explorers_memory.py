@@ -15,37 +15,24 @@ from tests.explorer_settings import settings
 
 simulated = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
 SMALL = {"width": 64, "layers": 2, "heads": 4, "vocabulary": 512, "sequence": 32, "batch": 4}
-# width, layers, heads, vocabulary, sequence, batch, optimizer, format, and what else
-CONFIGURATIONS = [
-    (768, 12, 12, 50304, 1024, 4, "AdamW", "fp32", {}),
-    (768, 12, 12, 50304, 1024, 4, "AdamW", "bf16 autocast", {}),
-    (512, 4, 8, 65536, 256, 8, "SGD", "bf16 autocast", {}),  # nearly all of it is the loss
-    (1024, 8, 16, 1024, 512, 8, "SGD", "fp32", {"checkpointing": True}),
-    (1024, 6, 16, 4096, 128, 1, "AdamW", "fp32", {}),
-    (512, 4, 8, 65536, 256, 2, "SGD, momentum", "fp32", {"checkpointing": True}),
-    (512, 2, 8, 512, 2048, 2, "SGD", "fp32", {"fused": False}),  # nearly all of it are scores
-    (512, 2, 8, 512, 2048, 2, "AdamW", "bf16 autocast", {"fused": False}),
-    (768, 12, 12, 50304, 1024, 4, "AdamW", "bf16 autocast", {"fused": False}),  # the loss has the peak
-    (512, 6, 8, 512, 1024, 4, "SGD", "bf16 autocast", {"fused": False, "checkpointing": True}),
-    (512, 2, 8, 8192, 512, 16, "AdamW", "fp32", {"accumulation": 4}),
-    (512, 2, 8, 8192, 1024, 8, "AdamW", "bf16 autocast", {"fused": False, "accumulation": 4}),
-]
+MORE = {
+    "the loss": {"width": 512, "layers": 4, "heads": 8, "vocabulary": 65536, "sequence": 256, "batch": 8,
+                 "optimizer": "SGD", "fmt": "bf16 autocast"},
+    "parameters": {"width": 1024, "layers": 6, "heads": 16, "vocabulary": 4096, "sequence": 128, "batch": 1},
+    "the embedding": {"width": 512, "layers": 4, "heads": 8, "vocabulary": 65536, "sequence": 256, "batch": 2,
+                      "optimizer": "SGD, momentum", "checkpointing": True},
+    "the loss, not fused": {"width": 768, "layers": 12, "heads": 12, "vocabulary": 50304, "sequence": 1024, "batch": 4,
+                            "fmt": "bf16 autocast", "fused": False},
+    "4 parts, not fused, autocast": {"width": 512, "layers": 2, "heads": 8, "vocabulary": 8192, "sequence": 1024,
+                                     "batch": 8, "fmt": "bf16 autocast", "fused": False, "accumulation": 4},
+}  # fmt: skip
+CONFIGURATIONS = {**memory_figures.CONFIGURATIONS, **MORE}
 
 
-def setting_of(width, layers, heads, vocabulary, sequence, batch, optimizer, fmt, others):
-    sizes = {"width": width, "layers": layers, "heads": heads, "vocabulary": vocabulary, "sequence": sequence}
-    return sizes | {"batch": batch, "optimizer": optimizer, "fmt": fmt} | others
-
-
-@pytest.mark.parametrize("c", CONFIGURATIONS, ids=lambda c: "-".join([f"{c[0]}x{c[1]}", c[6], c[7], *c[8]]))
-def test_the_formula_is_within_a_tenth_of_the_estimate(c, capsys):
-    setting = setting_of(*c)
-    fit = will_it_fit.will_it_fit(**setting)
-    estimate = memory_figures.estimated(setting, devices.chosen(place()))
-    with capsys.disabled():
-        print(
-            f"\n  will it fit, {fit.peak.name}: formula / estimate {fit.peak_bytes / estimate.peak_bytes:.3f}", end=""
-        )
+@pytest.mark.parametrize("name", [name for name, setting in CONFIGURATIONS.items() if setting["layers"] <= 12])
+def test_the_formula_is_within_a_tenth_of_the_estimate(name):
+    setting = CONFIGURATIONS[name]
+    fit, estimate = will_it_fit.will_it_fit(**setting), memory_figures.estimated(setting, devices.chosen(place()))
     assert fit.parameters == estimate.parameters
     assert fit.peak_bytes == pytest.approx(estimate.peak_bytes, rel=0.1)
 
@@ -73,9 +60,7 @@ def measured(setting):
 @pytest.mark.parametrize("optimizer", memory_figures.OPTIMIZERS)
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize(("batch", "accumulation", "vocabulary"), [(4, 1, 512), (4, 2, 512), (1, 1, 16), (4, 1, 16)])
-def test_the_formula_is_within_two_hundredths_of_the_simulated_gpu(
-    optimizer, recompute, batch, accumulation, vocabulary
-):
+def test_the_formula_is_nearly_the_simulated_gpus_peak(optimizer, recompute, batch, accumulation, vocabulary):
     setting = SMALL | {"batch": batch, "vocabulary": vocabulary, "optimizer": optimizer}
     setting |= {"accumulation": accumulation, "checkpointing": recompute, "fmt": "fp32"}
     assert will_it_fit.will_it_fit(**setting).peak_bytes == pytest.approx(measured(setting), rel=0.02)
@@ -127,7 +112,7 @@ def test_states_have_the_bytes_that_the_formats_and_optimizers_say():
     ("wrong", "message"),
     [
         ({"width": 65}, "multiple of heads"), ({"batch": 0}, "batch must be at least 1"), ({"fmt": "int3"}, "fmt is"),
-        ({"optimizer": "Adagrad"}, "optimizer is"), ({"stage": 4}, "stage is"), ({"stage": -1}, "stage must be at least 0"),
+        ({"optimizer": "Adagrad"}, "optimizer is"), ({"stage": 4}, "stage is"), ({"stage": -1}, "stage must be"),
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_named(wrong, message):

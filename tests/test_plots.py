@@ -84,26 +84,14 @@ def test_colours_have_contrast_on_white(colour):
     assert _contrast_on_white("#f0e442") < 3  # yellow
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (3e-9, "3.00 ns"), (9.99e-4, "999 µs"), (1e-3, "1.00 ms"), (0.02, "20.0 ms"), (2, "2.00 s"),
-     (0.99999, "1.00 s"), (float("inf"), "unknown")],
-)  # fmt: skip
-def test_durations_have_three_digits_and_a_unit(seconds, text):
-    assert plots.seconds_text(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("n_bytes", "text"),
-    [(0, "0 B"), (512, "512 B"), (1024, "1 KiB"), (1536, "1.50 KiB"), (28e9, "26.1 GiB"), (2**40, "1 TiB")],
-)
-def test_sizes_are_in_binary_units(n_bytes, text):
-    assert plots.bytes_text(n_bytes) == text
-
-
-@pytest.mark.parametrize(("n", "text"), [(350e6, "350 M"), (7e9, "7 B"), (1.5e9, "1.5 B"), (12_000, "12,000")])
-def test_counts_are_in_the_words_of_the_field(n, text):
-    assert plots.count_text(n) == text
+@pytest.mark.parametrize(("write", "values"), [
+    (plots.seconds_text, {0: "0 s", 3e-9: "3.00 ns", 9.99e-4: "999 µs", 1e-3: "1.00 ms", 0.02: "20.0 ms", 2: "2.00 s",
+                          0.99999: "1.00 s", float("inf"): "unknown"}),
+    (plots.bytes_text, {0: "0 B", 512: "512 B", 1024: "1 KiB", 1536: "1.50 KiB", 28e9: "26.1 GiB", 2**40: "1 TiB"}),
+    (plots.count_text, {350e6: "350 M", 7e9: "7 B", 1.5e9: "1.5 B", 12_000: "12,000"}),
+])  # fmt: skip
+def test_times_sizes_and_counts_have_three_digits_and_a_unit(write, values):
+    assert {value: write(value) for value in values} == values
 
 
 def test_columns_share_one_picture():
