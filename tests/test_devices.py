@@ -10,7 +10,7 @@ import torch
 
 from course_utils import devices, simulator
 from course_utils.devices import choice, diagnosis, report
-from course_utils.simulator import control, selftest
+from course_utils.simulator import control
 
 # What each stored report is an example of. The exercise of lesson 01 stands on these.
 EXPECTED = {
@@ -214,7 +214,7 @@ def test_a_simulator_that_fails_its_self_test_is_not_used(monkeypatch, capsys):
     monkeypatch.setenv("COURSE_DEVICE", "sim")
     monkeypatch.setattr(control, "unavailable", lambda: None)
     monkeypatch.setattr(control, "enable", lambda: None)
-    monkeypatch.setattr(selftest, "_self_test", lambda device: "its self-test failed: a gradient differs")
+    monkeypatch.setattr(control, "_self_test", lambda device: "its self-test failed: a gradient differs")
     monkeypatch.setattr(control, "enabled", lambda: True)
     try:
         torch.device("sim", 0)
@@ -225,11 +225,11 @@ def test_a_simulator_that_fails_its_self_test_is_not_used(monkeypatch, capsys):
 
 
 def test_the_self_test_notices_wrong_numbers_and_errors(monkeypatch, capsys):
-    assert selftest._self_test(torch.device("cpu")) is None
+    assert control._self_test(torch.device("cpu")) is None
     with monkeypatch.context() as patched:
         patched.setattr(torch, "equal", lambda *gradients: False)
         assert (
-            selftest._self_test(torch.device("cpu")) == "its self-test failed: a gradient differs from that of the CPU"
+            control._self_test(torch.device("cpu")) == "its self-test failed: a gradient differs from that of the CPU"
         )
     monkeypatch.setenv("COURSE_DEVICE", "sim")
     monkeypatch.setattr(control, "unavailable", lambda: (_ for _ in ()).throw(AttributeError("no such thing")))

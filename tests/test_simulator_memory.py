@@ -17,11 +17,11 @@ KIB = 1024
 def _fresh():
     """Begin with 0 bytes: what other tests of this process left alive stays alive, and is not counted meanwhile."""
     simulator.enable()
-    from course_utils.simulator.state import world
     from course_utils.simulator.tensor import SimTensor
 
     gc.collect()
     simulator.reset()
+    world = simulator.world()
     held = [thing for thing in gc.get_objects() if type(thing) is SimTensor]
     before = [gpu.allocated_bytes for gpu in world.gpus]
     for gpu in world.gpus:

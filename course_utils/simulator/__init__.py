@@ -4,20 +4,17 @@ Simulated: where a tensor is, the errors that CUDA gives, memory that runs out, 
 Not simulated: the values. The CPU's own kernels compute them, so they and the random numbers are the CPU's.
 Left out of the time model: caches, occupancy, choice among kernels, the host's own work between two operations. Peak
 rates come from data sheets (`course_utils.gpus`), so real kernels are slower; fixed costs are assumptions (`Costs`).
-More lenient than CUDA: a copy to the device takes its values at the call, also a non-blocking one from pinned memory,
-and CPU generators are taken. Refused with an error: torch.compile, sparse, quantized and nested tensors, lazy modules
+More lenient than CUDA: a copy to the device takes its values at the call, also a non-blocking one from pinned
+memory. Refused with an error: torch.compile, sparse, quantized and nested tensors, lazy modules
 before they have shapes, sending tensors to other processes.
 """
-
-from __future__ import annotations
 
 from course_utils.simulator.autocast import register_rules
 from course_utils.simulator.child import LIMIT_S as CHILD_LIMIT_S
 from course_utils.simulator.child import Unavailable, remember_sources, run_in_child, sources
-from course_utils.simulator.control import clock_ms, configure, enable, enabled, reset, unavailable, world
+from course_utils.simulator.control import clock_ms, configure, enable, enabled, ready, reset, unavailable, world
 from course_utils.simulator.history import Timeline, timeline
 from course_utils.simulator.model import Costs, Record, World, out_of_memory
-from course_utils.simulator.selftest import ready
 
 __all__ = [
     "CHILD_LIMIT_S", "Costs", "Record", "Timeline", "Unavailable", "World", "clock_ms", "configure", "enable",

@@ -4,14 +4,10 @@ Source: "CUDA Ops that can autocast to float16", "… float32", "… promote to 
 documentation, https://docs.pytorch.org/docs/stable/amp.html. Weights are cast at each use, not once a region.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
-
-__all__ = ["register_autocast", "register_rules"]
 
 _KEYS = {"sim": "AutocastPrivateUse1", "cpu": "AutocastCPU"}
 _KEY_SETS = {kind: torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)) for kind, key in _KEYS.items()}
@@ -29,36 +25,32 @@ linalg_vector_norm linalg_matrix_norm sum sum.dim_IntList""".split()
 _PROMOTE = """addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add""".split()
 
 
-def register_autocast(library: torch.library.Library) -> None:
-    """Register the casting rules for tensors on a simulated GPU; other operators keep their inputs' format."""
-    fallback = torch.library.Library("_", "IMPL")
-    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    _kept.append(fallback)
-    register_rules(library, "sim")
-
-
 def register_rules(library: torch.library.Library, kind: str) -> None:
     """Let `torch.autocast(kind)`, "sim" or "cpu", cast by CUDA's lists as long as `library` lives."""
     if kind == "cpu":  # the CPU's own list has it; CUDA casts what it is made of
         library.impl("cross_entropy_loss", torch.library.fallthrough_kernel, _KEYS[kind], allow_override=True)
-    rules = ((_LOWER, _to_lower), (_FLOAT32, _to_float32), (_PROMOTE, _to_widest), (["binary_cross_entropy"], _refuse))
+    rules = (
+        (_LOWER, lambda values: torch.get_autocast_dtype(kind)), (_FLOAT32, lambda values: torch.float32),
+        (_PROMOTE, _widest), (["binary_cross_entropy"], _refuse),
+    )  # fmt: skip
     for names, choose in rules:
         for name in names:
-            packet, _, overload = name.partition(".")
-            operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            operator = operator_of(name)
             library.impl(name, partial(_cast_and_call, kind, operator, choose), _KEYS[kind], allow_override=True)
 
 
-_kept: list = []
+def operator_of(name: str):
+    """Return the operator of ATen that a registration calls `name`, such as "conv1d" or "softmax.int"."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
 def _cast_and_call(kind, operator, choose, *args, **kwargs):
-    dtype = choose(kind, (args, kwargs))
+    dtype = choose((args, kwargs))
     with torch._C._ExcludeDispatchKeyGuard(_KEY_SETS[kind]):
-        if dtype is None:
-            return operator(*args, **kwargs)
-        cast = partial(_cast, kind, dtype)
-        return operator(*tree_map(cast, args), **tree_map(cast, kwargs))
+        if dtype is not None:
+            args, kwargs = tree_map(partial(_cast, kind, dtype), (args, kwargs))
+        return operator(*args, **kwargs)
 
 
 def _eligible(value) -> bool:
@@ -69,20 +61,12 @@ def _cast(kind, dtype, value):
     return value.to(dtype) if _eligible(value) and value.device.type == kind else value
 
 
-def _to_lower(kind, values):
-    return torch.get_autocast_dtype(kind)
-
-
-def _to_float32(kind, values):
-    return torch.float32
-
-
-def _to_widest(kind, values):
+def _widest(values):
     kinds = {value.dtype for value in tree_leaves(values) if _eligible(value)}
     return torch.float32 if torch.float32 in kinds else None
 
 
-def _refuse(kind, values):
+def _refuse(values):
     raise RuntimeError(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Use "
         "binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss instead."

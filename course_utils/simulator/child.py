@@ -5,8 +5,6 @@ arguments from FILE and writes into it what the function returned or raised. So 
 `devices` runs there what lessons ask for.
 """
 
-from __future__ import annotations
-
 import inspect
 import linecache
 import os
@@ -20,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-__all__ = ["Unavailable", "remember_sources", "run_in_child", "sources"]
 
 LIMIT_S = 180.0
 _HIDDEN = {"COURSE_DEVICE": "sim", "CUDA_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "none"}
@@ -61,8 +57,7 @@ def run_in_child(fn: Callable[..., Any], *args: Any, limit_s: float = LIMIT_S) -
 def sources(fn: Any) -> dict[str, list[str]]:
     """Return the lines of the file or cell that holds `fn`, for the messages of the child."""
     try:
-        name = inspect.getfile(fn)
-        found = inspect.getsourcefile(fn) or name
+        found = inspect.getsourcefile(fn) or inspect.getfile(fn)
     except TypeError:
         return {}
     return {found: linecache.getlines(found)}
@@ -73,28 +68,18 @@ def remember_sources(sources: dict[str, list[str]]) -> None:
         linecache.cache[source] = (sum(map(len, lines)), None, lines, source)
 
 
-def _hide_accelerators() -> None:
-    """Let no real accelerator be seen: for what no environment variable hides, such as Apple's."""
-    for name in ("cuda", "xpu", "mps"):
-        module = getattr(torch, name, None)
-        if module is not None:
-            module.is_available = lambda: False
-    torch.backends.mps.is_available = lambda: False
-
-
 def main(file: Path) -> None:
     """Call what is in `file` and replace it by what came of it: "value", "unavailable" or "raised", and what."""
-    _hide_accelerators()
     import cloudpickle
 
-    from course_utils.simulator.selftest import ready
+    from course_utils.simulator.control import ready
 
-    path, sources, call = pickle.loads(file.read_bytes())
-    sys.path[:] = path
+    for module in (torch.cuda, torch.xpu, torch.mps, torch.backends.mps):  # no environment variable hides Apple's
+        module.is_available = lambda: False
+    sys.path[:], sources, call = pickle.loads(file.read_bytes())
     device, reason = ready()
-    if device is None:
-        result = ("unavailable", reason)
-    else:
+    result = ("unavailable", reason)
+    if device is not None:
         remember_sources(sources)
         try:
             fn, args = pickle.loads(call)

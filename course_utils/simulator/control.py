@@ -1,16 +1,15 @@
-"""How is the simulated GPU switched on, set and reset, and where is it?"""
+"""How is the simulated GPU switched on, set and reset, where is it, and does it work?"""
 
-from __future__ import annotations
+import operator
 
 import torch
 
 from course_utils import gpus as table
 from course_utils.base import arguments
-from course_utils.simulator import state
+from course_utils.simulator import model
 from course_utils.simulator.model import Costs, World
 
-__all__ = ["clock_ms", "configure", "enable", "enabled", "reset", "unavailable", "world"]
-
+_NEEDED = "library.get_kernel", "_C._acc.register_python_privateuseone_device_guard", "Tensor._make_wrapper_subclass"
 _settings: dict | None = None
 
 
@@ -24,21 +23,17 @@ def unavailable() -> str | None:
     if enabled():
         return None
     for name in ("cuda", "xpu", "mps"):
-        module = getattr(torch, name, None)
-        if module is not None and module.is_available():
+        if getattr(torch, name).is_available():
             return f"this process has a real accelerator ({name}); the simulated GPU is never enabled beside one"
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone" or hasattr(torch, "sim"):
         return f"another package has taken PyTorch's extension point for devices, under the name {taken!r}"
-    needed = {
-        "torch.library.get_kernel": hasattr(torch.library, "get_kernel"),
-        "device guards in Python": hasattr(
-            getattr(torch._C, "_acc", None), "register_python_privateuseone_device_guard"
-        ),
-        "wrapper tensors": hasattr(torch.Tensor, "_make_wrapper_subclass"),
-    }
-    missing = [name for name, there in needed.items() if not there]
-    return f"torch {torch.__version__} lacks {', '.join(missing)}" if missing else None
+    for name in _NEEDED:
+        try:
+            operator.attrgetter(name)(torch)
+        except AttributeError:
+            return f"torch {torch.__version__} lacks torch.{name}"
+    return None
 
 
 def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB") -> None:
@@ -49,35 +44,29 @@ def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB") -> No
     Raises RuntimeError with the reason where the simulated GPU cannot be (`unavailable`).
     """
     global _settings
-    if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= 16:
-        raise ValueError(f"gpus must be a whole number from 1 to 16, not {gpus!r}")
+    if arguments.whole("gpus", gpus) > 16:
+        raise ValueError(f"gpus must be at most 16, not {gpus}")
     row, size = table.get(spec, "spec"), arguments.size_bytes("capacity", capacity)
-    if enabled():
-        if gpus != _settings["gpus"]:
-            raise ValueError(f"gpus is {_settings['gpus']} already and cannot change in one process to {gpus}")
-    else:
+    if not enabled():
         reason = unavailable()
         if reason is not None:
             raise RuntimeError(f"the simulated GPU cannot be enabled: {reason}")
-        _start(gpus, row, size)
-    _settings = {"gpus": gpus, "spec": spec, "capacity": capacity}
-    configure(spec=spec, capacity=capacity)
+        from course_utils.simulator import module, register
 
-
-def _start(count: int, row, size: int) -> None:
-    from course_utils.simulator import module, register, special  # noqa: F401  (special: its operators)
-
-    state.world = World(count, row, size)
-    state.meta_devices[:] = [torch.device("meta", index) for index in range(count)]
-    register.register(module.make_module())
-    state.sim_devices[:] = [torch.device("sim", index) for index in range(count)]
+        model.world = World(gpus, row, size)
+        register.register(module.make_module())
+        model.world.sim_devices = [torch.device("sim", index) for index in range(gpus)]
+    elif gpus != len(model.world.gpus):
+        raise ValueError(f"gpus is {len(model.world.gpus)} already and cannot change in one process to {gpus}")
+    _settings = {"spec": spec, "capacity": capacity}
+    configure(**_settings)
 
 
 def world() -> World:
     """Return the simulated GPUs of this process. Raises RuntimeError where they are not enabled."""
     if not enabled():
         raise RuntimeError("the simulated GPU is not enabled: call simulator.enable() first")
-    return state.world
+    return model.world
 
 
 def configure(*, spec: str | None = None, capacity: str | int | None = None, costs: Costs | None = None) -> None:
@@ -97,10 +86,19 @@ def configure(*, spec: str | None = None, capacity: str | int | None = None, cos
             gpu.capacity_bytes = size or gpu.capacity_bytes
 
 
+def _check_costs(costs: Costs) -> None:
+    if not isinstance(costs, Costs):
+        raise TypeError(f"costs must be simulator.Costs, not {costs!r}")
+    for name in ("launch_ns", "kernel_ns", "copy_ns"):
+        arguments.whole(f"costs.{name}", getattr(costs, name), least=0)
+    if arguments.positive("costs.pageable_share", costs.pageable_share) > 1:
+        raise ValueError(f"costs.pageable_share must be at most 1, not {costs.pageable_share!r}")
+
+
 def reset() -> None:
     """Go back to the settings of `enable()`, the clock to zero, empty queues, peaks equal to the bytes alive now."""
     here = world()
-    configure(spec=_settings["spec"], capacity=_settings["capacity"], costs=Costs())
+    configure(**_settings, costs=Costs())
     torch.sim.set_device(0)
     here.restart()
 
@@ -110,13 +108,28 @@ def clock_ms() -> float:
     return world().host_ns / 1e6
 
 
-def _check_costs(costs: object) -> None:
-    if not isinstance(costs, Costs):
-        raise TypeError(f"costs must be simulator.Costs, not {costs!r}")
-    for name in ("launch_ns", "kernel_ns", "copy_ns"):
-        given = getattr(costs, name)
-        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-            raise ValueError(f"costs.{name} must be a whole number of nanoseconds from 0, not {given!r}")
-    share = costs.pageable_share
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
-        raise ValueError(f"costs.pageable_share must be a number above 0 and at most 1, not {share!r}")
+def ready() -> tuple[torch.device | None, str]:
+    """Enable the simulated GPU and return it, or None and the reason why it cannot be or does not work."""
+    try:
+        reason = unavailable()
+        if reason is None:
+            if not enabled():
+                enable()
+            reason = _self_test(torch.device("sim", 0))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return (torch.device("sim", 0), "") if reason is None else (None, reason)
+
+
+def _self_test(device: torch.device) -> str | None:
+    """Train one small layer on `device` and on the CPU; return what is wrong, or None."""
+    weight = torch.linspace(-1, 1, 12).view(4, 3)
+    gradients = []
+    for place in (device, torch.device("cpu")):
+        leaf = weight.to(place).requires_grad_()
+        loss = (torch.ones(2, 4, device=place) @ leaf).relu().square().mean()
+        loss.backward()
+        if leaf.grad.device != place:
+            return f"its self-test failed: a gradient is on {leaf.grad.device} instead of {place}"
+        gradients.append(leaf.grad.cpu())
+    return None if torch.equal(*gradients) else "its self-test failed: a gradient differs from that of the CPU"

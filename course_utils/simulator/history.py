@@ -1,29 +1,26 @@
 """What did host and GPUs do, and when? Records of the virtual clock, their totals and a picture."""
 
-from __future__ import annotations
-
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
+from course_utils.simulator import control
 from course_utils.simulator.model import Record
-
-__all__ = ["Timeline", "timeline"]
 
 _COLOURS = {"launch": "#8da0cb", "kernel": "#1b7837", "copy": "#e08214", "wait": "#d9d9d9"}
 
 
+@dataclass(eq=False, repr=False)
 class Timeline:
     """Records between entering and leaving `timeline()`; times start at 0 when it was entered."""
 
-    def __init__(self, spec_name: str, rows: tuple[str, ...]) -> None:
-        self.spec_name, self.rows = spec_name, rows
-        self.records: list[Record] = []
-        self.total_ns = 0
+    spec_name: str
+    rows: tuple[str, ...]
+    records: list[Record] = field(default_factory=list)
+    total_ns: int = 0
 
-    @property
-    def total_ms(self) -> float:
-        """Time until host and GPUs are done, in ms."""
-        return self.total_ns / 1e6
+    total_ms = property(lambda self: self.total_ns / 1e6, doc="Time until host and GPUs are done, in ms.")
 
     def select(self, kind: str, row: str | None = None) -> list[Record]:
         """Return the records of a kind (launch, kernel, copy, wait), of one row or all."""
@@ -32,8 +29,7 @@ class Timeline:
     def busy_ms(self, row: str = "sim:0") -> float:
         """Return how long a GPU computed, or the host launched, in ms (overlapping streams count once)."""
         busy, until = 0, 0
-        kinds = ("launch",) if row == "host" else ("kernel",)
-        for record in sorted((r for r in self.records if r.row == row and r.kind in kinds), key=lambda r: r.start_ns):
+        for record in sorted(self.select("launch" if row == "host" else "kernel", row), key=lambda r: r.start_ns):
             busy += max(0, record.end_ns - max(record.start_ns, until))
             until = max(until, record.end_ns)
         return busy / 1e6
@@ -52,10 +48,8 @@ class Timeline:
         for row in self.rows:
             kernels, copies = self.select("kernel", row), self.select("copy", row)
             if kernels or copies:
-                lines.append(
-                    f"  {row}: {len(kernels)} kernels, busy {self.busy_ms(row):.3f} ms "
-                    f"({self.utilisation(row):.0%}), {len(copies)} copies"
-                )
+                busy = f"{self.busy_ms(row):.3f} ms ({self.utilisation(row):.0%})"
+                lines.append(f"  {row}: {len(kernels)} kernels, busy {busy}, {len(copies)} copies")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -79,14 +73,11 @@ class Timeline:
         axes.set_title(title or f"Simulated {self.spec_name}", loc="left")
         axes.set_xlim(0, self.total_ms or 1)
         axes.spines[["top", "right", "left"]].set_visible(False)
-        kinds = [k for k in _COLOURS if self.select(k)]
-        handles = [Patch(color=_COLOURS[kind], label=kind) for kind in kinds]
+        handles = [Patch(color=colour, label=kind) for kind, colour in _COLOURS.items() if self.select(kind)]
         figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize="small")
         return figure
 
     def _repr_png_(self) -> bytes:
-        import io
-
         buffer = io.BytesIO()
         self.plot().savefig(buffer, format="png", dpi=100)
         return buffer.getvalue()
@@ -95,9 +86,7 @@ class Timeline:
 @contextmanager
 def timeline() -> Iterator[Timeline]:
     """Record what host and GPUs do inside the `with`; the queues go on as they were."""
-    from course_utils.simulator.control import world as current
-
-    world = current()
+    world = control.world()
     raw: list[Record] = []
     result = Timeline(world.spec.name, tuple(f"sim:{gpu.index}" for gpu in world.gpus))
     with world.lock:
@@ -110,8 +99,4 @@ def timeline() -> Iterator[Timeline]:
             world.recorders = [recorder for recorder in world.recorders if recorder is not raw]
             end = max([world.host_ns, *(r.end_ns for r in raw)])
         result.total_ns = end - begin
-        for r in raw:
-            r = Record(
-                r.kind, r.name, r.row, r.start_ns - begin, r.end_ns - begin, r.flops, r.nbytes, r.bound, r.direction
-            )
-            result.records.append(r)
+        result.records += [replace(r, start_ns=r.start_ns - begin, end_ns=r.end_ns - begin) for r in raw]

@@ -1,7 +1,5 @@
 """What would the simulated GPU do with this program? Memory that runs out, queues, and a virtual clock."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import threading
@@ -13,8 +11,6 @@ from dataclasses import dataclass
 import torch
 
 from course_utils import gpus
-
-__all__ = ["Costs", "Gpu", "Record", "World", "out_of_memory"]
 
 
 @dataclass(frozen=True)
@@ -41,9 +37,7 @@ class Record:
     bound: str = ""  # compute, bandwidth, latency or bus
     direction: str = ""  # H2D, D2H, D2D for copies
 
-    @property
-    def duration_ns(self) -> int:
-        return self.end_ns - self.start_ns
+    duration_ns = property(lambda self: self.end_ns - self.start_ns)
 
 
 class _StorageRef(weakref.ref):
@@ -59,14 +53,11 @@ class Gpu:
         self._budgets: list[tuple[int, int]] = []
         self.capacity_bytes = capacity_bytes
 
-    @property
-    def capacity_bytes(self) -> int:
-        return self._capacity_bytes
-
-    @capacity_bytes.setter
-    def capacity_bytes(self, size: int) -> None:
+    def _set_capacity(self, size: int) -> None:
         self._capacity_bytes = size
         self._tighten()
+
+    capacity_bytes = property(lambda self: self._capacity_bytes, _set_capacity)
 
     def _tighten(self) -> None:
         """Let the tightest of capacity and budgets hold: bytes that may be alive, and those that it does not count."""
@@ -120,6 +111,8 @@ class World:
         self.current = 0
         self.recorders: list[list[Record]] = []
         self.stream_ids = itertools.count(1)
+        self.meta_devices = [torch.device("meta", index) for index in range(count)]  # what C++ sees
+        self.sim_devices: list[torch.device] = []  # what Python sees, once the type is registered
         self._on_free = self._release
         self.restart()
 
@@ -133,47 +126,34 @@ class World:
             for gpu in self.gpus:
                 gpu.peak_bytes = gpu.allocated_bytes
 
-    # ---- memory -----------------------------------------------------------------------------------------------
     def own(self, inner: torch.Tensor, index: int) -> bool:
         """Account the storage of `inner` to GPU `index`; return whether it is new. Raises if it does not fit."""
         storage = inner.untyped_storage()
         known = self.live.get(storage._cdata)
         if known is None:
-            with self.lock:
-                self._own_storage(storage, index)
-            return True
-        if storage.nbytes() != known.nbytes:  # resize_ grew or shrank it
+            self.own_storage(storage, index)
+        elif storage.nbytes() != known.nbytes:  # resize_ grew or shrank it
             with self.lock:
                 self._charge(known, storage.nbytes())
-        return False
+        return known is None
 
-    def _own_storage(self, storage, index: int) -> None:
-        gpu, nbytes = self.gpus[index], storage.nbytes()
-        total = gpu.allocated_bytes + nbytes
-        if total > gpu.limit_bytes:
-            gpu.require(nbytes)
+    def own_storage(self, storage: torch.UntypedStorage, index: int) -> None:
+        """Account a new storage to GPU `index`. Raises if it does not fit."""
         ref = _StorageRef(storage, self._on_free)
-        ref.gpu, ref.key, ref.nbytes = gpu, storage._cdata, nbytes
-        self.live[ref.key] = ref
-        gpu.allocations += 1
-        gpu.allocated_bytes = total
-        if total > gpu.peak_bytes:
-            gpu.peak_bytes = total
-
-    def produce(self, index: int, name: str, storage, size: int, dtype: torch.dtype, nbytes: int) -> None:
-        """Account a new storage of `size` bytes on GPU `index` and queue the elementwise kernel that wrote it."""
+        ref.gpu, ref.key, ref.nbytes = self.gpus[index], storage._cdata, 0
         with self.lock:
-            self._own_storage(storage, index)
-            peak = "fp64" if dtype is torch.float64 else "fp32"
-            self._queue_kernel(index, name, size // dtype.itemsize, nbytes, peak)
+            self._charge(ref, storage.nbytes())
+            self.live[ref.key] = ref
+            ref.gpu.allocations += 1
 
     def _charge(self, ref: _StorageRef, nbytes: int) -> None:
         gpu = ref.gpu
-        gpu.require(nbytes - ref.nbytes)
-        gpu.allocated_bytes += nbytes - ref.nbytes
-        ref.nbytes = nbytes
-        if gpu.allocated_bytes > gpu.peak_bytes:
-            gpu.peak_bytes = gpu.allocated_bytes
+        total = gpu.allocated_bytes + nbytes - ref.nbytes
+        if total > gpu.limit_bytes:
+            gpu.require(nbytes - ref.nbytes)
+        gpu.allocated_bytes, ref.nbytes = total, nbytes
+        if total > gpu.peak_bytes:
+            gpu.peak_bytes = total
 
     def _release(self, ref: _StorageRef) -> None:
         with self.lock:
@@ -181,27 +161,23 @@ class World:
                 del self.live[ref.key]
             ref.gpu.allocated_bytes -= ref.nbytes
 
-    # ---- time -------------------------------------------------------------------------------------------------
     def kernel(self, index: int, name: str, flops: int, nbytes: int, peak: str = "fp32", steps: int = 1) -> None:
         """Queue one kernel: the host pays the launch, the GPU the larger of arithmetic and memory traffic.
 
         One that works in `steps`, each of which needs the one before, pays the least time of a kernel for each.
         """
-        with self.lock:
-            self._queue_kernel(index, name, flops, nbytes, peak, steps)
-
-    def _queue_kernel(self, index: int, name: str, flops: int, nbytes: int, peak: str, steps: int = 1) -> None:
         rates = self.spec.peak_tflops
         compute_ns = math.ceil(flops / (rates.get(peak, rates["fp32"]) * 1_000))
         memory_ns = math.ceil(nbytes / self.spec.bandwidth_gbps)
         work_ns = compute_ns if compute_ns > memory_ns else memory_ns
         least_ns = self.costs.kernel_ns * steps
-        end = self._enqueue(index, name, "compute", least_ns + work_ns)
-        if self.recorders:
-            small = work_ns < least_ns
-            bound = "latency" if small else "compute" if compute_ns >= memory_ns else "bandwidth"
-            start = end - least_ns - work_ns
-            self._note(Record("kernel", name, f"sim:{index}", start, end, flops, nbytes, bound))
+        with self.lock:
+            end = self._enqueue(index, name, "compute", least_ns + work_ns)
+            if self.recorders:
+                small = work_ns < least_ns
+                bound = "latency" if small else "compute" if compute_ns >= memory_ns else "bandwidth"
+                start = end - least_ns - work_ns
+                self._note(Record("kernel", name, f"sim:{index}", start, end, flops, nbytes, bound))
 
     def copy(self, index: int, direction: str, nbytes: int, *, pinned: bool, blocking: bool) -> int:
         """Queue one copy over the bus and return when it arrives (ns); a blocking copy makes the host wait."""
@@ -224,20 +200,17 @@ class World:
         if self._pending:
             self.settle(launched)
         stream, busy, free = (index, self.streams[index]), (index, engine), self.free_ns
-        ready, idle = free.get(stream, 0), free.get(busy, 0)
-        start = launched
-        if ready > start:
-            start = ready
-        if idle > start:
-            start = idle
-        free[stream] = free[busy] = end = start + length_ns
+        free[stream] = free[busy] = end = max(launched, free.get(stream, 0), free.get(busy, 0)) + length_ns
         return end
 
     def order(self, later: int, earlier: int) -> None:
         """Make what GPU `later` does next wait for what was queued on GPU `earlier`."""
-        mine, other = (later, self.streams[later]), (earlier, self.streams[earlier])
+        self.hold((later, self.streams[later]), self.free_ns.get((earlier, self.streams[earlier]), 0))
+
+    def hold(self, stream: tuple[int, int], until_ns: int) -> None:
+        """Let what comes next in `stream` (GPU, id) begin at `until_ns` at the earliest."""
         with self.lock:
-            self.free_ns[mine] = max(self.free_ns.get(mine, 0), self.free_ns.get(other, 0))
+            self.free_ns[stream] = max(self.free_ns.get(stream, 0), until_ns)
 
     def _note(self, record: Record) -> None:
         for recorder in self.recorders:
@@ -248,7 +221,8 @@ class World:
         with self.lock:
             if when_ns > self.host_ns:
                 self._note(Record("wait", reason, "host", self.host_ns, when_ns))
-                self.advance(when_ns)
+                self.host_ns = when_ns
+                self.settle(when_ns)
 
     def queue_ns(self, index: int, stream: int | None = None) -> int:
         """Return when GPU `index` (or one of its streams) will have done all that was queued."""
@@ -256,7 +230,6 @@ class World:
             return max(self.host_ns, self.free_ns.get((index, stream), 0))
         return max([self.host_ns, *(when for key, when in self.free_ns.items() if key[0] == index)])
 
-    # ---- copies to the host that are still under way ------------------------------------------------------------
     _pending: tuple = ()
 
     def arrive_later(self, when_ns: int, target: torch.Tensor, values: torch.Tensor) -> None:
@@ -264,14 +237,30 @@ class World:
         with self.lock:
             self._pending = (*self._pending, (when_ns, target, values))
 
-    def advance(self, now_ns: int) -> None:
-        """Set the host's clock."""
-        self.host_ns = now_ns
-        if self._pending:
-            self.settle(now_ns)
-
     def settle(self, now_ns: float) -> None:
         """Let every copy to the host arrive that is due."""
-        due, self._pending = [p for p in self._pending if p[0] <= now_ns], [p for p in self._pending if p[0] > now_ns]
-        for _, target, values in due:
-            target.data.copy_(values)
+        pending, self._pending = self._pending, [p for p in self._pending if p[0] > now_ns]
+        for when_ns, target, values in pending:
+            if when_ns <= now_ns:
+                target.data.copy_(values)
+
+
+world: World | None = None  # set by simulator.enable
+forked = False  # set in a forked child
+FORKED = (
+    "Cannot re-initialize sim in forked subprocess. To use the simulated GPU with multiprocessing, you must use the "
+    "'spawn' start method"
+)
+
+
+def device_of(device: torch.device | str | int | None) -> int:
+    """Return the index of a simulated GPU; no index means the current one. Raises as CUDA does if there is none."""
+    index = device if isinstance(device, int) else None if device is None else torch.device(device).index
+    if index is None:
+        return world.current
+    if not 0 <= index < len(world.gpus):
+        raise torch.AcceleratorError(
+            f"sim error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs? "
+            f"This machine simulates {len(world.gpus)}: sim:0 to sim:{len(world.gpus) - 1}."
+        )
+    return index

@@ -1,32 +1,28 @@
 """What is `torch.sim`? The functions of `torch.cuda`, answered by the simulated GPU."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
 import torch
 
-from course_utils.simulator import register, state
-from course_utils.simulator.state import device_of
-
-__all__ = ["make_module"]
+from course_utils.simulator import model, register
+from course_utils.simulator.model import device_of
 
 
 class Stream:
     """A queue of one simulated GPU; what is queued on different streams may run at the same time."""
 
-    def __init__(self, device=None, priority: int = 0) -> None:
+    def __init__(self, device=None, priority: int = 0, *, stream_id: int | None = None) -> None:
         self.index = device_of(device)
-        self.stream_id = next(state.world.stream_ids)
-        self.device = state.sim_devices[self.index]
+        self.stream_id = next(model.world.stream_ids) if stream_id is None else stream_id
+        self.device = model.world.sim_devices[self.index]
 
     def synchronize(self) -> None:
-        world = state.world
+        world = model.world
         world.wait_until(world.queue_ns(self.index, self.stream_id), "stream.synchronize")
 
     def query(self) -> bool:
-        return state.world.queue_ns(self.index, self.stream_id) <= state.world.host_ns
+        return model.world.queue_ns(self.index, self.stream_id) <= model.world.host_ns
 
     def is_capturing(self) -> bool:
         return False
@@ -43,12 +39,12 @@ class Stream:
         self.wait_event(stream.record_event())
 
     def __enter__(self):
-        streams = state.world.streams
+        streams = model.world.streams
         self._before, streams[self.index] = streams[self.index], self.stream_id
         return self
 
     def __exit__(self, *error) -> None:
-        state.world.streams[self.index] = self._before
+        model.world.streams[self.index] = self._before
 
 
 class Event:
@@ -58,26 +54,22 @@ class Event:
         self._timed, self._ns = enable_timing, None
 
     def record(self, stream=None) -> None:
-        world = state.world
-        index = world.current if stream is None else stream.index
-        self._ns = world.queue_ns(index, world.streams[index] if stream is None else stream.stream_id)
+        stream = _current_stream() if stream is None else stream
+        self._ns = model.world.queue_ns(stream.index, stream.stream_id)
 
     def query(self) -> bool:
-        return self._ns is None or self._ns <= state.world.host_ns
+        return self._ns is None or self._ns <= model.world.host_ns
 
     def synchronize(self) -> None:
         if self._ns is not None:
-            state.world.wait_until(self._ns, "event.synchronize")
+            model.world.wait_until(self._ns, "event.synchronize")
 
     def wait(self, stream=None) -> None:
-        world = state.world
-        index = world.current if stream is None else stream.index
-        key = (index, world.streams[index] if stream is None else stream.stream_id)
+        stream = _current_stream() if stream is None else stream
         if self._ns is not None:
-            with world.lock:
-                world.free_ns[key] = max(world.free_ns.get(key, 0), self._ns)
+            model.world.hold((stream.index, stream.stream_id), self._ns)
 
-    def elapsed_time(self, end_event: Event) -> float:
+    def elapsed_time(self, end_event) -> float:
         if not (self._timed and end_event._timed):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._ns is None or end_event._ns is None:
@@ -94,7 +86,7 @@ class device:
         self._index = None if device is None or (isinstance(device, int) and device < 0) else device_of(device)
 
     def __enter__(self):
-        self._before = state.world.current
+        self._before = model.world.current
         if self._index is not None:
             set_device(self._index)
 
@@ -113,17 +105,17 @@ def set_device(device) -> None:
     if index:
         _mode.append(register.CurrentDevice(index))
         _mode[0].__enter__()
-    state.world.current = index
+    model.world.current = index
 
 
 def synchronize(device=None) -> None:
     """Wait until the GPU has done everything that was queued."""
-    world = state.world
+    world = model.world
     world.wait_until(world.queue_ns(device_of(device)), "synchronize")
 
 
 def _gpu(device=None):
-    return state.world.gpus[device_of(device)]
+    return model.world.gpus[device_of(device)]
 
 
 def _reset_peak(device=None) -> None:
@@ -131,10 +123,15 @@ def _reset_peak(device=None) -> None:
 
 
 def _properties(device=None) -> SimpleNamespace:
-    spec, gpu = state.world.spec, _gpu(device)
+    spec, gpu = model.world.spec, _gpu(device)
     major, minor = spec.compute_capability or (0, 0)
     name = f"Simulated {spec.name}"
     return SimpleNamespace(name=name, major=major, minor=minor, total_memory=gpu.capacity_bytes)
+
+
+def _mem_get_info(device=None) -> tuple[int, int]:
+    gpu = _gpu(device)
+    return max(gpu.capacity_bytes - gpu.allocated_bytes, 0), gpu.capacity_bytes
 
 
 def _memory_stats(device=None) -> dict[str, int]:
@@ -155,22 +152,19 @@ def _memory_summary(device=None, abbreviated: bool = False) -> str:
 def make_module() -> ModuleType:
     """Return the module that becomes `torch.sim`."""
     module = ModuleType("torch.sim", __doc__)
-    allocated = lambda device=None: _gpu(device).allocated_bytes  # noqa: E731
-    peak = lambda device=None: _gpu(device).peak_bytes  # noqa: E731
     vars(module).update(
         Stream=Stream, Event=Event, device=device, set_device=set_device, synchronize=synchronize,
         is_available=lambda: True, is_initialized=lambda: True, init=lambda: None, _lazy_init=lambda: None,
-        device_count=lambda: len(state.world.gpus), current_device=lambda: state.world.current,
+        device_count=lambda: len(model.world.gpus), current_device=lambda: model.world.current,
         get_device_name=lambda device=None: _properties(device).name,
         get_device_capability=lambda device=None: (_properties(device).major, _properties(device).minor),
         get_device_properties=_properties,
-        current_stream=lambda device=None: _stream_of(device_of(device)), default_stream=_default_stream,
+        current_stream=_current_stream, default_stream=lambda device=None: Stream(device, stream_id=0),
         stream=lambda stream: nullcontext() if stream is None else stream, set_stream=_set_stream,
-        memory_allocated=allocated, max_memory_allocated=peak, memory_reserved=allocated, max_memory_reserved=peak,
+        **dict.fromkeys(("memory_allocated", "memory_reserved"), lambda device=None: _gpu(device).allocated_bytes),
+        **dict.fromkeys(("max_memory_allocated", "max_memory_reserved"), lambda device=None: _gpu(device).peak_bytes),
         memory_stats=_memory_stats, reset_peak_memory_stats=_reset_peak, empty_cache=lambda: None,
-        mem_get_info=lambda device=None: (
-            max(_gpu(device).capacity_bytes - _gpu(device).allocated_bytes, 0), _gpu(device).capacity_bytes
-        ),
+        mem_get_info=_mem_get_info,
         manual_seed=torch.manual_seed, manual_seed_all=lambda seed: None, seed=torch.seed,
         initial_seed=torch.initial_seed,
         get_rng_state=lambda device="sim": torch.get_rng_state(),
@@ -179,26 +173,17 @@ def make_module() -> ModuleType:
         set_rng_state_all=lambda states: torch.set_rng_state(states[0]),
         get_amp_supported_dtype=lambda: [torch.float16, torch.bfloat16],
         is_bf16_supported=lambda including_emulation=True: (
-            including_emulation or "bf16" in state.world.spec.peak_tflops
-        ),
+            including_emulation or "bf16" in model.world.spec.peak_tflops),
         OutOfMemoryError=torch.OutOfMemoryError, memory_summary=_memory_summary, seed_all=torch.seed,
         can_device_access_peer=lambda device, peer: device_of(device) != device_of(peer),
-        is_current_stream_capturing=lambda: False, _is_in_bad_fork=lambda: state.forked,
+        is_current_stream_capturing=lambda: False, _is_in_bad_fork=lambda: model.forked,
     )  # fmt: skip
     return module
 
 
-def _default_stream(device=None) -> Stream:
-    stream = Stream(device)
-    stream.stream_id = 0
-    return stream
-
-
-def _stream_of(index: int) -> Stream:
-    stream = _default_stream(index)
-    stream.stream_id = state.world.streams[index]
-    return stream
+def _current_stream(device=None) -> Stream:
+    return Stream(device, stream_id=model.world.streams[device_of(device)])
 
 
 def _set_stream(stream: Stream) -> None:
-    state.world.streams[stream.index] = stream.stream_id
+    model.world.streams[stream.index] = stream.stream_id

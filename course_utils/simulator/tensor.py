@@ -1,52 +1,204 @@
-"""How does a tensor on the simulated GPU behave? A wrapper over a CPU tensor that counts its bytes and its time.
+"""How does a tensor on the simulated GPU behave? A wrapper over a CPU tensor, and what Python gets that asks it.
 
 For C++ a tensor on `sim:1` is a tensor on `meta:1`, because PyTorch's engine needs no device guard there: an exception
 in a backward pass stays an exception. Python sees `sim:1`. A `meta` device with an index therefore always means `sim`.
 """
 
-from __future__ import annotations
+import functools
 
 import torch
 
-from course_utils.simulator import state
-from course_utils.simulator.generator import check_generator
-from course_utils.simulator.methods import TensorMethods
-from course_utils.simulator.plan import HOST_ARGUMENTS, PLANS, Plan, charge, plan_of
-from course_utils.simulator.state import FORKED, device_of
+from course_utils.simulator import model
+from course_utils.simulator.model import device_of
 
-__all__ = ["SimTensor", "adopt", "as_sim", "refresh"]
-
-aten = torch.ops.aten
-_make = torch.Tensor._make_wrapper_subclass
-_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
-_PLAIN = frozenset({int, float, bool, type(None), torch.dtype, torch.memory_format, torch.layout, str})
-_CPU = torch.device("cpu")
+CPU = torch.device("cpu")
+KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+OURS = ("_inner", "_index", "_nbytes")
+make = torch.Tensor._make_wrapper_subclass
+_Base = torch._C.TensorBase
 
 
-class SimTensor(TensorMethods, torch.Tensor):
-    """A tensor whose values live in `_inner`, a CPU tensor, and whose device is the simulated GPU `_index`."""
+def _shown_to_modes(method):
+    """Let function modes, such as that of `counting`, see this method as they see torch.Tensor's own."""
+
+    @functools.wraps(method)
+    def shown(self, *args, **kwargs):
+        if torch.overrides.has_torch_function_unary(self):
+            return torch.overrides.handle_torch_function(shown, (self,), self, *args, **kwargs)
+        return method(self, *args, **kwargs)
+
+    return shown
+
+
+class SimTensor(torch.Tensor):
+    """A tensor whose values live in `_inner`, a CPU tensor, and whose device is the simulated GPU `_index`.
+
+    Its methods are those of `torch.Tensor` that C++ would answer for the device `meta`; its operators are run by
+    `operators.dispatch`.
+    """
 
     _inner: torch.Tensor
     _index: int
     _nbytes: int
     __torch_function__ = torch._C._disabled_torch_function_impl
 
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        plan = PLANS.get(id(func)) or plan_of(func)  # operators live for ever; hashing one is slow
-        if state.forked:
-            raise RuntimeError(FORKED)
-        if plan.simple and not kwargs:
-            result = _run_simple(func, plan, args)
-            if result is not None:
-                return result
-        if plan.special is not None:
-            return plan.special(func, args, kwargs or {})
-        return _run(func, plan, args, kwargs)
+    device = property(lambda self: model.world.sim_devices[self._index])
+    is_meta = property(lambda self: False)
+    is_sim = property(lambda self: True)
+
+    def get_device(self) -> int:
+        return self._index
+
+    def to(self, *args, **kwargs):
+        copy = kwargs.pop("copy", False)
+        if args and isinstance(args[0], torch.Tensor):
+            args = (args[0].device, args[0].dtype, *args[1:])
+        other = kwargs.pop("other", None)
+        if other is not None:
+            args = (other.device, other.dtype, *args)
+        if len(args) > 2 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
+            args, copy = args[:-1], args[-1]
+        device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        if device is not None and device.type == "sim":
+            device = model.world.meta_devices[device_of(device)]
+        if torch.is_inference_mode_enabled():  # there `to` comes whole, and nobody would take it apart
+            return self._to_in_inference_mode(device, dtype, non_blocking, copy, memory_format)
+        keywords = {"device": device, "memory_format": memory_format}
+        keywords = {name: value for name, value in keywords.items() if value is not None}
+        return _Base.to(self, dtype=dtype or self.dtype, non_blocking=non_blocking, copy=copy, **keywords)
+
+    def _to_in_inference_mode(self, device, dtype, non_blocking, copy, memory_format):
+        stays = device in (None, model.world.meta_devices[self._index]) and dtype in (None, self.dtype)
+        ordered = memory_format in (None, torch.preserve_format) or self.is_contiguous(memory_format=memory_format)
+        if stays and ordered and not copy:
+            return self
+        keywords = {"device": device or model.world.meta_devices[self._index], "memory_format": memory_format}
+        return torch.ops.aten._to_copy(self, dtype=dtype or self.dtype, non_blocking=non_blocking, **keywords)
+
+    def new_tensor(self, data, *, dtype=None, device=None, requires_grad=False, **kwargs):
+        device = self.device if device is None else device
+        return torch.tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad, **kwargs)
+
+    def numpy(self, *, force: bool = False):
+        if force:
+            return self.detach().cpu().numpy()
+        raise TypeError(
+            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
+            "memory first."
+        )
+
+    @_shown_to_modes
+    def tolist(self):
+        return self.cpu().tolist()
+
+    def data_ptr(self) -> int:
+        return self._inner.data_ptr()
+
+    def untyped_storage(self):
+        return self._inner.untyped_storage()
+
+    def storage(self):
+        return self._inner.storage()
+
+    def record_stream(self, stream) -> None:
+        """Nothing to do: memory here is never handed on while a queue still uses it."""
+
+    def is_pinned(self, device=None) -> bool:
+        return False
+
+    def pin_memory(self, device=None):
+        raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+
+    def share_memory_(self):
+        raise RuntimeError("a tensor on the simulated GPU cannot be shared between processes: share tensor.cpu()")
+
+    def type(self, dtype=None, non_blocking=False, **kwargs):
+        if dtype is None:
+            return "torch.sim." + self._inner.type().rpartition(".")[2]
+        return self.to(dtype, non_blocking=non_blocking) if isinstance(dtype, torch.dtype) else super().type(dtype)
+
+    def __dlpack__(self, *args, **kwargs):
+        raise BufferError(f"a tensor on {self.device} cannot be exported: use tensor.cpu()")
+
+    def _set_data(self, new):
+        if not isinstance(new, SimTensor):
+            raise RuntimeError(f"cannot assign a tensor on {new.device} to .data of a tensor on {self.device}")
+        _Base.data.__set__(self, new)
+        self._inner, self._index, self._nbytes = new._inner, new._index, new._nbytes
+
+    def _set_grad(self, new):
+        if isinstance(new, torch.Tensor) and new.device != self.device:
+            raise RuntimeError(
+                f"attempting to assign a gradient on {new.device} to a tensor on {self.device}. Please ensure that the "
+                "gradient and the tensor are on the same device"
+            )
+        _Base.grad.__set__(self, new)
+
+    # what `data` gives shares no version counter, so autograd does not see changes
+    data = property(lambda self: _Base.data.__get__(self), _set_data)
+    grad = property(lambda self: _Base.grad.__get__(self), _set_grad, lambda self: _Base.grad.__delete__(self))
+
+    @_shown_to_modes
+    def __repr__(self, *, tensor_contents=None):
+        with torch.no_grad():
+            text = repr(self.detach().cpu())[:-1]
+        extra = f"device='{self.device}'"
+        if self.grad_fn is not None:
+            extra += f", grad_fn=<{self.grad_fn.name()}>"
+        elif self.requires_grad:
+            extra += ", requires_grad=True"
+        joint = ", " if len(text) - text.rfind("\n") + len(extra) < 78 else ",\n       "
+        return ("Parameter containing:\n" if isinstance(self, torch.nn.Parameter) else "") + text + joint + extra + ")"
+
+    @_shown_to_modes
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+
+    def __deepcopy__(self, memo):
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the "
+                "moment."
+            )
+        inner = torch.empty(0, dtype=self.dtype, device=CPU)
+        inner.set_(self.untyped_storage().__deepcopy__(memo), self.storage_offset(), self.shape, self.stride())
+        new = adopt(inner, self._index)
+        model.world.kernel(self._index, "copy_", 0, 2 * inner.nbytes)
+        new.requires_grad_(self.requires_grad)
+        memo[id(self)] = new
+        new.__dict__.update({k: v for k, v in self.__dict__.items() if k not in OURS})
+        if self.grad is not None:
+            new.grad = self.grad.__deepcopy__(memo)
+        return new
+
+    def __reduce_ex__(self, protocol):
+        if model.forked:
+            raise RuntimeError("a tensor on the simulated GPU cannot leave a worker process: return a CPU tensor")
+        storage = torch.storage.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.dtype, _internal=True)
+        args = (storage, self.storage_offset(), tuple(self.shape), self.stride(), self.requires_grad, {})
+        if isinstance(self, torch.nn.Parameter):
+            tensor = _Rebuilt(torch._utils._rebuild_tensor_v2, (*args[:4], False, {}))
+            return torch._utils._rebuild_parameter, (tensor, self.requires_grad, {})
+        return torch._utils._rebuild_tensor_v2, args
+
+    def __tensor_flatten__(self):  # makes Module.to swap parameters in place, so that they keep their identity
+        return ["_inner"], self._index
 
     @staticmethod
-    def adopt(inner: torch.Tensor, index: int) -> SimTensor:
-        return adopt(inner, index)
+    def __tensor_unflatten__(inner, index, outer_size, outer_stride):
+        raise NotImplementedError("torch.compile does not work on the simulated GPU: compile for the CPU instead")
+
+
+class _Rebuilt:
+    """Pickles as the tensor that calling `function(*args)` gives."""
+
+    def __init__(self, *call):
+        self._call = call
+
+    def __reduce__(self):
+        return self._call
 
 
 def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
@@ -59,19 +211,9 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
         raise NotImplementedError(
             "the simulated GPU has no nested tensors: give nn.TransformerEncoder enable_nested_tensor=False"
         )
-    device = state.meta_devices[index]
-    if inner.is_contiguous() and inner.storage_offset() == 0:
-        tensor = _make(SimTensor, inner.shape, dtype=inner.dtype, device=device, _extra_dispatch_keys=_KEYS)
-    else:
-        tensor = _make(
-            SimTensor,
-            inner.shape,
-            strides=inner.stride(),
-            storage_offset=inner.storage_offset(),
-            dtype=inner.dtype,
-            device=device,
-            _extra_dispatch_keys=_KEYS,
-        )
+    device, offset = model.world.meta_devices[index], inner.storage_offset() or None
+    strides = None if offset is None and inner.is_contiguous() else inner.stride()
+    tensor = make(SimTensor, inner.shape, strides, offset, dtype=inner.dtype, device=device, _extra_dispatch_keys=KEYS)
     tensor._inner, tensor._index, tensor._nbytes = inner, index, inner.nbytes
     if inner.dtype.is_complex and inner.is_conj():
         torch._C._set_conj(tensor, True)
@@ -81,168 +223,14 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
 def adopt(inner: torch.Tensor, index: int) -> SimTensor:
     """Return `inner` as a tensor on simulated GPU `index`, its storage accounted there."""
     if inner.layout is torch.strided and not inner.is_nested:
-        state.world.own(inner, index)
+        model.world.own(inner, index)
     return as_sim(inner, index)
 
 
 def refresh(tensor: SimTensor) -> None:
     """Make shape and strides of the wrapper equal to those of its values, after an operation that changed them."""
     inner = tensor._inner
-    state.world.own(inner, tensor._index)
+    model.world.own(inner, tensor._index)
     if tensor.shape != inner.shape or tensor.stride() != inner.stride():
-        torch._C.TensorBase.data.__set__(tensor, as_sim(inner, tensor._index))
+        _Base.data.__set__(tensor, as_sim(inner, tensor._index))
         tensor._nbytes = inner.nbytes
-
-
-def _unwrap(value, found: list):
-    kind = type(value)
-    if kind is SimTensor:
-        found.append(value)
-        return value._inner
-    if kind in _PLAIN:
-        return value
-    if isinstance(value, torch.Tensor):
-        found.append(value)
-        return value
-    if isinstance(value, list | tuple):
-        return [_unwrap(item, found) for item in value]
-    return value
-
-
-def _run_simple(func, plan: Plan, args):
-    """Run an operator whose tensors are all on one simulated GPU and whose result is one new tensor: the usual case.
-
-    Returns None, with nothing done, where the call is of another kind.
-    """
-    index, nbytes, inner = -1, 0, []
-    for arg in args:
-        kind = type(arg)
-        if kind is SimTensor:
-            if index < 0:
-                index = arg._index
-            elif arg._index != index:
-                return None
-            nbytes += arg._nbytes
-            inner.append(arg._inner)
-        elif kind in _PLAIN:
-            inner.append(arg)
-        else:
-            return None
-    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled("cpu"):
-        return None
-    out = func._op(*inner)
-    if out.layout is not torch.strided or out.is_nested or out.dtype.is_complex:
-        return adopt(out, index)
-    storage, world = out.untyped_storage(), state.world
-    if storage._cdata in world.live:
-        return _wrap(out, index, args)[0]
-    size = out.nbytes
-    world.produce(index, plan.name, storage, size, out.dtype, nbytes + size)
-    if not out.is_contiguous():
-        return as_sim(out, index)
-    result = _make(SimTensor, out.shape, dtype=out.dtype, device=state.meta_devices[index], _extra_dispatch_keys=_KEYS)
-    result._inner, result._index, result._nbytes = out, index, size
-    return result
-
-
-def _run(func, plan: Plan, args, kwargs):
-    found: list[torch.Tensor] = []
-    inner_args = [_unwrap(arg, found) for arg in args]
-    inner_kwargs = {name: _unwrap(value, found) for name, value in kwargs.items()} if kwargs else {}
-    if kwargs and "generator" in kwargs:
-        check_generator(kwargs["generator"])
-    index = _common_index(func, plan, found)
-    target = index
-    if "device" in inner_kwargs:
-        target = _target(inner_kwargs, index)
-    if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(
-        "cpu"
-    ):  # a CPU autocast region does not touch a GPU
-        with torch.autocast("cpu", enabled=False):
-            out = func(*inner_args, **inner_kwargs)
-    else:
-        out = func(*inner_args, **inner_kwargs)
-    if target is None:
-        state.world.wait_until(state.world.queue_ns(index), "wait for the result")
-        return out
-    result, new = _wrap(out, target, found)
-    for which in plan.mutates:
-        changed = kwargs.get(which) if type(which) is str and kwargs else args[which] if type(which) is int else None
-        for tensor in changed if isinstance(changed, list | tuple) else (changed,):
-            if type(tensor) is SimTensor:
-                refresh(tensor)
-    if new or plan.mutates or plan.waits:
-        inputs = [t._inner if type(t) is SimTensor else t for t in found]
-        charge(plan, index, inputs, inner_args, inner_kwargs, out)
-    return result
-
-
-def _common_index(func, plan: Plan, found: list) -> int:
-    """Return the one GPU that all tensors are on, or raise as CUDA does; CPU tensors of no dimension may be read."""
-    index = None
-    for tensor in found:
-        if type(tensor) is SimTensor:
-            if index is None:
-                index = tensor._index
-            elif tensor._index != index:
-                _raise_mixed(func, plan, found, tensor)
-    in_place = plan.pointwise and 0 in plan.mutates and not plan.overwrites
-    for tensor in found:
-        if type(tensor) is not SimTensor and (tensor.dim() > 0 or (in_place and tensor is found[0])):
-            if plan.name in HOST_ARGUMENTS and not tensor.is_floating_point():
-                continue
-            if not (plan.mixes and tensor.dtype in (torch.int64, torch.int32, torch.bool, torch.uint8)):
-                _raise_mixed(func, plan, found, tensor)
-            state.world.copy(index, "H2D", tensor.nbytes, pinned=False, blocking=True)
-    return state.world.current if index is None else index
-
-
-def _raise_mixed(func, plan: Plan, found: list, wrong: torch.Tensor):
-    first = next(tensor for tensor in found if type(tensor) is SimTensor or tensor.dim() > 0)
-    other = wrong
-    if wrong.device == first.device:
-        other = next(t for t in found if t.device != first.device and (type(t) is SimTensor or t.dim() > 0))
-    if plan.pointwise:
-        devices = f"found at least two devices, {first.device} and {other.device}!"
-    else:
-        position = next(i for i, tensor in enumerate(found) if tensor is other)
-        tensors = [a.name for a in func._schema.arguments if "Tensor" in str(a.type)]
-        name = tensors[min(position, len(tensors) - 1)]
-        devices = (
-            f"but got {name} is on {other.device}, different from other tensors on {first.device} "
-            f"(when checking argument in method wrapper_sim_{plan.name})"
-        )
-        raise RuntimeError(f"Expected all tensors to be on the same device, {devices}")
-    raise RuntimeError(f"Expected all tensors to be on the same device, but {devices}")
-
-
-def _target(kwargs: dict, index: int) -> int | None:
-    """Take `device` out of a call and return the GPU of its result; None for a result on the CPU or on `meta`."""
-    device = kwargs["device"]
-    if device is None or (device.type in ("sim", "meta") and device.index is not None):
-        kwargs["device"] = _CPU
-        return index if device is None else device_of(device.index)
-    if device.type == "sim":
-        kwargs["device"] = _CPU
-        return state.world.current
-    return None
-
-
-def _wrap(out, index: int, found: list):
-    """Return `out` with each tensor wrapped, the caller's own wrapper where it is the same tensor, and whether any is
-    in new memory."""
-    if isinstance(out, torch.Tensor):
-        for tensor in found:
-            if type(tensor) is SimTensor and tensor._inner is out:
-                return tensor, False
-        if out.layout is not torch.strided or out.is_nested:
-            return as_sim(out, index), True
-        new = state.world.own(out, index)
-        if not new and torch.is_inference_mode_enabled() and not out.is_inference():
-            with torch.inference_mode(False):  # a view of a tensor made outside stays an ordinary tensor
-                return as_sim(out, index), False
-        return as_sim(out, index), new
-    if isinstance(out, list | tuple):
-        pairs = [_wrap(item, index, found) for item in out]
-        return type(out)([p[0] for p in pairs]) if type(out) in (list, tuple) else pairs, any(p[1] for p in pairs)
-    return out, False
