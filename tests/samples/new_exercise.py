@@ -1,0 +1,31 @@
+"""An exercise written from CONTRIBUTING.md alone: reference, check and three mistakes."""
+
+import torch
+
+from course_utils.checks import Case, edit, lesson
+
+exercise = lesson("02")
+
+
+@exercise(title="Clip on the device", minutes=5, difficulty=1, hints=("Which method limits?", "clamp(min, max)"))
+def clip(x: torch.Tensor, limit: float) -> torch.Tensor:
+    """Return `x` with every value between -limit and limit, on the device of `x`."""
+    return x.clamp(-limit, limit)
+
+
+@clip.checks
+def _(case: Case) -> None:
+    for values, limit in (([3.0, -0.5], 1.0), ([-4.0, 2.0, 0.0], 2.5), ([0.1, -9.0], 0.2)):
+        got = case.call(torch.tensor(values).to(case.device), limit)
+        case.instead(case.counts.host_reads, "lets the host read values", "it waits for the device each time")
+        expected = [max(-limit, min(limit, value)) for value in values]
+        case.equal(got, torch.tensor(expected).to(case.device))
+
+
+clip.mistake("limits from above only", "values below -limit stay too small", edit("(-limit, limit)", "(max=limit)"))
+clip.mistake("sets what is too large to 0", "it is to become the limit", edit(".clamp(-limit, limit)", " * (x.abs() <= limit)"))
+
+
+@clip.mistake("takes the absolute value", "a value below zero keeps its sign")
+def _(x, limit):
+    return x.abs().clamp(max=limit)
