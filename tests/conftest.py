@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from course_utils.settings import pytorch
+from course_utils import settings
 
 # What a library sets in the environment when it is first imported, and pytest itself for each test.
 _ANYTIME = ("PYTEST_CURRENT_TEST", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "TORCHINDUCTOR_CACHE_DIR")
@@ -42,9 +42,9 @@ def _threads() -> set[threading.Thread]:
 @pytest.fixture(autouse=True)
 def settings_are_left_as_they_were():
     """Fail the test that leaves a setting of torch or of the process changed, and put the setting back."""
-    before, shared, threads = pytorch.read(), _shared(), _threads()
+    before, shared, threads = settings.read(), _shared(), _threads()
     yield
-    changed = pytorch.put_back(before)
+    changed = settings.put_back(before)
     after = _shared()
     changed += [name for name, value in shared.items() if value is not None and after[name] != value]
     if changed:

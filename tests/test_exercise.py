@@ -24,12 +24,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils import devices, simulator
+from course_utils import settings as watched
 from course_utils.base import solved
 from course_utils.checks import sandbox
 from course_utils.checks.comparison import difference
 from course_utils.checks.engine import Case, Exercise, WrongAnswer, exercise, unsolved
 from course_utils.exercises import registry
-from course_utils.settings import pytorch
 
 PLACES = devices.check_devices()
 
@@ -506,7 +506,7 @@ HOSTILE += HOSTILE_ON_SIM if devices.simulated() is not None else []
 def test_hostile_answers_are_rejected_and_leave_nothing_behind(double, phrase, answer, capfd, monkeypatch):
     monkeypatch.setenv("COURSE_TEST_KEPT", "kept")
     monkeypatch.setenv("COURSE_TEST_DELETED", "kept")
-    environment, settings = dict(os.environ), pytorch.read()
+    environment, settings = dict(os.environ), watched.read()
     torch.manual_seed(5)
     wanted = (torch.rand(1).item(), random.Random(5).random())
     torch.manual_seed(5)
@@ -519,7 +519,7 @@ def test_hostile_answers_are_rejected_and_leave_nothing_behind(double, phrase, a
     assert torch.empty(1).device.type == "cpu"
     assert len(capfd.readouterr().out) < 10_000
     assert dict(os.environ) == environment
-    assert pytorch.read() == settings
+    assert watched.read() == settings
 
 
 def test_regions_of_autocast_after_an_answer_that_left_one_use_the_weights_of_then(double):
@@ -555,13 +555,13 @@ def test_a_filter_that_a_library_adds_for_its_own_warnings_is_no_change_of_the_a
 
 
 def test_answers_are_checked_where_the_reader_has_set_the_precision_in_the_newer_way(double):
-    before = pytorch.read()
+    before = watched.read()
     try:
         torch.backends.cuda.matmul.fp32_precision = "tf32"  # from here on torch.get_float32_matmul_precision raises
         double.examine(double.reference, PLACES)
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     finally:
-        assert pytorch.put_back(before) == ["the precision of float32 matrix products"]
+        assert watched.put_back(before) == ["the precision of float32 matrix products"]
 
 
 def test_what_a_check_costs_beside_the_answer_is_little(double):

@@ -5,7 +5,7 @@ import torch
 from torch import overrides
 from torch.utils import _python_dispatch
 
-from course_utils.settings import pytorch
+from course_utils import settings as watched
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,10 @@ from course_utils.settings import pytorch
     ],
 )
 def test_what_a_version_lacks_is_not_watched(owner, name, setting, monkeypatch):
-    everything = pytorch.read()
+    everything = watched.read()
     monkeypatch.delattr(owner, name)
-    settings = pytorch.read()
-    assert settings[setting] is pytorch.UNKNOWN is not everything[setting]
+    settings = watched.read()
+    assert settings[setting] is watched.UNKNOWN is not everything[setting]
     torch.set_default_dtype(torch.float64)
-    assert pytorch.put_back(settings) == ["the default dtype"]
+    assert watched.put_back(settings) == ["the default dtype"]
     assert torch.get_default_dtype() is torch.float32

@@ -8,8 +8,7 @@ import torch
 from torch.utils import benchmark
 
 from benchmarks import timing as timing_figures
-from course_utils import gpus, simulator, timing
-from course_utils.settings import pytorch
+from course_utils import gpus, settings, simulator, timing
 from course_utils.timing.rates import best_tflops, formats, product
 
 CPU = torch.device("cpu")
@@ -168,13 +167,13 @@ def test_a_product_is_computed_in_its_format(fmt):
 
 def test_the_precision_of_float32_products_comes_back(monkeypatch):
     monkeypatch.setattr("course_utils.timing.rates.SIZES", {"cpu": (16,)})
-    before = pytorch.read_precision()
+    before = settings.read_precision()
     torch.set_float32_matmul_precision("medium")
     try:
         assert best_tflops("fp32", CPU) > 0
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
-        pytorch.set_precision(before)
+        settings.set_precision(before)
 
 
 @pytest.mark.parametrize(("copy_s", "sum_s", "moved"), [(2e-3, 4e-3, 2), (2e-3, 2e-3, 3)])

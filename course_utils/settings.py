@@ -1,7 +1,15 @@
-"""Which settings of torch can code leave changed, and how is each one put back?"""
+"""Which settings of torch, Python and the process can code leave changed, and how is each one put back?"""
 
+import contextlib
+import gc
+import logging
+import multiprocessing
+import os
 import sys
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,10 +18,11 @@ from torch import overrides
 from torch.utils import _python_dispatch
 
 from course_utils import simulator
-from course_utils.settings import python
-from course_utils.settings.python import UNKNOWN
 
-__all__ = ["put_back", "read", "read_precision", "set_precision"]
+__all__ = ["UNKNOWN", "put_back", "read", "read_precision", "set_precision"]
+
+UNKNOWN = object()  # there is nothing to put back
+Pair = tuple[Callable[[], Any], Callable[[Any], Any]]  # how a setting is read, and how it is set
 
 
 def read() -> dict[str, Any]:
@@ -27,7 +36,7 @@ def read() -> dict[str, Any]:
 def _value(get: Callable[[], Any]) -> Any:
     try:
         return get()
-    except AttributeError:
+    except (AttributeError, OSError):  # such as that of a working directory which was removed
         return UNKNOWN
 
 
@@ -35,7 +44,7 @@ def put_back(before: dict[str, Any]) -> list[str]:
     """Put back each setting that differs from `before`, which `read` returned, and return their names."""
     changed = []
     for name, (get, put) in _SETTINGS.items():
-        if before[name] is not UNKNOWN and get() != before[name]:
+        if before[name] is not UNKNOWN and _value(get) != before[name]:
             changed.append(name)
             put(before[name])
     return changed
@@ -57,8 +66,7 @@ def _set_current_gpus(before: dict[str, int]) -> None:
 
 
 def _default_device() -> torch.device | None:
-    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    return None if context is None else context.device
+    return getattr(getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), "device", None)
 
 
 def _autocast() -> dict[str, Any]:
@@ -81,12 +89,10 @@ def _set_autocast(before: dict[str, Any]) -> None:
         torch.set_autocast_enabled(kind, on)
         torch.set_autocast_dtype(kind, dtype)
     torch.set_autocast_cache_enabled(before["cache"])
-    depth = _autocast()["depth"]
-    while depth > before["depth"]:
-        depth = torch.autocast_decrement_nesting()
-    while depth < before["depth"]:
-        depth = torch.autocast_increment_nesting()
-    if depth == 0:
+    more = before["depth"] - _autocast()["depth"]
+    for _ in range(abs(more)):
+        (torch.autocast_increment_nesting if more > 0 else torch.autocast_decrement_nesting)()
+    if before["depth"] == 0:
         torch.clear_autocast_cache()
 
 
@@ -120,10 +126,6 @@ def _set_inference(before: bool) -> None:
     """Enter a region of the mode of before, for good: a mode that was left on can only be covered, not switched."""
     _inference.append(torch.inference_mode(before))
     _inference[-1].__enter__()
-
-
-def _anomaly() -> tuple[bool, bool]:
-    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
 def _simulated_gpu() -> Any:
@@ -190,21 +192,13 @@ def set_precision(before: tuple[Any, ...]) -> None:
             owner.fp32_precision = value
 
 
-def _choices() -> list[tuple[Callable[[], bool], Callable[[bool], Any]]]:
+def _choices() -> Pair:
+    """Return how to read and set which kernels and libraries torch may choose from."""
     names = "cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "mkldnn_enabled"
     libraries = [(getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}")) for name in names]
     cuda, kinds = torch.backends.cuda, ("flash", "mem_efficient", "math", "cudnn")
-    return libraries + [(getattr(cuda, f"{kind}_sdp_enabled"), getattr(cuda, f"enable_{kind}_sdp")) for kind in kinds]
-
-
-def _kernels() -> list[bool]:
-    """Return which kernels and libraries torch may choose from."""
-    return [get() for get, _ in _choices()]
-
-
-def _set_kernels(before: list[bool]) -> None:
-    for (_, put), value in zip(_choices(), before, strict=True):
-        put(value)
+    attention = [(getattr(cuda, f"{kind}_sdp_enabled"), getattr(cuda, f"enable_{kind}_sdp")) for kind in kinds]
+    return _joint(*libraries, *attention)
 
 
 def _deterministic() -> tuple[bool, bool]:
@@ -218,12 +212,41 @@ def _set_deterministic(before: tuple[bool, bool]) -> None:
     put(before[0], warn_only=before[1])
 
 
-def _print_options() -> dict[str, Any]:
-    return dict(vars(torch._tensor_str.PRINT_OPTS))
+@dataclass
+class _Filters:
+    """Filters of warnings: those of whole kinds, and all; a library that is imported adds one for its own warnings."""
+
+    wide: list[tuple]
+    every: list[tuple] = field(compare=False)
 
 
-# name in messages: (get, set)
-_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+def _filters() -> _Filters:
+    every = list(warnings.filters)
+    return _Filters([f for f in every if f[1] is f[3] is None and f[2].__module__ == "builtins"], every)
+
+
+def _set_filters(before: _Filters) -> None:
+    warnings.resetwarnings()  # says that the filters change, too
+    warnings.filters.extend(before.every)
+
+
+def _start_method() -> str:
+    """Return how processes are started, which is open until the first one."""
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
+def _set_directory(before: str) -> None:
+    with contextlib.suppress(OSError):
+        os.chdir(before)
+
+
+def _joint(*pairs: Pair) -> Pair:
+    """Return how to read and set several settings that have one name in messages."""
+    gets, puts = zip(*pairs, strict=True)
+    return lambda: [get() for get in gets], lambda before: [put(v) for put, v in zip(puts, before, strict=True)]
+
+
+_SETTINGS: dict[str, Pair] = {  # by their names in messages
     "the current GPU": (_current_gpus, _set_current_gpus),
     "the simulated GPU's memory, speed or current stream": (_simulated_gpu, _set_simulated_gpu),
     "the modes that are entered": (_modes, _leave_modes),
@@ -234,11 +257,27 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "autocast": (_autocast, _set_autocast),
     "the hooks for saved tensors": (_saving_hooks, _leave_saving_hooks),
     "the hooks of all modules or optimizers": (_global_hooks, _set_global_hooks),
-    "autograd's anomaly mode": (_anomaly, lambda before: torch.autograd.set_detect_anomaly(*before)),
+    "autograd's anomaly mode": (lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+                                lambda before: torch.autograd.set_detect_anomaly(*before)),
     "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
     "the deterministic mode": (_deterministic, _set_deterministic),
     "the precision of float32 matrix products": (read_precision, set_precision),
-    "which kernels torch may choose": (_kernels, _set_kernels),
-    "how torch prints tensors": (_print_options, lambda before: vars(torch._tensor_str.PRINT_OPTS).update(before)),
-    **python.SETTINGS,
+    "which kernels torch may choose": (lambda: _choices()[0](), lambda before: _choices()[1](before)),
+    "how torch prints tensors": (lambda: dict(vars(torch._tensor_str.PRINT_OPTS)),
+                                 lambda before: vars(torch._tensor_str.PRINT_OPTS).update(before)),
+    "the filters of warnings": (_filters, _set_filters),
+    "the settings of logging": _joint(
+        (lambda: logging.root.level, logging.root.setLevel), (lambda: logging.root.manager.disable, logging.disable),
+        (lambda: list(logging.root.handlers), lambda before: logging.root.handlers.__setitem__(slice(None), before)),
+    ),
+    "the garbage collector": _joint(
+        (gc.isenabled, lambda on: (gc.enable if on else gc.disable)()),
+        (gc.get_threshold, lambda before: gc.set_threshold(*before)),
+    ),
+    "how processes are started": _joint(
+        (_start_method, partial(multiprocessing.set_start_method, force=True)),
+        (torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy),
+    ),
+    "the working directory": (os.getcwd, _set_directory),
+    "the recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
 }  # fmt: skip
