@@ -1,6 +1,5 @@
 """Further wrong answers to lesson 04, each with what the message must say."""
 
-
 import torch
 from torch import nn
 
