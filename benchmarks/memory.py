@@ -167,30 +167,38 @@ def cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(output.flatten(0, -2), target.flatten())
 
 
-def train(program: Program, device: torch.device, steps: int = 2) -> None:
-    """Build the program's model on the device and train it for some steps."""
-    model = program.make_model().to(device)
-    inputs, target = program.make_batch()
-    inputs, target = tree_map_only(torch.Tensor, lambda x: x.to(device), (inputs, target))
-    optimizer = program.make_optimizer(model.parameters())
+def stepping(program: Program, kind: str, parts: int = 1) -> Callable[[nn.Module, Any, torch.optim.Optimizer], None]:
+    """Return the program's training step on a kind of device, the batch in so many parts."""
 
-    def step() -> None:
+    def step(model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad()
-        with torch.autocast(device.type, program.autocast or bf16, enabled=program.autocast is not None):
-            output = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
-            loss = (program.loss or cross_entropy)(output, target)
-        loss.backward()
+        for inputs, target in zip(*(x.chunk(parts) for x in batch), strict=True) if parts > 1 else [batch]:
+            with torch.autocast(kind, program.autocast or bf16, enabled=program.autocast is not None):
+                output = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+                loss = (program.loss or cross_entropy)(output, target)
+            loss.backward()
         optimizer.step()
 
-    for _ in range(steps):
-        step()
+    return step
+
+
+def train(program: Program, device: torch.device) -> None:
+    """Build the program's model on the device and train it for two steps."""
+    model = program.make_model().to(device)
+    batch = tree_map_only(torch.Tensor, lambda x: x.to(device), program.make_batch())
+    optimizer, step = program.make_optimizer(model.parameters()), stepping(program, device.type)
+    for _ in range(2):
+        step(model, batch, optimizer)
+
+
+def estimated(program: Program, device: torch.device, parts: int = 1) -> memory.Estimate:
+    """Return the estimate of the program."""
+    return memory.estimate(*program[:3], step=stepping(program, device.type, parts), device=device)
 
 
 def compared(program: Program, device: torch.device) -> memory.Reconciled:
     """Return the estimate of the program beside its measurement."""
-    make_model, make_batch, make_optimizer, autocast, loss = program
-    estimate = memory.estimate(make_model, make_batch, make_optimizer, loss, autocast, device=device)
-    return memory.reconcile(estimate, memory.measure(lambda: train(program, device), device))
+    return memory.reconcile(estimated(program, device), memory.measure(lambda: train(program, device), device))
 
 
 # ---- the tables -----------------------------------------------------------------------------------------------------
@@ -325,22 +333,6 @@ def language_model(setting: dict[str, Any]) -> nn.Module:
     return model
 
 
-def language_step(setting: dict[str, Any], device: torch.device) -> Callable[..., None]:
-    """Return the training step of a setting of the explorer; it takes model, batch and optimizer."""
-    autocast = setting.get("fmt", "fp32") == "bf16 autocast"
-
-    def step(model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> None:
-        optimizer.zero_grad()
-        for tokens, target in zip(*(part.chunk(setting.get("accumulation", 1)) for part in batch), strict=True):
-            with torch.autocast(device.type, bf16, enabled=autocast):
-                logits = model(tokens)
-                loss = cross_entropy(logits, target)
-            loss.backward()
-        optimizer.step()
-
-    return step
-
-
 def print_explorer(device: torch.device) -> bool:
     """Print the explorer's peak beside the estimate's; return whether each is within 10 %."""
     from course_utils.explorers.will_it_fit import will_it_fit
@@ -348,7 +340,8 @@ def print_explorer(device: torch.device) -> bool:
     print("\nwill-it-fit explorer against estimate, GiB at the peak")
     right = True
     for name, setting in CONFIGURATIONS.items():
-        formula, estimate = will_it_fit(**setting).peak_bytes, estimated(setting, device).peak_bytes
+        estimate = estimated(program_of(setting), device, setting.get("accumulation", 1)).peak_bytes
+        formula = will_it_fit(**setting).peak_bytes
         near = abs(formula / estimate - 1) <= EXPLORER_TOLERANCE
         right &= near
         sizes = f"{formula / 2**30:>7.3f} / {estimate / 2**30:>7.3f}   {formula / estimate:.3f}"
@@ -356,14 +349,12 @@ def print_explorer(device: torch.device) -> bool:
     return right
 
 
-def estimated(setting: dict[str, Any], device: torch.device) -> memory.Estimate:
-    """Return the estimate of a setting of the explorer."""
+def program_of(setting: dict[str, Any]) -> Program:
+    """Return the training program of a setting of the explorer."""
     shape = setting["batch"], setting["sequence"]
-    make_batch = lambda: tuple(torch.zeros(shape, dtype=torch.int64) for _ in range(2))  # noqa: E731
-    return memory.estimate(
-        partial(language_model, setting), make_batch, OPTIMIZERS[setting.get("optimizer", "AdamW")],
-        autocast=bf16 if setting.get("fmt", "fp32") == "bf16 autocast" else None,
-        step=language_step(setting, device if device.type == "cuda" else torch.device("cpu")), device=device,
+    return Program(
+        partial(language_model, setting), lambda: tuple(torch.zeros(shape, dtype=torch.int64) for _ in range(2)),
+        OPTIMIZERS[setting.get("optimizer", "AdamW")], bf16 if setting.get("fmt") == "bf16 autocast" else None,
     )  # fmt: skip
 
 

@@ -44,8 +44,12 @@ def vectors():
     return torch.ones(8, 100), torch.ones(8, 50)
 
 
-def estimate(make_model=linear, make_batch=vectors, make_optimizer=torch.optim.Adam, *arguments, **options):
-    return memory.estimate(make_model, make_batch, make_optimizer, *arguments, **options)
+def estimate(make_model=linear, make_batch=vectors, make_optimizer=torch.optim.Adam, **options):
+    return memory.estimate(make_model, make_batch, make_optimizer, **options)
+
+
+def step_with(loss):
+    return memory_figures.stepping(memory_figures.Program(linear, vectors, torch.optim.Adam, loss=loss), "cpu")
 
 
 # ---- measure --------------------------------------------------------------------------------------------------------
@@ -388,7 +392,7 @@ def test_an_estimate_leaves_nothing_behind(recwarn):
 
     before = formats()
     model = lambda: models.TransformerLM(width=16, heads=2, layers=1, checkpointing=True)  # noqa: E731
-    estimate(model, lambda: torch.zeros(1, 8, dtype=torch.long), autocast=torch.bfloat16)
+    estimate(model, lambda: torch.zeros(1, 8, dtype=torch.long), device="sim" if simulator.enabled() else "cpu")
     assert formats() == before and nn.Module._apply is apply and torch.equal(torch.get_rng_state(), state)
     assert torch.empty(3).fill_(2).sum() == 6 and not [w.message for w in recwarn if "torch" in str(w.filename)]
     assert nn.init.trunc_normal_(torch.zeros(100)).std() > 0.5 and nn.init.ones_(torch.zeros(3)).sum() == 3
@@ -451,23 +455,30 @@ def test_real_batches_and_batches_that_need_values(device):
     assert half.parts.parameters_bytes * 2 == expected.parts.parameters_bytes
 
 
-def test_an_own_step_and_an_own_loss():
-    def step(model, batch, optimizer):
+def test_an_own_step_and_the_loss_without_a_target():
+    def in_parts(model, batch, optimizer):
         optimizer.zero_grad()
         for part in zip(*(t.chunk(4) for t in batch), strict=True):
             F.mse_loss(model(part[0]), part[1]).backward()
         optimizer.step()
 
     make_batch = lambda: (torch.ones(4096, 100), torch.ones(4096, 50))  # noqa: E731
-    whole, parts = estimate(make_batch=make_batch, loss=F.l1_loss), estimate(make_batch=make_batch, step=step)
+    whole, parts = estimate(make_batch=make_batch), estimate(make_batch=make_batch, step=in_parts)
     assert parts.peak_bytes < whole.peak_bytes and parts.largest.gradients_bytes == 100 * 50 * 4
+    keywords = estimate(make_batch=lambda: {"input": torch.ones(4096, 100)})
+    assert keywords.peak_bytes < whole.peak_bytes  # there is no target
 
 
 def test_autocast_takes_the_formats_of_a_gpu(sim):
     """The CPU's autocast leaves softmax in bfloat16, a GPU's does not."""
     model, batch = lambda: nn.Sequential(nn.Linear(64, 64), nn.Softmax(-1)), lambda: torch.ones(4096, 64)
-    peaks = [estimate(model, batch, autocast=torch.bfloat16, device=device).peak_bytes for device in (sim, CPU)]
-    assert peaks[0] > peaks[1]
+
+    def step(model, batch, optimizer):
+        with torch.autocast("sim", torch.bfloat16):
+            model(batch).mean().backward()
+
+    peaks = [estimate(model, batch, step=step, device=device).peak_bytes for device in (sim, CPU)]
+    assert peaks[0] > peaks[1] < estimate(model, batch).peak_bytes
 
 
 def raises(*_):
@@ -489,16 +500,13 @@ SPARSE = {
         ({"make_model": lambda: 3}, TypeError, "make_model must return a torch.nn.Module"),
         ({"make_batch": None}, TypeError, "make_batch must be a function"),
         ({"make_optimizer": lambda p: 3}, TypeError, "make_optimizer must return a torch.optim.Optimizer"),
-        ({"loss": 3}, TypeError, "loss must be a function"),
-        ({"autocast": "bf16"}, TypeError, "autocast must be None or a format"),
+        ({"step": 3}, TypeError, "step must be a function"),
         ({"make_model": lambda: THERE_ALREADY}, ValueError, "build it inside the function"),
         ({"make_model": lambda: nn.LazyLinear(4)}, TypeError, "make_model must give every layer its sizes"),
         ({"make_model": lambda: copy.deepcopy(linear().weight * 2)}, RuntimeError, "only tensors that are leaves"),
-        ({"loss": lambda y, t: None}, TypeError, "loss must return a tensor with one number, not None"),
-        ({"loss": lambda y, t: y}, TypeError, "loss must return a tensor with one number, not (8, 50)"),
-        ({"loss": lambda y, t: y.sum() / y.mean().item()}, RuntimeError, "leave .item()"),
-        ({"loss": lambda y, t: y.sum() * float(t.max())}, RuntimeError, '(test_memory.py:LINE: ({"loss": lambda'),
-        ({"loss": raises}, RuntimeError, "mine"),
+        ({"step": step_with(lambda y, t: y.sum() / y.mean().item())}, RuntimeError, "leave .item()"),
+        ({"step": step_with(lambda y, t: y.sum() * float(t.max()))}, RuntimeError, "(test_memory.py:LINE: ({"),
+        ({"step": raises}, RuntimeError, "mine"),
         (SPARSE, RuntimeError, "no tensors of layout torch.sparse_coo: leave sparse=True out of it"),
         ({"device": "cuda:99"}, ValueError, "device is 'cuda:99'"),
     ],

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,8 +68,6 @@ def estimate(
     make_model: Callable[[], nn.Module],
     make_batch: Callable[[], Any],
     make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
-    loss: Callable[..., torch.Tensor] | None = None,
-    autocast: torch.dtype | None = None,
     *,
     step: Callable[[nn.Module, Any, torch.optim.Optimizer], object] | None = None,
     device: torch.device | str | None = None,
@@ -79,11 +76,11 @@ def estimate(
 
     - `make_model()` builds the model; `make_batch()` returns `(inputs, target)` or `inputs` alone, and `inputs` is what
       the model takes: a tensor, a tuple of arguments or a dict of keywords; `make_optimizer(parameters)` gets the list
-      of parameters: `torch.optim.AdamW` is one. Devices named in them may be any: they mean the estimate's.
-    - `loss(output, target)`, or `loss(output)` without a target, returns one number; by default cross-entropy over the
-      last dimension for whole numbers, the mean squared error for others, the mean of the output without a target.
-    - `autocast`: the format of an autocast region around model and loss, such as `torch.bfloat16`.
-    - `step(model, batch, optimizer)` replaces the whole step, `zero_grad` to `step`, where yours is another.
+      of parameters: `torch.optim.AdamW` is one. Devices named in them and in `step` may be any: they mean the
+      estimate's.
+    - `step(model, batch, optimizer)` is the whole training step, `zero_grad` to `step`. By default it is the usual one,
+      its loss the cross-entropy over the last dimension for a target of whole numbers, the mean squared error for
+      others, the mean of the output without a target.
     - `device`: DEVICE (`devices.pick()`) unless given. On CUDA the operators are those that CUDA would run, elsewhere
       the CPU's, which the simulated GPU runs too.
 
@@ -99,13 +96,12 @@ def estimate(
     """
     device = resolve(device)
     given = {"make_model": make_model, "make_batch": make_batch, "make_optimizer": make_optimizer}
-    for name, function in {**given, "loss": loss or _loss, "step": step or _forward}.items():
+    given["step"] = step or _step
+    for name, function in given.items():
         if not callable(function):
             raise TypeError(f"{name} must be a function, not {function!r}")
-    if autocast is not None and not isinstance(autocast, torch.dtype):
-        raise TypeError(f"autocast must be None or a format such as torch.bfloat16, not {autocast!r}")
     with torch.random.fork_rng(devices=()), _clear_errors():
-        return _estimate(*given.values(), step or _step(loss, autocast, device), device, autocast)
+        return _estimate(device, *given.values())
 
 
 @contextmanager
@@ -126,10 +122,10 @@ def _clear_errors() -> Iterator[None]:
         raise TypeError(words) from None
 
 
-def _estimate(make_model, make_batch, make_optimizer, step, device, autocast) -> Estimate:
+def _estimate(device: torch.device, make_model, make_batch, make_optimizer, step) -> Estimate:
     target = fake_device(device)
     batch = _batch(make_batch, device)
-    with warnings.catch_warnings(action="ignore", category=UserWarning), faking(device, autocast):
+    with faking(device):
         model = make_model()
         if not isinstance(model, nn.Module):
             raise TypeError(f"make_model must return a torch.nn.Module, not {model!r}")
@@ -196,43 +192,27 @@ class _Predicted(Ledger):
 def _batch(make_batch: Callable[[], Any], device: torch.device) -> Any:
     """Return the batch as fake tensors; one that cannot be made of shapes alone, as real ones."""
     try:
-        with faking(device, None):
+        with faking(device):
             return make_batch()
     except Exception:
         return make_batch()
 
 
-def _step(loss, autocast: torch.dtype | None, device: torch.device) -> Callable:
-    """Return the usual training step."""
-    kind = fake_device(device).type
-
-    def step(model, batch, optimizer) -> None:
-        inputs, target = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (batch, None)
-        optimizer.zero_grad()
-        with nullcontext() if autocast is None else torch.autocast(kind, dtype=autocast):
-            output = _forward(model, inputs)
-            value = (loss or _loss)(output) if target is None else (loss or _loss)(output, target)
-        if not isinstance(value, torch.Tensor) or value.numel() != 1:
-            what = tuple(value.shape) if isinstance(value, torch.Tensor) else repr(value)
-            raise TypeError(f"loss must return a tensor with one number, not {what}")
-        value.backward()
-        optimizer.step()
-
-    return step
-
-
-def _forward(model: nn.Module, inputs: Any) -> Any:
+def _step(model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> None:
+    inputs, target = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (batch, None)
+    optimizer.zero_grad()
     if isinstance(inputs, dict):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
-
-
-def _loss(output: torch.Tensor, target: torch.Tensor | None = None) -> torch.Tensor:
+        output = model(**inputs)
+    else:
+        output = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
     if target is None:
-        return output.mean()
-    if target.is_floating_point():
-        return F.mse_loss(output, target)
-    return F.cross_entropy(output.flatten(0, -2), target.flatten())
+        loss = output.mean()
+    elif target.is_floating_point():
+        loss = F.mse_loss(output, target)
+    else:
+        loss = F.cross_entropy(output.flatten(0, -2), target.flatten())
+    loss.backward()
+    optimizer.step()
 
 
 @dataclass(frozen=True)

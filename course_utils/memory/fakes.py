@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -34,15 +35,15 @@ def fake_device(device: torch.device) -> torch.device:
 
 
 @contextmanager
-def faking(device: torch.device, autocast: torch.dtype | None) -> Iterator[None]:
+def faking(device: torch.device) -> Iterator[None]:
     """Inside, tensors are fake, and every device means the fake one."""
     fillers = [name for name in vars(nn.init) if name.startswith("_no_grad_")]
     as_it_is = dict.fromkeys(fillers, lambda tensor, *args, **kwargs: tensor)  # `trunc_normal_` looks at every value
-    with ExitStack() as stack:
+    with warnings.catch_warnings(action="ignore", category=UserWarning), ExitStack() as stack:
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
         stack.enter_context(mock.patch.multiple(nn.init, **as_it_is))
-        if device.type not in ("cpu", "cuda") and autocast is not None:
-            stack.enter_context(_autocast_as_on_a_gpu())
+        if device.type != "cuda":
+            stack.enter_context(_autocast_on_the_cpu(as_on_a_gpu=device.type != "cpu"))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(_OneDevice(fake_device(device), simulated=device.type == "sim"))
         yield
@@ -141,14 +142,22 @@ def _apply(self: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
 
 
 @contextmanager
-def _autocast_as_on_a_gpu() -> Iterator[None]:
-    """Inside, `torch.autocast("cpu")` casts what it casts on a GPU."""
-    library = torch.library.Library("aten", "IMPL")
-    try:
-        simulator.register_rules(library, "cpu")
-        yield
-    finally:
-        library._destroy()
+def _autocast_on_the_cpu(as_on_a_gpu: bool) -> Iterator[None]:
+    """Inside, `torch.autocast` of any device is that of the CPU; if wanted, it casts what is cast on a GPU."""
+    original, libraries = torch.autocast.__init__, []
+
+    def __init__(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
+        original(self, "cpu", *args, **kwargs)
+        if as_on_a_gpu and self._enabled and not libraries:
+            libraries.append(torch.library.Library("aten", "IMPL"))
+            simulator.register_rules(libraries[0], "cpu")
+
+    with mock.patch.object(torch.autocast, "__init__", __init__):
+        try:
+            yield
+        finally:
+            for library in libraries:
+                library._destroy()
 
 
 def with_workspace(func, args: tuple, result: Any) -> Any:

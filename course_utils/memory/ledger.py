@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,24 +32,16 @@ class Record(weakref.ref):
     __slots__ = ("before", "dtype", "freed", "key", "made", "nbytes", "owner", "serial", "shape", "used")
     serials = itertools.count(1)
 
-    def __new__(cls, storage, callback, *about):
-        return super().__new__(cls, storage, callback)
-
-    def __init__(
-        self,
-        storage: torch.UntypedStorage,
-        callback: Callable[[Record], None] | None,
-        tensor: torch.Tensor,
-        nbytes: int,
-        owner: str,
-        made: str = "",
-        before: bool = False,
-    ) -> None:
-        super().__init__(storage, callback)
+    def __new__(cls, storage, callback, tensor, nbytes, owner, made="", before=False):
+        self = super().__new__(cls, storage, callback)
         self.key, self.serial = storage._cdata, next(Record.serials)
         self.nbytes, self.owner, self.made, self.before = nbytes, owner, made, before
         self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
         self.used = self.freed = False
+        return self
+
+    def __init__(self, storage, callback, *about):
+        super().__init__(storage, callback)
 
 
 class Ledger(TorchDispatchMode):
