@@ -13,6 +13,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from traceback import FrameSummary
 
 import psutil
 import pytest
@@ -25,7 +26,7 @@ from benchmarks.launch import abandoned_segments
 from course_utils import counting
 from course_utils import launch as module
 from course_utils.launch import RankError, forked, launch, output, rank_device, report, run, wire
-from course_utils.launch.wire import Failure, Frame
+from course_utils.launch.wire import Failure
 
 HERE = Path(__file__)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -492,11 +493,8 @@ def test_a_hang_says_where_each_rank_waits():
 
 
 def test_functions_of_python_c_are_the_readers_and_generated_methods_are_not():
-    from course_utils.launch import report as report
-    from course_utils.launch.wire import Frame
-
     names = ("<module>", "hang", "__init__")
-    seen = report.Seen(1, stack={0: tuple(Frame("<string>", line, name) for line, name in enumerate(names, 1))})
+    seen = report.Seen(1, stack={0: [FrameSummary("<string>", line, name) for line, name in enumerate(names, 1)]})
     assert str(report.hang(seen, [0], 1.0)).splitlines()[1] == "rank 0: at <string>, line 2, in hang"
 
 
@@ -730,10 +728,10 @@ def test_a_server_that_cannot_start_or_is_interrupted_leaves_nothing(monkeypatch
     from course_utils.launch import forked
 
     monkeypatch.setattr(forked, "_running", [])
-    monkeypatch.setattr(forked, "command", lambda *_: [sys.executable, "-c", "raise SystemExit('broken')"])
+    monkeypatch.setattr(forked, "fresh", lambda _, **to: subprocess.Popen(["sh", "-c", "echo broken >&2"], **to))
     with pytest.raises(RuntimeError, match=r"could not start:\nbroken"):
         launch(module_level)
-    monkeypatch.setattr(forked, "command", lambda *_: ["sleep", "97"])
+    monkeypatch.setattr(forked, "fresh", lambda _, **to: subprocess.Popen(["sleep", "97"], **to))
     children = psutil.Process().children()
     interrupt(0.5, module_level)
     assert psutil.Process().children() == children
@@ -837,11 +835,11 @@ def test_gpus_are_used_where_each_rank_has_its_own(monkeypatch):
 
 
 def test_a_rank_that_lost_its_partner_is_not_the_first_failure():
-    place = (Frame(dist.distributed_c10d.__file__, 1, "all_reduce"),)
+    place = [FrameSummary(dist.distributed_c10d.__file__, 1, "all_reduce")]
     lost = Failure("RuntimeError", "RuntimeError: Connection closed by peer", place, None, 1.0)
     seen = report.Seen(2, failed={0: lost}, ended={1: (-9, 2.0)})
     assert report.first_failure(seen).rank == 1
-    own = Failure("RuntimeError", "RuntimeError: Connection closed by peer", (), None, 1.0)
+    own = Failure("RuntimeError", "RuntimeError: Connection closed by peer", [], None, 1.0)
     seen = report.Seen(2, failed={0: own}, ended={1: (-9, 2.0)})
     assert report.first_failure(seen).rank == 0
 

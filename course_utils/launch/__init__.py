@@ -119,10 +119,8 @@ def _loaded(rank: int, data: bytes) -> Any:
     try:
         return pickle.loads(data)
     except Exception as error:
-        raise RankError(
+        message = (
             f"what rank {rank} returned cannot be rebuilt in this process: {type(error).__name__}: {error}\n"
-            "Return tensors, numbers, or a state_dict; of a DistributedDataParallel return its .module.",
-            rank,
-            "result",
-            type(error).__name__,
-        ) from None
+            "Return tensors, numbers, or a state_dict; of a DistributedDataParallel return its .module."
+        )
+        raise RankError(message, rank, "result", type(error).__name__) from None

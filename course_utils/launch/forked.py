@@ -26,7 +26,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from course_utils.launch import worker
-from course_utils.launch.processes import Processes, Put, check_interrupt, command, folder
+from course_utils.launch.processes import Processes, Put, check_interrupt, fresh
 from course_utils.launch.wire import Channel
 
 __all__ = ["Forked", "preload", "serve"]
@@ -76,10 +76,9 @@ class _Server:
         self.pid = os.getpid()
         self.main, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # requests stay apart
         with theirs:
-            self.process = subprocess.Popen(
-                command("forked", "serve", theirs.fileno()),
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=folder(),
-                pass_fds=[theirs.fileno()], start_new_session=True,
+            self.process = fresh(
+                f"forked; forked.serve({theirs.fileno()})", pass_fds=[theirs.fileno()], start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             )  # fmt: skip
         try:
             while not wait([self.main], 0.1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -19,12 +18,10 @@ import psutil
 
 from course_utils.launch.wire import Channel
 
-__all__ = ["Processes", "Put", "Spawned", "check_interrupt", "command", "folder", "interrupts_held", "search_path"]
+__all__ = ["Processes", "Put", "Spawned", "check_interrupt", "folder", "fresh", "interrupts_held", "search_path"]
 
 _NEW_GROUP = 0x00000200  # CREATE_NEW_PROCESS_GROUP of Windows: Ctrl-C of a console is not for the ranks
 Put = Callable[[int, str, Any], None]  # gives (rank, kind, value) to the launch; called from threads
-
-
 _kept: list[Any] = []  # handlers of interrupts that came while they were held
 
 
@@ -138,9 +135,7 @@ class Spawned(Processes):
             check_interrupt()
             number, posix = control.fileno(), os.name == "posix"
             own = {"start_new_session": True, "pass_fds": [number]} if posix else {"creationflags": _NEW_GROUP}
-            process = subprocess.Popen(
-                command("worker", "main", number), stdin=subprocess.PIPE, stdout=out, stderr=err, cwd=folder(), **own
-            )
+            process = fresh(f"worker; worker.main({number})", stdin=subprocess.PIPE, stdout=out, stderr=err, **own)
             self.processes.append(process)
             self.put(rank, "pid", process.pid)
             with contextlib.suppress(OSError), process.stdin as stdin:  # it has died, and that will be heard
@@ -158,27 +153,18 @@ class Spawned(Processes):
         self.put(rank, "ended", (code, at_s))
 
     def kill(self) -> None:
-        nested = []
         for process in self.processes:
-            if process.poll() is None:
-                with contextlib.suppress(psutil.Error):
-                    nested += psutil.Process(process.pid).children(recursive=True)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                nested = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
                 process.kill()
-        for one in nested:
-            with contextlib.suppress(psutil.Error):
-                one.kill()
+                for one in nested:
+                    one.kill()
 
 
-def command(module: str, function: str, number: int) -> list[str]:
-    """Return the command that calls a function of this room with a number, with the same path for imports."""
-    code = f"import json, sys; sys.path[:] = json.loads(sys.argv[2]); from course_utils.launch import {module}; "
-    return [
-        sys.executable,
-        "-c",
-        f"{code}{module}.{function}(int(sys.argv[1]))",
-        str(number),
-        json.dumps(search_path()),
-    ]
+def fresh(call: str, **options: Any) -> subprocess.Popen:
+    """Start a fresh interpreter that makes a call in this room, with the same path for imports."""
+    code, environment = f"from course_utils.launch import {call}", {"PYTHONPATH": os.pathsep.join(search_path())}
+    return subprocess.Popen([sys.executable, "-P", "-c", code], cwd=folder(), env=os.environ | environment, **options)
 
 
 def folder() -> str:

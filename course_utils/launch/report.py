@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import html
 import itertools
-import linecache
 import os
 import re
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
+from traceback import FrameSummary as Frame
 from typing import Any
 
 import torch
 
 from course_utils.base import places
-from course_utils.launch.wire import Failure, Frame, shortened
+from course_utils.launch.wire import Failure, short
 
 _ROOM = Path(__file__).parent
 
@@ -37,7 +37,7 @@ class RankError(RuntimeError):
 
     def __init__(self, message: str, rank: int, kind: str, error: str = "", states: Any = None) -> None:
         super().__init__(message, rank, kind, error, states)
-        message = shortened(message, _LONGEST)
+        message = short(message, _LONGEST)
         self.message, self.rank, self.kind, self.error = message, rank, kind, error
         self.states: dict[int, str] = states or {}
 
@@ -66,7 +66,7 @@ class Seen:
     unsendable: dict[int, tuple[str, Failure]] = field(default_factory=dict)  # type of what it returned, why
     ended: dict[int, tuple[int | None, float]] = field(default_factory=dict)  # exit code of the process, when
     garbled: dict[int, float] = field(default_factory=dict)  # when something came that is no message
-    stack: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+    stack: dict[int, list[Frame]] = field(default_factory=dict)
 
     def over(self) -> set[int]:
         """Return the ranks that will do nothing more."""
@@ -74,9 +74,8 @@ class Seen:
 
     def states(self) -> dict[int, str]:
         """Return in words what each rank did last."""
-        found = {rank: self.trouble(rank) for rank in range(self.ranks)}
-        others = {rank: "had returned" if rank in self.returned else "was running" for rank in found}
-        return {rank: trouble.state if trouble else others[rank] for rank, trouble in found.items()}
+        others = {rank: "had returned" if rank in self.returned else "was running" for rank in range(self.ranks)}
+        return others | {rank: trouble.state for rank in others if (trouble := self.trouble(rank))}
 
     def trouble(self, rank: int) -> Trouble | None:
         """Return how a rank failed; None if it did not."""
@@ -134,7 +133,7 @@ def hang(seen: Seen, late: list[int], timeout_s: float) -> RankError:
     states = seen.states()
     for rank in late:
         states[rank] = _waiting(seen.stack[rank]) if rank in seen.stack else "gave no answer"
-    first = min(late, key=lambda rank: _waits(seen.stack.get(rank, ())))
+    first = min(late, key=lambda rank: _waits(seen.stack.get(rank, [])))
     head = f"{len(late)} of {seen.ranks} ranks had not returned after {timeout_s:g} s; all were stopped."
     lines = [f"rank {rank}: {state}" for rank, state in states.items()]
     return RankError("\n".join([head, *lines]), first, "hang", "", states)
@@ -166,41 +165,40 @@ def _raised(failure: Failure) -> str:
     return "\n".join([*parts, *(f"one of these:\n{_raised(part)}" for part in failure.parts)])
 
 
-def _waiting(frames: tuple[Frame, ...]) -> str:
+def _waiting(frames: list[Frame]) -> str:
     """Return where a rank was: the reader's innermost line first, then the function it had called, then the callers."""
     own, inner = _split(frames)
     if not own:
         return _function(inner[-1]) if inner else "outside Python"
-    called = next((frame for frame in inner if frame.function not in ("wrapper", "inner")), None)
-    where = f"in {called.function}, called at " if called else "at "
+    called = next((frame for frame in inner if frame.name not in ("wrapper", "inner")), None)
+    where = f"in {called.name}, called at " if called else "at "
     callers = [f"    called from {_place(frame, code=False)}" for frame in own[-2::-1]]
     return "\n".join([where + _place(own[-1]), *callers[: _SHOWN - 1]])
 
 
-def _waits(frames: tuple[Frame, ...]) -> int:
+def _waits(frames: list[Frame]) -> int:
     """Return 2 for a rank that waits for others, 1 where it may, in a backward pass or a `wait()`, else 0."""
     own, inner = _split(frames)
     if _communicates(inner):
         return 2
-    last = [*own, *inner][-1:]
-    backward = any(frame.function == "_engine_run_backward" for frame in inner)
-    return int(backward or any(".wait(" in linecache.getline(frame.file, frame.line) for frame in last))
+    backward = any(frame.name == "_engine_run_backward" for frame in inner)
+    return int(backward or any(".wait(" in (frame.line or "") for frame in [*own, *inner][-1:]))
 
 
 def _communicates(inner: list[Frame]) -> bool:
     """Return whether what the reader called is in torch.distributed, so that the rank waits for others."""
     root = str(Path(torch.__file__).absolute().parent / "distributed")
-    return any(os.path.abspath(frame.file).startswith(root) for frame in inner)
+    return any(os.path.abspath(frame.filename).startswith(root) for frame in inner)
 
 
-def _split(frames: tuple[Frame, ...]) -> tuple[list[Frame], list[Frame]]:
+def _split(frames: list[Frame]) -> tuple[list[Frame], list[Frame]]:
     """Return the reader's frames, and those of what the innermost of them had called; the launch's own in neither."""
     own, inner = [], []
     for frame in frames:
-        if places.is_readers(frame.file, frame.function):
+        if places.is_readers(frame.filename, frame.name):
             own.append(frame)
             inner = []
-        elif Path(frame.file).parent != _ROOM and not places.is_generated(frame.file, frame.function):
+        elif Path(frame.filename).parent != _ROOM and not places.is_generated(frame.filename, frame.name):
             inner.append(frame)
     return own, inner
 
@@ -216,13 +214,13 @@ def _died(code: int | None) -> str:
 
 
 def _function(frame: Frame) -> str:
-    return f"in {frame.function} ({Path(frame.file).name})"
+    return f"in {frame.name} ({Path(frame.filename).name})"
 
 
 def _place(frame: Frame, *, code: bool = True) -> str:
     """Return a line of a stack in words, with its source; a file of a notebook's cell is called "cell"."""
-    file = "cell" if places.in_cell(frame.file) else frame.file
+    file = "cell" if places.in_cell(frame.filename) else frame.filename
     with contextlib.suppress(ValueError, OSError):  # it is elsewhere, or there is no current folder
         file = str(Path(file).relative_to(Path.cwd()))
-    source = linecache.getline(frame.file, frame.line).strip() if code else ""
-    return f"{file}, line {frame.line}, in {frame.function}" + (f"\n    {source}" if source else "")
+    source = f"\n    {frame.line}" if code and frame.line else ""
+    return f"{file}, line {frame.lineno}, in {frame.name}{source}"

@@ -19,6 +19,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from traceback import FrameSummary
 from typing import Any
 
 import torch.distributed as dist
@@ -28,7 +29,6 @@ from course_utils.launch.forked import Forked, preload
 from course_utils.launch.output import Output
 from course_utils.launch.processes import Processes, Spawned, check_interrupt, folder, interrupts_held, search_path
 from course_utils.launch.report import RankError
-from course_utils.launch.wire import Frame
 from course_utils.launch.worker import Job
 
 __all__ = ["Run"]
@@ -140,7 +140,7 @@ class Run:
         for rank, dump in self.dumps.items():
             found = re.findall(r'File "(.*)", line (\d+) in (.*)', dump.decode(errors="replace"))
             if found:
-                self.seen.stack[rank] = tuple(Frame(file, int(line), name) for file, line, name in reversed(found))
+                self.seen.stack[rank] = [FrameSummary(file, int(line), name) for file, line, name in reversed(found)]
 
     def _stop(self, processes: Processes) -> None:
         """End everything, whatever happened before, and print what the ranks still wrote."""

@@ -19,24 +19,14 @@ import traceback
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass
+from traceback import FrameSummary
 from typing import Any
 
 import cloudpickle
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = [
-    "Channel",
-    "Failure",
-    "Frame",
-    "dumps",
-    "dumps_call",
-    "failure",
-    "frames",
-    "known_classes",
-    "name_in_main",
-    "shortened",
-]
+__all__ = ["Channel", "Failure", "dumps", "dumps_call", "failure", "frames", "known_classes", "name_in_main", "short"]
 
 _CACHED = type(functools.cache(print))  # cloudpickle takes it for a function that can be imported
 _OPERATORS = type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor)  # and torch.ops is a module of its own kind
@@ -80,21 +70,12 @@ class Channel:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """One line of a stack: the file, the line and the function that was there."""
-
-    file: str
-    line: int
-    function: str
-
-
-@dataclass(frozen=True)
 class Failure:
     """An error of a rank, without its objects: they may not exist in the parent. `at_s` is when it was told."""
 
     kind: str
     words: str
-    frames: tuple[Frame, ...]  # the outermost first
+    frames: list[FrameSummary]  # the outermost first
     cause: Failure | None
     at_s: float
     parts: tuple[Failure, ...] = ()  # of an ExceptionGroup
@@ -108,23 +89,24 @@ def failure(error: BaseException, seen: frozenset[int] = frozenset()) -> Failure
     cause = failure(before, seen) if told and before is not None and id(before) not in seen else None
     inner = error.exceptions[:_DEEPEST] if told and isinstance(error, BaseExceptionGroup) else ()
     try:
-        words = shortened("".join(traceback.format_exception_only(error)).strip(), _LONGEST)
+        words = short("".join(traceback.format_exception_only(error)).strip(), _LONGEST)
     except Exception:  # an error whose own text cannot be made
         words = type(error).__name__
     at, parts = _frames(traceback.walk_tb(error.__traceback__)), tuple(failure(one, seen) for one in inner)
     return Failure(type(error).__name__, words, at, cause, time.perf_counter(), parts)
 
 
-def frames(innermost: types.FrameType) -> tuple[Frame, ...]:
+def frames(innermost: types.FrameType) -> list[FrameSummary]:
     """Return the stack of a running thread, the outermost first."""
     return _frames(traceback.walk_stack(innermost))[::-1]
 
 
-def _frames(walked: Iterable[tuple[types.FrameType, int]]) -> tuple[Frame, ...]:
-    return tuple(Frame(frame.f_code.co_filename, line or 0, frame.f_code.co_name) for frame, line in walked)
+def _frames(walked: Iterable[tuple[types.FrameType, int]]) -> list[FrameSummary]:
+    codes = ((frame.f_code, line) for frame, line in walked)
+    return [FrameSummary(code.co_filename, line or 0, code.co_name, lookup_line=False) for code, line in codes]
 
 
-def shortened(text: str, longest: int) -> str:
+def short(text: str, longest: int) -> str:
     """Return a text of at most about `longest` characters, without its middle if it had more."""
     if len(text) <= longest:
         return text
@@ -156,7 +138,10 @@ class _Pickler(cloudpickle.Pickler):
                 return pkgutil.resolve_name, (name.replace(".", ":", 1),)
         elif isinstance(obj, type) and obj in self._known:
             return _class_known, (self._known[obj],)
-        elif isinstance(obj, _CACHED) and _is_typed(obj):
+        elif isinstance(obj, _CACHED) and (
+            obj.__module__ in {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+            or "<locals>" in obj.__qualname__
+        ):
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         return super().reducer_override(obj)
 
@@ -174,8 +159,7 @@ def dumps(value: Any, known: dict[type, str] | None = None) -> bytes:
 
 def known_classes() -> dict[type, str]:
     """Return the classes that came to this process by value, with the name under which the sender knows them."""
-    tracker = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {})
-    return dict(tracker)
+    return dict(cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS)
 
 
 def name_in_main(classes: Iterable[type]) -> None:
@@ -183,12 +167,6 @@ def name_in_main(classes: Iterable[type]) -> None:
     for one in classes:
         if one.__module__ == "__main__" and "." not in one.__qualname__:
             setattr(sys.modules["__main__"], one.__name__, one)
-
-
-def _is_typed(function: Any) -> bool:
-    """Return whether a receiver could not import a function by its name."""
-    by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
-    return function.__module__ in by_value or "<locals>" in function.__qualname__
 
 
 def _cached(function: Any, parameters: dict[str, Any]) -> Any:
@@ -228,24 +206,19 @@ def _culprit(parts: dict[str, Any], seen: frozenset[int] = frozenset()) -> list[
             try:
                 dumps(part)
             except Exception:
-                return [name, *_culprit(_used(part), seen | {id(part)})]
+                used = {}
+                with contextlib.suppress(TypeError, ValueError):  # no function; a name that has no value yet
+                    found = inspect.getclosurevars(part)
+                    used = {**found.nonlocals, **found.globals}
+                return [name, *_culprit(used, seen | {id(part)})]
     return []
-
-
-def _used(value: Any) -> dict[str, Any]:
-    """Return what a function refers to by names outside of it; nothing for what is no function."""
-    if isinstance(value, types.FunctionType):
-        with contextlib.suppress(ValueError):  # a name of the function around it that has no value yet
-            found = inspect.getclosurevars(value)
-            return {**found.nonlocals, **found.globals}
-    return {}
 
 
 def _unimportable(fn: Any) -> types.ModuleType | None:
     """Return the module of `fn` if a rank could not import it by its name, so that it must travel by value."""
     module = sys.modules.get(getattr(fn, "__module__", None) or "")
-    if module is None or module.__name__ == "__main__" or module.__name__ in sys.builtin_module_names:
-        return None  # those of __main__ travel by value anyway
+    if module is None or module.__name__ in ("__main__", *sys.builtin_module_names):  # those of __main__ do so anyway
+        return None
     path = None
     for name in itertools.accumulate(module.__name__.split("."), "{}.{}".format):
         found = importlib.machinery.PathFinder.find_spec(name, path)
