@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from course_utils import devices, simulator
-from course_utils.devices import choice, diagnosis, report
+from course_utils.devices import choice, diagnosis
 from course_utils.simulator import control
 
 # What each stored report is an example of. The exercise of lesson 01 stands on these.
@@ -53,7 +53,7 @@ def forget():
 
 
 def test_each_stored_report_has_its_cause_and_a_cure():
-    stored = report.Report.stored()
+    stored = devices.Report.stored()
     assert set(stored) == set(EXPECTED)
     for name, machine in stored.items():
         found = devices.diagnose(machine)
@@ -64,7 +64,7 @@ def test_each_stored_report_has_its_cause_and_a_cure():
 
 
 def test_the_cures_fit_the_machine():
-    stored = report.Report.stored()
+    stored = devices.Report.stored()
     cure = {name: devices.diagnose(machine).cure for name, machine in stored.items()}
     assert "download.pytorch.org/whl/cu130" in cure["windows_from_pip"]
     assert "index-url" not in cure["laptop_without_gpu"]
@@ -75,10 +75,10 @@ def test_the_cures_fit_the_machine():
 
 
 def test_a_report_that_fits_no_cause_says_so():
-    odd = dataclasses.replace(report.Report.stored()["hidden_gpu"], visible_devices=None)
+    odd = dataclasses.replace(devices.Report.stored()["hidden_gpu"], visible_devices=None)
     assert devices.diagnose(odd).cause == "unknown"
     failed = dataclasses.replace(
-        report.Report.stored()["colab_t4"], kernel_error="CUDA error: unspecified launch failure"
+        devices.Report.stored()["colab_t4"], kernel_error="CUDA error: unspecified launch failure"
     )
     assert devices.diagnose(failed).cause == "kernel failed"
 
@@ -94,7 +94,7 @@ def test_a_report_that_fits_no_cause_says_so():
     ],
 )
 def test_the_oldest_driver_depends_on_the_major_version_of_cuda(build, driver, cause):
-    machine = dataclasses.replace(report.Report.stored()["hidden_gpu"], cuda_build=build, driver=driver)
+    machine = dataclasses.replace(devices.Report.stored()["hidden_gpu"], cuda_build=build, driver=driver)
     assert devices.diagnose(machine).cause == cause
 
 
@@ -115,7 +115,7 @@ def test_a_build_runs_on_the_same_major_version_or_through_ptx(code, archs, runs
 
 
 def test_the_report_of_this_machine_is_complete_and_names_no_person():
-    here = report.Report.collect()
+    here = devices.Report.collect()
     assert here.torch == torch.__version__ and here.python.count(".") == 2
     assert here.cuda_available == torch.cuda.is_available()
     assert os.path.expanduser("~") not in str(here)
@@ -126,30 +126,16 @@ def test_the_report_of_this_machine_is_complete_and_names_no_person():
 def test_nvidia_smi_is_read_and_its_errors_are_told_apart(monkeypatch):
     def answer(code, out, err=""):
         done = subprocess.CompletedProcess([], code, out, err)
-        monkeypatch.setattr(report.subprocess, "run", lambda *args, **kwargs: done)
-        return report._ask_driver()
+        monkeypatch.setattr(diagnosis.subprocess, "run", lambda *args, **kwargs: done)
+        return diagnosis._ask_driver()
 
     assert answer(0, "580.82.07, Tesla T4\n580.82.07, Tesla T4\n") == ("580.82.07", None, ("Tesla T4", "Tesla T4"))
     mismatch = "Failed to initialize NVML: Driver/library version mismatch"
     assert answer(18, mismatch + "\nNVML library version: 580.82\n") == (None, mismatch, ())
     absent = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
     assert answer(9, absent) == (None, None, ())
-    monkeypatch.setattr(report.subprocess, "run", lambda *args, **kwargs: (_ for _ in ()).throw(FileNotFoundError()))
-    assert report._ask_driver() == (None, None, ())
-
-
-def test_a_report_with_a_strange_field_and_a_diagnosis_of_nothing_are_refused(tmp_path):
-    file = tmp_path / "odd.json"
-    file.write_text('{"system": "Linux", "graphics": "good"}', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"odd\.json has unknown fields: graphics"):
-        report.Report.load(file)
-    file.write_text("[1]", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"odd\.json holds a list, it must hold an object"):
-        report.Report.load(file)
-    with pytest.raises(TypeError, match="path is 5, it must be the path of a JSON file"):
-        report.Report.load(5)
-    with pytest.raises(TypeError, match="report is a dict"):
-        devices.diagnose({"torch": "2.13.0"})
+    monkeypatch.setattr(diagnosis.subprocess, "run", lambda *args, **kwargs: (_ for _ in ()).throw(FileNotFoundError()))
+    assert diagnosis._ask_driver() == (None, None, ())
 
 
 # ---- picking ---------------------------------------------------------------------------------------------------------
@@ -331,7 +317,7 @@ def test_synchronize_takes_every_device(monkeypatch):
         devices.synchronize(device)
 
 
-@pytest.mark.parametrize("function", [devices.describe, devices.table, devices.synchronize, report.kernel_error])
+@pytest.mark.parametrize("function", [devices.describe, devices.table, devices.synchronize, diagnosis.kernel_error])
 @pytest.mark.parametrize(
     ("wrong", "error", "phrase"),
     [
@@ -344,14 +330,14 @@ def test_synchronize_takes_every_device(monkeypatch):
     ],
 )
 def test_what_is_no_device_of_this_machine_is_refused_by_name(function, wrong, error, phrase):
-    if function is report.kernel_error and "which this machine" in phrase:
+    if function is diagnosis.kernel_error and "which this machine" in phrase:
         assert isinstance(function(wrong), str)  # its result is the error of such a device
     else:
         with pytest.raises(error, match=phrase):
             function(wrong)
 
 
-@pytest.mark.parametrize("function", [devices.describe, devices.synchronize, report.kernel_error])
+@pytest.mark.parametrize("function", [devices.describe, devices.synchronize, diagnosis.kernel_error])
 def test_none_is_no_device(function):
     with pytest.raises(TypeError, match=r"device is None, it must be a torch\.device or text"):
         function(None)

@@ -5,9 +5,6 @@ print(devices.describe(DEVICE))
 """
 
 from course_utils.devices.choice import (
-    CHOICES,
-    Machine,
-    Table,
     check_devices,
     chosen,
     describe,
@@ -16,11 +13,10 @@ from course_utils.devices.choice import (
     simulated,
     synchronize,
     table,
-)
-from course_utils.devices.diagnosis import CAUSES, MINIMUM_DRIVER, MINIMUM_MACOS, Diagnosis, diagnose
-from course_utils.devices.report import Report, kernel_error
+)  # fmt: skip
+from course_utils.devices.diagnosis import MINIMUM_DRIVER, Report, diagnose
 
 __all__ = [
-    "CAUSES", "CHOICES", "MINIMUM_DRIVER", "MINIMUM_MACOS", "Diagnosis", "Machine", "Report", "Table", "check_devices",
-    "chosen", "describe", "diagnose", "kernel_error", "on_simulated", "pick", "simulated", "synchronize", "table",
+    "MINIMUM_DRIVER", "Report", "check_devices", "chosen", "describe", "diagnose", "on_simulated", "pick", "simulated",
+    "synchronize", "table",
 ]  # fmt: skip

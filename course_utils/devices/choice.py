@@ -13,13 +13,7 @@ from typing import Any
 import torch
 
 from course_utils.base import arguments
-from course_utils.devices.diagnosis import diagnose
-from course_utils.devices.report import Report, kernel_error
-
-__all__ = [
-    "CHOICES", "Machine", "Table", "check_devices", "chosen", "describe", "on_simulated", "pick", "simulated",
-    "synchronize", "table",
-]  # fmt: skip
+from course_utils.devices.diagnosis import Report, Table, diagnose, kernel_error
 
 CHOICES = ("cpu", "sim", "cuda", "mps", "xpu")
 _REAL = ("cuda", "mps", "xpu")
@@ -136,42 +130,24 @@ def describe(device: torch.device | str) -> Machine:
     Raises TypeError or ValueError that lists the devices of this machine where `device` is none of them.
     """
     device = _present(device)
-    name = _name(device)
-    if device.type == "sim":
-        live = "results, errors, memory and counts"
-        return Machine(
-            str(device), name, live, "Times of the GPU are simulated or predicted; times of the CPU are live"
-        )
     if device.type == "cpu":
         live = "results, counts and times of the CPU"
-        return Machine("cpu", name, live, "What only a GPU shows is predicted from data sheets, or recorded elsewhere")
-    live = "results, errors, memory, counts and times"
-    return Machine(str(device), name, live, "Curves of other GPUs are predicted from data sheets, or recorded there")
+        otherwise = "What only a GPU shows is predicted from data sheets, or recorded elsewhere"
+    elif device.type == "sim":
+        live = "results, errors, memory and counts"
+        otherwise = "Times of the GPU are simulated or predicted; times of the CPU are live"
+    else:
+        live = "results, errors, memory, counts and times"
+        otherwise = "Curves of other GPUs are predicted from data sheets, or recorded there"
+    return Machine(str(device), _name(device), live, otherwise)
 
 
 def _name(device: torch.device) -> str:
-    if device.type in ("cuda", "xpu"):
-        module = torch.get_device_module(device)
-        size_gib = module.get_device_properties(device).total_memory / 2**30
-        return f"{module.get_device_name(device)} with {size_gib:.1f} GiB"
-    if device.type == "sim":
-        size_gib = torch.sim.get_device_properties(device).total_memory / 2**30
-        return f"{torch.sim.get_device_name(device)} with {size_gib:g} GiB"
-    return "the GPU of this Mac" if device.type == "mps" else "the CPU of this machine"
-
-
-@dataclass(frozen=True)
-class Table:
-    """Facts about this machine, as pairs of a name and a value."""
-
-    rows: tuple[tuple[str, str], ...]
-
-    def __str__(self) -> str:
-        return "\n".join(f"{name:12} {value}" for name, value in self.rows)
-
-    def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in self.rows)
-        return f"<table>{rows}</table>"
+    if device.type in ("cpu", "mps"):
+        return "the GPU of this Mac" if device.type == "mps" else "the CPU of this machine"
+    module = torch.get_device_module(device)
+    size_gib = module.get_device_properties(device).total_memory / 2**30
+    return f"{module.get_device_name(device)} with {size_gib:{'g' if device.type == 'sim' else '.1f'}} GiB"
 
 
 def table(device: torch.device | str | None = None) -> Table:

@@ -1,4 +1,4 @@
-"""Why does PyTorch find no GPU on this machine, and what is the cure?
+"""What does this machine say of itself, why does PyTorch find no GPU on it, and what is the cure?
 
 `diagnose(report)` reasons about a report alone, so that it can be tried on the reports of other machines that come with
 the course (`Report.stored()`).
@@ -7,11 +7,17 @@ the course (`Report.stored()`).
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from course_utils.devices.report import Report
+import torch
 
-__all__ = ["CAUSES", "MINIMUM_DRIVER", "MINIMUM_MACOS", "Diagnosis", "Report", "diagnose"]
+from course_utils.base import arguments
 
 # Oldest driver that runs programs built for a CUDA major version, from
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
@@ -42,6 +48,156 @@ _RUNTIME = {
     "Kaggle": "Choose Settings, Accelerator, GPU T4 x2 (it is free), and run the notebook again from the top.",
 }
 CAUSES = tuple(_CURES)
+_FOLDER = Path(__file__).parent / "reports"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Facts about a machine, as pairs of a name and a value."""
+
+    rows: Sequence[tuple[str, str]]
+
+    def __str__(self) -> str:
+        width = 1 + max(len(name) for name, _ in self.rows)
+        return "\n".join(f"{name:{width}} {value}" for name, value in self.rows)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in self.rows)
+        return f"<table>{rows}</table>"
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """What a machine says of itself, as far as it matters for finding a GPU. Nothing in it names a person or a host."""
+
+    system: str  # "Linux", "Windows" or "macOS"
+    system_version: str
+    processor: str  # "x86_64", "arm64", …
+    python: str
+    torch: str  # torch.__version__
+    cuda_build: str | None = None  # torch.version.cuda
+    arch_list: tuple[str, ...] = ()  # torch.cuda.get_arch_list()
+    cuda_available: bool = False  # torch.cuda.is_available()
+    kernel_error: str | None = None  # what the first small kernel raised
+    gpu_names: tuple[str, ...] = ()  # the GPUs that PyTorch sees
+    capability: str | None = None  # of the first of them, "7.5"
+    mps_available: bool = False
+    mps_built: bool = False
+    xpu_available: bool = False
+    driver: str | None = None  # version that the NVIDIA driver reports
+    driver_error: str | None = None  # what the driver answered instead
+    driver_gpus: tuple[str, ...] = ()  # the GPUs that the driver sees, whatever is hidden from PyTorch
+    nvidia_on_bus: bool = False  # a display or 3D controller of NVIDIA is plugged in
+    visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES
+    service: str | None = None  # "Colab" or "Kaggle"
+    container: bool = False
+    wsl: bool = False
+    story: str = ""  # for stored reports: whose machine this is like
+
+    @classmethod
+    def collect(cls) -> Report:
+        """Return the report of this machine. Starts CUDA where PyTorch says that it is available."""
+        driver, driver_error, driver_gpus = _ask_driver()
+        available = torch.cuda.is_available()
+        mac = platform.system() == "Darwin"
+        return cls(
+            system="macOS" if mac else platform.system(),
+            system_version=platform.mac_ver()[0] if mac else platform.release(),
+            processor=platform.machine(),
+            python=platform.python_version(),
+            torch=torch.__version__,
+            cuda_build=torch.version.cuda,
+            arch_list=tuple(torch.cuda.get_arch_list()),
+            cuda_available=available,
+            kernel_error=kernel_error("cuda") if available else None,
+            gpu_names=_cuda_names() if available else (),
+            capability="{}.{}".format(*torch.cuda.get_device_capability()) if available else None,
+            mps_available=torch.backends.mps.is_available(),
+            mps_built=torch.backends.mps.is_built(),
+            xpu_available=torch.xpu.is_available(),
+            driver=driver,
+            driver_error=driver_error,
+            driver_gpus=driver_gpus,
+            nvidia_on_bus=_nvidia_on_bus(),
+            visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+            service=_service(),
+            container=any(Path(path).exists() for path in ("/.dockerenv", "/run/.containerenv")),
+            wsl="microsoft" in platform.release().lower(),
+        )
+
+    @classmethod
+    def stored(cls) -> dict[str, Report]:
+        """Return the reports that come with the course, by name: one for each common case, written after real ones."""
+        found = {}
+        for path in sorted(_FOLDER.glob("*.json")):
+            entries = json.loads(path.read_text(encoding="utf-8"))
+            found[path.stem] = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in entries.items()})
+        return found
+
+    def __repr__(self) -> str:
+        """Return what decides a diagnosis, in one line that fits into a message."""
+        names = ("cuda_available", "kernel_error", "cuda_build", "driver", "visible_devices")
+        return f"Report({', '.join(f'{name}={getattr(self, name)!r}' for name in names)}, …)"
+
+    def __str__(self) -> str:
+        return str(self._table())
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+    def _table(self) -> Table:
+        shown = {name: value for name, value in asdict(self).items() if name != "story"}
+        return Table([(name, ", ".join(v) if isinstance(v, tuple) else str(v)) for name, v in shown.items()])
+
+
+def kernel_error(device: str | torch.device) -> str | None:
+    """Run one small kernel on `device` and return the first line of its error, or None if the result is right.
+
+    Raises TypeError or ValueError when `device` is not the name of a device.
+    """
+    device = arguments.device("device", device)
+    try:
+        right = (torch.ones(2, device=device) + 1).sum().item() == 4
+    except Exception as error:
+        return f"{error}".strip().partition("\n")[0] or type(error).__name__
+    return None if right else "1 + 1 on the device was not 2"
+
+
+def _ask_driver() -> tuple[str | None, str | None, tuple[str, ...]]:
+    """Return the driver's version, its error, and the names of the GPUs that it sees, hidden ones included."""
+    command = ["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None, None, ()
+    rows = [line.split(", ", 1) for line in done.stdout.splitlines() if ", " in line]
+    if done.returncode or not rows:
+        message = (done.stdout.strip() or done.stderr.strip()).partition("\n")[0].rstrip(".")
+        absent = "couldn't communicate" in message or "No devices" in message
+        return None, None if absent else message or None, ()
+    return rows[0][0], None, tuple(name for _, name in rows)
+
+
+def _nvidia_on_bus() -> bool:
+    """Return whether Linux lists a display controller (class 0x03) of NVIDIA (vendor 0x10de)."""
+    for device in Path("/sys/bus/pci/devices").glob("*"):
+        try:
+            vendor, kind = ((device / name).read_text(encoding="ascii") for name in ("vendor", "class"))
+        except OSError:
+            continue
+        if vendor.startswith("0x10de") and kind.startswith("0x03"):
+            return True
+    return False
+
+
+def _service() -> str | None:
+    if "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
+        return "Kaggle"
+    return "Colab" if "COLAB_RELEASE_TAG" in os.environ else None
+
+
+def _cuda_names() -> tuple[str, ...]:
+    return tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
 
 
 @dataclass(frozen=True)
@@ -64,10 +220,7 @@ def diagnose(report: Report | None = None) -> Diagnosis:
 
     The causes are tried in the order of the questions that one would ask, and the first that holds is returned.
     """
-    if report is None:
-        report = Report.collect()
-    if not isinstance(report, Report):
-        raise TypeError(f"report is a {type(report).__name__}, it must be a Report or None")
+    report = Report.collect() if report is None else report
     cause, what = _cause(report)
     return Diagnosis(cause, what, _cure(cause, report))
 
