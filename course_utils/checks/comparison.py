@@ -107,22 +107,19 @@ def _tensor_difference(got: Any, expected: torch.Tensor, where: str, rtol: float
     foreign = type(got).__module__.partition(".")[0] not in ("torch", "course_utils")
     if not isinstance(got, torch.Tensor) or (foreign and type(got) is not type(expected)):
         return f"{where} is of type {_named(got)}, expected a tensor"
-    if got.device != expected.device:
-        return f"{where} is on {got.device}, expected on {expected.device}"
-    if got.shape != expected.shape:
-        return f"{where} has shape {tuple(got.shape)}, expected {tuple(expected.shape)}"
-    if got.dtype != expected.dtype:
-        return f"{where} has dtype {got.dtype}, expected {expected.dtype}"
-    if got.layout != expected.layout:
-        return f"{where} has layout {got.layout}, expected {expected.layout}"
+    for name, verb in (("device", "is on"), ("shape", "has shape"), ("dtype", "has dtype"), ("layout", "has layout")):
+        mine, right = getattr(got, name), getattr(expected, name)
+        if mine != right:
+            as_shown = tuple if name == "shape" else str
+            on = "on " if name == "device" else ""
+            return f"{where} {verb} {as_shown(mine)}, expected {on}{as_shown(right)}"
     if expected.is_meta:  # it has no values
         return ""
-    mine, right = got.detach().cpu(), expected.detach().cpu()
-    if mine.layout != torch.strided:
-        mine, right = mine.to_dense(), right.to_dense()
-    if torch.equal(mine, right) or torch.allclose(mine, right, rtol=rtol, atol=atol, equal_nan=True):
-        return ""
-    return f"{where} has other values"
+    try:
+        torch.testing.assert_close(got.detach().cpu(), expected.detach().cpu(), rtol=rtol, atol=atol, equal_nan=True)
+    except AssertionError:
+        return f"{where} has other values"
+    return ""
 
 
 class _Short(reprlib.Repr):
