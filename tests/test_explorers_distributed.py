@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.distributed as dist
+from matplotlib.colors import to_hex
 
 from course_utils import plots
 from course_utils.explorers import buckets, collectives, ring
@@ -47,7 +48,7 @@ def value(slot, n):
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("n", RANKS)
-def test_every_rank_ends_with_what_the_definition_says_for_every_root(operation, n):
+def test_every_rank_ends_with_what_the_definition_says_one_message_a_step_of_what_is_held(operation, n):
     for root in range(n):
         run = exchange(operation, n, root)
         for rank, wanted in enumerate(expected(operation, n, root)):
@@ -55,18 +56,11 @@ def test_every_rank_ends_with_what_the_definition_says_for_every_root(operation,
             assert got == (wanted or []), (root, rank)
         whole = {tuple(sorted(slot)) for state in run.states[-1] for slot in state}
         assert all(len(set(slot)) == len(slot) for slot in whole)  # nothing was added twice
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("n", RANKS)
-def test_a_rank_sends_and_receives_at_most_one_message_a_step_and_only_what_it_holds(operation, n):
-    run = exchange(operation, n)
-    assert len(run.states) == len(run.steps) + 1
-    for before, step in zip(run.states, run.steps, strict=False):
-        assert step and all(m.sender != m.receiver and before[m.sender][here] for m in step for here, _ in m.slots)
-        for side in ("sender", "receiver"):
-            ranks = [getattr(message, side) for message in step]
-            assert len(set(ranks)) == len(ranks)
+        assert len(run.states) == len(run.steps) + 1
+        for before, step in zip(run.states, run.steps, strict=False):
+            assert step and all(m.sender != m.receiver and before[m.sender][here] for m in step for here, _ in m.slots)
+            for ranks in ([message.sender for message in step], [message.receiver for message in step]):
+                assert len(set(ranks)) == len(ranks)
 
 
 @pytest.mark.parametrize("n", RANKS)
@@ -158,16 +152,12 @@ def test_the_picture_marks_complete_pieces_and_the_chosen_number_of_ranks():
     r = ring.ring(ranks=4, nbytes=2**20, gbps=10.0, latency_us=10.0, step=6)
     left, right = ring.draw(r).axes
     held = [slot for state in exchange("all_reduce", 4).states[5] for slot in state]
-    green = [patch for patch in left.patches if _hex(patch.get_facecolor()) == plots.GREEN and hasattr(patch, "get_xy")]
+    green = [
+        patch for patch in left.patches if to_hex(patch.get_facecolor()) == plots.GREEN and hasattr(patch, "get_xy")
+    ]
     assert len(green) == sum(len(slot) == 4 for slot in held) == 12
     marks = {tuple(line.get_xydata()[0]) for line in right.lines if line.get_marker() == "o"}
     assert marks == {(4, r.ring_s), (4, r.root_s)}
-
-
-def _hex(colour):
-    from matplotlib.colors import to_hex
-
-    return to_hex(colour)
 
 
 # ---- buckets
@@ -199,9 +189,8 @@ def test_every_gradient_is_in_one_bucket_and_no_all_reduce_starts_before_its_buc
             free = earliest
             for bucket in found:
                 assert bucket.start_s == max(free, bucket.ready_s)
-                time_s = ring.ring(
-                    ranks=s.ranks, nbytes=bucket.nbytes, gbps=s.gbps, latency_us=setting["latency_us"]
-                ).ring_s
+                link = {"ranks": s.ranks, "gbps": s.gbps, "latency_us": setting["latency_us"]}
+                time_s = ring.ring(nbytes=bucket.nbytes, **link).ring_s
                 assert bucket.end_s - bucket.start_s == pytest.approx(time_s)
                 free = bucket.end_s
         assert s.overlapped[-1].ready_s == pytest.approx(s.backward_s)
@@ -210,16 +199,19 @@ def test_every_gradient_is_in_one_bucket_and_no_all_reduce_starts_before_its_buc
         assert s.exposed_s >= s.overlapped[-1].end_s - s.overlapped[-1].start_s - 1e-9  # the last is never hidden
 
 
+CAPS = (1, 2, 5, 10, 25, 50, 100)
+LINK = {"backward_ms": 50.0, "ranks": 8, "gbps": 5.0}
+
+
 def test_the_best_bucket_is_neither_the_smallest_nor_the_largest():
-    common = {"model": "12 equal layers", "backward_ms": 50.0, "ranks": 8, "gbps": 5.0, "latency_us": 100.0}
-    exposed = {cap: buckets.buckets(**common, cap_mib=cap).exposed_s for cap in (1, 2, 5, 10, 25, 50, 100)}
+    twelve = LINK | {"model": "12 equal layers", "latency_us": 100.0}
+    exposed = {cap: buckets.buckets(**twelve, cap_mib=cap).exposed_s for cap in CAPS}
     assert min(exposed, key=exposed.get) == 10
 
 
 def test_a_large_first_layer_cannot_be_hidden_and_a_large_last_one_can():
-    common = {"backward_ms": 50.0, "ranks": 8, "gbps": 5.0, "latency_us": 10.0}
     first, last = (
-        min(buckets.buckets(**common, model=model, cap_mib=cap).exposed_s for cap in (1, 2, 5, 10, 25, 50, 100))
+        min(buckets.buckets(**LINK, latency_us=10.0, model=model, cap_mib=cap).exposed_s for cap in CAPS)
         for model in ("large first layer", "large last layer")
     )
     assert first > 0.017 and last < 0.001

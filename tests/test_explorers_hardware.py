@@ -79,17 +79,11 @@ def test_choices_hold_in_every_setting():
         assert "Predicted" in choose_gpu.describe(found)
 
 
-@pytest.mark.parametrize(
-    ("job", "fmt", "bytes_each"),
-    [
-        ("training", "fp32", 16),
-        ("training", "bf16", 16),
-        ("generating text", "fp32", 4),
-        ("generating text", "fp16", 2),
-    ],
-)
+@pytest.mark.parametrize(("job", "fmt", "bytes_each"), [
+    ("training", "fp32", 16), ("training", "bf16", 16), ("generating text", "fp32", 4), ("generating text", "fp16", 2),
+])  # fmt: skip
 def test_bytes_for_each_parameter(job, fmt, bytes_each):
-    assert choose_gpu.need_bytes(job, 10, fmt) == 10 * bytes_each
+    assert choose_gpu.choose(job=job, parameters=2**30, fmt=fmt, tokens=1).need_gib == bytes_each
 
 
 def test_generating_one_sequence_is_bound_by_bandwidth_and_training_on_many_tokens_by_compute():

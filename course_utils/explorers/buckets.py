@@ -48,18 +48,10 @@ class Step:
     overlapped: tuple[Bucket, ...]
     apart: tuple[Bucket, ...]  # the same buckets, if the first waits for the end of the backward pass
 
-    communication_s = property(
-        lambda self: sum(bucket.end_s - bucket.start_s for bucket in self.overlapped),
-        doc="Seconds of all all-reduces together.",
-    )
-    overlapped_s = property(
-        lambda self: max(self.backward_s, self.overlapped[-1].end_s),
-        doc="Seconds of backward and communication with overlap.",
-    )
-    apart_s = property(lambda self: self.apart[-1].end_s, doc="Seconds of backward and then communication.")
-    exposed_s = property(
-        lambda self: self.overlapped_s - self.backward_s, doc="Seconds of communication that no backward hides."
-    )
+    communication_s = property(lambda s: sum(b.end_s - b.start_s for b in s.overlapped), doc="Seconds of all-reduces.")
+    overlapped_s = property(lambda s: max(s.backward_s, s.overlapped[-1].end_s), doc="Seconds of both with overlap.")
+    apart_s = property(lambda s: s.apart[-1].end_s, doc="Seconds of backward and then communication.")
+    exposed_s = property(lambda s: s.overlapped_s - s.backward_s, doc="Seconds of communication that nothing hides.")
 
 
 def assign(sizes: Sequence[int], cap_bytes: int, first_bytes: int | None = None) -> list[list[int]]:
@@ -136,8 +128,7 @@ def describe(s: Step) -> str:
 def draw(s: Step) -> Any:
     """Return the picture: backward and all-reduces in time, with overlap and one after the other."""
     figure, axes = plots.new("Backward pass and all-reduces", height_in=3.3)
-    rows = {"with overlap": (s.overlapped, 3, 2), "one after the other": (s.apart, 1, 0)}
-    for found, upper, lower in rows.values():
+    for found, upper, lower in ((s.overlapped, 3, 2), (s.apart, 1, 0)):
         for begin, end in s.layers:
             axes.broken_barh([(begin * 1e3, (end - begin) * 1e3)], (upper - 0.36, 0.72), color="#c9c9c9", ec="white")
         for place, bucket in enumerate(found):
@@ -152,10 +143,10 @@ def draw(s: Step) -> Any:
         axes.text(ends[1], 3, " exposed", va="center", fontsize=8, color=plots.RED)
     names = ["all-reduces", "one after the other: backward", "all-reduces", "with overlap: backward"]
     axes.set_yticks(range(4), names)
-    axes.set(xlim=(0, s.apart_s * 1e3 * 1.08), ylim=(-0.6, 3.6))
+    words = "ms, predicted; coloured lines: a bucket is full"
+    axes.set(xlim=(0, s.apart_s * 1e3 * 1.08), ylim=(-0.6, 3.6), xlabel=words)
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("ms, predicted; coloured lines: a bucket is full")
     return figure
 
 

@@ -53,7 +53,7 @@ class Checkpointing:
         """Return the numbers of segments that divide the layers, and so can be drawn."""
         return tuple(n for n in range(1, self.layers + 1) if self.layers % n == 0)
 
-    best = property(lambda self: min(self.choices, key=self.kept_bytes), doc="The number of segments that keeps least.")
+    best = property(lambda c: min(c.choices, key=c.kept_bytes), doc="The number of segments that keeps least.")
 
 
 def checkpointing(

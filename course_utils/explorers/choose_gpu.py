@@ -35,9 +35,7 @@ class Candidate:
         """Time of one step in seconds: the longer of arithmetic and memory traffic; None if the format is missing."""
         return None if self.compute_s is None else max(self.compute_s, self.memory_s)
 
-    bound = property(
-        lambda self: "compute" if (self.compute_s or 0.0) >= self.memory_s else "bandwidth", doc="What limits the step."
-    )
+    bound = property(lambda c: "bandwidth" if (c.compute_s or 0) < c.memory_s else "compute", doc="What limits a step.")
 
 
 @dataclass(frozen=True)
@@ -54,38 +52,28 @@ class Choices:
     @property
     def best(self) -> Candidate | None:
         """Return the fastest GPU that holds the job, or None."""
-        first = next(iter(self.candidates), None)
-        return first if first and first.fits and first.step_s is not None else None
-
-
-def need_bytes(job: str, parameters: float, fmt: str) -> float:
-    """Return bytes for weights, and in training also for gradients and Adam's two states; activations come on top.
-
-    In mixed precision weights and gradients that compute are in `fmt`, beside float32 weights (Micikevicius et al.
-    2018, https://arxiv.org/abs/1710.03740, section 3.1). Raises ValueError or TypeError that names a wrong argument.
-    """
-    arguments.one_of("job", job, JOBS)
-    arguments.one_of("fmt", fmt, BYTES)
-    arguments.positive("parameters", parameters)
-    size = BYTES[fmt]
-    if job == "generating text":
-        return parameters * size
-    return parameters * (2 * size + _ADAM_BYTES + (_MASTER_BYTES if size < 4 else 0))
+        return next((c for c in self.candidates[:1] if c.fits and c.step_s is not None), None)
 
 
 def choose(*, job: str, parameters: float, fmt: str, tokens: int, watts: float = math.inf) -> Choices:
     """Rank the GPUs of `gpus.ALL`, with at most `watts` of power, for one step over `tokens` tokens.
 
-    A step of training takes 6 FLOPs a parameter and token, generating 2 (Kaplan et al. 2020, https://arxiv.org/abs/2001.08361,
-    section 2.1). Memory traffic: training reads and writes everything once, generating reads the weights once a step,
-    in which each of `tokens` sequences gets one token. Raises ValueError or TypeError that names a wrong argument.
+    Needed are the bytes of the weights, and in training also of gradients and Adam's two states; activations come on
+    top. In mixed precision weights and gradients that compute are in `fmt`, beside float32 weights (Micikevicius et al.
+    2018, https://arxiv.org/abs/1710.03740, section 3.1). A step of training takes 6 FLOPs a parameter and token,
+    generating 2 (Kaplan et al. 2020, https://arxiv.org/abs/2001.08361, section 2.1). Memory traffic: training reads and
+    writes everything once, generating reads the weights once a step, in which each of `tokens` sequences gets one
+    token. Raises ValueError or TypeError that names a wrong argument.
     """
+    size = BYTES[arguments.one_of("fmt", fmt, BYTES)]
+    training = arguments.one_of("job", job, JOBS) == "training"
     arguments.whole("tokens", tokens)
     if watts != math.inf:
         arguments.positive("watts", watts)
-    need = need_bytes(job, parameters, fmt)
-    flops = (6 if job == "training" else 2) * parameters * tokens
-    traffic = 2 * need if job == "training" else need
+    each = 2 * size + _ADAM_BYTES + (_MASTER_BYTES if size < 4 else 0) if training else size
+    need = arguments.positive("parameters", parameters) * each
+    flops = (6 if training else 2) * parameters * tokens
+    traffic = 2 * need if training else need
     found = []
     for gpu in gpus.ALL:
         if (gpu.power_w or math.inf) > watts:  # infinite: no limit; a dropdown takes no None for a value

@@ -22,9 +22,7 @@ class Shown:
     step: int
     nbytes: int
 
-    piece_bytes = property(
-        lambda self: self.nbytes / self.exchange.ranks, doc="Bytes of one piece: the tensor divided by the ranks."
-    )
+    piece_bytes = property(lambda s: s.nbytes / s.exchange.ranks, doc="Bytes of a piece: the tensor over the ranks.")
     messages = property(lambda self: self.exchange.steps[self.step - 1], doc="Messages of this step.")
 
     @property
@@ -154,11 +152,12 @@ def explore(operation: str = "all_reduce") -> Explorer:
 
     Raises ValueError where there is no such operation.
     """
+    most = len(COLOURS)
     controls = [
-        Slider("step", "Step", tuple(range(1, 15)), 1),
+        Slider("step", "Step", tuple(range(1, 2 * most - 1)), 1),
         Choice("operation", "Operation", tuple(OPERATIONS), operation),
-        Slider("ranks", "Ranks", tuple(range(2, len(COLOURS) + 1)), 4),
-        Slider("root", "Root", tuple(range(len(COLOURS))), 0),
+        Slider("ranks", "Ranks", tuple(range(2, most + 1)), 4),
+        Slider("root", "Root", tuple(range(most)), 0),
         Slider("nbytes", "Tensor size", tuple(2**n for n in range(10, 33, 2)), 2**26, plots.bytes_text),
     ]
     return Explorer("collectives step by step", collective, draw, describe, controls)

@@ -33,9 +33,7 @@ class Message:
     add: bool = False  # added to what the receiver holds; else it takes the place of that
     empty: bool = False
 
-    pieces = property(
-        lambda self: 0 if self.empty else len(self.slots), doc="How many pieces of the tensor it carries."
-    )
+    pieces = property(lambda m: 0 if m.empty else len(m.slots), doc="How many pieces of the tensor it carries.")
 
 
 @dataclass(frozen=True)

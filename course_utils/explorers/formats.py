@@ -29,10 +29,8 @@ class Format:
     bits = property(lambda self: 1 + self.exponent_bits + self.mantissa_bits, doc="Bits in all.")
     bias = property(lambda self: 2 ** (self.exponent_bits - 1) - 1, doc="What is subtracted from the stored exponent.")
     epsilon = property(lambda self: 2.0**-self.mantissa_bits, doc="The distance from 1 to the next number.")
-    smallest_normal = property(
-        lambda self: 2.0 ** (1 - self.bias), doc="The smallest positive number with full precision."
-    )
-    smallest_subnormal = property(lambda self: self.smallest_normal * self.epsilon, doc="The smallest positive number.")
+    smallest_normal = property(lambda f: 2.0 ** (1 - f.bias), doc="The smallest positive number with full precision.")
+    smallest_subnormal = property(lambda f: f.smallest_normal * f.epsilon, doc="The smallest positive number.")
 
     @property
     def largest(self) -> float:

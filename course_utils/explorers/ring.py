@@ -22,7 +22,8 @@ class Ring:
     """An all-reduce of `nbytes` bytes among `ranks`, over links that send and receive `gbps` GB/s at the same time.
 
     The model is latency + bytes / bandwidth for each message (the cost model of Thakur, Rabenseifner and Gropp
-    2005); the addition itself is left out.
+    2005); the addition itself is left out. No way has a rank send less (Patarasuk and Yuan 2009). The other way is over
+    one root, which gathers all tensors one after the other, adds, and sends the sum to each.
     """
 
     ranks: int
@@ -35,10 +36,8 @@ class Ring:
     chunk_bytes = property(lambda r: r.nbytes / r.ranks, doc="Bytes of one message: the tensor divided by the ranks.")
     latencies_s = property(lambda r: r.steps * r.latency_s, doc="Seconds that are there even for an empty tensor.")
 
-    @property
-    def sent_bytes(self) -> float:
-        """Bytes that each rank sends: 2 (n - 1) / n x size (Patarasuk and Yuan 2009, the least that is possible)."""
-        return self.steps * self.chunk_bytes
+    sent_bytes = property(lambda r: r.steps * r.chunk_bytes, doc="Bytes that a rank sends: 2 (n - 1) / n x size.")
+    root_bytes = property(lambda r: r.steps * r.nbytes, doc="Bytes through the link of the one root.")
 
     @property
     def ring_s(self) -> float:
@@ -46,13 +45,8 @@ class Ring:
         return self.steps * (self.latency_s + self.chunk_bytes / (self.gbps * 1e9))
 
     @property
-    def root_bytes(self) -> float:
-        """Bytes through the link of the root if it gathers all tensors, adds, and sends the sum to each."""
-        return self.steps * self.nbytes
-
-    @property
     def root_s(self) -> float:
-        """Time in seconds of the way over the root, one whole tensor after the other."""
+        """Time in seconds of the way over the root."""
         return self.steps * (self.latency_s + self.nbytes / (self.gbps * 1e9))
 
 

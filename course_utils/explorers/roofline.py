@@ -91,9 +91,7 @@ class Point:
         return self.roof.rates_tflops.get(self.unit)
 
     memory_s = property(lambda p: p.nbytes / (p.roof.bandwidth_gbps * 1e9), doc="Seconds of the memory traffic alone.")
-    compute_s = property(
-        lambda p: p.peak_tflops and p.flops / (p.peak_tflops * 1e12), doc="Seconds of arithmetic."
-    )
+    compute_s = property(lambda p: p.peak_tflops and p.flops / (p.peak_tflops * 1e12), doc="Seconds of arithmetic.")
     time_s = property(lambda p: p.compute_s and max(p.compute_s, p.memory_s), doc="Least time: both overlap at best.")
     bound = property(lambda p: p.peak_tflops and p.roof.bound(p.intensity, p.unit), doc='"bandwidth" or "compute".')
 

@@ -30,16 +30,12 @@ class Transfer:
     live: tuple[tuple[int, float], ...] = ()  # (bytes of one copy, seconds), measured on this machine
     recorded: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = ()  # (label, bytes of one copy, GB/s)
 
-    latencies_s = property(
-        lambda self: self.pieces * self.latency_s, doc="Seconds that the pieces spend on their fixed cost."
-    )
+    latencies_s = property(lambda t: t.pieces * t.latency_s, doc="Seconds that the pieces spend on their fixed cost.")
     bus_s = property(lambda self: self.nbytes / (self.rate_gbps * 1e9), doc="Seconds on the bus.")
     total_s = property(lambda self: self.latencies_s + self.bus_s, doc="Seconds of all copies.")
     reached_gbps = property(lambda self: self.nbytes / self.total_s / 1e9, doc="Bytes over time, in GB/s.")
-    break_even_bytes = property(
-        lambda self: self.latency_s * self.rate_gbps * 1e9,
-        doc="Size of a piece whose time on the bus equals its latency: it reaches half of the rate.",
-    )
+    # the size of a piece whose time on the bus equals its latency: it reaches half of the rate
+    break_even_bytes = property(lambda t: t.latency_s * t.rate_gbps * 1e9, doc="Bytes that reach half of the rate.")
 
     def curve_gbps(self, piece_bytes: float) -> float:
         """Return the GB/s that copies of this size reach: bytes / (latency + bytes / rate)."""
