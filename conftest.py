@@ -23,12 +23,6 @@ def _is_cell(item: pytest.Item) -> bool:
     return type(item).__name__ == "IPyNbCell"
 
 
-def _use_progress(folder: Path, name: str) -> None:
-    progress = folder / name
-    progress.unlink(missing_ok=True)
-    os.environ["COURSE_PROGRESS"] = str(progress)
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Give this process and its kernels a progress file of their own and torch's deprecations as errors."""
     temporary = tempfile.TemporaryDirectory(prefix="course-tests-", ignore_cleanup_errors=True)
@@ -54,17 +48,14 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 class _Groups(LoadScopeScheduling):
     """Gives a worker a notebook, or some tests of a file, at a time. xdist's own groups do nothing in pytest 9.2."""
 
-    _group: dict[str, str]
-
     def add_node_collection(self, node, collection) -> None:
         """Take the tests that a worker found, which are the same for all."""
-        super().add_node_collection(node, collection)
-        count = Counter()
-        self._group = {}
+        count, self._group = Counter(), {}
         for nodeid in collection:
             file = nodeid.split("::")[0]
             self._group[nodeid] = file if file.endswith(".ipynb") else f"{file} {count[file] // _PART}"
             count[file] += 1
+        super().add_node_collection(node, collection)
 
     def _split_scope(self, nodeid: str) -> str:
         return self._group[nodeid]
@@ -115,7 +106,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if failed is not None:
         pytest.skip(f"{failed} of this notebook failed")
     if item.parent.kernel is None:
-        _use_progress(Path(item.config.stash[_FOLDER].name), f"{item.path.stem}.json")
+        progress = Path(item.config.stash[_FOLDER].name) / f"{item.path.stem}.json"
+        progress.unlink(missing_ok=True)
+        os.environ["COURSE_PROGRESS"] = str(progress)
 
 
 @pytest.hookimpl(wrapper=True)

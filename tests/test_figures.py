@@ -52,56 +52,36 @@ def test_the_command_of_timing_works(monkeypatch, capsys):
     assert all(name in printed for name in timing_figures.workloads()) and "fp32: search" in printed
 
 
-LESSON = """
+LESSON = """from course_utils.exercises.lesson99 import parts
 from course_utils.exercises.lesson99.parts import halve, spare as other
-from course_utils.exercises.lesson99 import parts
-
 TABLE = [
     1,
 ]
-
-
 @exercise(title="One")
 def one(x):
     return halve(x)
-
-
 @one.checks
 def _(case):
     case.equal(case.call(2), TABLE)
     other(parts.shared)
-
-
 @one.mistake("twice", "why")
 def _(x):
     return 2 * x
-
-
 one.mistake("none", "why", edit("halve(x)", "x"))
-
-
 @exercise(title="Two")
 def two(parts):
     return parts.lonely + one(TABLE)
 """
-PARTS = """
-def halve(x):
+PARTS = """def halve(x):
     return deeper(x)
-
-
 def deeper(x): return x / 2
 def spare(x): return x
 shared = 1
 lonely = 2
 """
-WRONG = """
-def zero(x):
+WRONG = """def zero(x):
     return 0
-
-
 def both(x): return zero(x)
-
-
 WRONG = {
     "one": [
         ("zero", zero),
@@ -114,7 +94,7 @@ WRONG = {
 def test_an_exercise_costs_what_it_reaches_and_its_share_of_what_others_reach():
     modules = {"course_utils.exercises.lesson99": LESSON, "course_utils.exercises.lesson99.parts": PARTS}
     found, rest = exercise_figures.costs(["one", "two"], modules, WRONG)
-    assert found["one"] == exercise_figures.Cost(3, 4, 3 + 1, 1.5 + 2 + 3, 3 + 1)  # half of TABLE; parts; half of zero
+    assert found["one"] == exercise_figures.Cost(3, 4, 3 + 1, 1.5 + 5, 3 + 1)  # half of TABLE; parts; half of zero
     assert found["two"] == exercise_figures.Cost(3, 0, 0, 1.5, 1 + 1 + 1)  # its `parts` is its own argument
     assert rest == 1 and found["one"].total == 21.5  # lonely
 

@@ -4,7 +4,6 @@ import ast
 import copy
 import importlib
 import inspect
-import textwrap
 
 import nbformat
 import pytest
@@ -17,47 +16,32 @@ ASKING = [lesson for lesson in LESSONS if "devices.on_simulated(" in lesson.read
 NEW = nbformat.v4
 
 
-def reference_source(lesson: str, name: str) -> str:
-    """Return the reference answer of an exercise as a reader would type it: without its decorator."""
-    exercise = getattr(importlib.import_module(f"course_utils.exercises.lesson{lesson}"), name)
-    source = textwrap.dedent(inspect.getsource(getattr(exercise, "reference", exercise)))
-    function = ast.parse(source).body[0]
-    return "\n".join(source.splitlines()[function.lineno - 1 : function.end_lineno])
-
-
 def solved(notebook: nbformat.NotebookNode, lesson: str) -> tuple[nbformat.NotebookNode, int]:
-    """Return the notebook with every stub replaced by the reference, and how many there were."""
+    """Return the notebook with every stub replaced by the reference without its decorator, and how many there were."""
     made, count = copy.deepcopy(notebook), 0
+    room = importlib.import_module(f"course_utils.exercises.lesson{lesson}")
     for cell in made.cells:
         stub = stub_of(cell.source) if cell.cell_type == "code" else None
         if stub:
+            reference = inspect.getsource(getattr(room, stub.name).reference)
             lines = cell.source.splitlines()
             first = min([stub.lineno, *(decorator.lineno for decorator in stub.decorator_list)])
-            lines[first - 1 : stub.end_lineno] = reference_source(lesson, stub.name).splitlines()
+            lines[first - 1 : stub.end_lineno] = reference.splitlines()[ast.parse(reference).body[0].lineno - 1 :]
             cell.source, count = "\n".join(lines), count + 1
     return made, count
 
 
-def each_lesson(function):
-    """Run the test once for every lesson, in `make test-all` only."""
-    return pytest.mark.slow(pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)(function))
-
-
-@each_lesson
-def test_a_lesson_runs_with_the_references_filled_in(lesson):
-    notebook, count = solved(notebooks.read(lesson), lesson.stem[:2])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["with references", "on the bare CPU", "each cell twice"])
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_runs(lesson, way):
+    notebook, count = notebooks.read(lesson), 1
+    if way == "with references":
+        notebook, count = solved(notebook, lesson.stem[:2])
+    elif way == "each cell twice":
+        notebook = notebooks.twice(notebook)
     assert count
-    notebooks.run(notebook, lesson.parent)
-
-
-@each_lesson
-def test_a_lesson_runs_on_the_bare_cpu(lesson):
-    notebooks.run(notebooks.read(lesson), lesson.parent, "cpu")
-
-
-@each_lesson
-def test_a_lesson_runs_with_each_cell_run_twice(lesson):
-    notebooks.run(notebooks.twice(notebooks.read(lesson)), lesson.parent)
+    notebooks.run(notebook, lesson.parent, "cpu" if way == "on the bare CPU" else "sim")
 
 
 @pytest.mark.slow
