@@ -56,11 +56,9 @@ _RC = {
 def style() -> Iterator[None]:
     """Inside this context matplotlib draws in the course's look; afterwards its settings are what they were."""
     import matplotlib
+    from cycler import cycler
 
-    with matplotlib.rc_context(_RC):
-        from cycler import cycler
-
-        matplotlib.rcParams["axes.prop_cycle"] = cycler(color=PALETTE)
+    with matplotlib.rc_context({**_RC, "axes.prop_cycle": cycler(color=PALETTE)}):
         yield
 
 
@@ -90,9 +88,7 @@ def new(
             for name in log:
                 ax.set(**{f"{name}scale": "log"})
                 _plain_decades({"x": ax.xaxis, "y": ax.yaxis}[name])
-            ax.set_xlabel(xlabel)
-            ax.set_ylabel(ylabel)
-            ax.set_title(text)
+            ax.set(xlabel=xlabel, ylabel=ylabel, title=text)
     return (fig, axes[0]) if columns == 1 else (fig, tuple(axes))
 
 
@@ -228,10 +224,8 @@ def _picture_class() -> type:
 
         def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[dict, dict]:
             width, height = _css_size(self)
-            return (
-                {"image/png": _base64(self), "text/plain": repr(self)},
-                {"image/png": {"width": width, "height": height}},
-            )
+            shown = {"image/png": _base64(self), "text/plain": repr(self)}
+            return shown, {"image/png": {"width": width, "height": height}}
 
         def __repr__(self) -> str:
             return f"Picture({self.get_label() or 'untitled'})"

@@ -152,9 +152,8 @@ def test_the_picture_marks_complete_pieces_and_the_chosen_number_of_ranks():
     r = ring.ring(ranks=4, nbytes=2**20, gbps=10.0, latency_us=10.0, step=6)
     left, right = ring.draw(r).axes
     held = [slot for state in exchange("all_reduce", 4).states[5] for slot in state]
-    green = [
-        patch for patch in left.patches if to_hex(patch.get_facecolor()) == plots.GREEN and hasattr(patch, "get_xy")
-    ]
+    boxes = [patch for patch in left.patches if hasattr(patch, "get_xy")]
+    green = [box for box in boxes if to_hex(box.get_facecolor()) == plots.GREEN]
     assert len(green) == sum(len(slot) == 4 for slot in held) == 12
     marks = {tuple(line.get_xydata()[0]) for line in right.lines if line.get_marker() == "o"}
     assert marks == {(4, r.ring_s), (4, r.root_s)}
