@@ -95,13 +95,8 @@ def estimate(
     whether it is causal. Sparse gradients cannot be estimated either.
     """
     device = resolve(device)
-    given = {"make_model": make_model, "make_batch": make_batch, "make_optimizer": make_optimizer}
-    given["step"] = step or _step
-    for name, function in given.items():
-        if not callable(function):
-            raise TypeError(f"{name} must be a function, not {function!r}")
     with torch.random.fork_rng(devices=()), _clear_errors():
-        return _estimate(device, *given.values())
+        return _estimate(device, make_model, make_batch, make_optimizer, step or _step)
 
 
 @contextmanager
@@ -138,9 +133,12 @@ def _estimate(device: torch.device, make_model, make_batch, make_optimizer, step
         for group in optimizer.param_groups if device.type != "cpu" else ():
             if group.get("foreach", 0) is None and not group.get("fused") and not group.get("differentiable"):
                 group["foreach"] = True  # what optimizers choose on a GPU where the caller leaves it to them
-        with _Predicted(target, model, batch, optimizer) as ledger:
+        there = [(tensor, "parameters") for tensor in (*model.parameters(), *model.buffers())]
+        there += [(tensor, "activations") for tensor in tensors_in(batch)]
+        there += [(tensor, "optimizer") for tensor in states_of(optimizer)]
+        with _Predicted(target, there) as ledger:
             for _ in range(2):
-                ledger.most_of = {}  # of the last step
+                ledger.most_of = {}
                 step(model, batch, optimizer)
         count = sum(parameter.numel() for parameter in model.parameters())
     timeline = tuple(Moment(*sample) for sample in ledger.samples)
@@ -151,20 +149,8 @@ class _Predicted(Ledger):
     """The account of fake tensors, in which also what was there before counts."""
 
     places = False
-
-    def __init__(self, device: torch.device, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> None:
-        super().__init__(device)
-        self.peak = Parts()
-        self.most_of: dict[str, int] = {}  # the most bytes of each owner
-        there = {
-            "parameters": [*model.parameters(), *model.buffers()],
-            "activations": tensors_in(batch),
-            "optimizer": states_of(optimizer),
-        }
-        self._there = [(tensor, owner) for owner, tensors in there.items() for tensor in tensors]
-
-    def found(self):
-        return self._there
+    peak = Parts()
+    most_of: dict[str, int]  # the most bytes of each owner, since it was last made empty
 
     def storage(self, tensor):
         if tensor.layout is not torch.strided:

@@ -58,9 +58,9 @@ class Ledger(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # else the first operator of a process loads the whole compiler, which takes a second
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, there: list[tuple[torch.Tensor, str]] | None = None) -> None:
         super().__init__()
-        self.device = device
+        self.device, self.there = device, there  # tensors alive at the start with their owners, found if not given
         self.live: dict[int, Record] = {}
         self.change_bytes = self.peak_bytes = 0
         self.change_of = dict.fromkeys(OWNERS, 0)
@@ -73,10 +73,6 @@ class Ledger(TorchDispatchMode):
         self._hooked: set[int] = set()
 
     # ---- what kinds of ledger do otherwise ----------------------------------------------------------------------
-    def found(self) -> list[tuple[torch.Tensor, str]]:
-        """Return the tensors that are there when the account begins, each with its owner."""
-        return found(self.device)
-
     def storage(self, tensor: torch.Tensor) -> torch.UntypedStorage | None:
         """Return the storage of a tensor if it is accounted here."""
         mine = tensor.device == self.device and not isinstance(tensor, FakeTensor)  # that has no memory
@@ -105,7 +101,7 @@ class Ledger(TorchDispatchMode):
     def note(self, func, made_bytes: int) -> None:
         """Keep what is to be known of the moment after an operator, which made so many bytes."""
         if self.change_bytes > self.peak_bytes:
-            self.peak_bytes, self.at_peak = self.change_bytes, self.records()
+            self.peak_bytes, self.at_peak = self.change_bytes, list(self.live.values())
         self.sample(func)
 
     def sample(self, func) -> None:
@@ -114,14 +110,14 @@ class Ledger(TorchDispatchMode):
 
     # ---- entering and leaving -----------------------------------------------------------------------------------
     def __enter__(self):
-        for tensor, owner in self.found():
+        for tensor, owner in found(self.device) if self.there is None else self.there:
             self._record(tensor, owner)
         self._handles = [
             register_module_forward_pre_hook(self._before_forward),
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
-        self.at_peak = self.records()
+        self.at_peak, self.there = list(self.live.values()), None
         return super().__enter__()
 
     def __exit__(self, *error):
@@ -136,10 +132,6 @@ class Ledger(TorchDispatchMode):
         super().__exit__(*error)
         for mode in reversed(later):
             TorchDispatchMode.__enter__(mode)
-
-    def records(self) -> list[Record]:
-        """Return the records of what is alive now."""
-        return list(self.live.values())
 
     # ---- every operator -----------------------------------------------------------------------------------------
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -167,7 +159,8 @@ class Ledger(TorchDispatchMode):
             self._label(tensor, "parameters")
             if tensor.requires_grad and id(tensor) not in self._hooked:
                 self._hooked.add(id(tensor))
-                self._handles.append(tensor.register_post_accumulate_grad_hook(self._accumulated))
+                hook = lambda parameter: self._label(parameter.grad, "gradients")  # noqa: E731
+                self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
 
     def _enter_result(self, tensor: torch.Tensor) -> int:
         """Account what an operator returned, and return the bytes that are new."""
@@ -216,9 +209,6 @@ class Ledger(TorchDispatchMode):
                     self.change_of[record.owner] -= record.nbytes
                     self.change_of[owner] += record.nbytes
                 record.owner = owner
-
-    def _accumulated(self, parameter: nn.Parameter) -> None:
-        self._label(parameter.grad, "gradients")
 
     def _before_forward(self, module: nn.Module, inputs: object) -> None:
         self._steps = 0  # a step that raised did not say that it ended
