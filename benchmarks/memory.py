@@ -105,6 +105,7 @@ class Program(NamedTuple):
     make_optimizer: Callable[..., torch.optim.Optimizer]
     autocast: torch.dtype | None = None
     loss: Callable[..., torch.Tensor] | None = None  # cross-entropy unless given
+    parts: int = 1  # of the batch, whose gradients are added up
 
 
 def mlp() -> nn.Module:
@@ -167,12 +168,13 @@ def cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(output.flatten(0, -2), target.flatten())
 
 
-def stepping(program: Program, kind: str, parts: int = 1) -> Callable[[nn.Module, Any, torch.optim.Optimizer], None]:
-    """Return the program's training step on a kind of device, the batch in so many parts."""
+def stepping(program: Program, kind: str) -> Callable[[nn.Module, Any, torch.optim.Optimizer], None]:
+    """Return the program's training step on a kind of device."""
 
     def step(model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad()
-        for inputs, target in zip(*(x.chunk(parts) for x in batch), strict=True) if parts > 1 else [batch]:
+        parts = zip(*(x.chunk(program.parts) for x in batch), strict=True) if program.parts > 1 else [batch]
+        for inputs, target in parts:
             with torch.autocast(kind, program.autocast or bf16, enabled=program.autocast is not None):
                 output = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
                 loss = (program.loss or cross_entropy)(output, target)
@@ -191,9 +193,9 @@ def train(program: Program, device: torch.device) -> None:
         step(model, batch, optimizer)
 
 
-def estimated(program: Program, device: torch.device, parts: int = 1) -> memory.Estimate:
+def estimated(program: Program, device: torch.device) -> memory.Estimate:
     """Return the estimate of the program."""
-    return memory.estimate(*program[:3], step=stepping(program, device.type, parts), device=device)
+    return memory.estimate(*program[:3], step=stepping(program, device.type), device=device)
 
 
 def compared(program: Program, device: torch.device) -> memory.Reconciled:
@@ -340,7 +342,7 @@ def print_explorer(device: torch.device) -> bool:
     print("\nwill-it-fit explorer against estimate, GiB at the peak")
     right = True
     for name, setting in CONFIGURATIONS.items():
-        estimate = estimated(program_of(setting), device, setting.get("accumulation", 1)).peak_bytes
+        estimate = estimated(program_of(setting), device).peak_bytes
         formula = will_it_fit(**setting).peak_bytes
         near = abs(formula / estimate - 1) <= EXPLORER_TOLERANCE
         right &= near
@@ -355,6 +357,7 @@ def program_of(setting: dict[str, Any]) -> Program:
     return Program(
         partial(language_model, setting), lambda: tuple(torch.zeros(shape, dtype=torch.int64) for _ in range(2)),
         OPTIMIZERS[setting.get("optimizer", "AdamW")], bf16 if setting.get("fmt") == "bf16 autocast" else None,
+        parts=setting.get("accumulation", 1),
     )  # fmt: skip
 
 

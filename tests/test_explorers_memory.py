@@ -32,7 +32,8 @@ CONFIGURATIONS = {**memory_figures.CONFIGURATIONS, **MORE}
 @pytest.mark.parametrize("name", [name for name, setting in CONFIGURATIONS.items() if setting["layers"] <= 12])
 def test_the_formula_is_within_a_tenth_of_the_estimate(name):
     setting = CONFIGURATIONS[name]
-    fit, estimate = will_it_fit.will_it_fit(**setting), memory_figures.estimated(setting, devices.chosen(place()))
+    program = memory_figures.program_of(setting)
+    fit, estimate = will_it_fit.will_it_fit(**setting), memory_figures.estimated(program, devices.chosen(place()))
     assert fit.parameters == estimate.parameters
     assert fit.peak_bytes == pytest.approx(estimate.peak_bytes, rel=0.1)
 
@@ -51,7 +52,7 @@ def measured(setting):
     model = memory_figures.language_model(setting).to(device)
     chosen = memory_figures.OPTIMIZERS[setting["optimizer"]](model.parameters())
     batch = [torch.zeros(setting["batch"], setting["sequence"], dtype=torch.int64).to(device) for _ in range(2)]
-    step = memory_figures.language_step(setting, device)
+    step = memory_figures.stepping(memory_figures.program_of(setting), device.type)
     step(model, batch, chosen)
     return memory.measure(lambda: step(model, batch, chosen), device).peak_bytes
 
