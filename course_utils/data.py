@@ -5,32 +5,26 @@ the study of feeding: each sample is decoded from a JPEG file and changed at ran
 milliseconds, and is the same for any number of worker processes.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools
 import io
+from doctest import DocTestParser
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from pydoc_data.topics import topics
 
+import numpy as np
 import torch
+from PIL import Image, ImageOps
 from torch.utils.data import Dataset
 
 from course_utils.base import arguments
 
 __all__ = [
-    "PHOTO_CLASSES",
-    "PhotoCrops",
-    "RandomNumbers",
-    "TextWindows",
-    "code_lines",
-    "digits",
-    "photographs",
-    "text",
-    "text_batch",
-    "tokens",
-]
+    "PHOTO_CLASSES", "PhotoCrops", "RandomNumbers", "TextWindows", "code_lines", "digits", "photographs", "text",
+    "text_batch", "tokens",
+]  # fmt: skip
 
 _PHOTOS = ("china.jpg", "flower.jpg")
 PHOTO_CLASSES = tuple(f"{name[:-4]}, {turn}°" for name in _PHOTOS for turn in (0, 90, 180, 270))
@@ -43,8 +37,6 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
 
     Source: scikit-learn's `load_digits`, a part of the UCI data set "Optical recognition of handwritten digits".
     """
-    import numpy as np
-
     rows = np.loadtxt(_sklearn() / "data" / "digits.csv.gz", delimiter=",", dtype=np.int64)  # 64 pixels and the label
     images = torch.from_numpy(rows[:, :-1].reshape(-1, 1, 8, 8)).float() / 16  # stored as 0..16
     return images, torch.from_numpy(rows[:, -1].copy())
@@ -56,8 +48,6 @@ def text() -> bytes:
 
     They differ between versions of Python, and so do results that depend on them.
     """
-    from pydoc_data.topics import topics
-
     return "\n\n".join(topics[name].strip() for name in sorted(topics)).encode("utf-8")
 
 
@@ -105,8 +95,6 @@ def code_lines() -> tuple[tuple[str, int], ...]:
     They are more than 1,000, of 10 to 60 ASCII characters. Python's parser gives the labels: prose stands in docstrings
     and is no example, code is a statement, which the parser writes anew. The lines differ between versions of Python.
     """
-    from importlib.util import find_spec
-
     found = []
     for name in _LIBRARY:
         prose, code = _prose_and_code(ast.parse(find_spec(name).loader.get_source(name)))
@@ -116,8 +104,6 @@ def code_lines() -> tuple[tuple[str, int], ...]:
 
 def _prose_and_code(tree: ast.Module) -> tuple[list[str], list[str]]:
     """Return the lines of a module's docstrings without examples, and the first lines of its statements, each once."""
-    from doctest import DocTestParser
-
     prose, code = [], []
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
@@ -144,8 +130,6 @@ def _is_code(line: str) -> bool:
 
 def _sklearn() -> Path:
     """Return the folder of scikit-learn's data sets. Finds the package without its import, which takes seconds."""
-    from importlib.util import find_spec
-
     return Path(find_spec("sklearn").submodule_search_locations[0]) / "datasets"
 
 
@@ -157,17 +141,12 @@ def _files() -> tuple[bytes, ...]:
 
 def photographs() -> torch.Tensor:
     """Return scikit-learn's two sample photographs, a temple and a flower: uint8 (2, 3, 427, 640)."""
-    import numpy as np
-    from PIL import Image
-
     images = [np.array(Image.open(io.BytesIO(file)).convert("RGB")) for file in _files()]
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
 
 
-def _decoded(photo: int) -> Any:
+def _decoded(photo: int) -> Image.Image:
     """Return a photograph as a PIL image of half its height and width."""
-    from PIL import Image
-
     image = Image.open(io.BytesIO(_files()[photo]))
     image.draft("RGB", _DECODED)
     image.load()
@@ -188,12 +167,7 @@ class PhotoCrops(Dataset):
     """
 
     def __init__(
-        self,
-        length: int,
-        size: int = 32,
-        seed: int = 0,
-        dtype: torch.dtype = torch.float32,
-        decode_once: bool = False,
+        self, length: int, size: int = 32, seed: int = 0, dtype: torch.dtype = torch.float32, decode_once: bool = False
     ) -> None:
         self.length, self.size = arguments.whole("length", length), arguments.whole("size", size)
         self.seed = arguments.whole("seed", seed, least=0)
@@ -216,9 +190,6 @@ class PhotoCrops(Dataset):
         self._epoch.fill_(arguments.whole("epoch", epoch, least=0))
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        import numpy as np
-        from PIL import Image, ImageOps
-
         decode = _decoded_once if self.decode_once else _decoded
         draw = np.random.default_rng([self.seed, self.epoch, _place(index, self.length)])
         label = int(draw.integers(len(PHOTO_CLASSES)))

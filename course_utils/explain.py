@@ -5,13 +5,11 @@ with explain.caught() as c:
 print(c)
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 __all__ = ["Caught", "Explanation", "caught", "explain", "names"]
 
@@ -40,7 +38,7 @@ class Caught:
     """What `caught` caught: the error, once there was one, and its explanation; prints as the explanation."""
 
     error: BaseException | None = None
-    explanation: Explanation | None = field(default=None)
+    explanation: Explanation | None = None
 
     def __str__(self) -> str:
         return str(self.explanation)

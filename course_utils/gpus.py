@@ -15,10 +15,8 @@ How to read the numbers:
 - `memory_gb` is the size on the box, `memory_mib` what the driver reports: a "16 GB" T4 has 15360 MiB.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 __all__ = ["ALL", "FORMATS", "GPU", "find", "get", "table"]
@@ -102,22 +100,19 @@ def find(name: str) -> GPU | None:
 _HEAD = ("GPU", "kind", "year", "compute capability", "memory", "driver reports", "memory GB/s", "bus", "power")
 
 
-def table(gpus: Iterable[GPU] | None = None, *, without: Iterable[str] = ()) -> str:
+def table(gpus: Iterable[GPU] | None = None, *, without: Collection[str] = ()) -> str:
     """Return an HTML table of `gpus` (default: all), one row each; a dash means not supported or not stated.
 
     `without` names columns that are left out, such as "year". Raises ValueError for a column that there is not, and
-    TypeError for what is no list.
+    TypeError for what is no row.
     """
     head = (*_HEAD, *(f"{name} {_rate_unit(name)}" for name in FORMATS))
-    if isinstance(without, str) or not isinstance(without, Iterable):
-        raise TypeError(f"without is {without!r}, it must be a list of columns, such as ['year']")
-    left_out = list(without)
-    if not all(column in head for column in left_out):
-        raise ValueError(f"without is {left_out!r}, it may hold: {', '.join(head)}")
-    chosen = ALL if gpus is None else list(gpus) if isinstance(gpus, Iterable) and not isinstance(gpus, str) else [gpus]
+    if not all(column in head for column in without):
+        raise ValueError(f"without is {without!r}, it may hold: {', '.join(head)}")
+    chosen = ALL if gpus is None else list(gpus)
     if not all(isinstance(gpu, GPU) for gpu in chosen):
         raise TypeError(f"gpus is {gpus!r}, it must be None or a list of rows, such as [gpus.get('T4')]")
-    kept = [place for place, text in enumerate(head) if text not in left_out]
+    kept = [place for place, text in enumerate(head) if text not in without]
     heads = "".join(f"<th>{head[place]}</th>" for place in kept)
     rows = "".join(f"<tr>{''.join(f'<td>{_texts(gpu)[place]}</td>' for place in kept)}</tr>" for gpu in chosen)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"

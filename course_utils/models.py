@@ -8,8 +8,6 @@ Batch comes first everywhere: images are (batch, channels, height, width), text 
 `torch.nn.functional.cross_entropy`.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

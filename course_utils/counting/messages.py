@@ -4,8 +4,6 @@
 the backward pass included, so that a `TorchDispatchMode` sees them as operators of the namespaces below.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,24 +12,15 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["NAMESPACES", "Communication"]
-
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 # Names of operators without underscores at the ends and forms such as `_base`: name in torch.distributed, and which
 # argument holds this rank's own part. Only the operators of c10d write into outputs that they are given first.
 _COLLECTIVES = {
-    "allreduce": ("all_reduce", 0),
-    "broadcast": ("broadcast", 0),
-    "reduce": ("reduce", 0),
-    "allgather": ("all_gather", 1),
-    "gather": ("gather", 1),
-    "scatter": ("scatter", 0),
-    "reduce_scatter": ("reduce_scatter", 1),
-    "alltoall": ("all_to_all", 1),
-    "barrier": ("barrier", None),
-    "monitored_barrier": ("barrier", None),
-}
+    "allreduce": ("all_reduce", 0), "broadcast": ("broadcast", 0), "reduce": ("reduce", 0), "gather": ("gather", 1),
+    "allgather": ("all_gather", 1), "scatter": ("scatter", 0), "reduce_scatter": ("reduce_scatter", 1),
+    "alltoall": ("all_to_all", 1), "barrier": ("barrier", None), "monitored_barrier": ("barrier", None),
+}  # fmt: skip
 _FORMS = re.compile(r"(_base|_coalesced|_into_tensor|_tensor|_single|_out)+$")
 
 

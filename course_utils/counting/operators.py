@@ -1,7 +1,5 @@
 """How are operators, copies, host reads and FLOPs counted while a program runs?"""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +12,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from course_utils.counting import messages
-
-__all__ = ["Copy", "Counts", "count"]
 
 
 @dataclass(frozen=True)
@@ -101,11 +97,11 @@ class _Ledger:
         self.counts = counts
         self.quiet = 0
 
-    def read(self, device: torch.device, times: int = 1) -> None:
+    def read(self, device: torch.device) -> None:
         if device.type == "cpu":
-            self.counts.cpu_reads += times
+            self.counts.cpu_reads += 1
         else:
-            self.counts.host_reads += times
+            self.counts.host_reads += 1
 
     def copy(self, start, end, tensor, *, host=None, non_blocking=False) -> None:
         """Note a copy from device `start` to device `end`, if they differ; it is as large as `tensor`.
@@ -199,7 +195,7 @@ class _Operators(TorchDispatchMode):
         formula = flop_registry.get(packet) or _SAME_FLOPS.get(packet.__name__)
         if formula is not None:
             self.ledger.counts.flops += int(formula(*args, **kwargs, out_val=result))
-        elif packet.__name__ in _RECURRENT:
+        elif packet.__name__.removesuffix("_backward") in _RECURRENT:
             self.ledger.counts.flops += _recurrent_flops(func, args)
         return result
 
@@ -229,7 +225,6 @@ _WHOLE = {"lstm", "gru", "rnn_tanh", "rnn_relu", "scaled_dot_product_attention"}
 _COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"}
 _VIEWS = {"_unsafe_view", "lift_fresh", "resolve_conj", "resolve_neg"}
 
-
 # Attention kernels that PyTorch's table lacks in some releases (the CPU's before 2.15), with the arguments of these.
 _SAME_FLOPS = {
     name: flop_registry[getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention{tail}")]
@@ -240,8 +235,7 @@ _SAME_FLOPS = {
         "_scaled_dot_product_attention_math_for_mps": "",
     }.items()
 }
-_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_lstm_mps"}
-_RECURRENT |= {"mkldnn_rnn_layer_backward", "_cudnn_rnn_backward", "miopen_rnn_backward", "lstm_mps_backward"}
+_RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_lstm_mps", "lstm_mps"} | _WHOLE
 
 _KINDS: dict[object, str] = {}
 
