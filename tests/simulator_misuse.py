@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -63,44 +63,31 @@ def backward():
     attempts()
     expect(torch.OutOfMemoryError, "sim out of memory", lambda: w.sin().cos().sum().backward())
     simulator.configure(capacity="1 GiB")
-    errors = []
-    threading.excepthook = lambda problem: errors.append(problem)
-    threads = [threading.Thread(target=attempts) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: attempts(), range(4))) == [None] * 4
     w.grad = None
     gc.collect()
     assert torch.sim.memory_allocated() == 4096, torch.sim.memory_allocated()
 
 
 class OnSim(torch.utils.data.Dataset):
-    """Items on the simulated GPU: wrong in a worker."""
+    """Items on the simulated GPU: wrong in a worker; also those that were put there before the workers started."""
+
+    def __init__(self, stored=None):
+        self.stored = stored
 
     def __len__(self):
         return 4
 
     def __getitem__(self, index):
-        return torch.ones(2, device="sim") * index
-
-
-class Stored(OnSim):
-    """Items that were put there before the workers started."""
-
-    def __init__(self):
-        self.data = torch.ones(4, 2, device="sim")
-
-    def __getitem__(self, index):
-        return self.data[index]
+        return torch.ones(2, device="sim") * index if self.stored is None else self.stored[index]
 
 
 def workers():
     """Loader workers that make or return tensors of the device, forked and spawned."""
     loader = torch.utils.data.DataLoader
     if hasattr(__import__("os"), "fork"):
-        for data in (OnSim(), Stored()):
+        for data in (OnSim(), OnSim(torch.ones(4, 2, device="sim"))):
             expect(
                 RuntimeError,
                 "Cannot re-initialize sim in forked subprocess",

@@ -1,13 +1,10 @@
 """Are the shared models right: shapes, placement, lengths, causality, training on real data?"""
 
-import argparse
 import copy
-import inspect
 
 import pytest
 import torch
 import torch.nn.functional as F
-from sklearn.datasets import load_digits
 from torch import nn
 
 from course_utils import counting, data, devices, models
@@ -35,6 +32,9 @@ MAKERS = {
         (3, 10, 50),
     ),
 }
+
+
+language = pytest.mark.parametrize("name", ["generator", "transformer"])
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_the_classifier_reads_no_padding_and_agrees_with_packed_sequences():
     assert torch.allclose(result[:1].cpu(), alone.cpu(), rtol=1e-5, atol=ATOL)
 
 
-@pytest.mark.parametrize("name", ["generator", "transformer"])
+@language
 def test_a_later_token_changes_nothing_before_it(name):
     model, x = MAKERS[name][0]().to(DEVICE), tokens()
     other = x.clone()
@@ -88,7 +88,7 @@ def test_a_later_token_changes_nothing_before_it(name):
     assert not torch.allclose(before[:, 6:], after[:, 6:], atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["generator", "transformer"])
+@language
 def test_generation_continues_the_text(name):
     model, x = MAKERS[name][0]().to(DEVICE), tokens()
     longer = model.generate(x, 5)
@@ -168,9 +168,7 @@ def train(model, batches, lr=0.01):
 
 
 def test_the_convolutional_network_learns_digits():
-    digits = load_digits()
-    x = torch.tensor(digits.images, dtype=torch.float32)[:, None].to(DEVICE) / 16
-    y = torch.tensor(digits.target).to(DEVICE)
+    x, y = (values.to(DEVICE) for values in data.digits())
     batches = [(x[start : start + 64], y[start : start + 64]) for start in range(0, 1600, 64)]
     losses = train(models.ConvNet(width=16).to(DEVICE), batches)
     assert losses[-1] < losses[0] / 2
@@ -189,14 +187,12 @@ def test_the_recurrent_classifier_learns_to_tell_code_from_prose():
     assert sum(losses[-5:]) / 5 < 0.75 * losses[0]
 
 
-@pytest.mark.parametrize("name", ["generator", "transformer"])
+@language
 def test_the_language_models_learn_text(name):
-    text = torch.tensor(list(inspect.getsource(argparse).encode())).to(DEVICE)
-    starts = torch.randint(0, len(text) - 65, (30, 8)).tolist()
-    windows = [torch.stack([text[start : start + 65] for start in row]) for row in starts]
+    windows = [[part.to(DEVICE) for part in data.text_batch(8, 64)] for _ in range(30)]
     model = {
         "generator": lambda: models.LSTMGenerator(256, 32, 64, layers=1),
         "transformer": lambda: models.TransformerLM(width=32, heads=2, layers=2, context=64),
     }[name]()
-    losses = train(model.to(DEVICE), [(window[:, :-1], window[:, 1:]) for window in windows])
+    losses = train(model.to(DEVICE), windows)
     assert losses[-1] < 0.75 * losses[0]

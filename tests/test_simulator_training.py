@@ -7,20 +7,18 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course_utils import simulator
+from tests.simulated import _fresh  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
 STEPS, CLASSES = 20, 5
 
 
 @pytest.fixture(autouse=True)
-def _fresh():
-    simulator.enable()
-    simulator.reset()
+def _one_thread():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # small models: threads cost more than they give
     yield
     torch.set_num_threads(threads)
-    simulator.reset()
 
 
 class Recurrent(nn.Module):
@@ -41,8 +39,8 @@ class Transformer(nn.Module):
     def __init__(self, checkpointed: bool = False) -> None:
         super().__init__()
         self.embed, self.checkpointed = nn.Embedding(11, 16), checkpointed
-        layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.1, batch_first=True)
-        self.layers = nn.ModuleList([layer, nn.TransformerEncoderLayer(16, 4, 32, dropout=0.1, batch_first=True)])
+        layers = [nn.TransformerEncoderLayer(16, 4, 32, dropout=0.1, batch_first=True) for _ in range(2)]
+        self.layers = nn.ModuleList(layers)
         self.head = nn.Linear(16, CLASSES)
 
     def forward(self, tokens):
@@ -78,12 +76,10 @@ def losses(model_name, optimizer_name, device, *, dtype=None, before_move=True):
     torch.manual_seed(0)
     model = make_model()
     foreach = True if device == "cpu" else None  # the default on CUDA and on `sim`
-    if before_move:
-        optimizer = OPTIMIZERS[optimizer_name](model.parameters(), foreach)
+    if not before_move:
         model.to(device)
-    else:
-        model.to(device)
-        optimizer = OPTIMIZERS[optimizer_name](model.parameters(), foreach)
+    optimizer = OPTIMIZERS[optimizer_name](model.parameters(), foreach)
+    model.to(device)
     kind = torch.device(device).type
     scaler = torch.amp.GradScaler(kind, enabled=dtype is torch.float16, init_scale=2.0**10)
     x, y = make_batch().to(device), torch.randint(0, CLASSES, (16,)).to(device)
@@ -124,8 +120,8 @@ def test_checkpointing_changes_no_loss_and_saves_memory():
     for name in ("Transformer", "checkpointed Transformer"):
         torch.sim.reset_peak_memory_stats()
         peaks[name] = (losses(name, "SGD", "sim"), torch.sim.max_memory_allocated())
-    assert peaks["Transformer"][0] == peaks["checkpointed Transformer"][0]
-    assert peaks["checkpointed Transformer"][1] < peaks["Transformer"][1]
+    (plain, more), (checkpointed, less) = peaks.values()
+    assert plain == checkpointed and less < more
 
 
 def test_an_optimizer_step_is_a_few_operations_over_lists():
@@ -156,24 +152,10 @@ def loss_of(optimizer, device):
     return [stepper.step(closure).item() for _ in range(4)]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Adadelta",
-        "Adafactor",
-        "Adagrad",
-        "Adam",
-        "Adamax",
-        "ASGD",
-        "LBFGS",
-        "Muon",
-        "NAdam",
-        "RAdam",
-        "RMSprop",
-        "Rprop",
-        "SGD",
-    ],
-)
+NAMES = "Adadelta Adafactor Adagrad Adam Adamax ASGD LBFGS Muon NAdam RAdam RMSprop Rprop SGD"
+
+
+@pytest.mark.parametrize("name", NAMES.split())
 def test_every_optimizer_gives_the_cpus_losses(name):
     optimizer = getattr(torch.optim, name)
     # the CPU's default takes tensors one by one, the device's takes lists: the order of roundings may differ
