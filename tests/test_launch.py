@@ -543,9 +543,6 @@ def test_results_that_cannot_be_sent_say_so():
     assert "ranks 0 and 1 returned a generator, which cannot be sent" in str(error)
     error = failing(lambda: threading.Lock() if dist.get_rank() else 1)
     assert error.rank == 1 and "rank 1 returned a lock" in str(error)
-
-
-def test_a_wrapped_model_cannot_come_back_and_the_message_says_what_to_return():
     error = failing(lambda: nn.parallel.DistributedDataParallel(nn.Linear(1, 1)))
     assert error.kind == "result" and "return its .module" in str(error)
 
@@ -741,29 +738,28 @@ async def asynchronous():
     return dist.get_rank()
 
 
-def test_wrong_arguments_are_named():
-    with pytest.raises(TypeError, match="fn is 3, it must be a function"):
-        launch(3)
-    with pytest.raises(TypeError, match=r"fn is an async function.*asyncio\.run"):
-        launch(asynchronous)
-    with pytest.raises(TypeError, match=r"the arguments do not fit fn: .*'nproc' .nprocs, timeout_s and devices are"):
-        launch(module_level, nproc=4)
-    with pytest.raises(TypeError, match="the arguments do not fit fn: too many positional arguments"):
-        launch(module_level, 4)
-    with pytest.raises(ValueError, match="nprocs must be at least 1"):
-        launch(module_level, nprocs=0)
-    with pytest.raises(ValueError, match="nprocs is 65, it may be at most 64"):
-        launch(module_level, nprocs=65)
-    with pytest.raises(ValueError, match="timeout_s must be a number above 0"):
-        launch(module_level, timeout_s=0)
-    with pytest.raises(ValueError, match="devices has 1 entries, it must have one for each of the 2 ranks"):
-        launch(module_level, devices=["cpu"])
-    with pytest.raises(ValueError, match=r"devices\[1\] is meta"):
-        launch(module_level, devices=["cpu", "meta"])
-    with pytest.raises(TypeError, match="devices is 'cpu', it must be a list"):
-        launch(module_level, devices="cpu")
-    with pytest.raises(TypeError, match="argument 2 cannot be sent to the ranks"):
-        launch(lambda a, b: None, 1, threading.Lock())
+@pytest.mark.parametrize(
+    ("fn", "args", "options", "words"),
+    [
+        (3, (), {}, "fn is 3, it must be a function"),
+        (asynchronous, (), {}, r"fn is an async function.*asyncio\.run"),
+        (module_level, (), {"nproc": 4}, r"do not fit fn: .*'nproc' .nprocs, timeout_s and devices are"),
+        (module_level, (4,), {}, "the arguments do not fit fn: too many positional arguments"),
+        (module_level, (), {"nprocs": 0}, "nprocs must be at least 1"),
+        (module_level, (), {"nprocs": 65}, "nprocs is 65, it may be at most 64"),
+        (module_level, (), {"timeout_s": 0}, "timeout_s must be a number above 0"),
+        (module_level, (), {"devices": ["cpu"]}, "devices has 1 entries, it must have one for each of the 2 ranks"),
+        (module_level, (), {"devices": ["cpu", "meta"]}, r"devices\[1\] is meta"),
+        (module_level, (), {"devices": "cpu"}, "devices is 'cpu', it must be a list"),
+        (lambda a, b: None, (1, threading.Lock()), {}, "argument 2 cannot be sent to the ranks"),
+    ],
+)
+def test_wrong_arguments_are_named(fn, args, options, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        launch(fn, *args, **options)
+
+
+def test_only_a_rank_has_a_device():
     with pytest.raises(RuntimeError, match="rank_device"):
         rank_device()
 
@@ -808,16 +804,13 @@ def test_a_group_may_be_left_at_once_and_another_one_joined():
     assert launch(work, nprocs=3) == [3, 3, 3]
 
 
-def test_joining_the_group_again_is_said_to_be_needless():
-    error = failing(lambda: dist.init_process_group("gloo"), nprocs=1)
-    assert error.error == "ValueError" and "launch has set up the process group: leave the call out." in str(error)
-
-
-def test_an_interrupt_that_a_rank_raises_itself_is_an_error_of_the_rank():
-    def work():
+def test_errors_that_are_easily_mistaken_for_the_launchs_own_are_those_of_the_rank():
+    def interrupt():
         raise KeyboardInterrupt
 
-    assert failing(work, nprocs=1).error == "KeyboardInterrupt"
+    assert failing(interrupt, nprocs=1).error == "KeyboardInterrupt"
+    error = failing(lambda: dist.init_process_group("gloo"), nprocs=1)
+    assert error.error == "ValueError" and "launch has set up the process group: leave the call out." in str(error)
 
 
 def test_gpus_are_used_where_each_rank_has_its_own(monkeypatch):

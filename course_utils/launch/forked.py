@@ -127,7 +127,8 @@ def _send(data: bytes, descriptors: Sequence[int] = ()) -> None:
 
 def preload(module: str) -> None:
     """Let the server import a module."""
-    _send(module.encode())
+    with contextlib.suppress(OSError):
+        _send(module.encode())
 
 
 def serve(number: int) -> None:

@@ -1,7 +1,7 @@
 """How does one launch go from its start to its end, whatever the ranks do?
 
 On Linux a server process that has imported torch forks the ranks (`forked`), within milliseconds. Elsewhere each is
-a fresh interpreter (`spawned`): macOS has libraries that do not survive a fork, and Windows has no fork. Why
+a fresh interpreter (`processes`): macOS has libraries that do not survive a fork, and Windows has no fork. Why
 not `multiprocessing`: its one fork server serves everybody in the process, and its children import the parent's
 `__main__` again.
 """
@@ -70,8 +70,8 @@ class Run:
                 del store
                 if processes is not None:
                     self._stop(processes)
-        if way is Forked and any(compiler for _, compiler in self.seen.returned.values()):
-            preload("torch._dynamo")  # while nobody waits: it takes each rank a second
+            if way is Forked and any(compiler for _, compiler in self.seen.returned.values()):
+                preload("torch._dynamo")  # while nobody waits: it takes each rank a second
         return [self.seen.returned[rank][0] for rank in self.all]
 
     def _job(self, port: int) -> Job:
@@ -96,7 +96,7 @@ class Run:
         if not done:
             late = set(self.all) - self.seen.returned.keys()
             self._ask(processes, late)
-            if late & self.seen.stack.keys() or late - self.seen.returned.keys():  # else they have returned just now
+            if self.dumps or late - self.seen.returned.keys():  # else they have returned just now
                 raise report.hang(self.seen, sorted(late), self.timeout_s)
 
     def _trouble(self) -> bool:
