@@ -70,8 +70,9 @@ class Finding:
         return "\n".join(lines) + self.said
 
     def named(self, name: str, why: str) -> Finding:
-        """Return the same with the name of the mistake; what was seen stays where no values show it."""
-        seen = "" if self.expected or self.got or self.name == name else f"\n  seen: {self.name}"
+        """Return the same with the name of the mistake; what was seen stays where expected and got do not show it."""
+        shown_below = self.got and re.search(r" has other values$| is (?!on |of type |None)", self.name)
+        seen = "" if shown_below or self.name == name else f": {self.name}"
         return dataclasses.replace(self, name=f"{name}{seen}", why=why or self.why)
 
 
