@@ -6,8 +6,9 @@ import sys
 import threading
 
 import pytest
+import torch
 
-from course_utils import settings
+from course_utils import settings, simulator
 
 # What a library sets in the environment when it is first imported, and pytest itself for each test.
 _ANYTIME = ("PYTEST_CURRENT_TEST", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "TORCHINDUCTOR_CACHE_DIR")
@@ -60,3 +61,12 @@ def settings_are_left_as_they_were():
     for thread in (left := _threads() - threads):
         thread.join(5)
     assert not [thread for thread in left if thread.is_alive()], "the test leaves threads that run on"
+
+
+@pytest.fixture
+def sim():
+    """The simulated GPU, enabled in this process."""
+    if (reason := simulator.unavailable()) is not None:
+        pytest.skip(reason)
+    simulator.enable()
+    return torch.device("sim", 0)

@@ -107,17 +107,14 @@ def test_nvidia_smi_is_read_and_its_errors_are_told_apart(monkeypatch):
     assert diagnosis._ask_driver() == (None, None, ())
 
 
-def test_course_device_overrides(monkeypatch):
+def test_course_device_overrides_and_a_real_gpu_that_is_missing_is_an_error_with_the_cause(monkeypatch):
     monkeypatch.setenv("COURSE_DEVICE", "cpu")
     assert devices.pick() == torch.device("cpu")
     monkeypatch.setenv("COURSE_DEVICE", "gpu")
     with pytest.raises(ValueError, match="COURSE_DEVICE is 'gpu', it may be one of: cpu, sim, cuda, mps, xpu"):
         devices.pick()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_a_real_gpu_that_is_asked_for_and_missing_is_an_error_with_the_cause(monkeypatch):
     monkeypatch.setenv("COURSE_DEVICE", "cuda")
+    monkeypatch.setattr(choice, "_available", lambda kind: False)
     with pytest.raises(RuntimeError, match="COURSE_DEVICE is cuda: PyTorch finds no cuda device"):
         devices.pick()
 

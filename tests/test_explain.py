@@ -5,17 +5,7 @@ import pytest
 import torch
 
 from course_utils import explain as module
-from course_utils import simulator
 from course_utils.explain import caught, explain
-
-
-@pytest.fixture
-def sim():
-    reason = simulator.unavailable()
-    if reason:
-        pytest.skip(reason)
-    simulator.enable()
-    return torch.device("sim", 0)
 
 
 @pytest.fixture(params=["cpu", "sim"])
