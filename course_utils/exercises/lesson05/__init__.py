@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,28 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_utils.checks import Case, difference, lesson
-from course_utils.exercises.common.numbers import as_float, is_number
+from course_utils.checks import Case, difference, edit, lesson
 from course_utils.exercises.common.places import elsewhere
-from course_utils.exercises.lesson05.amp_steps import amp_overflow, amp_steps
-from course_utils.exercises.lesson05.averages import average_mistake
 from course_utils.exercises.lesson05.resuming import resumes
-from course_utils.exercises.lesson05.training import (
-    Probe,
-    WatchedSGD,
-    a_loss,
-    batches,
-    counted_waits,
-    specification,
-    trained,
-)
-from course_utils.exercises.lesson05.training import loader as loader_of
+from course_utils.exercises.lesson05.training import Classifier, Training, batches, loader
 
 __all__ = ["Progress", "amp_step", "evaluate", "mean_loss", "train_epoch", "train_step"]
 
 exercise = lesson("05")
-
-# One line for each mistake and for each hint.
 # fmt: off
 
 
@@ -56,19 +43,47 @@ def train_step(
 @train_step.checks
 def _(case: Case) -> None:
     for device in dict.fromkeys((case.device, elsewhere(case.device))):
-        model, data = Probe().to(device), batches((5, 2))
-        optimizer = WatchedSGD(model)
-        start = copy.deepcopy(model)
-        for number, (x, y) in enumerate(data, start=1):
-            optimizer.events.clear()
+        training = Training(device)
+        for x, y in batches((5, 2), scale=20.0):  # long gradients: clipping would show
             given = [x.clone(), y.clone()]
-            with counted_waits(device) as waits:
-                got = case.call(model, optimizer, x, y, device, modifies=True)
+            got, waits = training.call(case, x, y, device)
             case.instead(difference([x, y], given), "modifies the batch", "the next epoch sees it again")
-            expected, logits = specification(start, data[:number])
-            a_loss(case, got, logits[-1], y, device, optimizer.events)
-            trained(case, model, expected, optimizer, number)
-            case.instead(waits, "lets the host wait", "synchronize() in every step keeps the queue empty")
+            training.followed(case)
+            _a_loss(case, got, training.expected(x, y)[0])
+            training.equal(case)
+            case.instead(waits, "lets the host wait for the device",
+                         "print, .item(), .cpu() and synchronize() in every step keep the queue empty")
+
+
+def _a_loss(case: Case, got: Any, expected: torch.Tensor, rtol: float = 1e-4) -> None:
+    """Fail unless `got` is this loss, a detached tensor."""
+    case.instead(isinstance(got, int | float), "returns a Python number",
+                 "to read it, the host waits for the device at every step; return the tensor", got=got)
+    holds = isinstance(got, torch.Tensor) and got.requires_grad
+    case.instead(holds, "returns a loss that still holds its graph",
+                 "who keeps the loss then keeps what its backward pass needs: loss.detach()")
+    case.equal(got, expected, rtol=rtol, why="it is the mean loss of the batch before the step")
+
+
+_LOGITS = "applies softmax before cross_entropy", "cross_entropy does that itself: it takes logits"
+_SUM = "sums the loss over the batch", "the step would grow with the batch: take the mean"
+_CLIPS = "clips the gradients", "the caller did not ask for it"
+_LOSS, _BACK = "F.cross_entropy(model(images), labels)", "loss.backward()"
+for name, why, *changes in (
+    (*_LOGITS, "model(images)", "model(images).softmax(dim=1)"),
+    (*_SUM, _LOSS, f"{_LOSS} * len(images)"),
+    ("divides the mean loss by the size", "cross_entropy has divided already", _LOSS, f"{_LOSS} / len(images)"),
+    ("takes the squared error", "cross_entropy is asked for",
+     _LOSS, "F.mse_loss(model(images), F.one_hot(labels, 3).float())"),
+    ("takes nll_loss of logits", "it wants log_softmax of them; cross_entropy does both",
+     _LOSS, "F.nll_loss(model(images), labels)"),
+    ("climbs: the loss grows", "backward() of the loss, not of its negative", _BACK, "(-loss).backward()"),
+    (*_CLIPS, _BACK, f"{_BACK}; nn.utils.clip_grad_norm_(model.parameters(), 1.0)"),
+    (*_CLIPS, _BACK, f"{_BACK}; nn.utils.clip_grad_norm_(model.parameters(), 5.0)"),
+    (*_CLIPS, _BACK, f"{_BACK}; nn.utils.clip_grad_norm_(model.parameters(), 10.0)"),
+    (*_CLIPS, _BACK, f"{_BACK}; nn.utils.clip_grad_value_(model.parameters(), 1.0)"),
+):
+    train_step.mistake(name, why, edit(*changes))
 
 
 @exercise(title="Evaluation", minutes=10, difficulty=2, hints=(
@@ -93,37 +108,71 @@ def evaluate(model: nn.Module, loader: Iterable, device: torch.device) -> float:
 @evaluate.checks
 def _(case: Case) -> None:
     here, there = case.device, elsewhere(case.device)
-    for sizes, mode, device in (((4, 3), True, here), ((4, 4, 2), True, there), ((5, 5, 3), False, here)):
-        model, data = Probe(dropout=0.5).to(device).train(mode), batches(sizes)
+    for sizes, mode, device in (((5, 3), True, here), ((4, 4, 2), True, there), ((5, 5, 3), False, here)):
+        model, data = Classifier(dropout=0.5).to(device).train(mode), batches(sizes)
         before = copy.deepcopy(dict(model.state_dict()))
-        loader = loader_of(data) if mode else data  # a list of batches is a loader too
-        got = case.call(model, loader, device, modifies=True, draws=True)  # dropout draws
-        left = {name: module.training for name, module in model.named_modules()}
-        other = next((place for place in model.devices if place != device), None)
-        case.instead(not model.training_seen, "never calls the model that it is given")
-        case.instead(other, f"computes on {other}, expected on {device}", "the device would stand idle")
-        case.instead(any(model.training_seen), "evaluates in training mode", "dropout then blots out half of the "
-                     "values, and batch norm uses this batch and changes its running averages: call model.eval() first")
-        case.instead(any(model.layers_training_seen), "puts the outer module alone into evaluation mode",
-                     "dropout and batch norm look at their own switch: model.eval() reaches all layers")
-        case.instead(any(model.graph_seen), "builds a graph", "nobody will call backward, and the graph keeps every "
-                     "activation of the batch in memory: use torch.inference_mode()")
+        given = loader(data) if mode else data  # a list of batches is a loader too
+        got = case.call(model, given, device, modifies=True, draws=True)  # dropout draws
+        passes, left = model.log.passes, {name: module.training for name, module in model.named_modules()}
+        other = next((one.device for one in passes if one.device != device), None)
         part = next((name for name in left if left[name] != mode), None)
-        case.instead(part is not None, f"leaves {part or 'the model'} in {'evaluation' if mode else 'training'} mode",
-                     f"it came in {'training' if mode else 'evaluation'} mode; the caller goes on with that")
-        case.instead(not all(p.requires_grad for p in model.parameters()), "leaves parameters frozen",
-                     "the caller goes on training them")
+        came, went = ("training", "evaluation") if mode else ("evaluation", "training")
         changed = difference(dict(model.state_dict()), before, where="the model")
-        case.instead(changed, f"changes the model: {changed}", "an evaluation changes no parameter")
-        model.eval()
-        hits = [[int(a) == int(b) for a, b in zip(model(x.to(device)).argmax(dim=1), y, strict=True)]
-                for x, y in data]
-        right = sum(map(sum, hits)) / sum(sizes)
-        if is_number(got):
-            name, why = average_mistake(as_float(got), [sum(hit) / len(hit) for hit in hits], sizes, share=True)
-            case.instead(name, name, why, expected=right, got=got)
+        for when, name, why in (
+            (not passes, "never calls the model that it is given", "its answers are to be counted"),
+            (other, f"computes on {other}, expected on {device}", "the device would stand idle"),
+            (any(one.training for one in passes), "evaluates in training mode", "dropout then blots out half of the "
+             "values, and batch norm uses this batch and changes its running averages: call model.eval() first"),
+            (any(one.layers_training for one in passes), "puts the outer module alone into evaluation mode",
+             "dropout and batch norm look at their own switch: model.eval() reaches all layers"),
+            (any(one.records for one in passes), "builds a graph", "nobody will call backward, and the graph keeps "
+             "every activation of the batch in memory: use torch.inference_mode()"),
+            (part is not None, f"leaves {part or 'the model'} in {went} mode",
+             f"it came in {came} mode; the caller goes on with that"),
+            (not all(one.requires_grad for one in model.parameters()), "leaves parameters frozen",
+             "the caller goes on training them"),
+            (changed, f"changes the model: {changed}", "an evaluation changes no parameter"),
+        ):
+            case.instead(when, name, why)
+        layers = model.layers.eval()
+        right = sum((layers(x.to(device)).argmax(dim=1) == y.to(device)).sum().item() for x, y in data) / sum(sizes)
         case.instead(isinstance(got, torch.Tensor), "returns a tensor, expected a float", ".item() reads it", got=got)
-        case.equal(as_float(got) if isinstance(got, int) and is_number(got) else got, right)
+        case.equal(got, right)
+
+
+_AVERAGES = {  # mistakes of the three exercises that average over batches
+    "takes the mean of the batches' means": "a sample of a small batch would count more",
+    "does not divide by the number of samples": "this is the sum over all of them",
+    "divides by the number of batches": "the sum is one over samples",
+    "divides by the size of the last batch": "count all samples: += instead of =",
+    "counts the last batch alone": "add up over the batches: += instead of =",
+    "does not weigh each batch by its size": "the mean of 4 samples stands for 4",
+    "gives the last batch alone": "all samples are asked for: add up over the batches",
+    "gives the first batch alone": "all samples are asked for: does the loop end too early?",
+    "takes all batches for equally large": "each batch has its own size",
+    "takes all batches but the last for equally large": "each batch has its own size",
+    "returns per cent": "the share is a number from 0 to 1",
+    "gives the share of wrong answers": "that of right ones is asked for",
+    "takes the least likely class": "the largest logit is the model's answer",
+    "rounds the share": "return it as it is; print it rounded",
+}
+_COUNT, _ALL = "total += len(labels)", "right.item() / total"
+for name, *changes in (
+    ("takes the mean of the batches' means", ").sum()", ").float().mean()", _COUNT, "total += 1"),
+    ("does not divide by the number of samples", _ALL, "float(right.item())"),
+    ("divides by the number of batches", _COUNT, "total += 1"),
+    ("divides by the size of the last batch", _COUNT, "total = len(labels)"),
+    ("counts the last batch alone", "right +=", "right ="),
+    ("gives the last batch alone", "right +=", "right =", _COUNT, "total = len(labels)"),
+    ("gives the first batch alone", _COUNT, f"{_COUNT}; break"),
+    ("takes all batches for equally large", _COUNT, "total += len(next(iter(loader))[1])"),
+    ("takes all batches for equally large", _ALL, "right.item() / (len(loader) * len(labels))"),
+    ("returns per cent", _ALL, f"100 * {_ALL}"),
+    ("gives the share of wrong answers", "==", "!="),
+    ("takes the least likely class", "argmax", "argmin"),
+    *(("rounds the share", _ALL, f"round({_ALL}, {digits})") for digits in (2, 3, 4)),
+):
+    evaluate.mistake(name, _AVERAGES[name], edit(*changes))
 
 
 @exercise(title="The mean loss of uneven batches", minutes=5, difficulty=1, hints=(
@@ -143,15 +192,35 @@ def _(case: Case) -> None:
                           ([1.0, 2.5, 4.0], [2, 5, 3])):
         losses = [torch.tensor(value, device=case.device) for value in values]
         got = case.call(losses, sizes)
-        right = torch.tensor(sum(v * s for v, s in zip(values, sizes, strict=True)) / sum(sizes), device=case.device)
+        counts = case.counts
+        right = sum(v * s for v, s in zip(values, sizes, strict=True)) / sum(sizes)
         case.instead(isinstance(got, int | float), "returns a Python number",
                      "to read it, the host waits for the device: return the tensor", got=got)
-        case.instead(case.counts.host_reads or case.counts.copies_d2h, "lets the host read values",
+        case.instead(counts.host_reads or counts.copies_d2h, "lets the host read values",
                      "multiply and add on the device; the host need not know the numbers")
-        if isinstance(got, torch.Tensor) and got.numel() == 1:
-            name, why = average_mistake(got.item(), values, sizes)
-            case.instead(name, name, why, expected=right, got=got)
-        case.equal(got, right)
+        case.equal(got, torch.tensor(right, device=case.device))
+
+
+_MEAN = "total / sum(sizes)"
+for name, *changes in (
+    ("takes the mean of the batches' means", _MEAN, "sum(losses) / len(losses)"),
+    ("does not divide by the number of samples", _MEAN, "total"),
+    ("divides by the number of batches", _MEAN, "total / len(sizes)"),
+    ("divides by the size of the last batch", _MEAN, "total / sizes[-1]"),
+    ("counts the last batch alone", _MEAN, "losses[-1] * sizes[-1] / sum(sizes)"),
+    ("does not weigh each batch by its size", "loss * size", "loss"),
+    ("gives the last batch alone", _MEAN, "losses[-1]"),
+    ("gives the first batch alone", _MEAN, "losses[0]"),
+    ("takes all batches for equally large", _MEAN, "total / (len(sizes) * sizes[0])"),
+    ("takes all batches but the last for equally large", "sizes, strict=True)",
+     "[sizes[0]] * (len(sizes) - 1) + sizes[-1:])", "sum(sizes)", "(sizes[0] * (len(sizes) - 1) + sizes[-1])"),
+):
+    mean_loss.mistake(name, _AVERAGES[name], edit(*changes))
+for name, why, *changes in (
+    ("multiplies where it should divide", "total / samples gives the mean", "total / ", "total * "),
+    ("divides each loss by its size", "it is a mean already: times the size it is a sum again", "loss * s", "loss / s"),
+):
+    mean_loss.mistake(name, why, edit(*changes))
 
 
 @exercise(title="An epoch with one host read", minutes=15, difficulty=2, hints=(
@@ -180,43 +249,63 @@ def train_epoch(
 
 @train_epoch.checks
 def _(case: Case) -> None:
-    for sizes, device in (((4, 3), case.device), ((5, 5, 5, 2), elsewhere(case.device))):
-        model, data = Probe().to(device), batches(sizes)
-        start, optimizer = copy.deepcopy(model), WatchedSGD(model)
-        loader = loader_of(data) if len(data) == 2 else data  # a list of batches is a loader too
-        with counted_waits(device) as waits:
-            got = case.call(model, optimizer, loader, device, modifies=True)
-        counts = case.counts
-        expected, logits = specification(start, data)
-        losses = [F.cross_entropy(z.cpu(), y).item() for z, (_, y) in zip(logits, data, strict=True)]
-        hits = [(z.cpu().argmax(dim=1) == y).sum().item() for z, (_, y) in zip(logits, data, strict=True)]
-        right = (sum(v * s for v, s in zip(losses, sizes, strict=True)) / sum(sizes), sum(hits) / sum(sizes))
-        passes = len(model.training_seen)
-        case.instead(passes > len(data), f"runs the model {passes} times for {len(data)} batches",
-                     "loss and right answers come from the logits that were trained on: another costs as much again")
-        state = dict(model.state_dict())
-        if difference(state, dict(expected.state_dict()), rtol=1e-4, atol=1e-5):
-            summed = specification(start, data, reduction="sum")[0].state_dict()
-            case.instead(not difference(state, dict(summed), rtol=1e-4),
-                         "sums the loss over the batch", "the step would grow with the batch: take the mean")
-        trained(case, model, expected, optimizer, 1, steps=len(data))
-        case.instead(max(model.graphs_alive) > 2, "keeps the graph of every batch",
-                     "a sum of losses that are not detached holds all of them: add loss.detach()")
+    for sizes, device in (((4, 3), case.device), ((5, 5, 5, 3), elsewhere(case.device))):
+        training, data = Training(device), batches(sizes, scale=20.0)
+        given = loader(data) if len(data) == 2 else data  # a list of batches is a loader too
+        got, waits = training.call(case, given, device)
+        found, sent = [training.expected(x, y) for x, y in data], {part.nbytes for batch in data for part in batch}
+        loss = sum(one.item() * size for (one, _), size in zip(found, sizes, strict=True)) / sum(sizes)
+        right = loss, sum(hits.sum().item() for _, hits in found) / sum(sizes)
+        training.followed(case, len(data))
+        training.equal(case)
+        case.instead(max((one.graphs_kept for one in training.log.passes), default=0) > 2, "keeps the graph of every "
+                     "batch", "a sum of losses that are not detached holds all of them: add loss.detach()")
         got = tuple(got) if isinstance(got, list) else got
-        if isinstance(got, tuple) and len(got) == 2 and all(isinstance(value, float) for value in got):
-            swapped = max(abs(a - b) for a, b in zip(got, reversed(right), strict=True)) < 1e-5
-            case.instead(swapped, "swaps loss and share", "the caller takes the first for the loss",
-                         expected=right, got=got)
-            shares = [hit / size for hit, size in zip(hits, sizes, strict=True)]
-            for value, means, share in ((got[0], losses, False), (got[1], shares, True)):
-                name, why = average_mistake(value, means, sizes, share=share)
-                case.instead(name, f"{name}: the {'share' if share else 'loss'}", why, expected=right, got=got)
         tensors = isinstance(got, tuple) and any(isinstance(value, torch.Tensor) for value in got)
         case.instead(tensors, "returns tensors, expected two floats", "one .tolist() at the end reads both", got=got)
         case.equal(got, right, rtol=1e-4, atol=1e-5)
-        case.budget("synchronisations an epoch", counts.host_reads + counts.copies_d2h + len(waits), 1,
+        case.budget("synchronisations an epoch", waits, 1,
                     "synchronize(), .item(), print, float() and an `if` on a tensor make the host wait for all that is "
                     "queued: add up on the device and read once, at the end")
+        copies = [one for one in case.counts.copies if one.direction == "h2d" and one.bytes in sent]
+        case.instead(not all(one.non_blocking for one in copies), "copies batches without non_blocking=True",
+                     "from pinned memory the host need not wait")
+
+
+_HITS, _PAIR, _PLUS = "labels).sum()", "return mean, share", "samples += len(labels)"
+_WEIGHED, _MEAN_HITS = "loss.detach() * len(labels)", "labels).float().mean()"
+_LAST, _ONES = ("sums[0] +=", "sums[0] =", "sums[1] +=", "sums[1] ="), (_PLUS, "samples += 1")
+_RATIO = "samples / len(loader)"
+for name, *changes in (
+    ("takes the mean of the batches' means", _WEIGHED, "loss.detach()", _HITS, _MEAN_HITS, *_ONES),
+    ("takes the mean of the batches' means", _WEIGHED, "loss.detach()", _PAIR, f"return mean * {_RATIO}, share"),
+    ("takes the mean of the batches' means", _HITS, _MEAN_HITS, _PAIR, f"{_PAIR} * {_RATIO}"),
+    ("does not divide by the number of samples", "(sums / samples)", "sums"),
+    ("does not divide by the number of samples", _PAIR, "return mean * samples, share"),
+    ("does not divide by the number of samples", _PAIR, "return mean, share * samples"),
+    ("divides by the number of batches", *_ONES),
+    ("divides by the number of batches", _PAIR, "return mean * samples / len(loader), share"),
+    ("divides by the number of batches", _PAIR, "return mean, share * samples / len(loader)"),
+    ("divides by the size of the last batch", _PLUS, "samples = len(labels)"),
+    ("counts the last batch alone", *_LAST),
+    ("gives the last batch alone", *_LAST, _PLUS, "samples = len(labels)"),
+    ("does not weigh each batch by its size", _WEIGHED, "loss.detach()"),
+    ("does not weigh each batch by its size", _WEIGHED, "loss.detach()", _HITS, _MEAN_HITS),
+    ("takes all batches for equally large", _PLUS, "samples += len(next(iter(loader))[1])"),
+    ("returns per cent", _PAIR, "return mean, 100 * share"),
+    ("gives the share of wrong answers", "==", "!="),
+    ("takes the least likely class", "argmax", "argmin"),
+    ("rounds the share", _PAIR, "return mean, round(share, 2)"),
+):
+    train_epoch.mistake(name, _AVERAGES[name], edit(*changes))
+_CROSS = "F.cross_entropy(logits, labels)"
+for name, why, *changes in (
+    ("swaps loss and share", "the caller takes the first for the loss", _PAIR, "return share, mean"),
+    (*_SUM, _CROSS, f"{_CROSS} * len(labels)", _WEIGHED, "loss.detach()"),
+    (*_SUM, _CROSS, f"{_CROSS} * len(labels)"),
+    (*_LOGITS, _CROSS, "F.cross_entropy(logits.softmax(dim=1), labels)"),
+):
+    train_epoch.mistake(name, why, edit(*changes))
 
 
 @exercise(title="A step in mixed precision", minutes=15, difficulty=3, hints=(
@@ -243,10 +332,99 @@ def amp_step(
 
 @amp_step.checks
 def _(case: Case) -> None:
-    amp_steps(case, (8,), max_norm=1e6)  # clips nothing
-    amp_steps(case, (8,), max_norm=0.05)
-    amp_steps(case, (8, 6), max_norm=1e6, scale=1.0, dtype=torch.bfloat16)  # what was not cleared counts in full
-    amp_overflow(case)
+    for sizes, max_norm, scale, dtype in (
+        ((8,), 1e6, 2.0**10, torch.float16), ((8,), 0.05, 2.0**10, torch.float16), ((8, 6), 1e6, 1.0, torch.bfloat16)
+    ):
+        training = Training(case.device, scale)
+        for one in training.model.parameters():
+            one.grad = torch.full_like(one, 0.5)  # somebody left them behind
+        for x, y in batches(sizes, scale=5.0):
+            x, y = x.to(case.device), y.to(case.device)
+            try:
+                got, waits = training.call(case, training.scaler, x, y, dtype, max_norm)
+            except Exception:  # the scaler objects to a wrong order, in words that do not say what is wrong
+                _amp_order(case, training.log.text)
+                raise
+            _amp_order(case, training.log.text)
+            _with_scaler(case, training, dtype)
+            training.followed(case)
+            _a_loss(case, got, training.expected(x, y, dtype=dtype, max_norm=max_norm)[0], rtol=1e-2)
+            training.equal(case, tolerance=0.05)
+            case.budget("host reads", waits, 1, "scaler.step() looks once whether a gradient is inf; that is enough")
+            case.instead(training.scaler.get_scale() != scale, "sets the scale itself",
+                         "scaler.update() knows when to change it", expected=scale, got=training.scaler.get_scale())
+    training = Training(case.device, scale=2.0**40)
+    x, y = (part.to(case.device) for part in batches((4,))[0])
+    training.call(case, training.scaler, x, y, torch.float16, 1.0)
+    case.instead(training.moved().any(), "steps where gradients overflow",
+                 "scaler.step(optimizer) sees that they are inf and leaves the step out")
+    case.instead(training.scaler.get_scale() >= 2.0**40, "does not make the scale smaller after an overflow",
+                 "scaler.update() does: without it every step is left out")
+
+
+def _amp_order(case: Case, text: str) -> None:
+    """Fail with what the log shows to come too early, also where an error has ended the step."""
+    for when, name, why in (
+        (re.search("U.*s", text), "updates the scaler before the step",
+         "update() ends the step: the scaler then no longer knows that the gradients are unscaled"),
+        (re.search("[ABu]Z", re.sub("[^ABuZ]", "", text.partition("s")[0])),
+         "clears the gradients before the step has used them", "the order is zero_grad, backward, step"),
+        (re.match("[^AB]*[us]", text), "unscales or steps without a backward pass before it",
+         "scaler.scale(loss).backward() fills the gradients, the step uses them"),
+    ):
+        case.instead(when, name, why)
+
+
+def _with_scaler(case: Case, training: Training, dtype: torch.dtype) -> None:
+    """Fail unless the scaler did its part, and autocast to `dtype` was where it belongs."""
+    text, passes = training.log.text, training.log.passes[:1]
+    computed = next((str(one.dtype).removeprefix("torch.") for one in passes if one.dtype != dtype), "")
+    there = f"the caller asks for {dtype}: give autocast `dtype=dtype`"
+    for when, name, why in (
+        (computed, f"computes the forward pass in {computed}", there if computed != "float32" else
+         "it belongs into `with torch.autocast(images.device.type, dtype=dtype):`"),
+        (not re.search("[cs]", text), "never uses the scaler that it is given",
+         "small float16 gradients become 0 without it: scaler.scale(loss).backward()"),
+        ("s" not in text, "steps without the scaler", "scaler.step(optimizer) divides by the scale and leaves the step "
+         "out where a gradient is inf; optimizer.step() does neither"),
+        ("U" not in text, "never calls scaler.update()",
+         "it ends the step: it makes the scale smaller after an overflow, and larger when all goes well"),
+        ("w" in text, "runs the backward pass under autocast",
+         "PyTorch advises against it: backward repeats the formats of the forward pass by itself"),
+    ):
+        case.instead(when, name, why)
+
+
+_UNSCALE, _CLIP = "scaler.unscale_(optimizer)", "nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
+_SCALED, _STEP, _UPDATE = "scaler.scale(loss).backward()", "scaler.step(optimizer)", "scaler.update()"
+_SMALL = "clips the scaled gradients", "their norm is too large by the scale: unscale_ comes before the clipping"
+_LONG = ("does not clip the gradients of the step",
+         "one odd batch could take a huge step: clip_grad_norm_ stands after backward and unscale_, before the step")
+_STILL = "steps with gradients that are still scaled", "scaler.step(optimizer) divides, optimizer.step() does not"
+_NEVER, _RETURNS = "never scales the loss", "returns the scaled loss"
+for name, why, *changes in (
+    (*_SMALL, _UNSCALE, "pass"),
+    (*_SMALL, _UNSCALE, "pass", "max_norm)\n", "max_norm / scaler.get_scale())\n"),
+    (*_SMALL, _UNSCALE, "pass", _CLIP, f"{_CLIP}; {_UNSCALE}"),
+    (*_LONG, _CLIP, "pass"),
+    (*_LONG, _CLIP, "pass", _SCALED, f"{_CLIP}; {_SCALED}"),
+    ("ignores `max_norm`", "the caller chooses it", "(), max_norm)", "(), 1.0)"),
+    ("clips each number, not the norm", "max_norm bounds all gradients as one vector", "grad_norm_", "grad_value_"),
+    ("clips each parameter's gradient for itself", "max_norm bounds all gradients as one vector",
+     _CLIP, "[nn.utils.clip_grad_norm_(one, max_norm) for one in model.parameters()]"),
+    (*_STILL, _UNSCALE, "pass", _STEP, "optimizer.step()"),
+    (*_STILL, _UNSCALE, "pass", _STEP, "optimizer.step()", _UPDATE, ""),
+    ("divides by a scale that it never multiplied by", _SCALED, _SCALED, f"{_BACK}; scaler.scale(loss.detach())"),
+    (_NEVER, _SCALED, _SCALED, _BACK),
+    (_NEVER, _SCALED, _SCALED, _BACK, _UNSCALE, "pass"),
+    ("scales the loss twice", "they are divided once", "scale(loss)", "scale(scaler.scale(loss))"),
+    (_RETURNS, "the scale is for the gradients alone", "loss.detach()", "scaler.scale(loss).detach()"),
+    (_RETURNS, "the scale is for the gradients alone", _LOSS, f"scaler.scale({_LOSS})", _SCALED, _BACK),
+    ("unscales twice", "unscale_ divides the gradients in place, once a step", _UNSCALE, f"{_UNSCALE}; {_UNSCALE}"),
+    (*_LOGITS, "model(images)", "model(images).softmax(dim=1)"),
+    (*_SUM, _LOSS, f"{_LOSS} * len(images)"),
+):
+    amp_step.mistake(name, why, edit(*changes))
 
 
 @exercise(title="Resume", minutes=15, difficulty=3, hints=(
