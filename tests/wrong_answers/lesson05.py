@@ -1,53 +1,6 @@
 """Further wrong answers to lesson 05, each with what the message must say."""
 
-import copy
-
-import torch
-import torch.nn.functional as F
-
 from course_utils.checks import edit
-
-
-def _trains_a_copy(model, optimizer, images, labels, device):
-    twin = copy.deepcopy(model)
-    loss = F.cross_entropy(twin(images.to(device)), labels.to(device))
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
-
-
-def _each_sample(model, optimizer, images, labels, device):
-    optimizer.zero_grad()
-    losses = []
-    for x, y in zip(images.to(device), labels.to(device), strict=True):
-        losses.append(F.cross_entropy(model(x[None]), y[None]))
-        losses[-1].backward()
-    optimizer.step()
-    return torch.stack(losses).mean().detach()
-
-
-class _KeptInTheClass:
-    def __init__(self, model, optimizer, scheduler):
-        self.parts, self.step = (model, optimizer, scheduler), 0
-
-    def state_dict(self):
-        kept = [copy.deepcopy(part.state_dict()) for part in self.parts]
-        _KeptInTheClass.kept = (kept, self.step, torch.get_rng_state())
-        return {"step": self.step}
-
-    def load_state_dict(self, state):
-        kept, self.step, random = _KeptInTheClass.kept
-        for part, one in zip(self.parts, kept, strict=True):
-            part.load_state_dict(one)
-        torch.set_rng_state(random)
-
-
-class _OtherMethods:
-    def __init__(self, model, optimizer, scheduler):
-        self.step = 0
-
-    def save(self):
-        return {}
 
 
 def _after(text, more):
@@ -96,8 +49,10 @@ WRONG = {
         ("calls step() 2 time(s), not 1", _after(_STEP, _STEP)),
         ("calls backward() 2 time(s), not 1", edit(_BACK, f"loss.backward(retain_graph=True); {_BACK}")),
         ("runs the model 2 time(s), not 1", edit(_DETACHED, "F.cross_entropy(model(images), labels).detach()")),
-        ("never calls the model that it is given", _trains_a_copy),
-        ("calls backward() 5 time(s), not 1", _each_sample),
+        ("never calls the model that it is given", edit("model(images)", "copy.deepcopy(model)(images)")),
+        ("calls backward() 5 time(s), not 1",
+         edit("loss = F.cross_entropy(model(images), labels)", "losses = [F.cross_entropy(model(x[None]), y[None]) for "
+              "x, y in zip(images, labels)]", _BACK, "[one.backward() for one in losses]", "loss.d", "sum(losses).d")),
         ("modifies the batch", edit("= images.to", "= images.sub_(images.mean()).to")),
         ("lets the host wait", _after(_STEP, _WAIT)),
         ("freezes layers.0.weight", _after(_CLEAR, "next(model.parameters()).requires_grad_(False)")),
@@ -166,10 +121,10 @@ WRONG = {
         ("updates the scaler before the step", edit(_UPDATE, "pass", _UNSCALE, f"{_UNSCALE}; {_UPDATE}")),
         ("without a backward pass before", edit(_SCALED, "scaler.scale(loss)")),
         ("so that the scaler leaves the step out", edit("(loss).b", "(scaler.scale(loss)).b", _UNSCALE, "pass")),
-        ("computes the forward pass in float32", edit(_CAST, "dtype=dtype, enabled=False):")),
-        ("computes the forward pass in bfloat16", edit(_CAST, "dtype=torch.bfloat16):")),
-        ("computes the forward pass in float16", edit(_CAST, "dtype=torch.float16):")),
-        ("the caller asks for torch.bfloat16: give autocast `dtype=dtype`", edit(_CAST, "dtype=torch.float16):")),
+        ("computes the forward pass in torch.float32", edit(_CAST, "dtype=dtype, enabled=False):")),
+        ("computes the forward pass in torch.bfloat16", edit(_CAST, "dtype=torch.bfloat16):")),
+        ("computes the forward pass in torch.float16", edit(_CAST, "dtype=torch.float16):")),
+        ("torch.bfloat16 is asked for: `with torch.autocast(images.device.type", edit(_CAST, "dtype=torch.float16):")),
         ("never clears the gradients before the backward pass", edit(_CLEAR, "pass")),
         ("never clears the gradients before", edit(_CLEAR, "pass", _UPDATE, f"{_UPDATE}; optimizer.zero_grad()")),
         ("runs the backward pass under autocast", edit(f"    {_SCALED}", f"        {_SCALED}")),
@@ -201,8 +156,10 @@ WRONG = {
               "(state[name])", "({**part.state_dict(), **state[name]})")),
         ("`step` is not 0 at first", edit("self.step = 0", "self.step = 1")),
         ("has no `step`", edit("self.step = 0", "pass")),
-        ("is not what it was", _KeptInTheClass),
+        ("is not what it was",
+         edit("return state\n", "Progress.kept = copy.deepcopy(state); return {'step': self.step}\n",
+              "self, state: dict) -> None:\n", "self, state: dict) -> None:\n        state = Progress.kept\n")),
         ("returns NoneType, expected a dict", edit("return state\n", "self.state = state\n")),
-        ("has no method state_dict", _OtherMethods),
+        ("has no method state_dict", edit("def state_dict", "def save")),
     ],
 }

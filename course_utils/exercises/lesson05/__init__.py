@@ -290,7 +290,6 @@ for name, *changes in (
     ("counts the last batch alone", *_LAST),
     ("gives the last batch alone", *_LAST, _PLUS, "samples = len(labels)"),
     ("does not weigh each batch by its size", _WEIGHED, "loss.detach()"),
-    ("does not weigh each batch by its size", _WEIGHED, "loss.detach()", _HITS, _MEAN_HITS),
     ("takes all batches for equally large", _PLUS, "samples += len(next(iter(loader))[1])"),
     ("returns per cent", _PAIR, "return mean, 100 * share"),
     ("gives the share of wrong answers", "==", "!="),
@@ -343,10 +342,16 @@ def _(case: Case) -> None:
             try:
                 got, waits = training.call(case, training.scaler, x, y, dtype, max_norm)
             except Exception:  # the scaler objects to a wrong order, in words that do not say what is wrong
-                _amp_order(case, training.log.text)
+                _scaler_in_order(case, training.log.text)
                 raise
-            _amp_order(case, training.log.text)
-            _with_scaler(case, training, dtype)
+            _scaler_in_order(case, training.log.text)
+            computed, text = training.log.passes[0].dtype if training.log.passes else dtype, training.log.text
+            case.instead(computed != dtype, f"computes the forward pass in {computed}",
+                         f"{dtype} is asked for: `with torch.autocast(images.device.type, dtype=dtype):` casts")
+            case.instead("U" not in text, "never calls scaler.update()",
+                         "it makes the scale smaller after an overflow, and larger when all goes well")
+            case.instead("w" in text, "runs the backward pass under autocast",
+                         "PyTorch advises against it: backward repeats the formats of the forward pass by itself")
             training.followed(case)
             _a_loss(case, got, training.expected(x, y, dtype=dtype, max_norm=max_norm)[0], rtol=1e-2)
             training.equal(case, tolerance=0.05)
@@ -362,35 +367,20 @@ def _(case: Case) -> None:
                  "scaler.update() does: without it every step is left out")
 
 
-def _amp_order(case: Case, text: str) -> None:
-    """Fail with what the log shows to come too early, also where an error has ended the step."""
+def _scaler_in_order(case: Case, text: str) -> None:
+    """Fail with what the log shows of the scaler to be wrong, also where an error has ended the step."""
     for when, name, why in (
+        (re.fullmatch("[^csuU]*[AB][^csuU]*", text), "never uses the scaler that it is given",
+         "small float16 gradients become 0 without it: scaler.scale(loss).backward()"),
+        (re.match("[^s]*[SE]", text), "steps without the scaler", "scaler.step(optimizer) divides by the scale and "
+         "leaves the step out where a gradient is inf; optimizer.step() does neither"),
+        (text.count("U") > 1, "calls scaler.update() twice", "it ends the step, once"),
         (re.search("U.*s", text), "updates the scaler before the step",
          "update() ends the step: the scaler then no longer knows that the gradients are unscaled"),
         (re.search("[ABu]Z", re.sub("[^ABuZ]", "", text.partition("s")[0])),
          "clears the gradients before the step has used them", "the order is zero_grad, backward, step"),
-        (re.match("[^AB]*[us]", text), "unscales or steps without a backward pass before it",
+        (re.match("[^ABSE]*[us]", text), "unscales or steps without a backward pass before it",
          "scaler.scale(loss).backward() fills the gradients, the step uses them"),
-    ):
-        case.instead(when, name, why)
-
-
-def _with_scaler(case: Case, training: Training, dtype: torch.dtype) -> None:
-    """Fail unless the scaler did its part, and autocast to `dtype` was where it belongs."""
-    text, passes = training.log.text, training.log.passes[:1]
-    computed = next((str(one.dtype).removeprefix("torch.") for one in passes if one.dtype != dtype), "")
-    there = f"the caller asks for {dtype}: give autocast `dtype=dtype`"
-    for when, name, why in (
-        (computed, f"computes the forward pass in {computed}", there if computed != "float32" else
-         "it belongs into `with torch.autocast(images.device.type, dtype=dtype):`"),
-        (not re.search("[cs]", text), "never uses the scaler that it is given",
-         "small float16 gradients become 0 without it: scaler.scale(loss).backward()"),
-        ("s" not in text, "steps without the scaler", "scaler.step(optimizer) divides by the scale and leaves the step "
-         "out where a gradient is inf; optimizer.step() does neither"),
-        ("U" not in text, "never calls scaler.update()",
-         "it ends the step: it makes the scale smaller after an overflow, and larger when all goes well"),
-        ("w" in text, "runs the backward pass under autocast",
-         "PyTorch advises against it: backward repeats the formats of the forward pass by itself"),
     ):
         case.instead(when, name, why)
 

@@ -30,7 +30,7 @@ _WHY = {
     "random state of the device": "dropout draws from the generator of the model's device: get_rng_state(device)",
 }
 _AdamW, _StepLR = named(torch.optim.AdamW, "optimizer"), named(torch.optim.lr_scheduler.StepLR, "scheduler")
-_State = named(dict, "state")  # its many numbers would fill the message
+_State = type("state_dict", (dict,), {"__repr__": lambda self: "state"})  # its many numbers would fill the message
 # fmt: off
 
 

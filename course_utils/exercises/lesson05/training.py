@@ -211,10 +211,11 @@ class Training:
         moved, right = self.moved(), self.moved(self._right)
         ratio = (moved.norm() / right.norm()).item()
         how = f"steps {ratio:.3g} times as far as it should" if abs(ratio - 1) > 0.01 else "steps in a wrong direction"
-        case.instead(not (moved - right).norm() <= tolerance * right.norm(),  # which NaN is not
-                     f"{how}, after call {self.calls}; how far layers.3.bias has moved:",
+        expected, got = ({"layers.3.bias has moved by": one[-3:]} for one in (right, moved))
+        far = not (moved - right).norm() <= tolerance * right.norm()  # or NaN
+        case.instead(far, f"{how}, after call {self.calls}",
                      "the gradients of the mean loss and the optimizer's learning rate and momentum make the step",
-                     expected=right[-3:], got=moved[-3:])
+                     expected=expected, got=got)
 
 
 def batches(sizes: Iterable[int], scale: float = 1.0) -> list[tuple[torch.Tensor, torch.Tensor]]:
