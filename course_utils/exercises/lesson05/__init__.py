@@ -390,7 +390,6 @@ _SCALED, _STEP, _UPDATE = "scaler.scale(loss).backward()", "scaler.step(optimize
 _SMALL = "clips the scaled gradients", "their norm is too large by the scale: unscale_ comes before the clipping"
 _LONG = ("does not clip the gradients of the step",
          "one odd batch could take a huge step: clip_grad_norm_ stands after backward and unscale_, before the step")
-_STILL = "steps with gradients that are still scaled", "scaler.step(optimizer) divides, optimizer.step() does not"
 _NEVER, _RETURNS = "never scales the loss", "returns the scaled loss"
 for name, why, *changes in (
     (*_SMALL, _UNSCALE, "pass"),
@@ -402,8 +401,8 @@ for name, why, *changes in (
     ("clips each number, not the norm", "max_norm bounds all gradients as one vector", "grad_norm_", "grad_value_"),
     ("clips each parameter's gradient for itself", "max_norm bounds all gradients as one vector",
      _CLIP, "[nn.utils.clip_grad_norm_(one, max_norm) for one in model.parameters()]"),
-    (*_STILL, _UNSCALE, "pass", _STEP, "optimizer.step()"),
-    (*_STILL, _UNSCALE, "pass", _STEP, "optimizer.step()", _UPDATE, ""),
+    ("steps with gradients that are still scaled", "scaler.step(optimizer) divides, optimizer.step() does not",
+     _UNSCALE, "pass", _STEP, "optimizer.step()", _UPDATE, ""),
     ("divides by a scale that it never multiplied by", _SCALED, _SCALED, f"{_BACK}; scaler.scale(loss.detach())"),
     (_NEVER, _SCALED, _SCALED, _BACK),
     (_NEVER, _SCALED, _SCALED, _BACK, _UNSCALE, "pass"),

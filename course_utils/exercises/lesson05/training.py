@@ -21,6 +21,7 @@ from course_utils.checks import Case
 __all__ = ["Classifier", "Log", "Training", "batches", "loader", "named"]
 
 _RATE = 0.01
+_ADDS = "backward() adds to those that it finds: a step would use the sum over several batches"
 # fmt: off
 
 
@@ -28,8 +29,8 @@ class Log:
     """What happened to a model, in order; copies of the model write here too.
 
     `passes` holds what each forward pass was like. `text` has a letter for each event: Z zero_grad; B, A a backward
-    pass that found no gradients, or some, with w before it under autocast; S, E a step with gradients, or without;
-    c, u, s, U the scaler's scale, unscale_, step and update.
+    pass that found no gradients, or some, with w before it under autocast and - after it, 0 if it gave zeros; S, E a
+    step with gradients, or without; c, u, s, U the scaler's scale, unscale_, step and update.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -112,6 +113,7 @@ class SGD(named(torch.optim.SGD, "optimizer")):
         if torch.is_autocast_enabled(self.first.device.type):
             self.log.note("w")
         self.log.note("AB", self.found)
+        self.log.note("-0", self.first.grad)
 
     def step(self, closure: Callable | None = None) -> Any:
         with torch.enable_grad():
@@ -170,7 +172,7 @@ class Training:
     def followed(self, case: Case, steps: int = 1) -> None:
         """Fail with what the model, the optimizer and the log show to be wrong after `steps` training steps."""
         passes, text, parameters = self.log.passes, self.log.text, dict(self.model.named_parameters())
-        own, order = [one for one in passes if one.own], re.sub("[^ABSE]", "", text)
+        own, order = [one for one in passes if one.own], re.sub("[^ABSE0]", "", text)
         other, left = (next((one.device for one in there if one.device != self.device), None)
                        for there in (own, parameters.values()))
         frozen = next((name for name, one in parameters.items() if not one.requires_grad), "")
@@ -188,18 +190,17 @@ class Training:
             (not stepped and "s" in text, "makes the gradients inf or NaN, so that the scaler leaves the step out",
              "scaled once, those of this batch are finite"),
             (not stepped, "never calls optimizer.step()", "backward() fills the gradients, step() uses them"),
+            (stepped != steps, f"calls step() {stepped} time(s), not {steps}", "each batch takes one step"),
             (re.match("[SE][AB]", order), "steps before the backward pass",
              "the step then uses the gradients of the batch before, or none"),
             (re.search("[AB]E", order), "clears the gradients before the step has used them",
              "the order is zero_grad, backward, step"),
             ("E" in order, "takes a step without gradients",
              "loss.backward() fills them, if the loss comes from the model, with no detach() on the way"),
-            (stepped != steps, f"calls step() {stepped} time(s), not {steps}", "each batch takes one step"),
             (backward > steps, f"calls backward() {backward} time(s), not {steps}", "each batch takes one"),
-            ("A" in order and steps > 1 and "Z" in text, "clears the gradients once, not for each batch",
-             "backward() adds to those of the batches before"),
-            ("A" in order, "never clears the gradients before the backward pass",
-             "backward() adds to those that it finds: each step would use the sum over all batches"),
+            ("A" in order and "Z" not in text, "never clears the gradients", _ADDS),
+            ("A" in order and steps > 1 == text.count("Z"), "clears the gradients once, not for each batch", _ADDS),
+            ("A" in order, "does not clear the gradients before each backward pass", _ADDS),
             (len(passes) != steps, f"runs the model {len(passes)} time(s), not {steps}",
              "loss and right answers come from the logits that were trained on: another pass costs as much again"),
         ):
