@@ -1,4 +1,4 @@
-"""What happens on one rank when the reader's answer is called? A small module: every rank imports it anew."""
+"""What happens on one rank when an answer is called? A small module: every rank imports it anew."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from course_utils import counting
 from course_utils.checks import difference
@@ -24,13 +26,15 @@ __all__ = ["Call", "Imported", "nothing", "on_rank"]
 class Call:
     """One call of the answer on one rank: what it returned, whether it changed its arguments, and what it did.
 
-    `unwaited` is how many operations it started, with `async_op` or `isend` say, for whose end it never asked.
+    `unwaited` is how many operations it started, with `async_op` or `isend` say, for whose end it never asked; `width`
+    is the size in bytes of the widest number that it sent.
     """
 
     value: Any
     modified: bool
     counts: counting.Counts
-    unwaited: int = 0
+    unwaited: int
+    width: int
 
 
 class Imported:
@@ -47,34 +51,42 @@ def nothing(ready: object) -> None:
     """Do nothing, on a rank that has imported what `ready` is."""
 
 
-def on_rank(ready: object, program: Callable, answer: Callable, args: tuple) -> Any:
-    """Run the program of a check, which calls the answer."""
-    return program(_Caller(answer), *args)
+def on_rank(ready: object, program: Callable, answers: tuple[Callable, ...], args: tuple) -> list[Any]:
+    """Run the program of a check, which calls the answer, for each of `answers`."""
+    call, found = _Caller(), []
+    for call.answer in answers:
+        call.meet()
+        found.append(program(call, *args))
+    return found
 
 
 class _Caller:
     """Calls the answer and notes what it did; no rank begins a call before all have ended the one before."""
 
-    def __init__(self, answer: Callable) -> None:
-        self.answer, self.called, self.group, self.works = answer, False, None, _Works()
+    def __init__(self) -> None:
+        self.answer, self.called, self.group, self.works = None, False, None, _Works()
 
-    def __call__(self, *args: Any, modifies: bool = False) -> Call:
-        if self.called:  # in a group of its own: messages that the answer left behind do not meet the barrier's
+    def meet(self) -> None:
+        """Wait for all ranks if there was a call, in a group of its own: it may have left messages behind."""
+        if self.called:
             self.group = self.group or dist.new_group()
             dist.barrier(self.group)
+
+    def __call__(self, *args: Any, modifies: bool = False) -> Call:
+        self.meet()
         self.called = True
         before = None if modifies else copy.deepcopy(args)
         with counting.count() as counts, self.works.watched():
             value = self.answer(*args)
         modified = before is not None and bool(difference(args, before, copied=True))
-        return Call(value, modified, counts, self.works.unwaited)
+        return Call(value, modified, counts, self.works.started - len(self.works.asked), self.works.width)
 
 
 _KEPT: list[Any] = []  # until this process ends: gloo drops a message whose operation nobody refers to
 
 
 class _Works(TorchDispatchMode):
-    """Counts the operations between ranks that Python started, and for how many of them their end was asked."""
+    """Counts the operations between ranks that Python started, and notes those for whose end it asked."""
 
     ENDS = ("wait", "synchronize", "block_current_stream", "get_future", "get_future_result", "result")
     MAYBE = ("is_completed", "is_success")  # an end where they say so
@@ -83,16 +95,11 @@ class _Works(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # else the first operator of a process loads the whole compiler
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.started, self.asked = 0, {}
-
-    @property
-    def unwaited(self) -> int:
-        return self.started - len(self.asked)
-
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
+        if "c10d" in func.namespace:
+            tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            self.width = max([self.width, *(tensor.element_size() for tensor in tensors)])
         if func.namespace == "c10d" and any("Work" in str(one.type) for one in func._schema.returns):
             _KEPT.append(result)
             # what C++ starts, as for DistributedDataParallel, it also waits for
@@ -102,7 +109,7 @@ class _Works(TorchDispatchMode):
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Watch a call of the answer."""
-        self.started, self.asked = 0, {}
+        self.started, self.asked, self.width = 0, {}, 1
         with ExitStack() as patches:
             for name in self.ENDS + self.MAYBE:
                 patches.enter_context(mock.patch.object(dist.Work, name, self._noting(name)))

@@ -7,10 +7,10 @@ Exercises run on the CPU with gloo on every machine, so that messages and bytes 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import cloudpickle
@@ -18,12 +18,9 @@ import torch
 
 from course_utils.base import places
 from course_utils.checks import Case
-from course_utils.exercises.common.rank_calls import Imported, nothing, on_rank
+from course_utils.exercises.common.rank_calls import Call, Imported, nothing, on_rank
 
-__all__ = ["Stuck", "describe", "on_ranks"]
-
-_COMPILER = "torch._dynamo"  # DistributedDataParallel imports it, which takes a second or more in a new process
-_imported = {"torch"}  # by the process that starts the ranks
+__all__ = ["check_call", "describe", "on_ranks"]
 
 _PLACE = re.compile(r"(?:in (?P<called>\w+), called )?at (?P<file>.+), line (?P<line>\d+), in .+\n\s+(?P<source>.*)")
 _NOISE = re.compile(  # a warning with its file, and what C++ says when a process dies
@@ -31,26 +28,23 @@ _NOISE = re.compile(  # a warning with its file, and what C++ says when a proces
 )
 _LOST = re.compile(r"third_party.gloo|[Cc]onnection (reset|closed)")  # what a rank raises when another has died
 _RAISED = re.compile(r"^  (?P<file>.+), line (?P<line>\d+), in (?P<function>\S+)\n    (?P<source>.*)$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Stuck:
-    """How ranks failed other than by an error of the answer: `kind` is "hang" or "died"."""
-
-    kind: str
-    called: tuple[str, ...]  # for each rank the function it waits in, such as "send", "returned", or nothing
-    lines: str  # for each rank the reader's line
-
-    @property
-    def collective(self) -> str:
-        """The one collective in which all ranks wait, or nothing."""
-        alone = ("", "returned", "wait", "send", "recv", "isend", "irecv")
-        return self.called[0] if len(set(self.called)) == 1 and self.called[0] not in alone else ""
+_MESSAGES = ("send", "recv", "isend", "irecv", "wait")
 
 
 def describe(case: Case, called: str, nprocs: int) -> None:
     """Say in the messages that follow which call of the answer they are about."""
     case.about(f"{called}, {nprocs} ranks,", torch.device("cpu"))
+
+
+def check_call(case: Case, call: Call, rank: int) -> None:
+    """Check what is asked of every call on ranks: that its operations are waited for, and its arguments kept."""
+    what = "an operation" if call.unwaited == 1 else f"{call.unwaited} operations"
+    case.instead(call.unwaited, f"never waits for {what} that rank {rank} started",
+                 "with async_op=True, and from isend and irecv, a call returns before anything has arrived or left: "
+                 "keep what it returns, and call wait() on each before you use the tensor")  # fmt: skip
+    case.instead(call.modified, "modifies its input",
+                 "collectives and += write into what they get, and parts of a tensor are views: clone it first",
+                 )  # fmt: skip
 
 
 def on_ranks(
@@ -59,38 +53,35 @@ def on_ranks(
     *args: Any,
     nprocs: int,
     called: str,
+    known: Iterable[Any] = (),
     compiler: bool = False,
-    stuck: Callable[[Case, Stuck], None] | None = None,
+    why: str = "",
 ) -> list[Any]:
     """Run `program(call, *args)` on `nprocs` ranks and return what each rank returned.
 
-    `call(*arguments)` calls the answer and returns a `Call`; `called` is how messages show it. `compiler` says that
+    `call(*arguments)` calls the answer and returns a `Call`; `called` is how messages show it; `args` can be hashed.
+    The exercise's mistakes, `known`, run in one launch, since each takes a while. `compiler` says that
     DistributedDataParallel is used: it imports torch's compiler, which is not the answer's time. Raises `WrongAnswer`
-    when the answer raises on a rank, when ranks wait for ever, and when one dies; `stuck` may know that mistake.
+    when the answer raises on a rank, when ranks wait for ever, and when one dies; `why` says then what likely differs
+    between the ranks.
     """
-    from course_utils.launch import RankError, launch
-
     describe(case, called, nprocs)
-    needed, printed = _COMPILER if compiler or _loads_compiler(case.answer) else "torch", io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            if needed not in _imported:  # where ranks are forked, from then on they have it
-                launch(nothing, Imported(needed), nprocs=1, devices=["cpu"])
-                _imported.add(needed)
-            return launch(
-                on_rank, Imported(needed), program, case.answer, args,
-                nprocs=nprocs, timeout_s=case.task.limit_s, devices=["cpu"] * nprocs,
-            )  # fmt: skip
-    except RankError as error:
-        failed = error
-    finally:
-        case.called(_NOISE.sub(_without_place, printed.getvalue()))
+    needed = "torch._dynamo" if compiler or _loads_compiler(case.answer) else "torch"
+    mistakes, printed = tuple(mistake.answer for mistake in known), io.StringIO()
+    answers = mistakes if case.answer in mistakes else (case.answer,)
+    run = program, answers, args, nprocs, needed, case.task.limit_s
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        if type(case) is Case and answers is not mistakes:
+            _outcomes.pop(run, None)  # a recording, which follows, needs no second launch
+        failed = _outcome(*run)
+    case.called(_NOISE.sub(lambda noise: f"{noise[1]}{noise[2]}" if noise[2] else "", printed.getvalue()))
+    if isinstance(failed, list):
+        return [rank[answers.index(case.answer)] for rank in failed]
+    if answers is mistakes:  # their launch failed, on a slow machine say: none of them is what the reader wrote
+        raise _outcomes.pop(run)
     lost = failed.kind == "raised" and _LOST.search(failed.states.get(failed.rank, ""))
     if lost or failed.kind in ("hang", "died"):
-        found = _stuck(case, failed, nprocs, "died" if lost else failed.kind)
-        if stuck is not None:
-            stuck(case, found)
-        _stuck_anyhow(case, found)
+        _fail_stuck(case, failed, nprocs, lost or failed.kind == "died", why)
     case.fail(_raised(case, failed))
 
 
@@ -102,43 +93,79 @@ def _loads_compiler(answer: Callable) -> bool:
         return False
 
 
-def _without_place(noise: re.Match) -> str:
-    """Return a warning without the file that it came from, and nothing of what C++ says when a process dies."""
-    return f"{noise[1]}{noise[2]}" if noise[2] else ""
+_outcomes: dict[tuple, Any] = {}
 
 
-def _stuck(case: Case, error: Any, nprocs: int, kind: str) -> Stuck:
-    called, lines = [], []
+def _outcome(program: Callable, answers: tuple, args: tuple, nprocs: int, needed: str, limit_s: float) -> Any:
+    """Return for each rank what the program returned for each of the answers, or the error; from memory if known."""
+    from course_utils.launch import RankError, launch
+
+    run = program, answers, args, nprocs, needed, limit_s
+    if run not in _outcomes:
+        _prepare(needed)
+        try:
+            _outcomes[run] = launch(
+                on_rank, Imported(needed), program, answers, args,
+                nprocs=nprocs, timeout_s=limit_s * len(answers), devices=["cpu"] * nprocs,
+            )  # fmt: skip
+        except RankError as error:
+            _outcomes[run] = error
+    return _outcomes[run]
+
+
+@functools.cache
+def _prepare(needed: str) -> None:
+    """Let one rank import what the ranks need: where they are forked, those that follow have it."""
+    from course_utils.launch import launch
+
+    if needed != "torch":
+        launch(nothing, Imported(needed), nprocs=1, devices=["cpu"])
+
+
+def _fail_stuck(case: Case, error: Any, nprocs: int, died: bool, why: str) -> None:
+    """Raise `WrongAnswer` for ranks that wait for each other, or of which one died."""
+    called, lines = [], ""
     for rank in range(nprocs):
-        state = error.states.get(rank, "")
-        found = _PLACE.match(state)
-        if found is None and state.startswith("in "):  # and no line of the reader: between two calls of the answer
-            state = "had returned"
-        if found is None:
-            called.append("returned" if state == "had returned" else "")
-            lines.append(f"    rank {rank} {state.partition(': ')[0].partition(chr(10))[0]}")
-            continue
-        waits = found["called"] or ("wait" if ".wait(" in found["source"] else "")
-        called.append(waits)
-        what = f"waits in {waits}" if waits else "was"
-        lines.append(f"    rank {rank} {what}, {_line(case, found)}")
-    return Stuck(kind, tuple(called), "\n".join(lines))
+        name, line = _place(case, error.states.get(rank, ""))
+        called.append(name)
+        lines += f"\n    rank {rank} {line}"
+    joint = [name for name in called if name not in ("", "returned", *_MESSAGES)]
+    name = "does not end"
+    if died:
+        name, why = "a rank dies", why or (
+            "gloo ends a process when what ranks hand to one collective differs in size or dtype: all ranks must call "
+            "the same collectives, in the same order"
+        )  # fmt: skip
+    elif set(called) in ({"send"}, {"recv"}):
+        name = f"deadlock: every rank {'sends, none receives' if called[0] == 'send' else 'receives, none sends'}"
+        why = "send waits until the other side receives, and recv until it sends: start with isend, which does not wait"
+    elif len(joint) == nprocs and len(set(joint)) == 1:
+        name, why = f"all ranks wait in {joint[0]}, it does not end", why or (
+            "what ranks hand to one collective must agree in size and dtype"
+        )  # fmt: skip
+    elif joint:
+        returned = (
+            "for ranks that have returned" if "returned" in called else "in a collective that another does not call"
+        )
+        name = f"deadlock: a rank waits {returned}, it does not end"
+        why = "every rank must call each collective, in the same order: an `if rank == 0` keeps the others away"
+    elif all(called):
+        returned = "returned" in called
+        name = f"deadlock: {'a rank waits for ranks that have returned' if returned else 'ranks wait for each other'}"
+        why = "what one rank sends another must receive"
+    after = "" if died else f" (stopped after {case.task.limit_s:g} s)"
+    case.fail(f"{name}{after}{lines}", why)
 
 
-def _stuck_anyhow(case: Case, found: Stuck) -> None:
-    """Raise `WrongAnswer` for ranks that are stuck in a way that the check does not know."""
-    if found.kind == "died":
-        why = "gloo ends a process when what ranks hand to one collective differs in size or dtype: all ranks must "
-        why += "call the same collectives, in the same order"
-        case.fail(f"a rank dies\n{found.lines}", why)
-    name, why = "deadlock: ranks wait for each other, it does not end" if all(found.called) else "does not end", ""
-    if "returned" in found.called and all(found.called):
-        name = "deadlock: a rank waits for ranks that have returned, it does not end"
-        why = "what one rank sends another must receive, and every rank must call each collective"
-    elif found.collective:
-        name = f"all ranks wait in {found.collective}, it does not end"
-        why = "what ranks hand to one collective must agree in size and dtype"
-    case.fail(f"{name} (stopped after {case.task.limit_s:g} s)\n{found.lines}", why)
+def _place(case: Case, state: str) -> tuple[str, str]:
+    """Return what a rank waits in, "send", "returned" or nothing say, and where that is, in words."""
+    found = _PLACE.match(state)
+    if found is None:
+        if state == "had returned" or state.startswith("in "):  # no line of the reader: between two calls of the answer
+            return "returned", "had returned"
+        return "", state.partition(": ")[0].partition("\n")[0]
+    waits = found["called"] or ("wait" if ".wait(" in found["source"] else "")
+    return waits, f"{f'waits in {waits}' if waits else 'was'}, {_line(case, found)}"
 
 
 def _line(case: Case, found: re.Match) -> str:

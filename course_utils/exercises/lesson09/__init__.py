@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,27 +11,23 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from course_utils.checks import Case, lesson
-from course_utils.exercises.common.ranks import describe, on_ranks
+from course_utils.checks import Case, edit, lesson
+from course_utils.exercises.common.rank_calls import Call
+from course_utils.exercises.common.ranks import check_call, describe, on_ranks
 from course_utils.exercises.lesson09 import cases as cases
-from course_utils.exercises.lesson09 import gradients, sums, training
+from course_utils.exercises.lesson09 import gradients, training
 
 __all__ = ["accumulate", "average_gradients", "epoch_batches", "global_mean", "ring_all_reduce", "train"]
 
-exercise = lesson("09")
+exercise, _WHERE = lesson("09"), "real ranks on the CPU"
+# fmt: off
 
 
-@exercise(
-    title="Average a metric",
-    where="real ranks on the CPU",
-    minutes=8,
-    difficulty=1,
-    hints=(
-        "Ranks may hold different numbers of values, so a mean of means is not the mean. Which two numbers decide?",
-        "Put sum and count into one tensor: torch.stack([values.sum(), values.new_tensor(len(values))]).",
-        "dist.all_reduce(both) adds them over the ranks, in place; return both[0] / both[1].",
-    ),
-)
+@exercise(title="Average a metric", where=_WHERE, minutes=8, difficulty=1, hints=(
+    "Ranks may hold different numbers of values, so a mean of means is not the mean. Which two numbers decide?",
+    "Put sum and count into one tensor: torch.stack([values.sum(), values.new_tensor(len(values))]).",
+    "dist.all_reduce(both) adds them over the ranks, in place; return both[0] / both[1].",
+))
 def global_mean(values: torch.Tensor) -> torch.Tensor:
     """Return the mean over the values of all ranks, on every rank."""
     both = torch.stack([values.sum(), values.new_tensor(len(values))])  # a sum and a count can be added up
@@ -42,30 +37,60 @@ def global_mean(values: torch.Tensor) -> torch.Tensor:
 
 @global_mean.checks
 def _(case: Case) -> None:
-    small = [[1.0, 2.0, 3.0, 6.0], [9.0], [5.0, 2.0]], [[2.5, 4.0], [], [9.25]]
-    groups = [*small, [[n] * 500 for n in (1.3, 2.7, 6.1)]]  # 16 bits would round their sums
-    columns = [[torch.tensor(values) for values in group] for group in groups]
-    called = "global_mean(values)"
-    ranks = on_ranks(case, cases.each, columns, nprocs=3, called=called, stuck=sums.mean_stuck)
-    for at, group in enumerate(columns):
+    why = "ranks hold different numbers of values, and a collective needs one shape on all: send the sum and the count"
+    ranks = on_ranks(case, cases.each, cases.mean_columns, nprocs=3, called="global_mean(values)",
+                     known=global_mean.mistakes, why=why)
+    for at, group in enumerate(cases.mean_columns(3)):
         short = [f"{len(values)} values" if len(values) > 5 else str(values.tolist()) for values in group]
         describe(case, f"global_mean(values) of {', '.join(short)}", 3)
         for rank, calls in enumerate(ranks):
-            sums.check_mean(case, group, calls[at], rank)
+            call, counts = calls[at], calls[at].counts
+            check_call(case, call, rank)
+            case.equal(call.value, torch.cat(group).mean(), why=f"this is what rank {rank} returned")
+            nbytes = max([counts.message_bytes // max(counts.messages, 1), *counts.collective_bytes.values()])
+            case.instead(nbytes > 2 * call.width,
+                         f"the result is right, but rank {rank} sends {nbytes:,} bytes for {len(group[rank]):,} values",
+                         "two numbers are enough, however many values there are: the sum and the count")
+            case.budget("collectives", counts.collectives.total(), 2, "each one waits for the slowest rank")
 
 
-@exercise(
-    title="All-reduce from send and receive",
-    where="real ranks on the CPU",
-    minutes=15,
-    difficulty=3,
-    hints=(
-        "Two rounds of n - 1 steps. In the first what arrives is added to your part, in the second it replaces it.",
-        "Parts: [part.clone() for part in x.tensor_split(n)]. Step s of the first round: give (rank - s) % n, take "
-        "(rank - s - 1) % n. Step s of the second: give (rank + 1 - s) % n, take (rank - s) % n.",
-        "A step that cannot deadlock: sent = dist.isend(parts[give], right); dist.recv(arrived, left); sent.wait().",
-    ),
-)
+_BOTH, _REDUCE = "torch.stack([values.sum(), values.new_tensor(len(values))])", "dist.all_reduce(both)"
+_RATIO = "both[0] / both[1]"
+_EVERY = "divide by the number of values of all ranks, once"
+_PLACE = "all_reduce works in place, on the tensor that you hand to it"
+_TELLS = "reduce gives the sum to one rank, and what the others then hold is not to be used: all_reduce"
+for name, why, *answers in (
+    ("takes a mean of means", "add up sums and counts, and divide once: a rank with one value must not count as much "
+     "as one with three", (_BOTH, "values.mean()", _RATIO, "both / dist.get_world_size()"),
+     (_BOTH, "values.mean().nan_to_num()", _RATIO, "both / dist.get_world_size()"),
+     ("values.sum()", "values.mean().nan_to_num()", "len(values)", "float(len(values) > 0)")),
+    ("takes the mean of a rank that has no values", "0 / 0 is NaN: add up sums and counts",
+     ("values.sum()", "values.mean() * len(values)")),
+    ("gives the sum over all ranks", _EVERY, (_RATIO, "both[0]")),
+    ("divides by the number of ranks", _EVERY, (_RATIO, "both[0] / dist.get_world_size()")),
+    ("divides by the number of ranks too", _EVERY, (_RATIO, f"{_RATIO} / dist.get_world_size()")),
+    ("divides by the number of values of this rank", _EVERY, (_RATIO, "both[0] / len(values)")),
+    ("gives the mean of this rank alone", _PLACE, (_REDUCE, ""),
+     (_REDUCE, "", _RATIO, "both[0] / both[1].clamp(min=1)")),
+    ("tells rank 0 alone", _TELLS, (_REDUCE, "dist.reduce(both, dst=0)"),
+     (_REDUCE, "total = both.clone(); dist.reduce(total, dst=0); both = both if dist.get_rank() else total")),
+    ("leaves out rank 2", "all ranks belong to the group that you get without group=",
+     (_REDUCE, "dist.all_reduce(both, group=dist.new_group([0, 1]))")),
+    ("rounds sum and count to 16 bits", "they travel as float32",
+     (f"{_BOTH}  #", f"{_BOTH}.half()  #", _RATIO, f"({_RATIO}).float()"),
+     (f"{_BOTH}  #", f"{_BOTH}.bfloat16()  #", _RATIO, f"({_RATIO}).float()")),
+    ("drops what is behind the point", "sum and count travel as float32",
+     (_BOTH, "torch.tensor([int(values.sum()), len(values)])")),
+):
+    global_mean.mistake(name, why, *(edit(*changes) for changes in answers))
+
+
+@exercise(title="All-reduce from send and receive", where=_WHERE, minutes=15, difficulty=3, hints=(
+    "Two rounds of n - 1 steps. In the first what arrives is added to your part, in the second it replaces it.",
+    "Parts: [part.clone() for part in x.tensor_split(n)]. Step s of the first round: give (rank - s) % n, take "
+    "(rank - s - 1) % n. Step s of the second: give (rank + 1 - s) % n, take (rank - s) % n.",
+    "A step that cannot deadlock: sent = dist.isend(parts[give], right); dist.recv(arrived, left); sent.wait().",
+))
 def ring_all_reduce(x: torch.Tensor) -> torch.Tensor:
     """Return the sum of `x` over all ranks; each rank sends parts of `x` to its right neighbour only."""
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -84,29 +109,66 @@ def ring_all_reduce(x: torch.Tensor) -> torch.Tensor:
 
 @ring_all_reduce.checks
 def _(case: Case) -> None:
-    for n in (2, 3, 4):
-        columns = sums.ring_columns(n)
-        called = "ring_all_reduce(x)"
-        ranks = on_ranks(case, cases.each, columns, nprocs=n, called=called, stuck=sums.ring_stuck)
-        for at, group in enumerate(columns):
+    why = "what arrives does not fit the tensor that is to hold it: where n does not divide x, parts differ in size"
+    for n in (2, 3, 1):  # for one and two, and steps that are neither first nor the only ones
+        ranks = on_ranks(case, cases.each, cases.ring_columns, nprocs=n, called="ring_all_reduce(x)",
+                         known=ring_all_reduce.mistakes, why=why)
+        for at, group in enumerate(cases.ring_columns(n)):
             describe(case, f"ring_all_reduce(x) of {len(group[0])} elements each", n)
             for rank, calls in enumerate(ranks):
-                sums.check_ring(case, group, calls[at], rank)
+                _check_ring(case, group, calls[at], rank)
 
 
-@exercise(
-    title="Average the gradients",
-    where="real ranks on the CPU",
-    minutes=8,
-    difficulty=2,
-    hints=(
-        "After backward() every rank has its own gradients. all_reduce each of them, and divide by the world size.",
-        "A parameter that took no part on this rank has grad None, but other ranks wait for it in all_reduce: count it "
-        "as zeros. A frozen one (requires_grad is False) has a gradient on no rank: leave it out.",
-        "for parameter in model.parameters(): skip the frozen ones; where parameter.grad is None put "
-        "torch.zeros_like(parameter); dist.all_reduce(parameter.grad); parameter.grad /= dist.get_world_size()",
-    ),
-)
+def _check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> None:
+    """Check what `rank` returned as the sum of `group`, and what it sent to whom."""
+    expected, counts, n = torch.stack(group).sum(dim=0), call.counts, len(group)
+    used = ", ".join(counts.collectives)
+    case.instead(used, f"calls {used}", "build it from send and receive: isend, irecv, send, recv")
+    check_call(case, call, rank)
+    case.equal(call.value, expected, rtol=0, atol=0, why=f"this is what rank {rank} returned")
+    case.budget("messages a rank", counts.messages, 2 * (n - 1), "a ring has two rounds of n - 1 steps")
+    allowed = 2 * (n - 1) * max(part.nbytes for part in expected.tensor_split(n))
+    case.instead(counts.message_bytes > allowed, f"the result is right, but rank {rank} sends {counts.message_bytes:,} "
+                 f"bytes, and a ring needs at most {allowed:,}", "send one part of x in each step, not all of x")
+    others = sorted(counts.messages_to.keys() - {(rank + 1) % n})
+    case.instead(others, f"the result is right, but rank {rank} sends to rank {others[0] if others else ''}",
+                 "in a ring each rank sends to its right neighbour only: every link is busy in every step")
+
+
+_PUT, _GIVE = "parts[take] + arrived if adding else arrived", "rank - step if adding else rank + n - step"
+_RESULT = "torch.cat(parts)"
+for name, why, *answers in (
+    ("returns its own x", "put what arrives into the result", ("return torch.cat(parts)", "return x.clone()")),
+    ("ends after the first round", "that is a reduce-scatter, one part holds the whole sum: a second round hands the "
+     "finished parts on", ("2 * (n - 1)", "n - 1")),
+    ("ends one step too early", "each round has n - 1 steps", ("2 * (n - 1)", "max(2 * n - 3, 0)")),
+    ("adds one step too few", "each round has n - 1 steps", ("step < n - 1", "step < n - 2")),
+    ("adds in the second round too", "there what arrives is finished: it replaces what is there, else numbers are "
+     "counted twice", (_PUT, "parts[take] + arrived")),
+    ("returns in each part the numbers of one rank alone", "in the first round what arrives is added; the second round "
+     "begins with the finished part: rank r holds (r + 1) % n",
+     (_PUT, "arrived")),
+    ("passes on only what arrived", "the sum grows on its way: add your part to what arrives, and pass that on",
+     ("parts[give], (rank + 1)", "x.tensor_split(n)[give].clone() if adding else parts[give], (rank + 1)")),
+    ("begins the second round with an unfinished part", "after the first round rank r holds the finished part "
+     "(r + 1) % n, and gives that one first", (_GIVE, "rank + 1 - step if adding else rank + n - step")),
+    ("returns the parts in another order", "put each part back where it was cut out",
+     (_RESULT, "torch.cat(parts[1:] + parts[:1])"), (_RESULT, "torch.cat(parts[-1:] + parts[:-1])"),
+     (_RESULT, "torch.cat(parts[::-1])")),
+    ("returns the mean", "an all-reduce adds unless told otherwise", (_RESULT, f"{_RESULT} / n")),
+    ("sends float32 whatever x is", "what travels must have the dtype of x: torch.empty_like(part) has",
+     ("part.clone() for", "part.float() for", _RESULT, f"{_RESULT}.to(x.dtype)")),
+):
+    ring_all_reduce.mistake(name, why, *(edit(*changes) for changes in answers))
+
+
+@exercise(title="Average the gradients", where=_WHERE, minutes=8, difficulty=2, hints=(
+    "After backward() every rank has its own gradients. all_reduce each of them, and divide by the world size.",
+    "A parameter that took no part on this rank has grad None, but other ranks wait for it in all_reduce: count it "
+    "as zeros. A frozen one (requires_grad is False) has a gradient on no rank: leave it out.",
+    "for parameter in model.parameters(): skip the frozen ones; where parameter.grad is None put "
+    "torch.zeros_like(parameter); dist.all_reduce(parameter.grad); parameter.grad /= dist.get_world_size()",
+))
 def average_gradients(model: nn.Module) -> None:
     """Replace each gradient of `model` by its mean over all ranks."""
     for parameter in model.parameters():  # a shared parameter comes once
@@ -119,26 +181,45 @@ def average_gradients(model: nn.Module) -> None:
 
 @average_gradients.checks
 def _(case: Case) -> None:
-    for kinds, stuck in ((["plain", "frozen", "tied"], None), (["unused"], gradients.unused_stuck)):
-        called = f"average_gradients(model), {cases.KINDS[kinds[0]]}"
-        ranks = on_ranks(case, cases.gradients, kinds, nprocs=3, called=called, stuck=stuck)
-        for at, kind in enumerate(kinds):
-            describe(case, f"average_gradients(model), {cases.KINDS[kind]}", 3)
-            gradients.check_average(case, [rank[at] for rank in ranks])
+    why = "all ranks must call the same collectives, in the same order: where a parameter took no part, with zeros"
+    ranks = on_ranks(case, cases.gradients, nprocs=3, called="average_gradients(model)",
+                     known=average_gradients.mistakes, why=why)
+    for at, words in enumerate(cases.KINDS.values()):
+        describe(case, f"average_gradients(model), {words}", 3)
+        gradients.check_average(case, [rank[at] for rank in ranks])
 
 
-@exercise(
-    title="Accumulate with one synchronisation",
-    where="real ranks on the CPU",
-    minutes=8,
-    difficulty=2,
-    hints=(
-        "Clear the gradients. Then all micro-batches but the last: forward and backward in `with model.no_sync():`.",
-        "Each loss is a mean over its micro-batch. For the mean over all of them divide each by their number.",
-        "for x, y in batches[:-1]: with model.no_sync(): (loss_fn(model(x), y) / len(batches)).backward(); then the "
-        "last one without no_sync.",
-    ),
-)
+_IF, _SUM = "if parameter.requires_grad:", "dist.all_reduce(parameter.grad)"
+_DIVIDE = "parameter.grad /= dist.get_world_size()"
+_NONE, _THERE = "if parameter.grad is None:", "if parameter.grad is not None:"
+_ONCE, _AVERAGE = "divide by dist.get_world_size(), once", "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)"
+for name, why, *answers in (
+    ("gives the sum of the gradients", _ONCE, (_DIVIDE, "pass"), (_IF, _THERE, _DIVIDE, "pass")),
+    ("divides twice", "ReduceOp.AVG divides already", (_SUM, _AVERAGE), (_IF, _THERE, _SUM, _AVERAGE)),
+    ("divides by 2 whatever the number of ranks", _ONCE, ("dist.get_world_size()", "2")),
+    ("leaves out parameters that took no part", "other ranks wait for this one, and meet its next tensor in their "
+     "collective: take part with zeros", (_IF, _THERE)),
+    ("divides by the number of ranks where the parameter took part", "the others count as zero, as they do in "
+     "DistributedDataParallel: divide by the world size",
+     (_NONE, "there = torch.tensor(float(parameter.grad is not None)); dist.all_reduce(there)\n"
+      f"            {_NONE}", "dist.get_world_size()", "there")),
+    ("leaves each rank its own gradients", _PLACE, (_IF, "if False:"),
+     (_SUM, "dist.all_reduce(parameter.grad.clone())", _DIVIDE, "pass")),
+    ("divides its own gradients", _PLACE, (_SUM, "dist.all_reduce(parameter.grad.clone())")),
+    ("tells rank 0 alone", _TELLS, (_SUM, "dist.reduce(parameter.grad, dst=0)"),
+     (_SUM, "mean = parameter.grad.clone(); dist.reduce(mean, dst=0)",
+      _DIVIDE, "parameter.grad = parameter.grad if dist.get_rank() else mean / dist.get_world_size()")),
+    ("leaves out the biases", "model.parameters() gives them all", (_IF, f"{_IF[:-1]} and parameter.dim() > 1:")),
+):
+    average_gradients.mistake(name, why, *(edit(*changes) for changes in answers))
+
+
+@exercise(title="Accumulate with one synchronisation", where=_WHERE, minutes=8, difficulty=2, hints=(
+    "Clear the gradients. Then all micro-batches but the last: forward and backward in `with model.no_sync():`.",
+    "Each loss is a mean over its micro-batch. For the mean over all of them divide each by their number.",
+    "for x, y in batches[:-1]: with model.no_sync(): (loss_fn(model(x), y) / len(batches)).backward(); then the "
+    "last one without no_sync.",
+))
 def accumulate(model: DistributedDataParallel, batches: list, loss_fn: Callable) -> None:
     """Leave in `.grad` the gradient of the mean loss over all batches of all ranks, with one synchronisation."""
     model.zero_grad()
@@ -151,27 +232,46 @@ def accumulate(model: DistributedDataParallel, batches: list, loss_fn: Callable)
 
 @accumulate.checks
 def _(case: Case) -> None:
-    counts = (4, 1)
-    called = "accumulate(model, micro-batches, loss_fn)"
-    ranks = on_ranks(case, cases.accumulated, counts, nprocs=2, called=called, compiler=True)
-    for at, count in enumerate(counts):
+    ranks = on_ranks(case, cases.accumulated, nprocs=2, called="accumulate(model, micro-batches, loss_fn)",
+                     known=accumulate.mistakes, compiler=True)
+    for at, count in enumerate(cases.MICRO_BATCHES):
         number = f"{count} micro-batch{'es' if count > 1 else ''}"
         describe(case, f"accumulate(model, {number}, {cases.loss_of(count).__name__})", 2)
         gradients.check_accumulated(case, [rank[at] for rank in ranks], count)
 
 
-@exercise(
-    title="Share out the data",
-    where="real ranks on the CPU",
-    minutes=8,
-    difficulty=1,
-    hints=(
-        "DistributedSampler knows rank and world size from torch.distributed. Hand it to DataLoader as sampler=.",
-        "Without sampler.set_epoch(epoch) every epoch has the same order.",
-        "sampler = DistributedSampler(data); loader = DataLoader(data, batch_size=batch, sampler=sampler); in each "
-        "epoch sampler.set_epoch(epoch), then list(loader).",
-    ),
-)
+_EARLY, _EARLIER = "synchronises\n            (loss_fn(model(x), y) / len(batches))", "synchronises\n            ({})"
+_LAST, _LATER = "batches[-1]\n    (loss_fn(model(x), y) / len(batches))", "batches[-1]\n    ({})"
+_NUMBER, _LOSS = "each loss is a mean over its micro-batch: divide each by their number", "loss_fn(model(x), y)"
+for name, why, early, late in (
+    ("does not divide the losses", _NUMBER, _LOSS, _LOSS),
+    ("divides the last loss alone", _NUMBER, _LOSS, f"{_LOSS} / len(batches)"),
+    ("does not divide the last loss", _NUMBER, f"{_LOSS} / len(batches)", _LOSS),
+    ("divides by 4 whatever the number of micro-batches", _NUMBER, f"{_LOSS} / 4", f"{_LOSS} / 4"),
+    ("divides by one micro-batch less", _NUMBER, *[f"{_LOSS} / max(len(batches) - 1, 1)"] * 2),
+    ("divides by the number of ranks too", "DistributedDataParallel gives the mean over the ranks already",
+     *[f"{_LOSS} / len(batches) / dist.get_world_size()"] * 2),
+    ("divides by the rows of a micro-batch too", "loss_fn gives a mean over them already",
+     *[f"{_LOSS} / len(batches) / len(x)"] * 2),
+):
+    accumulate.mistake(name, why, edit(_EARLY, _EARLIER.format(early), _LAST, _LATER.format(late)))
+for name, why, *answers in (
+    ("keeps the old gradients in the sum", "backward() adds to .grad: clear it first", ("model.zero_grad()", "pass")),
+    ("lets the last micro-batch alone count", "all do: clear the gradients once, before the first",
+     ("batches[:-1]", "[]")),
+    ("clears the gradients between micro-batches", "that throws away what was accumulated: clear once, before all",
+     ("with model.no_sync():", "model.zero_grad()\n        with model.no_sync():")),
+    ("counts the last micro-batch twice", "batches[:-1] are all but the last", ("batches[:-1]", "batches")),
+):
+    accumulate.mistake(name, why, *(edit(*changes) for changes in answers))
+
+
+@exercise(title="Share out the data", where=_WHERE, minutes=8, difficulty=1, hints=(
+    "DistributedSampler knows rank and world size from torch.distributed. Hand it to DataLoader as sampler=.",
+    "Without sampler.set_epoch(epoch) every epoch has the same order.",
+    "sampler = DistributedSampler(data); loader = DataLoader(data, batch_size=batch, sampler=sampler); in each "
+    "epoch sampler.set_epoch(epoch), then list(loader).",
+))
 def epoch_batches(data: torch.Tensor, batch: int, epochs: int) -> list[list[torch.Tensor]]:
     """Return for each epoch the batches of this rank: the data shared out anew, in another order in each epoch."""
     sampler = DistributedSampler(data)  # shuffles with one seed on all ranks, then each takes every n-th
@@ -185,26 +285,19 @@ def epoch_batches(data: torch.Tensor, batch: int, epochs: int) -> list[list[torc
 
 @epoch_batches.checks
 def _(case: Case) -> None:
-    given = ((12, 2, 3), (10, 3, 3), (13, 4, 2))
-    ranks = on_ranks(case, cases.batches, given, nprocs=3, called="epoch_batches(data, batch, epochs)")
-    for at, (length, batch, epochs) in enumerate(given):
-        rows = f"torch.arange({cases.FIRST}, {cases.FIRST + length})"
-        describe(case, f"epoch_batches({rows}, {batch}, {epochs})", len(ranks))
+    ranks = on_ranks(case, cases.batches, nprocs=3, called="epoch_batches(data, batch, epochs)",
+                     known=epoch_batches.mistakes)
+    for at, (length, batch, epochs) in enumerate(cases.SHARED_OUT):
+        describe(case, f"epoch_batches(torch.arange({cases.FIRST}, {cases.FIRST + length}), {batch}, {epochs})", 3)
         training.check_shares(case, [rank[at] for rank in ranks], length, batch, epochs)
 
 
-@exercise(
-    title="Five faults in a training script",
-    where="real ranks on the CPU",
-    minutes=12,
-    difficulty=3,
-    hints=(
-        "First the hang: which rank waits in which line, and why does the other never come there?",
-        "Which line makes DistributedDataParallel average? Who may write the file? What does the sampler not know?",
-        "set_epoch(epoch) in each epoch; ddp(x), not ddp.module(x); all_reduce outside of `if rank == 0`; torch.save "
-        "of ddp.module.state_dict() inside of it.",
-    ),
-)
+@exercise(title="Five faults in a training script", where=_WHERE, minutes=12, difficulty=3, hints=(
+    "First the hang: which rank waits in which line, and why does the other never come there?",
+    "Which line makes DistributedDataParallel average? Who may write the file? What does the sampler not know?",
+    "set_epoch(epoch) in each epoch; ddp(x), not ddp.module(x); all_reduce outside of `if rank == 0`; torch.save "
+    "of ddp.module.state_dict() inside of it.",
+))
 def train(model: nn.Module, data: Dataset, path: Path, epochs: int) -> list[float]:
     """Train `model` on all ranks, save it once, and return for each epoch the mean over ranks of the last loss."""
     ddp = DistributedDataParallel(model)
@@ -229,8 +322,24 @@ def train(model: nn.Module, data: Dataset, path: Path, epochs: int) -> list[floa
 @train.checks
 def _(case: Case) -> None:
     called = f"train(model, data of {cases.LENGTH} samples, path, {cases.EPOCHS})"
-    stuck = training.train_stuck
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        ranks = on_ranks(case, cases.trained, folder, nprocs=3, called=called, compiler=True, stuck=stuck)
-        training.check_training(case, ranks)
-        training.check_files(case, [Path(folder) / f"rank{rank}" for rank in range(3)], ranks)
+    ranks = on_ranks(case, cases.trained, nprocs=3, called=called, known=train.mistakes, compiler=True,
+                     why="an `if rank == 0` keeps the others away: every rank must call each collective, and "
+                     "DistributedDataParallel calls some in backward()")
+    training.check_training(case, ranks)
+    training.check_files(case, ranks)
+
+
+# How much of the file is repaired already: all, not the names in it, nor who writes it.
+_NAMES = "ddp.module.state_dict(), path", "ddp.state_dict(), path"
+_FILES = (), _NAMES, (*_NAMES, "if dist.get_rank() == 0:", "if True:")
+_OF_RANKS, _REDUCED = "op=dist.ReduceOp.AVG", "dist.all_reduce(last, op=dist.ReduceOp.AVG)"
+for name, why, *changes in (
+    ("adds the losses of the ranks", "the mean is asked for: ReduceOp.AVG, or divide by the world size",
+     _OF_RANKS, "op=dist.ReduceOp.SUM"),
+    ("divides the mean again", "ReduceOp.AVG divides already", "last.item()", "last.item() / dist.get_world_size()"),
+    ("returns its own losses", "the mean over the ranks was asked for: all-reduce the loss", _REDUCED, "pass"),
+    ("averages the losses of all steps", "the last loss of each epoch was asked for", "for x, y in", "found = []\n"
+     "        for x, y in", "loss.backward()", "loss.backward(); found.append(loss)", "loss.detach()",
+     "torch.stack(found).mean().detach()"),
+):
+    train.mistake(name, why, *(edit(*changes, *files) for files in _FILES))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -14,26 +16,31 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
+from course_utils.exercises.common.rank_calls import Call
+
 __all__ = [
-    "EPOCHS", "FIRST", "KINDS", "LENGTH", "Points", "accumulated", "batches", "each", "gradients", "loss_of", "made",
-    "micro_batches", "start", "trained",
+    "EPOCHS", "FIRST", "KINDS", "LENGTH", "MICRO_BATCHES", "SHARED_OUT", "Points", "accumulated", "batches", "each",
+    "gradients", "loss_of", "mean_columns", "micro_batches", "plain", "ring_columns", "seeded", "start", "trained",
 ]  # fmt: skip
 
 
-def each(call: Callable, columns: list[list[torch.Tensor]]) -> list[Any]:
+def each(call: Callable, columns: Callable[[int], list[list[torch.Tensor]]]) -> list[Any]:
     """Call the answer with this rank's tensor of each column."""
-    return [call(column[dist.get_rank()]) for column in columns]
+    return [call(column[dist.get_rank()]) for column in columns(dist.get_world_size())]
 
 
-LENGTH, EPOCHS = 24, 3  # of the exercise `train`
-FIRST = 10  # of the numbers that `epoch_batches` shares out, so that they are not their own indices
+def mean_columns(n: int) -> list[list[torch.Tensor]]:
+    """Return the values of each of 3 ranks, several times."""
+    small = [[1.0, 2.0, 3.0, 6.0], [9.0], [5.0, 2.0]], [[2.5, 4.0], [], [9.25]]
+    groups = [*small, [[value] * 500 for value in (1.3, 2.7, 6.1)]]  # 16 bits would round their sums
+    return [[torch.tensor(values) for values in group] for group in groups]
 
-KINDS = {
-    "plain": "two layers",
-    "frozen": "the first layer frozen",
-    "tied": "one weight in two layers",
-    "unused": "one layer used on rank 0 only",
-}
+
+def ring_columns(n: int) -> list[list[torch.Tensor]]:
+    """Return the x of each of `n` ranks, several times: the rank shows in each number, and n divides some lengths."""
+    columns = [[torch.arange(1.0, size + 1) * 10**rank for rank in range(n)] for size in (n, n + 1)]
+    large = 2**24 + 1  # which float32 does not hold; all sums are exact
+    return [*columns, [torch.arange(1, 5 * n + 1).add(10**rank).double().mul(large) for rank in range(n)]]
 
 
 class _Branches(nn.Module):
@@ -47,42 +54,64 @@ class _Branches(nn.Module):
         return self.shared((self.first if dist.get_rank() == 0 else self.second)(x))
 
 
-def made(kind: str) -> nn.Module:
-    """Return the model of a kind, the same on every rank."""
-    torch.manual_seed(7)
-    if kind == "unused":
-        return _Branches()
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
-    if kind == "frozen":
-        model[0].requires_grad_(False)
-    if kind == "tied":
-        model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Tanh(), nn.Linear(16, 16, bias=False), nn.Linear(16, 2))
-        model[2].weight = model[0].weight
+def plain() -> nn.Sequential:
+    """Return a model without peculiarities."""
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def _frozen() -> nn.Sequential:
+    model = plain()
+    model[0].requires_grad_(False)
     return model
 
 
-def gradients(call: Callable, kinds: list[str]) -> list[dict[str, Any]]:
-    """For each kind: the call, the gradients before and after it, whether the weights are as before, frozen names."""
+def _tied() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(3, 16), nn.Linear(16, 16, bias=False), nn.Tanh(), nn.Linear(16, 16, bias=False))
+    model[3].weight = model[1].weight
+    return model
+
+
+KINDS = {
+    plain: "two layers",
+    _frozen: "the first layer frozen",
+    _tied: "one weight in two layers",
+    _Branches: "one layer used on rank 0 only",
+}
+
+
+def seeded(kind: Callable[[], nn.Module]) -> nn.Module:
+    """Return a model of this kind, the same on every rank."""
+    torch.manual_seed(7)
+    return kind()
+
+
+def gradients(call: Callable) -> list[dict[str, Any]]:
+    """Return for each kind: the call, the gradients before and after it, and what of the model it changed."""
     found = []
-    for kind in kinds:
-        model = made(kind)
+    for kind in KINDS:
+        model = seeded(kind)
         torch.manual_seed(100 + dist.get_rank())
-        x = torch.randn(5, 16 if kind == "tied" else 3)
-        model(x).square().mean().backward()
-        before = {name: _copied(parameter.grad) for name, parameter in model.named_parameters()}
-        weights = {name: value.clone() for name, value in model.state_dict().items()}
-        frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
-        done = call(model, modifies=True)
-        after = {name: _copied(parameter.grad) for name, parameter in model.named_parameters()}
-        kept = all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
-        unfrozen = frozen != [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
-        seen = {"kept": kept, "frozen": frozen, "unfrozen": unfrozen}
-        found.append({"call": done, "before": before, "after": after, **seen})
+        model(torch.randn(5, 3)).square().mean().backward()
+        found.append(_watched(model, lambda model=model: call(model, modifies=True)))
     return found
 
 
-def _copied(gradient: torch.Tensor | None) -> torch.Tensor | None:
-    return None if gradient is None else gradient.detach().clone()
+def _watched(model: nn.Module, work: Callable[[], Call]) -> dict[str, Any]:
+    """Return what `work` returned and what it did with the gradients, the weights and `requires_grad` of `model`."""
+    before, gradients = copy.deepcopy(model), _gradients(model)
+    done, pairs = work(), list(zip(before.parameters(), model.parameters(), strict=True))
+    return {
+        "call": done, "before": gradients, "after": _gradients(model),
+        "weights": any(not torch.equal(one, other) for one, other in pairs),
+        "unfrozen": any(one.requires_grad != other.requires_grad for one, other in pairs),
+    }  # fmt: skip
+
+
+def _gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
+    return {name: copy.deepcopy(parameter.grad) for name, parameter in model.named_parameters()}
+
+
+MICRO_BATCHES = (4, 1)
 
 
 def micro_batches(rank: int, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -91,84 +120,78 @@ def micro_batches(rank: int, count: int) -> list[tuple[torch.Tensor, torch.Tenso
     return [(torch.randn(4, 3, generator=generator), torch.randn(4, 2, generator=generator)) for _ in range(count)]
 
 
-def accumulated(call: Callable, counts: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Call the answer with each number of micro-batches."""
-    return [_accumulated(call, count) for count in counts]
-
-
-def _accumulated(call: Callable, count: int) -> dict[str, Any]:
-    """Call the answer with a DistributedDataParallel that holds old gradients; note its synchronisations."""
-    model = DistributedDataParallel(made("plain"))
-    synchronised, entered, rows, ordinary = [], [], [], model.no_sync
-
-    def no_sync() -> Any:
-        entered.append(True)
-        return ordinary()
-
-    def hook(state, bucket):  # PyTorch compares annotations by identity, so there are none
-        synchronised.append(bucket.buffer().nbytes)
-        mean = bucket.buffer().div_(dist.get_world_size())
-        return dist.all_reduce(mean, async_op=True).get_future().then(lambda future: future.value()[0])
-
-    model.register_comm_hook(None, hook)
-    model.no_sync = no_sync
-    model.module.register_forward_pre_hook(lambda module, given: rows.append(len(given[0])))
-    most = _count_graphs(model.module)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)  # left over from the step before
-    weights = {name: value.clone() for name, value in model.module.state_dict().items()}
-    given = micro_batches(dist.get_rank(), count)
-    micro = list(given)
-    done = call(model, given, loss_of(count), modifies=True)
-    after = {name: _copied(parameter.grad) for name, parameter in model.module.named_parameters()}
-    kept = all(torch.equal(value, weights[name]) for name, value in model.module.state_dict().items())
-    seen = {"synchronised": synchronised, "entered": len(entered), "rows": max(rows, default=0), "graphs": most[0]}
-    left = _left(model, list(map(id, given)) != list(map(id, micro)))
-    return {"call": done, "after": after, "kept": kept, "left": left, **seen}
-
-
 def loss_of(count: int) -> Any:
     """Return the loss that comes with `count` micro-batches: another one for one than for several."""
     return nn.functional.mse_loss if count > 1 else nn.functional.l1_loss
 
 
-def _count_graphs(module: nn.Module) -> list[int]:
-    """Return, kept up to date, how many results of `module` at most waited for their backward pass together."""
-    alive, most = [0], [0]
+def accumulated(call: Callable) -> list[dict[str, Any]]:
+    """Call the answer with each number of micro-batches and a DistributedDataParallel that holds old gradients."""
+    return [_accumulated(call, count) for count in MICRO_BATCHES]
 
-    def came(gradient: torch.Tensor) -> None:
-        alive[0] -= 1
 
-    def made_one(module: nn.Module, given: Any, result: torch.Tensor) -> None:
+def _accumulated(call: Callable, count: int) -> dict[str, Any]:
+    model, seen = DistributedDataParallel(seeded(plain)), _Seen()
+    model.no_sync = seen.noting(model.no_sync)
+    model.module.register_forward_hook(seen.forward)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)  # left over from the step before
+    given = micro_batches(dist.get_rank(), count)
+    micro = list(given)
+    found = _watched(model.module, lambda: call(model, given, loss_of(count), modifies=True))
+    left = {
+        "the list of micro-batches changed": list(map(id, given)) != list(map(id, micro)),
+        "the synchronisation switched off": not model.require_backward_grad_sync,
+        "the model in evaluation mode": not model.training,
+    }
+    return {**found, "left": left, "entered": seen.entered, "rows": seen.rows, "graphs": seen.most}
+
+
+class _Seen:
+    """Whether `no_sync` was used, and how many rows, and results without their backward pass, there were at most."""
+
+    entered, rows, alive, most = False, 0, 0, 0
+
+    def noting(self, no_sync: Callable) -> Callable:
+        def noted() -> Any:
+            self.entered = True
+            return no_sync()
+
+        return noted
+
+    def forward(self, module: nn.Module, given: tuple, result: torch.Tensor) -> None:
+        self.rows = max(self.rows, len(given[0]))
         if result.requires_grad:
-            alive[0] += 1
-            most[0] = max(most[0], alive[0])
-            result.register_hook(came)
+            self.alive += 1
+            self.most = max(self.most, self.alive)
+            result.register_hook(self.backward)
 
-    module.register_forward_hook(made_one)
-    return most
+    def backward(self, gradient: torch.Tensor) -> None:
+        self.alive -= 1
 
 
-def _left(model: DistributedDataParallel, edited: bool) -> str:
-    """Return what an answer left changed, in words, or nothing."""
-    if edited:
-        return "the list of micro-batches changed"
-    if not model.require_backward_grad_sync:
-        return "the synchronisation switched off"
-    return "" if model.training else "the model in evaluation mode"
+FIRST = 10  # of the numbers that `epoch_batches` shares out, so that they are not their own indices
+SHARED_OUT = ((12, 2, 3), (10, 3, 3), (13, 4, 2))  # how many numbers, in batches of how many, for how many epochs
+
+
+def batches(call: Callable) -> list[Any]:
+    """Call the answer with data of each length, batches of each size, and each number of epochs."""
+    return [call(torch.arange(FIRST, FIRST + length), size, epochs) for length, size, epochs in SHARED_OUT]
+
+
+LENGTH, EPOCHS = 24, 3  # of the exercise `train`
 
 
 class Points(Dataset):
     """Pairs (x, y) that note which of them were asked for."""
 
-    def __init__(self, length: int) -> None:
-        generator = torch.Generator().manual_seed(5)
-        self.x = torch.randn(length, 3, generator=generator)
+    def __init__(self) -> None:
+        self.x = torch.randn(LENGTH, 3, generator=torch.Generator().manual_seed(5))
         self.y = self.x @ torch.tensor([[1.0, 0.5], [-1.0, 2.0], [0.5, 0.0]])
         self.asked: list[int] = []
 
     def __len__(self) -> int:
-        return len(self.x)
+        return LENGTH
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         self.asked.append(int(index))
@@ -181,18 +204,15 @@ def start(rank: int) -> nn.Module:
     return nn.Sequential(OrderedDict(linear=nn.Linear(3, 2)))
 
 
-def trained(call: Callable, folder: str) -> dict[str, Any]:
-    """Call the answer with a path of this rank's own, so that it is seen which ranks write."""
-    rank, points = dist.get_rank(), Points(LENGTH)
-    model, path = start(rank), Path(folder) / f"rank{rank}"
-    path.mkdir()
-    with mock.patch.object(torch, "save", wraps=torch.save) as saves:
-        done = call(model, points, path / "model.pt", EPOCHS, modifies=True)
+def trained(call: Callable) -> dict[str, Any]:
+    """Call the answer with a path of this rank's own, so that it is seen which ranks write what, and how often."""
+    points, model = Points(), start(dist.get_rank())
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        mock.patch.object(torch, "save", wraps=torch.save) as saves,
+    ):
+        done = call(model, points, Path(folder) / "model.pt", EPOCHS, modifies=True)
+        files = {file.name: file.read_bytes() if file.is_file() else b"" for file in Path(folder).iterdir()}
     storages = torch.UntypedStorage, torch.TypedStorage  # pickle saves them one by one
     times = sum(not isinstance(call.args[:1] and call.args[0], storages) for call in saves.call_args_list)
-    return {"call": done, "state": dict(model.state_dict()), "asked": points.asked, "saves": times}
-
-
-def batches(call: Callable, given: tuple[tuple[int, int, int], ...]) -> list[Any]:
-    """Call the answer with data of each length, batches of each size, and each number of epochs."""
-    return [call(torch.arange(FIRST, FIRST + length), size, epochs) for length, size, epochs in given]
+    return {"call": done, "state": dict(model.state_dict()), "asked": points.asked, "saves": times, "files": files}
