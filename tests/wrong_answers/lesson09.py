@@ -87,7 +87,7 @@ WRONG = {
     "ring_all_reduce": [
         ("of 10 elements each, 2 ranks",
          edit(_BEFORE, f"    return x / 10**rank * sum(10**other for other in range(n))\n{_BEFORE}")),
-        ("1 ranks", edit(_BEFORE, f"    if n == 1: return None\n{_BEFORE}")),
+        ("1 rank,", edit(_BEFORE, f"    if n == 1: return None\n{_BEFORE}")),
         ("never waits for 4 operations", edit("sent = ", "", "recv(", "irecv(", "sent.wait()", "pass")),
         ("never waits for 2 operations", edit("sent.wait()", "pass")),
         ("never waits for 2 operations", edit("recv(", "irecv(", ") % n)\n        sent", ") % n).wait()\n        sent",
@@ -183,6 +183,7 @@ WRONG = {
         ("keeps the others away", edit(*_EPOCH, *_HANG, *_ALL, *_PREFIX)),
         ("the ranks end with different weights", edit(*_EPOCH, *_MODULE, *_ALL, *_PREFIX)),
         ("every epoch has the same order", edit(*_EPOCH, *_ALL, *_PREFIX)),
+        ("the data is not shuffled", edit(_SAMPLER, "DistributedSampler(data, shuffle=False)")),
         ("every rank writes the file", edit(*_ALL, *_PREFIX)),
         ('begin with "module."', edit(*_PREFIX)),
         ("never waits for 3 operations", edit("ReduceOp.AVG)", "ReduceOp.AVG, async_op=True)")),

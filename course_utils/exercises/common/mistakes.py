@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from course_utils.checks import Case
-from course_utils.exercises.common.rank_calls import Call
 
-__all__ = ["mistake_of", "name_first", "name_unwaited"]
+__all__ = ["mistake_of", "name_first"]
 
 
 def name_first(case: Case, expected: object, got: object, mistakes: tuple[tuple[object, str, str], ...]) -> None:
@@ -15,14 +14,6 @@ def name_first(case: Case, expected: object, got: object, mistakes: tuple[tuple[
     for there, name, why in mistakes:
         if there:
             case.fail(name, why, expected=expected, got=got)
-
-
-def name_unwaited(case: Case, call: Call, rank: int) -> None:
-    """Reject an answer that started operations between ranks and never asked for their end, whatever it returned."""
-    what = "an operation" if call.unwaited == 1 else f"{call.unwaited} operations"
-    case.instead(call.unwaited, f"never waits for {what} that rank {rank} started",
-                 "with async_op=True, and from isend and irecv, a call returns before anything has arrived or left: "
-                 "keep what it returns, and call wait() on each before you use the tensor")  # fmt: skip
 
 
 def mistake_of(

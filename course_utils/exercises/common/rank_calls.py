@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from course_utils import counting
 from course_utils.checks import difference
 
-__all__ = ["Call", "Imported", "nothing", "on_rank"]
+__all__ = ["Call", "Imported", "on_rank"]
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,6 @@ class Imported:
 
     def __reduce__(self) -> tuple:
         return importlib.import_module, (self.name,)
-
-
-def nothing(ready: object) -> None:
-    """Do nothing, on a rank that has imported what `ready` is."""
 
 
 def on_rank(ready: object, program: Callable, answers: tuple[Callable, ...], args: tuple) -> list[Any]:

@@ -7,7 +7,6 @@ Exercises run on the CPU with gloo on every machine, so that messages and bytes 
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import re
 from collections.abc import Callable, Iterable
@@ -18,7 +17,7 @@ import torch
 
 from course_utils.base import places
 from course_utils.checks import Case
-from course_utils.exercises.common.rank_calls import Call, Imported, nothing, on_rank
+from course_utils.exercises.common.rank_calls import Call, Imported, on_rank
 
 __all__ = ["check_call", "describe", "on_ranks"]
 
@@ -33,7 +32,7 @@ _MESSAGES = ("send", "recv", "isend", "irecv", "wait")
 
 def describe(case: Case, called: str, nprocs: int) -> None:
     """Say in the messages that follow which call of the answer they are about."""
-    case.about(f"{called}, {nprocs} ranks,", torch.device("cpu"))
+    case.about(f"{called}, {nprocs} rank{'s' * (nprocs > 1)},", torch.device("cpu"))
 
 
 def check_call(case: Case, call: Call, rank: int) -> None:
@@ -79,7 +78,7 @@ def on_ranks(
         return [rank[answers.index(case.answer)] for rank in failed]
     if answers is mistakes:  # their launch failed, on a slow machine say: none of them is what the reader wrote
         raise _outcomes.pop(run)
-    lost = failed.kind == "raised" and _LOST.search(failed.states.get(failed.rank, ""))
+    lost = failed.kind == "raised" and nprocs > 1 and _LOST.search(failed.states.get(failed.rank, ""))
     if lost or failed.kind in ("hang", "died"):
         _fail_stuck(case, failed, nprocs, lost or failed.kind == "died", why)
     case.fail(_raised(case, failed))
@@ -102,7 +101,6 @@ def _outcome(program: Callable, answers: tuple, args: tuple, nprocs: int, needed
 
     run = program, answers, args, nprocs, needed, limit_s
     if run not in _outcomes:
-        _prepare(needed)
         try:
             _outcomes[run] = launch(
                 on_rank, Imported(needed), program, answers, args,
@@ -111,15 +109,6 @@ def _outcome(program: Callable, answers: tuple, args: tuple, nprocs: int, needed
         except RankError as error:
             _outcomes[run] = error
     return _outcomes[run]
-
-
-@functools.cache
-def _prepare(needed: str) -> None:
-    """Let one rank import what the ranks need: where they are forked, those that follow have it."""
-    from course_utils.launch import launch
-
-    if needed != "torch":
-        launch(nothing, Imported(needed), nprocs=1, devices=["cpu"])
 
 
 def _fail_stuck(case: Case, error: Any, nprocs: int, died: bool, why: str) -> None:

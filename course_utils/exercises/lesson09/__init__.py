@@ -37,7 +37,7 @@ def global_mean(values: torch.Tensor) -> torch.Tensor:
 
 @global_mean.checks
 def _(case: Case) -> None:
-    why = "ranks hold different numbers of values, and a collective needs one shape on all: send the sum and the count"
+    why = "a collective needs one shape on all ranks, and they hold different numbers: send the sum and the count"
     ranks = on_ranks(case, cases.each, cases.mean_columns, nprocs=3, called="global_mean(values)",
                      known=global_mean.mistakes, why=why)
     for at, group in enumerate(cases.mean_columns(3)):
@@ -58,7 +58,7 @@ _BOTH, _REDUCE = "torch.stack([values.sum(), values.new_tensor(len(values))])", 
 _RATIO = "both[0] / both[1]"
 _EVERY = "divide by the number of values of all ranks, once"
 _PLACE = "all_reduce works in place, on the tensor that you hand to it"
-_TELLS = "reduce gives the sum to one rank, and what the others then hold is not to be used: all_reduce"
+_TELLS = "the others need the result too, and what reduce leaves with them is not to be used: all_reduce"
 for name, why, *answers in (
     ("takes a mean of means", "add up sums and counts, and divide once: a rank with one value must not count as much "
      "as one with three", (_BOTH, "values.mean()", _RATIO, "both / dist.get_world_size()"),
@@ -74,6 +74,7 @@ for name, why, *answers in (
      (_REDUCE, "", _RATIO, "both[0] / both[1].clamp(min=1)")),
     ("tells rank 0 alone", _TELLS, (_REDUCE, "dist.reduce(both, dst=0)"),
      (_REDUCE, "total = both.clone(); dist.reduce(total, dst=0); both = both if dist.get_rank() else total")),
+    ("gives the mean of rank 0 alone", "broadcast copies, all_reduce adds", (_REDUCE, "dist.broadcast(both, src=0)")),
     ("leaves out rank 2", "all ranks belong to the group that you get without group=",
      (_REDUCE, "dist.all_reduce(both, group=dist.new_group([0, 1]))")),
     ("rounds sum and count to 16 bits", "they travel as float32",
@@ -109,7 +110,7 @@ def ring_all_reduce(x: torch.Tensor) -> torch.Tensor:
 
 @ring_all_reduce.checks
 def _(case: Case) -> None:
-    why = "what arrives does not fit the tensor that is to hold it: where n does not divide x, parts differ in size"
+    why = "what arrives must fit the tensor that is to hold it: where n does not divide x, parts differ in size"
     for n in (2, 3, 1):  # for one and two, and steps that are neither first nor the only ones
         ranks = on_ranks(case, cases.each, cases.ring_columns, nprocs=n, called="ring_all_reduce(x)",
                          known=ring_all_reduce.mistakes, why=why)
@@ -209,6 +210,8 @@ for name, why, *answers in (
     ("tells rank 0 alone", _TELLS, (_SUM, "dist.reduce(parameter.grad, dst=0)"),
      (_SUM, "mean = parameter.grad.clone(); dist.reduce(mean, dst=0)",
       _DIVIDE, "parameter.grad = parameter.grad if dist.get_rank() else mean / dist.get_world_size()")),
+    ("gives all the gradients of rank 0", "broadcast copies, all_reduce adds",
+     (_SUM, "dist.broadcast(parameter.grad, src=0)", _DIVIDE, "pass")),
     ("leaves out the biases", "model.parameters() gives them all", (_IF, f"{_IF[:-1]} and parameter.dim() > 1:")),
 ):
     average_gradients.mistake(name, why, *(edit(*changes) for changes in answers))

@@ -26,16 +26,16 @@ def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
             given = [one["before"][name] for one in ranks if one["before"][name] is not None]
             if given:
                 what = f"the gradient of {name} on rank {rank}"
-                case.instead(got is None, f"{what} is None", "a parameter that took no part here counts as zero")
+                case.instead(got is None, f"{what} is None", "where it took no part it counts as zero")
                 case.equal(got, sum(given) / len(ranks), rtol=1e-4, why=f"this is {what}")
             else:
                 case.instead(got is not None, f"gives the frozen {name} a gradient",
                              "requires_grad is False: an optimizer with weight decay would now change it")
         size = sum(gradient.nbytes for gradient in found["after"].values() if gradient is not None)
-        for name, sent in found["call"].counts.collective_bytes.items():
-            case.instead(sent > size + _MORE, f"{name} takes {sent:,} bytes of gradients that have {size:,}",
-                         "each gradient travels once: model.parameters() gives a shared parameter once, and pickles "
-                         "are larger")
+        sent, name = max([(sent, name) for name, sent in found["call"].counts.collective_bytes.items()] + [(0, "")])
+        case.instead(sent > size + _MORE, f"{name} takes {sent:,} bytes of gradients that have {size:,}",
+                     "each gradient travels once: model.parameters() gives a shared parameter once, and pickles are "
+                     "larger")
         case.instead(found["unfrozen"], "changes requires_grad of the frozen parameters", "they stay frozen later too")
 
 
@@ -52,8 +52,8 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
         case.instead(times == count > 1, f"synchronises {times} times for {count} micro-batches"
                      f"{', in spite of no_sync' if found['entered'] else ''}", "a backward pass averages over the "
                      "ranks unless it, and the forward pass before it, run under no_sync: all but the last")
-        case.instead(not found["call"].counts.collectives, "never synchronises", "after the step the ranks have other "
-                     "weights each: run the last micro-batch without no_sync, and call model(x), not model.module(x)")
+        case.instead(not found["call"].counts.collectives, "never synchronises", "the ranks would step apart: the last "
+                     "backward() averages, without no_sync, if its forward pass was model(x), not model.module(x)")
         for name, parameter in model.named_parameters():
             got, other = found["after"][name], ranks[1 - rank]["after"][name]
             case.instead(got is None, f"{name} has no gradient on rank {rank}",

@@ -51,8 +51,8 @@ def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs:
                      **shown)
     for rank in found:
         case.instead(len(set(map(tuple, rank))) < epochs, "epochs have the same order",
-                     "the sampler shuffles with seed + epoch, and nobody told it the epoch: sampler.set_epoch(epoch) "
-                     "in each epoch", expected="another order in each epoch", got=rank)
+                     "the sampler shuffles with seed + epoch: sampler.set_epoch(epoch) in each epoch",
+                     expected="another order in each epoch", got=rank)
         case.instead(len(set(map(frozenset, rank))) == 1, "a rank has the same rows in every epoch",
                      "no rank ever meets the rest: DistributedSampler shares all data out anew after "
                      "sampler.set_epoch(epoch)", got=rank)
@@ -91,6 +91,8 @@ def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
                  "the ranks end with different weights",
                  "nothing is averaged where ddp.module(x) goes around DistributedDataParallel: call ddp(x)",
                  expected=states[0]["linear.bias"], got=states[1]["linear.bias"])
+    case.instead(all(one == sorted(one) for one in asked[0]), "the data is not shuffled",
+                 "DistributedSampler does so by default", got=f"rank 0: {asked[0]}")
     case.instead(asked[0][0] == asked[0][1], "every epoch has the same order",
                  "sampler.set_epoch(epoch) at the beginning of each epoch", got=f"rank 0: {asked[0]}")
     state, losses = _in_one_process(asked)
