@@ -145,7 +145,7 @@ WRONG = {
         ("synchronises 4 times for 4 micro-batches\n", edit("with model.no_sync():", "if True:")),
         ("never synchronises", edit(_LAST, f"{_LAST}with model.no_sync(): ")),
         ("not model.module(x)", edit(f"{_LOSS}model(x)", f"{_LOSS}model.module(x)")),
-        ("in spite of no_sync",
+        ("the forward pass before it, run under no_sync",
          edit("        with model", "        loss = loss_fn(model(x), y) / len(batches)\n        with model",
               f"{_EARLY_LOSS}model(x), y) / len(batches))", "synchronises\n            loss")),
         ("rank 0 and rank 1 have different gradients", _synchronises_the_first),

@@ -47,15 +47,9 @@ def check_call(case: Case, call: Call, rank: int) -> None:
 
 
 def on_ranks(
-    case: Case,
-    program: Callable,
-    *args: Any,
-    nprocs: int,
-    called: str,
-    known: Iterable[Any] = (),
-    compiler: bool = False,
-    why: str = "",
-) -> list[Any]:
+    case: Case, program: Callable, *args: Any, nprocs: int, called: str, known: Iterable[Any] = (),
+    compiler: bool = False, why: str = "",
+) -> list[Any]:  # fmt: skip
     """Run `program(call, *args)` on `nprocs` ranks and return what each rank returned.
 
     `call(*arguments)` calls the answer and returns a `Call`; `called` is how messages show it; `args` can be hashed.

@@ -132,7 +132,6 @@ def accumulated(call: Callable) -> list[dict[str, Any]]:
 
 def _accumulated(call: Callable, count: int) -> dict[str, Any]:
     model, seen = DistributedDataParallel(seeded(plain)), _Seen()
-    model.no_sync = seen.noting(model.no_sync)
     model.module.register_forward_hook(seen.forward)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # left over from the step before
@@ -144,20 +143,13 @@ def _accumulated(call: Callable, count: int) -> dict[str, Any]:
         "the synchronisation switched off": not model.require_backward_grad_sync,
         "the model in evaluation mode": not model.training,
     }
-    return {**found, "left": left, "entered": seen.entered, "rows": seen.rows, "graphs": seen.most}
+    return {**found, "left": left, "rows": seen.rows, "graphs": seen.most}
 
 
 class _Seen:
-    """Whether `no_sync` was used, and how many rows, and results without their backward pass, there were at most."""
+    """How many rows at once, and results that wait for their backward pass, there were at most."""
 
-    entered, rows, alive, most = False, 0, 0, 0
-
-    def noting(self, no_sync: Callable) -> Callable:
-        def noted() -> Any:
-            self.entered = True
-            return no_sync()
-
-        return noted
+    rows, alive, most = 0, 0, 0
 
     def forward(self, module: nn.Module, given: tuple, result: torch.Tensor) -> None:
         self.rows = max(self.rows, len(given[0]))

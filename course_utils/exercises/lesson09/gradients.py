@@ -49,9 +49,8 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
         times, right = found["call"].counts.collectives["all_reduce"], "the result is right, but"
         case.instead(found["weights"], "changes the parameters",
                      "the optimizer does that, when the gradients are complete")
-        case.instead(times == count > 1, f"synchronises {times} times for {count} micro-batches"
-                     f"{', in spite of no_sync' if found['entered'] else ''}", "a backward pass averages over the "
-                     "ranks unless it, and the forward pass before it, run under no_sync: all but the last")
+        case.instead(times == count > 1, f"synchronises {times} times for {count} micro-batches", "a backward pass "
+                     "averages unless it, and the forward pass before it, run under no_sync: all but the last")
         case.instead(not found["call"].counts.collectives, "never synchronises", "the ranks would step apart: the last "
                      "backward() averages, without no_sync, if its forward pass was model(x), not model.module(x)")
         for name, parameter in model.named_parameters():
