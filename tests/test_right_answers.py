@@ -72,7 +72,7 @@ def folds(blocks, x, kept_bytes, limit_bytes):
     for place in order:
         if over > 0:
             over -= kept_bytes[place] - x.nbytes
-            steps[place] = functools.partial(checkpoint, blocks[place], use_reentrant=False, preserve_rng_state=False)
+            steps[place] = functools.partial(checkpoint, blocks[place], use_reentrant=False)
     return functools.reduce(lambda value, step: step(value), steps, x)
 
 
