@@ -90,7 +90,7 @@ def _steps(parts, number):
         ("takes the whole batch at once", _naive),
         (f"it runs out of memory in line {6 if number == 4 else 7} of your function:  loss = F", edit(*whole)),
         ("alive at the peak: activations", edit(_CLEAR, f"    torch.sim.empty_cache()\n{_CLEAR}", *whole)),
-        ("16 rows went through the model at a time, and backward computed the blocks again", edit(
+        ("takes the whole batch at once", edit(
             parts, "[x], [y]", _ENTROPY, _CHECKPOINT, 'n="sum")', 'n="sum"), part, use_reentrant=False)')),
         ("training is False, was True", edit(_RETURN, f"    model.eval()\n{_RETURN}")),
         ("hooks is 2, was 0", edit(_CLEAR, _HOOKS + _CLEAR)),
@@ -133,6 +133,9 @@ WRONG = {
         *_steps("x.chunk(2), y.chunk(2)", 2),
         ("checkpointing is True, was False", edit(_OFF, "pass")),
         ("waits for the bus", edit(_ON, "", "    loss = F", "    with torch.autograd.graph.save_on_cpu(): loss = F")),
+        ("8 rows went through the model at a time, and backward computed the blocks again", edit(
+            f"loss = {_ENTROPY}",
+            "keep = [model(part), *locals().get('keep', ())]; loss = F.cross_entropy(keep[0]")),
         ("every part launches all kernels again", edit("x.chunk(2), y.chunk(2)", "x.chunk(8), y.chunk(8)")),
         ("names that hold memory by then: `logits`", edit("x.chunk(2), y.chunk(2)", "[x], [y]", f"loss = {_ENTROPY}",
                                                           "logits = model(part); loss = F.cross_entropy(logits")),
@@ -167,6 +170,7 @@ WRONG = {
         ("without a graph", edit(_TAKE, "        with torch.set_grad_enabled(place not in chosen): x = block(x)")),
         ("2 blocks are computed again, and 1 would do", _one_checkpoint),
         ("2 blocks are computed again, and 1 would do", edit("    for place, block", _FIRST + "    for place, block")),
+        ("gives x no gradient", edit(_GIVEN, f"    x = x.detach()\n{_GIVEN}")),
         ("copies to the host", _offloads),
     ],
     "evaluate_batches": [

@@ -112,9 +112,10 @@ def _backward(case: Case, blocks: nn.ModuleList, x: torch.Tensor, got: torch.Ten
                  "no gradient flows back: checkpoint(block, x, use_reentrant=False), even if x needs none")
     with case.going_back(), counting.count() as counts:
         grads = _gradients(blocks, x, got)
-    case.instead(any(grad is None for grad in grads), "gives some weights no gradient",
-                 "without a graph a block cannot learn: checkpoint(block, x, use_reentrant=False)")
     names = ["x", *(name for name, _ in blocks.named_parameters())][-len(wanted):]
+    without = [name for name, grad in zip(names, grads, strict=True) if grad is None]
+    case.instead(without, f"gives {', '.join(without[:1])} no gradient",
+                 "without a graph a block cannot learn: checkpoint(block, x, use_reentrant=False)")
     for name, grad, right in zip(names, grads, wanted, strict=True):
         case.equal(grad, right, why=f"this is the gradient of {name}: it must be that of the plain blocks")
     return counts.by_operator["addmm"]
