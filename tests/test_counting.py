@@ -226,6 +226,15 @@ def test_indices_on_the_cpu_are_copied_and_a_number_written_through_a_mask_is_no
     with counting.count() as counts:
         x[indices]
     assert moved(counts) == (1, 0, 0) and counts.bytes_h2d == 16
+    for index in ([0, 2], np.array([0, 2]), range(0, 4, 2), ([0, 2],)):
+        with counting.count() as counts:
+            x[index], x.cpu()[index]
+        assert moved(counts) == (1, 1, 0) and counts.bytes_h2d == 16
+    table = torch.zeros(2, 2, device=sim)
+    with counting.count() as counts:
+        table[list(range(2)), indices // 2] = 1.0
+        table[:, [0]] = table[:, [1]]
+    assert moved(counts) == (4, 0, 0) and counts.bytes_h2d == 16 + 16 + 8 + 8
     with counting.count() as counts:
         x[x > 1] = 7
     assert counts.host_reads == 0 and counts.copies == []

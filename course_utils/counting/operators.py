@@ -114,6 +114,12 @@ class _Ledger:
         pinned = host is not None and host.device.type == "cpu" and host.is_pinned()
         self.counts.copies.append(Copy(direction, tensor.numel() * tensor.element_size(), pinned, bool(non_blocking)))
 
+    def made(self, tensor: torch.Tensor) -> None:
+        """Note that PyTorch made `tensor` from Python data: on the host, where nobody sees it, and then one copy."""
+        if tensor.device.type not in ("cpu", "meta"):
+            self.copy(torch.device("cpu"), tensor.device, tensor)
+            self.operator("_to_copy")
+
     def operator(self, name: str) -> None:
         self.counts.operators += 1
         self.counts.by_operator[name] += 1
@@ -144,18 +150,11 @@ class _Functions(TorchFunctionMode):
         if loud and read:
             self.ledger.read(args[0].device)
         elif loud:
-            self.made(data, result)
-        return result
-
-    def made(self, data: object, result: torch.Tensor) -> None:
-        """Note that `result` was made from Python data: one copy where it is on a device, one read for each tensor."""
-        if result.device.type not in ("cpu", "meta"):
-            self.ledger.copy(torch.device("cpu"), result.device, result)
-            self.ledger.operator("_to_copy")
-        if isinstance(data, list | tuple):
-            for leaf in tree_leaves(data):
+            self.ledger.made(result)
+            for leaf in tree_leaves(data) if isinstance(data, list | tuple) else ():
                 if isinstance(leaf, torch.Tensor):
                     self.ledger.read(leaf.device)
+        return result
 
 
 class _Operators(TorchDispatchMode):
@@ -181,6 +180,9 @@ class _Operators(TorchDispatchMode):
             self.ledger.counts.communicated(func, args)
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
+        if kind == "made":  # `x[[0, 2]]`: the list has become a tensor where x is
+            self.ledger.made(result)
+            return result
         if kind == "view":
             self.ledger.counts.views += 1
             return result
@@ -223,7 +225,7 @@ class _Operators(TorchDispatchMode):
 # Which kernel runs inside these depends on the device: taking them apart would change what is counted.
 _WHOLE = {"lstm", "gru", "rnn_tanh", "rnn_relu", "scaled_dot_product_attention"}
 _COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"}
-_VIEWS = {"_unsafe_view", "lift_fresh", "resolve_conj", "resolve_neg"}
+_VIEWS = {"_unsafe_view", "resolve_conj", "resolve_neg"}
 
 # Attention kernels that PyTorch's table lacks in some releases (the CPU's before 2.15), with the arguments of these.
 _SAME_FLOPS = {
@@ -241,7 +243,7 @@ _KINDS: dict[object, str] = {}
 
 
 def _find_kind(func) -> str:
-    """Return what `func` is: communication, question, composite, view, copy, read, index or other."""
+    """Return what `func` is: communication, question, composite, made, view, copy, read, index or other."""
     if func.namespace in messages.NAMESPACES:
         return "communication"
     name = func._overloadpacket.__name__
@@ -253,6 +255,8 @@ def _find_kind(func) -> str:
             return "composite" if composite and name in ("item", "is_nonzero", "allclose") else "question"
     if name in _COPIES:
         return "copy"
+    if name == "lift_fresh":
+        return "made"
     if composite and name not in _WHOLE and func.namespace == "aten":
         return "composite"
     if func.is_view or name in _VIEWS or torch.Tag.inplace_view in func.tags:
