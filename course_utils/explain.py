@@ -120,7 +120,8 @@ _KNOWN: tuple[tuple[str, str, str, str, str], ...] = (
     ),
     (
         "no such device",
-        r"invalid device ordinal|Invalid device id|device index (?P<index>\d+)? ?out of range|device_index >= 0",
+        r"invalid device ordinal|Invalid device id|device index (?P<index>\d+)? ?out of range|device_index >= 0"
+        r"|device (?:index )?is out of range",
         "there is no device with this index.",
         "indices start at 0, so one device is index 0 only; CUDA_VISIBLE_DEVICES may hide others.",
         "compare the index with device_count(), or leave it out for the current device.",

@@ -69,6 +69,8 @@ ELSEWHERE = {
     "Placeholder storage has not been allocated on MPS device!": "two devices",
     "Tensor for argument weight is on cpu but expected on mps": "two devices",
     "CUDA error: invalid device ordinal\nCUDA kernel errors might be asynchronously reported": "no such device",
+    "The device index is out of range. It must be in [0, 1), but got 99.": "no such device",  # XPU, as is the next
+    "device is out of range, device is 99, total number of device is 1.": "no such device",
     "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu()": "numpy of a device tensor",
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 14.74 GiB": "out of memory",
     "MPS backend out of memory (MPS allocated: 9.00 GB). Tried to allocate 256 bytes": "out of memory",
