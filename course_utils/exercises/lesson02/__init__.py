@@ -189,8 +189,8 @@ for name, why, *changes in (
 
 @exercise(title="Normalise on the device", minutes=10, difficulty=2, hints=(
     "x.mean(dim=0) and x.std(dim=0) have one number a column, and broadcast against x.",
-    "Where the standard deviation is 0, divide by 1 instead: torch.where(std > 0, std, 1.0).",
-    "std = x.std(dim=0); return (x - x.mean(dim=0)) / torch.where(std > 0, std, 1.0)",
+    "Where all values of a column are equal, divide by 1 instead. They are where the least is the greatest.",
+    "equal = x.amin(dim=0) == x.amax(dim=0) is such a mask. Divide by torch.where(equal, 1.0, x.std(dim=0)).",
 ))
 def normalise(x: torch.Tensor) -> torch.Tensor:
     """Return `x` with each column at mean 0 and standard deviation 1, computed on the device of `x`."""
@@ -204,7 +204,7 @@ def normalise(x: torch.Tensor) -> torch.Tensor:
 def _(case: Case) -> None:
     for x in (torch.tensor([[1.0, 5.0], [3.0, 9.0]]), torch.tensor([[1.0, 5.0], [3.0, 5.0]]),
               torch.tensor([[1.0, 10.0, 7.0], [2.0, 20.0, 7.0], [6.0, 30.0, 7.0], [3.0, 80.0, 7.0]]),
-              torch.tensor([[1e-6, 4e4], [3e-6, 1e4], [8e-6, 9e4]])):
+              torch.tensor([[1e-6, 4e4], [3e-6, 1e4], [8e-6, 9e4]]), torch.full((7, 1), 0.1)):
         got = case.call(x.to(case.device))
         counts = case.counts
         case.instead(counts.copies_d2h, "copies to the host",
@@ -213,14 +213,15 @@ def _(case: Case) -> None:
                      ".item(), print and an `if` on a value make the host wait: choose with torch.where instead")
         columns = [[float(value) for value in x[:, i]] for i in range(x.shape[1])]
         expected = torch.tensor([_standard(column) for column in columns]).T.to(case.device)
-        case.equal(got, expected, rtol=1e-4, atol=1e-5)
+        case.equal(got, expected, rtol=1e-4, atol=1e-5, why="mean 0 and standard deviation 1; equal values become "
+                   "zeros, also where rounding leaves them a deviation above 0")
 
 
 def _standard(column: list[float]) -> list[float]:
     """Return what is right for one column, with Python's numbers."""
     mean = sum(column) / len(column)
     std = math.sqrt(sum((value - mean) ** 2 for value in column) / (len(column) - 1))
-    return [(value - mean) / (std or 1.0) for value in column]
+    return [(value - mean) / std if len(set(column)) > 1 else 0.0 for value in column]
 
 
 _COLUMN = "a column is one feature of all samples, with its own mean and standard deviation: dim=0"
