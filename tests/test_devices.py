@@ -1,15 +1,18 @@
 """The device of the lessons, the reasons for having no GPU, and the falls back to the CPU."""
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from course_utils import devices, simulator
 from course_utils.devices import choice, diagnosis
+from course_utils.devices import report as reporting
 from course_utils.simulator import control
 
 # What each stored report is an example of. The exercise of lesson 01 stands on these.
@@ -22,6 +25,8 @@ EXPECTED = {
 }  # fmt: skip
 needs_simulator = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
 STORED = devices.Report.stored()
+# More machines: the report, its cause, and phrases of the diagnosis
+MACHINES = json.loads((Path(__file__).parent / "reports.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +47,23 @@ def test_each_stored_report_has_its_cause_and_a_cure():
         assert found.cause in diagnosis.CAUSES and found.cure and machine.story
         assert found.what.endswith((".", "!")) or machine.kernel_error
         assert len(str(found).splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_diagnosis_of_another_machine_names_its_cause_and_a_cure_that_fits(name):
+    entry = MACHINES[name]
+    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in entry["report"].items()}
+    found = devices.diagnose(devices.Report(**fields))
+    assert found.cause == entry["cause"] and found.cause in diagnosis.CAUSES
+    assert [phrase for phrase in entry["says"] if phrase not in str(found)] == []
+    assert len(found.what) < 220 and 0 < len(found.cure) < 160 and found.what.endswith(".")
+    assert "{" not in str(found) and entry["story"]
+
+
+def test_the_machines_cover_every_cause():
+    rare = {"kernel failed"}  # below
+    assert {entry["cause"] for entry in MACHINES.values()} | set(EXPECTED.values()) | rare == set(diagnosis.CAUSES)
+    assert len(MACHINES) + len(STORED) >= 24
 
 
 def test_the_cures_fit_the_machine():
@@ -74,13 +96,31 @@ def test_a_report_that_changed_has_another_cause(name, changes, cause):
 @pytest.mark.parametrize(
     ("code", "archs", "runs"),
     [
-        ("sm_60", ("sm_70", "sm_75"), False), ("sm_86", ("sm_80",), True), ("sm_80", ("sm_86",), False),
-        ("sm_103", ("sm_100",), True), ("sm_120", ("sm_90",), False), ("sm_120", ("sm_75", "compute_90"), True),
-        ("sm_90", ("sm_90a",), True),
+        ("6.0", ("sm_70", "sm_75"), False), ("8.6", ("sm_80",), True), ("8.0", ("sm_86",), False),
+        ("10.3", ("sm_100",), True), ("12.0", ("sm_90",), False), ("12.0", ("sm_75", "compute_90"), True),
+        ("9.0", ("sm_90a",), True), ("10.3", ("sm_100a",), False), ("10.3", ("sm_100f",), True),
+        ("8.7", ("sm_80", "sm_86"), False), ("8.7", ("sm_87",), True), ("12.0", ("compute_90a",), False),
+        ("gfx1100", ("gfx1030", "gfx1100"), True), ("gfx1102", ("gfx1030", "gfx1100"), False),
     ],
 )  # fmt: skip
 def test_a_build_runs_on_the_same_major_version_or_through_ptx(code, archs, runs):
     assert diagnosis._runs(code, archs) is runs
+
+
+@pytest.mark.parametrize(
+    "setting", ["", "0", "1", "0,1", "1,0", "0, 1", "-1", "0,-1,1", "0,0", "5", "0,5,1", "5,5", "no", "1gpu2,0", "+1"]
+)
+def test_the_variable_is_read_as_pytorch_reads_it(monkeypatch, setting):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    shown = torch.cuda._parse_visible_devices()
+    absent = next((at for at, number in enumerate(shown) if number >= 2), len(shown))
+    assert diagnosis._shown(setting, 2) == shown[:absent]
+
+
+@pytest.mark.parametrize("setting", ["GPU-1a", "GPU-1a,GPU-2b", "GPU-1a,GPU-1a", "MIG-3c,MIG-4d"])
+def test_identifiers_are_read_as_pytorch_reads_them(monkeypatch, setting):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    assert diagnosis._shown(setting, 2) == torch.cuda._parse_visible_devices()
 
 
 def test_the_report_of_this_machine_is_complete_and_names_no_person():
@@ -93,18 +133,48 @@ def test_the_report_of_this_machine_is_complete_and_names_no_person():
 
 
 def test_nvidia_smi_is_read_and_its_errors_are_told_apart(monkeypatch):
-    def answer(code, out, err=""):
-        done = subprocess.CompletedProcess([], code, out, err)
-        monkeypatch.setattr(diagnosis.subprocess, "run", lambda *args, **kwargs: done)
-        return diagnosis._ask_driver()
+    def answer(*results):
+        left = iter(results)
 
-    assert answer(0, "580.82.07, Tesla T4\n580.82.07, Tesla T4\n") == ("580.82.07", None, ("Tesla T4", "Tesla T4"))
+        def run(*args, **kwargs):
+            result = next(left)
+            if isinstance(result, Exception):
+                raise result
+            return subprocess.CompletedProcess([], *result, "")
+
+        monkeypatch.setattr(reporting.subprocess, "run", run)
+        return reporting._ask_driver()
+
+    two = "580.82.07, Tesla T4, Default, [N/A]\n580.82.07, Tesla T4, Default, [N/A]\n"
+    t4 = {"driver": "580.82.07", "driver_gpus": ("Tesla T4", "Tesla T4"), "compute_mode": "Default", "mig": False}
+    assert answer((0, two)) == t4
+    assert answer((0, "580.82.07, NVIDIA A100-SXM4-40GB, Default, Enabled\n"))["mig"]
+    unknown = (2, 'Field "mig.mode.current" is not a valid field to query.\n')
+    assert answer(unknown, (0, "390.157, GeForce GTX 580\n"))["driver"] == "390.157"
     mismatch = "Failed to initialize NVML: Driver/library version mismatch"
-    assert answer(18, mismatch + "\nNVML library version: 580.82\n") == (None, mismatch, ())
-    absent = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
-    assert answer(9, absent) == (None, None, ())
-    monkeypatch.setattr(diagnosis.subprocess, "run", lambda *args, **kwargs: (_ for _ in ()).throw(FileNotFoundError()))
-    assert diagnosis._ask_driver() == (None, None, ())
+    assert answer((18, mismatch + "\nNVML library version: 580.82\n")) == {"driver_error": mismatch}
+    silent = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
+    assert answer((9, silent + ". Make sure that the latest NVIDIA driver is installed and running.\n\n")) == {
+        "driver_error": silent
+    }
+    assert answer((6, "No devices were found\n")) == {"driver_error": "No devices were found"}
+    assert answer((1, ""))["driver_error"] == "nvidia-smi ended with exit status 1"
+    assert "gave no answer" in answer(subprocess.TimeoutExpired("nvidia-smi", 20))["driver_error"]
+    assert answer(FileNotFoundError()) == {}
+
+
+def test_a_build_for_amd_reads_its_own_variables_and_names_its_code(monkeypatch):
+    for name, value in (("HIP_VISIBLE_DEVICES", "1"), ("CUDA_VISIBLE_DEVICES", "0")):
+        monkeypatch.setenv(name, value)
+    assert reporting._visible_devices() == "0"
+    monkeypatch.setattr(torch.version, "hip", "6.4.43484")
+    assert reporting._visible_devices() == "1"
+    code = type("Properties", (), {"gcnArchName": "gfx90a:sramecc+:xnack-"})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *args: code)
+    assert reporting._capability() == "gfx90a"
+    monkeypatch.setattr(torch.cuda, "init", lambda: (_ for _ in ()).throw(RuntimeError("No HIP GPUs are available")))
+    assert reporting._start_error() == "No HIP GPUs are available"
+    assert choice._build(devices.Report.collect()) == "AMD GPUs, ROCm 6.4.43484"
 
 
 def test_course_device_overrides_and_a_real_gpu_that_is_missing_is_an_error_with_the_cause(monkeypatch):
@@ -266,7 +336,7 @@ def test_synchronize_takes_every_device():
 not_on_a_mac = pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine is a Mac with a GPU")
 
 
-@pytest.mark.parametrize("function", [devices.describe, devices.table, devices.synchronize, diagnosis.kernel_error])
+@pytest.mark.parametrize("function", [devices.describe, devices.table, devices.synchronize, reporting.kernel_error])
 @pytest.mark.parametrize(
     ("wrong", "error", "phrase"),
     [
@@ -283,7 +353,7 @@ not_on_a_mac = pytest.mark.skipif(torch.backends.mps.is_available(), reason="thi
 def test_what_is_no_device_of_this_machine_is_refused_by_name(function, wrong, error, phrase):
     if function is devices.table and wrong is None:
         assert function(None).rows  # of the picked one
-    elif function is diagnosis.kernel_error and "which this machine" in phrase:
+    elif function is reporting.kernel_error and "which this machine" in phrase:
         assert isinstance(function(wrong), str)  # its result is the error of such a device
     else:
         with pytest.raises(error, match=phrase):

@@ -14,7 +14,8 @@ from course_utils.devices.choice import (
     synchronize,
     table,
 )  # fmt: skip
-from course_utils.devices.diagnosis import MINIMUM_DRIVER, Report, diagnose
+from course_utils.devices.diagnosis import MINIMUM_DRIVER, diagnose
+from course_utils.devices.report import Report
 
 __all__ = [
     "MINIMUM_DRIVER", "Report", "check_devices", "chosen", "describe", "diagnose", "on_simulated", "pick", "simulated",

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from course_utils.base import arguments
-from course_utils.devices.diagnosis import Report, Table, diagnose, kernel_error
+from course_utils.devices.diagnosis import diagnose
+from course_utils.devices.report import Report, Table, kernel_error
 
 CHOICES = ("cpu", "sim", "cuda", "mps", "xpu")
 _REAL = ("cuda", "mps", "xpu")
@@ -164,7 +165,7 @@ def table(device: torch.device | str | None = None) -> Table:
         (
             ("device", f"{device}: {_name(device)}"),
             ("torch", report.torch),
-            ("CUDA build", report.cuda_build or "none: this build is for the CPU only"),
+            ("CUDA build", report.cuda_build or f"none: this build is for {_build(report)}"),
             ("driver", report.driver or report.driver_error or "none"),
             ("Python", report.python),
             ("system", f"{platform.system()} {platform.machine()}"),
@@ -172,6 +173,13 @@ def table(device: torch.device | str | None = None) -> Table:
             ("host memory", f"{memory_gib:.1f} GiB"),
         )
     )
+
+
+def _build(report: Report) -> str:
+    """Return for what a build without CUDA is made."""
+    if report.rocm_build:
+        return f"AMD GPUs, ROCm {report.rocm_build}"
+    return "Intel GPUs" if report.xpu_build else "the GPU of a Mac" if report.mps_built else "the CPU only"
 
 
 def _present(given: object) -> torch.device:

@@ -1,4 +1,4 @@
-"""What does this machine say of itself, why does PyTorch find no GPU on it, and what is the cure?
+"""Why does PyTorch find no GPU on this machine, and what is the cure?
 
 `diagnose(report)` reasons about a report alone, so that it can be tried on the reports of other machines that come with
 the course (`Report.stored()`).
@@ -7,37 +7,45 @@ the course (`Report.stored()`).
 from __future__ import annotations
 
 import html
-import json
-import os
-import platform
-import subprocess
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+import re
+from dataclasses import dataclass
 
-import torch
-
-from course_utils.base import arguments
+from course_utils.devices.report import Report
 
 # Oldest driver that runs programs built for a CUDA major version, from
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
 MINIMUM_DRIVER = {11: 450, 12: 525, 13: 580}
 # Oldest macOS with the MPS backend: https://github.com/pytorch/pytorch/pull/177390
 MINIMUM_MACOS = 14
+# For which capabilities pytorch.org builds: PYTORCH_RELEASES_CODE_CC in torch/cuda/__init__.py of torch 2.13
+_BUILDS = {
+    "cu130": {"x86_64": (75, 80, 86, 90, 100, 120), "aarch64": (80, 90, 100, 110, 120)},
+    "cu126": {"x86_64": (50, 60, 70, 75, 80, 86, 90), "aarch64": (80, 90)},
+}
+_TEGRA = {53, 62, 72, 87}  # run no kernels of other capabilities: DEVICE_REQUIREMENT in the same file
+_INDEX = "--index-url https://download.pytorch.org/whl"
+_START = "https://pytorch.org/get-started/locally/"
 
 _CURES = {
     "works": "Nothing to do.",
     "no gpu runtime": "",  # below: it depends on the service
     "cpu-only build": "If there is an NVIDIA GPU, install a build with CUDA: {install}",
-    "hidden": "Remove CUDA_VISIBLE_DEVICES from the environment, or name a GPU that exists, and restart the kernel.",
-    "driver broken": "Restart the machine: the driver was probably updated while it was running.",
+    "build for another gpu": "If there is another GPU, install the build that fits it: " + _START,
+    "no amd driver": "Install AMD's driver (amdgpu-dkms); start a container with --device /dev/kfd --device /dev/dri.",
+    "no amd permission": "Run sudo usermod -a -G render,video $LOGNAME and log in again.",
+    "hidden": "Remove {variable} from the environment, or name a GPU that exists, and restart the kernel.",
+    "driver broken": "",  # below: it depends on the message
     "driver too old": "Install a newer NVIDIA driver; the CUDA toolkit is not needed.",
     "wsl without driver": "Install the NVIDIA driver for Windows on the Windows side, and none inside WSL.",
     "container without gpu": "Start it with GPU access (docker run --gpus all), after installing the NVIDIA Container "
     "Toolkit on the host.",
     "no driver": "Install the NVIDIA driver if there is an NVIDIA GPU; the CUDA toolkit and cuDNN are not needed.",
-    "unsupported capability": "Use a newer GPU, or an older build: pip install --force-reinstall 'torch<2.15' "
-    "--index-url https://download.pytorch.org/whl/cu126",
+    "jetson build": "Install the build for its JetPack: https://forums.developer.nvidia.com/t/pytorch-for-jetson/72048",
+    "mig without slices": "Ask the administrator for a slice (nvidia-smi mig -cgi … -C), or to switch MIG off.",
+    "cuda does not start": "",  # below: it depends on the message
+    "gpu in use": "nvidia-smi names the programs on it: end yours, take another GPU, or ask for compute mode Default.",
+    "gpu full": "nvidia-smi names the programs on it: end yours (other notebooks too), or take another GPU.",
+    "unsupported capability": "",  # below: it depends on the GPU
     "kernel failed": "Restart the kernel and try again; if the error stays, course_utils.explain says more about it.",
     "intel mac": "On a Mac with Apple silicon install a Python for arm64; an Intel Mac has no GPU for PyTorch.",
     "macos too old": "Update macOS.",
@@ -47,157 +55,48 @@ _RUNTIME = {
     "Colab": "Choose Runtime, Change runtime type, T4 GPU (it is free), and run the notebook again from the top.",
     "Kaggle": "Choose Settings, Accelerator, GPU T4 x2 (it is free), and run the notebook again from the top.",
 }
+_RESTART = "Restart the machine: the driver was probably updated while it was running."
+# What the driver says, what it means, and the cure. The first that fits is taken; the last fits always.
+_DRIVER = (
+    (
+        "couldn't communicate", "The NVIDIA driver is installed, but not loaded",
+        "Restart the machine. If it stays, install the driver again, for the kernel that runs now; Secure Boot can "
+        "forbid to load it.",
+    ),
+    (
+        "No devices were found", "The NVIDIA driver is loaded, but finds no GPU that it can use",
+        "sudo dmesg | grep -i nvrm says why: no power, a GPU that the driver is too old or too new for, or none there.",
+    ),
+    (
+        "NVML: Unknown Error", "The container has lost its GPU",  # NVIDIA/nvidia-container-toolkit#48
+        "Start the container anew: often a reload of systemd on the host took the GPU from it.",
+    ),
+    (
+        "blocked by the operating system", "Windows does not let WSL use the GPU",  # microsoft/WSL#9938
+        "Update the NVIDIA driver of Windows and WSL (wsl --update), then wsl --shutdown; install no driver in WSL.",
+    ),
+    (
+        "GPU is lost|Unable to determine the device handle", "A GPU no longer answers",
+        "Restart the machine; if it comes again, look at its heat, its power supply and its seat.",
+    ),
+    ("", "The NVIDIA driver is there but does not answer", _RESTART),
+)  # fmt: skip
+# The same for what starting CUDA raises, where driver and build fit
+_STARTS = (
+    (
+        "unknown error", "CUDA does not start; this is frequent after the machine slept",  # pytorch/pytorch#88639
+        "Run sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm, or restart the machine; then restart the kernel.",
+    ),
+    (
+        "Error 802|system not yet initialized", "CUDA waits for the links between the GPUs",  # pytorch/pytorch#35710
+        "Start nvidia-fabricmanager, in the same version as the driver.",
+    ),
+    (
+        "Error 803|unsupported display driver", "CUDA's library and the driver have different versions",
+        "Restart the machine, and take folders with another libcuda.so out of LD_LIBRARY_PATH.",
+    ),
+)  # fmt: skip
 CAUSES = tuple(_CURES)
-_FOLDER = Path(__file__).parent / "reports"
-
-
-@dataclass(frozen=True)
-class Table:
-    """Facts about a machine, as pairs of a name and a value."""
-
-    rows: Sequence[tuple[str, str]]
-
-    def __str__(self) -> str:
-        width = 1 + max(len(name) for name, _ in self.rows)
-        return "\n".join(f"{name:{width}} {value}" for name, value in self.rows)
-
-    def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in self.rows)
-        return f"<table>{rows}</table>"
-
-
-@dataclass(frozen=True, repr=False)
-class Report:
-    """What a machine says of itself, as far as it matters for finding a GPU. Nothing in it names a person or a host."""
-
-    system: str  # "Linux", "Windows" or "macOS"
-    system_version: str
-    processor: str  # "x86_64", "arm64", …
-    python: str
-    torch: str  # torch.__version__
-    cuda_build: str | None = None  # torch.version.cuda
-    arch_list: tuple[str, ...] = ()  # torch.cuda.get_arch_list()
-    cuda_available: bool = False  # torch.cuda.is_available()
-    kernel_error: str | None = None  # what the first small kernel raised
-    gpu_names: tuple[str, ...] = ()  # the GPUs that PyTorch sees
-    capability: str | None = None  # of the first of them, "7.5"
-    mps_available: bool = False
-    mps_built: bool = False
-    xpu_available: bool = False
-    driver: str | None = None  # version that the NVIDIA driver reports
-    driver_error: str | None = None  # what the driver answered instead
-    driver_gpus: tuple[str, ...] = ()  # the GPUs that the driver sees, whatever is hidden from PyTorch
-    nvidia_on_bus: bool = False  # a display or 3D controller of NVIDIA is plugged in
-    visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES
-    service: str | None = None  # "Colab" or "Kaggle"
-    container: bool = False
-    wsl: bool = False
-    story: str = ""  # for stored reports: whose machine this is like
-
-    @classmethod
-    def collect(cls) -> Report:
-        """Return the report of this machine. Starts CUDA where PyTorch says that it is available."""
-        driver, driver_error, driver_gpus = _ask_driver()
-        available = torch.cuda.is_available()
-        mac = platform.system() == "Darwin"
-        return cls(
-            system="macOS" if mac else platform.system(),
-            system_version=platform.mac_ver()[0] if mac else platform.release(),
-            processor=platform.machine(),
-            python=platform.python_version(),
-            torch=torch.__version__,
-            cuda_build=torch.version.cuda,
-            arch_list=tuple(torch.cuda.get_arch_list()),
-            cuda_available=available,
-            kernel_error=kernel_error("cuda") if available else None,
-            gpu_names=_cuda_names() if available else (),
-            capability="{}.{}".format(*torch.cuda.get_device_capability()) if available else None,
-            mps_available=torch.backends.mps.is_available(),
-            mps_built=torch.backends.mps.is_built(),
-            xpu_available=torch.xpu.is_available(),
-            driver=driver,
-            driver_error=driver_error,
-            driver_gpus=driver_gpus,
-            nvidia_on_bus=_nvidia_on_bus(),
-            visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
-            service=_service(),
-            container=any(Path(path).exists() for path in ("/.dockerenv", "/run/.containerenv")),
-            wsl="microsoft" in platform.release().lower(),
-        )
-
-    @classmethod
-    def stored(cls) -> dict[str, Report]:
-        """Return the reports that come with the course, by name: one for each common case, written after real ones."""
-        found = {}
-        for path in sorted(_FOLDER.glob("*.json")):
-            entries = json.loads(path.read_text(encoding="utf-8"))
-            found[path.stem] = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in entries.items()})
-        return found
-
-    def __repr__(self) -> str:
-        """Return what decides a diagnosis, in one line that fits into a message."""
-        names = ("cuda_available", "kernel_error", "cuda_build", "driver", "visible_devices")
-        return f"Report({', '.join(f'{name}={getattr(self, name)!r}' for name in names)}, …)"
-
-    def __str__(self) -> str:
-        return str(self._table())
-
-    def _repr_html_(self) -> str:
-        return self._table()._repr_html_()
-
-    def _table(self) -> Table:
-        shown = {name: value for name, value in asdict(self).items() if name != "story"}
-        return Table([(name, ", ".join(v) if isinstance(v, tuple) else str(v)) for name, v in shown.items()])
-
-
-def kernel_error(device: str | torch.device) -> str | None:
-    """Run one small kernel on `device` and return the first line of its error, or None if the result is right.
-
-    Raises TypeError or ValueError when `device` is not the name of a device.
-    """
-    device = arguments.device("device", device)
-    try:
-        right = (torch.ones(2, device=device) + 1).sum().item() == 4
-    except Exception as error:
-        return f"{error}".strip().partition("\n")[0] or type(error).__name__
-    return None if right else "1 + 1 on the device was not 2"
-
-
-def _ask_driver() -> tuple[str | None, str | None, tuple[str, ...]]:
-    """Return the driver's version, its error, and the names of the GPUs that it sees, hidden ones included."""
-    command = ["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None, None, ()
-    rows = [line.split(", ", 1) for line in done.stdout.splitlines() if ", " in line]
-    if done.returncode or not rows:
-        message = (done.stdout.strip() or done.stderr.strip()).partition("\n")[0].rstrip(".")
-        absent = "couldn't communicate" in message or "No devices" in message
-        return None, None if absent else message or None, ()
-    return rows[0][0], None, tuple(name for _, name in rows)
-
-
-def _nvidia_on_bus() -> bool:
-    """Return whether Linux lists a display controller (class 0x03) of NVIDIA (vendor 0x10de)."""
-    for device in Path("/sys/bus/pci/devices").glob("*"):
-        try:
-            vendor, kind = ((device / name).read_text(encoding="ascii") for name in ("vendor", "class"))
-        except OSError:
-            continue
-        if vendor.startswith("0x10de") and kind.startswith("0x03"):
-            return True
-    return False
-
-
-def _service() -> str | None:
-    if "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
-        return "Kaggle"
-    return "Colab" if "COLAB_RELEASE_TAG" in os.environ else None
-
-
-def _cuda_names() -> tuple[str, ...]:
-    return tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
 
 
 @dataclass(frozen=True)
@@ -232,45 +131,55 @@ def _cause(r: Report) -> tuple[str, str]:
         return "works", f"PyTorch {r.torch} uses the GPU of this machine ({'MPS' if r.mps_available else 'XPU'})."
     if r.system == "macOS":
         return _why_no_mps(r)
-    seen = bool(r.driver_gpus) or r.nvidia_on_bus
     if r.service and not r.driver_gpus:
         return "no gpu runtime", f"This {r.service} session has no GPU."
+    if _on_tegra(r):
+        return "jetson build", f"This is a Jetson, and PyTorch {r.torch}, which must be built for it, finds no GPU."
+    if r.rocm_build or r.xpu_build:
+        return _why_no_other(r)
+    seen = bool(r.driver_gpus) or r.nvidia_on_bus
     if r.cuda_build is None:
         found = "although this machine has an NVIDIA GPU" if seen else "and no NVIDIA GPU was found"
         return "cpu-only build", f"PyTorch {r.torch} is built without CUDA, {found}."
     if r.driver_error:
-        return "driver broken", f"The NVIDIA driver is there but does not answer: {r.driver_error}."
+        return "driver broken", f"{_meaning(_DRIVER, r.driver_error)[0]}: {r.driver_error}."
     if r.driver is None:
         return _why_no_driver(r, seen)
-    needed = MINIMUM_DRIVER.get(int(r.cuda_build.split(".")[0]))
-    if needed and int(r.driver.split(".")[0]) < needed:
-        return "driver too old", f"Driver {r.driver} is too old for CUDA {r.cuda_build}, which needs {needed} or newer."
-    if r.visible_devices is not None:
-        return "hidden", f"CUDA_VISIBLE_DEVICES is {r.visible_devices!r}, which hides the GPU from PyTorch."
-    return "unknown", f"PyTorch {r.torch} with CUDA {r.cuda_build} and driver {r.driver} finds no GPU."
+    return _why_not_seen(r)
 
 
 def _why_no_kernel(r: Report) -> tuple[str, str]:
     name = r.gpu_names[0] if r.gpu_names else "the GPU"
     if r.kernel_error is None:
         return "works", f"PyTorch {r.torch} uses {name}."
-    code = f"sm_{(r.capability or '').replace('.', '')}"
-    if r.capability and r.arch_list and not _runs(code, r.arch_list):
+    if r.capability and r.arch_list and not _runs(r.capability, r.arch_list):
+        if _on_tegra(r):
+            return "jetson build", f"{name} is the GPU of a Jetson, and PyTorch {r.torch} has no kernels for it."
         built = ", ".join(r.arch_list)
-        return (
-            "unsupported capability",
-            f"{name} has compute capability {r.capability}; this build is made for {built}.",
-        )
+        kind = f"is a {r.capability}" if r.capability.startswith("gfx") else f"has compute capability {r.capability}"
+        return "unsupported capability", f"{name} {kind}; this build is made for {built}."
+    if "busy or unavailable" in r.kernel_error:
+        mode = f" (compute mode {r.compute_mode})" if r.compute_mode not in (None, "Default") else ""
+        return "gpu in use", f"{name} takes no further program{mode}: {r.kernel_error}."
+    if "out of memory" in r.kernel_error:
+        return "gpu full", f"The memory of {name} is full: {r.kernel_error}."
     return "kernel failed", f"{name} is there, but a first small kernel failed: {r.kernel_error}"
 
 
-def _runs(code: str, arch_list: tuple[str, ...]) -> bool:
-    """Return whether a build for `arch_list` has kernels for `code`: same major version, minor not newer, or PTX."""
-    number = int(code[3:])
+def _runs(capability: str, arch_list: tuple[str, ...]) -> bool:
+    """Return whether a build for `arch_list` has kernels for this capability.
+
+    It has with the same major version and a minor one that is not newer, or with PTX; sm_90a is for 9.0 alone, sm_100f
+    for its major version. Jetsons and AMD's GPUs run only what is made for them.
+    """
+    if capability.startswith("gfx"):
+        return capability in arch_list
+    number = int(capability.replace(".", ""))
     for arch in arch_list:
-        kind, _, digits = arch.partition("_")
-        built = int("".join(c for c in digits if c.isdigit()))
-        if (kind == "sm" and built // 10 == number // 10 and built <= number) or (kind != "sm" and built <= number):
+        kind, digits, suffix = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", arch).groups()
+        built = int(digits)
+        family = built // 10 == number // 10 and built <= number and (built == number or number not in _TEGRA)
+        if built == number or (suffix != "a" and family) or (kind == "compute" and not suffix and built <= number):
             return True
     return False
 
@@ -283,6 +192,21 @@ def _why_no_mps(r: Report) -> tuple[str, str]:
     return "unknown", f"PyTorch {r.torch} {'has' if r.mps_built else 'was built without'} MPS and finds no GPU."
 
 
+def _why_no_other(r: Report) -> tuple[str, str]:
+    """Return why a build for AMD's or Intel's GPUs finds none."""
+    maker = "AMD" if r.rocm_build else "Intel"
+    if r.rocm_build and r.amd_on_bus:
+        if r.amd_driver is None:
+            return "no amd driver", "There is an AMD GPU, but nothing leads to it: /dev/kfd is missing."
+        if r.amd_driver == "refused":
+            return "no amd permission", "There is an AMD GPU, but you may not open /dev/kfd."
+        if r.visible_devices is not None and not _shown(r.visible_devices, 1):
+            return "hidden", f"{_variable(r)} is {r.visible_devices!r}, which hides the GPU from PyTorch."
+        return "unknown", f"PyTorch {r.torch} with ROCm {r.rocm_build} does not use the AMD GPU of this machine."
+    found = "and this machine has one of NVIDIA" if r.driver_gpus or r.nvidia_on_bus else "and none was found"
+    return "build for another gpu", f"PyTorch {r.torch} is built for {maker} GPUs, {found}."
+
+
 def _why_no_driver(r: Report, seen: bool) -> tuple[str, str]:
     if r.wsl:
         return "wsl without driver", "Linux under Windows (WSL) sees no NVIDIA driver."
@@ -292,8 +216,92 @@ def _why_no_driver(r: Report, seen: bool) -> tuple[str, str]:
     return "no driver", f"{found}, but no NVIDIA driver is installed."
 
 
+def _why_not_seen(r: Report) -> tuple[str, str]:
+    """Return why a build with CUDA sees none of the GPUs that the driver sees."""
+    needed, driver = MINIMUM_DRIVER.get(_major(r.cuda_build)), _major(r.driver)
+    if needed and driver and driver < needed:
+        return "driver too old", f"Driver {r.driver} is too old for CUDA {r.cuda_build}, which needs {needed} or newer."
+    shown = None if r.visible_devices is None else _shown(r.visible_devices, len(r.driver_gpus))
+    if shown == []:
+        return "hidden", f"CUDA_VISIBLE_DEVICES is {r.visible_devices!r}, which hides the GPU from PyTorch."
+    if r.mig and not (r.visible_devices or "").startswith("GPU-"):
+        return "mig without slices", f"{r.driver_gpus[0]} is to be used in slices (MIG), and there is none for you."
+    said = re.sub(r"^Unexpected error.*?(?=Error \d)", "", r.start_error or "").partition(" - ")[0].rstrip(".")
+    start = _meaning(_STARTS, said)
+    if start:
+        return "cuda does not start", f"{start[0]}: {said}."
+    if shown is not None and not all(isinstance(one, int) for one in shown):
+        return "hidden", f"CUDA_VISIBLE_DEVICES is {r.visible_devices!r}, and no GPU of this machine has that name."
+    said = f": {said}" if said else ""
+    return "unknown", f"PyTorch {r.torch} with CUDA {r.cuda_build} and driver {r.driver} finds no GPU{said}."
+
+
+def _shown(setting: str, count: int) -> list[int | str]:
+    """Return what CUDA_VISIBLE_DEVICES shows of `count` GPUs, as torch.cuda._parse_visible_devices reads it."""
+    parts = setting.split(",")
+    for prefix in ("GPU-", "MIG-"):
+        if setting.startswith(prefix):
+            return [] if len(set(parts)) < len(parts) else [part for part in parts if part.startswith(prefix)]
+    shown: list[int | str] = []
+    for part in parts:
+        found = re.match(r"[+-]?\d+", part.strip())
+        number = int(found[0]) if found else -1
+        if number in shown:
+            return []  # a number twice hides all
+        if not 0 <= number < count:
+            break
+        shown.append(number)
+    return shown
+
+
+def _meaning(table: tuple[tuple[str, str, str], ...], message: str) -> tuple[str, str] | None:
+    """Return what `message` of the driver means and the cure, from the first entry that fits."""
+    return next(((what, cure) for pattern, what, cure in table if re.search(pattern, message)), None)
+
+
+def _major(version: str) -> int | None:
+    """Return the first number of a version; None where there is none: on a Jetson the driver may say "[N/A]"."""
+    found = re.match(r"\d+", version)
+    return int(found[0]) if found else None
+
+
+def _on_tegra(r: Report) -> bool:
+    """Return whether this is a Jetson, whose kernel says so, and no variable hides its GPU."""
+    return "tegra" in r.system_version and (r.visible_devices is None or bool(_shown(r.visible_devices, 1)))
+
+
+def _variable(r: Report) -> str:
+    return "HIP_, ROCR_ or CUDA_VISIBLE_DEVICES" if r.rocm_build else "CUDA_VISIBLE_DEVICES"
+
+
 def _cure(cause: str, r: Report) -> str:
     if cause == "no gpu runtime" or (cause == "unsupported capability" and r.service == "Kaggle"):
         return _RUNTIME[r.service]
-    windows = " --index-url https://download.pytorch.org/whl/cu130" if r.system == "Windows" else ""
-    return _CURES[cause].replace("{install}", f"pip install --force-reinstall torch{windows}")
+    if cause == "unsupported capability":
+        return _other_build(r)
+    if cause in ("driver broken", "cuda does not start"):
+        found = _meaning(_DRIVER, r.driver_error) if cause == "driver broken" else _meaning(_STARTS, r.start_error)
+        return found[1]
+    if cause == "works" and len(set(r.driver_gpus)) > 1 and r.device_order != "PCI_BUS_ID":
+        return "nvidia-smi may number the GPUs differently: CUDA_DEVICE_ORDER=PCI_BUS_ID gives both the same order."
+    if cause == "cpu-only build" and r.amd_on_bus and not (r.driver_gpus or r.nvidia_on_bus):
+        return f"There is an AMD GPU: if ROCm supports it, install the build for ROCm from {_START}"
+    # the builds on PyPI: without CUDA for Windows, and for ARM (https://github.com/pytorch/pytorch/issues/160162)
+    index = f" {_INDEX}/cu130" if r.system == "Windows" or r.processor == "aarch64" else ""
+    install = f"pip install --force-reinstall torch{index}"
+    return _CURES[cause].replace("{install}", install).replace("{variable}", _variable(r))
+
+
+def _other_build(r: Report) -> str:
+    """Return the build whose kernels run on the GPU of `r`, the newest first."""
+    if r.rocm_build:
+        return f"Look for a build that names it: {_START}"
+    for name, built in _BUILDS.items():
+        of_processor = built["aarch64" if r.processor == "aarch64" else "x86_64"]
+        if not _runs(r.capability, tuple(f"sm_{one}" for one in of_processor)):
+            continue
+        if name == "cu126":
+            return f"Use a newer GPU, or an older build: pip install --force-reinstall 'torch<2.15' {_INDEX}/{name}"
+        update = f" after updating driver {r.driver}" if (_major(r.driver or "") or 0) < MINIMUM_DRIVER[13] else ""
+        return f"Install a build for newer GPUs{update}: pip install --force-reinstall torch {_INDEX}/{name}"
+    return "No build of pytorch.org has kernels for this GPU: use another one."
