@@ -107,6 +107,79 @@ _DEVICE = r"(?:cpu|cuda|sim|mps|xpu|meta)(?::\d+)?"
 # Name, pattern in the message, what ("special | general"), why, now. The first that fits is taken.
 _KNOWN: tuple[tuple[str, str, str, str, str], ...] = (
     (
+        "rank hang",
+        r"^\d+ of \d+ ranks had not returned after",
+        "ranks waited for one another until their time was over.",
+        "each collective needs all ranks, in the same order; one left early, or called another one.",
+        "read where each rank was; let all ranks call the same collectives, outside of any if on the rank.",
+    ),
+    (
+        "rank died",
+        r"^rank (?P<a>\d+) (?:was killed by|ended (?:the process )?with|wrote into the connection)",
+        "the process of rank {a} ended before its function returned.",
+        "C++ code gave up (as it does at collectives of different sizes), the system wanted its memory, or it left.",
+        "read what it printed before; compare the shapes that each rank sends, and the memory that it takes.",
+    ),
+    (
+        "rank result",
+        r"^ranks? [\d, and]+ returned an? .*cannot be sent|^what rank \d+ returned cannot be rebuilt",
+        "what a rank returned cannot be sent to this process.",
+        "a result is pickled: open files, locks, generators and wrapped models do not travel.",
+        "return tensors, numbers, text, or a state_dict.",
+    ),
+    (
+        "rank start",
+        r"^rank \d+ was not ready after",
+        "a rank did not join the others in time.",
+        "starting a process imports PyTorch; on a busy machine, or with little memory, that takes long.",
+        "try again, with fewer ranks; close other notebooks.",
+    ),
+    (
+        "dead worker",
+        r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal|exited unexpectedly)",
+        "a worker of the DataLoader ended while it was needed.",
+        "the system ends a process that takes too much memory, or shared memory; crashes in C++ end it too.",
+        "use fewer workers or num_workers=0, where an error shows its line; in a container give more shared memory.",
+    ),
+    (
+        "used before fork",
+        r"Cannot re-initialize \w+ in forked subprocess",
+        "a forked process used the device that its parent had used before.",
+        "a fork copies the memory of the host, not the state of the device.",
+        "let workers make CPU tensors and move the batch in the main process, or start them with 'spawn'.",
+    ),
+    (
+        "cannot pickle",
+        r"[Cc]an(?:not|'t) pickle|Can't get (?:local object|attribute)|cannot be sent to the ranks",
+        "an object cannot be sent to another process.",
+        "it is pickled to be sent: functions and classes by their name, locks and generators not at all.",
+        "write functions and classes in a module or at the top of a cell, and open files inside the function.",
+    ),
+    (
+        "unused parameter",
+        r"Expected to have finished reduction in the prior iteration",
+        "DistributedDataParallel waited for the gradient of a parameter that took no part in the loss.",
+        "it averages each gradient when all ranks have it; one that never comes leaves the step unfinished.",
+        "use or remove the parameter, or pass find_unused_parameters=True.",
+    ),
+    (
+        "port in use",
+        r"EADDRINUSE|[Aa]ddress already in use",
+        "the port on which the ranks were to meet is taken.",
+        "one program at a time listens on a port; a run that was not ended keeps it.",
+        "end the old run, or choose a free port: MASTER_PORT, or torchrun --standalone.",
+    ),
+    (
+        "dtypes differ",
+        r"have the same dtype|expected scalar type \w+ but found \w+|can't be cast to the desired output type"
+        r"|Input type \((?:c10::\w+|[a-z ]+)\) and"
+        r"|Input type \((?P<kind>torch\.(?:\w+\.)?)\w+\) and (?:weight|bias) type \((?P=kind)\w+\)"
+        r"|Input type \((?P<maker>[A-Z]{3}|Meta)\w+\) and (?:weight|bias) type \((?P=maker)\w+\)",
+        "one operation got tensors of two dtypes that it does not mix.",
+        "matrix products and layers need one dtype; NumPy's float64 is a frequent guest.",
+        "print the dtypes; convert one with .to(other.dtype).",
+    ),
+    (
         "two devices",
         r"Expected all tensors to be on the same device"
         rf"(?:.*?(?P<a>{_DEVICE})(?: and |, different.*? on )(?P<b>{_DEVICE}))?"
@@ -149,7 +222,7 @@ _KNOWN: tuple[tuple[str, str, str, str, str], ...] = (
     ),
     (
         "no kernel",
-        r"no kernel image is available",
+        r"no kernel image is available|invalid device function",
         "this build of PyTorch has no kernels for this GPU.",
         "a build is made for certain compute capabilities, and this GPU is older or newer than they are.",
         "run devices.diagnose(): it names the capability and the build that fits.",
@@ -162,9 +235,32 @@ _KNOWN: tuple[tuple[str, str, str, str, str], ...] = (
         "restart the kernel and run the code on the CPU: there the error names the index.",
     ),
     (
+        "illegal memory access",
+        r"illegal memory access|misaligned address|unspecified launch failure|illegal instruction",
+        "a kernel read or wrote where it may not.",
+        "a kernel is wrong, your own or a library's; the line in the traceback may be the wrong one.",
+        "restart the kernel, set CUDA_LAUNCH_BLOCKING=1 before importing torch, and run it again: that names the line.",
+    ),
+    (
+        "library of the device",
+        r"(?P<a>(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|HIPBLAS)_STATUS_\w+|miopenStatus\w+)|cuDNN error"
+        r"|unable to find an engine to execute",
+        "a library of the device failed with {a}. | a library of the device failed.",
+        "mostly too little memory is left for it, or an earlier kernel failed, as with an index out of range.",
+        "restart the kernel; try a smaller batch, then the same on the CPU, where a wrong index has its own error.",
+    ),
+    (
+        "device busy",
+        r"devices?(?:\(s\) is/are| are) busy or unavailable",
+        "the device takes no further program.",
+        "it may be set to serve one program at a time, and another one, or an old kernel, has it.",
+        "nvidia-smi names the programs on it: end yours, or choose another device.",
+    ),
+    (
         "no cuda",
-        r"Torch not compiled with CUDA enabled|Found no NVIDIA driver|NVIDIA driver on your system is too old"
-        r"|No CUDA GPUs are available|not linked with support for (?:mps|cuda|xpu) devices",
+        r"Torch not compiled with \w+ enabled|Found no NVIDIA driver|NVIDIA driver on your system is too old"
+        r"|No (?:CUDA|HIP) GPUs are available|not linked with support for (?:mps|cuda|xpu) devices|CUDA unknown error"
+        r"|system not yet initialized|Could not run 'aten::empty\S*' with arguments from the '(?:MPS|CUDA|XPU)'",
         "this PyTorch cannot use the device that was asked for.",
         "the build has no support for it, or there is no driver or no GPU.",
         "run devices.diagnose() for the cause; write device=DEVICE instead of a fixed name.",
@@ -240,11 +336,19 @@ _KNOWN: tuple[tuple[str, str, str, str, str], ...] = (
         "print the shape of the input; move the channels with .permute(0, 3, 1, 2) if they are last.",
     ),
     (
-        "dtypes differ",
-        r"have the same dtype|expected scalar type \w+ but found \w+",
-        "one operation got tensors of two dtypes that it does not mix.",
-        "matrix products and layers need one dtype; NumPy's float64 is a frequent guest.",
-        "print the dtypes; convert one with .to(other.dtype).",
+        "target dtype",
+        r"expected target dtype to be .*?, but got (?P<a>\w+)|nll_loss\w*\" not implemented for '(?P<b>\w+)'"
+        r"|Found dtype \w+ but expected|for argument #\d+ 'indices' to have one of",
+        "labels or indices have a dtype that the function does not take.",
+        "cross_entropy and embedding take int64 classes and indices; mse_loss and binary_cross_entropy take floats.",
+        "convert them where they are made: .long() for classes, .float() for values.",
+    ),
+    (
+        "one value per channel",
+        r"Expected more than 1 value per channel when training, got input size torch\.Size\((?P<a>\[.*?\])\)",
+        "BatchNorm got one value for each channel, in an input of size {a}.",
+        "in training it subtracts the mean of the batch, and of one value nothing is left.",
+        "use larger batches, drop_last=True for the last one, or model.eval() where you do not train.",
     ),
     (
         "no grad",
@@ -269,8 +373,9 @@ _KNOWN: tuple[tuple[str, str, str, str, str], ...] = (
     ),
     (
         "changed in place",
-        r"modified by an inplace operation|leaf Variable that requires grad",
-        "a tensor that autograd needs was changed in place.",
+        r"modified by an inplace operation(?:: \[[\w.]+ (?P<a>\[[\d, ]*\]))?|leaf Variable that requires grad",
+        "a tensor of shape {a} that autograd needs was changed in place."
+        " | a tensor that autograd needs was changed in place.",
         "the backward pass would compute with the wrong values.",
         "write y = y + 1 instead of y += 1; change parameters under torch.no_grad() only.",
     ),
@@ -287,5 +392,27 @@ _KNOWN: tuple[tuple[str, str, str, str, str], ...] = (
         "an index is larger than the size that it points into.",
         "indices run from 0 to size - 1; labels and tokens are indices too.",
         "print the largest index, and compare it with the number of classes, tokens or rows.",
+    ),
+    (
+        "lost partner",
+        r"Connection (?:closed|reset) by peer|Timed out waiting \d+ms|failed to pass monitoredBarrier"
+        r"|NCCL error|collective operation timeout",
+        "another rank was expected and did not answer.",
+        "it failed, left early, or waits in another collective; its own error came first.",
+        "look for the error of the other rank, and for ranks that skip a collective.",
+    ),
+    (
+        "rank raised",
+        r"^ranks? (?P<a>\d+).*? raised (?P<b>[\w.]+):",
+        "rank {a} raised {b}.",
+        "an error in the function that the ranks run; the others ended because of it.",
+        "read its lines in the message; run the function alone in this process, where you can look at its values.",
+    ),
+    (
+        "worker raised",
+        r"Caught (?P<a>\w+) in DataLoader worker process",
+        "a worker of the DataLoader raised {a}.",
+        "the data set runs in another process; the message holds the traceback of that process.",
+        "read its last lines; with num_workers=0 the error comes in your own process.",
     ),
 )  # fmt: skip

@@ -174,7 +174,17 @@ def test_a_build_for_amd_reads_its_own_variables_and_names_its_code(monkeypatch)
     assert reporting._capability() == "gfx90a"
     monkeypatch.setattr(torch.cuda, "init", lambda: (_ for _ in ()).throw(RuntimeError("No HIP GPUs are available")))
     assert reporting._start_error() == "No HIP GPUs are available"
-    assert choice._build(devices.Report.collect()) == "AMD GPUs, ROCm 6.4.43484"
+
+
+@pytest.mark.parametrize(
+    ("changes", "target"),
+    [
+        ({"rocm_build": "6.4.43484"}, "AMD GPUs, ROCm 6.4.43484"), ({"xpu_build": "20250301"}, "Intel GPUs"),
+        ({"mps_built": True}, "the GPU of a Mac"), ({}, "the CPU only"),
+    ],
+)  # fmt: skip
+def test_the_table_names_for_what_a_build_without_cuda_is(changes, target):
+    assert choice._build(dataclasses.replace(STORED["laptop_without_gpu"], **changes)) == target
 
 
 def test_course_device_overrides_and_a_real_gpu_that_is_missing_is_an_error_with_the_cause(monkeypatch):

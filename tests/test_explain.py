@@ -1,11 +1,22 @@
 """Real errors, raised on the CPU and the simulated GPU, are known and explained in words that hold on each device."""
 
+import os
+import pickle
+import signal
+import socket
+import sys
+
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
 
 from course_utils import explain as module
 from course_utils.explain import caught, explain
+from course_utils.launch import launch
 
 
 @pytest.fixture(params=["cpu", "sim"])
@@ -49,14 +60,85 @@ EVERYWHERE = {
         lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2, dtype=torch.float64, device=d),
         "two dtypes",
     ),
+    "target dtype": (
+        lambda d: F.cross_entropy(torch.rand(2, 3, device=d), torch.ones(2, device=d)),
+        "labels or indices have a dtype",
+    ),
+    "one value per channel": (
+        lambda d: nn.BatchNorm1d(3, device=d)(torch.ones(1, 3, device=d)),
+        "one value for each channel, in an input of size [1, 3]",
+    ),
     "no grad": (lambda d: torch.ones(2, device=d).sum().backward(), "nothing to differentiate"),
     "not a scalar": (lambda d: torch.ones(2, device=d, requires_grad=True).backward(), "more than one element"),
     "backward twice": (backward_twice, "used up by an earlier backward()"),
-    "changed in place": (changed, "changed in place"),
+    "changed in place": (changed, "a tensor of shape [2] that autograd needs was changed"),
     "more than one value": (lambda d: bool(torch.ones(2, 2, device=d)), "used as one number"),
     "index out of range": (lambda d: torch.ones(3, device=d)[5], "larger than the size"),
     "numpy needs detach": (lambda d: torch.ones(2, requires_grad=True).numpy(), "a tensor that takes part in autograd"),
     "unknown device name": (lambda d: torch.ones(2, device=d).to("gpu"), "'gpu' is not the name of a device type"),
+}
+
+
+class Samples(Dataset):
+    def __init__(self, get):
+        self.get = get
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return self.get(index)
+
+
+def in_a_worker(get):
+    list(DataLoader(Samples(get), num_workers=1, multiprocessing_context="fork"))
+
+
+def meet_at_a_taken_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        dist.TCPStore("127.0.0.1", taken.getsockname()[1], is_master=True)
+
+
+class Spare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.spare = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+def two_steps():
+    model = nn.parallel.DistributedDataParallel(Spare())
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+
+
+def last_rank(do):
+    """Return a function for two ranks, of which the last does `do`."""
+    return lambda: do() if dist.get_rank() == 1 else dist.all_reduce(torch.ones(1))
+
+
+def ranks(fn, timeout_s=20):
+    return lambda: launch(fn, devices=["cpu", "cpu"], timeout_s=timeout_s)
+
+
+# What happens in other processes: each is caused here
+PROCESSES = {
+    "rank hang": (ranks(last_rank(lambda: None), 1.5), "until their time was over"),
+    "rank died": (ranks(last_rank(lambda: os.kill(os.getpid(), signal.SIGKILL))), "the process of rank 1 ended"),
+    "rank result": (ranks(lambda: (n for n in [1])), "cannot be sent to this process"),
+    "rank raised": (ranks(last_rank(lambda: {}["x"])), "rank 1 raised KeyError"),
+    "unused parameter": (ranks(two_steps), "took no part in the loss"),
+    "dead worker": (
+        lambda: in_a_worker(lambda i: os.kill(os.getpid(), signal.SIGKILL)),
+        "a worker of the DataLoader ended",
+    ),
+    "worker raised": (lambda: in_a_worker(lambda i: {}["x"]), "a worker of the DataLoader raised KeyError"),
+    "cannot pickle": (lambda: launch(lambda lock: lock, sys.stdout), "cannot be sent to another process"),
+    "port in use": (meet_at_a_taken_port, "the port on which the ranks were to meet is taken"),
 }
 
 # The words of devices that are not at hand here; each message as PyTorch writes it.
@@ -66,6 +148,11 @@ ELSEWHERE = {
     "Expected all tensors to be on the same device, but got mat2 is on cpu, different from other tensors on cuda:0 "
     "(when checking argument in method wrapper_CUDA_mm)": "two devices",
     "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same": "two devices",
+    "Input type (MPSFloatType) and weight type (torch.FloatTensor) should be the same": "two devices",
+    "Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor) should be the same": "dtypes differ",
+    "Input type (torch.HalfTensor) and weight type (torch.FloatTensor) should be the same": "dtypes differ",
+    "Input type (MPSHalfType) and weight type (MPSFloatType) should be the same": "dtypes differ",
+    "mat1 and mat2 must have the same dtype, but got Half and Float": "dtypes differ",
     "Placeholder storage has not been allocated on MPS device!": "two devices",
     "Tensor for argument weight is on cpu but expected on mps": "two devices",
     "CUDA error: invalid device ordinal\nCUDA kernel errors might be asynchronously reported": "no such device",
@@ -75,7 +162,28 @@ ELSEWHERE = {
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 14.74 GiB": "out of memory",
     "MPS backend out of memory (MPS allocated: 9.00 GB). Tried to allocate 256 bytes": "out of memory",
     "CUDA error: no kernel image is available for execution on the device": "no kernel",
+    "HIP error: invalid device function\nHIP kernel errors might be asynchronously reported": "no kernel",
     "CUDA error: device-side assert triggered": "index on the device",
+    "CUDA error: an illegal memory access was encountered": "illegal memory access",
+    "CUDA error: unspecified launch failure": "illegal memory access",
+    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`": "library of the device",
+    "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED": "library of the device",
+    "GET was unable to find an engine to execute this computation": "library of the device",
+    "CUDA error: CUDA-capable device(s) is/are busy or unavailable": "device busy",
+    "CUDA error: all CUDA-capable devices are busy or unavailable": "device busy",
+    "No HIP GPUs are available": "no cuda",
+    "Torch not compiled with XPU enabled": "no cuda",
+    "CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable": "no cuda",
+    "Could not run 'aten::empty.memory_format' with arguments from the 'MPS' backend. This could be": "no cuda",
+    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start "
+    "method": "used before fork",
+    "DataLoader worker (pid(s) 12, 34) exited unexpectedly": "dead worker",
+    "DataLoader worker (pid 12) is killed by signal: Bus error. It is possible that dataloader's workers are out of "
+    "shared memory. Please try to raise your shared memory limit.": "dead worker",
+    "rank 1 was not ready after 60 s; all were stopped.": "rank start",
+    "what rank 0 returned cannot be rebuilt in this process: AttributeError: no such class": "rank result",
+    "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 2000 ms": "lost partner",
+    "[tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:31523": "lost partner",
     "Found no NVIDIA driver on your system.": "no cuda",
     "The NVIDIA driver on your system is too old (found version 12020).": "no cuda",
     "Torch not compiled with CUDA enabled": "no cuda",
@@ -102,8 +210,58 @@ def test_messages_of_other_devices_are_known(message, name):
     assert explain(RuntimeError(message)).name == name
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no fork and no SIGKILL")
+@pytest.mark.parametrize("name", PROCESSES)
+def test_an_error_of_another_process_is_explained(name):
+    program, phrase = PROCESSES[name]
+    with caught() as c:
+        program()
+    assert c.explanation.name == name and phrase in c.explanation.what, c.error
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+def test_the_simulated_gpu_in_a_forked_worker_is_explained(sim):
+    torch.ones(1, device=sim)
+    with caught() as c:
+        in_a_worker(lambda index: torch.ones(2, device=sim))
+    assert c.explanation.name == "used before fork" and "its parent had used" in c.explanation.what
+
+
+def test_an_error_that_is_known_is_explained_through_ranks_and_workers():
+    for run in (ranks(lambda: torch.ones(2).view(3)), lambda: in_a_worker(lambda index: torch.ones(2).view(3))):
+        with caught() as c:
+            run()
+        assert c.explanation.what == "2 elements do not fill the shape [3]."
+
+
+@pytest.mark.parametrize("thing", [lambda: 1, Samples(lambda index: index), (n for n in [1]), sys.stdout])
+def test_what_pickle_refuses_is_explained(thing):
+    with caught() as c:
+        pickle.dumps(thing)
+    assert c.explanation.name == "cannot pickle"
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        (lambda d: nn.Conv2d(1, 1, 3, device=d)(torch.ones(1, 1, 8, 8, device=d).half()), "dtypes differ"),
+        (lambda d: nn.Linear(2, 2, device=d)(torch.ones(1, 2, device=d).double()), "dtypes differ"),
+        (
+            lambda d: F.binary_cross_entropy_with_logits(torch.ones(2, device=d), torch.tensor([0, 1], device=d)),
+            "dtypes differ",
+        ),
+        (lambda d: F.binary_cross_entropy(torch.rand(2, device=d), torch.tensor([0, 1], device=d)), "target dtype"),
+        (lambda d: F.embedding(torch.ones(1, device=d), torch.ones(4, 3, device=d)), "target dtype"),
+    ],
+)
+def test_a_wrong_dtype_is_not_taken_for_two_devices(device, program, name):
+    with caught() as c:
+        program(device)
+    assert c.explanation.name == name
+
+
 def test_the_kinds_that_are_tested_are_all_kinds():
-    tested = {*EVERYWHERE, *ELSEWHERE.values()}
+    tested = {*EVERYWHERE, *PROCESSES, *ELSEWHERE.values()}
     assert tested == set(module.names()) and len(module.names()) == len(set(module.names()))
 
 
@@ -129,6 +287,8 @@ def test_errors_that_only_a_device_has_are_explained(sim, program, name, phrase)
 
 
 def test_an_explanation_is_three_short_lines():
+    for _, _, what, why, now in module._KNOWN:
+        assert all(len(f"Why:  {text}") <= 160 and text.endswith(".") for text in (*what.split(" | "), why, now))
     for message in ELSEWHERE:
         lines = str(explain(RuntimeError(message))).splitlines()
         assert [line[:6] for line in lines] == ["What: ", "Why:  ", "Now:  "]
