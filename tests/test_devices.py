@@ -107,6 +107,17 @@ def test_a_build_runs_on_the_same_major_version_or_through_ptx(code, archs, runs
     assert diagnosis._runs(code, archs) is runs
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.cuda, "_code_compatible_with_device"), reason="torch before 2.13 has no such table"
+)
+@pytest.mark.parametrize("built", [50, 60, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121])
+def test_a_build_runs_where_pytorchs_own_table_says_so(built):
+    for number in (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121):
+        capability = f"{number // 10}.{number % 10}"
+        runs = torch.cuda._code_compatible_with_device(number, built)
+        assert diagnosis._runs(capability, (f"sm_{built}",)) is runs, capability
+
+
 @pytest.mark.parametrize(
     "setting", ["", "0", "1", "0,1", "1,0", "0, 1", "-1", "0,-1,1", "0,0", "5", "0,5,1", "5,5", "no", "1gpu2,0", "+1"]
 )

@@ -34,6 +34,7 @@ _CURES = {
     "no amd driver": "Install AMD's driver (amdgpu-dkms); start a container with --device /dev/kfd --device /dev/dri.",
     "no amd permission": "Run sudo usermod -a -G render,video $LOGNAME and log in again.",
     "hidden": "Remove {variable} from the environment, or name a GPU that exists, and restart the kernel.",
+    "no gpu": "Nothing is wrong, if you expected none; a virtual machine has only a GPU that is passed through to it.",
     "driver broken": "",  # below: it depends on the message
     "driver too old": "Install a newer NVIDIA driver; the CUDA toolkit is not needed.",
     "wsl without driver": "Install the NVIDIA driver for Windows on the Windows side, and none inside WSL.",
@@ -141,6 +142,8 @@ def _cause(r: Report) -> tuple[str, str]:
     if r.cuda_build is None:
         found = "although this machine has an NVIDIA GPU" if seen else "and no NVIDIA GPU was found"
         return "cpu-only build", f"PyTorch {r.torch} is built without CUDA, {found}."
+    if r.driver_error and not seen and r.system == "Linux" and not (r.wsl or r.container):
+        return "no gpu", "There is an NVIDIA driver, and no NVIDIA GPU is plugged in."
     if r.driver_error:
         return "driver broken", f"{_meaning(_DRIVER, r.driver_error)[0]}: {r.driver_error}."
     if r.driver is None:
@@ -159,7 +162,7 @@ def _why_no_kernel(r: Report) -> tuple[str, str]:
         kind = f"is a {r.capability}" if r.capability.startswith("gfx") else f"has compute capability {r.capability}"
         return "unsupported capability", f"{name} {kind}; this build is made for {built}."
     if "busy or unavailable" in r.kernel_error:
-        mode = f" (compute mode {r.compute_mode})" if r.compute_mode not in (None, "Default") else ""
+        mode = f" (compute mode {r.compute_mode})" if r.compute_mode not in (None, "Default", "[N/A]") else ""
         return "gpu in use", f"{name} takes no further program{mode}: {r.kernel_error}."
     if "out of memory" in r.kernel_error:
         return "gpu full", f"The memory of {name} is full: {r.kernel_error}."
@@ -176,9 +179,11 @@ def _runs(capability: str, arch_list: tuple[str, ...]) -> bool:
         return capability in arch_list
     number = int(capability.replace(".", ""))
     for arch in arch_list:
-        kind, digits, suffix = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", arch).groups()
-        built = int(digits)
-        family = built // 10 == number // 10 and built <= number and (built == number or number not in _TEGRA)
+        found = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", arch)
+        if not found:
+            continue
+        kind, built, suffix = found[1], int(found[2]), found[3]
+        family = built // 10 == number // 10 and built <= number and not {built, number} & _TEGRA
         if built == number or (suffix != "a" and family) or (kind == "compute" and not suffix and built <= number):
             return True
     return False
