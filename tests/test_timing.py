@@ -185,6 +185,16 @@ def test_the_bandwidth_is_bytes_over_the_time_of_the_faster_of_copy_and_sum(monk
     assert timing.roofline(CPU).bandwidth_gbps == pytest.approx(moved * 4096 / 2e-3 / 1e9)
 
 
+def test_a_device_with_little_memory_gets_small_arrays(monkeypatch):
+    sizes = []
+    monkeypatch.setattr("course_utils.timing.rates.SIZES", {"cpu": (16, 32)})
+    monkeypatch.setattr("course_utils.timing.rates._free_bytes", lambda device: 6 * 1024)
+    monkeypatch.setattr("course_utils.timing.rates.formats", lambda device: ("fp32",))
+    monkeypatch.setattr("course_utils.timing.rates.measure", lambda fn, **_: (sizes.append(fn().nbytes), made([1]))[1])
+    timing.roofline(CPU)
+    assert sizes == [4 * 16 * 16, 1024, 1024]  # one product, a copy, a sum
+
+
 def test_the_roofline_is_the_lower_of_its_two_bounds():
     r = timing.Roofline(100.0, {"fp32": 2.0, "fp16": 8.0}, "live", "cpu")
     assert r.ridge("fp32") == 20.0 and r.ridge("fp16") == 80.0

@@ -127,7 +127,7 @@ def describe(p: Point) -> str:
         return f"{head} The {p.roof.device} has no stated rate for {p.unit}. Predicted from data sheets."
     name = f"the {p.roof.device}" if p.roof.label == "predicted" else f"{_HERE} ({p.roof.device})"
     source = {"live": "the roof measured live", "simulated": "the simulated GPU's roof"}
-    time, rate = plots.seconds_text(p.time_s), f"{p.attainable_tflops:.3g} of {p.peak_tflops:.3g} TFLOP/s"
+    time, rate = plots.seconds_text(p.time_s), f"{p.attainable_tflops:.3g} of {p.peak_tflops:.3g} TFLOP/s in {p.unit}"
     return (
         f"{head} On {name} (ridge at {p.roof.ridge(p.unit):.3g}) {p.bound} limits it: at least {time}, at most {rate}. "
         f"Predicted from {source.get(p.roof.label, 'the data sheet')}; caches and launches are left out."

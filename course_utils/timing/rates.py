@@ -7,6 +7,7 @@ operations for each byte it moves reaches at most min(peak rate, I x bandwidth).
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -105,6 +106,8 @@ def best_tflops(fmt: str, device: torch.device) -> float:
     with _precision("high" if fmt == "tf32" else "highest"):
         for size in SIZES.get(device.type, _GPU_SIZES):
             operations = 2 * size**3
+            if times_s and 24 * size**2 > _free_bytes(device):  # three matrices of float32, and as much beside them
+                break
             if len(times_s) > 1:
                 before_s, last_s = times_s[-2:]
                 if min(operations / best / 1e12, last_s * max(1.0, last_s / before_s)) > longest_s:
@@ -139,11 +142,23 @@ def _bandwidth_gbps(device: torch.device) -> float:
     """Return the bandwidth of the memory of `device` in GB/s: the faster of a copy and a sum, of arrays beyond caches.
 
     A copy reads and writes each byte, a sum z = x + y reads two and writes one; what a processor reads of a line before
-    it overwrites it is not counted (as in STREAM, https://www.cs.virginia.edu/stream/ref.html).
+    it overwrites it is not counted (as in STREAM, https://www.cs.virginia.edu/stream/ref.html). The arrays are random,
+    since a GPU draws less power on constant ones and may run faster
+    (https://www.thonking.ai/p/strangely-matrix-multiplications), and take half of the free memory at most.
     """
-    x, y, z = (torch.ones(_COPY_BYTES.get(device.type, _GPU_COPY_BYTES) // 4, device=device) for _ in range(3))
+    nbytes = min(_COPY_BYTES.get(device.type, _GPU_COPY_BYTES), _free_bytes(device) / 6)
+    x, y, z = torch.rand(3, int(nbytes // 256) * 64, device=device)  # all begin at a line of memory
     copy, add = measure(lambda: z.copy_(x), device=device), measure(lambda: torch.add(x, y, out=z), device=device)
     return max(2 * x.nbytes / copy.median_s, 3 * x.nbytes / add.median_s) / 1e9
+
+
+def _free_bytes(device: torch.device) -> float:
+    """Return how much memory of `device` is free, what PyTorch keeps for later included; infinite where none says."""
+    module = torch.get_device_module(device)
+    if not hasattr(module, "mem_get_info"):  # the CPU, and Apple's GPU, which shares its memory
+        return math.inf
+    module.empty_cache()
+    return module.mem_get_info(device)[0]
 
 
 def roofline(device: torch.device | str | None = None) -> Roofline:
