@@ -90,7 +90,7 @@ def describe(choices: Choices) -> str:
     """Return the answer in words."""
     best, size = choices.best, plots.count_text(choices.parameters)
     job = f"{choices.job.capitalize()} with {size} parameters in {choices.fmt}"
-    head = f"{job} needs {choices.need_gib:,.3g} GiB before activations"
+    head = f"{job} needs {_gib_text(choices.need_gib)} before activations and what the driver keeps"
     if best is None:
         return f"{head}: no GPU of this table holds that and computes in {choices.fmt}. Predicted from data sheets."
     fit = sum(c.fits for c in choices.candidates)
@@ -100,11 +100,17 @@ def describe(choices: Choices) -> str:
     )
 
 
+def _gib_text(gib: float) -> str:
+    """Return a size in GiB with three digits, or all of a whole number's."""
+    return f"{gib:,.0f} GiB" if gib >= 100 else f"{gib:.3g} GiB"
+
+
 def draw(choices: Choices) -> Any:
     """Return the picture: memory of each GPU against the need, and the two bounds of a step's time where it fits."""
     rows = choices.candidates[::-1]
-    titles = ("Memory, from the data sheet", "Time of a step, predicted")
-    need = f"GiB; the line is what is needed, {choices.need_gib:,.3g}"
+    enough = any(row.fits for row in rows)
+    titles = ("Memory there" if enough else "Memory there: too little", "Time of a step, predicted")
+    need = f"GiB; the line: {_gib_text(choices.need_gib)} needed"
     figure, (left, right) = plots.new(titles, need, height_in=1.2 + 0.22 * len(rows), columns=2, widths=(5, 6))
     _draw_memory(left, rows, choices.need_gib)
     _draw_times(right, rows, choices.fmt)
@@ -116,7 +122,7 @@ def draw(choices: Choices) -> Any:
 
 
 def _draw_memory(axes: Any, rows: Sequence[Candidate], need_gib: float) -> None:
-    """Draw a bar for each GPU's memory and a line at the need, or an arrow where it lies beyond all of them."""
+    """Draw a bar for each GPU's memory and a line at the need, or at the edge where it lies beyond all of them."""
     shades = [plots.BLUE if row.fits else "#c9c9c9" for row in rows]
     axes.barh(range(len(rows)), [row.memory_gib for row in rows], color=shades, height=0.62)
     names = [f"{row.name}, {row.power_w:g} W" if row.power_w else row.name for row in rows]
@@ -126,19 +132,19 @@ def _draw_memory(axes: Any, rows: Sequence[Candidate], need_gib: float) -> None:
     most = max(gpu.memory_bytes for gpu in gpus.ALL) / 2**30
     axes.set_xlim(0, most * 1.05)
     axes.axvline(min(need_gib, most * 1.03), color=plots.RED, linewidth=2)
-    if need_gib > most:
-        axes.annotate("needed: beyond this axis", (0.96, 0.03), xycoords="axes fraction", color=plots.RED, ha="right")
 
 
 def _draw_times(axes: Any, rows: Sequence[Candidate], fmt: str) -> None:
     """Draw the time of the arithmetic and of the memory traffic of each GPU; the longer is filled and is the step."""
     axes.set_xscale("log")
     plots.axis_seconds(axes.xaxis)
-    axes.set_xlabel("the later of the two marks, which is filled")
+    axes.set_xlabel("the later mark, which is filled")
     axes.set_yticks([])
     for place, row in enumerate(rows):
         if not row.fits or row.step_s is None:
-            why = f"the data sheet states no {fmt} rate" if row.fits else "does not fit"
+            lacks = gpus.get(row.name).lacks(fmt)
+            why = f"its tensor cores know no {fmt}" if lacks else f"no {fmt} rate is stated"
+            why = why if row.fits else "does not fit"
             look = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 8, "color": plots.MUTED}
             axes.text(0.02, place, why, **look)
             continue
