@@ -135,8 +135,8 @@ def describe(device: torch.device | str) -> Machine:
         live = "results, counts and times of the CPU"
         otherwise = "What only a GPU shows is predicted from data sheets, or recorded elsewhere"
     elif device.type == "sim":
-        live = "results, errors, memory and counts"
-        otherwise = "Times of the GPU are simulated or predicted; times of the CPU are live"
+        live = "results, counts, bytes of tensors and times of the CPU"
+        otherwise = "The GPU's times, capacity and errors are simulated or predicted"
     else:
         live = "results, errors, memory, counts and times"
         otherwise = "Curves of other GPUs are predicted from data sheets, or recorded there"
