@@ -102,19 +102,23 @@ def compare(
     simulated: bool | Collection[str] = False,
     device: Any = None,
     log: str = "xy",
+    bars: Sequence[str] = (),
 ):
     """Draw a measured curve beside the recorded and the predicted ones, and return the matplotlib Figure.
 
     `key` names the experiment ("02.transfer_bandwidth"). `ys` is one curve over `xs`, or several by name. `predicted`
     holds curves over the same `xs` by the name of the GPU or formula. `simulated` says that `ys` are times of the
     simulated GPU, or names those curves that are, where the others are live. `device` is where `ys` were measured if
-    that is not `DEVICE`: of a CPU nothing is recorded. `log` says which axes are logarithmic. Raises TypeError for what
-    is no number or device, and ValueError for a wrong key, unequal lengths or an unknown name in `simulated`; both name
-    the argument.
+    that is not `DEVICE`: of a CPU nothing is recorded. `log` says which axes are logarithmic. `bars` are the names of
+    what `xs` only numbers, 0, 1, …: each gets bars, since a line would join what has no order. Raises TypeError for
+    what is no number or device, and ValueError for a wrong key, unequal lengths or an unknown name in `simulated`; both
+    name the argument.
     """
     _check_key(key)
     curves = dict(ys) if isinstance(ys, Mapping) else {"": ys}
     _check_lengths(xs, curves, predicted or {})
+    if bars and list(xs) != list(range(len(bars))):
+        raise ValueError(f"bars has {len(bars)} names, so xs must be 0, 1, … {len(bars) - 1}, not {list(xs)}")
     not_live = set(curves) if simulated is True else set(simulated or ())
     if not_live - set(curves):
         raise ValueError(f"simulated is {simulated!r}, it may be True, False or names of curves: {sorted(curves)}")
@@ -127,7 +131,7 @@ def compare(
         old = run.entries.get(key, {})
         lines += [(old["x"], line, run.label, name) for name, line in old.get("curves", {}).items()]
     lines += [(xs, line, "predicted", name) for name, line in (predicted or {}).items()]
-    return _draw(lines, title, xlabel, ylabel, log)
+    return _draw_bars(lines, title, xlabel, ylabel, bars) if bars else _draw(lines, title, xlabel, ylabel, log)
 
 
 def _check_lengths(xs: Numbers, curves: Mapping[str, Numbers], predicted: Mapping[str, Numbers]) -> None:
@@ -219,5 +223,22 @@ def _draw(lines: list[tuple[Numbers, Numbers, str, str]], title: str, xlabel: st
         text = ", ".join(part for part in (name, kind) if part)
         colour = plots.PALETTE[order.index(name) % len(plots.PALETTE)]
         plots.line(axes, xs, ys, name, styles.get(kind, plots.RECORDED), label=text, color=colour)
+    plots.legend(axes)
+    return figure
+
+
+def _draw_bars(lines: list[tuple[Numbers, Numbers, str, str]], title: str, xlabel: str, ylabel: str, names):
+    from course_utils import plots
+
+    hatches = {"live": plots.LIVE, "simulated": plots.SIMULATED, "predicted": plots.PREDICTED}
+    figure, axes = plots.new(title, xlabel, ylabel)
+    width = 0.8 / len(lines)
+    for number, (xs, ys, kind, name) in enumerate(lines):
+        places = [x + width * (number - (len(lines) - 1) / 2) for x in xs]
+        text = ", ".join(part for part in (name, kind) if part)
+        look = {"color": plots.PALETTE[number % len(plots.PALETTE)], "edgecolor": "white", "linewidth": 0}
+        axes.bar(places, ys, width, label=text, hatch=plots.hatch(hatches.get(kind, plots.RECORDED)), **look)
+    axes.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=8)
+    axes.grid(False, axis="x")
     plots.legend(axes)
     return figure

@@ -139,6 +139,14 @@ def test_curves_are_drawn_by_provenance(samples):
     assert len(set(colours.values())) == 3  # pinned, pageable and T4; live and recorded share the curve's colour
 
 
+def test_what_has_no_order_is_drawn_as_bars(samples):
+    given = {"xs": [0, 1], "ys": [2, 20], "predicted": {"T4": [1, 15]}, "bars": ["naive", "offload"]}
+    axes = recorded.compare("07.lever_times", **{**CURVE, **given}, simulated=True).axes[0]
+    assert not axes.get_lines() and [text.get_text() for text in axes.get_xticklabels()] == ["naive", "offload"]
+    heights = {bars.get_label(): [bar.get_height() for bar in bars] for bars in axes.containers}
+    assert heights == {"simulated": [2, 20], "T4, predicted": [1, 15]}
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -178,6 +186,7 @@ def test_a_value_is_shown_with_what_was_recorded_and_predicted(samples):
         ({"simulated": "GPU"}, "simulated is 'GPU', it may be True, False or names of curves: ['']"),
         ({"simulated": ["GPU"]}, "simulated is ['GPU'], it may be"),
         ({"predicted": {"T4": [1]}}, "predicted['T4'] has 1 numbers"),
+        ({"bars": ["naive", "offload"]}, "bars has 2 names, so xs must be 0, 1"),
         ({"predicted": {"T4": 3}}, "predicted['T4'] must be a list of numbers, not 3"),
     ],
 )
