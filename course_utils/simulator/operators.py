@@ -24,6 +24,13 @@ _RECURRENT = {"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"}  # input (time, b
 _PEAKS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
+def _rounds(convolution: bool) -> bool:
+    """Return whether CUDA lets tensor cores round float32 inputs: by default in convolutions, not in products."""
+    if convolution:
+        return torch.backends.cudnn.conv.fp32_precision == "tf32"
+    return torch.get_float32_matmul_precision() != "highest"
+
+
 def _lstm_flops(x, w_ih, w_hh, *args, out_val=None, **kwargs) -> int:
     return 2 * math.prod(x.shape[:-1]) * (w_ih.numel() + w_hh.numel())
 
@@ -235,7 +242,7 @@ def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args, kwargs, ou
     if plan.flops is not None:
         flops = int(plan.flops(*args, **kwargs, out_val=out))
         peak = _PEAKS.get(inputs[0].dtype, "fp32")
-        if inputs[0].dtype is torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        if inputs[0].dtype is torch.float32 and _rounds("conv" in plan.name):
             peak = "tf32"
     else:
         flops = max((t.numel() for t in (*inputs, *outputs)), default=0)
