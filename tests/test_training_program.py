@@ -12,8 +12,10 @@ import sys
 import psutil
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from course_utils import counting, devices, programs, simulator
+from course_utils.checks import difference
 
 PROGRAM = programs.path("train_photos.py")
 STEPS, EVERY = 24, 4
@@ -97,6 +99,51 @@ def test_a_run_goes_on_with_the_options_that_it_began_with(program, tmp_path):
     for name, old in options.items():
         with pytest.raises(SystemExit, match=f"a run with --{name} {old}"):
             program.load(run, argparse.Namespace(checkpoint=path, **options | {name: old + 1}))
+
+
+def saved(program, path):
+    """Save a run that has done one step, and return it with the options to load it."""
+    options = {"steps": 24, "batch": 4, "length": 28, "seed": 0}
+    run = program.Run(torch.device("cpu"), seed=0, steps=24)
+    run.train(*next(batches(1)))
+    program.save(run.state_dict() | {"options": options}, path)
+    return run, argparse.Namespace(checkpoint=path, **options)
+
+
+def test_of_a_damaged_checkpoint_it_names_the_file(program, tmp_path):
+    path = tmp_path / "run.pt"
+    run, options = saved(program, path)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:10], whole[: len(whole) // 2], b"PK" * 99):
+        path.write_bytes(damaged)
+        with pytest.raises(SystemExit, match=r"run\.pt is damaged"):
+            program.load(run, options)
+    torch.save({"step": 1}, path)
+    with pytest.raises(SystemExit, match=r"run\.pt is damaged, or of another program \(KeyError: 'options'\)"):
+        program.load(run, options)
+
+
+def test_no_flipped_byte_is_loaded_unnoticed(program, tmp_path):
+    path = tmp_path / "run.pt"
+    run, options = saved(program, path)
+    whole, state, refused = path.read_bytes(), tree_leaves(stored(run)), 0
+    for at in range(0, len(whole), len(whole) // 40):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            program.load(run, options)
+        except SystemExit:
+            refused += 1
+        else:  # padding between the parts
+            assert not difference(tree_leaves(stored(run)), state), at
+    assert refused > 20
+
+
+@pytest.mark.parametrize(("option", "given"), [("every", "0"), ("steps", "-1"), ("batch", "0"), ("length", "ten")])
+def test_numbers_that_cannot_be_are_refused(program, monkeypatch, capsys, option, given):
+    monkeypatch.setattr(sys, "argv", ["train_photos.py", "--checkpoint", "run.pt", f"--{option}", given])
+    with pytest.raises(SystemExit):
+        program.arguments()
+    assert f"argument --{option}: '{given}' is no whole number from 1" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ import argparse
 import os
 import signal
 import time
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -60,9 +61,10 @@ class Run:
         """Take one step and return the loss, which stays on the device."""
         images = images.to(self.device, non_blocking=True).float() / 127.5 - 1  # bytes travel; -1 to 1
         labels = labels.to(self.device, non_blocking=True)
-        with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not None):
-            loss = F.cross_entropy(self.model(images), labels)
         self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not None):
+            logits = self.model(images)
+        loss = F.cross_entropy(logits.float(), labels)  # outside, in float32: log_softmax of 16 bits is rounded
         self.scaler.scale(loss).backward()
         self.scaler.unscale_(self.optimizer)
         nn.utils.clip_grad_norm_(self.model.parameters(), max_norm=1.0)
@@ -169,22 +171,41 @@ def load(run: Run, options: argparse.Namespace) -> None:
     if not options.checkpoint.exists():
         options.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         return
-    state = torch.load(options.checkpoint, map_location="cpu", weights_only=True)
-    for name, old in state["options"].items():
-        if getattr(options, name) != old:
-            raise SystemExit(f"{options.checkpoint} is of a run with --{name} {old}: go on with it, or name a new file")
-    run.load_state_dict(state)
+    try:
+        with zipfile.ZipFile(options.checkpoint) as parts:
+            if (broken := parts.testzip()) is not None:  # torch.save writes checksums, torch.load does not compare them
+                raise ValueError(f"the checksum of {broken} is another")
+        state = torch.load(options.checkpoint, map_location="cpu", weights_only=True)
+        for name, old in state["options"].items():
+            if getattr(options, name) != old:
+                raise SystemExit(f"{options.checkpoint} is of a run with --{name} {old}: "
+                                 "go on with it, or name a new file")  # fmt: skip
+        run.load_state_dict(state)
+    except Exception as error:  # a damaged file raises a dozen kinds
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise SystemExit(f"{options.checkpoint} is damaged, or of another program ({why}): name a new file") from error
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a type for argparse: whole numbers from `least`."""
+
+    def number(text: str) -> int:
+        if not text.removeprefix("-").isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least}")
+        return int(text)
+
+    return number
 
 
 def arguments() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--checkpoint", type=Path, required=True, help="file to write, and to go on from")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--every", type=int, default=5, help="steps from one checkpoint to the next")
-    parser.add_argument("--batch", type=int, default=16, help="samples a step")
-    parser.add_argument("--length", type=int, default=160, help="samples an epoch, at least one batch")
-    parser.add_argument("--workers", type=int, default=2, help="processes that decode photographs")
+    parser.add_argument("--steps", type=at_least(1), default=100)
+    parser.add_argument("--every", type=at_least(1), default=5, help="steps from one checkpoint to the next")
+    parser.add_argument("--batch", type=at_least(1), default=16, help="samples a step")
+    parser.add_argument("--length", type=at_least(1), default=160, help="samples an epoch, at least one batch")
+    parser.add_argument("--workers", type=at_least(0), default=2, help="processes that decode photographs")
     # workers of a fork server, the default of newer Pythons on Linux, would outlive a program that is killed
     method = "spawn" if torch.multiprocessing.get_start_method() == "forkserver" else None
     parser.add_argument("--start-method", choices=("fork", "spawn"), default=method, help="how they are started")
@@ -200,7 +221,6 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Train, from the checkpoint where there is one."""
     options = arguments()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA: without it matrix products may vary
     torch.set_num_threads(1)  # for so small a network; the other cores are for the workers
     torch.use_deterministic_algorithms(True, warn_only=True)
     device = torch.device(options.device) if options.device else devices.pick()
