@@ -54,6 +54,18 @@ def clears_by_hand(model, optimizer, x, y):
     return torch.stack(losses).mean()
 
 
+def takes_the_loss_of_16_bits(model, optimizer, scaler, images, labels, dtype, max_norm):
+    optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype):
+        loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
 def divides_the_gradients(model, x, y, rows, ignored=-100):
     count, total = int(y.ne(ignored).sum()), 0
     for at in range(0, len(x), rows):
@@ -140,6 +152,7 @@ ANSWERS = [
     (lesson05.train_step, steps_by_closure),
     (lesson05.train_step, clears_afterwards),
     (lesson05.evaluate, evaluates_a_copy),
+    (lesson05.amp_step, takes_the_loss_of_16_bits),
     (lesson07.half_step, clears_by_hand),
     (lesson07.accumulate, divides_the_gradients),
     (lesson07.run_blocks, folds),

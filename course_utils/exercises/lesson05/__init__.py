@@ -320,7 +320,7 @@ def amp_step(
     """Take one step under autocast to `dtype`, gradients clipped to `max_norm`, and return the detached loss."""
     optimizer.zero_grad(set_to_none=True)
     with torch.autocast(images.device.type, dtype=dtype):
-        loss = F.cross_entropy(model(images), labels)
+        loss = F.cross_entropy(model(images).float(), labels)  # of 16 bits it would take the logarithm in 16 bits
     scaler.scale(loss).backward()  # the factor keeps small float16 gradients from becoming 0
     scaler.unscale_(optimizer)  # now their norm means something
     nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -390,6 +390,7 @@ _SCALED, _STEP, _UPDATE = "scaler.scale(loss).backward()", "scaler.step(optimize
 _SMALL = "clips the scaled gradients", "their norm is too large by the scale: unscale_ comes before the clipping"
 _LONG = ("does not clip the gradients of the step",
          "one odd batch could take a huge step: clip_grad_norm_ stands after backward and unscale_, before the step")
+_OF_FLOATS = "F.cross_entropy(model(images).float(), labels)"
 _NEVER, _RETURNS = "never scales the loss", "returns the scaled loss"
 for name, why, *changes in (
     (*_SMALL, _UNSCALE, "pass"),
@@ -408,10 +409,11 @@ for name, why, *changes in (
     (_NEVER, _SCALED, _SCALED, _BACK, _UNSCALE, "pass"),
     ("scales the loss twice", "they are divided once", "scale(loss)", "scale(scaler.scale(loss))"),
     (_RETURNS, "the scale is for the gradients alone", "loss.detach()", "scaler.scale(loss).detach()"),
-    (_RETURNS, "the scale is for the gradients alone", _LOSS, f"scaler.scale({_LOSS})", _SCALED, _BACK),
+    (_RETURNS, "the scale is for the gradients alone", _OF_FLOATS, f"scaler.scale({_OF_FLOATS})", _SCALED,
+     _BACK),
     ("unscales twice", "unscale_ divides the gradients in place, once a step", _UNSCALE, f"{_UNSCALE}; {_UNSCALE}"),
     (*_LOGITS, "model(images)", "model(images).softmax(dim=1)"),
-    (*_SUM, _LOSS, f"{_LOSS} * len(images)"),
+    (*_SUM, _OF_FLOATS, f"{_OF_FLOATS} * len(images)"),
 ):
     amp_step.mistake(name, why, edit(*changes))
 

@@ -159,7 +159,7 @@ class Training:
         y = y.to(self.device)
         with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
             logits = self._right(x.to(self.device))
-            loss = F.cross_entropy(logits, y)
+            loss = F.cross_entropy(logits.float(), y)
         loss.backward()
         nn.utils.clip_grad_norm_(self._right.parameters(), max_norm)
         self._sgd.step()
