@@ -250,3 +250,18 @@ def test_wrong_arguments_are_named_and_change_nothing(function, arguments, error
         function(**{"spec": "L4", **arguments} if "gpus" not in arguments else arguments)
     assert before == (control._settings, simulator.world().spec, simulator.world().costs)
     assert {gpu.capacity_bytes for gpu in simulator.world().gpus} == {2**30}
+
+
+def test_convolutions_in_float32_are_rounded_as_cuda_does_by_default():
+    """Products keep float32 unless asked; only a GPU that has TF32 gains."""
+    image, kernel = torch.ones(64, 64, 64, 64, device="sim"), torch.ones(64, 64, 3, 3, device="sim")
+    flops = 2 * image.numel() * 64 * 9
+
+    def conv_ns(spec, allowed):
+        simulator.configure(spec=spec)
+        with torch.backends.cudnn.flags(allow_tf32=allowed), simulator.timeline() as timeline:
+            torch.conv2d(image, kernel, padding=1)
+        return timeline.select("kernel")[0].duration_ns
+
+    plain, rounded = conv_ns("A100 80GB", False), conv_ns("A100 80GB", True)
+    assert plain > flops / 19.5e3 > rounded and conv_ns("T4", False) == conv_ns("T4", True)
