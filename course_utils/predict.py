@@ -160,9 +160,9 @@ class Reveal:
 
     @property
     def verdict(self) -> str:
-        """Return in one sentence how the guess compares with the result."""
+        """Return in one sentence how the guess compares with the result; nothing where nobody guessed."""
         if self.guess is None:
-            return "No guess was made. Next time guess first: even a wrong guess helps to remember the answer."
+            return ""
         if self.right:
             return "The guess was right."
         if self.ratio is None:
@@ -175,17 +175,17 @@ class Reveal:
         return words.format(_shown(float(f"{times:.3g}")))
 
     def _rows(self) -> list[tuple[str, str]]:
-        guess = "none" if self.guess is None else _shown(self.guess, self.unit)
-        return [("guess", guess), (self.label, _shown(self.result, self.unit))]
+        guess = [] if self.guess is None else [("guess", _shown(self.guess, self.unit))]
+        return [*guess, (self.label, _shown(self.result, self.unit))]
 
     def __str__(self) -> str:
-        return f"{tables.text(self._rows())}\n{self.verdict}"
+        return f"{tables.text(self._rows())}\n{self.verdict}".rstrip()
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         table = tables.to_html(self._rows(), named=True)
-        return f"<p>{html.escape(self.question)}</p>{table}<p>{html.escape(self.verdict)}</p>"
+        return f"<p>{html.escape(self.question)}</p>{table}<p>{html.escape(self.verdict)}</p>".removesuffix("<p></p>")
 
 
 def _read(text: str, unit: str) -> float:
@@ -193,6 +193,8 @@ def _read(text: str, unit: str) -> float:
     bare = text.strip().removesuffix(unit).strip()
     if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", bare):
         bare = bare.replace(",", "")
+    elif re.fullmatch(r"[+-]?\d+,\d{1,2}", bare):  # 1,5: a comma that groups no thousands
+        bare = bare.replace(",", ".")
     with contextlib.suppress(ValueError):
         if math.isfinite(number := float(bare)):
             return number

@@ -41,7 +41,7 @@ def test_a_number_is_guessed_and_revealed():
 
 
 @pytest.mark.parametrize(("written", "value"), [
-    ("3", 3), (" 0.5 ms", 0.5), ("1,000", 1000), ("1,234,567.5", 1234567.5), ("3e6", 3e6), ("-2ms", -2), ("0", 0),
+    ("3", 3), (" 0.5 ms", 0.5), ("1,000", 1000), ("1,234,567.5", 1234567.5), ("3e6", 3e6), ("-2ms", -2), ("0", 0), ("1,5", 1.5),
 ])  # fmt: skip
 def test_what_may_be_written(written, value):
     guess = predict("How long does it take?", unit="ms")
@@ -49,7 +49,7 @@ def test_what_may_be_written(written, value):
     assert guess.value == value
 
 
-@pytest.mark.parametrize("written", ["many", "1,5", "nan", "inf", "1 s", "ms", "10**6", "<b>"])
+@pytest.mark.parametrize("written", ["many", "1,5,5", "nan", "inf", "1 s", "ms", "10**6", "<b>"])
 def test_what_is_no_number_is_said_and_is_no_guess(written):
     guess = predict("How long does it take?", unit="ms")
     control, line = field(guess)
@@ -105,10 +105,9 @@ def test_a_choice_is_guessed_and_revealed():
 # --- with and without a guess ---
 
 
-def test_without_a_guess_the_result_is_shown_kindly():
+def test_without_a_guess_the_result_alone_is_shown():
     for reveal in (predict("How many?", unit="ms").reveal(5), predict("Which?", choices=["5 ms", "b"]).reveal("5 ms")):
-        lines = str(reveal).splitlines()
-        assert lines[:2] == ["guess     none", "measured  5 ms"] and lines[2].startswith("No guess was made.")
+        assert str(reveal) == "measured  5 ms"
         assert reveal.ratio is None and not reveal.right
 
 
@@ -144,7 +143,7 @@ def test_the_text_is_stable_and_html_is_escaped():
     assert "&lt;b&gt;" in guess._widget.children[0].value
     reveal = guess.commit("<i>").reveal("<i>")
     assert "<td>&lt;i&gt;</td>" in reveal._repr_html_() and dataclasses.is_dataclass(reveal)
-    assert "<td>none</td>" in predict("How many?").reveal(3)._repr_html_()
+    assert "guess" not in predict("How many?").reveal(3)._repr_html_()
 
 
 def test_without_ipywidgets_the_text_remains(monkeypatch):
