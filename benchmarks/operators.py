@@ -9,12 +9,15 @@ Prints each operator that differs, with its reason, and the shares that agree.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import warnings
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from course_utils import simulator
@@ -52,7 +55,7 @@ def no_longer(outcomes) -> list[str]:
     """Return the operators in EXCEPTIONS that were compared and agree."""
     agree = [o.name for o in outcomes if o.samples and not o.forward and not o.backward]
     listed = [name for name in agree if _exception(name) is not None]
-    return [name for name in listed if _exception(name) != BY_CHANCE and not _exception(name).startswith("uninit")]
+    return [name for name in listed if _exception(name) != BY_CHANCE and not uninitialised(name)]
 
 
 def _exception(name: str) -> str | None:
@@ -185,6 +188,82 @@ def run(every: int = 1, offset: int = 0, limit: int = 10**9, dtypes=DTYPES, name
                     _examine(op, dtype, outcome, limit)
         outcomes.append(outcome)
     return outcomes
+
+
+def whole() -> set[str]:
+    """Return the names of the operators that reach Python whole in inference mode: autograd takes them apart."""
+    names = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+    return {name.partition("::")[2] for name in names if name.startswith("aten::")}
+
+
+class _Watched(TorchDispatchMode):
+    """Notes which of `names` arrive."""
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__()
+        self.names, self.met = names, set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name().partition("::")[2]
+        if name in self.names:
+            self.met.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+def in_modes(every: int = 1, offset: int = 0, limit: int = 10**9, dtype=torch.float32) -> tuple[set[str], list[str]]:
+    """Run samples in inference mode and without gradients; return which operators came whole, and what differs.
+
+    Compared are the values, all records of the timeline and the peak of memory.
+    """
+    simulator.enable(capacity="8 GiB")
+    names, met, differing = whole(), set(), []
+    for op in database()[offset::every]:
+        if not op.supports_dtype(dtype, "cpu"):
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for number, sample in enumerate(list(op.sample_inputs("cpu", dtype))[:limit]):
+                inside = number % 2 > 0
+                try:
+                    expected = _seen(torch.no_grad, op, sample, inside)
+                except Exception:
+                    continue  # `run` reports it
+                watched = _Watched(names)
+                with torch.inference_mode(), watched:
+                    _call(op, sample, "sim:0")
+                met |= watched.met
+                try:
+                    got = _seen(torch.inference_mode, op, sample, inside)
+                    problem = _difference(expected[0], got[0]) if _exception(op.name) is None else ""
+                    problem = problem or (f"{got[1]} and not {expected[1]}" if expected[1:] != got[1:] else "")
+                except Exception as error:
+                    problem = f"{type(error).__name__}: {error}"
+                if problem:
+                    differing.append(f"{op.name}: {problem}"[:400])
+                    break
+    return met, differing
+
+
+def uninitialised(name: str) -> bool:
+    return (_exception(name) or "").startswith("uninit")
+
+
+def _seen(mode, op, sample, inside: bool):
+    """Return what a sample gives in a mode, the records of the timeline, and how far memory grew, in bytes.
+
+    Its tensors are made before the mode is entered, as a model's weights are, or inside it.
+    """
+    with mode() if inside else nullcontext():
+        args = [tree_map(lambda v: _move(v, "sim:0"), value) for value in (sample.input, sample.args, sample.kwargs)]
+    gc.collect(0)
+    simulator.reset()
+    before = torch.sim.memory_allocated()
+    torch.manual_seed(0)
+    with mode(), simulator.timeline() as timeline:
+        out = op(args[0], *args[1], **args[2])
+    records = [(r.kind, r.name, r.duration_ns, r.flops, r.nbytes, r.bound) for r in timeline.records]
+    peak = torch.sim.max_memory_allocated() - before
+    return tree_map(lambda v: v.cpu() if isinstance(v, torch.Tensor) else v, out), records, peak
 
 
 def report(outcomes: list[Outcome]) -> tuple[float, float]:

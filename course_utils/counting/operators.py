@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from course_utils.base import composite
 from course_utils.counting import messages
 
 
@@ -175,7 +176,7 @@ class _Operators(TorchDispatchMode):
             return func(*args, **kwargs)
         if kind == "composite":  # met in inference mode only; elsewhere autograd takes them apart before we see them
             with self:
-                return func.decompose(*args, **kwargs)
+                return composite.take_apart(func, args, kwargs)
         if kind == "communication":
             self.ledger.counts.communicated(func, args)
             return func(*args, **kwargs)
@@ -222,8 +223,6 @@ class _Operators(TorchDispatchMode):
             self.ledger.copy(source.device, target.device, target, host=host, non_blocking=later)
 
 
-# Which kernel runs inside these depends on the device: taking them apart would change what is counted.
-_WHOLE = {"lstm", "gru", "rnn_tanh", "rnn_relu", "scaled_dot_product_attention"}
 _COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"}
 _VIEWS = {"_unsafe_view", "resolve_conj", "resolve_neg"}
 
@@ -237,7 +236,7 @@ _SAME_FLOPS = {
         "_scaled_dot_product_attention_math_for_mps": "",
     }.items()
 }
-_RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_lstm_mps", "lstm_mps"} | _WHOLE
+_RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_lstm_mps", "lstm_mps"}
 
 _KINDS: dict[object, str] = {}
 
@@ -247,17 +246,17 @@ def _find_kind(func) -> str:
     if func.namespace in messages.NAMESPACES:
         return "communication"
     name = func._overloadpacket.__name__
-    composite = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    whole = composite.is_composite(func)
     if func.namespace == "prim" or not any("Tensor" in str(value.type) for value in func._schema.returns):
         if name.startswith(("_foreach_", "_fused_", "_amp_")):  # they change lists and return nothing
             return "other"
         if torch.Tag.data_dependent_output not in func.tags:
-            return "composite" if composite and name in ("item", "is_nonzero", "allclose") else "question"
+            return "composite" if whole and name in ("item", "is_nonzero", "allclose") else "question"
     if name in _COPIES:
         return "copy"
     if name == "lift_fresh":
         return "made"
-    if composite and name not in _WHOLE and func.namespace == "aten":
+    if whole and func.namespace == "aten":
         return "composite"
     if func.is_view or name in _VIEWS or torch.Tag.inplace_view in func.tags:
         return "view"

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from course_utils.base import composite
 from course_utils.simulator import model
 from course_utils.simulator.model import FORKED, device_of
 from course_utils.simulator.patches import check_generator
@@ -61,10 +62,20 @@ class Plan:
         self.waits = name in _WAITS or torch.Tag.dynamic_output_shape in func.tags
         self.mixes = name in _MIXES  # takes CPU tensors beside those of the device: indices
         self.pointwise = torch.Tag.pointwise in func.tags
-        unusual = (self.special, self.mutates, self.flops, self.gathers, self.overwrites, self.waits, self.mixes)
+        self.composite = composite.is_composite(func)  # met in inference mode only
+        unusual = (
+            self.composite,
+            self.special,
+            self.mutates,
+            self.flops,
+            self.gathers,
+            self.overwrites,
+            self.waits,
+            self.mixes,
+        )
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"]
         # takes tensors and numbers, gives one tensor, and needs none of the above
-        self.simple = not any(unusual) and "quantize" not in name and one_tensor
+        self.simple = not any(unusual) and not self.composite and "quantize" not in name and one_tensor
         _plans[id(func)] = self
 
 
@@ -77,6 +88,8 @@ def dispatch(cls, func, types, args=(), kwargs=None):
         result = _run_simple(func, plan, args)
         if result is not None:
             return result
+    if plan.composite:
+        return composite.take_apart(func, args, kwargs or {})
     if plan.special is not None:
         return plan.special(func, args, kwargs or {})
     return _run(func, plan, args, kwargs or {})
@@ -107,15 +120,15 @@ def _run_simple(func, plan: Plan, args):
     if _in_autocast() and torch.is_autocast_enabled("cpu"):
         return None
     out = func._op(*inner)
-    if out.layout is not torch.strided or out.is_nested or out.dtype.is_complex:
-        return adopt(out, index)
+    if out.layout is not torch.strided or out.is_nested:
+        return as_sim(out, index)
     storage, world = out.untyped_storage(), model.world
     if storage._cdata in world.live:
         return _wrap(out, index, args)[0]
     size, dtype = out.nbytes, out.dtype
     world.own_storage(storage, index)
     world.kernel(index, plan.name, size // dtype.itemsize, nbytes + size, "fp64" if dtype is torch.float64 else "fp32")
-    if not out.is_contiguous():
+    if not out.is_contiguous() or dtype.is_complex:
         return as_sim(out, index)
     result = make(SimTensor, out.shape, dtype=dtype, device=world.meta_devices[index], _extra_dispatch_keys=KEYS)
     result._inner, result._index, result._nbytes = out, index, size
@@ -344,6 +357,7 @@ _VIEWS = (
 )  # fmt: skip
 _SPECIAL = dict.fromkeys(_VIEWS, _change_view) | {
     aten._has_compatible_shallow_copy_type.default: lambda func, args, kwargs: type(args[0]) is type(args[1]),
+    aten.detach_.default: lambda func, args, kwargs: args[0],  # met in inference mode only: nothing to detach from
     aten._pack_padded_sequence.default: _pack,
     aten.copy_.default: _copy_,
     aten._to_copy.default: _to_copy,

@@ -61,19 +61,9 @@ class SimTensor(torch.Tensor):
         device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
         if device is not None and device.type == "sim":
             device = model.world.meta_devices[device_of(device)]
-        if torch.is_inference_mode_enabled():  # there `to` comes whole, and nobody would take it apart
-            return self._to_in_inference_mode(device, dtype, non_blocking, copy, memory_format)
         keywords = {"device": device, "memory_format": memory_format}
         keywords = {name: value for name, value in keywords.items() if value is not None}
         return _Base.to(self, dtype=dtype or self.dtype, non_blocking=non_blocking, copy=copy, **keywords)
-
-    def _to_in_inference_mode(self, device, dtype, non_blocking, copy, memory_format):
-        stays = device in (None, model.world.meta_devices[self._index]) and dtype in (None, self.dtype)
-        ordered = memory_format in (None, torch.preserve_format) or self.is_contiguous(memory_format=memory_format)
-        if stays and ordered and not copy:
-            return self
-        keywords = {"device": device or model.world.meta_devices[self._index], "memory_format": memory_format}
-        return torch.ops.aten._to_copy(self, dtype=dtype or self.dtype, non_blocking=non_blocking, **keywords)
 
     def new_tensor(self, data, *, dtype=None, device=None, requires_grad=False, **kwargs):
         device = self.device if device is None else device
