@@ -1,6 +1,8 @@
 """Is the simulated memory exact? Peaks against the sum of storages, freeing, capacity and accounting after errors."""
 
 import gc
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -169,3 +171,32 @@ def test_thousands_of_tensors_and_threads():
     gc.collect()
     assert kept == [16.0 * (198 + 199)] * 4
     assert torch.sim.memory_allocated(0) == torch.sim.memory_allocated(1) == 0
+
+
+_INTERRUPTED = """
+import random, signal, torch
+from course_utils import simulator
+simulator.enable()
+random.seed(0)
+kept = torch.ones(2**18, device="sim")
+raised = 0
+wanted = 400
+for _ in range(wanted):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(2e-5, 3e-3))
+        while True:
+            x = [kept[:100] + i for i in range(5)]
+            y = torch.zeros(7, device="sim").uniform_()
+            x, y = y, torch.Generator("sim")
+    except KeyboardInterrupt:
+        raised += 1
+    x = y = None
+print(raised, torch.sim.memory_allocated() - kept.nbytes, len(simulator.world().live))
+"""
+
+
+def test_no_interrupt_is_lost_and_the_bytes_are_right_after_each():
+    """An exception in what a weak reference calls is printed and lost: there the loop would never end."""
+    code = "import signal\nsignal.signal(signal.SIGALRM, signal.default_int_handler)" + _INTERRUPTED
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout.split(), done.stderr) == (["400", "0", "1"], "")

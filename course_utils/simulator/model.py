@@ -4,7 +4,8 @@ import itertools
 import math
 import threading
 import weakref
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -47,9 +48,9 @@ class _StorageRef(weakref.ref):
 class Gpu:
     """Memory of one simulated GPU: bytes of living storages, their peak, and the capacity that they must stay under."""
 
-    def __init__(self, index: int, capacity_bytes: int) -> None:
-        self.index = index
-        self.allocated_bytes = self.peak_bytes = self.allocations = 0
+    def __init__(self, index: int, capacity_bytes: int, settle: Callable[[], None] = lambda: None) -> None:
+        self.index, self._settle = index, settle
+        self.counted_bytes = self.peak_bytes = self.allocations = 0
         self._budgets: list[tuple[int, int]] = []
         self.capacity_bytes = capacity_bytes
 
@@ -57,6 +58,15 @@ class Gpu:
         self._capacity_bytes = size
         self._tighten()
 
+    def _allocated(self) -> int:
+        self._settle()
+        return self.counted_bytes
+
+    def _set_allocated(self, nbytes: int) -> None:
+        self._settle()
+        self.counted_bytes = nbytes
+
+    allocated_bytes = property(_allocated, _set_allocated, doc="Bytes of the storages that are alive.")
     capacity_bytes = property(lambda self: self._capacity_bytes, _set_capacity)
 
     def _tighten(self) -> None:
@@ -106,14 +116,16 @@ class World:
     def __init__(self, count: int, spec: gpus.GPU, capacity_bytes: int) -> None:
         self.lock = threading.RLock()
         self.live: dict[int, _StorageRef] = {}  # storages on a simulated GPU, by address
-        self.gpus = [Gpu(index, capacity_bytes) for index in range(count)]
+        # Storages that died. What a weak reference calls must not be Python code: Ctrl-C inside would be lost.
+        self.dead: deque[_StorageRef] = deque()
+        self._on_free = self.dead.append
+        self.gpus = [Gpu(index, capacity_bytes, self.bury) for index in range(count)]
         self.costs, self.spec = Costs(), spec
         self.current = 0
         self.recorders: list[list[Record]] = []
         self.stream_ids = itertools.count(1)
         self.meta_devices = [torch.device("meta", index) for index in range(count)]  # what C++ sees
         self.sim_devices: list[torch.device] = []  # what Python sees, once the type is registered
-        self._on_free = self._release
         self.restart()
 
     def restart(self) -> None:
@@ -129,6 +141,8 @@ class World:
     def own(self, inner: torch.Tensor, index: int) -> bool:
         """Account the storage of `inner` to GPU `index`; return whether it is new. Raises if it does not fit."""
         storage = inner.untyped_storage()
+        if self.dead:
+            self.bury()
         known = self.live.get(storage._cdata)
         if known is None:
             self.own_storage(storage, index)
@@ -139,27 +153,38 @@ class World:
 
     def own_storage(self, storage: torch.UntypedStorage, index: int) -> None:
         """Account a new storage to GPU `index`. Raises if it does not fit."""
+        if self.dead:
+            self.bury()
         ref = _StorageRef(storage, self._on_free)
         ref.gpu, ref.key, ref.nbytes = self.gpus[index], storage._cdata, 0
         with self.lock:
-            self._charge(ref, storage.nbytes())
-            self.live[ref.key] = ref
+            self.live[ref.key] = ref  # first: a reference that nobody holds would not say when its storage dies
+            try:
+                self._charge(ref, storage.nbytes())
+            except torch.OutOfMemoryError:
+                del self.live[ref.key]
+                raise
             ref.gpu.allocations += 1
 
     def _charge(self, ref: _StorageRef, nbytes: int) -> None:
         gpu = ref.gpu
-        total = gpu.allocated_bytes + nbytes - ref.nbytes
+        total = gpu.counted_bytes + nbytes - ref.nbytes
         if total > gpu.limit_bytes:
             gpu.require(nbytes - ref.nbytes)
-        gpu.allocated_bytes, ref.nbytes = total, nbytes
+        gpu.counted_bytes, ref.nbytes = total, nbytes
         if total > gpu.peak_bytes:
             gpu.peak_bytes = total
 
-    def _release(self, ref: _StorageRef) -> None:
+    def bury(self) -> None:
+        """Take the bytes of dead storages off. Python looks for Ctrl-C between calls only, so that each step is whole
+        or can be repeated."""
         with self.lock:
-            if self.live.get(ref.key) is ref:
-                del self.live[ref.key]
-            ref.gpu.allocated_bytes -= ref.nbytes
+            while self.dead:
+                ref = self.dead[0]
+                ref.gpu.counted_bytes, ref.nbytes = ref.gpu.counted_bytes - ref.nbytes, 0
+                if self.live.get(ref.key) is ref:
+                    del self.live[ref.key]
+                self.dead.popleft()
 
     def kernel(self, index: int, name: str, flops: int, nbytes: int, peak: str = "fp32", steps: int = 1) -> None:
         """Queue one kernel: the host pays the launch, the GPU the larger of arithmetic and memory traffic.

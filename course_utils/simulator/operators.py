@@ -62,7 +62,7 @@ class Plan:
         self.waits = name in _WAITS or torch.Tag.dynamic_output_shape in func.tags
         self.mixes = name in _MIXES  # takes CPU tensors beside those of the device: indices
         self.pointwise = torch.Tag.pointwise in func.tags
-        self.composite = composite.is_composite(func)  # met in inference mode only
+        self.composite = composite.is_composite(func) and "sparse" not in name  # met in inference mode only
         unusual = (
             self.composite,
             self.special,
@@ -103,7 +103,7 @@ def _run_simple(func, plan: Plan, args):
 
     Returns None, with nothing done, where the call is of another kind.
     """
-    index, nbytes, inner = -1, 0, []
+    index, nbytes, inner, whole = -1, 0, [], not plan.pointwise
     for arg in args:
         kind = type(arg)
         if kind is SimTensor:
@@ -113,6 +113,8 @@ def _run_simple(func, plan: Plan, args):
                 return None
             nbytes += arg._nbytes
             inner.append(arg._inner)
+            if whole and arg._inner.is_complex():
+                return None
         elif kind in _PLAIN:
             inner.append(arg)
         else:
@@ -123,6 +125,8 @@ def _run_simple(func, plan: Plan, args):
     if out.layout is not torch.strided or out.is_nested:
         return as_sim(out, index)
     storage, world = out.untyped_storage(), model.world
+    if world.dead:
+        world.bury()
     if storage._cdata in world.live:
         return _wrap(out, index, args)[0]
     size, dtype = out.nbytes, out.dtype
@@ -143,7 +147,9 @@ def _run(func, plan: Plan, args, kwargs):
     index = _common_index(func, plan, found)
     target = _target(inner_kwargs, index) if "device" in inner_kwargs else index
     cpu_region = _in_autocast() and torch.is_autocast_enabled("cpu")  # does not touch a GPU
-    with torch.autocast("cpu", enabled=False) if cpu_region else nullcontext():
+    # inside, an operator may make conjugate views, and must see that they are
+    views = composite.conjugation() if any(t.is_complex() for t in found) else nullcontext()
+    with torch.autocast("cpu", enabled=False) if cpu_region else nullcontext(), views:
         out = func(*inner_args, **inner_kwargs)
     if target is None:
         model.world.wait_until(model.world.queue_ns(index), "wait for the result")
@@ -151,9 +157,12 @@ def _run(func, plan: Plan, args, kwargs):
     result, new = _wrap(out, target, found)
     for which in plan.mutates:
         changed = kwargs.get(which) if type(which) is str else args[which]
-        for tensor in changed if isinstance(changed, list | tuple) else (changed,):
+        several = isinstance(changed, list | tuple)
+        for tensor in changed if several else (changed,):
             if type(tensor) is SimTensor:
                 refresh(tensor)
+        if several:  # of one tensor autograd counts the changes; of a list, as of _foreach_add_, the kernels do
+            torch.autograd.graph.increment_version(changed)
     if new or plan.mutates or plan.waits:
         inputs = [t._inner if type(t) is SimTensor else t for t in found]
         _charge(plan, index, inputs, inner_args, inner_kwargs, out)

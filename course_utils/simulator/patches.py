@@ -20,6 +20,7 @@ def replace_functions(module) -> None:
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
     torch.UntypedStorage.__new__ = staticmethod(_new_storage)
     torch.utils.swap_tensors = _swap
+    torch._utils.set_tensor_metadata = _set_metadata
     torch.nn.Module._apply = _apply
     torch.Generator = _Kind("Generator", (), {"__doc__": _Plain.__doc__, "__module__": "torch"})
     _lead_accelerator_to(module)
@@ -59,7 +60,7 @@ def _lead_accelerator_to(module) -> None:
 
 
 _Plain = torch._C.Generator
-_ours: weakref.WeakValueDictionary[int, torch._C.Generator] = weakref.WeakValueDictionary()
+_ours: dict[int, weakref.ref] = {}
 
 
 class SimGenerator(_Plain):
@@ -68,7 +69,9 @@ class SimGenerator(_Plain):
     def __new__(cls, device="sim"):
         self = super().__new__(cls, "cpu")
         self._index = device_of(device)
-        _ours[self._cdata] = self  # an operator is given another Python object for the same generator
+        _ours[self._cdata] = weakref.ref(
+            self, partial(_ours.pop, self._cdata)
+        )  # an operator is given another Python object for the same generator
         return self
 
     device = property(lambda self: model.world.sim_devices[self._index])
@@ -110,6 +113,7 @@ class _SimStorage(torch.UntypedStorage):
 
 
 def _location(storage):
+    model.world.bury()
     ref = model.world.live.get(storage._cdata)
     return None if ref is None else f"sim:{ref.gpu.index}"
 
@@ -136,6 +140,15 @@ def _new_storage(cls, *args, **kwargs):
     return _make_storage(cls, *args, **kwargs)
 
 
+_set_bits = torch._utils.set_tensor_metadata
+
+
+def _set_metadata(tensor, metadata) -> None:
+    """Make a tensor from a file a conjugate or negative view, and its values with it."""
+    for one in (tensor, tensor._inner) if type(tensor) is SimTensor else (tensor,):
+        _set_bits(one, metadata)
+
+
 _pinned: dict[int, weakref.ref] = {}
 
 
@@ -151,7 +164,7 @@ def _pin_memory(self, device=None):
     twin = self.detach().clone()
     storage = twin.untyped_storage()
     key = storage._cdata
-    _pinned[key] = weakref.ref(storage, lambda _: _pinned.pop(key, None))
+    _pinned[key] = weakref.ref(storage, partial(_pinned.pop, key))  # no Python code: Ctrl-C inside would be lost
     return twin
 
 

@@ -4,6 +4,7 @@ For C++ a tensor on `sim:1` is a tensor on `meta:1`, because PyTorch's engine ne
 in a backward pass stays an exception. Python sees `sim:1`. A `meta` device with an index therefore always means `sim`.
 """
 
+import copy
 import functools
 
 import torch
@@ -50,20 +51,20 @@ class SimTensor(torch.Tensor):
         return self._index
 
     def to(self, *args, **kwargs):
-        copy = kwargs.pop("copy", False)
+        anew = kwargs.pop("copy", False)
         if args and isinstance(args[0], torch.Tensor):
             args = (args[0].device, args[0].dtype, *args[1:])
         other = kwargs.pop("other", None)
         if other is not None:
             args = (other.device, other.dtype, *args)
         if len(args) > 2 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
-            args, copy = args[:-1], args[-1]
+            args, anew = args[:-1], args[-1]
         device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
         if device is not None and device.type == "sim":
             device = model.world.meta_devices[device_of(device)]
         keywords = {"device": device, "memory_format": memory_format}
         keywords = {name: value for name, value in keywords.items() if value is not None}
-        return _Base.to(self, dtype=dtype or self.dtype, non_blocking=non_blocking, copy=copy, **keywords)
+        return _Base.to(self, dtype=dtype or self.dtype, non_blocking=non_blocking, copy=anew, **keywords)
 
     def new_tensor(self, data, *, dtype=None, device=None, requires_grad=False, **kwargs):
         device = self.device if device is None else device
@@ -152,13 +153,18 @@ class SimTensor(torch.Tensor):
                 "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the "
                 "moment."
             )
+        if isinstance(self, torch.nn.Parameter):  # as PyTorch does: without gradient and attributes
+            clone = self.data.clone(memory_format=torch.preserve_format)
+            new = memo[id(self)] = torch.nn.Parameter(clone, self.requires_grad)
+            return new
         inner = torch.empty(0, dtype=self.dtype, device=CPU)
         inner.set_(self.untyped_storage().__deepcopy__(memo), self.storage_offset(), self.shape, self.stride())
         new = adopt(inner, self._index)
         model.world.kernel(self._index, "copy_", 0, 2 * inner.nbytes)
+        new = new.conj_physical() if self.is_conj() else new.neg() if self.is_neg() else new
         new.requires_grad_(self.requires_grad)
         memo[id(self)] = new
-        new.__dict__.update({k: v for k, v in self.__dict__.items() if k not in OURS})
+        new.__dict__.update(copy.deepcopy({k: v for k, v in self.__dict__.items() if k not in OURS}, memo))
         if self.grad is not None:
             new.grad = self.grad.__deepcopy__(memo)
         return new
@@ -168,8 +174,10 @@ class SimTensor(torch.Tensor):
             raise RuntimeError("a tensor on the simulated GPU cannot leave a worker process: return a CPU tensor")
         storage = torch.storage.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.dtype, _internal=True)
         args = (storage, self.storage_offset(), tuple(self.shape), self.stride(), self.requires_grad, {})
+        bits = torch._utils.get_tensor_metadata(self)  # of a conjugate or negative view
+        args += (bits,) if bits else ()
         if isinstance(self, torch.nn.Parameter):
-            tensor = _Rebuilt(torch._utils._rebuild_tensor_v2, (*args[:4], False, {}))
+            tensor = _Rebuilt(torch._utils._rebuild_tensor_v2, (*args[:4], False, *args[5:]))
             return torch._utils._rebuild_parameter, (tensor, self.requires_grad, {})
         return torch._utils._rebuild_tensor_v2, args
 
@@ -207,6 +215,8 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
     tensor._inner, tensor._index, tensor._nbytes = inner, index, inner.nbytes
     if inner.dtype.is_complex and inner.is_conj():
         torch._C._set_conj(tensor, True)
+    if inner.is_neg():
+        torch._C._set_neg(tensor, True)
     return tensor
 
 
