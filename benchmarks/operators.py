@@ -83,7 +83,7 @@ def database():
     return list(op_db)
 
 
-def _move(value, device, requires_grad=False):
+def move(value, device, requires_grad=False):
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             raise NotImplementedError("sparse sample")
@@ -96,8 +96,8 @@ def _move(value, device, requires_grad=False):
 
 def _call(op, sample, device):
     torch.manual_seed(0)
-    args = tree_map(lambda v: _move(v, device), (sample.input, *sample.args))
-    kwargs = tree_map(lambda v: _move(v, device), sample.kwargs)
+    args = tree_map(lambda v: move(v, device), (sample.input, *sample.args))
+    kwargs = tree_map(lambda v: move(v, device), sample.kwargs)
     leaves = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor) and t.requires_grad]
     out = op(*args, **kwargs)
     return sample.output_process_fn_grad(out) if sample.output_process_fn_grad else out, leaves
@@ -254,7 +254,7 @@ def _seen(mode, op, sample, inside: bool):
     Its tensors are made before the mode is entered, as a model's weights are, or inside it.
     """
     with mode() if inside else nullcontext():
-        args = [tree_map(lambda v: _move(v, "sim:0"), value) for value in (sample.input, sample.args, sample.kwargs)]
+        args = [tree_map(lambda v: move(v, "sim:0"), value) for value in (sample.input, sample.args, sample.kwargs)]
     gc.collect(0)
     simulator.reset()
     before = torch.sim.memory_allocated()

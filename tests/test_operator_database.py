@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from benchmarks import operators as operator_database
 from course_utils import simulator
@@ -52,3 +53,64 @@ def test_all_operators():
     command = [sys.executable, "-m", "benchmarks.operators"]
     done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def _versions(device, call, tensors):
+    """Return how far `call` moves the version counters of tensors on `device`, or None where it raises."""
+    tensors = [tensor.detach().to(device, copy=True) for tensor in tensors]
+    before = [tensor._version for tensor in tensors]
+    try:
+        call(*tensors)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
+        return None
+    return [tensor._version > version for tensor, version in zip(tensors, before, strict=True)]
+
+
+def _changes_in_place(op, sample):
+    """Yield calls that change tensors, and these tensors: the operator's own form, and the one with out=."""
+    first = sample.input if isinstance(sample.input, list) else [sample.input]
+    single = not isinstance(sample.input, list)
+    rest = {
+        device: tree_map(lambda v, device=device: operator_database.move(v, device), (sample.args, sample.kwargs))
+        for device in ("cpu", "sim:0")
+    }
+
+    def own(*tensors):
+        args, kwargs = rest[str(tensors[0].device)]
+        op.inplace_variant(tensors[0] if single else list(tensors), *args, **kwargs)
+
+    if op.inplace_variant is not None:
+        yield own, first
+    if single and op.supports_out:
+        made = op(sample.input, *sample.args, **sample.kwargs)
+
+        def out(tensor, result):
+            args, kwargs = rest[str(tensor.device)]
+            op(tensor, *args, **kwargs, out=result)
+
+        if isinstance(made, torch.Tensor):
+            yield out, [sample.input, made]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_operator_that_changes_tensors_moves_their_version_counters_as_on_the_cpu(sim, every):
+    from torch.testing._internal import common_methods_invocations as listed
+
+    lists = [db for name, db in vars(listed).items() if name.startswith("foreach_") and name.endswith("_op_db")]
+    compared, wrong = 0, []
+    for op in [*operator_database.database()[::every], *sum(lists, [])]:
+        if not op.supports_dtype(torch.float32, "cpu") or op.name in operator_database.EXCEPTIONS:
+            continue
+        kind = {"noncontiguous": False} if op.name.startswith("_foreach") else {}
+        for sample in list(op.sample_inputs("cpu", torch.float32, **kind))[:3]:
+            given = [leaf for leaf in tree_leaves((sample.input, sample.args)) if isinstance(leaf, torch.Tensor)]
+            if not isinstance(sample.input, torch.Tensor | list) or any(t.layout != torch.strided for t in given):
+                continue
+            for call, tensors in _changes_in_place(op, sample):
+                expected = _versions("cpu", call, tensors)
+                if expected is not None:
+                    compared += 1
+                    got = _versions("sim:0", call, tensors)
+                    wrong += [(op.name, expected, got)] if expected != got else []
+    assert compared > 1200 / every and wrong == [], wrong

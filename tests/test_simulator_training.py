@@ -1,5 +1,7 @@
 """Does a model train on the simulated GPU with the CPU's losses? Four models, 20 steps each."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -173,3 +175,27 @@ def test_gradients_are_clipped_as_on_the_cpu(foreach):
         clipped = torch.stack([p.grad.norm() for p in model.parameters()]).norm().item()
         assert clipped == pytest.approx(0.5, rel=1e-4)
     assert norms[0] == pytest.approx(norms[1])
+
+
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"foreach": False}, {"fused": True}])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_step_between_forward_and_backward_is_refused(kind, options):
+    """The backward pass of the second layer needs its weight as it was in the forward pass."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)).to("sim")
+    optimizer = kind(model.parameters(), lr=0.1, **options)
+    x = torch.ones(4, 2, device="sim")
+    model(x).sum().backward()
+    loss = model(x).sum()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_the_copy_of_a_parameter_has_no_gradient_and_that_of_another_tensor_has():
+    for device in ("cpu", "sim"):
+        leaf = torch.ones(2, device=device, requires_grad=True)
+        parameter = nn.Parameter(leaf.detach())
+        leaf.grad, parameter.grad = torch.ones(2, device=device), torch.ones(2, device=device)
+        copied = copy.deepcopy([leaf, parameter, parameter])
+        assert copied[0].grad.tolist() == [1, 1] and copied[1].grad is None and copied[1] is copied[2]
+        assert isinstance(copied[1], nn.Parameter) and copied[1].device == leaf.device and copied[1].requires_grad
