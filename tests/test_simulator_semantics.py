@@ -137,6 +137,8 @@ def test_two_devices_in_one_operation(name):
         (lambda: setattr(on_sim(2), "data", torch.ones(2)), RuntimeError, "cannot assign a tensor on cpu"),
         (lambda: setattr(torch.ones(2), "data", on_sim(2)), RuntimeError, "incompatible tensor type"),
         (lambda: torch.compile(lambda x: x + 1)(on_sim(2)), Exception, "torch.compile does not work on the simulated"),
+        (lambda: torch.func.linearize(torch.sin, on_sim(2)), Exception, "torch.func.linearize"),
+        (lambda: on_sim(2).as_subclass(nn.Buffer), NotImplementedError, "no tensors of the class Buffer"),
         (lambda: torch.from_dlpack(on_sim(2)), (ValueError, BufferError), "sim"),
     ],
 )  # fmt: skip
@@ -258,3 +260,43 @@ def test_to_moves_in_inference_mode_as_elsewhere(target, dtype, copy):
             assert (moved is there) == (target == "sim:0" and dtype == torch.float32 and not copy)
         ordered = torch.ones(1, 2, 3, 4, device="sim").to(memory_format=torch.channels_last)
         assert ordered.is_contiguous(memory_format=torch.channels_last) and ordered.device.type == "sim"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_old_constructors_and_distributions_stay_on_the_device():
+    x = on_sim(2)
+    for made, shape in ((x.new(), (0,)), (x.new(2, 3), (2, 3)), (x.new(torch.Size([4])), (4,)), (x.new(x), (2,))):
+        assert made.device == x.device and made.shape == shape and made.dtype == x.dtype
+    assert x.new([1, 2]).tolist() == [1.0, 2.0]
+    one, made = torch.distributions, {}
+    for device in ("cpu", "sim:0"):
+        a, p = torch.tensor([1.0, 2.0], device=device), torch.tensor([0.25, 0.75], device=device)
+        torch.manual_seed(0)
+        drawn = [
+            d.sample((3,))
+            for d in (one.Exponential(a), one.Weibull(a, a), one.Pareto(a, a), one.Geometric(p), one.Multinomial(5, p))
+        ]
+        assert {v.device for v in drawn} == {a.device}
+        made[device] = [v.tolist() for v in drawn]
+    assert made["cpu"] == made["sim:0"]
+
+
+def test_whole_numbers_are_counted_as_on_cuda():
+    ids = torch.tensor([0, 1, 1, 3], dtype=torch.int32)
+    counted = torch.histc(ids.to("sim"), bins=4, min=0, max=3)
+    assert counted.dtype == torch.int32 and counted.tolist() == [1, 2, 0, 1]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_rank_is_written_where_out_says(mode):
+    matrix, rtol = torch.diag(torch.tensor([1.0, 2.0, 0.0], device="sim")), torch.tensor(0.9, device="sim")
+    for options, rank in (
+        ({}, 2),
+        ({"atol": 1e-3}, 2),
+        ({"tol": torch.ones((), device="sim")}, 1),
+        ({"rtol": rtol}, 1),
+    ):
+        with mode():
+            out = torch.full((), -1, device="sim")
+            assert torch.linalg.matrix_rank(matrix, out=out, **options) is out
+        assert out.item() == rank

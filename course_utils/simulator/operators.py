@@ -360,6 +360,15 @@ def _pack(func, args, kwargs):
     return adopt(packed, args[0]._index), batch_sizes
 
 
+def _histc(func, args, kwargs):
+    """Count whole numbers too, as CUDA does and the CPU does not; float64 has those below 2**53 exactly."""
+    tensor = args[0]
+    if tensor.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+        exact = adopt(tensor._inner.double(), tensor._index)
+        return func(exact, *args[1:], **kwargs).to(tensor.dtype)
+    return _run(func, _plans[id(func)], args, kwargs)
+
+
 _VIEWS = (
     aten.unsqueeze_.default, aten.squeeze_.default, aten.squeeze_.dim, aten.squeeze_.dims, aten.t_.default,
     aten.transpose_.default, aten.as_strided_.default,
@@ -368,6 +377,7 @@ _SPECIAL = dict.fromkeys(_VIEWS, _change_view) | {
     aten._has_compatible_shallow_copy_type.default: lambda func, args, kwargs: type(args[0]) is type(args[1]),
     aten.detach_.default: lambda func, args, kwargs: args[0],  # met in inference mode only: nothing to detach from
     aten._pack_padded_sequence.default: _pack,
+    aten.histc.default: _histc,
     aten.copy_.default: _copy_,
     aten._to_copy.default: _to_copy,
     aten._local_scalar_dense.default: _read_scalar,

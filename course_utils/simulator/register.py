@@ -28,6 +28,8 @@ def register(module) -> None:
     library.impl("lstm.input", _lstm, "AutogradMeta")
     library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradMeta")
     library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
+    for name, made in _RANKS.items():
+        library.impl(name, partial(_rank_out, operator_of(name), operator_of(made)), "AutogradMeta")
     fallback = torch.library.Library("_", "IMPL")  # operators that are on no list keep their inputs' format
     fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     register_rules(library, "sim")
@@ -94,6 +96,22 @@ def _make(operator, *args, device=None, pin_memory=None, **kwargs):
     if not name.startswith("empty"):
         model.world.kernel(index, name, tensor.numel(), tensor.nbytes)
     return tensor
+
+
+_RANKS = {
+    "linalg_matrix_rank.out": "linalg_matrix_rank",
+    "linalg_matrix_rank.out_tol_tensor": "linalg_matrix_rank.tol_tensor",
+    "linalg_matrix_rank.atol_rtol_tensor_out": "linalg_matrix_rank.atol_rtol_tensor",
+    "linalg_matrix_rank.atol_rtol_float_out": "linalg_matrix_rank.atol_rtol_float",
+}  # fmt: skip
+
+
+def _rank_out(operator, functional, *args, out, **kwargs):
+    """Write the rank into `out`, which PyTorch's kernel returns unwritten where it is of a subclass of Tensor."""
+    if type(out) is not SimTensor:
+        return operator.decompose(*args, out=out, **kwargs)
+    rank = functional(*args, **kwargs)
+    return torch.add(rank, 0, out=out)  # resizes, or says which number format does not fit
 
 
 def _ctc_loss(log_probs, targets, input_lengths, target_lengths, *options):

@@ -70,6 +70,20 @@ class SimTensor(torch.Tensor):
         device = self.device if device is None else device
         return torch.tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad, **kwargs)
 
+    def new(self, *args, device=None):
+        if device is not None and torch.device(device).type != "sim":
+            raise RuntimeError(f"Expected a 'sim' device for new, but found {device}")
+        if len(args) == 1 and isinstance(args[0], torch.Tensor):
+            return args[0].detach()
+        if len(args) == 1 and isinstance(args[0], list | tuple) and not isinstance(args[0], torch.Size):
+            return self.new_tensor(args[0], device=device)
+        return self.new_empty(*args or (0,), device=device)
+
+    def as_subclass(self, cls):
+        if cls in (torch.Tensor, SimTensor):
+            return self.view_as(self)
+        raise NotImplementedError(f"the simulated GPU has no tensors of the class {cls.__name__}: use plain ones there")
+
     def numpy(self, *, force: bool = False):
         if force:
             return self.detach().cpu().numpy()
@@ -181,12 +195,13 @@ class SimTensor(torch.Tensor):
             return torch._utils._rebuild_parameter, (tensor, self.requires_grad, {})
         return torch._utils._rebuild_tensor_v2, args
 
-    def __tensor_flatten__(self):  # makes Module.to swap parameters in place, so that they keep their identity
-        return ["_inner"], self._index
+    def __tensor_flatten__(self):  # that it exists makes Module.to swap parameters, so that they keep their identity
+        raise NotImplementedError(
+            "torch.compile does not work on the simulated GPU: compile for the CPU instead. Nor does what else traces "
+            "a program, such as torch.func.linearize"
+        )
 
-    @staticmethod
-    def __tensor_unflatten__(inner, index, outer_size, outer_stride):
-        raise NotImplementedError("torch.compile does not work on the simulated GPU: compile for the CPU instead")
+    __tensor_unflatten__ = staticmethod(__tensor_flatten__)
 
 
 class _Rebuilt:
