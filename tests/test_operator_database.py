@@ -116,3 +116,43 @@ def test_an_operator_that_changes_tensors_moves_their_version_counters_as_on_the
                     got = _versions("sim:0", call, tensors)
                     wrong += [(op.name, expected, got)] if expected != got else []
     assert compared > 1200 / every and wrong == [], wrong
+
+
+def _forms(tensor):
+    """Yield ways of laying the same values out in memory."""
+    yield tensor.clone()
+    if tensor.dim() > 1:
+        yield tensor.mT.contiguous().mT
+        yield torch.stack([tensor, tensor], -1)[..., 0]
+    yield tensor[:0] if tensor.dim() else tensor.expand(2, 3)
+
+
+def _strides(op, sample, form, device):
+    torch.manual_seed(0)
+    args, kwargs = tree_map(lambda v: operator_database.move(v, device), (sample.args, sample.kwargs))
+    x = torch.empty_strided(form.shape, form.stride(), dtype=form.dtype, device=device).copy_(form)
+    made = [t for t in tree_leaves(op(x, *args, **kwargs)) if isinstance(t, torch.Tensor)]
+    return [t.stride() for t in made if t.layout is torch.strided]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("every", [30, pytest.param(1, marks=pytest.mark.slow)])
+def test_strides_are_the_cpus(sim, every):
+    compared, wrong = 0, []
+    for op in operator_database.database()[::every]:
+        if op.name in operator_database.EXCEPTIONS:
+            continue
+        kinds = (torch.float64, torch.complex64, torch.bool, torch.int32, torch.float16)
+        for dtype in (kind for kind in kinds if op.supports_dtype(kind, "cpu")):
+            for sample in list(op.sample_inputs("cpu", dtype))[:2]:
+                if not isinstance(sample.input, torch.Tensor) or sample.input.layout is not torch.strided:
+                    continue
+                for form in _forms(sample.input.detach()):
+                    try:
+                        expected = _strides(op, sample, form, "cpu")
+                    except (RuntimeError, IndexError, ValueError, TypeError, AssertionError):
+                        continue
+                    compared += 1
+                    got = _strides(op, sample, form, "sim:0")
+                    wrong += [(op.name, dtype, form.shape, form.stride(), expected, got)] if got != expected else []
+    assert compared > 8000 / every and wrong == [], wrong

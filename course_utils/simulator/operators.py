@@ -10,7 +10,7 @@ from course_utils.base import composite
 from course_utils.simulator import model
 from course_utils.simulator.model import FORKED, device_of
 from course_utils.simulator.patches import check_generator
-from course_utils.simulator.tensor import CPU, KEYS, SimTensor, adopt, as_sim, make, refresh
+from course_utils.simulator.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, make, refresh
 
 aten = torch.ops.aten
 _in_autocast = torch._C._is_any_autocast_enabled
@@ -132,7 +132,7 @@ def _run_simple(func, plan: Plan, args):
     size, dtype = out.nbytes, out.dtype
     world.own_storage(storage, index)
     world.kernel(index, plan.name, size // dtype.itemsize, nbytes + size, "fp64" if dtype is torch.float64 else "fp32")
-    if not out.is_contiguous() or dtype.is_complex:
+    if dtype.is_complex or not is_plain(out):
         return as_sim(out, index)
     result = make(SimTensor, out.shape, dtype=dtype, device=world.meta_devices[index], _extra_dispatch_keys=KEYS)
     result._inner, result._index, result._nbytes = out, index, size

@@ -214,6 +214,11 @@ class _Rebuilt:
         return self._call
 
 
+def is_plain(inner: torch.Tensor) -> bool:
+    """Return whether strides follow from the shape; those of a dimension of size 1 or of no elements may be any."""
+    return inner.is_contiguous() and 1 not in inner.shape and 0 not in inner.shape
+
+
 def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
     """Return `inner`, whose storage is accounted already, as a tensor on simulated GPU `index`."""
     if inner.is_quantized:
@@ -225,7 +230,7 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
             "the simulated GPU has no nested tensors: give nn.TransformerEncoder enable_nested_tensor=False"
         )
     device, offset = model.world.meta_devices[index], inner.storage_offset() or None
-    strides = None if offset is None and inner.is_contiguous() else inner.stride()
+    strides = None if offset is None and is_plain(inner) else inner.stride()
     tensor = make(SimTensor, inner.shape, strides, offset, dtype=inner.dtype, device=device, _extra_dispatch_keys=KEYS)
     tensor._inner, tensor._index, tensor._nbytes = inner, index, inner.nbytes
     if inner.dtype.is_complex and inner.is_conj():
