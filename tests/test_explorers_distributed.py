@@ -101,6 +101,26 @@ def test_the_root_is_a_control_and_one_beyond_the_last_rank_means_the_last():
         assert named == (["rank 0", "rank 1\nroot", "rank 2"] if matters else ["rank 0", "rank 1", "rank 2"])
 
 
+def test_controls_offer_only_the_steps_and_roots_that_there_are():
+    explorer = collectives.explore()
+    words = explorer.widget().children[-1]
+    step, root, ranks, operation = (explorer.boxes[name] for name in ("step", "root", "ranks", "operation"))
+    assert len(step.options) == 6 and root.layout.display == "none"
+    ranks.value = 8
+    step.value = 14
+    operation.value = "broadcast"
+    assert len(step.options) == step.value == 3 and "Step 3 of 3" in words.value
+    assert len(root.options) == 8 and root.layout.display is None
+    root.value = 7
+    ranks.value = 2
+    assert root.value == 1 and step.layout.display == "none" and "(root 1)" in words.value
+    shown = ring.explore()
+    words = shown.widget().children[-1]
+    assert len(shown.boxes["step"].options) == 6
+    shown.boxes["ranks"].value = 16
+    assert shown.boxes["step"].layout.display == "none" and "Step" not in words.value
+
+
 def test_bytes_are_pieces_times_their_size():
     s = collectives.collective(operation="all_reduce", ranks=4, step=99, nbytes=400)
     assert s.step == 6 and s.sent_bytes == (600.0,) * 4 and s.total_bytes == 2400.0
@@ -159,6 +179,11 @@ def test_the_picture_marks_complete_pieces_and_the_chosen_number_of_ranks():
     assert marks == {(4, r.ring_s), (4, r.root_s)}
 
 
+def test_more_ranks_than_can_be_drawn_leave_no_empty_panel():
+    (times,) = ring.draw(ring.ring(ranks=16, nbytes=2**20, gbps=10.0, latency_us=10.0)).axes
+    assert times.get_title(loc="left") or times.get_title()
+
+
 # ---- buckets
 
 
@@ -177,6 +202,8 @@ def test_defaults_are_those_of_pytorch():
     assert dist._DEFAULT_FIRST_BUCKET_BYTES == buckets._FIRST_BYTES
     documented = torch.nn.parallel.DistributedDataParallel.__doc__
     assert f"{buckets.DEFAULT_CAP_MIB} MiB" in documented
+    caption = buckets.explore().caption
+    assert "buckets of 25 MiB (the first 1 MiB)" in caption() and "(the first" not in caption(cap_mib=10)
 
 
 def test_every_gradient_is_in_one_bucket_and_no_all_reduce_starts_before_its_bucket_is_full_or_the_link_free():

@@ -105,16 +105,19 @@ class Explorer:
         describe: Callable[[Any], str],
         controls: Sequence[Choice | Switch],
         fixed: Mapping[str, Any] | None = None,
+        offered: Callable[[Mapping[str, Any]], Mapping[str, int]] = lambda chosen: {},
     ) -> None:
         """`function` takes the controls' names and `fixed` as keywords; `draw` and `describe` take its result.
 
-        `draw` returns a matplotlib Figure, `describe` a sentence or two: caption and alternative text. Raises
-        ValueError where a default is none of its control's values.
+        `draw` returns a matplotlib Figure, `describe` a sentence or two: caption and alternative text. `offered` takes
+        what is chosen and returns how many of its values, from the first, a control offers then: where it is one, the
+        control is hidden. Raises ValueError where a default is none of its control's values.
         """
         for control in controls:
             Choice.checked(control, control.default)
         self.title, self.controls = title, tuple(controls)
         self._function, self._draw, self._describe, self._fixed = function, draw, describe, dict(fixed or {})
+        self._offered, self._offering = offered, False
         self._widget: Any = None
         self.boxes: dict[str, Any] = {}  # the controls' widgets by name, once there is a widget
 
@@ -172,10 +175,13 @@ class Explorer:
         words = ipywidgets.HTML(layout={"max_width": "720px"})
 
         def update(change: object = None) -> None:
+            if self._offering:
+                return
             for control in self.controls:
                 counts = self.boxes[control.name].value == control.values[0]
                 for name in control.instead_of:
                     self.boxes[name].layout.display = None if counts else "none"
+            self._offer()
             try:
                 result = self._function(**{name: box.value for name, box in self.boxes.items()}, **self._fixed)
                 picture.value = plots.png(self._draw(result))
@@ -190,3 +196,17 @@ class Explorer:
         update()
         columns = {"grid_template_columns": "repeat(auto-fit, minmax(26em, 1fr))", "max_width": "57em", "width": "100%"}
         return ipywidgets.VBox([ipywidgets.GridBox([*self.boxes.values()], layout=columns), picture, words])
+
+    def _offer(self) -> None:
+        """Let each control offer only what is possible with the others; what is chosen beyond that becomes the last."""
+        self._offering = True  # new options change values, each of which would draw
+        try:
+            for name, count in self._offered({name: box.value for name, box in self.boxes.items()}).items():
+                box, (control,) = self.boxes[name], [control for control in self.controls if control.name == name]
+                if len(box.options) != count:
+                    place = min(box.index, count - 1)
+                    box.options = [(control.text(value), value) for value in control.values[:count]]
+                    box.index = place
+                box.layout.display = None if count > 1 else "none"
+        finally:
+            self._offering = False

@@ -78,7 +78,7 @@ def buckets(*, model: str, backward_ms: float, cap_mib: int, ranks: int, gbps: f
     ring: 2 (n - 1) x (latency + bytes / (n x bandwidth)). Overlap and buckets as in Li et al. 2020
     (https://arxiv.org/abs/2006.15704). Left out: that communication slows the backward pass down, copies into the
     bucket, and the first step, in which DistributedDataParallel has one bucket for all unless it must find unused
-    parameters.
+    parameters. A cap of 25 MiB means the default, with its small first bucket; `bucket_cap_mb=25` has none.
     """
     cap, end = cap_mib * _MIB, backward_ms / 1e3
     layers, sizes, ready = _backward(MODELS[model], end)
@@ -115,9 +115,10 @@ def describe(s: Step) -> str:
     """Return the result in words."""
     n, texts = len(s.overlapped), [plots.seconds_text(t) for t in (s.overlapped_s, s.exposed_s, s.apart_s)]
     count = f"{n} all-reduces" if n > 1 else "1 all-reduce"
-    gradients = plots.bytes_text(sum(bucket.nbytes for bucket in s.overlapped))
+    gradients, cap = plots.bytes_text(sum(bucket.nbytes for bucket in s.overlapped)), plots.bytes_text(s.cap_bytes)
+    cap += f" (the first {plots.bytes_text(_FIRST_BYTES)})" if s.cap_bytes == DEFAULT_CAP_MIB * _MIB else ""
     return (
-        f"{s.model.capitalize()}, {gradients} of gradients in buckets of {plots.bytes_text(s.cap_bytes)}: {count} "
+        f"{s.model.capitalize()}, {gradients} of gradients in buckets of {cap}: {count} "
         f"among {s.ranks} ranks, {plots.seconds_text(s.communication_s)} in all. Backward takes "
         f"{plots.seconds_text(s.backward_s)}; with overlap both take {texts[0]}, {texts[1]} of it exposed; one after "
         f"the other {texts[2]}. Predicted with rings over {s.gbps:g} GB/s and {plots.seconds_text(s.latency_s)} a "
@@ -150,10 +151,14 @@ def draw(s: Step) -> Any:
     return figure
 
 
+def _cap_text(mib: int) -> str:
+    return f"{mib} (default)" if mib == DEFAULT_CAP_MIB else f"{mib}"
+
+
 def explore() -> Explorer:
     """Return the explorer of lesson 09."""
     controls = [
-        Slider("cap_mib", "Bucket, MiB", (1, 2, 5, 10, 25, 50, 100), DEFAULT_CAP_MIB),
+        Slider("cap_mib", "Bucket, MiB", (1, 2, 5, 10, 25, 50, 100), DEFAULT_CAP_MIB, _cap_text),
         Choice("model", "Model", tuple(MODELS), "12 equal layers"),
         Slider("ranks", "Ranks", (2, 4, 8, 16, 32, 64), 8),
         Slider("gbps", "GB/s a link", (0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0), 5.0),

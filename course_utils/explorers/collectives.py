@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,4 +161,11 @@ def explore(operation: str = "all_reduce") -> Explorer:
         Slider("root", "Root", tuple(range(most)), 0),
         Slider("nbytes", "Tensor size", tuple(2**n for n in range(10, 33, 2)), 2**26, plots.bytes_text),
     ]
-    return Explorer("collectives step by step", collective, draw, describe, controls)
+    return Explorer("collectives step by step", collective, draw, describe, controls, offered=_offered)
+
+
+def _offered(chosen: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many steps there are, and how many ranks may be the root."""
+    operation, ranks = chosen["operation"], chosen["ranks"]
+    steps = len(exchange(operation, ranks).steps)
+    return {"step": steps, "root": ranks if OPERATIONS[operation].has_root else 1}

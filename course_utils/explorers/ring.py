@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,9 @@ class Ring:
     """An all-reduce of `nbytes` bytes among `ranks`, over links that send and receive `gbps` GB/s at the same time.
 
     The model is latency + bytes / bandwidth for each message (the cost model of Thakur, Rabenseifner and Gropp
-    2005); the addition itself is left out. No way has a rank send less (Patarasuk and Yuan 2009). The other way is over
-    one root, which gathers all tensors one after the other, adds, and sends the sum to each.
+    2005); the addition itself is left out. No way in which the ranks add has a rank send less (Patarasuk and Yuan
+    2009). The other way is over one root, which gathers all tensors one after the other, adds, and sends the sum to
+    each.
     """
 
     ranks: int
@@ -61,25 +63,25 @@ def ring(*, ranks: int, nbytes: int, gbps: float, latency_us: float, step: int =
 def describe(r: Ring) -> str:
     """Return the result in words."""
     phase = "adding up" if r.step < r.ranks else "passing on the sums"
+    step = f" Step {r.step}: {phase}." if r.ranks <= _DRAWN else ""
     latency = r.latencies_s / r.ring_s
     return (
         f"Ring all-reduce of {plots.bytes_text(r.nbytes)} among {r.ranks} ranks: {r.steps} steps of "
         f"{plots.bytes_text(r.chunk_bytes)}, {plots.bytes_text(r.sent_bytes)} sent by each rank, "
         f"{plots.seconds_text(r.ring_s)} ({latency:.0%} of it latency). Over one root: "
-        f"{plots.bytes_text(r.root_bytes)} through its link, {plots.seconds_text(r.root_s)}. Step {r.step}: {phase}. "
+        f"{plots.bytes_text(r.root_bytes)} through its link, {plots.seconds_text(r.root_s)}.{step} "
         f"Predicted with {r.gbps:g} GB/s a link and direction and {plots.seconds_text(r.latency_s)} a message."
     )
 
 
 def draw(r: Ring) -> Any:
-    """Return the picture: what the ranks hold before the step, and the time of both ways against the ranks."""
-    titles = (f"Step {r.step} of {r.steps}", "Time, predicted")
-    figure, (left, right) = plots.new(titles, columns=2, widths=(1, 1), height_in=4.0)
+    """Return the picture: the time of both ways against the ranks, and beside it, where that can be drawn, the ring."""
     if r.ranks <= _DRAWN:
+        titles = (f"Step {r.step} of {r.steps}", "Time, predicted")
+        figure, (left, right) = plots.new(titles, columns=2, widths=(1, 1), height_in=4.0)
         _draw_ring(left, exchange("all_reduce", r.ranks), r.step)
     else:
-        left.text(0.5, 0.5, f"more than {_DRAWN} ranks are not drawn", ha="center", transform=left.transAxes)
-        left.set(xticks=[], yticks=[])
+        figure, right = plots.new("Time, predicted", height_in=4.0)
     _draw_times(right, r)
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=2, frameon=False, fontsize=8)
     return figure
@@ -144,4 +146,9 @@ def explore() -> Explorer:
         Slider("gbps", "GB/s a link", (0.1, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0), 10.0),
         Slider("latency_us", "Latency, µs", (0.0, 1.0, 5.0, 10.0, 50.0, 100.0, 1000.0), 10.0),
     ]
-    return Explorer("what a ring all-reduce costs", ring, draw, describe, controls)
+    return Explorer("what a ring all-reduce costs", ring, draw, describe, controls, offered=_offered)
+
+
+def _offered(chosen: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many steps can be drawn."""
+    return {"step": 2 * (chosen["ranks"] - 1) if chosen["ranks"] <= _DRAWN else 1}
