@@ -19,6 +19,15 @@ def test_missing_copies_are_made_once(folders):
     assert workbook.prepare(*folders) == workbook.Update((), ())
 
 
+def test_programs_and_job_scripts_follow_the_lessons(folders):
+    programs = folders[0] / "programs"
+    (programs / "__pycache__").mkdir(parents=True)
+    for name in ("train.py", "train.sbatch"):
+        (programs / name).touch()
+    workbook.prepare(*folders)
+    assert sorted(file.name for file in (folders[1] / "programs").iterdir()) == ["train.py", "train.sbatch"]
+
+
 def test_a_copy_with_answers_is_kept_and_a_newer_lesson_announced(folders):
     workbook.prepare(*folders)
     copy = folders[1] / "00_start_here.ipynb"

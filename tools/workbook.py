@@ -67,7 +67,7 @@ def prepare(lessons: Path, workbook: Path) -> Update:
         elif known.setdefault(lesson.name, now if _hash(copy) == now else "") != now:
             newer.append(lesson.name)
     if (lessons / "programs").is_dir():
-        for program in sorted((lessons / "programs").glob("*.py")):
+        for program in sorted((lessons / "programs").glob("*.*")):
             target = workbook / "programs" / program.name
             if not target.exists():
                 target.parent.mkdir(exist_ok=True)
