@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_utils import programs
+from course_utils import data, models, programs
 
 PROGRAMS = Path(__file__).parent.parent / "notebooks" / "programs"
 DDP = PROGRAMS / "train_ddp.py"
@@ -55,11 +55,11 @@ def losses(text: str) -> dict[str, str]:
     return found
 
 
-def on_two_nodes(*rendezvous: object) -> list[str]:
+def on_two_nodes(*rendezvous: object, options: tuple[object, ...] = ()) -> list[str]:
     """Return what two agents of one process each print, the shorter text first: each agent stands for a node."""
     command = (
         *TORCHRUN, "--nnodes", 2, "--nproc-per-node", 1, "--rdzv-backend", "c10d", "--local-addr", "127.0.0.1",
-        *rendezvous, DDP, "--epochs", 2,
+        *rendezvous, DDP, "--epochs", 2, *options,
     )  # fmt: skip
     nodes = [start(*command), start(*command)]
     try:
@@ -70,18 +70,25 @@ def on_two_nodes(*rendezvous: object) -> list[str]:
 
 
 @needs_torchrun
-def test_two_nodes_train_and_rank_0_alone_prints():
+def test_two_nodes_train_and_rank_0_alone_prints_the_accuracy_of_what_it_saves(tmp_path):
     """Both agents meet at a store of this test, on a port that the system has chosen; to them it is a c10d endpoint."""
     wait = datetime.timedelta(seconds=LIMIT_S)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=wait)
     endpoint = f"127.0.0.1:{store.port}"
-    silent, text = on_two_nodes("--rdzv-id", "two-nodes", "--rdzv-endpoint", endpoint, "--rdzv-conf", "is_host=0")
+    silent, text = on_two_nodes("--rdzv-id", "two-nodes", "--rdzv-endpoint", endpoint, "--rdzv-conf", "is_host=0",
+                                options=("--checkpoint", tmp_path / "run.pt"))  # fmt: skip
     lines = text.splitlines()
     assert silent == "" and lines[0] == "processes 2, backend gloo, device cpu, from the start"
     printed = [" ".join(line.split()[:2]) for line in lines[1:]]
     assert printed == ["step 8", "step 16", "step 24", "epoch 0", "step 32", "step 40", "step 48", "epoch 1"]
     found = [float(loss) for loss in losses(text).values()]
     assert found[-1] < found[0] / 2
+    images, labels = data.digits()
+    model = models.ConvNet(width=8).eval()
+    model.load_state_dict(torch.load(tmp_path / "run.pt", weights_only=True)["model"])
+    with torch.no_grad():
+        right = model(images[1536:]).argmax(1).eq(labels[1536:]).double().mean()
+    assert lines[-1] == f"epoch 1 accuracy {right:.3f}"
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +203,38 @@ def test_a_run_goes_on_with_the_options_that_it_began_with(program, monkeypatch,
         other = argparse.Namespace(**vars(chosen) | {name: old + 1})
         with pytest.raises(SystemExit, match=f"a run with --{name} {old}"):
             program.load(other, model, optimizer)
+
+
+def flipped(whole: bytes) -> bytes:
+    """Return the bytes of a checkpoint with one bit of a weight turned over."""
+    place = whole.index(torch.full((2,), 0.5).numpy().tobytes())
+    return whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+
+
+@pytest.mark.parametrize("damage", [
+    lambda whole: b"", lambda whole: whole[: len(whole) // 2], lambda whole: b"not a checkpoint", flipped,
+], ids=["empty", "half", "text", "one bit"])  # fmt: skip
+def test_a_damaged_checkpoint_is_named_on_rank_0_and_ends_all(program, monkeypatch, tmp_path, damage):
+    chosen = argparse.Namespace(checkpoint=tmp_path / "run.pt", batch=64, seed=0)
+    model = torch.nn.Linear(4, 1)
+    torch.nn.init.constant_(model.weight, 0.5)
+    optimizer = torch.optim.SGD(model.parameters())
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "broadcast_object_list", lambda found: told.extend(found))
+    told = []
+    program.save(chosen, model, optimizer, 3)
+    chosen.checkpoint.write_bytes(damage(chosen.checkpoint.read_bytes()))
+    with pytest.raises(SystemExit, match=r"run\.pt is damaged"):
+        program.load(chosen, model, optimizer)
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(dist, "broadcast_object_list", lambda found: found.__setitem__(0, told[0]))
+    with pytest.raises(SystemExit, match=r"^1$"):
+        program.load(chosen, model, optimizer)
+
+
+def test_another_file_is_no_checkpoint(program, tmp_path):
+    torch.save({"weight": torch.ones(1)}, tmp_path / "other.pt")
+    assert "other.pt is damaged, or no checkpoint of this program" in program.read(tmp_path / "other.pt")
 
 
 def test_the_slurm_script_passes_the_shell_linter():
