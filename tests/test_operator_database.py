@@ -95,7 +95,7 @@ def _changes_in_place(op, sample):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [16, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_operator_that_changes_tensors_moves_their_version_counters_as_on_the_cpu(sim, every):
     from torch.testing._internal import common_methods_invocations as listed
 

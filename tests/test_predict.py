@@ -41,7 +41,8 @@ def test_a_number_is_guessed_and_revealed():
 
 
 @pytest.mark.parametrize(("written", "value"), [
-    ("3", 3), (" 0.5 ms", 0.5), ("1,000", 1000), ("1,234,567.5", 1234567.5), ("3e6", 3e6), ("-2ms", -2), ("0", 0), ("1,5", 1.5),
+    ("3", 3), (" 0.5 ms", 0.5), ("1,000", 1000), ("1,234,567.5", 1234567.5), ("3e6", 3e6), ("-2ms", -2), ("0", 0),
+    ("1,5", 1.5),
 ])  # fmt: skip
 def test_what_may_be_written(written, value):
     guess = predict("How long does it take?", unit="ms")
