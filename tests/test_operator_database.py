@@ -141,7 +141,7 @@ def _strides(op, sample, form, device):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("every", [30, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [90, pytest.param(1, marks=pytest.mark.slow)])
 def test_strides_are_the_cpus(sim, every):
     compared, wrong = 0, []
     for op in operator_database.database()[::every]:
@@ -160,4 +160,4 @@ def test_strides_are_the_cpus(sim, every):
                     compared += 1
                     got = _strides(op, sample, form, "sim:0")
                     wrong += [(op.name, dtype, form.shape, form.stride(), expected, got)] if got != expected else []
-    assert compared > 8000 / every and wrong == [], wrong
+    assert compared > 4000 / every and wrong == [], wrong
