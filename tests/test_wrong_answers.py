@@ -22,7 +22,7 @@ from tests.test_notebooks import stub_of
 from tools import notebooks
 
 # of wrong answers: a checkpoint without a graph, the deviation of a single row
-pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad", r"ignore:std\(\): degrees")
+pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad", r"ignore:std\(\)")
 EXERCISES = list(registry())
 PLACES = devices.check_devices()
 LESSONS = {path.stem[:2]: path for path in notebooks.lessons()}
