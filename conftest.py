@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -25,6 +26,8 @@ def _is_cell(item: pytest.Item) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give this process and its kernels a progress file of their own and torch's deprecations as errors."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it for what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     temporary = tempfile.TemporaryDirectory(prefix="course-tests-", ignore_cleanup_errors=True)
     config.stash[_FOLDER] = temporary
     config.option.loadscopereorder = False  # xdist would start the groups with the fewest tests last
