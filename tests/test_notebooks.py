@@ -1,21 +1,28 @@
 """Does every lesson keep the rules? Each gate is a sentence, and has a sample in tests/samples that breaks it alone."""
 
 import ast
+import builtins
 import inspect
 import json
+import math
 import re
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat import NotebookNode
 
+from course_utils import drawings, exercises
+from course_utils.checks import source_of
 from tools import notebooks
 
 ROOT = notebooks.ROOT
 SAMPLES = ROOT / "tests" / "samples"
 LESSONS = notebooks.lessons()
-MAX_BYTES, MAX_CELL_LINES, MAX_WORDS, MIN_SHOWN = 500_000, 25, 120, 5
+MAX_BYTES, MAX_CELL_LINES, MAX_PROGRAM_LINES, MAX_WORDS, MIN_SHOWN = 500_000, 25, 45, 120, 5
+MAX_SPINE_MINUTES, MAX_STRETCH_MINUTES = 75, 35
 NETWORK = re.compile(
     r"https?://|\b(urllib|requests|httpx|socket)\b|torch\.hub|from_pretrained|download\s*=\s*True|fetch_\w+\("
 )
@@ -48,6 +55,39 @@ def tags(cell: NotebookNode) -> list[str]:
 def tree(source: str) -> ast.Module:
     """Return the syntax tree of a cell; its magics count as `pass`."""
     return ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", source, flags=re.MULTILINE))
+
+
+def folded(cell: NotebookNode) -> bool:
+    """Return whether the cell's source is hidden until a reader opens it."""
+    return notebooks.FOLDED in tags(cell)
+
+
+def minutes(notebook: NotebookNode) -> list[float]:
+    """Return how long a newcomer needs for each cell: 100 words of text or one exercise's stated minutes, and code."""
+    needed = []
+    for cell, after in zip(notebook.cells, [*notebook.cells[1:], None], strict=True):
+        if cell.cell_type == "code":
+            needed.append(0.2 if folded(cell) else 0.8)
+            continue
+        needed.append(len(re.sub(r"\]\([^)]*\)", "]", cell.source).split()) / 100)
+        if after is not None and after.cell_type == "code" and stub_of(after.source):
+            needed[-1] += int(re.findall(r"(\d+) minutes", cell.source)[-1])
+    return needed
+
+
+def deeper(notebook: NotebookNode) -> list[bool]:
+    """Return for each cell whether it stands in a section whose heading is `## Deeper: …`."""
+    inside, found = False, []
+    for cell in notebook.cells:
+        headings = re.findall(r"^## .*", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else []
+        inside = headings[-1].startswith("## Deeper: ") if headings else inside
+        found.append(inside)
+    return found
+
+
+def spine_minutes(notebook: NotebookNode) -> float:
+    """Return how long a newcomer needs for all but what goes deeper."""
+    return sum(needed for needed, left in zip(minutes(notebook), deeper(notebook), strict=True) if not left)
 
 
 def stub_of(source: str) -> ast.FunctionDef | ast.ClassDef | None:
@@ -101,11 +141,68 @@ def cells_and_texts_are_small(path, notebook):
     words = 0
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            assert len(cell.source.splitlines()) <= MAX_CELL_LINES, f"{cell.id} has more than {MAX_CELL_LINES} lines"
+            most = MAX_PROGRAM_LINES if cell.id == "program" else MAX_CELL_LINES
+            assert len(cell.source.splitlines()) <= most, f"{cell.id} has more than {most} lines"
             words = 0
         elif notebook.cells.index(cell) > 1:
             words += len(re.sub(r"\]\([^)]*\)", "]", cell.source).split())
             assert words <= MAX_WORDS, f"{words} words of text up to {cell.id} without a code cell"
+
+
+def a_folded_cell_says_what_it_does(path, notebook):
+    for cell in code(notebook):
+        assert folded(cell) == cell.source.startswith("# @title "), f"{cell.id}: a title, or folded, but not both"
+        assert not (folded(cell) and (stub_of(cell.source) or re.search(r"\b(predict|reveal)\(", cell.source))), cell.id
+
+
+def machinery_is_folded(path, notebook):
+    for cell in (cell for cell in code(notebook)[1:] if not folded(cell) and cell.id != "program"):
+        nodes = list(ast.walk(tree(cell.source)))
+        imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+        claims = [node for node in nodes if isinstance(node, ast.Assert)]
+        assert len(imports) <= 1, f"{cell.id}: {len(imports)} imports stand open"
+        assert len(claims) <= 1 and all(one.lineno == one.end_lineno for one in claims), f"{cell.id}: assertions"
+        assert not re.search(r"\brecorded\.compare\(|\bplots\.new\(|\.axes\[|_xticks\(", cell.source), (
+            f"{cell.id} draws"
+        )
+
+
+def the_spine_is_short_and_has_places_to_stop(path, notebook):
+    assert spine_minutes(notebook) <= MAX_SPINE_MINUTES, f"the spine takes {spine_minutes(notebook):.0f} minutes"
+    stretch, began = 0.0, "the start"
+    for cell, needed, left in zip(notebook.cells, minutes(notebook), deeper(notebook), strict=True):
+        stretch += 0 if left else needed
+        assert stretch <= MAX_STRETCH_MINUTES, f"{stretch:.0f} minutes from {began} to {cell.id} without a stop"
+        if cell.cell_type == "markdown" and cell.source.endswith("A good place to stop."):
+            assert cell.id.startswith("recap-"), cell.id
+            stretch, began = 0.0, cell.id
+
+
+def a_scene_opens_the_lesson_and_its_end_resolves_it(path, notebook):
+    ids = [cell.id for cell in notebook.cells]
+    assert {"scene", "scene-end"} <= {*ids}, "no cells with the ids scene and scene-end"
+    assert ids.index("scene") == ids.index("machine") + 1 and ids.index("scene-end") > len(ids) / 2
+
+
+def the_questions_of_an_explorer_are_answered(path, notebook):
+    cells = code(notebook)
+    for place, cell in enumerate(cells):
+        if re.search(r"\bexplore\(", cell.source):
+            near = [
+                one for one in cells[place + 1 : place + 4] if one.id.endswith("-answers") and "assert" in one.source
+            ]
+            assert near, f"no cell with the id …-answers follows {cell.id}"
+
+
+def concepts_are_drawn(path, notebook):
+    shown = [name for cell in code(notebook) for name in re.findall(r'\bdrawings\.show\("([\w-]+)"\)', cell.source)]
+    assert shown or path.stem == "00_start_here", "no drawing is shown"
+    assert set(shown) <= set(drawings.names()), shown
+
+
+def the_whole_program_stands_at_the_end(path, notebook):
+    headings = [line for cell in notebook.cells for line in re.findall(r"^## .*", cell.source, re.MULTILINE)]
+    assert path.stem == "00_start_here" or "## The whole program" in headings[-3:], headings[-3:]
 
 
 def the_stored_file_is_small(path, notebook):
@@ -192,6 +289,9 @@ def five_cells_show_or_assert_a_claim(path, notebook):
 
 
 # A gate takes the path of a notebook and its contents, and asserts.
+TITLE_MINUTES = r" · (\d+) minutes(?:, with what goes deeper (\d+))? · (\d+) exercises?\n"
+PYTHON = {*dir(builtins), *(name for kind in (list, dict, str, tuple, set, int, float) for name in dir(kind)), "torch"}
+REFERENCES = {exercise.name: exercise.reference for exercise in exercises.registry()}
 SIGNATURE = ["path", "notebook"]
 GATES = [
     one for one in globals().values() if inspect.isfunction(one) and [*inspect.signature(one).parameters] == SIGNATURE
@@ -229,6 +329,58 @@ def test_a_lesson_begins_and_ends_with_links_to_its_neighbours(lesson):
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_lesson(lesson, gate):
     gate(lesson, notebooks.read(lesson))
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_the_minutes_of_the_title_are_what_a_newcomer_needs(lesson):
+    notebook = notebooks.read(lesson)
+    spine, every = spine_minutes(notebook), sum(minutes(notebook))
+    stated = re.search(TITLE_MINUTES, notebook.cells[0].source)
+    wanted = [5 * math.ceil(one / 5) for one in ((spine, every) if any(deeper(notebook)) else (spine,))]
+    assert [int(one) for one in stated.groups()[:2] if one] == wanted
+
+
+def needed_names(function: Callable) -> set[str]:
+    """Return the attributes, functions and keywords of torch and Python that the source of `function` uses."""
+    made, found = set(), set()
+    for node in ast.walk(ast.parse(textwrap.dedent(source_of(function)))):
+        if isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.keyword) and node.arg:
+            found.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, ast.Name):
+            made.add(node.id)
+        elif isinstance(node, ast.arg | ast.FunctionDef | ast.ClassDef):
+            made.add(getattr(node, "arg", "") or node.name)
+    return {name for name in found - made if name not in PYTHON and not name.startswith("_")}
+
+
+def not_shown(notebook: NotebookNode, earlier: set[str]) -> dict[str, set[str]]:
+    """Return for each exercise the names that its reference needs and no cell above or `earlier` shows."""
+    missing, seen = {}, set(earlier)
+    for cell in notebook.cells:
+        seen |= set(re.findall(r"[A-Za-z_]\w*", cell.source))
+        stub = stub_of(cell.source) if cell.cell_type == "code" else None
+        if stub and (absent := needed_names(REFERENCES[stub.name]) - seen):
+            missing[stub.name] = absent
+    return missing
+
+
+def test_a_name_is_shown_before_an_exercise_needs_it():
+    earlier, missing = set(), {}
+    for lesson in LESSONS:
+        notebook = notebooks.read(lesson)
+        missing |= {f"{lesson.stem[:2]} {name}": names for name, names in not_shown(notebook, earlier).items()}
+        for cell, left in zip(notebook.cells, deeper(notebook), strict=True):
+            earlier |= set() if left else set(re.findall(r"[A-Za-z_]\w*", cell.source))
+    assert missing == {}
+
+
+def test_a_name_that_no_cell_shows_is_found():
+    stub = 'def huber(a):\n    """Doc."""\n    raise NotImplementedError'
+    assert not_shown(notebook_of([("torch", ""), (stub, "")]), set())["huber"] >= {"where", "abs"} - {"torch"}
 
 
 def test_a_stub_may_be_a_class_whose_methods_all_raise():
@@ -307,10 +459,12 @@ def test_the_readme_and_the_course_map_repeat_what_the_title_cells_say():
     for path in LESSONS:
         notebook = notebooks.read(path)
         title = notebook.cells[0].source
-        minutes, exercises = re.search(r" · (\d+) minutes · (\d+) exercises?\n", title).groups()
-        assert int(exercises) == sum(stub_of(cell.source) is not None for cell in code(notebook)), path.name
-        titles[path.name], rows[path.name] = (title.splitlines()[0], minutes), f"{minutes} | {exercises} |"
-    assert dict(re.findall(r"^\|.*\(notebooks/(\d\d_\w+\.ipynb)\).* (\d+ \| \d+ \|)$", readme, re.MULTILINE)) == rows
+        spine, every, number = re.search(TITLE_MINUTES, title).groups()
+        assert int(number) == sum(stub_of(cell.source) is not None for cell in code(notebook)), path.name
+        titles[path.name] = title.splitlines()[0], spine
+        rows[path.name] = f"{spine} | {every or spine} | {number} |"
+    found = re.findall(r"^\|.*\(notebooks/(\d\d_\w+\.ipynb)\).* (\d+ \| \d+ \| \d+ \|)$", readme, re.MULTILINE)
+    assert dict(found) == rows
 
     entries = re.findall(
         r"^- (\*\*)?\[?(\d\d .*?)(?:\]\((.*)\))?(?:\*\*)?, (\d+)( minutes)?$", cells["course-map"], re.MULTILINE

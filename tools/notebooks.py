@@ -22,12 +22,13 @@ import nbformat
 from nbformat import NotebookNode
 
 __all__ = [
-    "SETUP", "TAGS", "canonical", "difference", "execute", "kernel_environment", "lessons", "new", "not_reference",
-    "read", "run", "twice",
+    "FOLDED", "SETUP", "TAGS", "canonical", "difference", "execute", "kernel_environment", "lessons", "new",
+    "not_reference", "read", "run", "twice",
 ]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
-TAGS = frozenset({"nbval-ignore-output", "wrong-on-purpose", "hide-input"})
+FOLDED = "hide-input"
+TAGS = frozenset({"nbval-ignore-output", "wrong-on-purpose", FOLDED})
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 WIDGET_MIMES = ("application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json")
 WORDS = re.compile(r"(?=.*[a-z]{2})(?!.*[0-9a-f]{8})[a-z0-9]+(-[a-z0-9]+)*")
@@ -108,6 +109,8 @@ def canonical(notebook: NotebookNode) -> str:
         tags = old.metadata.get("tags", [])
         if tags:
             cell.metadata["tags"] = sorted(set(tags))
+        if FOLDED in tags:
+            cell.metadata.update(jupyter=NotebookNode(source_hidden=True), cellView="form")  # JupyterLab's way, Colab's
         cell["id"] = word_id(old, taken)
         taken.add(cell.id)
         if cell.cell_type == "code":

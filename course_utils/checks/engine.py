@@ -28,6 +28,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 import sys
 import textwrap
 import zlib
@@ -43,7 +44,7 @@ from course_utils.checks import sandbox
 from course_utils.checks.case import Case, Task, WrongAnswer, methods_of
 from course_utils.checks.child import examine_in_child
 from course_utils.checks.comparison import shown
-from course_utils.checks.mistakes import Edit, Mistake, Note, recognised, recorded, source_of
+from course_utils.checks.mistakes import Alternative, Edit, Mistake, Note, recognised, recorded, source_of
 
 __all__ = ["Exercise", "exercise", "lesson", "unsolved"]
 
@@ -82,6 +83,7 @@ class Exercise:
         self.reference, self.task = reference, task
         self.lesson, self.name = task.lesson, task.name
         self.mistakes: list[Mistake] = []
+        self.alternatives: list[Alternative] = []
         self._check: Callable[[Case], None] | None = None
         self._hinted = 0
 
@@ -107,6 +109,20 @@ class Exercise:
         self.mistakes += [Mistake(name, why, answer) for answer in made]
         return None if answers else functools.partial(self.mistake, name, why)
 
+    def alternative(self, cost: str, answer: Any = None) -> Any:
+        """Register `answer`, or the one below this decorator, as a right answer in another style; it may be an `edit`.
+
+        `cost` says what that style costs, or when it is to be preferred; `solution()` prints it with the source.
+        """
+        if answer is None:
+            return functools.partial(self.alternative, cost)
+        edited = isinstance(answer, Edit)
+        source = answer.source(self.reference) if edited else source_of(answer)
+        source = re.sub(r"^(def|class) \w+", rf"\1 {self.name}", source)
+        made = answer.of(self.reference) if edited else answer
+        self.alternatives.append(Alternative(cost, made, source))
+        return None
+
     def check(self, answer: Callable) -> Callable:
         """Check `answer` and return it; not attempted, it returns the reference, so that later cells work.
 
@@ -128,7 +144,8 @@ class Exercise:
             return answer
         self._remember(solved=True)
         where = self.task.where or " and ".join(str(place) for place in places)
-        print(f"{self.name}: right. Checked on {where}.")
+        more = " and another style" if self.alternatives else ""
+        print(f"{self.name}: right. Checked on {where}. lesson{self.lesson}.{self.name}.solution() shows ours{more}.")
         return answer
 
     def examine(self, answer: Any, places: torch.device | str | Iterable[torch.device | str]) -> None:
@@ -201,8 +218,10 @@ class Exercise:
         print(f"Hint {number + 1} of {len(hints)}: {hints[number]}\n{after}")
 
     def solution(self) -> None:
-        """Print the reference answer with its comments."""
+        """Print the reference answer with its comments, and other styles with what they cost."""
         print(source_of(self.reference).rstrip())
+        for other in self.alternatives:
+            print(f"\nAnother style: {other.cost}.\n\n{other.source.rstrip()}")
 
     def reset(self) -> None:
         """Forget that this exercise was solved, and begin with the first hint again."""

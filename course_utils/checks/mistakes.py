@@ -19,7 +19,7 @@ from course_utils.checks import sandbox
 from course_utils.checks.case import Case, Task, WrongAnswer
 from course_utils.checks.comparison import difference
 
-__all__ = ["Edit", "Mistake", "Note", "alike", "edit", "recognised", "recorded", "source_of"]
+__all__ = ["Alternative", "Edit", "Mistake", "Note", "alike", "edit", "recognised", "recorded", "source_of"]
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,21 @@ class Edit:
 
     def of(self, reference: Callable) -> Callable:
         """Return the changed answer. Raises ValueError unless each old text stands in the reference exactly once."""
-        source = source_of(reference)
-        for old, new in self.changes:
-            if source.count(old) != 1:
-                raise ValueError(f"{old!r} stands {source.count(old)} times in {reference.__name__}, it must be once")
-            source = source.replace(old, new)
+        source = self.source(reference)
         made = dict(vars(inspect.getmodule(reference)))
         file = f"<{reference.__name__}, edited {zlib.crc32(source.encode()):08x}>"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         exec(compile(source, file, "exec", flags=__future__.annotations.compiler_flag), made)
         return made[reference.__name__]
+
+    def source(self, reference: Callable) -> str:
+        """Return the source of the changed answer. Raises ValueError as `of` does."""
+        source = source_of(reference)
+        for old, new in self.changes:
+            if source.count(old) != 1:
+                raise ValueError(f"{old!r} stands {source.count(old)} times in {reference.__name__}, it must be once")
+            source = source.replace(old, new)
+        return source
 
 
 def edit(old: str, new: str, *more: str) -> Edit:
@@ -52,6 +57,15 @@ def source_of(reference: Callable) -> str:
     """Return the source of a function or class without its decorators."""
     source = textwrap.dedent(inspect.getsource(reference))
     return source[re.search(r"^(def|class) ", source, re.MULTILINE).start() :].rstrip() + "\n"
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A right answer in another style, its source, and what it costs or when it is to be preferred."""
+
+    cost: str
+    answer: Any
+    source: str
 
 
 @dataclass
