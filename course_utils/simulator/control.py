@@ -6,6 +6,7 @@ import torch
 
 from course_utils import gpus as table
 from course_utils.base import arguments
+from course_utils.simulator import allocator as caching
 from course_utils.simulator import model
 from course_utils.simulator.model import Costs, World
 
@@ -69,21 +70,38 @@ def world() -> World:
     return model.world
 
 
-def configure(*, spec: str | None = None, capacity: str | int | None = None, costs: Costs | None = None) -> None:
-    """Change the rates, the memory of each GPU, or the fixed costs, from now on. Tensors stay as they are.
+_ALLOCATORS = ("exact", "caching")
 
-    Raises ValueError or TypeError that names the argument; then nothing is changed.
+
+def configure(
+    *,
+    spec: str | None = None,
+    capacity: str | int | None = None,
+    costs: Costs | None = None,
+    allocator: str | None = None,
+) -> None:
+    """Change the rates, the memory of each GPU, the fixed costs, or habits, from now on. Tensors stay as they are.
+
+    `allocator="exact"` counts the bytes of tensors; "caching" reserves and reuses memory by the rules of PyTorch's own
+    for CUDA, with blocks of 512 bytes, segments, fragmentation, and what `torch.sim.memory_reserved`, `memory_stats`
+    and `memory_snapshot` say of them. Its settings are PyTorch's: `PYTORCH_ALLOC_CONF`.
+    Raises ValueError or TypeError that names the argument; then nothing is changed. So does `torch.OutOfMemoryError`
+    where the tensors that are alive do not fit in blocks.
     """
     here = world()
     row = None if spec is None else table.get(spec, "spec")
     size = None if capacity is None else arguments.size_bytes("capacity", capacity)
     if costs is not None:
         _check_costs(costs)
+    if allocator not in (None, *_ALLOCATORS):
+        raise ValueError(f"allocator must be one of {_ALLOCATORS}, not {allocator!r}")
     with here.lock:
         here.spec = row or here.spec
         here.costs = costs or here.costs
         for gpu in here.gpus:
             gpu.capacity_bytes = size or gpu.capacity_bytes
+        if allocator is not None:
+            caching.switch(here, allocator == "caching")
 
 
 def _check_costs(costs: Costs) -> None:
@@ -98,7 +116,7 @@ def _check_costs(costs: Costs) -> None:
 def reset() -> None:
     """Go back to the settings of `enable()`, the clock to zero, empty queues, peaks equal to the bytes alive now."""
     here = world()
-    configure(**_settings, costs=Costs())
+    configure(**_settings, costs=Costs(), allocator="exact")
     torch.sim.set_device(0)
     here.restart()
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -51,6 +52,7 @@ class Gpu:
     def __init__(self, index: int, capacity_bytes: int, settle: Callable[[], None] = lambda: None) -> None:
         self.index, self._settle = index, settle
         self.counted_bytes = self.peak_bytes = self.allocations = 0
+        self.cache: Any = None  # an `allocator.Allocator` where one is asked for; then bytes are those of its blocks
         self._budgets: list[tuple[int, int]] = []
         self.capacity_bytes = capacity_bytes
 
@@ -89,6 +91,8 @@ class Gpu:
     def require(self, nbytes: int) -> None:
         """Raise `torch.OutOfMemoryError` in CUDA's words unless `nbytes` more fit."""
         if self.allocated_bytes + nbytes > self.limit_bytes:
+            if self.cache is not None and self.limit_bytes == self.capacity_bytes:
+                self.cache.malloc(nbytes)  # which finds no place either, and says so in its own words
             allocated, capacity = self.allocated_bytes - self._outside_bytes, self.limit_bytes - self._outside_bytes
             raise out_of_memory("sim", f"GPU {self.index}", nbytes, capacity, allocated)
 
@@ -97,13 +101,13 @@ def out_of_memory(kind: str, where: str, nbytes: int, capacity: int, allocated: 
     """Return CUDA's error when `nbytes` more do not fit into `capacity` bytes of which `allocated` are taken."""
     free = max(capacity - allocated, 0)
     return torch.OutOfMemoryError(
-        f"{kind} out of memory. Tried to allocate {_size(nbytes)}. {where} has a total capacity of "
-        f"{_size(capacity)} of which {_size(free)} is free. Of the allocated memory {_size(max(allocated, 0))} is "
+        f"{kind} out of memory. Tried to allocate {size_text(nbytes)}. {where} has a total capacity of "
+        f"{size_text(capacity)} of which {size_text(free)} is free. Of the allocated memory {size_text(max(allocated, 0))} is "
         "allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
     )
 
 
-def _size(nbytes: int) -> str:
+def size_text(nbytes: int) -> str:
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if nbytes >= unit:
             return f"{nbytes / unit:.2f} {name}"
@@ -160,17 +164,21 @@ class World:
         with self.lock:
             self.live[ref.key] = ref  # first: a reference that nobody holds would not say when its storage dies
             try:
-                self._charge(ref, storage.nbytes())
+                self.charge(ref, storage.nbytes(), 0)
             except torch.OutOfMemoryError:
                 del self.live[ref.key]
                 raise
             ref.gpu.allocations += 1
 
-    def _charge(self, ref: _StorageRef, nbytes: int) -> None:
+    def charge(self, ref: _StorageRef, nbytes: int, before: int) -> None:
+        """Account `nbytes` to a storage that had `before`. Raises if they do not fit."""
         gpu = ref.gpu
-        total = gpu.counted_bytes + nbytes - ref.nbytes
+        if gpu.cache is not None:
+            gpu.cache.charge(ref, nbytes)
+            return
+        total = gpu.counted_bytes + nbytes - before
         if total > gpu.limit_bytes:
-            gpu.require(nbytes - ref.nbytes)
+            gpu.require(nbytes - before)
         gpu.counted_bytes, ref.nbytes = total, nbytes
         if total > gpu.peak_bytes:
             gpu.peak_bytes = total
@@ -181,7 +189,10 @@ class World:
         with self.lock:
             while self.dead:
                 ref = self.dead[0]
-                ref.gpu.counted_bytes, ref.nbytes = ref.gpu.counted_bytes - ref.nbytes, 0
+                if ref.gpu.cache is not None:
+                    ref.gpu.cache.drop(ref)
+                else:
+                    ref.gpu.counted_bytes, ref.nbytes = ref.gpu.counted_bytes - ref.nbytes, 0
                 if self.live.get(ref.key) is ref:
                     del self.live[ref.key]
                 self.dead.popleft()

@@ -1,5 +1,7 @@
 """What is `torch.sim`? The functions of `torch.cuda`, answered by the simulated GPU."""
 
+import pickle
+import sys
 from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
@@ -118,8 +120,81 @@ def _gpu(device=None):
     return model.world.gpus[device_of(device)]
 
 
+def _cache(device=None):
+    """Return the caching allocator of a GPU. Raises RuntimeError where it is not on."""
+    cache = _gpu(device).cache
+    if cache is None:
+        raise RuntimeError("the simulated GPU has no such account: simulator.configure(allocator='caching') makes one")
+    return cache
+
+
+def _caches() -> list:
+    return [gpu.cache for gpu in model.world.gpus if gpu.cache is not None]
+
+
 def _reset_peak(device=None) -> None:
-    _gpu(device).peak_bytes = _gpu(device).allocated_bytes
+    gpu = _gpu(device)
+    gpu.peak_bytes = gpu.allocated_bytes
+    if gpu.cache is not None:
+        gpu.cache.reset(peaks=True)
+
+
+def _memory_reserved(device=None) -> int:
+    gpu = _gpu(device)
+    return gpu.allocated_bytes if gpu.cache is None else gpu.cache.reserved_bytes
+
+
+def _max_memory_reserved(device=None) -> int:
+    gpu = _gpu(device)
+    return gpu.peak_bytes if gpu.cache is None else gpu.cache.peak_reserved_bytes
+
+
+def _empty_cache() -> None:
+    model.world.bury()
+    for cache in _caches():
+        cache.empty_cache()
+
+
+def _set_fraction(fraction: float, device=None) -> None:
+    """Let PyTorch reserve at most this share of the capacity, as `torch.cuda.set_per_process_memory_fraction` does."""
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    _cache(device).fraction = fraction
+
+
+def _record_history(
+    enabled="all", context="all", stacks="all", max_entries=sys.maxsize, device=None, clear_history=False
+) -> None:
+    """Keep what the allocator does for `_snapshot`; the stacks are those of Python. `enabled=None` ends it."""
+    for cache in [_cache(device)] if device is not None else _caches() or [_cache()]:
+        if clear_history:
+            cache.history = None
+        cache.record(enabled, context is not None, max_entries)
+
+
+def _memory_snapshot() -> list[dict]:
+    model.world.bury()
+    _cache()
+    return [segment for cache in _caches() for segment in cache.segments()]
+
+
+def _snapshot(device=None) -> dict:
+    """Return segments, blocks and history in the form of `torch.cuda.memory._snapshot`, which PyTorch's viewer reads."""
+    segments = _memory_snapshot()
+    return {
+        "segments": segments,
+        "device_traces": [list(cache.history or ()) for cache in _caches()],
+        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": torch._C._accelerator_getAllocatorSettings()},
+        "external_annotations": [],
+    }
+
+
+def _dump_snapshot(filename="dump_snapshot.pickle") -> None:
+    """Write `_snapshot()` to a file for https://pytorch.org/memory_viz."""
+    with open(filename, "wb") as file:
+        pickle.dump(_snapshot(), file)
 
 
 def _properties(device=None) -> SimpleNamespace:
@@ -131,11 +206,14 @@ def _properties(device=None) -> SimpleNamespace:
 
 def _mem_get_info(device=None) -> tuple[int, int]:
     gpu = _gpu(device)
-    return max(gpu.capacity_bytes - gpu.allocated_bytes, 0), gpu.capacity_bytes
+    return max(gpu.capacity_bytes - _memory_reserved(device), 0), gpu.capacity_bytes
 
 
 def _memory_stats(device=None) -> dict[str, int]:
     gpu = _gpu(device)
+    if gpu.cache is not None:
+        gpu.allocated_bytes  # noqa: B018: takes dead tensors off
+        return gpu.cache.memory_stats()
     return {
         "allocated_bytes.all.current": gpu.allocated_bytes,
         "allocated_bytes.all.peak": gpu.peak_bytes,
@@ -147,6 +225,18 @@ def _memory_summary(device=None, abbreviated: bool = False) -> str:
     gpu = _gpu(device)
     sizes = {"capacity": gpu.capacity_bytes, "allocated": gpu.allocated_bytes, "peak": gpu.peak_bytes}
     return "\n".join([f"memory of sim:{gpu.index}", *(f"  {name:9} {size:>15,} bytes" for name, size in sizes.items())])
+
+
+_MEMORY = {
+    "memory_allocated": lambda device=None: _gpu(device).allocated_bytes,
+    "max_memory_allocated": lambda device=None: _gpu(device).peak_bytes,
+    "memory_reserved": _memory_reserved, "max_memory_reserved": _max_memory_reserved,
+    "memory_stats": _memory_stats, "memory_summary": _memory_summary, "memory_snapshot": _memory_snapshot,
+    "reset_peak_memory_stats": _reset_peak,
+    "reset_accumulated_memory_stats": lambda device=None: _cache(device).reset(peaks=False),
+    "empty_cache": _empty_cache, "mem_get_info": _mem_get_info, "set_per_process_memory_fraction": _set_fraction,
+    "_record_memory_history": _record_history, "_snapshot": _snapshot, "_dump_snapshot": _dump_snapshot,
+}  # fmt: skip
 
 
 def make_module() -> ModuleType:
@@ -161,10 +251,7 @@ def make_module() -> ModuleType:
         get_device_properties=_properties,
         current_stream=_current_stream, default_stream=lambda device=None: Stream(device, stream_id=0),
         stream=lambda stream: nullcontext() if stream is None else stream, set_stream=_set_stream,
-        **dict.fromkeys(("memory_allocated", "memory_reserved"), lambda device=None: _gpu(device).allocated_bytes),
-        **dict.fromkeys(("max_memory_allocated", "max_memory_reserved"), lambda device=None: _gpu(device).peak_bytes),
-        memory_stats=_memory_stats, reset_peak_memory_stats=_reset_peak, empty_cache=lambda: None,
-        mem_get_info=_mem_get_info,
+        **_MEMORY, memory=SimpleNamespace(**_MEMORY),
         manual_seed=torch.manual_seed, manual_seed_all=lambda seed: None, seed=torch.seed,
         initial_seed=torch.initial_seed,
         get_rng_state=lambda device="sim": torch.get_rng_state(),
@@ -174,7 +261,7 @@ def make_module() -> ModuleType:
         get_amp_supported_dtype=lambda: [torch.float16, torch.bfloat16],
         is_bf16_supported=lambda including_emulation=True: (
             including_emulation or "bf16" in model.world.spec.peak_tflops),
-        OutOfMemoryError=torch.OutOfMemoryError, memory_summary=_memory_summary, seed_all=torch.seed,
+        OutOfMemoryError=torch.OutOfMemoryError, seed_all=torch.seed,
         can_device_access_peer=lambda device, peer: device_of(device) != device_of(peer),
         is_current_stream_capturing=lambda: False, _is_in_bad_fork=lambda: model.forked,
     )  # fmt: skip

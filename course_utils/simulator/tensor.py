@@ -106,7 +106,10 @@ class SimTensor(torch.Tensor):
         return self._inner.storage()
 
     def record_stream(self, stream) -> None:
-        """Nothing to do: memory here is never handed on while a queue still uses it."""
+        """Keep the caching allocator, where it is on, from reusing the memory before `stream` is done with it."""
+        gpu = model.world.gpus[self._index]
+        if gpu.cache is not None:
+            gpu.cache.record_stream(model.world.live[self.untyped_storage()._cdata], stream.stream_id)
 
     def is_pinned(self, device=None) -> bool:
         return False
