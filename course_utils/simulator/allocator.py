@@ -31,9 +31,8 @@ _SMALL_SEGMENT = 2 * MIB  # what the small pool asks the driver for
 _MIN_LARGE = 10 * MIB  # a request from here on gets a segment of its own size, rounded up to the following
 _ROUND_LARGE = 2 * MIB
 _FIRST_ADDRESS = 0x7F0000000000
-_METRICS = "allocation segment active inactive_split".split() + [
-    f"{name}_bytes" for name in ("allocated", "reserved", "active", "inactive_split", "requested")
-]
+_METRICS = ["allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes"]
+_METRICS += ["inactive_split_bytes", "requested_bytes"]
 _HERE = str(pathlib.Path(__file__).parent)
 
 
@@ -48,16 +47,26 @@ class Settings(NamedTuple):
     threshold: float
 
 
+DEFAULT = Settings(False, math.inf, 20 * MIB, 20 * MIB, (0,) * 16, 0.0)
+
+
 @functools.cache
-def read_settings(text: str) -> Settings:
-    """Read a text such as "expandable_segments:True,max_split_size_mb:40"; what it does not name has its default."""
+def read_settings(text: str, before: Settings = DEFAULT) -> Settings:
+    """Read a text such as "expandable_segments:True,max_split_size_mb:40".
+
+    As in PyTorch, expandable segments, the rounding and the size of large segments stay as before where a text does
+    not name them, and the others go back to their default.
+    """
     found = dict(re.findall(r"(\w+):(\[[^\]]*\]|[^,]+)", re.sub(r"\s", "", text)))
-    large = int(found.get("large_segment_size_mb", 20)) * MIB
+
+    def size(name: str, otherwise: float) -> Any:
+        return int(found[name]) * MIB if name in found else otherwise
+
     return Settings(
-        found.get("expandable_segments") == "True",
-        int(found["max_split_size_mb"]) * MIB if "max_split_size_mb" in found else math.inf,
-        int(found["max_non_split_rounding_mb"]) * MIB if "max_non_split_rounding_mb" in found else large,
-        large,
+        found["expandable_segments"] == "True" if "expandable_segments" in found else before.expandable,
+        size("max_split_size_mb", math.inf),
+        size("max_non_split_rounding_mb", before.rounding),
+        size("large_segment_size_mb", before.large_segment),
         _divisions(found.get("roundup_power2_divisions", "0")),
         float(found.get("garbage_collection_threshold", 0)),
     )
@@ -67,13 +76,13 @@ def _divisions(text: str) -> tuple[int, ...]:
     """Read "4", or "[64:8,256:4,>:1]" by size in MiB: below the first its value holds, from ">" on the last."""
     if not text.startswith("["):
         return (int(text),) * 16
-    table, last = [0] * 16, None
+    table, last = [0] * 16, -1
     for size, _, value in (pair.partition(":") for pair in text.strip("[]").split(",")):
         if size == ">":
-            table[last or 0 :] = [int(value)] * (16 - (last or 0))
+            table[last + 1 :] = [int(value)] * (15 - last)
             continue
         place = min(int(size).bit_length() - 1, 15)
-        if last is None:
+        if last < 0:
             table[:place] = [int(value)] * place
         table[place] = int(value)
         last = place
@@ -162,9 +171,18 @@ class Allocator:
         self.fraction: float | None = None
         self.history: deque[dict] | None = None
         self._stacks, self._address = False, _FIRST_ADDRESS
+        self._text, self._settings = "", DEFAULT
         self._stats: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])  # current, peak, allocated, freed
         names = "num_alloc_retries num_ooms num_sync_all_streams num_device_alloc num_device_free"
         self._events = dict.fromkeys(names.split(), 0)
+
+    @property
+    def settings(self) -> Settings:
+        """What PyTorch was told last, by `PYTORCH_ALLOC_CONF` or at run time."""
+        text = torch._C._accelerator_getAllocatorSettings()
+        if text != self._text:
+            self._text, self._settings = text, read_settings(text, self._settings)
+        return self._settings
 
     @property
     def reserved_bytes(self) -> int:
@@ -200,6 +218,10 @@ class Allocator:
         self.gpu.counted_bytes = allocated = self._stats["allocated_bytes.all"][0]
         self.gpu.peak_bytes = max(self.gpu.peak_bytes, allocated)
 
+    def address(self, ref: Any) -> int:
+        """Return where a storage begins; 0 for one without bytes."""
+        return self.blocks[id(ref)].address if id(ref) in self.blocks else 0
+
     def record_stream(self, ref: Any, stream: int) -> None:
         """Keep the memory of a storage from being reused before `stream` has done what is queued when it is freed."""
         block = self.blocks.get(id(ref))
@@ -208,7 +230,7 @@ class Allocator:
 
     def malloc(self, nbytes: int) -> Block:
         """Return a block of at least `nbytes` for the current stream. Raises `torch.OutOfMemoryError`."""
-        settings = read_settings(torch._C._accelerator_getAllocatorSettings())
+        settings = self.settings
         with self.world.lock:
             self._take_back(self.world.host_ns)
             size = rounded(nbytes, settings.divisions)
@@ -302,7 +324,7 @@ class Allocator:
         return block
 
     def _map(self, block: Block, nbytes: int) -> bool:
-        """Give the first `nbytes` of `block`, which has none, memory in whole pages; return whether there is as much."""
+        """Give the first `nbytes` of `block` memory, in whole pages; return whether there is as much."""
         pool, page = block.pool, block.segment.page
         nbytes = -(-nbytes // page) * page
         if self.reserved_bytes + nbytes > self.gpu.capacity_bytes:
@@ -465,7 +487,7 @@ class Allocator:
         self._note("segment_unmap", begin, end - begin, block.stream)
 
     def _release_oversize(self, request: Request) -> bool:
-        """With `max_split_size_mb`: give back one cached block that is large enough, else several, the largest first."""
+        """With `max_split_size_mb`, give back one cached block that is large enough, else the largest ones."""
         if request.settings.max_split == math.inf:
             return False
         wanted = max(request.size, request.settings.max_split)
@@ -504,12 +526,13 @@ class Allocator:
         allowed = "" if self.fraction is None else f"{size_text(self._allowed_bytes)} allowed; "
         raise torch.OutOfMemoryError(
             f"sim out of memory. Tried to allocate {size_text(request.segment)}. GPU {gpu.index} has a total capacity "
-            f"of {size_text(gpu.capacity_bytes)} of which {size_text(free)} is free. Including non-PyTorch memory, this "
-            f"process has {size_text(reserved)} memory in use. {allowed}Of the allocated memory {size_text(allocated)} "
-            f"is allocated by PyTorch, and {size_text(reserved - allocated)} is reserved by PyTorch but unallocated. If "
-            "reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
+            f"of {size_text(gpu.capacity_bytes)} of which {size_text(free)} is free. Including non-PyTorch memory, "
+            f"this process has {size_text(reserved)} memory in use. {allowed}Of the allocated memory "
+            f"{size_text(allocated)} is allocated by PyTorch, and {size_text(reserved - allocated)} is reserved by "
+            "PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+            "PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
             "fragmentation.  See documentation for Memory Management  "
-            "(https://docs.pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+            "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
         )
 
     def _count(self, pool: Pool | None, **changes: int) -> None:
@@ -521,7 +544,7 @@ class Allocator:
                 stat[2 if change > 0 else 3] += abs(change)
 
     def _count_oversize(self, what: str, nbytes: int, change: int) -> None:
-        if nbytes >= read_settings(torch._C._accelerator_getAllocatorSettings()).max_split:
+        if nbytes >= self.settings.max_split:
             self._count(None, **{f"oversize_{what}": change})
 
     def memory_stats(self) -> dict[str, int]:
@@ -531,7 +554,7 @@ class Allocator:
         names += ["oversize_allocations", "oversize_segments"]
         kinds = ("current", "peak", "allocated", "freed")
         found = {f"{name}.{kind}": self._stats[name][i] for name in names for i, kind in enumerate(kinds)}
-        split = read_settings(torch._C._accelerator_getAllocatorSettings()).max_split
+        split = self.settings.max_split
         return dict(sorted({**found, **self._events, "max_split_size": -1 if split == math.inf else split}.items()))
 
     def reset(self, peaks: bool) -> None:
@@ -566,7 +589,9 @@ class Allocator:
         if self.history is not None:
             entry = {"action": action, "device_free" if action == "oom" else "addr": address, "size": nbytes}
             entry |= {"stream": stream, "time_us": self.world.host_ns // 1000, "pool_id": (0, 0)}
-            self.history.append(entry | {"frames": self._stack() if frames is None else frames, "compile_context": "N/A"})
+            self.history.append(
+                entry | {"frames": self._stack() if frames is None else frames, "compile_context": "N/A"}
+            )
 
     def segments(self) -> list[dict[str, Any]]:
         """Return the segments and their blocks, by address, as `torch.cuda.memory_snapshot` gives them."""
@@ -616,7 +641,7 @@ def _expandable(fitting: list[Block], settings: Settings) -> Block | None:
 def switch(world: World, caching: bool) -> None:
     """Let all GPUs of `world` account by blocks of a caching allocator, or else by the exact bytes of storages.
 
-    Storages that are alive move over. Raises `torch.OutOfMemoryError`, with nothing changed, where the blocks do not fit.
+    Storages that are alive move over. Raises `torch.OutOfMemoryError` where their blocks do not fit: nothing changed.
     """
     with world.lock:
         world.bury()

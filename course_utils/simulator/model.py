@@ -102,8 +102,8 @@ def out_of_memory(kind: str, where: str, nbytes: int, capacity: int, allocated: 
     free = max(capacity - allocated, 0)
     return torch.OutOfMemoryError(
         f"{kind} out of memory. Tried to allocate {size_text(nbytes)}. {where} has a total capacity of "
-        f"{size_text(capacity)} of which {size_text(free)} is free. Of the allocated memory {size_text(max(allocated, 0))} is "
-        "allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
+        f"{size_text(capacity)} of which {size_text(free)} is free. Of the allocated memory "
+        f"{size_text(max(allocated, 0))} is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
     )
 
 
@@ -152,7 +152,7 @@ class World:
             self.own_storage(storage, index)
         elif storage.nbytes() != known.nbytes:  # resize_ grew or shrank it
             with self.lock:
-                self._charge(known, storage.nbytes())
+                self.charge(known, storage.nbytes(), known.nbytes)
         return known is None
 
     def own_storage(self, storage: torch.UntypedStorage, index: int) -> None:

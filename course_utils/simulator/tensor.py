@@ -97,7 +97,10 @@ class SimTensor(torch.Tensor):
         return self.cpu().tolist()
 
     def data_ptr(self) -> int:
-        return self._inner.data_ptr()
+        cache, storage = model.world.gpus[self._index].cache, self.untyped_storage()
+        if cache is None or not storage.nbytes():
+            return self._inner.data_ptr()
+        return cache.address(model.world.live[storage._cdata]) + self.storage_offset() * self.itemsize
 
     def untyped_storage(self):
         return self._inner.untyped_storage()
