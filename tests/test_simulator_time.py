@@ -103,6 +103,15 @@ def test_synchronisation_every_step():
     assert ns(lambda: [(x.add(1), torch.sim.synchronize()) for _ in range(10)]) == 10 * (C.launch_ns + elementwise(8))
 
 
+def test_only_a_mask_makes_the_host_wait_for_the_size_of_what_it_picks():
+    x, index = torch.ones(4, 4, device="sim"), torch.tensor([0, 2], device="sim")
+    for pick, waits in ((index, False), (index == 0, True)):
+        rows = x[:2] if waits else x
+        with simulator.timeline() as timeline:
+            rows[pick]
+        assert bool(timeline.select("wait")) == waits
+
+
 def test_reading_a_number_waits_for_the_device():
     x, y = torch.ones(2**20, device="sim"), torch.ones((), device="sim")
     kernel = elementwise(2 * 2**22)

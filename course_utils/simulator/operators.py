@@ -273,7 +273,8 @@ def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args, kwargs, ou
     if steps > 1:
         read += (steps - 1) * args[2].nbytes  # each step reads the recurrent weight again
     model.world.kernel(index, plan.name, flops, read + written, peak, steps)
-    if plan.waits:
+    # of indices only masks: by whole numbers, the shape of what is picked is known
+    if plan.waits and (not plan.mixes or any(t.dtype in (torch.bool, torch.uint8) for t in inputs[1:])):
         model.world.copy(index, "D2H", 8, pinned=True, blocking=True)
 
 
