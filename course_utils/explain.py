@@ -232,7 +232,7 @@ _KNOWN: tuple[tuple[str, str, str, str, str], ...] = (
         r"device-side assert triggered",
         "a kernel met an impossible value, nearly always an index out of range.",
         "kernels run later than the line that started them, so the line in the traceback may be the wrong one.",
-        "restart the kernel and run the code on the CPU: there the error names the index.",
+        "restart the kernel (a simulated GPU: simulator.reset()), run the code on the CPU: there the index is named.",
     ),
     (
         "illegal memory access",

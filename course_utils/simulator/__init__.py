@@ -1,7 +1,7 @@
 """What would a GPU do with this program? A simulated GPU, device type `sim`, for machines that have none.
 
 Simulated: where a tensor is, the errors that CUDA gives, memory that runs out, queues, copies and a virtual clock.
-On request (`configure`): the caching allocator of PyTorch for CUDA, with reserved memory and fragmentation.
+On request (`configure`): the caching allocator of PyTorch for CUDA, and errors of kernels that come later, as on CUDA.
 Not simulated: the values. The CPU's own kernels compute them, so they and the random numbers are the CPU's.
 Left out of the time model: caches, occupancy, choice among kernels, the host's own work between two operations. Peak
 rates come from data sheets (`course_utils.gpus`), so real kernels are slower; fixed costs are assumptions (`Costs`).

@@ -70,7 +70,7 @@ def world() -> World:
     return model.world
 
 
-_ALLOCATORS = ("exact", "caching")
+_HABITS = {"allocator": ("exact", "caching"), "errors": ("immediate", "asynchronous", "blocking")}
 
 
 def configure(
@@ -79,12 +79,20 @@ def configure(
     capacity: str | int | None = None,
     costs: Costs | None = None,
     allocator: str | None = None,
+    errors: str | None = None,
 ) -> None:
     """Change the rates, the memory of each GPU, the fixed costs, or habits, from now on. Tensors stay as they are.
 
     `allocator="exact"` counts the bytes of tensors; "caching" reserves and reuses memory by the rules of PyTorch's own
     for CUDA, with blocks of 512 bytes, segments, fragmentation, and what `torch.sim.memory_reserved`, `memory_stats`
     and `memory_snapshot` say of them. Its settings are PyTorch's: `PYTORCH_ALLOC_CONF`.
+
+    `errors` says when an impossible value in a kernel, such as an index out of range, is reported: "immediate" by the
+    CPU's error, at its line; "asynchronous" as on CUDA, by `torch.AcceleratorError` at the next call that waits for the
+    GPU, and by every call after it (a real GPU may say so earlier, at any call); "blocking" as under
+    CUDA_LAUNCH_BLOCKING=1, at its line. The way back is `reset()`, where CUDA needs a new process: what was written
+    since the error is lost.
+
     Raises ValueError or TypeError that names the argument; then nothing is changed. So does `torch.OutOfMemoryError`
     where the tensors that are alive do not fit in blocks.
     """
@@ -93,11 +101,13 @@ def configure(
     size = None if capacity is None else arguments.size_bytes("capacity", capacity)
     if costs is not None:
         _check_costs(costs)
-    if allocator not in (None, *_ALLOCATORS):
-        raise ValueError(f"allocator must be one of {_ALLOCATORS}, not {allocator!r}")
+    for name, value in (("allocator", allocator), ("errors", errors)):
+        if value not in (None, *_HABITS[name]):
+            raise ValueError(f"{name} must be one of {_HABITS[name]}, not {value!r}")
     with here.lock:
         here.spec = row or here.spec
         here.costs = costs or here.costs
+        here.errors = errors or here.errors
         for gpu in here.gpus:
             gpu.capacity_bytes = size or gpu.capacity_bytes
         if allocator is not None:
@@ -114,9 +124,12 @@ def _check_costs(costs: Costs) -> None:
 
 
 def reset() -> None:
-    """Go back to the settings of `enable()`, the clock to zero, empty queues, peaks equal to the bytes alive now."""
+    """Go back to the settings of `enable()`, the clock to zero, empty queues, peaks equal to the bytes alive now.
+
+    Also out of an asynchronous error; a real GPU has no such way back.
+    """
     here = world()
-    configure(**_settings, costs=Costs(), allocator="exact")
+    configure(**_settings, costs=Costs(), allocator="exact", errors="immediate")
     torch.sim.set_device(0)
     here.restart()
 

@@ -114,6 +114,24 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes} bytes"
 
 
+FAILED = (
+    "sim error: device-side assert triggered\nA kernel that was started before met an impossible value, such as an "
+    "index out of range. Kernels run later than the line that starts them, so the line of this error may be the wrong "
+    "one. For the right one let each launch wait for its kernel: CUDA_LAUNCH_BLOCKING=1, on the simulated GPU "
+    "simulator.configure(errors='blocking'). Every call fails from now on: a real GPU needs a new process, the "
+    "simulated one simulator.reset()."
+)
+
+
+@dataclass
+class Failure:
+    """A kernel failed at `when_ns`; `known` once a call has said so; `sound` are the storages not written since."""
+
+    when_ns: float
+    sound: dict[int, _StorageRef]
+    known: bool = False
+
+
 class World:
     """All simulated GPUs of the process: their spec, memory, streams and the one virtual clock, under one lock."""
 
@@ -125,6 +143,7 @@ class World:
         self._on_free = self.dead.append
         self.gpus = [Gpu(index, capacity_bytes, self.bury) for index in range(count)]
         self.costs, self.spec = Costs(), spec
+        self.errors, self.failure = "immediate", None
         self.current = 0
         self.recorders: list[list[Record]] = []
         self.stream_ids = itertools.count(1)
@@ -136,6 +155,7 @@ class World:
         """Set the clock to zero, empty the queues and let every peak start from the bytes that are alive now."""
         with self.lock:
             self.settle(math.inf)
+            self._forget_failure()
             self.host_ns = 0
             self.free_ns: dict[tuple, int] = {}  # when a stream (gpu, id) or an engine (gpu, name) is free again
             self.streams = [0] * len(self.gpus)  # current stream of each GPU
@@ -224,11 +244,15 @@ class World:
             row = f"sim:{index}"
             self._note(Record("copy", f"copy {direction}", row, end - length, end, 0, nbytes, "bus", direction))
             if blocking:
+                if self.failure is not None and direction == "D2H":
+                    self.report(math.inf)  # also from another stream: what the kernel left is never seen
                 self.wait_until(end, f"wait for copy {direction}")
         return end
 
     def _enqueue(self, index: int, name: str, engine: str, length_ns: int) -> int:
         """Launch work of `length_ns`; return when it ends. A stream and an engine do one thing at a time."""
+        if self.failure is not None:
+            self.report(-1)
         launched = self.host_ns + self.costs.launch_ns
         if self.recorders:
             self._note(Record("launch", name, "host", self.host_ns, launched))
@@ -255,6 +279,8 @@ class World:
     def wait_until(self, when_ns: int, reason: str) -> None:
         """Make the host wait until `when_ns` of the virtual clock."""
         with self.lock:
+            if self.failure is not None:
+                self.report(when_ns)
             if when_ns > self.host_ns:
                 self._note(Record("wait", reason, "host", self.host_ns, when_ns))
                 self.host_ns = when_ns
@@ -271,7 +297,31 @@ class World:
     def arrive_later(self, when_ns: int, target: torch.Tensor, values: torch.Tensor) -> None:
         """Write `values` to the host tensor `target` when the clock reaches `when_ns`, not before, as CUDA does."""
         with self.lock:
-            self._pending = (*self._pending, (when_ns, target, values))
+            if self.failure is None:
+                self._pending = (*self._pending, (when_ns, target, values))
+
+    def fail(self, index: int) -> None:
+        """Let a kernel fail on GPU `index`, behind what is queued in its stream; raises where launches are blocking."""
+        with self.lock:
+            if self.failure is None:
+                self.failure = Failure(self.queue_ns(index, self.streams[index]) + 1, dict(self.live))
+            if self.errors == "blocking":
+                self.report(math.inf)
+
+    def report(self, when_ns: float) -> None:
+        """Raise `torch.AcceleratorError` if a kernel failed by `when_ns`, or if that has been said already."""
+        failure = self.failure
+        if failure is not None and (failure.known or failure.when_ns <= when_ns):
+            failure.known, self.host_ns = True, max(self.host_ns, failure.when_ns)
+            raise torch.AcceleratorError(FAILED)
+
+    def _forget_failure(self) -> None:
+        """Make what was written since a kernel failed unreadable: every byte 255, which is nan, or -1."""
+        failure, self.failure = self.failure, None
+        for key, ref in list(self.live.items()) if failure is not None else ():
+            storage = ref()
+            if storage is not None and failure.sound.get(key) is not ref:
+                storage.fill_(255)
 
     def settle(self, now_ns: float) -> None:
         """Let every copy to the host arrive that is due."""

@@ -24,6 +24,7 @@ class Stream:
         world.wait_until(world.queue_ns(self.index, self.stream_id), "stream.synchronize")
 
     def query(self) -> bool:
+        model.world.report(model.world.host_ns)
         return model.world.queue_ns(self.index, self.stream_id) <= model.world.host_ns
 
     def is_capturing(self) -> bool:
@@ -60,6 +61,7 @@ class Event:
         self._ns = model.world.queue_ns(stream.index, stream.stream_id)
 
     def query(self) -> bool:
+        model.world.report(model.world.host_ns)
         return self._ns is None or self._ns <= model.world.host_ns
 
     def synchronize(self) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from course_utils.base import composite
-from course_utils.simulator import model
+from course_utils.simulator import failures, model
 from course_utils.simulator.model import FORKED, device_of
 from course_utils.simulator.patches import check_generator
 from course_utils.simulator.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, make, refresh
@@ -62,6 +62,7 @@ class Plan:
         self.waits = name in _WAITS or torch.Tag.dynamic_output_shape in func.tags
         self.mixes = name in _MIXES  # takes CPU tensors beside those of the device: indices
         self.pointwise = torch.Tag.pointwise in func.tags
+        self.asserts = name.rstrip("_") in failures.ASSERTS  # checks values on the device
         self.composite = composite.is_composite(func) and "sparse" not in name  # met in inference mode only
         unusual = (
             self.composite,
@@ -72,6 +73,7 @@ class Plan:
             self.overwrites,
             self.waits,
             self.mixes,
+            self.asserts,
         )
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"]
         # takes tensors and numbers, gives one tensor, and needs none of the above
@@ -150,7 +152,10 @@ def _run(func, plan: Plan, args, kwargs):
     # inside, an operator may make conjugate views, and must see that they are
     views = composite.conjugation() if any(t.is_complex() for t in found) else nullcontext()
     with torch.autocast("cpu", enabled=False) if cpu_region else nullcontext(), views:
-        out = func(*inner_args, **inner_kwargs)
+        if plan.asserts:
+            out = failures.run(func, plan.mutates, inner_args, inner_kwargs, index)
+        else:
+            out = func(*inner_args, **inner_kwargs)
     if target is None:
         model.world.wait_until(model.world.queue_ns(index), "wait for the result")
         return out
@@ -286,6 +291,8 @@ def _copy_(func, args, kwargs):
         return target
     index, inner, values = target._index, target._inner, source._inner if type(source) is SimTensor else source
     inner.copy_(values)
+    if model.world.failure is not None:
+        refresh(target)  # what is written now is lost
     if type(source) is SimTensor:
         _between(source, index, inner.nbytes + values.nbytes)
     elif source.dim() == 0:

@@ -6,6 +6,7 @@ in a backward pass stays an exception. Python sees `sim:1`. A `meta` device with
 
 import copy
 import functools
+import math
 
 import torch
 
@@ -190,6 +191,7 @@ class SimTensor(torch.Tensor):
         return new
 
     def __reduce_ex__(self, protocol):
+        model.world.report(math.inf)
         if model.forked:
             raise RuntimeError("a tensor on the simulated GPU cannot leave a worker process: return a CPU tensor")
         storage = torch.storage.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.dtype, _internal=True)
@@ -257,6 +259,8 @@ def refresh(tensor: SimTensor) -> None:
     """Make shape and strides of the wrapper equal to those of its values, after an operation that changed them."""
     inner = tensor._inner
     model.world.own(inner, tensor._index)
+    if model.world.failure is not None:
+        model.world.failure.sound.pop(inner.untyped_storage()._cdata, None)
     if tensor.shape != inner.shape or tensor.stride() != inner.stride():
         _Base.data.__set__(tensor, as_sim(inner, tensor._index))
         tensor._nbytes = inner.nbytes
