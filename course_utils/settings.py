@@ -129,17 +129,19 @@ def _set_inference(before: bool) -> None:
 
 
 def _simulated_gpu() -> Any:
-    """Return rates, costs, memory, budgets that are entered and current streams; unknown until it is enabled."""
+    """Return rates, costs, habits, memory, budgets that are entered, current streams; unknown until it is enabled."""
     if not simulator.enabled():
         return UNKNOWN
     world = simulator.world()
     memory = [(gpu.capacity_bytes, list(gpu._budgets)) for gpu in world.gpus]
-    return world.spec, world.costs, memory, list(world.streams)
+    caching = "exact" if world.gpus[0].cache is None else "caching"
+    return world.spec, world.costs, (caching, world.errors), memory, list(world.streams)
 
 
 def _set_simulated_gpu(before: tuple[Any, ...]) -> None:
     world = simulator.world()
-    world.spec, world.costs, memory, world.streams[:] = before
+    world.spec, world.costs, (caching, errors), memory, world.streams[:] = before
+    simulator.configure(allocator=caching, errors=errors)
     for gpu, (capacity_bytes, budgets) in zip(world.gpus, memory, strict=True):
         gpu._budgets[:] = budgets
         gpu.capacity_bytes = capacity_bytes  # the tightest limit holds again

@@ -6,6 +6,7 @@ name, where one is named) and of `c10/test/core/AllocatorConfig_test.cpp`, and o
 
 import collections
 import gc
+import itertools
 import pickle
 from random import Random
 
@@ -54,7 +55,7 @@ def reserved():
     return torch.sim.memory_reserved() / MIB
 
 
-def check_consistency():
+def check_consistency(segments=True):
     """`_check_memory_stat_consistency` of test_cuda.py: the statistics are those of the segments."""
     expected = collections.Counter()
     for segment in torch.sim.memory_snapshot():
@@ -72,7 +73,9 @@ def check_consistency():
                     expected[f"inactive_split.{pool}.current"] += 1
                     expected[f"inactive_split_bytes.{pool}.current"] += block["size"]
     stats = torch.sim.memory_stats()
+    expandable = {"segment", "inactive_split", "inactive_split_bytes"}  # which do not count in them
     names = {key for key in stats if key.endswith(".current") and "oversize" not in key}
+    names = {key for key in names if segments or key.partition(".")[0] not in expandable}
     assert {name: stats[name] for name in names} == {name: expected[name] for name in names}
 
 
@@ -434,3 +437,35 @@ def test_storages_that_grow_and_budgets():
     ):
         torch.ones(2**19, device="sim")
     check_consistency()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_program_leaves_nothing_behind(seed):
+    """Segments are tiled by blocks, no two free ones side by side, whatever is asked for in whatever order."""
+    random, held, streams = Random(seed), [], [torch.sim.default_stream(), torch.sim.Stream()]
+    simulator.configure(capacity=f"{64 + 60 * seed} MiB")
+    choices = [
+        lambda: held.append(torch.empty(int(2 ** random.uniform(0, 25)), dtype=torch.uint8, device="sim")),
+        lambda: held and held.pop(random.randrange(len(held))),
+        lambda: held and held[0].resize_(int(2 ** random.uniform(0, 23))),
+        lambda: held and held[-1].record_stream(random.choice(streams)),
+        torch.sim.empty_cache,
+        torch.sim.synchronize,
+        lambda: settings(f"expandable_segments:{random.random() < 0.5}"),
+        lambda: settings(random.choice(["max_split_size_mb:25", "roundup_power2_divisions:8"])),
+    ]
+    for _ in range(150):
+        with torch.sim.stream(random.choice(streams)):
+            try:
+                random.choices(choices, [16, 8, 1, 4, 1, 1, 1, 1])[0]()
+            except torch.OutOfMemoryError:
+                held.clear()
+        for segment in torch.sim.memory_snapshot():
+            states = [block["state"] for block in segment["blocks"]]
+            assert ("inactive", "inactive") not in itertools.pairwise(states)
+            assert segment["total_size"] == sum(block["size"] for block in segment["blocks"])
+    held.clear()
+    torch.sim.synchronize()
+    check_consistency(segments=False)
+    torch.sim.empty_cache()
+    assert torch.sim.memory_reserved() == torch.sim.memory_allocated() == 0 == len(torch.sim.memory_snapshot())

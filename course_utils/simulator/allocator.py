@@ -491,7 +491,11 @@ class Allocator:
         if request.settings.max_split == math.inf:
             return False
         wanted = max(request.size, request.settings.max_split)
-        blocks = [block for block in request.pool.free if block.stream == request.stream and block.segment is None]
+        blocks = [
+            block
+            for block in request.pool.free
+            if block.stream == request.stream and not (block.segment or block.split)
+        ]
         enough = [block for block in blocks if block.size >= wanted]
         if enough:
             self._release(enough[0])
