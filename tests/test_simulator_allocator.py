@@ -134,6 +134,11 @@ def test_memory_stats():
     torch.sim.empty_cache()
     torch.sim.reset_peak_memory_stats()
     assert torch.sim.memory_reserved() == torch.sim.max_memory_reserved() == torch.sim.max_memory_allocated() == 0
+    kept = alloc(3)
+    torch.accelerator.reset_accumulated_memory_stats()
+    assert torch.sim.memory_stats()["allocated_bytes.all.allocated"] == 0 < kept.nbytes
+    words = torch.sim.memory_summary().split()
+    assert (words[words.index("allocated") + 1], words[words.index("reserved") + 1]) == ("3,145,728", "20,971,520")
 
 
 def test_allocator_settings():

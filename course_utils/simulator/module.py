@@ -226,6 +226,8 @@ def _memory_stats(device=None) -> dict[str, int]:
 def _memory_summary(device=None, abbreviated: bool = False) -> str:
     gpu = _gpu(device)
     sizes = {"capacity": gpu.capacity_bytes, "allocated": gpu.allocated_bytes, "peak": gpu.peak_bytes}
+    if gpu.cache is not None:
+        sizes["reserved"] = gpu.cache.reserved_bytes
     return "\n".join([f"memory of sim:{gpu.index}", *(f"  {name:9} {size:>15,} bytes" for name, size in sizes.items())])
 
 

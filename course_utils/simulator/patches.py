@@ -45,7 +45,7 @@ def _lead_accelerator_to(module) -> None:
         "set_device_index": "set_device", "set_device_idx": "set_device", "get_memory_info": "mem_get_info",
         "current_stream": "", "set_stream": "", "synchronize": "", "empty_cache": "", "memory_allocated": "",
         "max_memory_allocated": "", "memory_reserved": "", "max_memory_reserved": "", "memory_stats": "",
-        "reset_peak_memory_stats": "",
+        "reset_peak_memory_stats": "", "reset_accumulated_memory_stats": "",
     }  # fmt: skip
     for name, ours in names.items():
         if hasattr(torch.accelerator, name):
