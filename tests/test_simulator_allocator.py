@@ -334,7 +334,7 @@ def test_record_stream():
         too_soon = torch.empty(4, device="sim")
         assert too_soon.data_ptr() != first
         states = [b["state"] for s in torch.sim.memory_snapshot() for b in s["blocks"] if b["address"] == first]
-        assert states == ["active_awaiting_free"]
+        assert states == ["active_pending_free"]
         main.synchronize()
         assert torch.empty(4, device="sim").data_ptr() == first
     assert result.tolist() == [2] * 4

@@ -615,7 +615,7 @@ class Allocator:
         }  # fmt: skip
         one: Block | None = block
         while one is not None and one.mapped:
-            state = "active_allocated" if one.allocated else "active_awaiting_free" if one.waiting else "inactive"
+            state = "active_allocated" if one.allocated else "active_pending_free" if one.waiting else "inactive"
             sizes = {"address": one.address, "size": one.size, "requested_size": one.requested}
             segment["blocks"].append({**sizes, "state": state, "frames": one.frames})
             segment["total_size"] += one.size
