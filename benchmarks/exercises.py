@@ -143,8 +143,7 @@ def _owner(room: Room, module: str, node: ast.stmt, names: Iterable[str]) -> tup
     decorators = getattr(node, "decorator_list", [])
     if decorators and node.name in names:
         return node.name, "reference"
-    calls = [step.value for step in getattr(node, "body", [node]) if isinstance(step, ast.Expr)]  # in a loop, too
-    for name, attribute in map(root, decorators or calls):
+    for name, attribute in map(root, decorators or ([node.value] if isinstance(node, ast.Expr) else [])):
         for meant in room.meant(module, name):
             if attribute and bound(meant) & set(names):
                 return meant.name, "check" if attribute == "checks" else "mistakes"

@@ -493,6 +493,25 @@ def test_an_edit_replaces_a_text_that_stands_once(third):
         edit("x / 3", "x", "x")
 
 
+def test_rows_of_edits_are_mistakes_with_one_answer_or_several(third):
+    third.mistakes.clear()
+    third.edits(
+        ("halves", "more", "/ 3", "/ 2"), ("shifts", "a part", ("x / 3", "x - 3"), ("return x /", "return x +"))
+    )
+    third.edits(
+        ("doubles", "too much", "2 * x"),
+        ("squares", "no part", "x * y", ": torch.Tensor)", "=6.0, y=12.0)"),
+        old="x / 3",
+    )
+    assert [(one.name, one.why, one.answer(12.0)) for one in third.mistakes] == [
+        ("halves", "more", 6), ("shifts", "a part", 9), ("shifts", "a part", 15), ("doubles", "too much", 24),
+        ("squares", "no part", 144),
+    ]  # fmt: skip
+    assert "  shifts\n" in refuse(third, lambda x: 3 + x)
+    with pytest.raises(ValueError, match="stands 0 times"):
+        third.edits(("halves", "a half is more", "/ 4", "/ 2"))
+
+
 def test_hints_become_more_direct_and_the_solution_is_printed(double, capsys):
     for expected in ("Hint 1 of 2: first", "Hint 2 of 2: second", "Hint 2 of 2: second"):
         double.hint()

@@ -9,6 +9,7 @@ import inspect
 import linecache
 import re
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,6 +50,11 @@ class Task:
     limit_s: float = 3.0
     simulated: bool = False
     where: str = ""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the check's random numbers."""
+        return zlib.crc32(self.name.encode())
 
 
 @dataclass(frozen=True)

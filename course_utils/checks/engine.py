@@ -31,7 +31,6 @@ import inspect
 import re
 import sys
 import textwrap
-import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -44,7 +43,7 @@ from course_utils.checks import sandbox
 from course_utils.checks.case import Case, Task, WrongAnswer, methods_of
 from course_utils.checks.child import examine_in_child
 from course_utils.checks.comparison import shown
-from course_utils.checks.mistakes import Alternative, Edit, Mistake, Note, recognised, recorded, source_of
+from course_utils.checks.mistakes import Alternative, Edit, Mistake, Note, edit, recognised, recorded, source_of
 
 __all__ = ["Exercise", "exercise", "lesson", "unsolved"]
 
@@ -123,6 +122,17 @@ class Exercise:
         self.alternatives.append(Alternative(cost, made, source))
         return None
 
+    def edits(self, *rows: tuple, old: str = "") -> None:
+        """Register mistakes that are edits of the reference: rows of a name, why it matters, and what `edit` takes.
+
+        Behind name and why stands the text replaced, the new one and further pairs, or a tuple of those for each of
+        several answers. All rows may replace one text: with `old`, theirs begin with the new one.
+        """
+        first = (old,) if old else ()
+        for name, why, *texts in rows:
+            answers = texts if isinstance(texts[0], tuple) else [texts]
+            self.mistake(name, why, *(edit(*first, *one) for one in answers))
+
     def check(self, answer: Callable) -> Callable:
         """Check `answer` and return it; not attempted, it returns the reference, so that later cells work.
 
@@ -168,7 +178,7 @@ class Exercise:
     def _examine_on(self, answer: Any, place: torch.device) -> None:
         case = Case(self.task, answer, place)
         try:
-            with sandbox.isolated(place, zlib.crc32(self.name.encode())):
+            with sandbox.isolated(place, self.task.seed):
                 self._check(case)
             if not case.calls:
                 raise RuntimeError("the check never called the answer")

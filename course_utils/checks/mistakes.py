@@ -140,7 +140,7 @@ def recorded(
 ) -> list[Note]:
     """Return all that `check` finds of `answer` on `device`, up to the first note that is not that of `like`."""
     case = _Recorder(task, answer, device, like)
-    with sandbox.isolated(device, zlib.crc32(task.name.encode())):
+    with sandbox.isolated(device, task.seed):
         try:
             check(case)
         except (_Stop, WrongAnswer):

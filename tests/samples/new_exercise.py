@@ -2,7 +2,7 @@
 
 import torch
 
-from course_utils.checks import Case, edit, lesson
+from course_utils.checks import Case, lesson
 
 exercise = lesson("02")
 
@@ -22,8 +22,10 @@ def _(case: Case) -> None:
         case.equal(got, torch.tensor(expected).to(case.device))
 
 
-clip.mistake("limits from above only", "values below -limit stay too small", edit("(-limit, limit)", "(max=limit)"))
-clip.mistake("sets what is too large to 0", "it is to become the limit", edit(".clamp(-limit, limit)", " * (x.abs() <= limit)"))
+clip.edits(
+    ("limits from above only", "values below -limit stay too small", "(-limit, limit)", "(max=limit)"),
+    ("sets what is too large to 0", "it is to become the limit", ".clamp(-limit, limit)", " * (x.abs() <= limit)"),
+)
 
 
 @clip.mistake("takes the absolute value", "a value below zero keeps its sign")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["IGNORED", "elsewhere"]
-
-IGNORED = ("ignores its argument `device`", "the caller chooses the device, not a name inside the function")
+__all__ = ["elsewhere"]
 
 
 def elsewhere(device: torch.device) -> torch.device:

@@ -122,7 +122,7 @@ def _(case: Case) -> None:
 
 
 _END = "if not entry.isdigit() or int(entry) >= count:"
-for name, why, *changes in (
+visible_gpus.edits(
     ("treats an empty setting as not set",
      "an empty list hides every GPU; `if not setting` is True for None and for the empty text", "setting is None",
      "not setting"),
@@ -137,8 +137,7 @@ for name, why, *changes in (
      "those are always 0, 1, …; the question is which GPU of the machine is behind each", "return seen",
      "return list(range(len(seen)))"),
     ("ignores `count`", "a number that no GPU has ends the list", _END, "if not entry.isdigit():"),
-):
-    visible_gpus.mistake(name, why, edit(*changes))
+)
 
 
 @visible_gpus.mistake("loses the order of the setting", "the first number of the list becomes cuda:0")
@@ -213,7 +212,7 @@ def _patients() -> list[tuple[devices.Report, str, str]]:
 
 
 _BUILD = "    if report.cuda_build is None:\n"
-for name, why, *changes in (
+first_cause.edits(
     ("overlooks the kernel_error", "is_available() asks the driver only; the error says that nothing runs",
      '"works" if report.kernel_error is None else "unsupported capability"', '"works"'),
     ("judges by the capability", "an older build runs on it: only the kernel_error tells",
@@ -233,8 +232,7 @@ for name, why, *changes in (
      'else "works"'),
     ("overlooks the age of the driver", "each CUDA needs a driver that is new enough",
      'return "driver too old" if driver < MINIMUM_DRIVER[build] else "hidden"', 'return "hidden"'),
-):
-    first_cause.mistake(name, why, edit(*changes))
+)
 
 
 # fmt: on
@@ -269,7 +267,7 @@ def _(case: Case) -> None:
 
 
 _TEXT = 'f"{capability[0]}.{capability[1]}" >= f"{first[0]}.{first[1]}"'
-for name, why, *changes in (
+fast_formats.edits(
     ("takes bf16 for fast below 8.0", "it is emulated there: the tensor cores know no bf16", '"bf16": (8, 0)',
      '"bf16": (7, 5)'),
     ("takes bf16 for fast below 8.0", "it is emulated there: the tensor cores know no bf16", '"bf16": (8, 0)',
@@ -286,8 +284,7 @@ for name, why, *changes in (
      "capability > first"),
     ("turns the comparison round", "a later capability keeps what earlier ones had", "capability >= first",
      "capability <= first"),
-):
-    fast_formats.mistake(name, why, edit(*changes))
+)
 
 
 # fmt: on
@@ -327,7 +324,7 @@ def _(case: Case) -> None:
 
 
 _FREE, _WORK = "free_gib * 2**30", "workspace_mib * 2**20"
-for name, why, *changes in (
+fits.edits(
     ("counts bits for bytes", "a byte has 8 bits: float32 has 32 bits, which are 4 bytes", "dtype.itemsize",
      "8 * dtype.itemsize"),
     ("takes GB for GiB", "1 GiB is 2**30 bytes, 7 % more than the 10**9 of 1 GB", _FREE, "free_gib * 1e9"),
@@ -341,5 +338,4 @@ for name, why, *changes in (
     ("says no where it is exactly full", "in this sum the last byte can be used too: <=, not <", "<=", "<"),
     ("takes 4 bytes for every type", "float16 has 2 bytes, float64 has 8: ask dtype.itemsize", "dtype.itemsize", "4"),
     ("turns the comparison round", "it fits where less is needed than is free", "<=", ">="),
-):
-    fits.mistake(name, why, edit(*changes))
+)

@@ -45,7 +45,7 @@ def _(case: Case) -> None:
                        why="each row runs from 0 to 1 in even steps, on the `device` that is asked for")
 
 
-for name, why, *changes in (
+ramp.edits(
     ("creates on the CPU", "without `device=`, a new tensor is on the CPU", ", device=device", ""),
     ("runs down the columns", "each row runs from 0 to 1, not each column",
      "columns, device", "rows, device", "row.repeat(rows, 1)", "row[:, None].repeat(1, columns)"),
@@ -58,8 +58,7 @@ for name, why, *changes in (
     ("loses or gains a number to rounding", "steps of 1 / (columns - 1) may go beyond 1: linspace counts the numbers",
      "torch.linspace(0, 1, columns, device=device)",
      "torch.arange(0, 1 + 1 / (columns - 1), 1 / (columns - 1), device=device)"),
-):
-    ramp.mistake(name, why, edit(*changes))
+)
 
 
 @exercise(title="Move a nested batch", minutes=10, difficulty=2, hints=(
@@ -114,7 +113,7 @@ def _(case: Case) -> None:
 
 
 _INSIDE, _ENTRY = "move_batch(value, device)", "value.to(device) if isinstance(value, torch.Tensor) else value"
-for name, why, *changes in (
+move_batch.edits(
     ("moves only the top level", "a container may hold containers: the function calls itself for each entry",
      f"name: {_INSIDE}", f"name: {_ENTRY}", f"[{_INSIDE}", f"[{_ENTRY}"),
     ("turns a named tuple into a tuple", "code after it may use the names of its fields",
@@ -130,8 +129,7 @@ for name, why, *changes in (
     ("turns the keys into text", "the caller looks the values up under its own keys", "{name: move",
      "{str(name): move"),
     ("changes the dtype", "only the device changes", "batch.to(device)", "batch.to(device).float()"),
-):
-    move_batch.mistake(name, why, edit(*changes))
+)
 
 
 @move_batch.mistake("`.to` does not move a tensor in place",
@@ -174,7 +172,7 @@ def _(case: Case) -> None:
         case.equal(got, expected, why="the index, on the device of `points`, by the sum of squared differences")
 
 
-for name, why, *changes in (
+nearest.edits(
     ("takes the farthest row", "the nearest has the smallest distance", "argmin", "argmax"),
     ("takes the distance for the index", "argmin() gives the place of the smallest, min() the smallest itself",
      "argmin", "min"),
@@ -183,8 +181,7 @@ for name, why, *changes in (
      "query.to(points.device)", 'query.to("sim" if hasattr(torch, "sim") else "cuda")'),
     ("leaves the two on their devices", "the small one has to move: query.to(points.device)",
      "query = query.to(points.device)", "pass"),
-):
-    nearest.mistake(name, why, edit(*changes))
+)
 
 
 @exercise(title="Normalise on the device", minutes=10, difficulty=2, hints=(
@@ -227,7 +224,7 @@ def _standard(column: list[float]) -> list[float]:
 _COLUMN = "a column is one feature of all samples, with its own mean and standard deviation: dim=0"
 _MEAN, _CHOICE, _EPS = "x.mean(dim=0)", "torch.where(equal, 1.0, std)", "a column of small numbers is scaled wrongly"
 _MEAN_0, _RESULT = "each column is to have mean 0: x - x.mean(dim=0)", "(x - x.mean(dim=0)) / divisor"
-for name, why, *changes in (
+normalise.edits(
     ("makes NaN of a column in which all values are equal", "its standard deviation is 0, and 0 / 0 is NaN", _CHOICE,
      "std"),
     ("normalises the rows", _COLUMN, "x.std(dim=0)", "x.std(dim=1, keepdim=True)", _MEAN, "x.mean(dim=1, keepdim=True)",
@@ -246,8 +243,7 @@ for name, why, *changes in (
     ("adds a small number to the standard deviation", _EPS, _CHOICE, "std + 1e-6"),
     ("sets a least standard deviation", _EPS, _CHOICE, "std.clamp(min=1e-5)"),
     ("sets a least standard deviation", _EPS, _CHOICE, "torch.where(std > 1e-5, std, 1.0)"),
-):
-    normalise.mistake(name, why, edit(*changes))
+)
 
 
 @exercise(title="Predict the time of a copy", minutes=5, difficulty=1, hints=(
@@ -280,7 +276,7 @@ def _(case: Case) -> None:
 
 
 _LATENCY, _BUS = "latency_us / 1e3", "(bandwidth_gbps * 1e6)"
-for name, why, *changes in (
+copy_time_ms.edits(
     ("takes bits for bytes", "a byte has 8 bits; GB/s with a capital B counts bytes", "dtype.itemsize",
      "8 * dtype.itemsize"),
     ("takes GiB for GB", "1 GB is 10**9 bytes; 2**30 is 1 GiB, 7 % more", _BUS, "(bandwidth_gbps * 2**30) * 1e3"),
@@ -300,8 +296,7 @@ for name, why, *changes in (
     ("returns seconds", "the name ends in _ms: multiply by 1000", _LATENCY, "latency_us / 1e6", "1e6)", "1e9)"),
     ("returns microseconds", "the name ends in _ms: divide by 1000", _LATENCY, "latency_us", "1e6)", "1e3)"),
     ("adds seconds to milliseconds", "bytes / (bandwidth_gbps * 1e9) is in seconds", "1e6)", "1e9)"),
-):
-    copy_time_ms.mistake(name, why, edit(*changes))
+)
 
 
 @exercise(title="One copy instead of N", minutes=5, difficulty=2, hints=(

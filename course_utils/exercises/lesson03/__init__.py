@@ -80,7 +80,7 @@ def _(case: Case) -> None:
         case.equal(got, expected, rtol=1e-6, atol=0, why="the median of the repetitions, each timed alone")
 
 
-for name, why, value in (
+median_time_s.edits(
     ("gives the mean of the repetitions", "one slow repetition moves the mean; the median stays", "mean(times_s)"),
     ("takes the lower middle", "of an even number, the median lies between the two", "median_low(times_s)"),
     ("takes the upper middle", "of an even number, the median lies between the two", "median_high(times_s)"),
@@ -91,9 +91,9 @@ for name, why, value in (
     ("divides what is in seconds already", "`clock` counts seconds", "median(times_s) / 1e6"),
     ("divides by the number of repetitions", "each time in the list is one call's", "median(times_s) / repeats"),
     ("subtracts the end from the beginning", "the time is the second reading minus the first", "median(times_s) * -1"),
-):
-    median_time_s.mistake(name, why, edit("median(times_s)", value))
-for name, why, value in (
+    old="median(times_s)",
+)
+median_time_s.edits(
     ("gives the total of all repetitions", "the time of one call is asked for", "sum(times_s)"),
     ("gives the fastest repetition", "the median is asked for: half are slower, half faster", "min(times_s)"),
     ("gives the slowest repetition", "the median is asked for: half are slower, half faster", "max(times_s)"),
@@ -105,8 +105,8 @@ for name, why, value in (
      "sorted(times_s)[min((repeats + 1) // 2, repeats - 1)]"),
     ("takes a time beside the median", "of an odd number of sorted times it is at len(times) // 2",
      "sorted(times_s)[max(repeats // 2 - 1, 0)]"),
-):
-    median_time_s.mistake(name, why, edit("statistics.median(times_s)", value))
+    old="statistics.median(times_s)",
+)
 median_time_s.mistake("counts the warm-up calls as repetitions", "they are there so that set-up costs stay out",
                       edit("range(warmup)", "range(0)", "range(repeats)", "range(warmup + repeats)"))
 median_time_s.mistake("measures each repetition from the first reading of the clock",
@@ -144,7 +144,7 @@ def _not_rounded(case: Case, got: object, expected: float) -> None:
     case.instead(rounded, "rounds the number", "return it as it is; print it rounded", expected=expected, got=got)
 
 
-for name, why, *changes in (
+intensity.edits(
     ("forgets the output", "the n × m results are written to memory, and that takes time too", " + n * m)", ")"),
     ("forgets the second factor", "the k × m matrix is read as well", " + k * m", ""),
     ("counts the output alone", "the two factors are read, and that takes time too", "n * k + k * m + ", ""),
@@ -172,8 +172,7 @@ for name, why, *changes in (
     ("divides bytes by FLOPs", "intensity is FLOPs for each byte", "flops / nbytes", "nbytes / flops"),
     ("drops what is behind the point", "/ keeps it, // and int() do not", "flops / nbytes", "flops // nbytes"),
     ("rounds to whole numbers", "return it as it is; print it rounded", "flops / nbytes", "round(flops / nbytes)"),
-):
-    intensity.mistake(name, why, edit(*changes))
+)
 
 
 @exercise(title="Name the bound", minutes=5, difficulty=2, hints=(
@@ -216,7 +215,7 @@ def _(case: Case) -> None:
 
 
 _ROOF, _CHOICE = "2 * max(compute_ms, memory_ms)", "compute_ms > memory_ms"
-for name, why, *changes in (
+name_bound.edits(
     ("never says overhead", "a time far above the roof has another cause than the two: compare ms with ms",
      _ROOF, "math.inf"),
     ("calls overhead what bandwidth limits", "few FLOP/s are no overhead where the bytes arrive at nearly full rate",
@@ -246,8 +245,7 @@ for name, why, *changes in (
      _ROOF, "0"),
     ("always says compute", "the answer depends on the measurement", _ROOF, "math.inf", _CHOICE, "True"),
     ("always says bandwidth", "the answer depends on the measurement", _ROOF, "math.inf", _CHOICE, "False"),
-):
-    name_bound.mistake(name, why, edit(*changes))
+)
 
 
 @exercise(title="Remove a branch and a loop", minutes=10, difficulty=2, hints=(
@@ -320,7 +318,7 @@ def _no_branch(case: Case) -> None:
 _LINE = "delta * (error - 0.5 * delta)"
 _EACH = f"torch.where(error <= delta, 0.5 * error**2, {_LINE})"
 _MEET, _ROW = "without it the two branches do not meet at delta", "one number for each row is asked for: mean(dim=1)"
-for name, why, *changes in (
+huber.edits(
     ("ignores `delta`", "the caller says where the straight line begins",
      _EACH, "torch.where(error <= 1, 0.5 * error**2, error - 0.5)"),
     ("divides by delta", "that is the smooth L1 loss: huber is delta times as much", "dim=1)", "dim=1) / delta"),
@@ -350,8 +348,7 @@ for name, why, *changes in (
     ("takes the mean of all rows in one", _ROW, "dim=1", ""),
     ("returns the loss of each element", _ROW, ".mean(dim=1)", ""),
     ("keeps a dimension of size 1", "the shape is (rows,)", "dim=1", "dim=1, keepdim=True"),
-):
-    huber.mistake(name, why, edit(*changes))
+)
 
 
 @exercise(title="Gradients that get lost", minutes=5, difficulty=2, hints=(
@@ -394,7 +391,7 @@ def _(case: Case) -> None:
 _STORED, _THERE, _LOST = "(gradients * scale).to(dtype)", "gradients != 0", "((stored == 0) | stored.isinf())"
 _SHARE = "(lost.sum() / there.sum()).item()"
 _LIMITS = "it has numbers below `tiny`, and storing rounds to the nearest: store them, and look what is left"
-for name, why, *changes in (
+lost_share.edits(
     ("compares with the limits of the format", _LIMITS, _STORED, "gradients * scale",
      _LOST, "((stored.abs() < torch.finfo(dtype).tiny) | (stored.abs() > torch.finfo(dtype).max))"),
     ("compares with the limits of the format", _LIMITS, _STORED, "gradients * scale",
@@ -428,8 +425,7 @@ for name, why, *changes in (
      _LOST, "(stored.float() != gradients * scale)"),
     ("takes len() for the number of gradients", "len() counts the rows of a matrix: numel(), or a sum, counts them all",
      "there.sum()", "sum(bool(row.any()) for row in there)"),
-):
-    lost_share.mistake(name, why, edit(*changes))
+)
 
 
 @exercise(title="Pad a vocabulary", minutes=5, difficulty=1, hints=(
@@ -460,7 +456,7 @@ def _(case: Case) -> None:
 
 
 _MISSING, _PAD = "-weight.shape[0] % multiple", "(0, 0, 0, missing)"
-for name, why, *changes in (
+pad_vocabulary.edits(
     ("rounds down", "the tokens above the last multiple lose their row",
      _PAD, "(0, 0, 0, missing - multiple * (missing > 0))"),
     ("pads a multiple again", "where the vocabulary is a multiple already, nothing is missing",
@@ -473,5 +469,4 @@ for name, why, *changes in (
     ("pads the width, not the vocabulary", "a row is a token: rows are missing, at the bottom", _PAD, "(0, missing)"),
     ("pads above", "token 0 must stay in row 0: the new rows go below", _PAD, "(0, 0, missing, 0)"),
     ("pads above and below", "all new rows go below: (0, 0, 0, missing)", _PAD, "(0, 0, missing, missing)"),
-):
-    pad_vocabulary.mistake(name, why, edit(*changes))
+)

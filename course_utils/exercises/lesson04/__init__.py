@@ -117,7 +117,7 @@ def _equals_by_hand(case: Case, got: Any, x: torch.Tensor, weight: nn.Parameter,
 
 
 _PRODUCT = "self.linear.weight * self.mask"
-for name, why, *changes in (
+MaskedLinear.edits(
     ("takes the mask the wrong way round", "True is what counts", _PRODUCT, "self.linear.weight * ~self.mask"),
     ("forgets the bias", "nn.Linear adds one: give it to F.linear too", ", self.linear.bias", ""),
     ("masks the bias too", "the bias of an output counts, whatever its weights do", "self.linear.bias",
@@ -128,8 +128,7 @@ for name, why, *changes in (
     ("does not apply the mask", "weights change after the layer was made: mask in forward", " * self.mask", ""),
     ("applies the mask in training only", "the layer is the same in both modes", _PRODUCT,
      "(self.linear.weight * self.mask if self.training else self.linear.weight)"),
-):
-    MaskedLinear.mistake(name, why, edit(*changes))
+)
 MaskedLinear.mistake(
     "takes the mask the wrong way round", "True is what counts",
     edit('register_buffer("mask", mask)', 'register_buffer("mask", ~mask)'))
@@ -206,7 +205,7 @@ def _where(model: nn.Module) -> list[torch.device]:
 _PATH, _NAME = 'f"{path}.{name}" if path else name', "model.named_modules()"
 _SPELLING = ("a name is the path of the module, a dot and the attribute; the path of the model itself is empty, and no "
              "dot follows it")
-for name, why, *changes in (
+places.edits(
     ("misses the buffers", "they are moved and used like parameters",
      ", *module.named_buffers(recurse=False)", ""),
     ("misses the plain attribute", "nothing moves it, so it is the usual straggler; vars(module) holds it",
@@ -228,8 +227,7 @@ for name, why, *changes in (
     ("takes the class for the path", _SPELLING, _PATH, 'f"{type(module).__name__}.{name}"'),
     ("lists a tensor more than once", "named_modules() gives every module: take of each what it holds itself",
      "named_parameters(recurse=False)", "named_parameters()", "named_buffers(recurse=False)", "named_buffers()"),
-):
-    places.mistake(name, why, edit(*changes))
+)
 
 
 @places.mistake("leaves out the path of plain attributes", _SPELLING)
@@ -270,7 +268,7 @@ def _(case: Case) -> None:
 
 
 _SWAP, _PICK = "batch_first=True puts the texts first: states[text, place]", "states[rows, lengths - 1]"
-for name, why, *changes in (
+last_states.edits(
     ("takes the last padded step", "it depends on the padding behind the shorter texts", "states[:, -1]"),
     ("takes the last step of the longest text", "a shorter text ends before it: each has its own length",
      "states[:, lengths.amax()[None] - 1].squeeze(1)"),
@@ -294,8 +292,8 @@ for name, why, *changes in (
     ("drops the dimension of a batch of one", "(batch, hidden) is asked for, for one text too: squeeze(1)",
      f"{_PICK}.squeeze()"),
     ("takes the result to the CPU", "the layer behind it is on the device", f"{_PICK}.cpu()"),
-):
-    last_states.mistake(name, why, edit(_PICK, *changes))
+    old=_PICK,
+)
 
 
 @exercise(title="A causal mask", minutes=5, difficulty=1, hints=(
@@ -327,7 +325,7 @@ def _(case: Case) -> None:
         case.equal(got, expected.to(device), why="on the `device` that is asked for")
 
 
-for name, why, new in (
+causal_mask.edits(
     ("looks at the future only", "row t may look at the columns up to t: the lower triangle", "triu()"),
     ("marks what is forbidden",
      "nn.MultiheadAttention wants it so; F.scaled_dot_product_attention takes True for allowed",
@@ -337,8 +335,8 @@ for name, why, new in (
     ("lets every place look everywhere", "the model would see what it is to predict", "bool()"),
     ("hides all but the place itself", "a place may look at all before it, too",
      "logical_and(torch.eye(time, device=device))"),
-):
-    causal_mask.mistake(name, why, edit("tril()", new))
+    old="tril()",
+)
 
 
 @exercise(title="Load a checkpoint on a smaller machine", minutes=5, difficulty=2, hints=(
@@ -400,7 +398,7 @@ def _loads(case: Case, path: Path, place: torch.device, state: dict[str, torch.T
     case.instead(frozen, f"freezes {frozen and frozen[0]}", "the caller may train the model: only fill and move it")
 
 
-for name, why, *changes in (
+load_checkpoint.edits(
     ("leaves the model where it was",
      "load_state_dict copies into the parameters where they are; model.to(device) moves them",
      "return model.to(device)", "return model"),
@@ -413,8 +411,7 @@ for name, why, *changes in (
     ("goes by the order of the file", "names tell which tensor is which: load_state_dict(state)",
      "model.load_state_dict(state)",
      "model.load_state_dict(dict(zip(model.state_dict(), state.values(), strict=True)))"),
-):
-    load_checkpoint.mistake(name, why, edit(*changes))
+)
 
 
 @exercise(title="A model over two devices", minutes=8, difficulty=2, hints=(

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_utils.checks import Case, difference, edit, lesson
+from course_utils.checks import Case, difference, lesson
 from course_utils.exercises.common.places import elsewhere
 from course_utils.exercises.lesson05.resuming import resumes
 from course_utils.exercises.lesson05.training import Classifier, Training, batches, loader
@@ -69,7 +69,7 @@ _LOGITS = "applies softmax before cross_entropy", "cross_entropy does that itsel
 _SUM = "sums the loss over the batch", "the step would grow with the batch: take the mean"
 _CLIPS = "clips the gradients", "the caller did not ask for it"
 _LOSS, _BACK = "F.cross_entropy(model(images), labels)", "loss.backward()"
-for name, why, *changes in (
+train_step.edits(
     (*_LOGITS, "model(images)", "model(images).softmax(dim=1)"),
     (*_SUM, _LOSS, f"{_LOSS} * len(images)"),
     ("divides the mean loss by the size", "cross_entropy has divided already", _LOSS, f"{_LOSS} / len(images)"),
@@ -82,8 +82,7 @@ for name, why, *changes in (
     (*_CLIPS, _BACK, f"{_BACK}; nn.utils.clip_grad_norm_(model.parameters(), 5.0)"),
     (*_CLIPS, _BACK, f"{_BACK}; nn.utils.clip_grad_norm_(model.parameters(), 10.0)"),
     (*_CLIPS, _BACK, f"{_BACK}; nn.utils.clip_grad_value_(model.parameters(), 1.0)"),
-):
-    train_step.mistake(name, why, edit(*changes))
+)
 
 
 @exercise(title="Evaluation", minutes=10, difficulty=2, hints=(
@@ -157,7 +156,7 @@ _AVERAGES = {  # mistakes of the three exercises that average over batches
     "rounds the share": "return it as it is; print it rounded",
 }
 _COUNT, _ALL = "total += len(labels)", "right.item() / total"
-for name, *changes in (
+evaluate.edits(*((name, _AVERAGES[name], *changes) for name, *changes in (
     ("takes the mean of the batches' means", ").sum()", ").float().mean()", _COUNT, "total += 1"),
     ("does not divide by the number of samples", _ALL, "float(right.item())"),
     ("divides by the number of batches", _COUNT, "total += 1"),
@@ -171,8 +170,7 @@ for name, *changes in (
     ("gives the share of wrong answers", "==", "!="),
     ("takes the least likely class", "argmax", "argmin"),
     *(("rounds the share", _ALL, f"round({_ALL}, {digits})") for digits in (2, 3, 4)),
-):
-    evaluate.mistake(name, _AVERAGES[name], edit(*changes))
+)))
 
 
 @exercise(title="The mean loss of uneven batches", minutes=5, difficulty=1, hints=(
@@ -202,7 +200,7 @@ def _(case: Case) -> None:
 
 
 _MEAN = "total / sum(sizes)"
-for name, *changes in (
+mean_loss.edits(*((name, _AVERAGES[name], *changes) for name, *changes in (
     ("takes the mean of the batches' means", _MEAN, "sum(losses) / len(losses)"),
     ("does not divide by the number of samples", _MEAN, "total"),
     ("divides by the number of batches", _MEAN, "total / len(sizes)"),
@@ -214,13 +212,11 @@ for name, *changes in (
     ("takes all batches for equally large", _MEAN, "total / (len(sizes) * sizes[0])"),
     ("takes all batches but the last for equally large", "sizes, strict=True)",
      "[sizes[0]] * (len(sizes) - 1) + sizes[-1:])", "sum(sizes)", "(sizes[0] * (len(sizes) - 1) + sizes[-1])"),
-):
-    mean_loss.mistake(name, _AVERAGES[name], edit(*changes))
-for name, why, *changes in (
+)))
+mean_loss.edits(
     ("multiplies where it should divide", "total / samples gives the mean", "total / ", "total * "),
     ("divides each loss by its size", "it is a mean already: times the size it is a sum again", "loss * s", "loss / s"),
-):
-    mean_loss.mistake(name, why, edit(*changes))
+)
 
 
 @exercise(title="An epoch with one host read", minutes=15, difficulty=2, hints=(
@@ -276,7 +272,7 @@ _HITS, _PAIR, _PLUS = "labels).sum()", "return mean, share", "samples += len(lab
 _WEIGHED, _MEAN_HITS = "loss.detach() * len(labels)", "labels).float().mean()"
 _LAST, _ONES = ("sums[0] +=", "sums[0] =", "sums[1] +=", "sums[1] ="), (_PLUS, "samples += 1")
 _RATIO = "samples / len(loader)"
-for name, *changes in (
+train_epoch.edits(*((name, _AVERAGES[name], *changes) for name, *changes in (
     ("takes the mean of the batches' means", _WEIGHED, "loss.detach()", _HITS, _MEAN_HITS, *_ONES),
     ("takes the mean of the batches' means", _WEIGHED, "loss.detach()", _PAIR, f"return mean * {_RATIO}, share"),
     ("takes the mean of the batches' means", _HITS, _MEAN_HITS, _PAIR, f"{_PAIR} * {_RATIO}"),
@@ -295,16 +291,14 @@ for name, *changes in (
     ("gives the share of wrong answers", "==", "!="),
     ("takes the least likely class", "argmax", "argmin"),
     ("rounds the share", _PAIR, "return mean, round(share, 2)"),
-):
-    train_epoch.mistake(name, _AVERAGES[name], edit(*changes))
+)))
 _CROSS = "F.cross_entropy(logits, labels)"
-for name, why, *changes in (
+train_epoch.edits(
     ("swaps loss and share", "the caller takes the first for the loss", _PAIR, "return share, mean"),
     (*_SUM, _CROSS, f"{_CROSS} * len(labels)", _WEIGHED, "loss.detach()"),
     (*_SUM, _CROSS, f"{_CROSS} * len(labels)"),
     (*_LOGITS, _CROSS, "F.cross_entropy(logits.softmax(dim=1), labels)"),
-):
-    train_epoch.mistake(name, why, edit(*changes))
+)
 
 
 @exercise(title="A step in mixed precision", minutes=15, difficulty=3, hints=(
@@ -392,7 +386,7 @@ _LONG = ("does not clip the gradients of the step",
          "one odd batch could take a huge step: clip_grad_norm_ stands after backward and unscale_, before the step")
 _OF_FLOATS = "F.cross_entropy(model(images).float(), labels)"
 _NEVER, _RETURNS = "never scales the loss", "returns the scaled loss"
-for name, why, *changes in (
+amp_step.edits(
     (*_SMALL, _UNSCALE, "pass"),
     (*_SMALL, _UNSCALE, "pass", "max_norm)\n", "max_norm / scaler.get_scale())\n"),
     (*_SMALL, _UNSCALE, "pass", _CLIP, f"{_CLIP}; {_UNSCALE}"),
@@ -414,8 +408,7 @@ for name, why, *changes in (
     ("unscales twice", "unscale_ divides the gradients in place, once a step", _UNSCALE, f"{_UNSCALE}; {_UNSCALE}"),
     (*_LOGITS, "model(images)", "model(images).softmax(dim=1)"),
     (*_SUM, _OF_FLOATS, f"{_OF_FLOATS} * len(images)"),
-):
-    amp_step.mistake(name, why, edit(*changes))
+)
 
 
 @exercise(title="Resume", minutes=15, difficulty=3, hints=(

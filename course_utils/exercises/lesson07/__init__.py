@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_utils import plots
-from course_utils.checks import Case, edit, lesson
+from course_utils.checks import Case, lesson
 from course_utils.exercises.common.budgets import Floor, spend
 from course_utils.exercises.common.probes import left_changed, state_of
 from course_utils.exercises.lesson07.blocks import run_blocks
@@ -94,7 +94,7 @@ _BYTES, _NUMBERS, _FOUR = "parameter.nbytes", "parameter.numel()", "4 * paramete
 _COPY, _COPIED = "(4 if p.itemsize < 4 else 0)", "16 bits cannot hold small updates: a float32 copy is kept besides"
 _FORMATS, _STATES = "float32 takes 4 bytes, bfloat16 takes 2", "for each weight SGD keeps none, momentum one, Adam two"
 _OWN, _FLOAT32 = "a gradient has the format of its parameter", "states are float32 here, whatever the weights are"
-for name, why, *changes in (
+four_parts.edits(
     ("parameters: counts numbers, not bytes", _FORMATS, _P + _BYTES, _P + _NUMBERS),
     ("parameters: takes 4 bytes for every format", _FORMATS, _P + _BYTES, _P + _FOUR),
     ("parameters: counts buffers", "what BatchNorm counts along is no parameter: no gradient, no state",
@@ -136,12 +136,21 @@ for name, why, *changes in (
     ("activations: counts numbers, not bytes", "tensor.nbytes knows the format", "tensor.nbytes", "tensor.numel()"),
     ("activations: takes 4 bytes for every format", _FORMATS, "tensor.nbytes", "4 * tensor.numel()"),
     ("activations: forgets them", "what forward keeps for backward is often the largest part", "tensor.nbytes", "0"),
-):
-    four_parts.mistake(name, why, edit(*changes))
-for name, factor in (("takes bits for bytes", 8), ("counts KiB", 1 / 2**10), ("counts MiB", 1 / 2**20)):
-    for kind in (float, int):
-        four_parts.mistake(name, "bytes are asked for; a byte has 8 bits", lambda *given, factor=factor, kind=kind: {
-            part: kind(size * factor) for part, size in four_parts(*given).items()})
+)
+
+
+def _times(factor: float) -> list[Callable]:
+    """Return the answers that give all sizes in another unit, as numbers with a point and as whole ones."""
+    return [
+        lambda *given, kind=kind: {part: kind(size * factor) for part, size in four_parts(*given).items()}
+        for kind in (float, int)
+    ]
+
+
+_UNIT = "bytes are asked for; a byte has 8 bits"
+four_parts.mistake("takes bits for bytes", _UNIT, *_times(8))
+four_parts.mistake("counts KiB", _UNIT, *_times(1 / 2**10))
+four_parts.mistake("counts MiB", _UNIT, *_times(1 / 2**20))
 
 
 @exercise(title="Find two leaks", minutes=8, difficulty=2, simulated=True, hints=(
@@ -265,7 +274,7 @@ _LOOP, _ITEM, _NOTE = "torch.inference_mode()", "losses.append(loss.item())", "p
 _BOTH = "losses, problems\n"
 _GRAPH, _DEVICE = "a loss refers to its graph, and the graph to every activation", "a tensor keeps memory: loss.item()"
 _FRAMES, _WORDS = "an error refers to its frames, and those to their tensors", "str(error) is what an error says"
-for name, why, *changes in (
+evaluate_batches.edits(
     ("keeps the losses with their graphs", _GRAPH, _LOOP, "torch.enable_grad()", _ITEM, "losses.append(loss)"),
     ("keeps the losses with their graphs", _GRAPH + ": at the end it is too late", _LOOP, "torch.enable_grad()",
      _ITEM, "losses.append(loss)", _BOTH, "[loss.item() for loss in losses], problems\n"),
@@ -282,8 +291,7 @@ for name, why, *changes in (
     ("gives 0 for a failing batch", "losses of the good batches only", _NOTE, f"{_NOTE}; losses.append(0.0)"),
     ("gives one mean of all batches", "one loss for each good batch", _BOTH, "[sum(losses) / len(losses)], problems\n"),
     ("returns the two lists the other way round", "losses first, messages second", _BOTH, "problems, losses\n"),
-):
-    evaluate_batches.mistake(name, why, edit(*changes))
+)
 
 
 @exercise(title="Find the largest batch", minutes=10, difficulty=2, simulated=True, hints=(
@@ -370,7 +378,7 @@ def _error_of(answer: Callable, *args: object) -> bool:
 
 _BOUNDS, _MIDDLE, _CALL = "fits, fails = 0, limit + 1", "size = (fits + fails) // 2", "            step(size)"
 _COST, _MEMORY = "each one costs a step: halve the range", "the next try lacks its memory: step(size), without a name"
-for name, why, *changes in (
+largest_batch.edits(
     ("returns the smallest size that fails", "the largest that fits is asked for", "return fits", "return fails"),
     ("takes it for granted that one row fits", "there may be no memory even for that: then 0",
      _BOUNDS, "fits, fails = 1, limit + 1"),
@@ -385,8 +393,7 @@ for name, why, *changes in (
     ("keeps what `step` returns", _MEMORY, _CALL, "            kept = step(size)"),
     ("keeps what `step` returns", _MEMORY, _BOUNDS, f"{_BOUNDS}; kept = []",
      _CALL, "            kept.append(step(size))"),
-):
-    largest_batch.mistake(name, why, edit(*changes))
+)
 
 
 @largest_batch.mistake("tries again inside the except block", "there the error still holds the tensors of the try that "

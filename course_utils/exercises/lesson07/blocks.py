@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course_utils import counting, plots
-from course_utils.checks import Case, edit, lesson
+from course_utils.checks import Case, lesson
 from course_utils.exercises.common.budgets import Floor
 from course_utils.exercises.common.probes import left_changed, state_of
 
@@ -141,7 +141,7 @@ def _fewest(kept: list[int], input_bytes: int, limit: int) -> int:
 
 _KEY, _TAKEN, _FREED = "key=lambda place: -kept_bytes[place]", "if place in chosen", "kept_bytes[place] - x.nbytes"
 _MOST, _GOES_ON = "those that keep most free most: fewer of them do", "each block takes what the one before made"
-for name, why, *changes in (
+run_blocks.edits(
     ("checkpoints no block", "the plain blocks keep sum(kept_bytes)", _TAKEN, "if False"),
     ("checkpoints every block", "stop when it fits: each one costs its forward pass again", _TAKEN, "if True"),
     ("takes the blocks in their order", _MOST, _KEY, "key=int"),
@@ -159,5 +159,4 @@ for name, why, *changes in (
      "in sorted(enumerate(blocks), key=lambda pair: -kept_bytes[pair[0]])"),
     ("draws another dropout when it computes again", "the gradients are another network's: preserve_rng_state stays on",
      "reentrant=False", "reentrant=False, preserve_rng_state=False"),
-):
-    run_blocks.mistake(name, why, edit(*changes))
+)

@@ -12,8 +12,8 @@ from torch import nn
 from course_utils import data, models
 from course_utils.checks import Case, edit, lesson
 from course_utils.exercises.common.budgets import Floor, Spent, over_budget, spend
-from course_utils.exercises.common.part_weights import part_weights, vector
 from course_utils.exercises.common.probes import left_changed, state_of
+from course_utils.exercises.lesson07.part_weights import part_weights, vector
 
 __all__ = ["accumulate", "half_step", "quarter_step"]
 
@@ -253,27 +253,28 @@ _WHOLE, _ALIVE = "the mean over the whole batch is asked for", "all graphs are a
 _AGAIN = "torch.stack([F.cross_entropy(model(a)[0], b[0]) for a, b in zip(x.split(1), y.split(1))]).mean().detach()"
 _LOOP, _HALVES, _ON = "x.split(4), y.split(4)", "x.chunk(2), y.chunk(2)", "model.checkpointing = True"
 _EACH = "        loss.backward()", "        #", _ADDS, "total = total + loss"
-for step in (half_step, quarter_step):
-    for name, why, *changes in (
-        ("adds up the means of the parts", _DIVIDE, _MEAN, 'reduction="mean")'),
-        ("divides by nothing", _DIVIDE, _MEAN, 'reduction="sum")'),
-        ("divides by the rows, not by the tokens", _DIVIDE, "y.numel()", "len(y)"),
-        ("never clears the gradients", f"those of the last step are still there: {_ONCE}", "optimizer.zero_grad()", ""),
-        ("keeps the gradients of the last part only", f"backward adds to .grad: {_ONCE}",
-         "        loss = ", "        optimizer.zero_grad()\n        loss = "),
-        ("returns the loss of the last part", _WHOLE, "return total", "return loss.detach()"),
-        ("returns the mean loss of the last part", _WHOLE, "return total", "return loss.detach() * len(x) / len(part)"),
-        ("returns the sum of the losses", _WHOLE, "return total", "return total * y.numel()"),
-        ("returns the loss after the step", "that of the step's own forward pass is asked for", "return total",
-         f"return {_AGAIN}"),
-        ("divides the loss by the number of parts once more", "each is a share of the mean already: add them up",
-         "return total", "return total * len(part) / len(x)"),
-        ("calls backward once, for all parts", _ALIVE, *_EACH, "    optimizer.step()\n    return total",
-         "    total.backward()\n    optimizer.step()\n    return total.detach()"),
-    ):
-        step.mistake(name, why, edit(*changes))
-for step, alone in ((half_step, edit(_LOOP, "[x], [y]")), (quarter_step, edit(_ON, "", _HALVES, "[x], [y]"))):
-    step.mistake("takes the whole batch at once", "nothing is smaller than in the naive step", naive_step, alone)
+_IN_PARTS = (
+    ("adds up the means of the parts", _DIVIDE, _MEAN, 'reduction="mean")'),
+    ("divides by nothing", _DIVIDE, _MEAN, 'reduction="sum")'),
+    ("divides by the rows, not by the tokens", _DIVIDE, "y.numel()", "len(y)"),
+    ("never clears the gradients", f"those of the last step are still there: {_ONCE}", "optimizer.zero_grad()", ""),
+    ("keeps the gradients of the last part only", f"backward adds to .grad: {_ONCE}",
+     "        loss = ", "        optimizer.zero_grad()\n        loss = "),
+    ("returns the loss of the last part", _WHOLE, "return total", "return loss.detach()"),
+    ("returns the mean loss of the last part", _WHOLE, "return total", "return loss.detach() * len(x) / len(part)"),
+    ("returns the sum of the losses", _WHOLE, "return total", "return total * y.numel()"),
+    ("returns the loss after the step", "that of the step's own forward pass is asked for", "return total",
+     f"return {_AGAIN}"),
+    ("divides the loss by the number of parts once more", "each is a share of the mean already: add them up",
+     "return total", "return total * len(part) / len(x)"),
+    ("calls backward once, for all parts", _ALIVE, *_EACH, "    optimizer.step()\n    return total",
+     "    total.backward()\n    optimizer.step()\n    return total.detach()"),
+)
+half_step.edits(*_IN_PARTS)
+quarter_step.edits(*_IN_PARTS)
+_AT_ONCE = "takes the whole batch at once", "nothing is smaller than in the naive step", naive_step
+half_step.mistake(*_AT_ONCE, edit(_LOOP, "[x], [y]"))
+quarter_step.mistake(*_AT_ONCE, edit(_ON, "", _HALVES, "[x], [y]"))
 half_step.mistake("takes half of the rows at a time", "half of the rows is not half of the peak: weights, gradients "
                   "and the optimizer's state stay", edit(_LOOP, _HALVES))
 quarter_step.mistake("goes in parts, and checkpoints nothing", "one lever is not enough: the blocks keep too much",
@@ -369,7 +370,7 @@ def _compare_loss(case: Case, value: object, expected: torch.Tensor) -> None:
 
 _ALL, _OWN, _COUNT = 'reduction="sum") / count', "(target != -100).sum()", "(y != -100).sum()"
 _PART, _ROWS = f'reduction="sum") / {_OWN}.clamp(min=1)', "split(rows), y.split(rows)"
-for name, why, *changes in (
+accumulate.edits(
     ("adds up the means of the parts", _DIVIDE, _ALL, 'reduction="mean")'),
     ("adds up the means of the parts", _DIVIDE, _ALL, _PART),
     ("takes the mean of the parts' means", _DIVIDE, _ALL, 'reduction="mean") / len(x.split(rows))'),
@@ -399,5 +400,4 @@ for name, why, *changes in (
     ("calls backward once, for all parts", _ALIVE, *_EACH,
      "return total", "total.backward()\n    return total.detach()"),
     ("takes the whole batch at once", "the caller chose as many rows as memory holds", _ROWS, "split(99), y.split(99)"),
-):
-    accumulate.mistake(name, why, edit(*changes))
+)

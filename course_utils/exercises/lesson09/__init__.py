@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from course_utils.checks import Case, edit, lesson
+from course_utils.checks import Case, lesson
 from course_utils.exercises.common.rank_calls import Call
 from course_utils.exercises.common.ranks import check_call, describe, on_ranks
 from course_utils.exercises.lesson09 import cases as cases
@@ -59,7 +59,7 @@ _RATIO = "both[0] / both[1]"
 _EVERY = "divide by the number of values of all ranks, once"
 _PLACE = "all_reduce works in place, on the tensor that you hand to it"
 _TELLS = "the others need the result too, and what reduce leaves with them is not to be used: all_reduce"
-for name, why, *answers in (
+global_mean.edits(
     ("takes a mean of means", "add up sums and counts, and divide once: a rank with one value must not count as much "
      "as one with three", (_BOTH, "values.mean()", _RATIO, "both / dist.get_world_size()"),
      (_BOTH, "values.mean().nan_to_num()", _RATIO, "both / dist.get_world_size()"),
@@ -82,8 +82,7 @@ for name, why, *answers in (
      (f"{_BOTH}  #", f"{_BOTH}.bfloat16()  #", _RATIO, f"({_RATIO}).float()")),
     ("drops what is behind the point", "sum and count travel as float32",
      (_BOTH, "torch.tensor([int(values.sum()), len(values)])")),
-):
-    global_mean.mistake(name, why, *(edit(*changes) for changes in answers))
+)
 
 
 @exercise(title="All-reduce from send and receive", where=_WHERE, minutes=15, difficulty=3, hints=(
@@ -138,7 +137,7 @@ def _check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) ->
 
 _PUT, _GIVE = "parts[take] + arrived if adding else arrived", "rank - step if adding else rank + n - step"
 _RESULT = "torch.cat(parts)"
-for name, why, *answers in (
+ring_all_reduce.edits(
     ("returns its own x", "put what arrives into the result", ("return torch.cat(parts)", "return x.clone()")),
     ("ends after the first round", "that is a reduce-scatter, one part holds the whole sum: a second round hands the "
      "finished parts on", ("2 * (n - 1)", "n - 1")),
@@ -159,8 +158,7 @@ for name, why, *answers in (
     ("returns the mean", "an all-reduce adds unless told otherwise", (_RESULT, f"{_RESULT} / n")),
     ("sends float32 whatever x is", "what travels must have the dtype of x: torch.empty_like(part) has",
      ("part.clone() for", "part.float() for", _RESULT, f"{_RESULT}.to(x.dtype)")),
-):
-    ring_all_reduce.mistake(name, why, *(edit(*changes) for changes in answers))
+)
 
 
 @exercise(title="Average the gradients", where=_WHERE, minutes=8, difficulty=2, hints=(
@@ -194,7 +192,7 @@ _IF, _SUM = "if parameter.requires_grad:", "dist.all_reduce(parameter.grad)"
 _DIVIDE = "parameter.grad /= dist.get_world_size()"
 _NONE, _THERE = "if parameter.grad is None:", "if parameter.grad is not None:"
 _ONCE, _AVERAGE = "divide by dist.get_world_size(), once", "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)"
-for name, why, *answers in (
+average_gradients.edits(
     ("gives the sum of the gradients", _ONCE, (_DIVIDE, "pass"), (_IF, _THERE, _DIVIDE, "pass")),
     ("divides twice", "ReduceOp.AVG divides already", (_SUM, _AVERAGE), (_IF, _THERE, _SUM, _AVERAGE)),
     ("divides by 2 whatever the number of ranks", _ONCE, ("dist.get_world_size()", "2")),
@@ -213,8 +211,7 @@ for name, why, *answers in (
     ("gives all the gradients of rank 0", "broadcast copies, all_reduce adds",
      (_SUM, "dist.broadcast(parameter.grad, src=0)", _DIVIDE, "pass")),
     ("leaves out the biases", "model.parameters() gives them all", (_IF, f"{_IF[:-1]} and parameter.dim() > 1:")),
-):
-    average_gradients.mistake(name, why, *(edit(*changes) for changes in answers))
+)
 
 
 @exercise(title="Accumulate with one synchronisation", where=_WHERE, minutes=8, difficulty=2, hints=(
@@ -243,30 +240,33 @@ def _(case: Case) -> None:
         gradients.check_accumulated(case, [rank[at] for rank in ranks], count)
 
 
-_EARLY, _EARLIER = "synchronises\n            (loss_fn(model(x), y) / len(batches))", "synchronises\n            ({})"
-_LAST, _LATER = "batches[-1]\n    (loss_fn(model(x), y) / len(batches))", "batches[-1]\n    ({})"
 _NUMBER, _LOSS = "each loss is a mean over its micro-batch: divide each by their number", "loss_fn(model(x), y)"
-for name, why, early, late in (
-    ("does not divide the losses", _NUMBER, _LOSS, _LOSS),
-    ("divides the last loss alone", _NUMBER, _LOSS, f"{_LOSS} / len(batches)"),
-    ("does not divide the last loss", _NUMBER, f"{_LOSS} / len(batches)", _LOSS),
-    ("divides by 4 whatever the number of micro-batches", _NUMBER, f"{_LOSS} / 4", f"{_LOSS} / 4"),
-    ("divides by one micro-batch less", _NUMBER, *[f"{_LOSS} / max(len(batches) - 1, 1)"] * 2),
+
+
+def _losses(early: str, last: str) -> tuple[str, ...]:
+    """Return the changes that make the losses of the early micro-batches, and that of the last, something else."""
+    right = f"({_LOSS} / len(batches))"
+    line, end = "synchronises\n            ", "batches[-1]\n    "
+    return line + right, f"{line}({early})", end + right, f"{end}({last})"
+
+
+accumulate.edits(
+    ("does not divide the losses", _NUMBER, *_losses(_LOSS, _LOSS)),
+    ("divides the last loss alone", _NUMBER, *_losses(_LOSS, f"{_LOSS} / len(batches)")),
+    ("does not divide the last loss", _NUMBER, *_losses(f"{_LOSS} / len(batches)", _LOSS)),
+    ("divides by 4 whatever the number of micro-batches", _NUMBER, *_losses(*[f"{_LOSS} / 4"] * 2)),
+    ("divides by one micro-batch less", _NUMBER, *_losses(*[f"{_LOSS} / max(len(batches) - 1, 1)"] * 2)),
     ("divides by the number of ranks too", "DistributedDataParallel gives the mean over the ranks already",
-     *[f"{_LOSS} / len(batches) / dist.get_world_size()"] * 2),
+     *_losses(*[f"{_LOSS} / len(batches) / dist.get_world_size()"] * 2)),
     ("divides by the rows of a micro-batch too", "loss_fn gives a mean over them already",
-     *[f"{_LOSS} / len(batches) / len(x)"] * 2),
-):
-    accumulate.mistake(name, why, edit(_EARLY, _EARLIER.format(early), _LAST, _LATER.format(late)))
-for name, why, *answers in (
-    ("keeps the old gradients in the sum", "backward() adds to .grad: clear it first", ("model.zero_grad()", "pass")),
+     *_losses(*[f"{_LOSS} / len(batches) / len(x)"] * 2)),
+    ("keeps the old gradients in the sum", "backward() adds to .grad: clear it first", "model.zero_grad()", "pass"),
     ("lets the last micro-batch alone count", "all do: clear the gradients once, before the first",
-     ("batches[:-1]", "[]")),
+     "batches[:-1]", "[]"),
     ("clears the gradients between micro-batches", "that throws away what was accumulated: clear once, before all",
-     ("with model.no_sync():", "model.zero_grad()\n        with model.no_sync():")),
-    ("counts the last micro-batch twice", "batches[:-1] are all but the last", ("batches[:-1]", "batches")),
-):
-    accumulate.mistake(name, why, *(edit(*changes) for changes in answers))
+     "with model.no_sync():", "model.zero_grad()\n        with model.no_sync():"),
+    ("counts the last micro-batch twice", "batches[:-1] are all but the last", "batches[:-1]", "batches"),
+)
 
 
 @exercise(title="Share out the data", where=_WHERE, minutes=8, difficulty=1, hints=(
@@ -336,7 +336,7 @@ def _(case: Case) -> None:
 _NAMES = "ddp.module.state_dict(), path", "ddp.state_dict(), path"
 _FILES = (), _NAMES, (*_NAMES, "if dist.get_rank() == 0:", "if True:")
 _OF_RANKS, _REDUCED = "op=dist.ReduceOp.AVG", "dist.all_reduce(last, op=dist.ReduceOp.AVG)"
-for name, why, *changes in (
+train.edits(*((name, why, *((*changes, *files) for files in _FILES)) for name, why, *changes in (
     ("adds the losses of the ranks", "the mean is asked for: ReduceOp.AVG, or divide by the world size",
      _OF_RANKS, "op=dist.ReduceOp.SUM"),
     ("divides the mean again", "ReduceOp.AVG divides already", "last.item()", "last.item() / dist.get_world_size()"),
@@ -344,5 +344,4 @@ for name, why, *changes in (
     ("averages the losses of all steps", "the last loss of each epoch was asked for", "for x, y in", "found = []\n"
      "        for x, y in", "loss.backward()", "loss.backward(); found.append(loss)", "loss.detach()",
      "torch.stack(found).mean().detach()"),
-):
-    train.mistake(name, why, *(edit(*changes, *files) for files in _FILES))
+)))
