@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -18,6 +19,7 @@ _LIMITS_S = {"03": 45, "04": 45, "05": 45, "07": 60, "09": 60}  # of each notebo
 _SECONDS = "course/seconds"  # of each test in the last runs, in pytest's cache
 _STOPPED_AT = pytest.StashKey[str]()
 _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory]()
+_MODULES = pytest.StashKey[int]()  # how many there were at the last look
 
 
 def _is_cell(item: pytest.Item) -> bool:
@@ -91,13 +93,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: (not _is_cell(item), -took[item.path], -item.path.stat().st_size, item.path))
 
 
-def pytest_collection_finish() -> None:
+def _freeze(config: pytest.Config) -> None:
     """Keep what exists by now out of garbage collections: budgets and measurements of memory make many of them.
 
     Collecting all of torch and all tests takes a quarter of a second; half of the time of those tests was that.
     """
     gc.collect()
     gc.freeze()
+    config.stash[_MODULES] = len(sys.modules)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begin with what the collection of tests made."""
+    _freeze(session.config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Go on with what a test imported: torch's compiler alone has half a million objects."""
+    if len(sys.modules) > item.config.stash[_MODULES] + 50:
+        _freeze(item.config)
 
 
 @pytest.hookimpl(tryfirst=True)

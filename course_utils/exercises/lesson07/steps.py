@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_utils import data, models
+from course_utils import data, models, simulator
 from course_utils.checks import Case, edit, lesson
 from course_utils.exercises.common.budgets import Floor, Spent, over_budget, spend
 from course_utils.exercises.common.probes import left_changed, state_of
@@ -112,12 +114,17 @@ def _batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [data.text_batch(16, 64, drawn) for _ in range(2)]
 
 
-def _naive(floor: Floor, layers: int, width: int, device: torch.device) -> tuple[list[Spent], list[torch.Tensor]]:
-    """Return what two naive steps give and take, and the weights before, between and after them."""
-    model, optimizer = _start(layers, width, device)
+@functools.cache
+def _naive(layers: int, width: int, device: torch.device, *rates: Any) -> tuple[list[Spent], list[torch.Tensor]]:
+    """Return what two naive steps give and take, and the weights before, between and after them.
+
+    They are the same for every answer, as long as the simulated GPU has the same `rates`.
+    """
+    floor, (model, optimizer) = Floor(), _start(layers, width, device)
     taken, weights = [], [vector(model.parameters())]
     for x, y in _batches():
-        taken.append(spend(floor, functools.partial(naive_step, model, optimizer, x.to(device), y.to(device))))
+        one = spend(floor, functools.partial(naive_step, model, optimizer, x.to(device), y.to(device)))
+        taken.append(dataclasses.replace(one, value=one.value.cpu()))
         weights.append(vector(model.parameters()))
     return taken, weights
 
@@ -128,7 +135,8 @@ def _check_step(case: Case, *, layers: int, width: int, share: int, slower: floa
     It may have 1 / `share` of the naive peak alive, and take `slower` times the time, if that is not 0.
     """
     floor = Floor()
-    naive, weights = _naive(floor, layers, width, case.device)
+    world = simulator.world()
+    naive, weights = _naive(layers, width, case.device, world.costs, world.spec)
     model, optimizer = _start(layers, width, case.device)
     batches = [[one.to(case.device) for one in batch] for batch in _batches()]
     model.watch()
@@ -148,7 +156,7 @@ def _check_step(case: Case, *, layers: int, width: int, share: int, slower: floa
         if not torch.allclose(now, weights[number + 1], rtol=1e-4, atol=2e-6):
             _name_change(case, number, now, weights, lambda: _row_steps(layers, width))
             return
-        _compare_loss(case, spent[number].value, naive[number].value)
+        _compare_loss(case, spent[number].value, naive[number].value.to(case.device))
         case.instead(spent[number].flops < 0.99 * naive[number].flops, "computes on the CPU what belongs on the device",
                      "the budget is that of the device's memory, and the work stays there")
     at_once, again = max(model.went, default=0), "the" if model.again else "no"
