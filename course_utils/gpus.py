@@ -19,8 +19,10 @@ How to read the numbers:
 """
 
 import re
+import tomllib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 __all__ = ["ALL", "FORMATS", "GPU", "find", "get", "table"]
 
@@ -159,225 +161,20 @@ def _key(name: str) -> str:
     return re.sub(r"nvidia|geforce|tesla|amd|instinct|[\s\-_]", "", name.lower())
 
 
-_AMPERE = "https://developer.nvidia.com/blog/nvidia-ampere-architecture-in-depth/"
-_CAPABILITY = "https://developer.nvidia.com/cuda-gpus"
-_HOPPER = "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"
-_H100_PCIE = "https://lenovopress.lenovo.com/lp1732-thinksystem-nvidia-h100-pcie-gen5-gpu"
-_GA102 = "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
-_ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
-_BLACKWELL = "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
-_T4 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/t4-tensor-core-datasheet-951643.pdf"
-_P100 = "https://images.nvidia.com/content/tesla/pdf/nvidia-tesla-p100-PCIe-datasheet.pdf"
-_V100 = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
-_A100 = (
-    "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
-    "nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
-)
-_A10 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a10/pdf/a10-datasheet.pdf"
-_L4 = "https://www.nvidia.com/en-us/data-center/l4/"
-_H200 = "https://www.nvidia.com/en-us/data-center/h200/"
-_HGX = "https://www.nvidia.com/en-us/data-center/hgx/"
-_B200 = "https://resources.nvidia.com/en-us-blackwell-architecture"  # the technical brief, table of HGX B200
-_DGX_B200 = "https://docs.nvidia.com/dgx/dgxb200-user-guide/introduction-to-dgxb200.html"  # 1,440 GB for 8 GPUs
-_HGX_NVLINK = "https://github.com/mlcommons/inference_results_v4.1/tree/main/closed/NVIDIA/systems"  # NVIDIA's own
-_ULTRA = "https://developer.nvidia.com/blog/inside-nvidia-blackwell-ultra-the-chip-powering-the-ai-factory-era"
-_L40S = "https://resources.nvidia.com/en-us-l40s/l40s-datasheet-28413"
-_GH200 = (
-    "https://resources.nvidia.com/en-us-data-center-overview-mc/en-us-data-center-overview/"
-    "grace-hopper-superchip-datasheet-partner"
-)
-_PRO_6000 = "https://www.nvidia.com/en-us/products/workstations/professional-desktop-gpus/rtx-pro-6000/"
-_PRO = (
-    "https://www.nvidia.com/content/dam/en-zz/Solutions/design-visualization/quadro-product-literature/"
-    "NVIDIA-RTX-Blackwell-PRO-GPU-Architecture-v1.0.pdf"
-)
-_MI300X = "https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html"
-_CDNA3 = "https://rocm.docs.amd.com/en/latest/conceptual/gpu-arch/mi300.html"
-_NEWS = "https://nvidianews.nvidia.com/news/"
-_SMI = "https://github.com/modal-labs/modal-client/pull/2797"  # what nvidia-smi printed on seven kinds of GPU
-_RTX_3060 = "https://www.techpowerup.com/gpu-specs/geforce-rtx-3060-12-gb.c3682"
-
-_FIELDS = ("year", "memory_gb", "bandwidth_gbps", "peak_tflops", "power_w", "bus")
+_BY_PAGE = ("year", "memory_gb", "bandwidth_gbps", "peak_tflops", "power_w", "bus")  # what the page of a row states
 
 
-def _from(page: str, **others: str | None) -> dict[str, str]:
-    """Return sources: `page` for every field of a data sheet, `others` for the rest and exceptions; None for absent."""
-    sources = {**dict.fromkeys(_FIELDS, page), "compute_capability": _CAPABILITY, **others}
-    return {name: page for name, page in sources.items() if page is not None}
+def _rows() -> tuple[GPU, ...]:
+    """Return the rows of the file beside this module, each with an address for what it states."""
+    file, rows = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")), []
+    for row in file["gpu"]:
+        sources = dict.fromkeys((name for name in _BY_PAGE if name in row), row.pop("page", ""))
+        capability = tuple(row.pop("compute_capability", ())) or None
+        sources |= {"compute_capability": "capability"} if capability else {}
+        sources |= row.pop("sources", {})
+        sources = {name: file["pages"].get(page, page) for name, page in sources.items()}
+        rows.append(GPU(**row, compute_capability=capability, sources=sources))
+    return tuple(rows)
 
 
-_A100_PEAK = {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312, "int8": 624}
-_H100_PEAK = {"fp64": 67, "fp32": 67, "tf32": 494.5, "fp16": 989.5, "bf16": 989.5, "fp8": 1979, "int8": 1979}
-_V100_PEAK = {"fp64": 7.8, "fp32": 15.7, "fp16": 125}
-
-# A row of the table is a few lines here, not twenty.
-# fmt: off
-ALL: tuple[GPU, ...] = (
-    GPU(
-        "T4", "Colab and Kaggle", 2018, (7, 5), 16, 320, {"fp32": 8.1, "fp16": 65, "int8": 130},
-        memory_mib=15360, power_w=70, bus="PCIe 3.0 x16", driver_name="Tesla T4",
-        # The sheet prints "300" GB/s, the product page "320+"; the driver's own figure is 298.08 GiB/s = 320 GB/s:
-        # https://github.com/googlecolab/colabtools/issues/1749
-        sources=_from(
-            _T4,
-            bandwidth_gbps="https://www.nvidia.com/en-us/data-center/tesla-t4/",
-            memory_mib=_SMI,
-            year=_NEWS + "new-nvidia-data-center-inference-platform-to-fuel-next-wave-of-ai-powered-services",
-        ),
-    ),
-    GPU(
-        "P100 PCIe", "Colab and Kaggle", 2016, (6, 0), 16, 732, {"fp64": 4.7, "fp32": 9.3, "fp16": 18.7},
-        power_w=250, bus="PCIe 3.0 x16", driver_name="Tesla P100-PCIE-16GB",
-        sources=_from(_P100, compute_capability=_AMPERE),
-    ),
-    GPU(
-        "L4", "Colab and Kaggle", 2023, (8, 9), 24, 300,
-        {"fp32": 30.3, "tf32": 60, "fp16": 121, "bf16": 121, "fp8": 242, "int8": 242},
-        memory_mib=23034, power_w=72, bus="PCIe 4.0 x16", driver_name="NVIDIA L4",
-        sources=_from(
-            _L4, memory_mib=_SMI,
-            year=_NEWS + "nvidia-launches-inference-platforms-for-large-language-models-and-generative-ai-workloads",
-        ),
-    ),
-    GPU(
-        "A10", "data centre", 2021, (8, 6), 24, 600,
-        {"fp32": 31.2, "tf32": 62.5, "fp16": 125, "bf16": 125, "int8": 250},
-        memory_mib=23028, power_w=150, bus="PCIe 4.0 x16", driver_name="NVIDIA A10",
-        sources=_from(_A10, memory_mib=_SMI),
-    ),
-    GPU(
-        "L40S", "data centre", 2023, (8, 9), 48, 864,
-        {"fp32": 91.6, "tf32": 183, "fp16": 362.05, "bf16": 362.05, "fp8": 733, "int8": 733},
-        memory_mib=46068, power_w=350, bus="PCIe 4.0 x16", driver_name="NVIDIA L40S",
-        sources=_from(
-            _L40S, memory_mib=_SMI,
-            year=_NEWS + "nvidia-global-data-center-system-manufacturers-to-supercharge-generative-ai-and-industrial-"
-            "digitalization",
-        ),
-    ),
-    GPU(
-        "V100 SXM2 16GB", "data centre", 2017, (7, 0), 16, 900, _V100_PEAK,
-        power_w=300, bus="PCIe 3.0 x16", nvlink_gbps=300, driver_name="Tesla V100-SXM2-16GB",
-        sources=_from(_V100, compute_capability=_AMPERE, nvlink_gbps=_V100),
-    ),
-    GPU(
-        "V100 SXM2 32GB", "data centre", 2018, (7, 0), 32, 900, _V100_PEAK,
-        power_w=300, bus="PCIe 3.0 x16", nvlink_gbps=300, driver_name="Tesla V100-SXM2-32GB",
-        sources=_from(_V100, compute_capability=_AMPERE, nvlink_gbps=_V100),
-    ),
-    GPU(
-        "A100 40GB", "data centre", 2020, (8, 0), 40, 1555, _A100_PEAK,
-        memory_mib=40960, power_w=400, bus="PCIe 4.0 x16", nvlink_gbps=600, driver_name="NVIDIA A100-SXM4-40GB",
-        sources=_from(_A100, compute_capability=_AMPERE, year=_AMPERE, nvlink_gbps=_AMPERE, memory_mib=_SMI),
-    ),
-    GPU(
-        "A100 80GB", "data centre", 2020, (8, 0), 80, 2039, _A100_PEAK,
-        memory_mib=81920, power_w=400, bus="PCIe 4.0 x16", nvlink_gbps=600, driver_name="NVIDIA A100-SXM4-80GB",
-        sources=_from(_A100, compute_capability=_AMPERE, nvlink_gbps=_AMPERE, memory_mib=_SMI),
-    ),
-    GPU(
-        "H100 SXM", "data centre", 2022, (9, 0), 80, 3350, _H100_PEAK,
-        memory_mib=81559, power_w=700, bus="PCIe 5.0 x16", nvlink_gbps=900, driver_name="NVIDIA H100 80GB HBM3",
-        sources=_from(_HOPPER, memory_mib=_SMI, nvlink_gbps=_HGX_NVLINK),
-    ),
-    GPU(
-        "H100 PCIe", "data centre", 2022, (9, 0), 80, 2000,
-        {"fp64": 51, "fp32": 51, "tf32": 378, "fp16": 756.5, "bf16": 756.5, "fp8": 1513, "int8": 1513},
-        power_w=350, bus="PCIe 5.0 x16", driver_name="NVIDIA H100 PCIe",
-        sources=_from(_H100_PCIE),
-    ),
-    GPU(
-        "H200", "data centre", 2023, (9, 0), 141, 4800, _H100_PEAK,
-        memory_mib=143771, power_w=700, bus="PCIe 5.0 x16", nvlink_gbps=900, driver_name="NVIDIA H200",
-        sources=_from(
-            _H200, memory_mib="https://github.com/sgl-project/sglang/issues/3196", nvlink_gbps=_HGX_NVLINK,
-        ),
-    ),
-    GPU(
-        "GH200", "data centre", 2022, (9, 0), 96, 4000, _H100_PEAK,  # power: stated for GPU and CPU together
-        bus="NVLink-C2C", driver_name="NVIDIA GH200 480GB",
-        sources=_from(
-            _GH200, power_w=None,
-            year="https://developer.nvidia.com/blog/nvidia-grace-hopper-superchip-architecture-in-depth/",
-        ),
-    ),
-    GPU(
-        "B200", "data centre", 2024, (10, 0), 180, 7700,
-        {"fp64": 37, "fp32": 75, "tf32": 1125, "fp16": 2250, "bf16": 2250, "fp8": 4500, "int8": 4500, "fp4": 9000},
-        memory_mib=183359, power_w=1000, bus="PCIe 5.0 x16", nvlink_gbps=1800, driver_name="NVIDIA B200",
-        # "8 TB/s" was announced; the driver's figures give 7.67: https://github.com/pytorch/ao/pull/4002
-        sources=_from(
-            _HGX, bandwidth_gbps=_B200, power_w=_B200, bus=_B200, memory_gb=_DGX_B200, nvlink_gbps=_HGX,
-            memory_mib="https://github.com/NVIDIA/TensorRT-LLM/issues/10278",
-        ),
-    ),
-    GPU(  # fp4 and power are absent: NVIDIA prints several numbers, for HGX B300 and for GB300
-        "B300", "data centre", 2025, (10, 3), 288, 8000,
-        {"fp64": 1.25, "fp32": 75, "tf32": 1125, "fp16": 2250, "bf16": 2250, "fp8": 4500},
-        bus="PCIe 6.0 x16", nvlink_gbps=1800, driver_name="NVIDIA B300 SXM6 AC",
-        sources=_from(_ULTRA, peak_tflops=_HGX, nvlink_gbps=_HGX, power_w=None),
-    ),
-    GPU(
-        "MI300X", "data centre", 2023, None, 192, 5300,  # the capability that PyTorch tells for it is not NVIDIA's
-        {"fp64": 163.4, "fp32": 163.4, "tf32": 653.7, "fp16": 1307.4, "bf16": 1307.4, "fp8": 2614.9, "int8": 2614.9},
-        memory_mib=196592, power_w=750, bus="PCIe 5.0 x16", driver_name="AMD Instinct MI300X",
-        sources=_from(
-            _MI300X, peak_tflops=_CDNA3, bandwidth_gbps=_CDNA3, bus=_CDNA3, compute_capability=None,
-            memory_mib="https://github.com/ROCm/rocm-examples/issues/187",  # 201310208 KB
-        ),
-    ),
-    GPU(
-        "RTX 3060", "consumer", 2021, (8, 6), 12, 360, {"fp32": 12.74},
-        memory_mib=12288, power_w=170, bus="PCIe 4.0 x16", driver_name="NVIDIA GeForce RTX 3060",
-        sources=_from(_RTX_3060, memory_mib="https://github.com/geerlingguy/raspberry-pi-pcie-devices/issues/790"),
-    ),
-    GPU(
-        "RTX 3080", "consumer", 2020, (8, 6), 10, 760,
-        {"fp32": 29.8, "tf32": 29.8, "fp16": 59.5, "bf16": 59.5, "int8": 238},
-        memory_mib=10240, power_w=320, bus="PCIe 4.0 x16", driver_name="NVIDIA GeForce RTX 3080",
-        sources=_from(_GA102, memory_mib="https://pastebin.com/tXDcw4qE"),
-    ),
-    GPU(
-        "RTX 3090", "consumer", 2020, (8, 6), 24, 936, {"fp32": 35.6, "tf32": 35.6, "fp16": 71, "bf16": 71},
-        memory_mib=24576, power_w=350, bus="PCIe 4.0 x16", nvlink_gbps=112.5, driver_name="NVIDIA GeForce RTX 3090",
-        sources=_from(
-            _GA102, nvlink_gbps=_GA102, memory_mib="https://github.com/noonghunna/club-3090/issues/1128",
-        ),
-    ),
-    GPU(
-        "RTX 4090", "consumer", 2022, (8, 9), 24, 1008,
-        {"fp32": 82.6, "tf32": 82.6, "fp16": 165.2, "bf16": 165.2, "fp8": 330.3, "int8": 660.6},
-        memory_mib=24564, power_w=450, bus="PCIe 4.0 x16", driver_name="NVIDIA GeForce RTX 4090",
-        sources=_from(_ADA, memory_mib="https://github.com/RLinf/RLinf/issues/255"),
-    ),
-    GPU(
-        "RTX 5090", "consumer", 2025, (12, 0), 32, 1792,
-        {"fp32": 104.8, "fp16": 209.5, "bf16": 209.5, "fp8": 419, "int8": 838, "fp4": 1676},
-        memory_mib=32607, power_w=575, bus="PCIe 5.0 x16", driver_name="NVIDIA GeForce RTX 5090",
-        sources=_from(_BLACKWELL, memory_mib="https://github.com/noonghunna/club-3090/issues/1261"),
-    ),
-    GPU(
-        "RTX PRO 6000", "workstation", 2025, (12, 0), 96, 1792,
-        {"fp32": 125, "fp16": 503.8, "bf16": 503.8, "fp8": 1007.6, "fp4": 2000},
-        memory_mib=97887, power_w=600, bus="PCIe 5.0 x16",
-        driver_name="NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
-        sources=_from(_PRO_6000, peak_tflops=_PRO, memory_mib="https://github.com/vllm-project/vllm/issues/27542"),
-    ),
-    GPU(
-        "Apple M1", "Apple", 2020, None, 16, 68.2, {"fp32": 2.6},
-        sources={
-            "year": "https://www.macrumors.com/2020/11/10/apple-announces-m1-chip-for-the-mac/",
-            "peak_tflops": "https://www.macrumors.com/2020/11/10/apple-announces-m1-chip-for-the-mac/",
-            "bandwidth_gbps": "https://nanoreview.info/en/gpu/apple-m1-gpu",
-            "memory_gb": "https://askgeek.io/en/cpus/Apple/M1-8-core-GPU",
-        },
-    ),
-    GPU(
-        "Apple M4 Max", "Apple", 2024, None, 128, 546,
-        sources=dict.fromkeys(
-            ("year", "memory_gb", "bandwidth_gbps"),
-            "https://www.apple.com/newsroom/2024/10/apple-introduces-m4-pro-and-m4-max/",
-        ),
-    ),
-)
-# fmt: on
+ALL: tuple[GPU, ...] = _rows()
