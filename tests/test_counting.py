@@ -128,6 +128,22 @@ def test_attention_has_the_flops_of_its_two_products(mode, heads):
     assert forward.flops == 2 * (2 * 2 * heads * 32 * 32 * 16)
 
 
+@pytest.mark.skipif(not hasattr(torch.nn, "LinearCrossEntropyOptions"), reason="new in torch 2.13")
+@pytest.mark.parametrize(("reduction", "forward", "both"), [("mean", 3, 3), ("none", 1, 4)])  # logits twice
+def test_a_layer_and_its_loss_in_one_operator_have_the_flops_of_their_products(reduction, forward, both):
+    x, weight, y = torch.randn(64, 16, requires_grad=True), torch.randn(32, 16), torch.zeros(64, dtype=torch.long)
+    for gradients, expected in ((2, forward), (1, min(forward, 2)), (0, 1)):
+        weight.requires_grad_(gradients == 2)
+        with counting.count() as counts, torch.set_grad_enabled(gradients > 0):
+            loss = torch.nn.functional.linear_cross_entropy(
+                x, weight, y, reduction=reduction, options=torch.nn.LinearCrossEntropyOptions(batch_chunk_size=8)
+            )
+            assert counts.flops == expected * 2 * 64 * 16 * 32
+            if gradients == 2:
+                loss.sum().backward()
+                assert counts.flops == both * 2 * 64 * 16 * 32
+
+
 @pytest.mark.parametrize(
     ("layer", "shape", "times"),
     [

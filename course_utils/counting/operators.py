@@ -200,6 +200,8 @@ class _Operators(TorchDispatchMode):
             self.ledger.counts.flops += int(formula(*args, **kwargs, out_val=result))
         elif packet.__name__.removesuffix("_backward") in _RECURRENT:
             self.ledger.counts.flops += _recurrent_flops(func, args)
+        elif packet.__name__.startswith("_linear_cross_entropy_batch_chunked"):
+            self.ledger.counts.flops += _chunked_flops(func, args)
         return result
 
     def note_indices(self, tensor, indices, values) -> None:
@@ -226,7 +228,7 @@ class _Operators(TorchDispatchMode):
 _COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"}
 _VIEWS = {"_unsafe_view", "resolve_conj", "resolve_neg"}
 
-# Attention kernels that PyTorch's table lacks in some releases (the CPU's before 2.15), with the arguments of these.
+# What PyTorch's table lacks, with the arguments of what it has: attention in some releases (the CPU's before 2.15).
 _SAME_FLOPS = {
     name: flop_registry[getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention{tail}")]
     for name, tail in {
@@ -235,7 +237,7 @@ _SAME_FLOPS = {
         "_scaled_dot_product_flash_attention_for_cpu_backward": "_backward",
         "_scaled_dot_product_attention_math_for_mps": "",
     }.items()
-}
+} | {f"{name}_": flop_registry[getattr(torch.ops.aten, name)] for name in ("addmm", "baddbmm")}
 _RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_lstm_mps", "lstm_mps"}
 
 _KINDS: dict[object, str] = {}
@@ -269,12 +271,25 @@ def _find_kind(func) -> str:
 def _recurrent_flops(func, args) -> int:
     """Return two operations for each token and weight of fused recurrent layers, and as many for each gradient.
     Sums and gates are left out, as in PyTorch's formulas of other layers."""
-    values = {spec.name: value for spec, value in zip(func._schema.arguments, args, strict=False)}
+    values = _values(func, args)
     tokens = values.get("input", values.get("data"))
     weights = tree_leaves([value for name, value in values.items() if name == "params" or name.startswith("weight")])
     numbers = sum(weight.numel() for weight in weights if isinstance(weight, torch.Tensor) and weight.dim() == 2)
     directions = 2 if func._overloadpacket.__name__.endswith("backward") else 1
     return 2 * directions * (tokens.numel() // tokens.shape[-1]) * numbers
+
+
+def _chunked_flops(func, args) -> int:
+    """Return the FLOPs of a layer and its loss in one operator: a product for the loss, and one for each gradient that
+    it makes besides."""
+    values = _values(func, args)
+    products = 1 + sum(values.get(f"compute_{name}_grad", False) for name in ("input", "linear_weight"))
+    return 2 * products * values["input"].numel() * values["linear_weight"].shape[:-1].numel()
+
+
+def _values(func, args) -> dict[str, object]:
+    """Return the arguments of an operator by their names."""
+    return {spec.name: value for spec, value in zip(func._schema.arguments, args, strict=False)}
 
 
 def _name(func) -> str:
