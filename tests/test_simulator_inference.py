@@ -23,7 +23,7 @@ def test_a_linear_layer_is_priced_by_its_arithmetic():
     with torch.inference_mode(), simulator.timeline() as timeline:
         layer(x)
     assert [r.name for r in timeline.select("kernel")] == ["addmm"]
-    assert timeline.busy_ms() == pytest.approx(2.123, abs=0.001)
+    assert timeline.busy_ms() == pytest.approx(2.359, abs=0.001)  # 2 x 2048³ operations at 90 % of 8.1 TFLOP/s
 
 
 @pytest.mark.usefixtures("_capacity")

@@ -23,8 +23,12 @@ def ns(function):
     return round(simulator.clock_ms() * 1e6)
 
 
+def moving(nbytes, spec=T4):
+    return math.ceil(nbytes / (spec.bandwidth_gbps * C.bandwidth_share))
+
+
 def elementwise(nbytes, spec=T4):
-    return C.kernel_ns + math.ceil(nbytes / spec.bandwidth_gbps)
+    return C.kernel_ns + moving(nbytes, spec)
 
 
 def test_launch_bound_and_bandwidth_bound():
@@ -46,8 +50,8 @@ def test_a_result_that_has_its_place_already_is_written_and_not_read():
 def test_compute_bound(dtype, peak):
     a = torch.ones(1024, 1024, dtype=dtype, device="sim")
     peak_tflops = T4.peak_tflops.get(peak, T4.peak_tflops["fp32"])
-    arithmetic = math.ceil(2 * 1024**3 / (peak_tflops * 1_000))
-    traffic = math.ceil(3 * a.nbytes / T4.bandwidth_gbps)
+    arithmetic = math.ceil(2 * 1024**3 / (peak_tflops * C.matrix_share * 1_000))
+    traffic = moving(3 * a.nbytes)
     assert ns(lambda: a @ a) == C.launch_ns + C.kernel_ns + max(arithmetic, traffic)
 
 
@@ -73,7 +77,7 @@ def test_the_steps_of_an_lstm_follow_each_other():
             times[steps] = ns(lambda x=x: lstm(x))
     weight, one_step = 4 * hidden * hidden * 4, 4 * (4 + hidden)  # bytes: recurrent weight; x and output of a step
     copy = 2 * 4 * hidden  # the output is copied once into batch order
-    expected = 1000 * C.kernel_ns + math.ceil(1000 * (weight + one_step + copy) / T4.bandwidth_gbps)
+    expected = 1000 * C.kernel_ns + math.ceil(1000 * (weight + one_step + copy) / T4.bandwidth_gbps / C.bandwidth_share)
     assert times[1001] - times[1] == pytest.approx(expected, rel=0.02)
 
 

@@ -119,8 +119,10 @@ def _check_costs(costs: Costs) -> None:
         raise TypeError(f"costs must be simulator.Costs, not {costs!r}")
     for name in ("launch_ns", "kernel_ns", "copy_ns"):
         arguments.whole(f"costs.{name}", getattr(costs, name), least=0)
-    if arguments.positive("costs.pageable_share", costs.pageable_share) > 1:
-        raise ValueError(f"costs.pageable_share must be at most 1, not {costs.pageable_share!r}")
+    for name in ("pageable_share", "matrix_share", "bandwidth_share", "strided_share", "depthwise_share"):
+        share = getattr(costs, name)
+        if arguments.positive(f"costs.{name}", share) > 1:
+            raise ValueError(f"costs.{name} must be at most 1, not {share!r}")
 
 
 def reset() -> None:

@@ -17,12 +17,23 @@ from course_utils import gpus
 
 @dataclass(frozen=True)
 class Costs:
-    """Fixed costs of the time model in nanoseconds. They are assumptions of the model, not taken from a data sheet."""
+    """What the time model adds to a data sheet: fixed costs in nanoseconds, and which share of a peak kernels reach.
+
+    The four shares of the GPU's own rates were chosen on one GPU's published measurements, rounded, and tried on others
+    (`python -m benchmarks.published`); the rest are assumptions. `AT_PEAK` has the data sheet's rates.
+    """
 
     launch_ns: int = 5_000  # the host hands one operation to the queue
     kernel_ns: int = 2_000  # the least time that a kernel takes, whatever its size
     copy_ns: int = 10_000  # the least time that a copy over the bus takes
     pageable_share: float = 0.5  # share of the bus rate that a copy from or to pageable memory reaches
+    matrix_share: float = 0.9  # of the peak of a number format: products of matrices, convolutions, attention
+    bandwidth_share: float = 0.9  # of the bandwidth: all that reads and writes memory in order
+    strided_share: float = 0.5  # of that again where a kernel reads memory in another order than it writes
+    depthwise_share: float = 0.05  # of fp32's peak: convolutions of single channels, which tensor cores cannot do
+
+
+AT_PEAK = Costs(matrix_share=1.0, bandwidth_share=1.0, strided_share=1.0)
 
 
 @dataclass(frozen=True)
@@ -217,16 +228,26 @@ class World:
                     del self.live[ref.key]
                 self.dead.popleft()
 
-    def kernel(self, index: int, name: str, flops: int, nbytes: int, peak: str = "fp32", steps: int = 1) -> None:
-        """Queue one kernel: the host pays the launch, the GPU the larger of arithmetic and memory traffic.
+    def kernel(
+        self, index: int, name: str, flops: int, nbytes: int, peak: str = "fp32", steps: int = 1, extra_bytes: int = 0,
+        strided: bool = False,
+    ) -> None:  # fmt: skip
+        """Queue what one operator starts: the host pays the launch, the GPU the larger of arithmetic and memory
+        traffic, by the rates that kernels reach.
 
         One that works in `steps`, each of which needs the one before, pays the least time of a kernel for each.
+        `extra_bytes` are moved before or after the arithmetic, not during it. `peak`: a number format or "depthwise".
         """
-        rates = self.spec.peak_tflops
-        compute_ns = math.ceil(flops / (rates.get(peak, rates["fp32"]) * 1_000))
-        memory_ns = math.ceil(nbytes / self.spec.bandwidth_gbps)
+        costs, rates = self.costs, self.spec.peak_tflops
+        share = costs.matrix_share if peak != "depthwise" else costs.depthwise_share
+        rate_gbps = self.spec.bandwidth_gbps * costs.bandwidth_share * (costs.strided_share if strided else 1.0)
+        compute_ns = math.ceil(flops / (rates.get(peak, rates["fp32"]) * share * 1_000))
+        memory_ns = math.ceil(nbytes / rate_gbps)
         work_ns = compute_ns if compute_ns > memory_ns else memory_ns
-        least_ns = self.costs.kernel_ns * steps
+        if extra_bytes:
+            extra_ns = math.ceil(extra_bytes / rate_gbps)
+            work_ns, memory_ns, nbytes = work_ns + extra_ns, memory_ns + extra_ns, nbytes + extra_bytes
+        least_ns = costs.kernel_ns * steps
         with self.lock:
             end = self._enqueue(index, name, "compute", least_ns + work_ns)
             if self.recorders:

@@ -10,6 +10,7 @@ from course_utils.base import composite
 from course_utils.simulator import failures, model
 from course_utils.simulator.model import FORKED, device_of
 from course_utils.simulator.patches import check_generator
+from course_utils.simulator.prices import moved, price
 from course_utils.simulator.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, make, refresh
 
 aten = torch.ops.aten
@@ -21,15 +22,6 @@ _WAITS = {"nonzero", "masked_select", "equal", "_local_scalar_dense", "is_nonzer
 _MIXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
 _MEMORY_ONLY = {"empty_like", "new_empty", "new_empty_strided", "empty_strided", "resize_", "set_"}  # no kernel
 _HOST_ARGUMENTS = {"_pack_padded_sequence", "_pack_padded_sequence_backward"}  # their lengths stay on the CPU
-_RECURRENT = {"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"}  # input (time, batch, features), one step after another
-_PEAKS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
-
-
-def _rounds(convolution: bool) -> bool:
-    """Return whether CUDA lets tensor cores round float32 inputs: by default in convolutions, not in products."""
-    if convolution:
-        return torch.backends.cudnn.conv.fp32_precision == "tf32"
-    return torch.get_float32_matmul_precision() != "highest"
 
 
 def _lstm_flops(x, w_ih, w_hh, *args, out_val=None, **kwargs) -> int:
@@ -113,10 +105,11 @@ def _run_simple(func, plan: Plan, args):
                 index = arg._index
             elif arg._index != index:
                 return None
-            nbytes += arg._nbytes
-            inner.append(arg._inner)
-            if whole and arg._inner.is_complex():
+            values = arg._inner
+            if not values.is_contiguous() or (whole and values.is_complex()):
                 return None
+            nbytes += arg._nbytes
+            inner.append(values)
         elif kind in _PLAIN:
             inner.append(arg)
         else:
@@ -255,32 +248,12 @@ def _wrap(out, index: int, found: list):
 
 def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args, kwargs, out) -> None:
     """Advance the virtual clock by what this operator costs."""
-    if plan.name in _MEMORY_ONLY:
-        return
-    outputs = [t for t in (out if isinstance(out, list | tuple) else (out,)) if isinstance(t, torch.Tensor)]
-    written = sum(t.nbytes for t in outputs)
-    if plan.gathers:
-        read = written + sum(t.nbytes for t in inputs if not t.is_floating_point())
-    else:
-        result_only = {id(kwargs[name]) for name in plan.mutates if isinstance(name, str)}  # out=
-        read = sum(t.nbytes for t in (inputs[1:] if plan.overwrites else inputs) if id(t) not in result_only)
-    if plan.mutates and not outputs:
-        written = sum(t.nbytes for t in inputs[: max(1, len(inputs) // 2)])
-    if plan.flops is not None:
-        flops = int(plan.flops(*args, **kwargs, out_val=out))
-        peak = _PEAKS.get(inputs[0].dtype, "fp32")
-        if inputs[0].dtype is torch.float32 and _rounds("conv" in plan.name):
-            peak = "tf32"
-    else:
-        flops = max((t.numel() for t in (*inputs, *outputs)), default=0)
-        peak = "fp64" if any(t.dtype is torch.float64 for t in outputs) else "fp32"
-    steps = len(args[0]) if plan.name in _RECURRENT else 1
-    if steps > 1:
-        read += (steps - 1) * args[2].nbytes  # each step reads the recurrent weight again
-    model.world.kernel(index, plan.name, flops, read + written, peak, steps)
-    # of indices only masks: by whole numbers, the shape of what is picked is known
-    if plan.waits and (not plan.mixes or any(t.dtype in (torch.bool, torch.uint8) for t in inputs[1:])):
-        model.world.copy(index, "D2H", 8, pinned=True, blocking=True)
+    if plan.name not in _MEMORY_ONLY:
+        outputs = [t for t in (out if isinstance(out, list | tuple) else (out,)) if isinstance(t, torch.Tensor)]
+        price(model.world, index, plan, inputs, outputs, args, kwargs, out)
+        # of indices only masks: by whole numbers, the shape of what is picked is known
+        if plan.waits and (not plan.mixes or any(t.dtype in (torch.bool, torch.uint8) for t in inputs[1:])):
+            model.world.copy(index, "D2H", 8, pinned=True, blocking=True)
 
 
 def _copy_(func, args, kwargs):
@@ -294,7 +267,7 @@ def _copy_(func, args, kwargs):
     if model.world.failure is not None:
         refresh(target)  # what is written now is lost
     if type(source) is SimTensor:
-        _between(source, index, inner.nbytes + values.nbytes)
+        _between(source, index, inner)
     elif source.dim() == 0:
         model.world.kernel(index, "fill_", 0, inner.nbytes)
     else:
@@ -303,10 +276,11 @@ def _copy_(func, args, kwargs):
     return target
 
 
-def _between(source: SimTensor, index: int, nbytes: int) -> None:
-    """Account a copy to GPU `index`: by a kernel that moves `nbytes` where it is there already, else over the bus."""
+def _between(source: SimTensor, index: int, target: torch.Tensor) -> None:
+    """Account a copy to GPU `index`: by a kernel where it is there already, else over the bus."""
     if index == source._index:
-        model.world.kernel(index, "copy_", 0, nbytes)
+        nbytes, strided = moved([source._inner], target)
+        model.world.kernel(index, "copy_", 0, nbytes, strided=strided)
     else:
         model.world.order(index, source._index)
         model.world.copy(index, "D2D", source._inner.nbytes, pinned=True, blocking=False)
@@ -332,7 +306,7 @@ def _to_copy(func, args, kwargs):
         index = source._index if device is None else device_of(device)
         inner = func(source._inner, device=CPU, **keywords)
         result = adopt(inner, index)
-        _between(source, index, inner.nbytes + source._inner.nbytes)
+        _between(source, index, inner)
         return result
     if device.type != "cpu":
         raise RuntimeError(f"a tensor on {source.device} cannot be moved to {device}: this process has no such device")
