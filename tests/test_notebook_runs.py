@@ -4,11 +4,13 @@ import ast
 import copy
 import importlib
 import inspect
+import subprocess
+import sys
 
 import nbformat
 import pytest
 
-from tests.test_notebooks import broken, stub_of
+from tests.test_notebooks import broken, deeper, stub_of
 from tools import notebooks
 
 LESSONS = notebooks.lessons()
@@ -32,7 +34,7 @@ def solved(notebook: nbformat.NotebookNode, lesson: str) -> tuple[nbformat.Noteb
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["with references", "on the bare CPU", "each cell twice"])
+@pytest.mark.parametrize("way", ["with references", "on the bare CPU", "each cell twice", "the spine alone"])
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_a_lesson_runs(lesson, way):
     notebook, count = notebooks.read(lesson), 1
@@ -40,8 +42,22 @@ def test_a_lesson_runs(lesson, way):
         notebook, count = solved(notebook, lesson.stem[:2])
     elif way == "each cell twice":
         notebook = notebooks.twice(notebook)
+    elif way == "the spine alone":
+        left = deeper(notebook)
+        notebook.cells = [cell for cell, out in zip(notebook.cells, left, strict=True) if not out]
     assert count
     notebooks.run(notebook, lesson.parent, "cpu" if way == "on the bare CPU" else "sim")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_the_whole_program_runs_by_itself(lesson, tmp_path):
+    """In a process of its own, in an empty folder, without the course: as a reader takes it home."""
+    for cell in (cell for cell in notebooks.read(lesson).cells if cell.id == "program"):
+        assert "course_utils" not in cell.source
+        notebooks.write(tmp_path / "program.py", cell.source)
+        done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Does every lesson keep the rules? Each gate is a sentence, and has a sample in tests/samples that breaks it alone."""
+"""Does every lesson keep the rules? Each gate is a sentence, and has a change of a good one that breaks it alone."""
 
 import ast
 import builtins
@@ -19,7 +19,7 @@ from course_utils.checks import source_of
 from tools import notebooks
 
 ROOT = notebooks.ROOT
-SAMPLES = ROOT / "tests" / "samples"
+GOOD = ROOT / "tests" / "samples" / "00_good.ipynb"
 LESSONS = notebooks.lessons()
 MAX_BYTES, MAX_CELL_LINES, MAX_PROGRAM_LINES, MAX_WORDS, MIN_SHOWN = 500_000, 25, 45, 120, 5
 MAX_SPINE_MINUTES, MAX_STRETCH_MINUTES = 75, 35
@@ -390,17 +390,71 @@ def test_a_stub_may_be_a_class_whose_methods_all_raise():
     assert stub_of('class A:\n    """Doc."""') is None
 
 
-def test_the_good_sample_passes_every_gate_and_each_other_sample_belongs_to_one():
-    assert broken(SAMPLES / "00_good.ipynb") == set()
-    names = {path.stem.removeprefix("00_not_") for path in SAMPLES.glob("00_not_*.ipynb")}
-    assert names == {gate.__name__ for gate in GATES if gate is not the_stored_file_is_small} and len(names) >= 15
+def source(name: str, text: str) -> Callable:
+    """Return the change that gives the cell `name` the source `text`."""
+    return lambda cells: cells[name].update(source=text)
+
+
+def tagged(name: str, tag: str) -> Callable:
+    """Return the change that tags the cell `name`."""
+    return lambda cells: cells[name].metadata.update(tags=[tag])
+
+
+EXERCISE = "## Exercise\n\nAdd one, about 1 line, {} minutes."
+CHANGES = [  # a gate, and a change of the good sample that breaks this gate and no other
+    (there_is_one_title_and_it_comes_first, source("exercise", EXERCISE.format(2)[1:])),
+    (tags_are_from_the_closed_list, tagged("claim-one", "raises-exception")),
+    (the_setup_cell_is_first_and_the_same_everywhere, source("set-up", notebooks.SETUP + "\n# more")),
+    (cells_and_texts_are_small, source("claim-one", "x = 0\n" * (MAX_CELL_LINES + 1) + "x")),
+    (cells_and_texts_are_small, source("exercise", EXERCISE.format(2) + " word" * MAX_WORDS)),
+    (a_folded_cell_says_what_it_does, source("picture", 'drawings.show("host-queue-device")')),
+    (a_folded_cell_says_what_it_does, source("ring-answers", "# @title Answers\nassert ring\nguess.reveal(1, 'live')")),
+    (machinery_is_folded, source("claim-one", "import math\nimport torch")),
+    (machinery_is_folded, source("claim-one", "assert 1\nassert 2")),
+    (machinery_is_folded, source("claim-one", "recorded.compare('00.x', [1], [2])")),
+    (the_spine_is_short_and_has_places_to_stop, source("exercise", EXERCISE.format(MAX_STRETCH_MINUTES))),
+    (a_scene_opens_the_lesson_and_its_end_resolves_it, lambda cells: cells["scene-end"].update(id="an-end")),
+    (the_questions_of_an_explorer_are_answered, lambda cells: cells["ring-answers"].update(id="ring-facts")),
+    (concepts_are_drawn, source("picture", '# @title Draw\ndrawings.show("no-such-drawing")')),
+    (the_whole_program_stands_at_the_end, source("whole-program", "## A program")),
+    (nothing_escapes_to_a_shell, source("claim-one", "!nvidia-smi")),
+    (nothing_uses_the_network, source("claim-one", "torchvision.datasets.MNIST('data', download=True)")),
+    (no_port_is_fixed, source("claim-one", "os.environ['MASTER_PORT'] = '29500'")),
+    (data_sets_used_with_workers_are_importable,
+     source("claim-one", "class A(Dataset):\n    pass\n\n\na = A()\nDataLoader(a, num_workers=2)")),
+    (nothing_is_timed_without_synchronising, source("claim-one", "import time\nstart = time.perf_counter()")),
+    (no_except_is_bare, source("claim-one", "try:\n    x = 1\nexcept:\n    pass")),
+    (every_exercise_is_a_triplet, source("add-check", "add_one(1)")),
+    (it_is_stored_executed_in_order, lambda cells: cells["claim-one"].update(execution_count=9)),
+    (five_cells_show_or_assert_a_claim, tagged("claim-one", "nbval-ignore-output")),
+]  # fmt: skip
+ON_BYTES = {every_byte_is_canonical, ids_are_unique_words, the_stored_file_is_small}
+
+
+def test_the_good_sample_passes_every_gate_and_each_gate_has_a_change_that_breaks_it():
+    assert broken(GOOD) == set()
+    assert {gate for gate, _ in CHANGES} | ON_BYTES == {*GATES} and len(GATES) >= 20
+
+
+@pytest.mark.parametrize(("gate", "change"), CHANGES, **BY_NAME)
+def test_a_change_breaks_its_gate_alone(gate, change, tmp_path):
+    made = notebooks.read(GOOD)
+    change({cell.id: cell for cell in made.cells})
+    path = tmp_path / "01_sample.ipynb"
+    notebooks.write(path, notebooks.canonical(made).replace("lesson00", "lesson01"))
+    assert broken(path) == {gate.__name__}
 
 
 @pytest.mark.filterwarnings("ignore:Non-unique cell id")
-@pytest.mark.parametrize("gate", [gate for gate in GATES if gate is not the_stored_file_is_small], **BY_NAME)
-def test_the_sample_of_a_gate_breaks_it_alone(gate):
-    implied = {every_byte_is_canonical.__name__} if gate is ids_are_unique_words else set()
-    assert broken(SAMPLES / f"00_not_{gate.__name__}.ipynb") == {gate.__name__} | implied
+@pytest.mark.parametrize(("old", "new", "gates"), [
+    ('"claim-one"', '"3f2a9c1b"', {every_byte_is_canonical, ids_are_unique_words}),
+    ('"claim-one"', '"claim-two"', {every_byte_is_canonical, ids_are_unique_words}),
+    ('"cells": [', '"cells":  [', {every_byte_is_canonical}),
+])  # fmt: skip
+def test_bytes_and_ids_are_read_as_they_are_stored(tmp_path, old, new, gates):
+    path = tmp_path / "00_sample.ipynb"
+    notebooks.write(path, GOOD.read_text(encoding="utf-8").replace(old, new))
+    assert broken(path) == {gate.__name__ for gate in gates}
 
 
 ALIAS = "clock = time.perf_counter"

@@ -248,18 +248,23 @@ def new(number: int, title: str) -> Path:
     )
     text, code = nbformat.v4.new_markdown_cell, nbformat.v4.new_code_cell
     claim = "x = torch.ones(3, device=DEVICE)\nassert x.device == DEVICE"
+    program = "import torch\n\nx = torch.ones(3)\nassert x.sum() == 3"
+    folded = {"tags": [FOLDED]}
     cells = [
         text(f"# {number:02d} {title}\n\nA promise.\n\n{badges} · 60 minutes · 0 exercises\n\n{links}", id="title"),
         text("After this lesson you can\n\n- …\n\nBefore: …", id="goals"),
         code(SETUP, id="set-up"),
         code("print(devices.describe(DEVICE))", id="machine"),
-        code("import torch", id="imports"),
+        text("The problem of somebody who does this for a living.", id="scene"),
+        code("# @title Imports\nimport torch\n\nfrom course_utils import drawings", id="imports", metadata=folded),
+        code('# @title Host, queue and device\ndrawings.show("host-queue-device")', id="drawing", metadata=folded),
     ]
     for name in ("first", "second", "third"):
         cells += [text(f"## The {name} section\n\nThe claim.", id=f"{name}-section"), code(claim, id=f"{name}-claim")]
     cells += [
         text("## The whole program", id="whole-program"),
-        code(claim, id="program"),
+        code(program, id="program"),
+        text("How the problem ends.", id="scene-end"),
         text(f"## What to remember\n\n…\n\n### Common errors\n\n…\n\nRead on: …\n\n{links}", id="what-to-remember"),
     ]
     write(made, canonical(nbformat.v4.new_notebook(cells=cells)))
