@@ -1,8 +1,10 @@
 """Are right answers accepted that are written in another way than the reference?"""
 
+import ast
 import contextlib
 import copy
 import functools
+import re
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from course_utils import devices
+from course_utils import devices, exercises
+from course_utils.checks import source_of
 from course_utils.exercises import lesson05, lesson07, lesson09
 
 
@@ -163,6 +166,41 @@ ANSWERS = [
     (lesson09.ring_all_reduce, exchanges_in_batches),
     (lesson09.average_gradients, one_vector),
 ]
+
+
+SIMPLE = ast.Assign | ast.AugAssign | ast.Return | ast.Expr
+EXERCISES = list(exercises.registry())
+STYLES = [(exercise, other) for exercise in EXERCISES for other in exercise.alternatives]
+
+
+@pytest.mark.parametrize(("exercise", "other"), STYLES, ids=[f"{e.lesson}-{e.name}" for e, _ in STYLES])
+def test_another_style_is_right_and_shown(exercise, other, capsys):
+    exercise.examine(other.answer, devices.check_devices())
+    exercise.solution()
+    shown = capsys.readouterr().out
+    assert f"Another style: {other.cost}." in shown and not other.cost.endswith(".")
+    assert shown.count(f"def {exercise.name}(") + shown.count(f"class {exercise.name}(") == 1 + len(
+        exercise.alternatives
+    )
+
+
+def test_every_exercise_has_another_style():
+    assert [exercise.name for exercise in EXERCISES if not exercise.alternatives] == []
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
+def test_hints_lead_to_the_answer_and_are_not_it(exercise):
+    """No hint holds more than half of what the reference's simple statements say."""
+    lines = [node for node in ast.walk(ast.parse(source_of(exercise.reference))) if isinstance(node, SIMPLE)][1:]
+    said = [plain(ast.unparse(getattr(line, "value", None) or line)) for line in lines]
+    assert len(exercise.task.hints) >= 3
+    for hint in map(plain, exercise.task.hints):
+        assert sum(len(text) for text in said if text in hint) <= sum(map(len, said)) / 2, hint
+
+
+def plain(text: str) -> str:
+    """Return `text` without white space, quotes of one kind."""
+    return re.sub(r"\s", "", text).replace('"', "'")
 
 
 @pytest.mark.parametrize(("exercise", "answer"), ANSWERS, ids=[f"{e.lesson}-{a.__name__}" for e, a in ANSWERS])
