@@ -5,6 +5,8 @@ import pickle
 import signal
 import socket
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -141,56 +143,8 @@ PROCESSES = {
     "port in use": (meet_at_a_taken_port, "the port on which the ranks were to meet is taken"),
 }
 
-# The words of devices that are not at hand here; each message as PyTorch writes it.
-ELSEWHERE = {
-    "Tensor on device meta is not on the expected device cpu!": "two devices",
-    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!": "two devices",
-    "Expected all tensors to be on the same device, but got mat2 is on cpu, different from other tensors on cuda:0 "
-    "(when checking argument in method wrapper_CUDA_mm)": "two devices",
-    "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same": "two devices",
-    "Input type (MPSFloatType) and weight type (torch.FloatTensor) should be the same": "two devices",
-    "Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor) should be the same": "dtypes differ",
-    "Input type (torch.HalfTensor) and weight type (torch.FloatTensor) should be the same": "dtypes differ",
-    "Input type (MPSHalfType) and weight type (MPSFloatType) should be the same": "dtypes differ",
-    "mat1 and mat2 must have the same dtype, but got Half and Float": "dtypes differ",
-    "Placeholder storage has not been allocated on MPS device!": "two devices",
-    "Tensor for argument weight is on cpu but expected on mps": "two devices",
-    "CUDA error: invalid device ordinal\nCUDA kernel errors might be asynchronously reported": "no such device",
-    "The device index is out of range. It must be in [0, 1), but got 99.": "no such device",  # XPU, as is the next
-    "device is out of range, device is 99, total number of device is 1.": "no such device",
-    "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu()": "numpy of a device tensor",
-    "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 14.74 GiB": "out of memory",
-    "MPS backend out of memory (MPS allocated: 9.00 GB). Tried to allocate 256 bytes": "out of memory",
-    "CUDA error: no kernel image is available for execution on the device": "no kernel",
-    "HIP error: invalid device function\nHIP kernel errors might be asynchronously reported": "no kernel",
-    "CUDA error: device-side assert triggered": "index on the device",
-    "CUDA error: an illegal memory access was encountered": "illegal memory access",
-    "CUDA error: unspecified launch failure": "illegal memory access",
-    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`": "library of the device",
-    "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED": "library of the device",
-    "GET was unable to find an engine to execute this computation": "library of the device",
-    "CUDA error: CUDA-capable device(s) is/are busy or unavailable": "device busy",
-    "CUDA error: all CUDA-capable devices are busy or unavailable": "device busy",
-    "No HIP GPUs are available": "no cuda",
-    "Torch not compiled with XPU enabled": "no cuda",
-    "CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable": "no cuda",
-    "Could not run 'aten::empty.memory_format' with arguments from the 'MPS' backend. This could be": "no cuda",
-    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start "
-    "method": "used before fork",
-    "DataLoader worker (pid(s) 12, 34) exited unexpectedly": "dead worker",
-    "DataLoader worker (pid 12) is killed by signal: Bus error. It is possible that dataloader's workers are out of "
-    "shared memory. Please try to raise your shared memory limit.": "dead worker",
-    "rank 1 was not ready after 60 s; all were stopped.": "rank start",
-    "what rank 0 returned cannot be rebuilt in this process: AttributeError: no such class": "rank result",
-    "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 2000 ms": "lost partner",
-    "[tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:31523": "lost partner",
-    "Found no NVIDIA driver on your system.": "no cuda",
-    "The NVIDIA driver on your system is too old (found version 12020).": "no cuda",
-    "Torch not compiled with CUDA enabled": "no cuda",
-    "Attempting to deserialize object on a CUDA device but is_available() is False": "saved on another device",
-    "Weights only load failed. This file can still be loaded, to do so you have two options": "refused pickle",
-    "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.": "no float64 on mps",
-}
+KINDS = tomllib.loads(Path(module.__file__).with_suffix(".toml").read_text(encoding="utf-8"))["error"]
+ELSEWHERE = {message: one["name"] for one in KINDS for message in one.get("examples", ())}
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)

@@ -29,7 +29,10 @@ MORE = {
 CONFIGURATIONS = {**memory_figures.CONFIGURATIONS, **MORE}
 
 
-@pytest.mark.parametrize("name", [name for name, setting in CONFIGURATIONS.items() if setting["layers"] <= 12])
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] * (at >= 3 and name not in MORE))  # the figures have these, too
+    for at, (name, setting) in enumerate(CONFIGURATIONS.items()) if setting["layers"] <= 12
+])  # fmt: skip
 def test_the_formula_is_within_a_tenth_of_the_estimate(name):
     setting = CONFIGURATIONS[name]
     program = memory_figures.program_of(setting)
