@@ -139,14 +139,14 @@ def costs(names: Iterable[str], modules: Mapping[str, str], wrong: str) -> tuple
 
 
 def _owner(room: Room, module: str, node: ast.stmt, names: Iterable[str]) -> tuple[str, str]:
-    """Return the exercise whose reference, check or mistake a statement is, and which of them; "" for any other."""
+    """Return the exercise whose reference, other style, check or mistake a statement is, and which of them; or ""."""
     decorators = getattr(node, "decorator_list", [])
     if decorators and node.name in names:
         return node.name, "reference"
     for name, attribute in map(root, decorators or ([node.value] if isinstance(node, ast.Expr) else [])):
         for meant in room.meant(module, name):
             if attribute and bound(meant) & set(names):
-                return meant.name, "check" if attribute == "checks" else "mistakes"
+                return meant.name, {"checks": "check", "alternative": "reference"}.get(attribute, "mistakes")
     return "", ""
 
 
