@@ -8,7 +8,6 @@ Chromium comes from the system (`chromium` or `google-chrome` on the PATH).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import socket
@@ -19,6 +18,8 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+
+from tools import workbook
 
 __all__ = ["Lab", "chromium", "lab", "static_page"]
 
@@ -93,11 +94,6 @@ class Lab:
 
 def _settings(private: Path) -> dict[str, str]:
     """Return an environment in which JupyterLab reads and writes nothing of the user's."""
-    config = private / "config" / "labconfig"
-    config.mkdir(parents=True)
-    plugin = "@jupyterlab/apputils-extension:announcements"
-    text = json.dumps({"disabledExtensions": {plugin: True}, "lockedExtensions": {plugin: True}})
-    (config / "page_config.json").write_text(text, encoding="utf-8")
     names = {"CONFIG": "config", "DATA": "data", "RUNTIME": "runtime"}
     return {
         **{f"JUPYTER_{name}_DIR": str(private / folder) for name, folder in names.items()},
@@ -119,7 +115,7 @@ def lab(root: Path, *, width: int = 1280, height: int = 900) -> Iterator[Lab]:
         command = [
             sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.port={port}",
             "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={root}",
-            "--LabApp.expose_app_in_browser=True",
+            "--LabApp.expose_app_in_browser=True", f"--LabApp.app_settings_dir={workbook.SETTINGS}",
         ]  # fmt: skip
         environment = {**os.environ, **_settings(Path(private))}
         server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

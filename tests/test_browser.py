@@ -63,6 +63,24 @@ def test_moving_a_slider_changes_the_one_picture_of_each_explorer(tmp_path, name
         assert lab.errors == []
 
 
+@pytest.mark.slow
+def test_a_saved_notebook_shows_its_widgets_when_it_is_opened_again(tmp_path):
+    nbformat.write(notebook("ring"), tmp_path / "ring.ipynb")
+    with browser.lab(tmp_path) as lab:
+        for again in (False, True):
+            lab.open("ring.ipynb")
+            if not again:
+                lab.run_all()
+            picture = lab.page.locator(".widget-image").first
+            picture.wait_for()
+            if not again:
+                lab.page.wait_for_timeout(500)
+                lab.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+                lab.page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
+        assert picture.evaluate("image => image.naturalWidth") > 600
+        assert "model not found" not in lab.page.content()
+
+
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_a_static_page_shows_one_picture_and_its_words(name):
     from nbconvert import HTMLExporter

@@ -1,5 +1,10 @@
 """Do updates of the course never meet a reader's answers, and does the set-up say what it lacks?"""
 
+import json
+import sys
+from pathlib import Path
+
+import jsonschema
 import pytest
 
 from tools import environment, workbook
@@ -17,6 +22,32 @@ def test_missing_copies_are_made_once(folders):
     assert workbook.prepare(*folders).copied == ("00_start_here.ipynb",)
     assert (folders[1] / "00_start_here.ipynb").read_text(encoding="utf-8") == "first"
     assert workbook.prepare(*folders) == workbook.Update((), ())
+
+
+def test_a_copy_shows_no_output_and_new_outputs_alone_are_no_newer_lesson(folders):
+    lesson = folders[0] / "01_a.ipynb"
+    cell = {"cell_type": "code", "execution_count": 1, "outputs": [{"data": {"text/plain": "42"}}], "source": ["é"]}
+    lesson.write_text(json.dumps({"cells": [cell], "metadata": {}}), encoding="utf-8")
+    assert workbook.prepare(*folders).copied == ("00_start_here.ipynb", "01_a.ipynb")
+    copied = json.loads((folders[1] / "01_a.ipynb").read_text(encoding="utf-8"))
+    assert copied["cells"] == [cell | {"execution_count": None, "outputs": []}]
+    lesson.write_text(json.dumps({"cells": [cell | {"execution_count": 2}], "metadata": {}}), encoding="utf-8")
+    (folders[1] / workbook.RECORD).unlink()
+    assert workbook.prepare(*folders).newer == ()
+
+
+def test_the_settings_of_jupyterlab_are_such_as_its_schemas_know():
+    found = json.loads((workbook.SETTINGS / "overrides.json").read_text(encoding="utf-8"))
+    assert len(found) == 2
+    share = Path(sys.prefix) / "share" / "jupyter"
+    schemas = [
+        *share.glob("labextensions/@jupyter-widgets/*/schemas/**/plugin.json"),
+        *share.glob("lab/schemas/**/*.json"),
+    ]
+    for plugin, settings in found.items():
+        package, _, name = plugin.partition(":")
+        (schema,) = [path for path in schemas if path.as_posix().endswith(f"schemas/{package}/{name}.json")]
+        jsonschema.validate(settings, json.loads(schema.read_text(encoding="utf-8")))
 
 
 def test_programs_and_job_scripts_follow_the_lessons(folders):

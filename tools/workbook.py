@@ -16,6 +16,8 @@ __all__ = ["Update", "main", "prepare"]
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = "00_start_here.ipynb"
+# Widgets are saved with a notebook, so that they show something when it is opened again; no question about news.
+SETTINGS = ROOT / "tools" / "jupyterlab" / "settings"
 RECORD = ".copied.json"
 
 
@@ -35,8 +37,21 @@ class Update:
         return "\n".join(lines)
 
 
+def _bare(path: Path) -> bytes:
+    """Return the notebook at `path` without outputs: they show the answers to what a reader is to guess."""
+    try:
+        notebook = json.loads(path.read_bytes())
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "code":
+                cell.update(outputs=[], execution_count=None)
+    except (ValueError, KeyError, TypeError):
+        return path.read_bytes()
+    notebook.get("metadata", {}).pop("widgets", None)
+    return (json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode("utf-8")
+
+
 def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(_bare(path)).hexdigest()
 
 
 def _read(record: Path) -> dict[str, str]:
@@ -48,10 +63,11 @@ def _read(record: Path) -> dict[str, str]:
 
 
 def prepare(lessons: Path, workbook: Path) -> Update:
-    """Copy every lesson that has no copy yet; never write over one. Programs and recorded runs follow the lessons.
+    """Copy every lesson, without outputs, that has no copy yet; never write over one. Programs follow the lessons.
 
-    The hash of each lesson as it was copied is kept in `workbook/.copied.json`; where it is lost or damaged, a copy
-    that differs from its lesson counts as taken from an older lesson once, and is remembered from then on.
+    The hash of each lesson as it was copied, outputs left out, is kept in `workbook/.copied.json`; where it is lost or
+    damaged, a copy that differs from its lesson counts as taken from an older lesson once, and is remembered from
+    then on.
     """
     if not lessons.is_dir():
         raise ValueError(f"lessons: {lessons} is no folder; expected the course's notebooks/")
@@ -61,7 +77,7 @@ def prepare(lessons: Path, workbook: Path) -> Update:
     for lesson in sorted(lessons.glob("[0-9][0-9]_*.ipynb")):
         copy, now = workbook / lesson.name, _hash(lesson)
         if not copy.exists():
-            shutil.copyfile(lesson, copy)
+            copy.write_bytes(_bare(lesson))
             known[lesson.name] = now
             copied.append(lesson.name)
         elif known.setdefault(lesson.name, now if _hash(copy) == now else "") != now:
@@ -89,7 +105,8 @@ def main(arguments: list[str]) -> int:
     from jupyterlab.labapp import LabApp
 
     root = ["--ServerApp.allow_root=True"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    return LabApp.launch_instance([f"--ServerApp.root_dir={workbook}", *first, *root, *arguments]) or 0
+    settings = f"--LabApp.app_settings_dir={SETTINGS}"
+    return LabApp.launch_instance([f"--ServerApp.root_dir={workbook}", settings, *first, *root, *arguments]) or 0
 
 
 if __name__ == "__main__":
