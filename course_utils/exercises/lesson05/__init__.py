@@ -23,10 +23,10 @@ exercise = lesson("05")
 
 
 @exercise(title="One training step", minutes=10, difficulty=1, hints=(
-    "Move the batch, clear the gradients, compute the loss, call backward on it, let the optimizer step.",
-    "F.cross_entropy(model(images), labels) is the loss. It takes logits: no softmax before it.",
-    "optimizer.zero_grad(); loss = F.cross_entropy(model(images), labels); loss.backward(); optimizer.step(); "
-    "return loss.detach()",
+    "The six numbered lines under \"The loop, line by line\" are the step; the last line is what you return.",
+    "F.cross_entropy takes logits and labels: no softmax before it. Both parts of the batch must be on the device.",
+    "In this order: .to(device) twice, zero_grad of the optimizer, the loss of what the model gives, its backward, "
+    "step of the optimizer. Then detach.",
 ))
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor, device: torch.device
@@ -85,10 +85,22 @@ train_step.edits(
 )
 
 
+@train_step.alternative("a closure: longer, but L-BFGS, which asks for the loss several times a step, needs one")
+def _(model, optimizer, images, labels, device):
+    def closure():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+        loss.backward()
+        return loss
+
+    return optimizer.step(closure).detach()
+
+
 @exercise(title="Evaluation", minutes=10, difficulty=2, hints=(
     "Two switches: model.eval() for dropout and batch norm, torch.inference_mode() for the graph.",
     "Right answers of a batch: (model(images).argmax(dim=1) == labels).sum(). Count the samples as well.",
-    "Keep was = model.training before, and end with model.train(was). Return right / total as a float.",
+    "model.training before the first switch is what model.train(…) wants at the end. The share is one sum divided by "
+    "the other, and .item() reads a tensor.",
 ))
 def evaluate(model: nn.Module, loader: Iterable, device: torch.device) -> float:
     """Return the share, 0 to 1, of the samples in `loader` that `model` classifies rightly, and leave it as it was."""
@@ -173,10 +185,18 @@ evaluate.edits(*((name, _AVERAGES[name], *changes) for name, *changes in (
 )))
 
 
+@evaluate.alternative("a copy is evaluated, so nothing is to be put back; costs the model's memory once more")
+def _(model, loader, device):
+    twin = copy.deepcopy(model).eval()
+    with torch.inference_mode():
+        hits = [twin(images.to(device)).argmax(dim=1) == labels.to(device) for images, labels in loader]
+    return torch.cat(hits).float().mean().item()
+
+
 @exercise(title="The mean loss of uneven batches", minutes=5, difficulty=1, hints=(
     "A batch of 2 must count half as much as a batch of 4.",
     "Multiply each mean by the size of its batch, add, and divide by the number of all samples.",
-    "return sum(loss * size for loss, size in zip(losses, sizes)) / sum(sizes)",
+    "zip(losses, sizes) gives what belongs together, sum(…) adds tensors too, and sum(sizes) are all samples.",
 ))
 def mean_loss(losses: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
     """Return the mean loss of all samples from each batch's mean loss and size, on the device of the losses."""
@@ -219,10 +239,17 @@ mean_loss.edits(
 )
 
 
+@mean_loss.alternative("one product of vectors, not two launches for each batch; the sizes are copied to the device")
+def _(losses, sizes):
+    weights = torch.tensor(sizes, dtype=losses[0].dtype, device=losses[0].device)
+    return torch.stack(losses) @ weights / sum(sizes)
+
+
 @exercise(title="An epoch with one host read", minutes=15, difficulty=2, hints=(
-    "Make a tensor of two zeros on the device before the loop and add to it: sums stay where they are computed.",
-    "Each batch adds loss.detach() * len(labels) and (logits.argmax(dim=1) == labels).sum().",
-    "After the loop: loss, share = (sums / samples).tolist(). That is the one read.",
+    "Two sums stay on the device, the number of samples is the host's. What the host adds up it need not read.",
+    "A batch adds its detached loss times its size to the one sum, and its number of right answers to the other.",
+    "torch.zeros(2, device=device) holds both sums. After the loop divide it by the number of samples; .tolist() of "
+    "that is the one read.",
 ))
 def train_epoch(
     model: nn.Module, optimizer: torch.optim.Optimizer, loader: Iterable, device: torch.device
@@ -301,11 +328,28 @@ train_epoch.edits(
 )
 
 
+@train_epoch.alternative("lists, added up at the end: a curve can be drawn of them; as many small tensors are kept")
+def _(model, optimizer, loader, device):
+    losses, right, samples = [], [], 0
+    for images, labels in loader:
+        images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+        optimizer.zero_grad()
+        logits = model(images)
+        loss = F.cross_entropy(logits, labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach() * len(labels))
+        right.append((logits.argmax(dim=1) == labels).sum())
+        samples += len(labels)
+    sums = torch.stack([torch.stack(losses).sum(), torch.stack(right).sum()])
+    return tuple((sums / samples).tolist())
+
+
 @exercise(title="A step in mixed precision", minutes=15, difficulty=3, hints=(
     "The forward pass and the loss stand under torch.autocast(images.device.type, dtype=dtype), nothing else does.",
     "scaler.scale(loss).backward() gives gradients that are too large by the scale. Unscale before you measure them.",
-    "zero_grad first; after backward scaler.unscale_(optimizer), clip_grad_norm_, scaler.step(optimizer), "
-    "scaler.update(), in this order.",
+    "After backward come the four words in bold, in their order: unscale_ and step are the scaler's and take the "
+    "optimizer, update is the scaler's and takes nothing, clip_grad_norm_ takes the parameters and max_norm.",
 ))
 def amp_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
@@ -411,11 +455,19 @@ amp_step.edits(
 )
 
 
+amp_step.alternative(
+    "the loss outside of autocast, in float32 all the same: whatever a loss of your own consists of, nothing is cast",
+    edit("        loss = F.cross_entropy(model(images).float(), labels)", "        logits = model(images)\n"
+         "    loss = F.cross_entropy(logits.float(), labels)"),
+)
+
+
 @exercise(title="Resume", minutes=15, difficulty=3, hints=(
     "Model, optimizer and scheduler have state_dict and load_state_dict. Random numbers: torch.get_rng_state().",
     "The step is a number: keep it in self.step, which is 0 at the start.",
-    "state = {'step': self.step, 'random': torch.get_rng_state(), 'model': self.model.state_dict(), …}; on an "
-    "accelerator also torch.get_device_module(device).get_rng_state(device), device = next(model.parameters()).device.",
+    "Keep the three parts in __init__. state_dict() has an entry for the state_dict() of each, for the step, for "
+    "torch.get_rng_state(), and on a device for get_rng_state(device) of its module; load_state_dict takes each "
+    "entry back, with load_state_dict and set_rng_state.",
 ))
 class Progress:
     """What a run needs to go on: `state_dict()` returns it, `load_state_dict(state)` puts it back; `step` counts."""
@@ -444,3 +496,15 @@ class Progress:
 @Progress.checks
 def _(case: Case) -> None:
     resumes(case)
+
+
+Progress.alternative(
+    "asks its own attributes: what is added later is saved as well, whether you wanted it or not",
+    edit('self.parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}',
+         "self.model, self.optimizer, self.scheduler = model, optimizer, scheduler",
+         "for name, part in self.parts.items()}",
+         'for name, part in vars(self).items() if hasattr(part, "state_dict")}',
+         "for name, part in self.parts.items():\n            part.load_state_dict(state[name])",
+         'for name, part in vars(self).items():\n            if hasattr(part, "state_dict"):\n'
+         "                part.load_state_dict(state[name])"),
+)
