@@ -289,7 +289,6 @@ def five_cells_show_or_assert_a_claim(path, notebook):
 
 
 # A gate takes the path of a notebook and its contents, and asserts.
-TITLE_MINUTES = r" · (\d+) minutes(?:, with what goes deeper (\d+))? · (\d+) exercises?\n"
 PYTHON = {*dir(builtins), *(name for kind in (list, dict, str, tuple, set, int, float) for name in dir(kind)), "torch"}
 REFERENCES = {exercise.name: exercise.reference for exercise in exercises.registry()}
 SIGNATURE = ["path", "notebook"]
@@ -335,7 +334,7 @@ def test_lesson(lesson, gate):
 def test_the_minutes_of_the_title_are_what_a_newcomer_needs(lesson):
     notebook = notebooks.read(lesson)
     spine, every = spine_minutes(notebook), sum(minutes(notebook))
-    stated = re.search(TITLE_MINUTES, notebook.cells[0].source)
+    stated = notebooks.STATED.search(notebook.cells[0].source)
     wanted = [5 * math.ceil(one / 5) for one in ((spine, every) if any(deeper(notebook)) else (spine,))]
     assert [int(one) for one in stated.groups()[:2] if one] == wanted
 
@@ -508,26 +507,13 @@ def test_every_program_is_started_by_a_lesson_or_a_test():
 def test_the_readme_and_the_course_map_repeat_what_the_title_cells_say():
     """The title cell is the one source of a lesson's minutes, and of its exercises, whose stubs are counted."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    cells = {cell.id: cell.source for cell in notebooks.read(LESSONS[0]).cells}
-    titles, rows = {}, {}
+    course_map = next(cell.source for cell in notebooks.read(LESSONS[0]).cells if cell.id == "course-map")
+    assert notebooks.with_minutes(readme) == readme and notebooks.with_minutes(course_map) == course_map
+    assert notebooks.with_minutes(re.sub(r", \d+", ", 7", course_map)) != re.sub(r", \d+", ", 7", course_map)
     for path in LESSONS:
         notebook = notebooks.read(path)
-        title = notebook.cells[0].source
-        spine, every, number = re.search(TITLE_MINUTES, title).groups()
-        assert int(number) == sum(stub_of(cell.source) is not None for cell in code(notebook)), path.name
-        titles[path.name] = title.splitlines()[0], spine
-        rows[path.name] = f"{spine} | {every or spine} | {number} |"
-    found = re.findall(r"^\|.*\(notebooks/(\d\d_\w+\.ipynb)\).* (\d+ \| \d+ \| \d+ \|)$", readme, re.MULTILINE)
-    assert dict(found) == rows
-
-    entries = re.findall(
-        r"^- (\*\*)?\[?(\d\d .*?)(?:\]\((.*)\))?(?:\*\*)?, (\d+)( minutes)?$", cells["course-map"], re.MULTILINE
-    )
-    there = {f"# {name}": minutes for _, name, link, minutes, _ in entries if link or name.startswith("00")}
-    assert there == dict(titles.values()) and {link for _, _, link, *_ in entries if link} == {*titles} - {
-        LESSONS[0].name
-    }
-    hours = [
-        round(sum(int(minutes) for bold, *_, minutes, _ in entries if bold or every) / 60) for every in (False, True)
-    ]
-    assert f"take about {hours[0]} hours, all lessons about {hours[1]}." in cells["course-map"]
+        stated = notebooks.STATED.search(notebook.cells[0].source)
+        assert int(stated["exercises"]) == sum(stub_of(cell.source) is not None for cell in code(notebook)), path.name
+        row = f"{stated['spine']} | {stated['every'] or stated['spine']} | {stated['exercises']} |"
+        assert re.search(rf"^\| \[{path.stem[:2]} .*{path.name}\).* {re.escape(row)}$", readme, re.MULTILINE), row
+        assert path is LESSONS[0] or re.search(rf"{path.name}\)\**, {stated['spine']}\b", course_map), path.name

@@ -1,7 +1,7 @@
 """Are the notebooks in their one canonical form, and are their stored outputs what they give when run?
 
 python tools/notebooks.py --check [paths]     name what is not canonical; exit status 1 if anything is
-python tools/notebooks.py --fix [paths]       write the canonical form, and the repository's address
+python tools/notebooks.py --fix [paths]       write the canonical form, the address, and the lessons' minutes
 python tools/notebooks.py --execute [paths]   run in the reference environment and store the outputs
 python tools/notebooks.py --record            run on this machine's GPU with COURSE_RECORD=1; notebooks stay as they are
 python tools/notebooks.py --new 03 "Memory"   write the skeleton of a lesson whose number is free
@@ -22,8 +22,8 @@ import nbformat
 from nbformat import NotebookNode
 
 __all__ = [
-    "FOLDED", "SETUP", "TAGS", "canonical", "difference", "execute", "kernel_environment", "lessons", "new",
-    "not_reference", "read", "run", "twice",
+    "FOLDED", "SETUP", "STATED", "TAGS", "canonical", "difference", "execute", "kernel_environment", "lessons", "new",
+    "not_reference", "read", "run", "twice", "with_minutes",
 ]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +39,9 @@ except ModuleNotFoundError:  # Colab, Kaggle
     %pip install -q --no-deps "git+{REPOSITORY}"
 from course_utils import devices
 DEVICE = devices.pick()"""
+STATED = re.compile(
+    r" · (?P<spine>\d+) minutes(?:, with what goes deeper (?P<every>\d+))? · (?P<exercises>\d+) exercise"
+)
 ADDRESS = re.compile(
     r"(?P<before>git\+https://github\.com/|colab\.research\.google\.com/github/|kernels/welcome\?src=https://github\.com/)"
     r"[\w.-]+/[\w.-]+?(?P<after>(?:\.git)?[/\"])"
@@ -62,6 +65,21 @@ def with_address(text: str) -> str:
     """Return `text` with the repository's address of pyproject.toml in badges and set-up cells."""
     name = REPOSITORY.removeprefix("https://github.com/")
     return ADDRESS.sub(lambda found: found["before"] + name + found["after"], text)
+
+
+def with_minutes(text: str) -> str:
+    """Return the README or the course map with the minutes and exercises that the title cells of the lessons state."""
+    for path in lessons():
+        spine, every, exercises = STATED.search(read(path).cells[0].source).group("spine", "every", "exercises")
+        row = f"{spine} | {every or spine} | {exercises} |"
+        text = re.sub(rf"^(\|.*{path.name}\).*?)(\d+ \| )+\d+ \|$", rf"\g<1>{row}", text, flags=re.MULTILINE)
+        entry = rf"^(- .*{path.name}\)\**, |- {path.stem[:2]} Start here, )\d+(?: to \d+)?"
+        span = f"{spine} to {every}" if every else spine
+        text = re.sub(entry, rf"\g<1>{span}", text, flags=re.MULTILINE)
+    entries = re.findall(r"^- (\*\*)?.*, (\d+)(?: to (\d+))?(?: minutes)?$", text, re.MULTILINE)
+    bold = round(sum(int(spine) for essential, spine, _ in entries if essential) / 60)
+    everything = round(sum(int(every or spine) for _, spine, every in entries) / 60)
+    return re.sub(r"about \d+ hours(.*) about \d+\.", rf"about {bold} hours\g<1> about {everything}.", text)
 
 
 def word_id(cell: NotebookNode, taken: set[str]) -> str:
@@ -313,7 +331,13 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{path.name}: executed")
     if options.fix:
         for path in paths:
-            write(path, canonical(read(path)))
+            notebook = read(path)
+            for cell in notebook.cells:
+                cell.source = with_minutes(cell.source) if cell.get("id") == "course-map" else cell.source
+            write(path, canonical(notebook))
+        if paths == lessons():
+            readme = ROOT / "README.md"
+            write(readme, with_minutes(readme.read_text(encoding="utf-8")))
     problems = [found for path in paths if (found := difference(path))]
     print("\n".join(problems) or f"{len(paths)} notebooks are canonical")
     return 1 if problems else 0
