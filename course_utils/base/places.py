@@ -1,15 +1,22 @@
-"""Whose is a line of code: the reader's, from a cell or a file, or that of Python, a library or this course?"""
+"""Whose is a line of code: the reader's, from a cell or a file, or that of Python, a library or this course?
+
+And which of the reader's lines is running, as what part of a training step?
+"""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
+import linecache
 import os
 import site
+import sys
 import sysconfig
+import traceback
 from pathlib import Path
 
-__all__ = ["in_cell", "is_generated", "is_readers"]
+import torch
+
+__all__ = ["in_cell", "is_generated", "is_readers", "phase", "place", "place_of"]
 
 
 def in_cell(file: str) -> bool:
@@ -40,6 +47,36 @@ def _libraries() -> tuple[str, ...]:
     """Return the folders of code that is not the reader's: Python's own, installed packages, this package."""
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     paths += [*site.getsitepackages(), site.getusersitepackages()]
-    torch = importlib.util.find_spec("torch").origin
-    paths += [str(Path(torch).absolute().parents[1]), str(Path(__file__).absolute().parents[1])]
+    paths += [str(Path(torch.__file__).absolute().parents[1]), str(Path(__file__).absolute().parents[1])]
     return tuple(path + os.sep for path in paths if path)
+
+
+def phase(stepping: bool = False) -> str:
+    """Return what the program is doing: "forward", "backward", "recomputation" or "optimizer step"."""
+    if stepping:
+        return "optimizer step"
+    if torch._C._current_graph_task_id() == -1:
+        return "forward"
+    return "recomputation" if torch.is_grad_enabled() else "backward"
+
+
+def place() -> str:
+    """Return the reader's innermost line that is running: "train.py:12: y = model(x)", or "" if there is none."""
+    return _innermost((frame.f_code, number) for frame, number in traceback.walk_stack(sys._getframe(1)))
+
+
+def place_of(error: BaseException) -> str:
+    """Return the reader's innermost line from which `error` came, as `place` does, or ""."""
+    calls = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    return _innermost(reversed(calls))
+
+
+def _innermost(calls) -> str:
+    """Return the first line of the reader's in `calls`, pairs of a function's code and a line number."""
+    for code, number in calls:
+        if is_readers(code.co_filename, code.co_name):
+            text = linecache.getline(code.co_filename, number).strip()
+            name = Path(code.co_filename).name
+            where = f"cell, line {number}" if in_cell(code.co_filename) else f"{name}:{number}"
+            return f"{where}: {text}" if text else where
+    return ""

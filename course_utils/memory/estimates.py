@@ -15,11 +15,12 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._pytree import tree_map
 
 from course_utils import plots
+from course_utils.base.places import place_of
 from course_utils.memory.fakes import as_fake, fake_device, faking, with_workspace
 from course_utils.memory.ledger import Ledger
 from course_utils.memory.measurements import Measured, Moment, draw_timeline
 from course_utils.memory.parts import Parts, Table, by_owner
-from course_utils.memory.storages import place_of, resolve, states_of, tensors_in
+from course_utils.memory.storages import resolve, states_of, tensors_in
 
 __all__ = ["Estimate", "Reconciled", "estimate", "reconcile"]
 

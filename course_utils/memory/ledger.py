@@ -18,8 +18,9 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
 )
 
+from course_utils.base.places import phase, place
 from course_utils.memory.parts import OWNERS
-from course_utils.memory.storages import found, phase, place, states_of, storage_of, tensors_in
+from course_utils.memory.storages import found, states_of, storage_of, tensors_in
 
 __all__ = ["Ledger", "Record"]
 

@@ -1,12 +1,8 @@
-"""Which storage is behind a tensor, which tensors are alive, and what is the program doing in which of its lines?"""
+"""Which storage is behind a tensor, and which tensors are alive?"""
 
 from __future__ import annotations
 
 import gc
-import linecache
-import sys
-import traceback
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -14,9 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import UninitializedTensorMixin
 
 from course_utils import devices
-from course_utils.base import places
 
-__all__ = ["found", "phase", "place", "place_of", "resolve", "states_of", "storage_of", "tensors_in"]
+__all__ = ["found", "resolve", "states_of", "storage_of", "tensors_in"]
 
 
 def resolve(device: torch.device | str | None) -> torch.device:
@@ -50,15 +45,6 @@ def tensors_in(value: object) -> list[torch.Tensor]:
         return [value]
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return [tensor for item in items for tensor in tensors_in(item)]
-
-
-def phase(stepping: bool = False) -> str:
-    """Return what the program is doing: "forward", "backward", "recomputation" or "optimizer step"."""
-    if stepping:
-        return "optimizer step"
-    if torch._C._current_graph_task_id() == -1:
-        return "forward"
-    return "recomputation" if torch.is_grad_enabled() else "backward"
 
 
 def found(device: torch.device) -> list[tuple[torch.Tensor, str]]:
@@ -95,25 +81,3 @@ def _is_on(thing: object, device: torch.device) -> bool:
         return isinstance(thing, torch.Tensor) and thing.device == device
     except Exception:
         return False
-
-
-def place() -> str:
-    """Return the reader's innermost line that is running: "train.py:12: y = model(x)", or "" if there is none."""
-    return _innermost((frame.f_code, number) for frame, number in traceback.walk_stack(sys._getframe(1)))
-
-
-def place_of(error: BaseException) -> str:
-    """Return the reader's innermost line from which `error` came, as `place` does, or ""."""
-    calls = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
-    return _innermost(reversed(calls))
-
-
-def _innermost(calls) -> str:
-    """Return the first line of the reader's in `calls`, pairs of a function's code and a line number."""
-    for code, number in calls:
-        if places.is_readers(code.co_filename, code.co_name):
-            text = linecache.getline(code.co_filename, number).strip()
-            name = Path(code.co_filename).name
-            where = f"cell, line {number}" if places.in_cell(code.co_filename) else f"{name}:{number}"
-            return f"{where}: {text}" if text else where
-    return ""

@@ -4,8 +4,9 @@ Simulated: where a tensor is, the errors that CUDA gives, memory that runs out, 
 On request (`configure`): the caching allocator of PyTorch for CUDA, and errors of kernels that come later, as on CUDA.
 Not simulated: the values. The CPU's own kernels compute them, so they and the random numbers are the CPU's.
 Left out of the time model: caches, occupancy, most of the choice among kernels, the host's own work between two
-operations. Peak rates come from data sheets (`course_utils.gpus`); which share of them kernels reach, and fixed costs,
-stand in `Costs`. `python -m benchmarks.published` says how far published measurements are from the clock.
+operations unless `host_work` says it. Peak rates come from data sheets (`course_utils.gpus`); which share of them
+kernels reach, and fixed costs, stand in `Costs`. `python -m benchmarks.published` says how far published measurements
+are from the clock.
 More lenient than CUDA: a copy to the device takes its values at the call, also a non-blocking one from pinned
 memory. Refused with an error: torch.compile, sparse, quantized and nested tensors, lazy modules
 before they have shapes, sending tensors to other processes.
@@ -14,12 +15,22 @@ before they have shapes, sending tensors to other processes.
 from course_utils.simulator.autocast import register_rules
 from course_utils.simulator.child import LIMIT_S as CHILD_LIMIT_S
 from course_utils.simulator.child import Unavailable, remember_sources, run_in_child, sources
-from course_utils.simulator.control import clock_ms, configure, enable, enabled, ready, reset, unavailable, world
-from course_utils.simulator.history import Timeline, timeline
+from course_utils.simulator.control import (
+    clock_ms,
+    configure,
+    enable,
+    enabled,
+    host_work,
+    ready,
+    reset,
+    unavailable,
+    world,
+)
+from course_utils.simulator.history import Gap, Timeline, timeline
 from course_utils.simulator.model import AT_PEAK, Costs, Record, World, out_of_memory
 
 __all__ = [
-    "AT_PEAK", "CHILD_LIMIT_S", "Costs", "Record", "Timeline", "Unavailable", "World", "clock_ms", "configure",
-    "enable", "enabled", "out_of_memory", "ready", "register_rules", "remember_sources", "reset", "run_in_child",
-    "sources", "timeline", "unavailable", "world",
+    "AT_PEAK", "CHILD_LIMIT_S", "Costs", "Gap", "Record", "Timeline", "Unavailable", "World", "clock_ms", "configure",
+    "enable", "enabled", "host_work", "out_of_memory", "ready", "register_rules", "remember_sources", "reset",
+    "run_in_child", "sources", "timeline", "unavailable", "world",
 ]  # fmt: skip

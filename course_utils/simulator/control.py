@@ -141,6 +141,19 @@ def clock_ms() -> float:
     return world().host_ns / 1e6
 
 
+def host_work(name: str, ms: float) -> None:
+    """Let the host be busy for `ms` milliseconds of the virtual clock, while the GPUs go on with what is queued.
+
+    The clock knows launches, copies and waiting alone. What else the host does between them, such as reading files or
+    making a batch, is not measured: `ms` is what you say it takes, an **input** of the simulation, and timelines and
+    traces call it so. Raises ValueError or TypeError that names the argument.
+    """
+    here = world()
+    if not isinstance(name, str):
+        raise TypeError(f"name must be text, not {name!r}")
+    here.work(name, round(arguments.positive("ms", ms) * 1e6))
+
+
 def ready() -> tuple[torch.device | None, str]:
     """Enable the simulated GPU and return it, or None and the reason why it cannot be or does not work."""
     try:

@@ -1,14 +1,35 @@
-"""What did host and GPUs do, and when? Records of the virtual clock, their totals and a picture."""
+"""What did host and GPUs do, and when? Records of the virtual clock, their totals, gaps, a picture and a trace."""
 
 import io
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
 
-from course_utils.simulator import control
+from torch.autograd.profiler import record_function
+
+from course_utils.simulator import control, model
 from course_utils.simulator.model import Record
 
-_COLOURS = {"launch": "#8da0cb", "kernel": "#1b7837", "copy": "#e08214", "wait": "#d9d9d9"}
+_COLOURS = {
+    "launch": "#8da0cb", "wait": "#d9d9d9", "host work (an input)": "#b15928", "kernel": "#1b7837", "copy": "#e08214",
+    "GPU idle": "#d6272840",
+}  # fmt: skip
+_PHASES = {"forward": "#3d93c9", "backward": "#d9a400", "optimizer step": "#a1487b", "recomputation": "#6b6b6b"}
+_STEP = "Optimizer.step#"  # how PyTorch itself names the range of an optimizer's step
+_FEW = 200  # up to so many bars in a row are told apart by an edge; more of them would be nothing but edges
+
+
+class Gap(NamedTuple):
+    """A time in which a GPU computed nothing, the reader's line that kept it waiting, and what that line did."""
+
+    start_ns: int
+    duration_ns: int
+    line: str  # "train.py:12: loss.item()"; "" where it is none of the reader's
+    cause: str
 
 
 @dataclass(eq=False, repr=False)
@@ -43,6 +64,68 @@ class Timeline:
         """Time that the host spent waiting for GPUs, in ms."""
         return sum(r.duration_ns for r in self.select("wait")) / 1e6
 
+    def gaps(self, row: str = "sim:0") -> list[Gap]:
+        """Return when a GPU computed nothing, in order, each with the line of the host's that caused it.
+
+        Where the host was late, that is what it did meanwhile: waiting, work of its own (`host_work`), else launching.
+        After a wait the queue is empty, so the launch that follows is the wait's fault. Where the kernel was launched
+        in time, it is the copy or the other GPU that it needed. Gaps and `busy_ms` add up to the total time; a GPU
+        that computed nothing at all has none.
+        """
+        kernels = sorted(self.select("kernel", row), key=lambda r: r.start_ns)
+        host = [r for r in self.records if r.row == "host" and r.kind != "range"]
+        launched = {r.number: r.end_ns for r in self.select("launch")}
+        found, until = [], 0
+        for kernel in (*kernels, None) if kernels else ():
+            start = self.total_ns if kernel is None else kernel.start_ns
+            if start > until:
+                late = host[-1].end_ns if kernel is None else launched[kernel.number]
+                found.append(self._blame(until, start, host, late, kernel))
+            until = until if kernel is None else max(until, kernel.end_ns)
+        return found
+
+    def _blame(self, start: int, end: int, host: list[Record], launched: int, kernel: Record | None) -> Gap:
+        """Say whose fault a gap is that ended with `kernel`, or with the timeline, `launched` by the host by then."""
+        if launched < end:  # in time, so that it was no fault of the host's: what ended when the kernel could begin?
+            needed = [r for r in self.records if r.row != "host" and r.end_ns == end]
+            why = max(needed, key=lambda r: r.kind == "copy", default=kernel)
+            if why is not None:
+                return Gap(start, end - start, why.line, f"needs {why.name} on {why.row}" if needed else "held back")
+        spent, last = Counter(), None
+        for record in host[bisect_left(host, start, key=lambda r: r.end_ns) :]:
+            if record.start_ns >= end:
+                break
+            last = last if record.kind == "launch" else record
+            blamed = last or record
+            cause = "launches" if blamed.kind == "launch" else blamed.name
+            spent[blamed.line, cause] += min(record.end_ns, end) - max(record.start_ns, start)
+        line, cause = max(spent, key=spent.get, default=("", "nothing to do"))
+        return Gap(start, end - start, line, cause)
+
+    def phases(self, row: str = "sim:0") -> list[tuple[str, int, int]]:
+        """Return the parts of training steps that a GPU (or the host) went through: (name, start ns, end ns).
+
+        Names are forward, backward, recomputation and optimizer step. Without a backward pass there are none.
+        """
+        known = [r for r in self.select("launch" if row == "host" else "kernel", row) if r.phase]
+        found = []
+        for record in known if any(r.phase == "backward" for r in self.records) else ():
+            if found and found[-1][0] == record.phase:
+                found[-1] = (record.phase, found[-1][1], max(found[-1][2], record.end_ns))
+            else:
+                found.append((record.phase, record.start_ns, record.end_ns))
+        return found
+
+    def export_chrome_trace(self, path: str | Path) -> None:
+        """Write a file that Perfetto (https://ui.perfetto.dev) opens, in the form and with the name of the profiler's.
+
+        Host, queues, each stream and each copy engine are tracks; arrows lead from launches to kernels. The file is the
+        same on every machine, and says that it is simulated.
+        """
+        from course_utils.simulator import trace
+
+        Path(path).write_text(trace.text(self), encoding="utf-8", newline="\n")
+
     def __str__(self) -> str:
         lines = [f"simulated {self.spec_name}: {self.total_ms:.3f} ms in all, host waits {self.waited_ms:.3f} ms"]
         for row in self.rows:
@@ -55,27 +138,63 @@ class Timeline:
     __repr__ = __str__
 
     def plot(self, title: str | None = None):
-        """Return a matplotlib Figure: one row for the host, and for each GPU one of kernels and one of copies."""
+        """Return a matplotlib Figure: one row for the host, and for each GPU one of kernels and one of copies.
+
+        Behind them stand the parts of a training step; what a GPU lost by computing nothing is red, and the lines that
+        caused most of it are listed below.
+        """
         from matplotlib.figure import Figure
-        from matplotlib.patches import Patch
 
         parts = (("computes", "kernel"), ("copies", "copy"))
-        rows = [("host", "host", ("wait", "launch"))]
+        rows = [("host", "host", ("wait", "work", "launch"))]
         rows += [(f"{row} {word}", row, (kind,)) for row in self.rows for word, kind in parts if self.select(kind, row)]
-        figure = Figure(figsize=(7.5, 0.9 + 0.45 * len(rows)), layout="constrained")
+        blamed = self._blamed()
+        figure = Figure(figsize=(7.5, 1.1 + 0.45 * len(rows) + 0.17 * len(blamed)), layout="constrained")
         axes = figure.subplots()
         for height, (_, row, kinds) in enumerate(reversed(rows)):
+            if kinds != ("copy",):
+                self._draw_behind(axes, row, height, blamed)
             for kind in kinds:
-                spans = [(r.start_ns / 1e6, r.duration_ns / 1e6) for r in self.select(kind, row)]
-                if spans:
-                    axes.broken_barh(spans, (height - 0.4, 0.8), facecolors=_COLOURS[kind], edgecolor="white", lw=0.3)
-        axes.set(yticks=range(len(rows)), yticklabels=[name for name, *_ in rows[::-1]], xlabel="simulated time (ms)")
+                records = self.select(kind, row)
+                edge = {"edgecolor": "white", "lw": 0.3} if len(records) <= _FEW else {"lw": 0}
+                name = "host work (an input)" if kind == "work" else kind
+                _bars(axes, height, 0.68, [(r.start_ns, r.duration_ns) for r in records], name, _COLOURS[name], **edge)
+        axes.set(yticks=range(len(rows)), yticklabels=[name for name, *_ in rows[::-1]], ylim=(-0.5, len(rows) - 0.5))
+        texts = [f"{i}  {text}" for i, (text, _) in enumerate(blamed.values(), 1)]
+        axes.set_xlabel("\n".join(["simulated time (ms)", *texts]), loc="left", fontsize="small", parse_math=False)
         axes.set_title(title or f"Simulated {self.spec_name}", loc="left")
         axes.set_xlim(0, self.total_ms or 1)
         axes.spines[["top", "right", "left"]].set_visible(False)
-        handles = [Patch(color=colour, label=kind) for kind, colour in _COLOURS.items() if self.select(kind)]
-        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize="small")
+        shown = {bars.get_label(): bars for bars in axes.collections}
+        order = [name for name in (*_COLOURS, *_PHASES) if name in shown]
+        options = {"ncols": 5, "frameon": False, "fontsize": "small", "handlelength": 1.2, "columnspacing": 1.2}
+        figure.legend([shown[name] for name in order], order, loc="outside upper right", **options)
         return figure
+
+    def _blamed(self) -> dict[tuple[str, str, str], tuple[str, Gap]]:
+        """Return the three lines that cost most, if that is 3 % of the time or more: what is said, the longest gap."""
+        spent, longest = Counter(), {}
+        for row in self.rows:
+            for gap in self.gaps(row):
+                key = (row, gap.line, gap.cause)
+                spent[key] += gap.duration_ns
+                longest[key] = max(gap, longest.get(key, gap), key=lambda one: one.duration_ns)
+        most = [(key, ns) for key, ns in spent.most_common(3) if ns >= 0.03 * self.total_ns]
+        return {
+            key: (_shorten(f"{key[0]} idle for {ns / 1e6:.3f} ms: {key[2]}{', ' * bool(key[1])}{key[1]}"), longest[key])
+            for key, ns in most
+        }
+
+    def _draw_behind(self, axes, row: str, height: int, blamed: dict) -> None:
+        """Draw parts of the training step and gaps of a row, and the numbers of the gaps that are explained below."""
+        for name, start, end in self.phases(row):
+            _bars(axes, height, 0.96, [(start, end - start)], name, _PHASES[name], alpha=0.45, lw=0)
+        _bars(axes, height, 0.68, [gap[:2] for gap in self.gaps(row)], "GPU idle", "white", lw=0)
+        _bars(axes, height, 0.68, [gap[:2] for gap in self.gaps(row)], "GPU idle", _COLOURS["GPU idle"], lw=0)
+        for number, (key, (_, gap)) in enumerate(blamed.items(), 1):
+            if key[0] == row:
+                middle = (gap.start_ns + gap.duration_ns / 2) / 1e6
+                axes.text(middle, height, str(number), ha="center", va="center", fontsize="small", weight="bold")
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -83,20 +202,69 @@ class Timeline:
         return buffer.getvalue()
 
 
+def _bars(axes, height: int, thick: float, spans_ns: list[tuple[int, int]], name: str, colour: str, **look) -> None:
+    spans = [(start / 1e6, length / 1e6) for start, length in spans_ns]
+    if spans:
+        axes.broken_barh(spans, (height - thick / 2, thick), facecolors=colour, label=name, **look)
+
+
+_plain = record_function.__enter__, record_function.__exit__
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _enter(self):
+    self.begun_ns = model.world.host_ns
+    return _plain[0](self)
+
+
+def _exit(self, *error):
+    begun = vars(self).pop("begun_ns", None)
+    if begun is not None:
+        with model.world.lock:
+            model.world.note(Record("range", self.name, "host", begun, model.world.host_ns))
+    return _plain[1](self, *error)
+
+
 @contextmanager
 def timeline() -> Iterator[Timeline]:
-    """Record what host and GPUs do inside the `with`; the queues go on as they were."""
+    """Record what host and GPUs do inside the `with`; the queues go on as they were.
+
+    Ranges of `torch.profiler.record_function` are recorded too.
+    """
     world = control.world()
     raw: list[Record] = []
     result = Timeline(world.spec.name, tuple(f"sim:{gpu.index}" for gpu in world.gpus))
     with world.lock:
-        begin = world.host_ns
+        begin, first = world.host_ns, world.launches
         world.recorders.append(raw)
+        record_function.__enter__, record_function.__exit__ = _enter, _exit
     try:
         yield result
     finally:
         with world.lock:
             world.recorders = [recorder for recorder in world.recorders if recorder is not raw]
+            if not world.recorders:
+                record_function.__enter__, record_function.__exit__ = _plain
             end = max([world.host_ns, *(r.end_ns for r in raw)])
         result.total_ns = end - begin
-        result.records += [replace(r, start_ns=r.start_ns - begin, end_ns=r.end_ns - begin) for r in raw]
+        result.records += _finished(raw, begin, first)
+
+
+def _finished(raw: list[Record], begin: int, first: int) -> list[Record]:
+    """Return the records with times and numbers from the begin of the timeline, and kernels with what launched them."""
+    steps = [(r.start_ns, r.end_ns) for r in raw if r.kind == "range" and r.name.startswith(_STEP)]
+    launches, finished = {}, []
+    for r in raw:
+        phase, line, number = r.phase, r.line, r.number and r.number - first
+        if r.kind == "launch":
+            if not r.name.startswith("copy ") and any(start <= r.start_ns < end for start, end in steps):
+                phase = "optimizer step"
+            launches[number] = phase, line
+        elif number:
+            phase, line = launches[number]
+        times = {"start_ns": max(r.start_ns - begin, 0), "end_ns": r.end_ns - begin}
+        finished.append(replace(r, **times, number=number, phase=phase, line=line))
+    return finished

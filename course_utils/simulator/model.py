@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from course_utils import gpus
+from course_utils.base import places
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,11 @@ AT_PEAK = Costs(matrix_share=1.0, bandwidth_share=1.0, strided_share=1.0)
 
 @dataclass(frozen=True)
 class Record:
-    """One thing that happened: `kind` is launch, kernel, copy or wait; times in ns of the virtual clock."""
+    """One thing that happened; times in ns of the virtual clock.
+
+    `kind` is launch, wait, work (`host_work`) or range (`torch.profiler.record_function`) on the host, kernel or copy
+    on a GPU. A kernel or copy has the `number`, `phase` and `line` (the reader's) of the launch that queued it.
+    """
 
     kind: str
     name: str
@@ -49,6 +54,10 @@ class Record:
     nbytes: int = 0
     bound: str = ""  # compute, bandwidth, latency or bus
     direction: str = ""  # H2D, D2H, D2D for copies
+    number: int = 0  # of the launch, from 1
+    stream: int = 0
+    phase: str = ""  # forward, backward, recomputation, optimizer step; of kernels, where it is known
+    line: str = ""  # "train.py:12: y = model(x)"
 
     duration_ns = property(lambda self: self.end_ns - self.start_ns)
 
@@ -157,6 +166,7 @@ class World:
         self.errors, self.failure = "immediate", None
         self.current = 0
         self.recorders: list[list[Record]] = []
+        self.launches = 0  # while somebody records
         self.stream_ids = itertools.count(1)
         self.meta_devices = [torch.device("meta", index) for index in range(count)]  # what C++ sees
         self.sim_devices: list[torch.device] = []  # what Python sees, once the type is registered
@@ -254,7 +264,8 @@ class World:
                 small = work_ns < least_ns
                 bound = "latency" if small else "compute" if compute_ns >= memory_ns else "bandwidth"
                 start = end - least_ns - work_ns
-                self._note(Record("kernel", name, f"sim:{index}", start, end, flops, nbytes, bound))
+                which = {"number": self.launches, "stream": self.streams[index]}
+                self.note(Record("kernel", name, f"sim:{index}", start, end, flops, nbytes, bound, **which))
 
     def copy(self, index: int, direction: str, nbytes: int, *, pinned: bool, blocking: bool) -> int:
         """Queue one copy over the bus and return when it arrives (ns); a blocking copy makes the host wait."""
@@ -262,8 +273,9 @@ class World:
         with self.lock:
             length = self.costs.copy_ns + math.ceil(nbytes / rate_gbps)
             end = self._enqueue(index, f"copy {direction}", direction, length)
-            row = f"sim:{index}"
-            self._note(Record("copy", f"copy {direction}", row, end - length, end, 0, nbytes, "bus", direction))
+            which = {"number": self.launches, "stream": self.streams[index]}
+            row, start = f"sim:{index}", end - length
+            self.note(Record("copy", f"copy {direction}", row, start, end, 0, nbytes, "bus", direction, **which))
             if blocking:
                 if self.failure is not None and direction == "D2H":
                     self.report(math.inf)  # also from another stream: what the kernel left is never seen
@@ -276,7 +288,11 @@ class World:
             self.report(-1)
         launched = self.host_ns + self.costs.launch_ns
         if self.recorders:
-            self._note(Record("launch", name, "host", self.host_ns, launched))
+            self.launches += 1
+            doing = places.phase() if engine == "compute" else ""
+            phase = "" if doing == "forward" and not torch.is_grad_enabled() else doing
+            known = {"number": self.launches, "phase": phase, "line": places.place()}
+            self.note(Record("launch", name, "host", self.host_ns, launched, **known))
         self.host_ns = launched
         if self._pending:
             self.settle(launched)
@@ -293,7 +309,8 @@ class World:
         with self.lock:
             self.free_ns[stream] = max(self.free_ns.get(stream, 0), until_ns)
 
-    def _note(self, record: Record) -> None:
+    def note(self, record: Record) -> None:
+        """Hand a record to those who record."""
         for recorder in self.recorders:
             recorder.append(record)
 
@@ -303,9 +320,18 @@ class World:
             if self.failure is not None:
                 self.report(when_ns)
             if when_ns > self.host_ns:
-                self._note(Record("wait", reason, "host", self.host_ns, when_ns))
-                self.host_ns = when_ns
-                self.settle(when_ns)
+                self._pass("wait", reason, when_ns)
+
+    def work(self, name: str, length_ns: int) -> None:
+        """Let the host be busy with something else, while the GPUs go on."""
+        with self.lock:
+            self._pass("work", name, self.host_ns + length_ns)
+
+    def _pass(self, kind: str, name: str, until_ns: int) -> None:
+        if self.recorders:
+            self.note(Record(kind, name, "host", self.host_ns, until_ns, line=places.place()))
+        self.host_ns = until_ns
+        self.settle(until_ns)
 
     def queue_ns(self, index: int, stream: int | None = None) -> int:
         """Return when GPU `index` (or one of its streams) will have done all that was queued."""
