@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._pytree import tree_map
 
 from course_utils import plots
-from course_utils.base.places import place_of
+from course_utils.base import places
 from course_utils.memory.fakes import as_fake, fake_device, faking, with_workspace
 from course_utils.memory.ledger import Ledger
 from course_utils.memory.measurements import Measured, Moment, draw_timeline
@@ -106,7 +106,7 @@ def _clear_errors() -> Iterator[None]:
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        line = place_of(error)
+        line = places.place_of(error)
         raise RuntimeError(
             f"the estimate has shapes and no values, and the program needs values for {error}"
             f"{f' ({line})' if line else ''}: leave .item(), print, if and masks by value out of it"

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
 )
 
-from course_utils.base.places import phase, place
+from course_utils.base import places
 from course_utils.memory.parts import OWNERS
 from course_utils.memory.storages import found, states_of, storage_of, tensors_in
 
@@ -89,7 +89,7 @@ class Ledger(TorchDispatchMode):
 
     def add(self, storage: torch.UntypedStorage, tensor: torch.Tensor, owner: str, before: bool) -> Record:
         """Return the record of a storage that is new here, or was there before."""
-        made = place() if self.places and not before else ""
+        made = places.place() if self.places and not before else ""
         record = Record(storage, self._forget, tensor, self.size_bytes(storage), owner, made, before)
         with self._lock:
             self.live[record.key] = record
@@ -107,7 +107,7 @@ class Ledger(TorchDispatchMode):
 
     def sample(self, func) -> None:
         if not func.is_view:
-            self.samples.append((func._overloadpacket.__name__, phase(self._steps > 0), self.change_bytes))
+            self.samples.append((func._overloadpacket.__name__, places.phase(self._steps > 0), self.change_bytes))
 
     # ---- entering and leaving -----------------------------------------------------------------------------------
     def __enter__(self):
@@ -170,7 +170,7 @@ class Ledger(TorchDispatchMode):
             return 0
         record = self.live.get(storage._cdata)
         if record is None:
-            forward = phase(self._steps > 0) in ("forward", "recomputation")
+            forward = places.phase(self._steps > 0) in ("forward", "recomputation")
             return self.add(storage, tensor, "activations" if forward else "temporaries", before=False).nbytes
         grown = self.size_bytes(storage) - record.nbytes
         if grown:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch.autograd.profiler import record_function
 
-from course_utils.simulator import control, model
+from course_utils.simulator import control, model, trace
 from course_utils.simulator.model import Record
 
 _COLOURS = {
@@ -122,8 +122,6 @@ class Timeline:
         Host, queues, each stream and each copy engine are tracks; arrows lead from launches to kernels. The file is the
         same on every machine, and says that it is simulated.
         """
-        from course_utils.simulator import trace
-
         Path(path).write_text(trace.text(self), encoding="utf-8", newline="\n")
 
     def __str__(self) -> str:

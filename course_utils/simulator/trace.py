@@ -5,8 +5,8 @@ Times in it are microseconds; the three digits behind the point keep whole nanos
 """
 
 import json
+from typing import Any
 
-from course_utils.simulator.history import Timeline
 from course_utils.simulator.model import Record
 
 _HOST, _PYTHON, _PHASES, _ENGINES = 1000, 1, 999, ("H2D", "D2H", "D2D")
@@ -15,7 +15,7 @@ _COPIES = {"H2D": "Memcpy HtoD", "D2H": "Memcpy DtoH", "D2D": "Memcpy DtoD"}
 _NOTE = "simulated by a model of a GPU, not measured; host work is an input"
 
 
-def text(timeline: Timeline) -> str:
+def text(timeline: Any) -> str:
     """Return the whole file: one event a line, in order of time."""
     events = [event for record in timeline.records for event in _events(record)]
     events += [_phase(row, phase) for row in timeline.rows for phase in timeline.phases(row)]
@@ -82,7 +82,7 @@ def _phase(row: str, phase: tuple[str, int, int]) -> dict:
     return _event("X", "gpu_user_annotation", name, start, (_gpu(row), _PHASES), dur=(end - start) / 1000)
 
 
-def _ranges(timeline: Timeline) -> list[dict]:
+def _ranges(timeline: Any) -> list[dict]:
     """Return the ranges of `record_function`; those of several threads, which need not nest, on tracks of their own."""
     tracks: list[list[int]] = []  # of each the ends of what is open
     found = []
@@ -99,23 +99,23 @@ def _ranges(timeline: Timeline) -> list[dict]:
     return found
 
 
-def _queue(timeline: Timeline, row: str) -> list[dict]:
+def _queue(timeline: Any, row: str) -> list[dict]:
     """Return how many launched operations wait for a GPU, whenever that changes."""
     launched = {r.number: r.end_ns for r in timeline.select("launch")}
-    changes: dict[int, int] = {}
+    changes = {0: 0}
     for record in timeline.select("kernel", row) + timeline.select("copy", row):
         for when, step in ((launched[record.number], 1), (record.start_ns, -1)):
             changes[when] = changes.get(when, 0) + step
     waiting, found = 0, []
     for when, step in sorted(changes.items()):
         waiting += step
-        if step:
+        if step or not when:
             place = (_gpu(row), 0)
             found.append(_event("C", "queue", "operations in the queue", when, place, args={"waiting": waiting}))
     return found
 
 
-def _tracks(timeline: Timeline, events: list[dict]) -> list[dict]:
+def _tracks(timeline: Any, events: list[dict]) -> list[dict]:
     """Return the names of processes and threads that have events."""
     used = sorted({(event["pid"], event["tid"]) for event in events if event["ph"] != "C"})
     found = []
