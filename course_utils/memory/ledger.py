@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from collections import deque
 from typing import Any
 
 import torch
@@ -63,6 +64,8 @@ class Ledger(TorchDispatchMode):
         super().__init__()
         self.device, self.there = device, there  # tensors alive at the start with their owners, found if not given
         self.live: dict[int, Record] = {}
+        # Records whose storages died. What a weak reference calls must not be Python code: Ctrl-C inside would be lost.
+        self._dead: deque[Record] = deque()
         self.change_bytes = self.peak_bytes = 0
         self.change_of = dict.fromkeys(OWNERS, 0)
         self.at_peak: list[Record] = []
@@ -90,7 +93,7 @@ class Ledger(TorchDispatchMode):
     def add(self, storage: torch.UntypedStorage, tensor: torch.Tensor, owner: str, before: bool) -> Record:
         """Return the record of a storage that is new here, or was there before."""
         made = places.place() if self.places and not before else ""
-        record = Record(storage, self._forget, tensor, self.size_bytes(storage), owner, made, before)
+        record = Record(storage, self._dead.append, tensor, self.size_bytes(storage), owner, made, before)
         with self._lock:
             self.live[record.key] = record
             if before:
@@ -125,6 +128,7 @@ class Ledger(TorchDispatchMode):
         for handle in self._handles:
             handle.remove()
         self._handles, self._hooked = [], set()
+        self._bury()
         later = []  # PyTorch takes away the mode that was entered last: it may be another's, which stays
         if self in _get_current_dispatch_mode_stack():
             while (mode := _get_current_dispatch_mode()) is not self:
@@ -144,6 +148,7 @@ class Ledger(TorchDispatchMode):
                 self._use(tensor)
         result = self.call(func, args, kwargs)
         made_bytes = sum([self._enter_result(tensor) for tensor in tensors_in(result)])
+        self._bury()
         try:
             self.note(func, made_bytes)
         except torch.OutOfMemoryError:
@@ -168,7 +173,7 @@ class Ledger(TorchDispatchMode):
         storage = self.storage(tensor)
         if storage is None:
             return 0
-        record = self.live.get(storage._cdata)
+        record = self._known(storage)
         if record is None:
             forward = places.phase(self._steps > 0) in ("forward", "recomputation")
             return self.add(storage, tensor, "activations" if forward else "temporaries", before=False).nbytes
@@ -185,25 +190,38 @@ class Ledger(TorchDispatchMode):
         storage = self.storage(tensor)
         if storage is None:
             return None
-        known = self.live.get(storage._cdata)
+        known = self._known(storage)
         return self.add(storage, tensor, owner, before=True) if known is None else known
 
     def _count(self, owner: str, nbytes: int) -> None:
         self.change_bytes += nbytes
         self.change_of[owner] += nbytes
 
-    def _forget(self, record: Record) -> None:
-        with self._lock:
-            if self.live.get(record.key) is record:
-                del self.live[record.key]
-            record.freed = True
-            self._count(record.owner, -record.nbytes)
+    def _known(self, storage: torch.UntypedStorage) -> Record | None:
+        self._bury()  # a new storage may lie where a dead one lay
+        return self.live.get(storage._cdata)
+
+    def _bury(self) -> None:
+        """Take the bytes of dead storages off. Python looks for Ctrl-C between calls only, so that each step is whole
+        or can be repeated."""
+        while self._dead:
+            with self._lock:
+                if not self._dead:
+                    break  # another thread was faster
+                record = self._dead[0]
+                if not record.freed:
+                    record.freed = True
+                    self.change_bytes -= record.nbytes
+                    self.change_of[record.owner] -= record.nbytes
+                if self.live.get(record.key) is record:
+                    del self.live[record.key]
+                self._dead.popleft()
 
     # ---- owners -------------------------------------------------------------------------------------------------
     def _label(self, tensor: object, owner: str) -> None:
         """Say whose a tensor is, if it is known."""
         storage = self.storage(tensor) if isinstance(tensor, torch.Tensor) else None
-        record = None if storage is None else self.live.get(storage._cdata)
+        record = None if storage is None else self._known(storage)
         if record is not None and record.owner != owner:
             with self._lock:
                 if not record.before:
