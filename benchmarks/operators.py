@@ -2,6 +2,7 @@
 
     python -m benchmarks.operators            all operators, three number formats, forward and backward
     python -m benchmarks.operators --every 9  a ninth of them
+    python -m benchmarks.operators --sweep    version counters, strides, conjugate views; inputs in many layouts
 
 Prints each operator that differs, with its reason, and the shares that agree.
 """
@@ -244,6 +245,123 @@ def in_modes(every: int = 1, offset: int = 0, limit: int = 10**9, dtype=torch.fl
     return met, differing
 
 
+SWEPT = (torch.float64, torch.complex64, torch.bool, torch.int32, torch.float16)
+# The CPU alone has a kernel for it, chosen by the device; others, and the CPU with gradients, go by way of indices.
+STRIDES_DIFFER = {"nn.functional.max_pool1d"}
+
+
+def sweep(every: int = 1, offset: int = 0, limit: int = 2, dtypes=SWEPT) -> tuple[int, list[str]]:
+    """Compare what values alone do not show, for inputs in many layouts; return how many calls, and what differs.
+
+    For each operator as a function, in place and with out=, with gradients possible and in inference mode: values,
+    strides, conjugate and negative bits of the results, and which of the tensors given count a change.
+    """
+    simulator.enable()
+    compared, wrong = 0, []
+    for op in [*database()[offset::every], *_foreach()[offset::every]]:
+        if op.name in EXCEPTIONS:
+            continue
+        kind = {"noncontiguous": False} if op.name.startswith("_foreach") else {}
+        for dtype in (one for one in dtypes if op.supports_dtype(one, "cpu")):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for number, sample in enumerate(list(op.sample_inputs("cpu", dtype, **kind))[:limit]):
+                    for name, call, form, mode in _ways(op, sample):
+                        try:
+                            expected = _state(op, call, form, mode, sample, number, "cpu")
+                        except Exception:
+                            continue
+                        compared += 1
+                        try:
+                            problem = _differs(expected, _state(op, call, form, mode, sample, number, "sim:0"), op.name)
+                        except Exception as error:
+                            problem = f"{type(error).__name__}: {error}"
+                        wrong += [f"{op.name} {name} {dtype}: {problem}"[:300]] if problem else []
+    return compared, wrong
+
+
+def _foreach() -> list:
+    from torch.testing._internal import common_methods_invocations as listed
+
+    found = [db for name, db in vars(listed).items() if name.startswith("foreach_") and name.endswith("_op_db")]
+    return [op for db in found for op in db]
+
+
+def _ways(op, sample):
+    """Yield the ways to call an operator with a sample: name, what is called, the layout of the input, the mode."""
+    calls = {"": op, "in place": op.inplace_variant, "out=": op if op.supports_out else None}
+    whole = [t for t in tree_flatten((sample.input, sample.args))[0] if isinstance(t, torch.Tensor)]
+    if not isinstance(sample.input, torch.Tensor | list) or any(t.layout is not torch.strided for t in whole):
+        return
+    for how, call in calls.items():
+        # PyTorch compares device= with the device of out= below the level where Python is asked, and sees `meta`
+        if call is None or (how == "out=" and ("device" in sample.kwargs or isinstance(sample.input, list))):
+            continue
+        for form, lay in _forms(op, sample.input).items():
+            for mode in (nullcontext, torch.inference_mode):
+                yield f"{how} {form} {mode.__name__}".strip(), (how, call), lay, mode
+
+
+def _forms(op, tensor) -> dict:
+    """Return ways to lay a tensor out; shapes that differ only where the CPU does not crash with them."""
+    found = {"as it is": lambda t: t}
+    if not isinstance(tensor, torch.Tensor):
+        return found
+    if tensor.dim() > 1:
+        found |= {"transposed": lambda t: t.mT.contiguous().mT}
+    if tensor.dim() > 0:
+        found |= {"strided": lambda t: torch.stack([t, t], -1)[..., 0]}
+        found |= {"expanded": lambda t: t[:1].expand(t.shape)} if tensor.numel() else {}
+    if type(op).__name__ != "OpInfo":  # element by element, or a reduction
+        found |= {"empty": lambda t: t[:0] if t.dim() else t.expand(0, 3)}
+        found |= {"of no dimension": lambda t: t.flatten()[0].clone()} if tensor.numel() else {}
+    if tensor.is_complex():
+        found |= {"conjugate": lambda t: t.conj_physical().conj()}
+        found |= {"both": lambda t: t.mT.conj_physical().mH if t.dim() > 1 else t.conj_physical().conj()}
+    if tensor.dtype is torch.float64:
+        found |= {"negative": lambda t: torch.complex(t, -t).conj().imag}
+    return found
+
+
+def _state(op, call, form, mode, sample, number: int, device: str):
+    """Return what a call gives, and which tensors given to it have counted a change.
+
+    Tensors are made before the mode is entered, as a model's weights are, or inside it.
+    """
+    how, function = call
+    with mode() if number % 2 else nullcontext():
+        args, kwargs = tree_map(lambda v: move(v, device), (sample.args, sample.kwargs))
+        x = tree_map(lambda v: move(v, device), sample.input)
+        x = form(x) if isinstance(x, torch.Tensor) else x
+        if how == "out=":
+            torch.manual_seed(0)
+            kwargs["out"] = tree_map(
+                lambda v: torch.zeros_like(v) if isinstance(v, torch.Tensor) else v, op(x, *args, **kwargs)
+            )
+    given = [t for t in _tensors((x, args, kwargs)) if not t.is_inference()]
+    before = [t._version for t in given]
+    torch.manual_seed(0)
+    with mode():
+        made = _tensors(function(x, *args, **kwargs))
+    return made, [t._version > version for t, version in zip(given, before, strict=True)], _tensors(x)
+
+
+def _differs(expected, got, name: str) -> str:
+    """Return how two states differ, or nothing."""
+    if expected[1] != got[1]:
+        return f"counts changes {got[1]} and not {expected[1]}"
+    for a, b in zip(expected[0] + expected[2], got[0] + got[2], strict=True):
+        if a.layout is not torch.strided:
+            continue
+        bits = [(t.stride() if name not in STRIDES_DIFFER else (), t.is_conj(), t.is_neg(), t.dtype) for t in (a, b)]
+        if bits[0] != bits[1]:
+            return f"strides, bits, format {bits[1]} and not {bits[0]} of {tuple(a.shape)}"
+        tolerance = {"rtol": 1e-2 if a.dtype is torch.float16 else 1e-4, "atol": 1e-4, "equal_nan": True}
+        if a.shape != b.shape or not torch.allclose(a.detach(), b.detach().cpu(), **tolerance):
+            return "values differ"
+    return ""
+
+
 def uninitialised(name: str) -> bool:
     return (_exception(name) or "").startswith("uninit")
 
@@ -287,8 +405,13 @@ if __name__ == "__main__":
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--offset", type=int, default=0)
     parser.add_argument("--limit", type=int, default=10**9)
+    parser.add_argument("--sweep", action="store_true")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
+    if options.sweep:
+        compared, wrong = sweep(options.every, options.offset, min(options.limit, 2))
+        print(*wrong, f"{compared} calls compared, {len(wrong)} differ", sep="\n")
+        sys.exit(bool(wrong))
     outcomes = run(options.every, options.offset, options.limit, names=options.names)
     shares = report(outcomes)
     print("listed, but agree:", ", ".join(no_longer(outcomes)) or "none")
