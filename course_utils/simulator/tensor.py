@@ -7,6 +7,7 @@ in a backward pass stays an exception. Python sees `sim:1`. A `meta` device with
 import copy
 import functools
 import math
+from contextlib import nullcontext
 
 import torch
 
@@ -256,11 +257,16 @@ def adopt(inner: torch.Tensor, index: int) -> SimTensor:
 
 
 def refresh(tensor: SimTensor) -> None:
-    """Make shape and strides of the wrapper equal to those of its values, after an operation that changed them."""
+    """Make shape, strides and bits of the wrapper equal to those of its values, which an operation has changed."""
     inner = tensor._inner
     model.world.own(inner, tensor._index)
     if model.world.failure is not None:
         model.world.failure.sound.pop(inner.untyped_storage()._cdata, None)
     if tensor.shape != inner.shape or tensor.stride() != inner.stride():
-        _Base.data.__set__(tensor, as_sim(inner, tensor._index))
+        # in inference mode too, a tensor made outside stays an ordinary one
+        outside = torch.is_inference_mode_enabled() and not tensor.is_inference()
+        with torch.inference_mode(False) if outside else nullcontext():
+            _Base.data.__set__(tensor, as_sim(inner, tensor._index))
         tensor._nbytes = inner.nbytes
+    if inner.dtype.is_complex and tensor.is_conj() != inner.is_conj():  # lu_solve sets it, given out=
+        torch._C._set_conj(tensor, inner.is_conj())
