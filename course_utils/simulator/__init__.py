@@ -8,8 +8,9 @@ operations unless `host_work` says it. Peak rates come from data sheets (`course
 kernels reach, and fixed costs, stand in `Costs`. `python -m benchmarks.published` says how far published measurements
 are from the clock.
 More lenient than CUDA: a copy to the device takes its values at the call, also a non-blocking one from pinned
-memory. Refused with an error: torch.compile, sparse, quantized and nested tensors, lazy modules
-before they have shapes, sending tensors to other processes.
+memory. Refused with an error: torch.compile, sparse, quantized and nested tensors, lazy modules before they have
+shapes, sending tensors to other processes, `device=` beside `out=` (leave `device=` out: PyTorch compares the two below
+the level where Python is asked).
 """
 
 from course_utils.simulator.autocast import register_rules

@@ -114,16 +114,31 @@ class Gpu:
             if self.cache is not None and self.limit_bytes == self.capacity_bytes:
                 self.cache.malloc(nbytes)  # which finds no place either, and says so in its own words
             allocated, capacity = self.allocated_bytes - self._outside_bytes, self.limit_bytes - self._outside_bytes
-            raise out_of_memory("sim", f"GPU {self.index}", nbytes, capacity, allocated)
+            limited = self.limit_bytes != self._capacity_bytes
+            raise out_of_memory("sim", f"GPU {self.index}", nbytes, capacity, allocated, whole=not limited)
 
 
-def out_of_memory(kind: str, where: str, nbytes: int, capacity: int, allocated: int) -> torch.OutOfMemoryError:
-    """Return CUDA's error when `nbytes` more do not fit into `capacity` bytes of which `allocated` are taken."""
-    free = max(capacity - allocated, 0)
+ADVICE = (  # the two spaces are PyTorch's
+    " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
+    "avoid fragmentation.  See documentation for Memory Management  "
+    "(https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
+)
+
+
+def out_of_memory(
+    kind: str, where: str, nbytes: int, capacity: int, allocated: int, whole: bool = False
+) -> torch.OutOfMemoryError:
+    """Return CUDA's error when `nbytes` more do not fit into `capacity` bytes of which `allocated` are taken.
+
+    Where that is the memory of a `whole` GPU, and no budget, it says what CUDA's says of the process and the allocator.
+    Source: the texts in libc10_cuda of torch 2.11 and 2.15.
+    """
+    free, taken = size_text(max(capacity - allocated, 0)), size_text(max(allocated, 0))
+    process = f"Including non-PyTorch memory, this process has {taken} memory in use. " if whole else ""
     return torch.OutOfMemoryError(
         f"{kind} out of memory. Tried to allocate {size_text(nbytes)}. {where} has a total capacity of "
-        f"{size_text(capacity)} of which {size_text(free)} is free. Of the allocated memory "
-        f"{size_text(max(allocated, 0))} is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
+        f"{size_text(capacity)} of which {free} is free. {process}Of the allocated memory {taken} is allocated by "
+        f"PyTorch, and 0 bytes is reserved by PyTorch but unallocated.{ADVICE if whole else ''}"
     )
 
 
