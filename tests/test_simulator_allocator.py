@@ -267,7 +267,7 @@ def test_fragmentation_and_its_cure():
         "sim out of memory. Tried to allocate 40.00 MiB. GPU 0 has a total capacity of 80.00 MiB of which 0 bytes is "
         "free. Including non-PyTorch memory, this process has 80.00 MiB memory in use. Of the allocated memory "
         "40.00 MiB is allocated by PyTorch, and 40.00 MiB is reserved by PyTorch but unallocated. If reserved but "
-        "unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+        "unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid "
     )
     del caught
     gc.collect()

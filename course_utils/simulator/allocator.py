@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from course_utils.simulator.model import Gpu, World, size_text
+from course_utils.simulator.model import ADVICE, Gpu, World, size_text
 
 MIB = 2**20
 _GRAIN = 512  # sizes are rounded up to a multiple of it
@@ -533,10 +533,7 @@ class Allocator:
             f"of {size_text(gpu.capacity_bytes)} of which {size_text(free)} is free. Including non-PyTorch memory, "
             f"this process has {size_text(reserved)} memory in use. {allowed}Of the allocated memory "
             f"{size_text(allocated)} is allocated by PyTorch, and {size_text(reserved - allocated)} is reserved by "
-            "PyTorch but unallocated. If reserved but unallocated memory is large try setting "
-            "PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
-            "fragmentation.  See documentation for Memory Management  "
-            "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+            f"PyTorch but unallocated.{ADVICE}"
         )
 
     def _count(self, pool: Pool | None, **changes: int) -> None:
