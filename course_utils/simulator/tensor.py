@@ -16,7 +16,7 @@ from course_utils.simulator.model import device_of
 
 CPU = torch.device("cpu")
 KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
-OURS = ("_inner", "_index", "_nbytes")
+OURS = ("_inner", "_index", "_nbytes", "_made")
 make = torch.Tensor._make_wrapper_subclass
 _Base = torch._C.TensorBase
 
