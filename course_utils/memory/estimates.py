@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
-from torch.utils._pytree import tree_map
 
-from course_utils import plots
-from course_utils.base import places
-from course_utils.memory.fakes import as_fake, fake_device, faking, with_workspace
+from course_utils import plots, simulator
 from course_utils.memory.ledger import Ledger
 from course_utils.memory.measurements import Measured, Moment, draw_timeline
 from course_utils.memory.parts import Parts, Table, by_owner
@@ -96,51 +90,17 @@ def estimate(
     whether it is causal. Sparse gradients cannot be estimated either.
     """
     device = resolve(device)
-    with torch.random.fork_rng(devices=()), _clear_errors():
-        return _estimate(device, make_model, make_batch, make_optimizer, step or _step)
-
-
-@contextmanager
-def _clear_errors() -> Iterator[None]:
-    """Say in the words of this course what fake tensors cannot do."""
-    try:
-        yield
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        line = places.place_of(error)
-        raise RuntimeError(
-            f"the estimate has shapes and no values, and the program needs values for {error}"
-            f"{f' ({line})' if line else ''}: leave .item(), print, if and masks by value out of it"
-        ) from None
-    except RuntimeError as error:
-        if "UninitializedParameter" not in str(error):
-            raise
-        words = "make_model must give every layer its sizes: lazy layers get theirs from a real batch"
-        raise TypeError(words) from None
-
-
-def _estimate(device: torch.device, make_model, make_batch, make_optimizer, step) -> Estimate:
-    target = fake_device(device)
-    batch = _batch(make_batch, device)
-    with faking(device):
-        model = make_model()
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"make_model must return a torch.nn.Module, not {model!r}")
-        if not all(isinstance(parameter, FakeTensor) for parameter in model.parameters()):
-            raise ValueError("make_model returned a model that exists already: build it inside the function")
-        batch = tree_map(lambda x: as_fake(x, target) if isinstance(x, torch.Tensor) else x, batch)
-        optimizer = make_optimizer(list(model.parameters()))
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(f"make_optimizer must return a torch.optim.Optimizer, not {optimizer!r}")
-        for group in optimizer.param_groups if device.type != "cpu" else ():
-            if group.get("foreach", 0) is None and not group.get("fused") and not group.get("differentiable"):
-                group["foreach"] = True  # what optimizers choose on a GPU where the caller leaves it to them
+    if not callable(make_optimizer):
+        raise TypeError(f"make_optimizer must be a function of the list of parameters, not {make_optimizer!r}")
+    target = simulator.fake_device(device)
+    with simulator.fake_program(device, make_model, make_batch, make_optimizer) as (model, batch, optimizer):
         there = [(tensor, "parameters") for tensor in (*model.parameters(), *model.buffers())]
         there += [(tensor, "activations") for tensor in tensors_in(batch)]
         there += [(tensor, "optimizer") for tensor in states_of(optimizer)]
         with _Predicted(target, there) as ledger:
             for _ in range(2):
                 ledger.most_of = {}
-                step(model, batch, optimizer)
+                (step or simulator.usual_step)(model, batch, optimizer)
         count = sum(parameter.numel() for parameter in model.parameters())
     timeline = tuple(Moment(*sample) for sample in ledger.samples)
     return Estimate(device, ledger.peak_bytes, ledger.peak, Parts.of(ledger.most_of), count, timeline)
@@ -163,7 +123,7 @@ class _Predicted(Ledger):
         return math.ceil(storage.nbytes() / grain) * grain
 
     def call(self, func, args, kwargs):
-        return with_workspace(func, args, func(*args, **kwargs))
+        return simulator.with_workspace(func, args, func(*args, **kwargs))
 
     def add(self, storage, tensor, owner, before):
         return super().add(storage, tensor, owner, before=False)
@@ -174,32 +134,6 @@ class _Predicted(Ledger):
         if self.change_bytes >= self.peak_bytes:  # of equals the last: the state is known after the first step
             self.peak_bytes, self.peak = self.change_bytes, Parts.of(self.change_of)
         self.sample(func)
-
-
-def _batch(make_batch: Callable[[], Any], device: torch.device) -> Any:
-    """Return the batch as fake tensors; one that cannot be made of shapes alone, as real ones."""
-    try:
-        with faking(device):
-            return make_batch()
-    except Exception:
-        return make_batch()
-
-
-def _step(model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> None:
-    inputs, target = batch if isinstance(batch, tuple | list) and len(batch) == 2 else (batch, None)
-    optimizer.zero_grad()
-    if isinstance(inputs, dict):
-        output = model(**inputs)
-    else:
-        output = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
-    if target is None:
-        loss = output.mean()
-    elif target.is_floating_point():
-        loss = F.mse_loss(output, target)
-    else:
-        loss = F.cross_entropy(output.flatten(0, -2), target.flatten())
-    loss.backward()
-    optimizer.step()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from course_utils.base import composite
 from course_utils.simulator import failures, model
 from course_utils.simulator.model import FORKED, device_of
 from course_utils.simulator.patches import check_generator
-from course_utils.simulator.prices import moved, price
+from course_utils.simulator.prices import encoder_layer_flops, moved, price
 from course_utils.simulator.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, make, refresh
 
 aten = torch.ops.aten
@@ -20,7 +20,7 @@ _GATHERS = {"embedding", "index", "index_select", "gather", "index_put_", "index
 _OVERWRITES = {"zero_", "fill_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "copy_"}
 _WAITS = {"nonzero", "masked_select", "equal", "_local_scalar_dense", "is_nonzero", "_unique2", "unique_consecutive"}
 _MIXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
-_MEMORY_ONLY = {"empty_like", "new_empty", "new_empty_strided", "empty_strided", "resize_", "set_"}  # no kernel
+MEMORY_ONLY = {"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "resize_", "set_"}  # no kernel
 _HOST_ARGUMENTS = {"_pack_padded_sequence", "_pack_padded_sequence_backward"}  # their lengths stay on the CPU
 
 
@@ -28,10 +28,19 @@ def _lstm_flops(x, w_ih, w_hh, *args, out_val=None, **kwargs) -> int:
     return 2 * math.prod(x.shape[:-1]) * (w_ih.numel() + w_hh.numel())
 
 
+def _conv_backward_flops(grad, x, weight, bias_sizes, stride, padding, dilation, transposed, *args, **kwargs) -> int:
+    """As many as forward for each of the two gradients; PyTorch's formula leaves groups out of account."""
+    places = x if transposed else grad
+    wanted = args[-1]
+    return 2 * places.numel() * math.prod(weight.shape[1:]) * (wanted[0] + wanted[1])
+
+
 _FLASH = "_scaled_dot_product_flash_attention"
-_EXTRA_FLOPS = {  # what PyTorch's table lacks: the CPU's attention before torch 2.15, and recurrent layers
+_EXTRA_FLOPS = {  # what PyTorch's table lacks (the CPU's attention before torch 2.15, recurrent layers) or has wrong
     f"{_FLASH}_for_cpu": flop_registry[getattr(aten, _FLASH)],
     f"{_FLASH}_for_cpu_backward": flop_registry[getattr(aten, f"{_FLASH}_backward")],
+    "convolution_backward": _conv_backward_flops,
+    "_transformer_encoder_layer_fwd": encoder_layer_flops,
     "mkldnn_rnn_layer": _lstm_flops,
     "mkldnn_rnn_layer_backward": lambda *args, **kwargs: 2 * _lstm_flops(*args[:3]),
 }
@@ -47,7 +56,7 @@ class Plan:
         self.special = _SPECIAL.get(func)
         written = [(place, a) for place, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
         self.mutates = tuple(a.name if a.kwarg_only else place for place, a in written)
-        self.flops = flop_registry.get(packet, _EXTRA_FLOPS.get(name))
+        self.flops = _EXTRA_FLOPS.get(name) or flop_registry.get(packet)
         self.gathers = name in _GATHERS  # reads as many elements as it writes, not its whole input
         self.overwrites = name in _OVERWRITES  # writes its first argument without reading it
         # the host needs the result: its size or its value depends on the data
@@ -71,6 +80,10 @@ class Plan:
         # takes tensors and numbers, gives one tensor, and needs none of the above
         self.simple = not any(unusual) and not self.composite and "quantize" not in name and one_tensor
         _plans[id(func)] = self
+
+    @classmethod
+    def of(cls, func) -> "Plan":
+        return _plans.get(id(func)) or cls(func)
 
 
 def dispatch(cls, func, types, args=(), kwargs=None):
@@ -253,7 +266,7 @@ def _wrap(out, index: int, found: list):
 
 def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args, kwargs, out) -> None:
     """Advance the virtual clock by what this operator costs."""
-    if plan.name not in _MEMORY_ONLY:
+    if plan.name not in MEMORY_ONLY:
         outputs = [t for t in (out if isinstance(out, list | tuple) else (out,)) if isinstance(t, torch.Tensor)]
         price(model.world, index, plan, inputs, outputs, args, kwargs, out)
         # of indices only masks: by whole numbers, the shape of what is picked is known

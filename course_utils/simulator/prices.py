@@ -4,7 +4,8 @@ Rules that differ from "reads its inputs, writes its results", with their causes
 
 - A convolution of single channels (depthwise) has a kernel of its own and no tensor cores.
 - cuDNN's tensor cores want the channels of a pixel side by side: inputs and results in the usual order (NCHW) are
-  converted by further kernels, unless the kernel covers one pixel, when it is a product of matrices in either order.
+  converted by further kernels. Forward only where the kernel covers more than one pixel: else it is a product of
+  matrices in either order.
 - A convolution's bias is added by a kernel of its own; its backward pass is one kernel for each gradient.
 - Batch and group norm in training pass twice over their input, and so do the backward passes of all norms.
 - Attention is one kernel in which the scores never reach the memory.
@@ -83,7 +84,7 @@ def _convolution(args, outputs, peak: str) -> tuple[int, int, str]:
     extra, steps = (0, 1) if bias is None else (2 * outputs[0].nbytes, 2)
     if _depthwise(weight, groups):
         return extra, steps, "depthwise"
-    if _converts(x, weight):
+    if _converts(x) and math.prod(weight.shape[2:]) > 1:
         extra, steps = extra + 2 * (x.nbytes + outputs[0].nbytes), steps + 2
     return extra, steps, peak
 
@@ -93,7 +94,7 @@ def _convolution_backward(args, outputs, peak: str) -> tuple[int, int, str]:
     extra, steps = grad.nbytes * (wanted[0] + wanted[1] + wanted[2] - 1), sum(wanted)
     if _depthwise(weight, groups):
         return extra, steps, "depthwise"
-    if _converts(x, weight):
+    if _converts(x):
         extra, steps = extra + 2 * (grad.nbytes + x.nbytes * (1 + wanted[0])), steps + 2 + wanted[0]
     return extra, steps, peak
 
@@ -102,10 +103,9 @@ def _depthwise(weight: torch.Tensor, groups: int) -> bool:
     return groups > 1 and weight.shape[1] == 1
 
 
-def _converts(x: torch.Tensor, weight: torch.Tensor) -> bool:
+def _converts(x: torch.Tensor) -> bool:
     """Return whether cuDNN's kernels need the channels last and have to turn tensors around for it."""
-    pixels = math.prod(weight.shape[2:])
-    return pixels > 1 and x.dtype in (torch.float16, torch.bfloat16) and _fastest(x) != 1
+    return x.dtype in (torch.float16, torch.bfloat16) and _fastest(x) != 1
 
 
 def _norm(args, outputs, peak: str) -> tuple[int, int, str]:
@@ -117,7 +117,20 @@ def _norm_backward(args, outputs, peak: str) -> tuple[int, int, str]:
     return args[0].nbytes + args[1].nbytes, 2, peak
 
 
+def encoder_layer_flops(src, width, heads, *args, out_val=None, **kwargs) -> int:
+    """Two operations for each weight and token, and the two products of attention."""
+    tokens, products = src.numel() // width, (args[0], args[2], args[11], args[13])  # qkv, projection, two of the MLP
+    return tokens * (2 * sum(weight.numel() for weight in products) + 4 * src.shape[-2] * width)
+
+
+def _encoder_layer(args, outputs, peak: str) -> tuple[int, int, str]:
+    """nn.TransformerEncoderLayer in inference: one operator, a dozen kernels, with what they hand each other."""
+    tokens, wide = args[0].numel(), args[14].shape[0] / args[1]
+    return int(tokens * (24 + 4 * wide)) * args[0].itemsize, 12, peak
+
+
 _RULES = {
+    "_transformer_encoder_layer_fwd": _encoder_layer,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "native_batch_norm": _norm,

@@ -2,6 +2,7 @@
 
     print(timing.measure(lambda: x @ x, device=DEVICE))
     print(timing.roofline(DEVICE))
+    print(timing.estimate(make_model, make_batch, torch.optim.AdamW, spec="H100 SXM"))
 
 Measured with torch.utils.benchmark: warm-up, synchronisation, repetitions, median and spread. On the simulated GPU,
 times are those of its virtual clock, because the host's time of a simulated operator says nothing about a GPU.
@@ -9,7 +10,8 @@ times are those of its virtual clock, because the host's time of a simulated ope
 
 from __future__ import annotations
 
+from course_utils.timing.estimates import Estimate, estimate
 from course_utils.timing.measurements import Timing, measure
 from course_utils.timing.rates import Roofline, predicted, roofline
 
-__all__ = ["Roofline", "Timing", "measure", "predicted", "roofline"]
+__all__ = ["Estimate", "Roofline", "Timing", "estimate", "measure", "predicted", "roofline"]

@@ -1,0 +1,137 @@
+"""How wrong are simulated times? Predicted beside measured, for models whose speed others have published.
+
+    timing.error_bar()
+
+The facts lie in published.json; `python -m benchmarks.published` makes the predictions in it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from course_utils import plots
+from course_utils.base import tables
+
+__all__ = ["FILE", "ErrorBar", "Run", "error_bar"]
+
+FILE = Path(__file__).with_name("published.json")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One published measurement: images a second of a model on a GPU, and what the simulated clock predicts."""
+
+    model: str
+    gpu: str
+    training: bool
+    fitted: bool  # the constants were chosen with it in sight
+    batch: int
+    measured: float
+    predicted: float
+
+    @property
+    def ratio(self) -> float:
+        """Predicted time over measured time; below 1 the clock promises too much."""
+        return self.measured / self.predicted
+
+
+@dataclass(frozen=True)
+class ErrorBar:
+    """How far the clock is from published measurements, each in images a second, and from where they are."""
+
+    runs: tuple[Run, ...] = field(repr=False)
+    source: str
+
+    def where(self, chosen: Callable[[Run], bool]) -> ErrorBar:
+        """Return the same for those runs that `chosen` returns true for."""
+        return ErrorBar(tuple(run for run in self.runs if chosen(run)), self.source)
+
+    @property
+    def median_error(self) -> float:
+        """The median of |predicted time / measured time - 1|."""
+        return statistics.median(abs(run.ratio - 1) for run in self.runs)
+
+    @property
+    def deciles(self) -> tuple[float, float]:
+        """Predicted over measured time: 10 % of the runs lie below the first ratio, 10 % above the second."""
+        found = statistics.quantiles((run.ratio for run in self.runs), n=10, method="inclusive")
+        return found[0], found[-1]
+
+    @property
+    def rank_correlation(self) -> float:
+        """Spearman's: 1 where the clock puts all runs in the right order."""
+        measured, predicted = ([getattr(run, name) for run in self.runs] for name in ("measured", "predicted"))
+        return statistics.correlation(measured, predicted, method="ranked")
+
+    def _rows(self) -> list[list[str]]:
+        groups = {f"{gpu}, inference": lambda run, gpu=gpu: run.gpu == gpu and not run.training for gpu in self._gpus()}
+        groups |= {"all inference": lambda run: not run.training}
+        groups |= {"inference, models used for the fit": lambda run: not run.training and run.fitted}
+        groups |= {"inference, others on the same GPU": _held_out, "RTX 3090, training": lambda run: run.training}
+        rows = []
+        for name, chosen in groups.items():
+            part = self.where(chosen)
+            if len(part.runs) > 2:
+                low, high = part.deciles
+                error, rank = f"{part.median_error:.1%}", f"{part.rank_correlation:.3f}"
+                rows.append([name, str(len(part.runs)), error, f"{low:.2f}", f"{high:.2f}", rank])
+        return rows
+
+    def _gpus(self) -> list[str]:
+        return list(dict.fromkeys(run.gpu for run in self.runs))
+
+    _HEAD = ("runs", "number", "median error", "10 % below", "10 % above", "rank correlation")
+
+    def __str__(self) -> str:
+        table = tables.text(self._rows(), self._HEAD, right=(1, 2, 3, 4, 5))
+        return f"Simulated time over published time. Measured: {self.source}\n{table}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        right = dict.fromkeys((1, 2, 3, 4, 5), "style='text-align: right'")
+        caption = f"Simulated time over published time. Measured: {self.source}"
+        return tables.to_html(self._rows(), self._HEAD, caption=caption, attributes=right)
+
+    def plot(self) -> Any:
+        """Return a figure: predicted against measured images a second, inference left and training right."""
+        titles = tuple(
+            f"{name}: median error {self.where(lambda run, t=training: run.training == t).median_error:.0%}"
+            for name, training in (("Inference", False), ("Training", True))
+        )
+        fig, columns = plots.new(
+            titles, "images/s, measured", "images/s, simulated", log="xy", height_in=3.6, columns=2
+        )
+        for axes, training in zip(columns, (False, True), strict=True):
+            for gpu, colour in zip(self._gpus(), plots.PALETTE, strict=False):
+                runs = [run for run in self.runs if run.gpu == gpu and run.training == training]
+                if runs:
+                    points = [[getattr(run, name) for run in runs] for name in ("measured", "predicted")]
+                    axes.plot(*points, ".", color=colour, markersize=3, alpha=0.6, label=gpu)
+            ends = axes.get_xlim()
+            axes.plot(ends, ends, color=plots.INK, linewidth=0.8)
+            axes.set_xlim(ends)
+            plots.legend(axes, handlelength=1, markerscale=3)
+        return fig
+
+
+def _held_out(run: Run) -> bool:
+    return run.gpu == "RTX 4090" and not run.training and not run.fitted
+
+
+def error_bar() -> ErrorBar:
+    """Return published measurements beside the simulated clock's predictions; show it, or `.plot()` it."""
+    stored = json.loads(FILE.read_text(encoding="utf-8"))
+    runs = []
+    for mode in ("inference", "training"):
+        for model, _, fitted, *cells in stored[mode]:
+            for gpu, cell in zip(stored["gpus"][mode], cells, strict=True):
+                batch, measured, predicted = cell
+                seen = bool(fitted) and gpu == stored["gpus"]["fitted"]
+                runs.append(Run(model, gpu, mode == "training", seen, batch, measured, predicted))
+    return ErrorBar(tuple(runs), stored["source"])
