@@ -136,7 +136,9 @@ def describe(device: torch.device | str) -> Machine:
         otherwise = "What only a GPU shows is predicted from data sheets, or recorded elsewhere"
     elif device.type == "sim":
         live = "results, counts, bytes of tensors and times of the CPU"
-        otherwise = "The GPU's times, capacity and errors are simulated or predicted"
+        from course_utils import simulator
+
+        otherwise = f"The GPU's capacity and errors are simulated or predicted, its times {simulator.ERROR_BAR}"
     else:
         live = "results, errors, memory, counts and times"
         otherwise = "Curves of other GPUs are predicted from data sheets, or recorded there"

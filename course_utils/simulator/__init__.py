@@ -29,10 +29,7 @@ from course_utils.simulator.control import (
 )
 from course_utils.simulator.fakes import Recorder, fake_device, fake_program, usual_step, with_workspace
 from course_utils.simulator.history import Gap, Timeline, timeline
-from course_utils.simulator.model import AT_PEAK, Costs, Record, World, out_of_memory
-
-# The median error over all published inference rows, as `python -m benchmarks.published` stored it.
-ERROR_BAR = "simulated, median error 8 % on published runs"
+from course_utils.simulator.model import AT_PEAK, ERROR_BAR, Costs, Record, World, out_of_memory
 
 __all__ = [
     "AT_PEAK", "CHILD_LIMIT_S", "ERROR_BAR", "Costs", "Gap", "Record", "Recorder", "Timeline", "Unavailable", "World",

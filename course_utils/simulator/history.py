@@ -125,7 +125,8 @@ class Timeline:
         Path(path).write_text(trace.text(self), encoding="utf-8", newline="\n")
 
     def __str__(self) -> str:
-        lines = [f"simulated {self.spec_name}: {self.total_ms:.3f} ms in all, host waits {self.waited_ms:.3f} ms"]
+        waited = f"host waits {self.waited_ms:.3f} ms"
+        lines = [f"{self.spec_name}: {self.total_ms:.3f} ms in all, {waited} ({model.ERROR_BAR})"]
         for row in self.rows:
             kernels, copies = self.select("kernel", row), self.select("copy", row)
             if kernels or copies:

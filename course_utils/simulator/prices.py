@@ -68,7 +68,8 @@ def moved(inputs: list[torch.Tensor], output: torch.Tensor | None) -> tuple[int,
 
 def _fastest(tensor: torch.Tensor) -> int:
     """Return the dimension along which neighbours in memory lie, -1 where there is none."""
-    steps = [(step, place) for place, (n, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)) if n > 1]
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    steps = [(step, place) for place, (n, step) in enumerate(sizes) if n > 1 and step]
     return min(steps, default=(0, -1))[1]
 
 

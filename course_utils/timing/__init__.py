@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from course_utils.timing.estimates import Estimate, estimate
 from course_utils.timing.measurements import Timing, measure
+from course_utils.timing.published import ErrorBar, error_bar
 from course_utils.timing.rates import Roofline, predicted, roofline
 
-__all__ = ["Estimate", "Roofline", "Timing", "estimate", "measure", "predicted", "roofline"]
+__all__ = ["ErrorBar", "Estimate", "Roofline", "Timing", "error_bar", "estimate", "measure", "predicted", "roofline"]

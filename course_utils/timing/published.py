@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from course_utils import plots
 from course_utils.base import tables
 
@@ -65,8 +67,8 @@ class ErrorBar:
     @property
     def rank_correlation(self) -> float:
         """Spearman's: 1 where the clock puts all runs in the right order."""
-        measured, predicted = ([getattr(run, name) for run in self.runs] for name in ("measured", "predicted"))
-        return statistics.correlation(measured, predicted, method="ranked")
+        pairs = torch.tensor([(run.measured, run.predicted) for run in self.runs], dtype=torch.float64)
+        return torch.corrcoef(pairs.argsort(0).argsort(0).double().T)[0, 1].item()
 
     def _rows(self) -> list[list[str]]:
         groups = {f"{gpu}, inference": lambda run, gpu=gpu: run.gpu == gpu and not run.training for gpu in self._gpus()}
