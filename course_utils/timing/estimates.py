@@ -186,7 +186,7 @@ def estimate(
 
     Without TF32 for float32 products and with it for convolutions, as PyTorch's settings say at the call. Left out: the
     host's own work, copies from and to it, communication, torch.compile. Attention that the CPU cannot compute in one
-    operator (a mask that needs gradients, heads of unequal sizes) is priced as the plain formula.
+    operator (dropout, a mask that needs gradients, heads of unequal sizes) is priced as the plain formula.
 
     Raises what `memory.estimate` raises, and ValueError for a GPU that is not in the table or whose maker states no
     rates.
