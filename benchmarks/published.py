@@ -19,14 +19,17 @@ With `rows`, that many models are priced and nothing is stored.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import io
 import json
 import math
 import sys
 import time
 import types
+import warnings
 from unittest import mock
 
 import torch
@@ -171,7 +174,8 @@ def pytorchs_own(timm, rows: list) -> ErrorBar:
             network, images, _ = program
             claimed = mock.patch.object(torch.cuda, "is_available", lambda: True)
             amp = torch.autocast("cuda", torch.float16)
-            with mock.patch.multiple(formulas, **given), torch.no_grad(), amp, claimed, estimator:
+            silent = contextlib.redirect_stdout(io.StringIO())
+            with mock.patch.multiple(formulas, **given), torch.no_grad(), amp, claimed, silent, estimator:
                 network.eval()(images)
         runs.append(Run(model, TABLES[0], False, False, batch, measured, batch / estimator.total_runtime * 1e3))
     return ErrorBar(tuple(runs), "PyTorch's own estimator")
@@ -184,17 +188,25 @@ def main() -> None:
     begin, work = time.perf_counter(), [(infer, row) for row in stored["inference"][:limit]]
     work += [(train, row) for row in stored["training"][:limit]]
     for number, (price, row) in enumerate(work, 1):
-        price(timm, row)
-        if sys.stderr.isatty() or number % 50 == 0:
+        with warnings.catch_warnings(action="ignore"):  # timm's, of names that it has changed
+            price(timm, row)
+        if number % 50 == 0:
             print(f"{number} of {len(work)} models, {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
     if limit is None:
         FILE.write_text(one_row_a_line(stored), encoding="utf-8")
-    found = error_bar() if limit is None else ErrorBar(tuple(run for run in error_bar().runs), "")
-    print(found, "\n")
-    for run in sorted(found.runs, key=lambda run: -abs(math.log(run.ratio)))[:10]:
+    found = error_bar(stored | {name: stored[name][:limit] for name in ("inference", "training")})
+    print(found, "\n\nThe worst ten, each model once:", sep="")
+    worst = {run.model: run for run in sorted(found.runs, key=lambda run: abs(math.log(run.ratio)))}
+    for run in sorted(worst.values(), key=lambda run: -abs(math.log(run.ratio)))[:10]:
         mode = "training" if run.training else "inference"
-        print(f"{run.ratio:.2f}  {run.model} on {run.gpu}, {mode}: {cause(run.model)}")
-    print("\nPyTorch's own estimator on 40 of the models:", pytorchs_own(timm, stored["inference"][:40]), sep="\n")
+        print(f"{run.ratio:5.2f}  {run.model} on {run.gpu}, {mode}: {cause(run)}")
+    same = error_bar({**stored, "inference": stored["inference"][:40], "training": []})
+    print("\nThe first forty models on the RTX 4090, beside PyTorch's own estimator:")
+    for name, bar in (("this clock", same.where(lambda run: run.gpu == TABLES[0])),
+                      ("PyTorch's", pytorchs_own(timm, stored["inference"][:40]))):  # fmt: skip
+        low, high = bar.deciles
+        print(f"{name}: median error {bar.median_error:.1%}, deciles {low:.2f} and {high:.2f}, "
+              f"rank correlation {bar.rank_correlation:.3f}")  # fmt: skip
 
 
 def one_row_a_line(stored: dict) -> str:
@@ -209,12 +221,12 @@ def one_row_a_line(stored: dict) -> str:
     return "{" + ",\n".join(parts) + "}\n"
 
 
-def cause(model: str) -> str:
+def cause(run: Run) -> str:
     """Return why the clock is wrong about a model, as far as that is known."""
-    return next((text for name, text in CAUSES.items() if name in model), "not known")
+    return next((text for name, text in CAUSES.items() if name in run.model), "not known")
 
 
-CAUSES = {}
+CAUSES: dict[str, str] = {}  # part of a model's name: why
 
 
 if __name__ == "__main__":

@@ -126,9 +126,12 @@ def _held_out(run: Run) -> bool:
     return run.gpu == "RTX 4090" and not run.training and not run.fitted
 
 
-def error_bar() -> ErrorBar:
-    """Return published measurements beside the simulated clock's predictions; show it, or `.plot()` it."""
-    stored = json.loads(FILE.read_text(encoding="utf-8"))
+def error_bar(stored: dict[str, Any] | None = None) -> ErrorBar:
+    """Return published measurements beside the simulated clock's predictions; show it, or `.plot()` it.
+
+    `stored` is what the file of facts holds, read unless given.
+    """
+    stored = json.loads(FILE.read_text(encoding="utf-8")) if stored is None else stored
     runs = []
     for mode in ("inference", "training"):
         for model, _, fitted, *cells in stored[mode]:
