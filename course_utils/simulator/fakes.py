@@ -102,12 +102,15 @@ def _remember_autocast() -> None:
 
     @functools.wraps(init)
     def __init__(self, device_type, dtype=None, enabled=True, *args, **kwargs):
-        init(self, device_type, dtype, enabled, *args, **kwargs)
-        self._asked = bool(enabled) and device_type == "cuda"
+        off = bool(enabled) and device_type == "cuda" and torch.cuda.amp.common.amp_definitely_not_available()
+        if off:  # what PyTorch does, said of the line that PyTorch would name
+            warnings.warn("CUDA is not available or torch_xla is imported. Disabling autocast.", stacklevel=2)
+        init(self, device_type, dtype, enabled and not off, *args, **kwargs)
+        self._switched_off = off
 
     @functools.wraps(enter)
     def __enter__(self):
-        if getattr(self, "_asked", False) and not self._enabled:
+        if getattr(self, "_switched_off", False):
             _switched_off.entered = [*getattr(_switched_off, "entered", ()), self]
         return enter(self)
 
