@@ -230,7 +230,7 @@ _MASK = "its mask of three dimensions keeps the CPU from fused attention, which 
 CAUSES = {  # part of a model's name: why
     "maxvit": _MASK,
     "tiny_vit": _MASK,
-    "_cc_": "one group of channels for each image: grouped convolutions are priced as fast as whole ones",
+    "efficientnet_cc": "one group of channels for each image: grouped convolutions are priced as fast as whole ones",
 }
 
 
