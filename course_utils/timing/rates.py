@@ -164,7 +164,8 @@ def _free_bytes(device: torch.device) -> float:
 def roofline(device: torch.device | str | None = None) -> Roofline:
     """Return the roofline of `device` (default: the one that the lessons use), measured live.
 
-    Of the simulated GPU it is that of its data sheet, from which its clock is computed, labelled simulated.
+    Of the simulated GPU it is that of its data sheet ("at peak"), labelled simulated; its clock is computed from the
+    shares of these rates that kernels reach (`simulator.Costs`).
     """
     place = devices.chosen(device)
     if place.type == "sim":
