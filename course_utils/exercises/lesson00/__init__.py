@@ -12,12 +12,12 @@ exercise = lesson("00")
 
 @exercise(
     title="Double on the device",
-    minutes=3,
+    minutes=4,
     difficulty=1,
     hints=(
         "Two steps: bring `x` to the device, then multiply.",
         "`x.to(device)` returns a tensor on the device; `x` itself stays where it is.",
-        "Return `2 * x.to(device)`.",
+        "Give a name to what `x.to(device)` returns, and return twice that.",
     ),
 )
 def double(x: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -41,3 +41,8 @@ double.mistake("returns `x` on the device, but not doubled", "the task is two st
                edit("2 * on_device", "on_device"))  # fmt: skip
 double.mistake("turns whole numbers into floats", "a tensor of int64 stays one: 2, not 2.0",
                edit("2 * on_device", "2.0 * on_device"))  # fmt: skip
+
+
+@double.alternative("works where `x` is, then copies: the same bytes travel, but the device only receives the result")
+def _(x, device):
+    return (2 * x).to(device)
