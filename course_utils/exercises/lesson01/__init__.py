@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import takewhile
 
 import torch
 
@@ -19,12 +20,12 @@ exercise = lesson("01")
 
 @exercise(
     title="Pick a device",
-    minutes=4,
+    minutes=5,
     difficulty=1,
     hints=(
         "Go through `preference` in its order, and stop at the first kind for which usable(kind) is True.",
         "A return inside the loop ends it; what stands after the loop is reached only when no kind was usable.",
-        "for kind in preference: if usable(kind): return torch.device(kind) — and after the loop the CPU.",
+        "Two returns: one inside the `if`, a torch.device made from the kind, and one below the loop, for the CPU.",
     ),
 )
 def pick_device(preference: list[str], usable: Callable[[str], bool]) -> torch.device:
@@ -70,6 +71,12 @@ pick_device.mistake("ignores `preference` or its order", "the caller knows what 
 ))
 
 
+
+@pick_device.alternative("one expression, which also asks no more kinds than it must; the loop is easier to extend")
+def _(preference, usable):
+    return next((torch.device(kind) for kind in preference if usable(kind)), torch.device("cpu"))
+
+
 # fmt: on
 def _machine(kinds: list[str]) -> Callable[[str], bool]:
     """Return the function `usable` of a machine on which `kinds` and the CPU work; it keeps what it was asked."""
@@ -85,13 +92,13 @@ def _machine(kinds: list[str]) -> Callable[[str], bool]:
 
 @exercise(
     title="Who is cuda:0?",
-    minutes=5,
+    minutes=10,
     difficulty=2,
     hints=(
         "None and the empty text differ: not set means all GPUs, empty means none.",
         "setting.split(',') gives the numbers as text. Go through them in order and collect them as int.",
-        'End the loop at the first entry that is no number from 0 to count - 1. "".isdigit() and "-1".isdigit() '
-        "are False.",
+        "`break` ends the loop: at an entry that is no number (`isdigit`), and at a number that no GPU has. The empty "
+        "text needs no `if` of its own.",
     ),
 )
 def visible_gpus(setting: str | None, count: int) -> list[int]:
@@ -151,15 +158,23 @@ def _(setting, count):
     return list(range(count if setting is None else len([entry for entry in setting.split(",") if entry])))
 
 
+@visible_gpus.alternative("no branch for None and none inside the loop; the reader must know takewhile")
+def _(setting, count):
+    known = [str(number) for number in range(count)]
+    entries = known if setting is None else setting.split(",")
+    return [int(entry) for entry in takewhile(known.__contains__, entries)]
+
+
 # fmt: on
 @exercise(
     title="Diagnose six reports",
-    minutes=7,
+    minutes=10,
     difficulty=2,
     hints=(
         "One `if` with a return for each cause, in the order of the list. The last one, 'hidden', needs no `if`.",
         "kernel_error is None where a first kernel ran. cuda_build and driver are None where there is none.",
-        "Compare whole numbers: int(report.driver.split('.')[0]) with the minimum for the major version of cuda_build.",
+        "For the age compare whole numbers: the part before the first dot of `driver` with MINIMUM_DRIVER of the part "
+        "before the first dot of `cuda_build`. `split` and `int` make one from a text.",
     ),
 )
 def first_cause(report: devices.Report) -> str:
@@ -235,15 +250,30 @@ first_cause.edits(
 )
 
 
+@first_cause.alternative("a table of rules: a new cause is one line more, and later rules must not run before earlier")
+def _(report):
+    def major(version):
+        return int(version.split(".")[0])
+
+    rules = (
+        ("unsupported capability", lambda: report.cuda_available and report.kernel_error),
+        ("works", lambda: report.cuda_available),
+        ("cpu-only build", lambda: report.cuda_build is None),
+        ("no driver", lambda: report.driver is None),
+        ("driver too old", lambda: major(report.driver) < MINIMUM_DRIVER[major(report.cuda_build)]),
+    )
+    return next((cause for cause, holds in rules if holds()), "hidden")
+
+
 # fmt: on
 @exercise(
     title="Which formats are fast?",
-    minutes=4,
+    minutes=6,
     difficulty=1,
     hints=(
         "Write down for each format the first capability that has it, as a dictionary of tuples.",
         "Python compares tuples as you need it: (8, 6) >= (8, 0) is True, and so is (10, 0) >= (8, 9).",
-        "return {name for name, first in since.items() if capability >= first}",
+        "Go through the items of the dictionary; keep each name whose first capability is not above this one.",
     ),
 )
 def fast_formats(capability: tuple[int, int]) -> set[str]:
@@ -287,15 +317,23 @@ fast_formats.edits(
 )
 
 
+@fast_formats.alternative("the generations in their order: reads like the text, and is longer")
+def _(capability):
+    formats = set()
+    for first, added in ((7, 0), {"fp16"}), ((7, 5), {"int8"}), ((8, 0), {"bf16", "tf32"}), ((8, 9), {"fp8"}):
+        formats |= added if capability >= first else set()
+    return formats | {"fp4"} if capability >= (10, 0) else formats
+
+
 # fmt: on
 @exercise(
     title="Does it fit?",
-    minutes=4,
+    minutes=6,
     difficulty=2,
     hints=(
         "Bring everything to bytes: elements × bytes each, MiB × 2**20, GiB × 2**30.",
         "math.prod(shape) multiplies the sizes; dtype.itemsize is the size of one element in bytes.",
-        "return math.prod(shape) * dtype.itemsize + workspace_mib * 2**20 <= free_gib * 2**30",
+        "Tensor and workspace are there at the same time: add their bytes, and compare the sum with what is free: <=.",
     ),
 )
 def fits(shape: tuple[int, ...], dtype: torch.dtype, free_gib: float, workspace_mib: float) -> bool:
@@ -339,3 +377,8 @@ fits.edits(
     ("takes 4 bytes for every type", "float16 has 2 bytes, float64 has 8: ask dtype.itemsize", "dtype.itemsize", "4"),
     ("turns the comparison round", "it fits where less is needed than is free", "<=", ">="),
 )
+
+
+@fits.alternative("PyTorch multiplies: a tensor on `meta` has a size and takes no memory; it costs microseconds")
+def _(shape, dtype, free_gib, workspace_mib):
+    return torch.empty(shape, dtype=dtype, device="meta").nbytes + workspace_mib * 2**20 <= free_gib * 2**30
