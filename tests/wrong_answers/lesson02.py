@@ -87,4 +87,18 @@ WRONG = {
         ("returns a tuple, not a list", edit(_SPLIT, "joined.split(lengths)")),
         ("the limit is", edit("joined.split(lengths)", "joined.split(torch.tensor(lengths, device=device).tolist())")),
     ],
+    "windows": [
+        ("copies elements", lambda x, length: torch.stack([x[i : i + length] for i in range(len(x) - length + 1)])),
+        ("copies elements", edit("    step =", "    x = x.clone()\n    step =")),
+        ("has other values", edit("(step, step))", "(step, x.element_size() * step))")),
+    ],
+    "fetch": [
+        ("waits for each copy", edit('tensor.to("cpu", non_blocking=True)', "tensor.cpu()")),
+        ("returns before the values have arrived", edit("    synchronize()  #", "    pass  #")),
+        ("waits more than once", lambda tensors, synchronize: [
+            (tensor.to("cpu", non_blocking=True), synchronize())[0] for tensor in tensors]),
+        ("waits before all copies are started", edit("    copies = [", "    synchronize()\n    copies = [",
+         "    synchronize()  #", "    pass  #")),
+        ("is of type tuple, expected list", edit("return copies", "return tuple(copies)")),
+    ],
 }

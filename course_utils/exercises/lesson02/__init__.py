@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
+from collections.abc import Callable
 
 import torch
 from torch.utils._pytree import tree_map_only
 
+from course_utils import counting
 from course_utils.checks import Case, edit, lesson
 from course_utils.exercises.common.places import elsewhere
 
-__all__ = ["copy_time_ms", "move_batch", "move_pieces", "nearest", "normalise", "ramp"]
+__all__ = ["copy_time_ms", "fetch", "move_batch", "move_pieces", "nearest", "normalise", "ramp", "windows"]
 
 exercise = lesson("02")
 
@@ -19,10 +21,10 @@ exercise = lesson("02")
 # fmt: off
 
 
-@exercise(title="Create on the device", minutes=5, difficulty=1, hints=(
+@exercise(title="Create on the device", minutes=6, difficulty=1, hints=(
     "One of the functions that create tensors makes even steps, both ends included. It takes `device=`.",
-    "torch.linspace(0, 1, columns, device=device) is one row. Repeat it for every row.",
-    "return torch.linspace(0, 1, columns, device=device).repeat(rows, 1)",
+    "torch.linspace makes one row. On the device itself, a second method makes the others of it: no list, no loop.",
+    "torch.linspace with `columns` numbers is one row. `repeat` takes how often down, then how often across.",
 ))
 def ramp(rows: int, columns: int, device: torch.device) -> torch.Tensor:
     """Return a (rows, columns) tensor on `device` whose rows run evenly from 0 to 1, without a copy."""
@@ -61,11 +63,16 @@ ramp.edits(
 )
 
 
-@exercise(title="Move a nested batch", minutes=10, difficulty=2, hints=(
+@ramp.alternative("a view: further rows take no memory, but all rows are one, so who writes to one writes to all")
+def _(rows, columns, device):
+    return torch.linspace(0, 1, columns, device=device).expand(rows, columns)
+
+
+@exercise(title="Move a nested batch", minutes=12, difficulty=2, hints=(
     "Four questions, each an `isinstance` with a return: tensor, dict, tuple or list, anything else.",
     "The function calls itself for each value of a dict and each entry of a list or tuple.",
-    "A new list or tuple of the same type is type(batch)(values); a named tuple takes its values one by one: "
-    "type(batch)(*values). Only a named tuple has `_fields`.",
+    "Collect the moved entries in a list, then make the container of its own type: type(batch)(…). Where `_fields` is "
+    "there, it takes them one by one, with a star.",
 ))
 def move_batch(batch: object, device: torch.device) -> object:
     """Return `batch` with every tensor in it moved to `device`."""
@@ -132,16 +139,21 @@ move_batch.edits(
 )
 
 
+@move_batch.alternative("PyTorch's own walk: it knows more containers, but the module is private and may change")
+def _(batch, device):
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
+
+
 @move_batch.mistake("`.to` does not move a tensor in place",
                     "it returns the moved tensor: put that one into the result")
 def _(batch, device):
     return batch
 
 
-@exercise(title="Repair a function that mixes devices", minutes=5, difficulty=1, hints=(
+@exercise(title="Repair a function that mixes devices", minutes=6, difficulty=1, hints=(
     "One of the two must move. Which one is small?",
     "A tensor knows where it is: points.device. No name of a device is needed.",
-    "query = query.to(points.device), and the rest as it was.",
+    "One line more at the top is enough: give the name `query` to what `.to` returns for the device of `points`.",
 ))
 def nearest(points: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     """Return the index of the row of `points` nearest to `query`, on the device of `points`."""
@@ -184,10 +196,15 @@ nearest.edits(
 )
 
 
+@nearest.alternative("`query.to(points)` takes the dtype too, and the norm adds a square root for each point")
+def _(points, query):
+    return torch.linalg.vector_norm(points - query.to(points), dim=1).argmin()
+
+
 @exercise(title="Normalise on the device", minutes=10, difficulty=2, hints=(
     "x.mean(dim=0) and x.std(dim=0) have one number a column, and broadcast against x.",
     "Where all values of a column are equal, divide by 1 instead. They are where the least is the greatest.",
-    "equal = x.amin(dim=0) == x.amax(dim=0) is such a mask. Divide by torch.where(equal, 1.0, x.std(dim=0)).",
+    "amin and amax over dim=0, compared by ==, are a mask of such columns: torch.where takes 1.0 there, else std.",
 ))
 def normalise(x: torch.Tensor) -> torch.Tensor:
     """Return `x` with each column at mean 0 and standard deviation 1, computed on the device of `x`."""
@@ -246,10 +263,16 @@ normalise.edits(
 )
 
 
+@normalise.alternative("makes NaN or noise and overwrites it: right here, but NaN gradients in a backward pass")
+def _(x):
+    scaled = (x - x.mean(dim=0)) / x.std(dim=0)
+    return scaled.masked_fill(x.amin(dim=0) == x.amax(dim=0), 0.0)
+
+
 @exercise(title="Predict the time of a copy", minutes=5, difficulty=1, hints=(
     "Bytes are elements times bytes each: math.prod(shape) * dtype.itemsize.",
     "1 GB/s is 10**9 bytes a second, which is 10**6 bytes a millisecond; 1000 µs are 1 ms.",
-    "return latency_us / 1e3 + math.prod(shape) * dtype.itemsize / (bandwidth_gbps * 1e6)",
+    "Two terms, both in ms: latency_us over 1000, and the bytes over the bytes that the bus carries in a millisecond.",
 ))
 def copy_time_ms(shape: tuple[int, ...], dtype: torch.dtype, bandwidth_gbps: float, latency_us: float) -> float:
     """Return the milliseconds that copying a tensor of this shape and dtype takes."""
@@ -299,10 +322,17 @@ copy_time_ms.edits(
 )
 
 
-@exercise(title="One copy instead of N", minutes=5, difficulty=2, hints=(
+@copy_time_ms.alternative("everything in seconds, one conversion at the end: a line longer, and harder to get wrong")
+def _(shape, dtype, bandwidth_gbps, latency_us):
+    nbytes = math.prod(shape) * dtype.itemsize
+    seconds = latency_us * 1e-6 + nbytes / (bandwidth_gbps * 1e9)
+    return 1e3 * seconds
+
+
+@exercise(title="One copy instead of N", minutes=7, difficulty=2, hints=(
     "Join on the host, copy, take apart on the device.",
     "torch.cat(pieces).to(device) is the one copy. Views cut it apart without another.",
-    "lengths = [len(piece) for piece in pieces]; return list(torch.cat(pieces).to(device).split(lengths))",
+    "Keep the length of each piece. `split` takes these lengths, on the joined tensor that was moved; then list().",
 ))
 def move_pieces(pieces: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     """Return the tensors of `pieces` on `device`, moved with one copy."""
@@ -332,3 +362,106 @@ move_pieces.mistake("cuts into equal parts", "the pieces have their own lengths:
                     edit("joined.split(lengths)", "joined.chunk(len(pieces))"))
 move_pieces.mistake("splits what was not moved", "move what torch.cat gives, then split that",
                     edit(".to(device)", ""))
+
+
+@move_pieces.alternative("no lengths to keep, but every piece travels with padding up to the longest")
+def _(pieces, device):
+    padded = torch.nn.utils.rnn.pad_sequence(pieces, batch_first=True).to(device)
+    return [row[: len(piece)] for row, piece in zip(padded, pieces, strict=True)]
+
+
+@exercise(title="Windows without a copy", minutes=10, difficulty=2, hints=(
+    "Row i + 1 begins one element of x behind row i; so does column j + 1 behind column j.",
+    "A tensor of length n has n - length + 1 windows. Both strides are the same number: what x steps by.",
+    "as_strided takes the shape as a tuple, then the two strides as a tuple: x.stride(0), not 1.",
+))
+def windows(x: torch.Tensor, length: int) -> torch.Tensor:
+    """Return a view of the one-dimensional `x` whose row i holds the `length` elements from x[i] on."""
+    step = x.stride(0)  # 1 only where the elements of x are neighbours in memory
+    return x.as_strided((len(x) - length + 1, length), (step, step))
+
+
+@windows.checks
+def _(case: Case) -> None:
+    numbers = torch.arange(24.0, device=case.device)
+    for x, length in ((numbers[:5], 2), (numbers[:7], 3), (numbers[:6], 6), (numbers[:4], 1), (numbers[10:19], 4),
+                      (numbers.view(8, 3)[:, 1], 3), (numbers[1::5], 2), (torch.arange(9, device=case.device), 5)):
+        got = case.call(x, length)
+        expected = torch.stack([x[i : i + length] for i in range(len(x) - length + 1)])
+        case.equal(got, expected, why="row i holds x[i] to x[i + length - 1]; `x` may step over elements of its memory")
+        shared = got.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        case.instead(not shared, "copies elements", "a copy takes `length` times the memory, a view none")
+
+
+_STEP = "step = x.stride(0)"
+windows.edits(
+    ("assumes a stride of 1", "a column of a matrix steps over whole rows: ask x.stride(0)", _STEP, "step = 1"),
+    ("loses the last window", "n elements have n - length + 1 windows", "len(x) - length + 1", "len(x) - length"),
+    ("turns rows and columns round", "a window is a row", "(len(x) - length + 1, length)",
+     "(length, len(x) - length + 1)"),
+    ("lets windows not overlap", "the next window begins one element further, not `length`",
+     "x.as_strided((len(x) - length + 1, length), (step, step))", "x.unfold(0, length, length)"),
+    ("repeats the first window", "a stride of 0 reads the same row again", "(step, step))", "(0, step))"),
+)
+
+
+@windows.alternative("PyTorch has it: no stride to get wrong, and the result is the same view")
+def _(x, length):
+    return x.unfold(0, length, 1)
+
+
+@exercise(title="Bring results back, wait once", minutes=10, difficulty=2, hints=(
+    "Two rounds: first start every copy, then wait.",
+    "A copy to the CPU that does not hold the host has a keyword. `.cpu()` has none.",
+    "A list of `.to` with non_blocking=True starts them all. Call synchronize() below the list, before the return.",
+))
+def fetch(tensors: list[torch.Tensor], synchronize: Callable[[], None]) -> list[torch.Tensor]:
+    """Return CPU copies of `tensors`; start every copy before `synchronize()` makes the host wait, once."""
+    copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]  # each call returns at once
+    synchronize()  # now all of them have arrived
+    return copies
+
+
+@fetch.checks
+def _(case: Case) -> None:
+    for shapes in (((4,),), ((2, 3), (5,)), ((2**16,), (3, 2), ()), ((7,),) * 12):
+        tensors = [torch.rand(shape).to(case.device) for shape in shapes]
+        with counting.count() as before:
+            synchronize = _noting(case.device, before)
+            got = case.call(tensors, synchronize)
+        copies, asked = [copy for copy in case.counts.copies if copy.direction == "d2h"], synchronize.asked
+        held = sum(not copy.non_blocking for copy in copies) + case.counts.host_reads
+        case.instead(held, "waits for each copy",
+                     f"{held} copies or reads held the host until they were done; non_blocking=True does not")
+        case.instead(copies and not asked, "returns before the values have arrived",
+                     "nothing makes Python wait for them: call synchronize() before the return")
+        case.instead(copies and len(asked) > 1, "waits more than once",
+                     f"{len(asked)} waits: start all copies first, then wait for all of them")
+        case.instead(copies and asked[0] < len(copies), "waits before all copies are started",
+                     "what is started after synchronize() may arrive after the return")
+        case.equal(got, [tensor.cpu() for tensor in tensors], why="the same tensors on the CPU, in order, in a list")
+
+
+def _noting(device: torch.device, counts: counting.Counts) -> Callable[[], None]:
+    """Return a function that waits for `device`, and keeps in `asked` how many copies had been started each time."""
+
+    def synchronize() -> None:
+        synchronize.asked.append(counts.copies_d2h)
+        torch.get_device_module(device).synchronize()
+
+    synchronize.asked = []
+    return synchronize
+
+
+fetch.mistake("returns tensors of the device", "they are to be on the CPU: .to(\"cpu\", …)",
+              edit('tensor.to("cpu", non_blocking=True)', "tensor"))
+fetch.mistake("returns the first one only", "the list has one copy for each tensor",
+              edit("return copies", "return copies[:1]"))
+
+
+@fetch.alternative("one copy pays one latency, and the joined tensor takes memory on the device")
+def _(tensors, synchronize):
+    joined = torch.cat([tensor.flatten() for tensor in tensors]).to("cpu", non_blocking=True)
+    synchronize()
+    parts = joined.split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
