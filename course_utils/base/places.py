@@ -6,6 +6,7 @@ And which of the reader's lines is running, as what part of a training step?
 from __future__ import annotations
 
 import functools
+import importlib.util
 import linecache
 import os
 import site
@@ -13,8 +14,6 @@ import sys
 import sysconfig
 import traceback
 from pathlib import Path
-
-import torch
 
 __all__ = ["in_cell", "is_generated", "is_readers", "phase", "place", "place_of"]
 
@@ -47,12 +46,17 @@ def _libraries() -> tuple[str, ...]:
     """Return the folders of code that is not the reader's: Python's own, installed packages, this package."""
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     paths += [*site.getsitepackages(), site.getusersitepackages()]
-    paths += [str(Path(torch.__file__).absolute().parents[1]), str(Path(__file__).absolute().parents[1])]
+    paths += [
+        str(Path(importlib.util.find_spec("torch").origin).absolute().parents[1]),
+        str(Path(__file__).absolute().parents[1]),
+    ]
     return tuple(path + os.sep for path in paths if path)
 
 
 def phase(stepping: bool = False) -> str:
     """Return what the program is doing: "forward", "backward", "recomputation" or "optimizer step"."""
+    import torch  # not above: what a room loads that needs no torch stays quick
+
     if stepping:
         return "optimizer step"
     if torch._C._current_graph_task_id() == -1:
