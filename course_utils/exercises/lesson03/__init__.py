@@ -19,11 +19,11 @@ exercise = lesson("03")
 # fmt: off
 
 
-@exercise(title="Write an honest timer", minutes=10, difficulty=2, simulated=True, hints=(
+@exercise(title="Write an honest timer", minutes=14, difficulty=2, simulated=True, hints=(
     "For each repetition: empty the queue, read the clock, work, empty the queue, read the clock.",
     "The warm-up is a loop of its own, without the clock. Collect one time for each repetition in a list.",
-    "In the loop: synchronize(); begin = clock(); work(); synchronize(); times_s.append(clock() - begin). "
-    "After it: return statistics.median(times_s).",
+    "Inside the second loop: synchronize, read the clock, work, synchronize, and append the difference to the second "
+    "reading. statistics.median takes the list.",
 ))
 def median_time_s(
     work: Callable[[], object], clock: Callable[[], float], synchronize: Callable[[], None], warmup: int, repeats: int
@@ -114,10 +114,22 @@ median_time_s.mistake("measures each repetition from the first reading of the cl
                       edit("begin = clock()", "pass", "times_s = []", "times_s = []; synchronize(); begin = clock()"))
 
 
-@exercise(title="Arithmetic intensity", minutes=5, difficulty=1, hints=(
+@median_time_s.alternative("it times the warm-up as well and drops it: shorter, and a few readings of the clock more")
+def _(work, clock, synchronize, warmup, repeats):
+    def once():
+        synchronize()
+        begin = clock()
+        work()
+        synchronize()
+        return clock() - begin
+
+    return statistics.median([once() for _ in range(warmup + repeats)][warmup:])
+
+
+@exercise(title="Arithmetic intensity", minutes=8, difficulty=1, hints=(
     "FLOPs: each of the n × m results takes k multiplications and k additions.",
     "Bytes: n k + k m are read, n m are written; each element has dtype.itemsize bytes.",
-    "return 2 * n * k * m / ((n * k + k * m + n * m) * dtype.itemsize)",
+    "The sum of the three sizes, times dtype.itemsize, stands below the FLOPs: mind the brackets.",
 ))
 def intensity(n: int, k: int, m: int, dtype: torch.dtype) -> float:
     """Return the FLOPs for each byte of the product of an (n, k) and a (k, m) matrix, each matrix moved once."""
@@ -175,11 +187,16 @@ intensity.edits(
 )
 
 
-@exercise(title="Name the bound", minutes=5, difficulty=2, hints=(
+@intensity.alternative("three tensors without memory know their bytes, whatever their shapes; it is slower")
+def _(n, k, m, dtype):
+    shapes = (n, k), (k, m), (n, m)
+    return 2 * n * k * m / sum(torch.empty(shape, dtype=dtype, device="meta").nbytes for shape in shapes)
+
+
+@exercise(title="Name the bound", minutes=10, difficulty=2, hints=(
     "How long would the arithmetic take alone at its peak, and the memory traffic alone at its bandwidth?",
-    "compute_ms = flops / (peak_tflops * 1e9), memory_ms = nbytes / (bandwidth_gbps * 1e6); the roof is the larger.",
-    'If time_ms > 2 * max(compute_ms, memory_ms): return "overhead". After it: '
-    'return "compute" if compute_ms > memory_ms else "bandwidth".',
+    "1 TFLOP/s is 10⁹ FLOPs a millisecond, 1 GB/s 10⁶ bytes a millisecond: that makes two times in ms.",
+    'Compare time_ms with twice the larger of the two first, for "overhead"; then the two with each other.',
 ))
 def name_bound(flops: float, nbytes: float, time_ms: float, peak_tflops: float, bandwidth_gbps: float) -> str:
     """Return what limits a measured operation: "compute", "bandwidth" or "overhead"."""
@@ -248,10 +265,17 @@ name_bound.edits(
 )
 
 
-@exercise(title="Remove a branch and a loop", minutes=10, difficulty=2, hints=(
+@name_bound.alternative("a further limit, such as the bus, is one entry more in the dict")
+def _(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
+    parts_ms = {"bandwidth": nbytes / (bandwidth_gbps * 1e6), "compute": flops / (peak_tflops * 1e9)}
+    longest = max(parts_ms, key=parts_ms.get)
+    return "overhead" if time_ms > 2 * parts_ms[longest] else longest
+
+
+@exercise(title="Remove a branch and a loop", minutes=13, difficulty=2, hints=(
     "Work on all elements at once: error = (prediction - target).abs() has their shape.",
     "torch.where(condition, a, b) takes both branches, and chooses for each element on the device.",
-    "each = torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta)); return each.mean(dim=1)",
+    "torch.where with the condition error <= delta and the two formulas of huber_slow; then the mean over dim=1.",
 ))
 def huber(prediction: torch.Tensor, target: torch.Tensor, delta: float) -> torch.Tensor:
     """Return the mean Huber loss of each row, shape (rows,), without a Python loop or an `if` on a value."""
@@ -351,11 +375,15 @@ huber.edits(
 )
 
 
-@exercise(title="Gradients that get lost", minutes=5, difficulty=2, hints=(
+@huber.alternative("PyTorch has this loss, as one fused operator: look for yours before you write it")
+def _(prediction, target, delta):
+    return functional.huber_loss(prediction, target, reduction="none", delta=delta).mean(dim=1)
+
+
+@exercise(title="Gradients that get lost", minutes=10, difficulty=2, hints=(
     "Scale first, in the format that the gradients have; store then, with .to(dtype).",
-    "Lost is what was not zero and is now zero or infinite: (gradients != 0) & ((stored == 0) | stored.isinf()).",
-    "stored = (gradients * scale).to(dtype); there = gradients != 0; lost = there & ((stored == 0) | stored.isinf()); "
-    "return (lost.sum() / there.sum()).item()",
+    "Three masks: what was not 0 before, what is 0 now, and what isinf() finds.",
+    "Lost is the first and (the second or the third), with & and | and brackets; divide its sum by that of the first.",
 ))
 def lost_share(gradients: torch.Tensor, dtype: torch.dtype, scale: float) -> float:
     """Return the share of the gradients other than 0 that become 0 or infinite when scaled and stored in `dtype`."""
@@ -428,10 +456,16 @@ lost_share.edits(
 )
 
 
-@exercise(title="Pad a vocabulary", minutes=5, difficulty=1, hints=(
+@lost_share.alternative("easier to read, but a mask as an index makes the host wait for the number of elements")
+def _(gradients, dtype, scale):
+    stored = (gradients[gradients != 0] * scale).to(dtype)
+    return ((stored == 0) | stored.isinf()).float().mean().item()
+
+
+@exercise(title="Pad a vocabulary", minutes=8, difficulty=1, hints=(
     "How many rows are missing up to the next multiple? -rows % multiple is that number, 0 where none is missing.",
     "torch.nn.functional.pad takes pairs from the last dimension on: (left, right, above, below).",
-    "return functional.pad(weight, (0, 0, 0, -weight.shape[0] % multiple))",
+    "Nothing to the left, to the right and above: three zeros, and the number of missing rows last.",
 ))
 def pad_vocabulary(weight: torch.Tensor, multiple: int) -> torch.Tensor:
     """Return `weight`, shape (vocabulary, width), with rows of zeros below up to the next multiple of `multiple`."""
@@ -470,3 +504,9 @@ pad_vocabulary.edits(
     ("pads above", "token 0 must stay in row 0: the new rows go below", _PAD, "(0, 0, missing, 0)"),
     ("pads above and below", "all new rows go below: (0, 0, 0, missing)", _PAD, "(0, 0, missing, missing)"),
 )
+
+
+@pad_vocabulary.alternative("the new rows get a name, and could hold something else than zeros; one tensor more")
+def _(weight, multiple):
+    below = weight.new_zeros(-weight.shape[0] % multiple, weight.shape[1])  # same dtype, same device
+    return torch.cat((weight, below))

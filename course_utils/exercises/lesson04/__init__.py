@@ -29,8 +29,8 @@ exercise = lesson("04")
 @exercise(title="Make the mask a buffer", minutes=8, difficulty=2, draws=True, hints=(
     "An nn.Linear inside holds weight and bias. Its weight has the shape of the mask: (outputs, inputs).",
     "register_buffer(name, tensor) makes a tensor part of the module: moved and saved, not trained.",
-    'In __init__, after super().__init__(): self.register_buffer("mask", mask). '
-    "In forward: F.linear(x, self.linear.weight * self.mask, self.linear.bias).",
+    "After super().__init__() make both. In forward give F.linear the weight of the linear layer times the buffer, and "
+    "its bias.",
 ))
 class MaskedLinear(nn.Module):
     """A linear layer with bias whose weight counts only where `mask`, a bool (outputs, inputs) tensor, is True."""
@@ -134,12 +134,17 @@ MaskedLinear.mistake(
     edit('register_buffer("mask", mask)', 'register_buffer("mask", ~mask)'))
 
 
-@exercise(title="Find the straggler", minutes=8, difficulty=2, hints=(
+MaskedLinear.alternative(
+    "an infinite or NaN weight that is switched off stays out, where times 0 makes it NaN",
+    edit("self.linear.weight * self.mask", "torch.where(self.mask, self.linear.weight, 0.0)"))
+
+
+@exercise(title="Find the straggler", minutes=12, difficulty=2, hints=(
     "model.named_modules() gives every module with its path; look at what each of them holds itself.",
     "named_parameters(recurse=False) and named_buffers(recurse=False) are the registered ones; vars(module) is the "
     "dict of a module's plain attributes.",
-    "own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False), *vars(module).items()]; "
-    "keep what is a torch.Tensor; found.setdefault(tensor.device, []).append(...).",
+    "For each module put the three kinds into one list of pairs, keep what is a torch.Tensor, and append path, dot and "
+    "name to the list of its device, which setdefault makes.",
 ))
 def places(model: nn.Module) -> dict[torch.device, list[str]]:
     """Return the names of all tensors in `model` by device: parameters, buffers and plain attributes of its modules."""
@@ -240,10 +245,22 @@ def _(model):
     return found
 
 
-@exercise(title="Take the right hidden state", minutes=5, difficulty=2, hints=(
+@places.alternative("all that is registered in one go, with its path; a parameter under two names is listed once")
+def _(model):
+    named = [*model.named_parameters(), *model.named_buffers()]
+    for path, module in model.named_modules():
+        named += [(f"{path}.{name}".lstrip("."), value) for name, value in vars(module).items()]
+    found = {}
+    for name, value in named:
+        if isinstance(value, torch.Tensor):
+            found.setdefault(value.device, []).append(name)
+    return found
+
+
+@exercise(title="Take the right hidden state", minutes=10, difficulty=2, hints=(
     "The last token of text i is at place lengths[i] - 1.",
     "Two index tensors of the same length pick one element for each pair: states[rows, places].",
-    "rows = torch.arange(len(states), device=states.device); return states[rows, lengths - 1]",
+    "One index counts the texts, torch.arange on the device of the states; the other comes from the lengths.",
 ))
 def last_states(states: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Return the state after each text's own last token: (batch, time, hidden) and (batch,) -> (batch, hidden)."""
@@ -296,10 +313,16 @@ last_states.edits(
 )
 
 
+@last_states.alternative("one operator along one dimension; its index must be as wide as a state")
+def _(states, lengths):
+    index = (lengths - 1)[:, None, None].expand(-1, 1, states.shape[2])
+    return states.gather(1, index).squeeze(1)
+
+
 @exercise(title="A causal mask", minutes=5, difficulty=1, hints=(
     "Row t may look at the columns 0 to t: a lower triangle, the diagonal included.",
-    "torch.ones with dtype=torch.bool and device=device makes the square; one function keeps the lower triangle.",
-    "return torch.ones(time, time, dtype=torch.bool, device=device).tril()",
+    "torch.ones makes a square on the device; one function keeps the lower triangle.",
+    "The square takes dtype=torch.bool and device=device; .tril() keeps its lower triangle, the diagonal included.",
 ))
 def causal_mask(time: int, device: torch.device) -> torch.Tensor:
     """Return a bool (time, time) tensor on `device`: True where place `row` may look at place `column`."""
@@ -339,11 +362,16 @@ causal_mask.edits(
 )
 
 
-@exercise(title="Load a checkpoint on a smaller machine", minutes=5, difficulty=2, hints=(
+@causal_mask.alternative("says the rule itself, and a window or an offset is as easy; two small tensors more")
+def _(time, device):
+    places = torch.arange(time, device=device)
+    return places[:, None] >= places
+
+
+@exercise(title="Load a checkpoint on a smaller machine", minutes=8, difficulty=2, hints=(
     "torch.load puts each tensor back on the device that the file names, unless map_location says otherwise.",
     "The file holds a state_dict. The model is where it was made; it still has to go to `device`.",
-    'state = torch.load(path, map_location="cpu", weights_only=True); model.load_state_dict(state); '
-    "return model.to(device)",
+    "torch.load takes map_location and weights_only; model.load_state_dict checks the names; .to(device) comes last.",
 ))
 def load_checkpoint(model: nn.Module, path: Path, device: torch.device) -> nn.Module:
     """Fill `model` with the state_dict saved at `path`, move it to `device`, and return it."""
@@ -414,10 +442,16 @@ load_checkpoint.edits(
 )
 
 
-@exercise(title="A model over two devices", minutes=8, difficulty=2, hints=(
+@load_checkpoint.alternative("straight to the device, which for a moment holds the file's tensors beside the model")
+def _(model, path, device):
+    model.to(device).load_state_dict(torch.load(path, map_location=device, weights_only=True))
+    return model
+
+
+@exercise(title="A model over two devices", minutes=10, difficulty=2, hints=(
     "A module knows its device by its parameters: next(first.parameters()).device.",
     "Two moves: the input to the first half, the activations to the second half.",
-    "x = first(x.to(next(first.parameters()).device)); return second(x.to(next(second.parameters()).device))",
+    "Before each of the two calls move x with .to to the device of that half, found as in the first hint.",
 ))
 def forward_on_two(first: nn.Module, second: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Return `second(first(x))` on the device of `second`; the halves stay where they are, `x` may be anywhere."""
@@ -491,3 +525,10 @@ forward_on_two.mistake(
 forward_on_two.mistake("takes the dtype of the parameters too",
                        "ids are whole numbers: .to(device), not .to(parameter)",
                        edit("first(x.to(next(first.parameters()).device))", "first(x.to(next(first.parameters())))"))
+
+
+@forward_on_two.alternative("a loop over the pieces takes any number of them")
+def _(first, second, x):
+    for piece in (first, second):
+        x = piece(x.to(next(piece.parameters()).device))
+    return x
