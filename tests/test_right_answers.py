@@ -1,19 +1,16 @@
 """Are right answers accepted that are written in another way than the reference?"""
 
 import ast
-import contextlib
-import functools
 import re
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.utils.checkpoint import checkpoint
 
 from course_utils import devices, exercises
 from course_utils.checks import source_of
-from course_utils.exercises import lesson05, lesson07, lesson09
+from course_utils.exercises import lesson05, lesson09
 
 
 def clears_afterwards(model, optimizer, images, labels, device):
@@ -26,19 +23,6 @@ def clears_afterwards(model, optimizer, images, labels, device):
     return loss.detach()
 
 
-def clears_by_hand(model, optimizer, x, y):
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter.grad.zero_()
-    losses = []
-    for part, target in zip(x.split(4), y.split(4), strict=True):
-        loss = F.cross_entropy(model(part).transpose(1, 2), target)
-        loss.backward(torch.tensor(len(part) / len(x), device=x.device))
-        losses.append(loss.detach())
-    optimizer.step()
-    return torch.stack(losses).mean()
-
-
 def takes_the_loss_of_16_bits(model, optimizer, scaler, images, labels, dtype, max_norm):
     optimizer.zero_grad()
     with torch.autocast(images.device.type, dtype=dtype):
@@ -49,39 +33,6 @@ def takes_the_loss_of_16_bits(model, optimizer, scaler, images, labels, dtype, m
     scaler.step(optimizer)
     scaler.update()
     return loss.detach()
-
-
-def divides_the_gradients(model, x, y, rows, ignored=-100):
-    count, total = int(y.ne(ignored).sum()), 0
-    for at in range(0, len(x), rows):
-        counts = y[at : at + rows] != ignored
-        if counts.any():
-            loss = F.cross_entropy(model(x[at : at + rows])[counts], y[at : at + rows][counts], reduction="sum")
-            loss.backward()
-            total += loss.detach()
-    torch._foreach_div_([parameter.grad for parameter in model.parameters()], count)
-    return total / count
-
-
-def folds(blocks, x, kept_bytes, limit_bytes):
-    over, order = sum(kept_bytes) - limit_bytes, torch.tensor(kept_bytes).argsort(descending=True).tolist()
-    steps = list(blocks)
-    for place in order:
-        if over > 0:
-            over -= kept_bytes[place] - x.nbytes
-            steps[place] = functools.partial(checkpoint, blocks[place], use_reentrant=False)
-    return functools.reduce(lambda value, step: step(value), steps, x)
-
-
-def suppresses(step, limit):
-    fits, fails = 0, limit + 1
-    while fails - fits > 1:
-        size, went = (fits + fails) // 2, False
-        with contextlib.suppress(torch.OutOfMemoryError):
-            step(size)
-            went = True
-        fits, fails = (size, fails) if went else (fits, size)
-    return fits
 
 
 def reduces_and_broadcasts(values):
@@ -136,10 +87,6 @@ def one_vector(model):
 ANSWERS = [
     (lesson05.train_step, clears_afterwards),
     (lesson05.amp_step, takes_the_loss_of_16_bits),
-    (lesson07.half_step, clears_by_hand),
-    (lesson07.accumulate, divides_the_gradients),
-    (lesson07.run_blocks, folds),
-    (lesson07.largest_batch, suppresses),
     (lesson09.global_mean, reduces_and_broadcasts),
     (lesson09.global_mean, waits_for_futures),
     (lesson09.global_mean, functional()),

@@ -64,39 +64,13 @@ _SGD = "torch.optim.SGD(model.parameters(), lr=0.1)"
 _HEAD = "model.head(model.norm(nn.Sequential(*model.blocks)(model.embed(part))))"
 _CPU = "device = x.device; model.cpu(); x, y = x.cpu(), y.cpu()\n"
 _HOME = "model.to(device)\n    return total.to(device)"
+_HALVES = "x.split(8), y.split(8)"
+_EIGHT = "x.split(2), y.split(2)"
 _ON, _OFF = "model.checkpointing = True", "model.checkpointing = False"
 _STEP, _RETURN = "optimizer.step()", "    return total"
 _ENTROPY = "F.cross_entropy(model(part)"
 _HOOKS = "    for one in model.parameters(): one.register_hook(lambda gradient: gradient)\n"
 _CHECKPOINT = "torch.utils.checkpoint.checkpoint(lambda one: F.cross_entropy(model(one)"
-
-
-def _steps(parts, number):
-    whole, eight = (parts, "[x], [y]", *((_ON, "pass") if number == 2 else ())), (parts, "x.chunk(8), y.chunk(8)")
-    return [
-        ("the step is 0.25 times that of the whole batch's mean", edit("/ y.numel()", "/ y.numel() / 4")),
-        ("the step is 8 times that of the whole batch's mean", edit(*eight, "/ y.numel()", "/ target.numel()")),
-        (f"takes {number} steps", edit(_ADD, f"{_ADD}; {_STEP}; optimizer.zero_grad()", f"    {_STEP}\n", "")),
-        ("takes no step with the given optimizer", edit(_STEP, "pass")),
-        ("takes no step with the given optimizer", edit(_CLEAR, f"    optimizer = {_SGD}\n{_CLEAR}")),
-        ("14 of 16 rows do not count", edit(*eight, "        loss =", f"    {_CLEAR}        loss =")),
-        ("12 of 16 rows do not count", edit("    total = torch", "    x, y = x[:4], y[:4]\n    total = torch")),
-        ("the step is another one", edit("model(part)", _HEAD)),
-        ("something of the first step is left or lost", edit(_STEP, f"optimizer.state.clear(); {_STEP}")),
-        ("takes a step, and no weight changes", edit(_STEP, f"optimizer.zero_grad(); {_STEP}")),
-        ("returns the loss with its graph", edit("loss.detach()", "loss")),
-        ("returns a Python number", edit("return total", "return float(total)")),
-        ("computes on the CPU", edit(_CLEAR, f"    {_CPU}{_CLEAR}", "return total", _HOME)),
-        ("takes the whole batch at once", _naive),
-        (f"it runs out of memory in line {6 if number == 4 else 7} of your function:  loss = F", edit(*whole)),
-        ("alive at the peak: activations", edit(_CLEAR, f"    torch.sim.empty_cache()\n{_CLEAR}", *whole)),
-        ("takes the whole batch at once", edit(
-            parts, "[x], [y]", _ENTROPY, _CHECKPOINT, 'n="sum")', 'n="sum"), part, use_reentrant=False)')),
-        ("training is False, was True", edit(_RETURN, f"    model.eval()\n{_RETURN}")),
-        ("hooks is 2, was 0", edit(_CLEAR, _HOOKS + _CLEAR)),
-        ("modifies x or y", edit(_RETURN, f"    x.zero_()\n{_RETURN}")),
-        ("comes near that of the whole batch", _naive_in_bfloat16),
-    ]
 
 
 _FIRST = """    left, chosen = limit_bytes - len(blocks) * x.nbytes, set()
@@ -114,6 +88,10 @@ _PATCH = """        if place in chosen:
 _LISTS, _NOTE, _DONE = "losses, problems = [], []", "problems.append(str(error))", "    return losses, problems"
 _GRAPH, _LOSS = ("torch.inference_mode()", "torch.enable_grad()"), "loss = F.cross_entropy(model(x.to(device))"
 _ITEM, _OOM = "losses.append(loss.item())", "except torch.OutOfMemoryError:"
+_THIN, _ZEROS, _FROZEN = "x @ self.down.T @ self.up.T", "new_zeros(outputs, rank)", "linear.requires_grad_(False)"
+_UP, _SMALL = f"nn.Parameter(linear.weight.{_ZEROS})", "(rank, inputs).normal_(std=0.02)"
+_SELF_UP = "        self.up = "
+_WHOLE = (_HALVES, "[x], [y]", _ON, "pass")
 _SIZE, _COUNT = "split(rows), y.split(rows)", "    count = "
 
 WRONG = {
@@ -125,19 +103,56 @@ WRONG = {
         ("Linear(weight (2, 3) bfloat16, bias (2,) bfloat16)", edit("(4 if", "(1 if")),
         ("has the keys", edit('"optimizer": ', '"states": ')),
     ],
-    "half_step": [
-        *_steps("x.split(4), y.split(4)", 4),
-        ("checkpointing is True, was False", edit(_CLEAR, f"    {_ON}\n{_CLEAR}")),
+    "LowRank": [
+        ("makes a tuple, not a module", edit("self.linear(x) + ", "self.linear(x) + ", "    def __init__",
+                                             "    def __new__(cls, *given): return given\n\n    def __init__")),
+        ("before Module.__init__() call", edit("super().__init__()", "pass")),
+        ("`up` is a plain tensor", edit(_UP, "linear.weight.new_zeros(outputs, rank)")),
+        ("`up` has another shape", edit(_ZEROS, "new_zeros(rank, outputs)", "self.up.T", "self.up")),
+        ("`down` is frozen", edit(_SMALL, f"{_SMALL}, requires_grad=False")),
+        ("`up` is not where", edit(f"linear.weight.{_ZEROS}", "torch.zeros(outputs, rank)")),
+        ("trains the weight and the bias of `linear`", edit(_FROZEN, "linear")),
+        ("trains the bias of `linear`", edit(_FROZEN, "linear; linear.weight.requires_grad_(False)")),
+        ("has no tensor `up`", edit("self.up = ", "self.upward = ", "self.up.T", "self.upward.T")),
+        ("does not hold `linear` itself", edit(_FROZEN, f"__import__('copy').deepcopy({_FROZEN})")),
+        ("has further parameters", edit(_SELF_UP, f"        self.scale = nn.Parameter(torch.ones(()))\n{_SELF_UP}")),
+        ("starts both at zero", edit(".normal_(std=0.02)", "")),
+        ("`up` does not start at zero", edit(_ZEROS, f"{_ZEROS}.normal_()", _SMALL, "(rank, inputs)")),
+        ("a matrix as large as the weight", edit(_THIN, "x @ (self.up @ self.down).T")),
+        ("changes the weights of `linear`", edit(_SELF_UP, f"        linear.weight.data.zero_()\n{_SELF_UP}")),
+        ("gives `down` no gradient", edit("self.down.T", "self.down.detach().T")),
     ],
     "quarter_step": [
-        *_steps("x.chunk(2), y.chunk(2)", 2),
+        ("the step is 0.25 times that of the whole batch's mean", edit("/ y.numel()", "/ y.numel() / 4")),
+        ("the step is 8 times that of the whole batch's mean", edit(
+            _HALVES, _EIGHT, "/ y.numel()", "/ target.numel()")),
+        ("takes 2 steps", edit(_ADD, f"{_ADD}; {_STEP}; optimizer.zero_grad()", f"    {_STEP}\n", "")),
+        ("takes no step with the given optimizer", edit(_STEP, "pass")),
+        ("takes no step with the given optimizer", edit(_CLEAR, f"    optimizer = {_SGD}\n{_CLEAR}")),
+        ("14 of 16 rows do not count", edit(_HALVES, _EIGHT, "        loss =", f"    {_CLEAR}        loss =")),
+        ("12 of 16 rows do not count", edit("    total = torch", "    x, y = x[:4], y[:4]\n    total = torch")),
+        ("the step is another one", edit("model(part)", _HEAD)),
+        ("something of the first step is left or lost", edit(_STEP, f"optimizer.state.clear(); {_STEP}")),
+        ("takes a step, and no weight changes", edit(_STEP, f"optimizer.zero_grad(); {_STEP}")),
+        ("returns the loss with its graph", edit("loss.detach()", "loss")),
+        ("returns a Python number", edit("return total", "return float(total)")),
+        ("computes on the CPU", edit(_CLEAR, f"    {_CPU}{_CLEAR}", "return total", _HOME)),
+        ("takes the whole batch at once", _naive),
+        ("it runs out of memory in line 7 of your function:  loss = F", edit(*_WHOLE)),
+        ("alive at the peak: activations", edit(_CLEAR, f"    torch.sim.empty_cache()\n{_CLEAR}", *_WHOLE)),
+        ("takes the whole batch at once", edit(
+            _HALVES, "[x], [y]", _ENTROPY, _CHECKPOINT, 'n="sum")', 'n="sum"), part, use_reentrant=False)')),
+        ("training is False, was True", edit(_RETURN, f"    model.eval()\n{_RETURN}")),
+        ("hooks is 2, was 0", edit(_CLEAR, _HOOKS + _CLEAR)),
+        ("modifies x or y", edit(_RETURN, f"    x.zero_()\n{_RETURN}")),
+        ("comes near that of the whole batch", _naive_in_bfloat16),
         ("checkpointing is True, was False", edit(_OFF, "pass")),
         ("waits for the bus", edit(_ON, "", "    loss = F", "    with torch.autograd.graph.save_on_cpu(): loss = F")),
         ("8 rows went through the model at a time, and backward computed the blocks again", edit(
             f"loss = {_ENTROPY}",
             "keep = [model(part), *locals().get('keep', ())]; loss = F.cross_entropy(keep[0]")),
-        ("every part launches all kernels again", edit("x.chunk(2), y.chunk(2)", "x.chunk(8), y.chunk(8)")),
-        ("names that hold memory by then: `logits`", edit("x.chunk(2), y.chunk(2)", "[x], [y]", f"loss = {_ENTROPY}",
+        ("every part launches all kernels again", edit(_HALVES, _EIGHT)),
+        ("names that hold memory by then: `logits`", edit(_HALVES, "[x], [y]", f"loss = {_ENTROPY}",
                                                           "logits = model(part); loss = F.cross_entropy(logits")),
     ],
     "accumulate": [

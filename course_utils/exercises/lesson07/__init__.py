@@ -11,23 +11,25 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_utils import plots
-from course_utils.checks import Case, lesson
+from course_utils.checks import Case, edit, lesson
 from course_utils.exercises.common.budgets import Floor, spend
 from course_utils.exercises.common.probes import left_changed, state_of
 from course_utils.exercises.lesson07.blocks import run_blocks
-from course_utils.exercises.lesson07.steps import accumulate, half_step, quarter_step
+from course_utils.exercises.lesson07.low_rank import LowRank
+from course_utils.exercises.lesson07.steps import accumulate, quarter_step
 
-__all__ = ["accumulate", "evaluate_batches", "four_parts", "half_step", "largest_batch", "quarter_step", "run_blocks"]
+__all__ = ["LowRank", "accumulate", "evaluate_batches", "four_parts", "largest_batch", "quarter_step", "run_blocks"]
 
 exercise = lesson("07")
 # fmt: off
 
 
-@exercise(title="Predict the four parts", minutes=8, difficulty=1, hints=(
+@exercise(title="Predict the four parts", minutes=10, difficulty=1, hints=(
     "Four sums. A tensor's bytes are tensor.nbytes, a parameter's too; model.parameters() gives each parameter once.",
     "Only parameters with requires_grad have a gradient and states. A state has 4 bytes for each number: SGD keeps "
     "none, momentum one, Adam two; a 16-bit weight has a float32 copy besides.",
-    "numbers = 4 * states + (4 if parameter.itemsize < 4 else 0), and parameter.numel() * numbers of each trained one",
+    "The optimizer's part is a sum over the trained parameters: numel() times the bytes that it keeps for each number, "
+    "which are 4 a state, and 4 more where itemsize is below 4.",
 ))
 def four_parts(model: nn.Module, optimizer: str, saved: list[torch.Tensor]) -> dict[str, int]:
     """Return the bytes of parameters, gradients, optimizer state and activations of a training step of `model`."""
@@ -40,6 +42,18 @@ def four_parts(model: nn.Module, optimizer: str, saved: list[torch.Tensor]) -> d
         "optimizer": sum(p.numel() * (4 * states + (4 if p.itemsize < 4 else 0)) for p in trained),
         "activations": sum(tensor.nbytes for tensor in saved),
     }
+
+
+@four_parts.alternative("one pass over the parameters, so what each one costs stands in one place; longer")
+def _(model, optimizer, saved):
+    found = {"parameters": 0, "gradients": 0, "optimizer": 0, "activations": sum(tensor.nbytes for tensor in saved)}
+    for parameter in model.parameters():
+        found["parameters"] += parameter.nbytes
+        if parameter.requires_grad:
+            found["gradients"] += parameter.nbytes
+            copies = ("SGD", "momentum", "Adam").index(optimizer) + (parameter.itemsize < 4)
+            found["optimizer"] += 4 * copies * parameter.numel()
+    return found
 
 
 class _Tied(nn.Module):
@@ -157,7 +171,8 @@ four_parts.mistake("counts MiB", _UNIT, *_times(1 / 2**20))
     "Two lists grow. What does each entry of them refer to, beside the number or the words that you want?",
     "A loss refers to its graph, and the graph to all activations. An exception refers to its traceback, that to the "
     "frames, and those to their variables.",
-    "with torch.inference_mode(): around the loop; losses.append(loss.item()); problems.append(str(error)).",
+    "torch.inference_mode() around the loop makes no graphs. Keep the number that .item() gives, and the text that "
+    "str() makes of an error.",
 ))
 def evaluate_batches(
     model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]], device: torch.device
@@ -172,6 +187,11 @@ def evaluate_batches(
             except RuntimeError as error:
                 problems.append(str(error))  # the words, not the error: its traceback holds the tensors
     return losses, problems
+
+
+evaluate_batches.alternative(
+    "no_grad makes no graph either, and what it computes may take part in training later; a little more bookkeeping",
+    edit("torch.inference_mode()", "torch.no_grad()"))
 
 
 class _Named(nn.Sequential):
@@ -294,11 +314,11 @@ evaluate_batches.edits(
 )
 
 
-@exercise(title="Find the largest batch", minutes=10, difficulty=2, simulated=True, hints=(
+@exercise(title="Find the largest batch", minutes=12, difficulty=2, simulated=True, hints=(
     "A size that fits and one that fails: try the middle, and one of the two moves. They end as neighbours.",
     "Catch torch.OutOfMemoryError alone. Try the next size after the except block has ended: only then is memory free.",
-    "fits, fails = 0, limit + 1; while fails - fits > 1: size = (fits + fails) // 2; try: step(size), fits = size; "
-    "except torch.OutOfMemoryError: fails = size",
+    "Begin with fits = 0, which needs no try, and fails = limit + 1. While they are no neighbours try the size between "
+    "them: it becomes `fits` after step(size), `fails` in the except block.",
 ))
 def largest_batch(step: Callable[[int], object], limit: int) -> int:
     """Return the largest size from 1 to `limit` for which step(size) has enough memory, or 0; other errors pass."""
@@ -311,6 +331,20 @@ def largest_batch(step: Callable[[int], object], limit: int) -> int:
         except torch.OutOfMemoryError:
             fails = size  # the error and its frames are gone when this block ends
     return fits
+
+
+@largest_batch.alternative("`bisect` halves the range; short, for those who know that False sorts before True")
+def _(step, limit):
+    import bisect
+
+    def fails(size):
+        try:
+            step(size)
+        except torch.OutOfMemoryError:
+            return True
+        return False
+
+    return bisect.bisect_left(range(1, limit + 1), True, key=fails)
 
 
 class _Tries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import torch
@@ -19,11 +20,11 @@ exercise = lesson("07")
 # fmt: off
 
 
-@exercise(title="Checkpoint the right blocks", minutes=10, difficulty=3, simulated=True, hints=(
+@exercise(title="Checkpoint the right blocks", minutes=15, difficulty=3, simulated=True, hints=(
     "A checkpointed block keeps its input, which has x.nbytes, instead of its kept_bytes. Which blocks save most?",
     "All blocks cost the same to compute again. So take the largest first, and stop when the sum is small enough.",
-    "order = sorted(range(len(blocks)), key=lambda i: -kept_bytes[i]); while the sum is above limit_bytes take the "
-    "next: the sum shrinks by kept_bytes[i] - x.nbytes. A taken one runs as checkpoint(block, x, use_reentrant=False).",
+    "Sort the places by kept_bytes, largest first, and take from the front while the sum is above limit_bytes: each "
+    "frees what it keeps, less its input. Then run all blocks in order, the taken ones through checkpoint(…).",
 ))
 def run_blocks(blocks: nn.ModuleList, x: torch.Tensor, kept_bytes: list[int], limit_bytes: int) -> torch.Tensor:
     """Return what the blocks make of `x`, keeping at most `limit_bytes`, and recomputing as few blocks as possible."""
@@ -34,6 +35,18 @@ def run_blocks(blocks: nn.ModuleList, x: torch.Tensor, kept_bytes: list[int], li
             chosen.add(place)
     for place, block in enumerate(blocks):
         x = checkpoint(block, x, use_reentrant=False) if place in chosen else block(x)
+    return x
+
+
+@run_blocks.alternative("makes a list of steps first: good where the choice is made once, for many calls")
+def _(blocks, x, kept_bytes, limit_bytes):
+    steps, over = list(blocks), sum(kept_bytes) - limit_bytes
+    for kept, place in sorted(((kept, place) for place, kept in enumerate(kept_bytes)), reverse=True):
+        if over > 0:
+            over -= kept - x.nbytes
+            steps[place] = functools.partial(checkpoint, blocks[place], use_reentrant=False)
+    for step in steps:
+        x = step(x)
     return x
 
 

@@ -17,54 +17,40 @@ from course_utils.exercises.common.budgets import Floor, Spent, over_budget, spe
 from course_utils.exercises.common.probes import left_changed, state_of
 from course_utils.exercises.lesson07.part_weights import part_weights, vector
 
-__all__ = ["accumulate", "half_step", "quarter_step"]
+__all__ = ["accumulate", "quarter_step"]
 
 exercise = lesson("07")
 # fmt: off
-
-_SUM = 'F.cross_entropy(…, reduction="sum") adds up the losses of the tokens; divide by the number of all of them.'
-
-
-@exercise(title="A step in half of the memory", minutes=8, difficulty=2, simulated=True, limit_s=20.0, hints=(
-    "What is alive at the peak: the weights, or what the rows of the batch made? Which of the two can come in parts?",
-    "Send a few rows at a time through the model, and call backward for each part: gradients add up in .grad. " + _SUM,
-    "for part, target in zip(x.split(4), y.split(4)): loss = F.cross_entropy(model(part).flatten(0, 1), "
-    'target.flatten(), reduction="sum") / y.numel(); loss.backward(); total += loss.detach()',
-))
-def half_step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Take one step on the batch and return its mean loss, with at most half of the naive peak alive."""
-    optimizer.zero_grad()
-    total = torch.zeros((), device=x.device)
-    for part, target in zip(x.split(4), y.split(4), strict=True):  # half of the rows is not half of the peak
-        loss = F.cross_entropy(model(part).flatten(0, 1), target.flatten(), reduction="sum") / y.numel()
-        loss.backward()  # the part's activations are gone after this line
-        total += loss.detach()
-    optimizer.step()
-    return total
-
-
-@half_step.checks
-def _(case: Case) -> None:
-    _check_step(case, layers=2, width=64, share=2)
 
 
 @exercise(title="A step in a quarter of the memory", minutes=12, difficulty=3, simulated=True, limit_s=20.0, hints=(
     "Two levers together. Parts of few rows alone cost too much time: each part pays all launches again.",
     "Checkpointing cuts what the blocks keep, fewer rows at a time cut the logits too. TransformerLM has a switch.",
-    "model.checkpointing = True, and two parts: x.chunk(2), y.chunk(2). " + _SUM,
+    "Switch checkpointing on, leave the gradients of the whole batch in two parts of half of the rows each (accumulate "
+    "does that), switch it off again, and step once.",
 ))
 def quarter_step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Take one step and return the mean loss, within a quarter of the naive peak and 4 times the naive time."""
     optimizer.zero_grad()
     model.checkpointing = True  # each block keeps its input; the rest is computed again, a third more work
     total = torch.zeros((), device=x.device)
-    for part, target in zip(x.chunk(2), y.chunk(2), strict=True):  # and half of the logits at a time
+    for part, target in zip(x.split(8), y.split(8), strict=True):  # and half of the logits at a time
         loss = F.cross_entropy(model(part).flatten(0, 1), target.flatten(), reduction="sum") / y.numel()
         loss.backward()
         total += loss.detach()
     model.checkpointing = False
     optimizer.step()
     return total
+
+
+@quarter_step.alternative("nothing is written twice; `accumulate` also looks for tokens that do not count")
+def _(model, optimizer, x, y):
+    optimizer.zero_grad()
+    model.checkpointing = True
+    loss = accumulate(model, x, y, len(x) // 2)
+    model.checkpointing = False
+    optimizer.step()
+    return loss
 
 
 @quarter_step.checks
@@ -259,9 +245,9 @@ _MEAN, _ADDS, _ONCE = 'reduction="sum") / y.numel()', "total += loss.detach()", 
 _DIVIDE = "divide each part's sum by the number of all tokens that count"
 _WHOLE, _ALIVE = "the mean over the whole batch is asked for", "all graphs are alive until then: backward for each part"
 _AGAIN = "torch.stack([F.cross_entropy(model(a)[0], b[0]) for a, b in zip(x.split(1), y.split(1))]).mean().detach()"
-_LOOP, _HALVES, _ON = "x.split(4), y.split(4)", "x.chunk(2), y.chunk(2)", "model.checkpointing = True"
+_HALVES, _ON = "x.split(8), y.split(8)", "model.checkpointing = True"
 _EACH = "        loss.backward()", "        #", _ADDS, "total = total + loss"
-_IN_PARTS = (
+quarter_step.edits(
     ("adds up the means of the parts", _DIVIDE, _MEAN, 'reduction="mean")'),
     ("divides by nothing", _DIVIDE, _MEAN, 'reduction="sum")'),
     ("divides by the rows, not by the tokens", _DIVIDE, "y.numel()", "len(y)"),
@@ -278,26 +264,21 @@ _IN_PARTS = (
     ("calls backward once, for all parts", _ALIVE, *_EACH, "    optimizer.step()\n    return total",
      "    total.backward()\n    optimizer.step()\n    return total.detach()"),
 )
-half_step.edits(*_IN_PARTS)
-quarter_step.edits(*_IN_PARTS)
-_AT_ONCE = "takes the whole batch at once", "nothing is smaller than in the naive step", naive_step
-half_step.mistake(*_AT_ONCE, edit(_LOOP, "[x], [y]"))
-quarter_step.mistake(*_AT_ONCE, edit(_ON, "", _HALVES, "[x], [y]"))
-half_step.mistake("takes half of the rows at a time", "half of the rows is not half of the peak: weights, gradients "
-                  "and the optimizer's state stay", edit(_LOOP, _HALVES))
+quarter_step.mistake("takes the whole batch at once", "nothing is smaller than in the naive step", naive_step,
+                     edit(_ON, "", _HALVES, "[x], [y]"))
 quarter_step.mistake("goes in parts, and checkpoints nothing", "one lever is not enough: the blocks keep too much",
-                     *(edit(_ON, "", _HALVES, f"x.chunk({n}), y.chunk({n})") for n in (2, 4)))
+                     *(edit(_ON, "", _HALVES, f"x.split({n}), y.split({n})") for n in (8, 4)))
 quarter_step.mistake("checkpoints, and takes the whole batch at once", "one lever is not enough: the logits are large",
                      edit(_HALVES, "[x], [y]"))
 quarter_step.mistake("goes row by row", "every part launches all kernels again: use fewer, larger parts",
                      *(edit(_ON, on, _HALVES, "x.split(1), y.split(1)") for on in ("", _ON)))
 
 
-@exercise(title="Accumulate exactly", minutes=10, difficulty=2, simulated=True, limit_s=20.0, hints=(
+@exercise(title="Accumulate exactly", minutes=12, difficulty=2, simulated=True, limit_s=20.0, hints=(
     "A mean of means is not the mean: the last part may have fewer rows, and parts differ in tokens that count.",
     'How many tokens of the whole y are not -100? Divide F.cross_entropy(…, reduction="sum") of a part by that.',
-    'count = (y != -100).sum(); loss = F.cross_entropy(model(part).flatten(0, 1), target.flatten(), reduction="sum") / '
-    "count; loss.backward(); total += loss.detach()",
+    "Count once, before the loop. Then for each pair of x.split(rows) and y.split(rows): forward, the sum of the "
+    "losses over that count, backward; add up the detached losses.",
 ))
 def accumulate(model: nn.Module, x: torch.Tensor, y: torch.Tensor, rows: int) -> torch.Tensor:
     """Leave in `model` the gradients of the whole batch's mean loss, `rows` rows at a time, and return that loss."""
@@ -308,6 +289,19 @@ def accumulate(model: nn.Module, x: torch.Tensor, y: torch.Tensor, rows: int) ->
         loss.backward()
         total += loss.detach()
     return total
+
+
+@accumulate.alternative("divides once, at the end; every gradient is read and written once more")
+def _(model, x, y, rows):
+    total = 0
+    for part, target in zip(x.split(rows), y.split(rows), strict=True):
+        loss = F.cross_entropy(model(part).flatten(0, 1), target.flatten(), reduction="sum")
+        loss.backward()
+        total += loss.detach()
+    count = (y != -100).sum()
+    for parameter in model.parameters():
+        parameter.grad /= count
+    return total / count
 
 
 @accumulate.checks
