@@ -27,13 +27,20 @@ from course_utils.simulator.control import (
     unavailable,
     world,
 )
-from course_utils.simulator.fakes import Recorder, fake_device, fake_program, usual_step, with_workspace
+from course_utils.simulator.fakes import (
+    Recorder,
+    fake_device,
+    fake_program,
+    remember_autocast,
+    usual_step,
+    with_workspace,
+)
 from course_utils.simulator.history import Gap, Timeline, timeline
 from course_utils.simulator.model import AT_PEAK, ERROR_BAR, Costs, Record, World, out_of_memory
 
 __all__ = [
     "AT_PEAK", "CHILD_LIMIT_S", "ERROR_BAR", "Costs", "Gap", "Record", "Recorder", "Timeline", "Unavailable", "World",
     "clock_ms", "configure", "enable", "enabled", "fake_device", "fake_program", "host_work", "out_of_memory", "ready",
-    "register_rules", "remember_sources", "reset", "run_in_child", "sources", "timeline", "unavailable", "usual_step",
-    "with_workspace", "world",
+    "register_rules", "remember_autocast", "remember_sources", "reset", "run_in_child", "sources", "timeline",
+    "unavailable", "usual_step", "with_workspace", "world",
 ]  # fmt: skip

@@ -40,7 +40,7 @@ from course_utils.simulator.model import Costs, Record, World
 from course_utils.simulator.operators import MEMORY_ONLY, Plan
 from course_utils.simulator.prices import moved, price
 
-__all__ = ["Recorder", "as_fake", "fake_device", "fake_program", "usual_step", "with_workspace"]
+__all__ = ["Recorder", "as_fake", "fake_device", "fake_program", "remember_autocast", "usual_step", "with_workspace"]
 
 _ATEN = torch.ops.aten
 
@@ -96,8 +96,12 @@ def _format_of_autocast() -> torch.dtype | None:
 _switched_off = threading.local()  # the contexts `torch.autocast("cuda")` that PyTorch did not switch on, without CUDA
 
 
-def _remember_autocast() -> None:
-    """Let `_format_of_autocast` know of them: where a GPU is not here, a program for it is priced all the same."""
+@functools.cache
+def remember_autocast() -> None:
+    """Let `_format_of_autocast` know of them: where a GPU is not here, a program for it is priced all the same.
+
+    PyTorch forgets which region it did not switch on, so `torch.autocast` notes it from now on, and does the same else.
+    """
     init, enter, leave = torch.autocast.__init__, torch.autocast.__enter__, torch.autocast.__exit__
 
     @functools.wraps(init)
@@ -120,9 +124,6 @@ def _remember_autocast() -> None:
         return leave(self, *error)
 
     torch.autocast.__init__, torch.autocast.__enter__, torch.autocast.__exit__ = __init__, __enter__, __exit__
-
-
-_remember_autocast()
 
 
 @contextmanager

@@ -26,6 +26,8 @@ from course_utils.base import tables
 
 __all__ = ["Estimate", "Share", "estimate"]
 
+simulator.remember_autocast()  # of those that a caller of `estimate` is in
+
 _KINDS = {  # the first whose words are in the name of an operator
     "attention": ("attention",),
     "convolutions": ("convolution",),
