@@ -2,7 +2,7 @@
 
 A picture is a `Picture`: a matplotlib figure that never touches pyplot's global state. Make it the last expression of a
 cell, or hand it to `display`. Line styles tell the provenance of numbers: solid is live, dashed is recorded,
-dotted is predicted, dash-dot is simulated.
+dotted is predicted, dash-dot is simulated, dash-dot-dot is published by others.
 """
 
 from __future__ import annotations
@@ -25,19 +25,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "BLUE", "GREEN", "GRID", "INK", "LIVE", "MUTED", "OCHRE", "PALETTE", "PLUM", "PREDICTED", "PROVENANCE", "RECORDED",
-    "RED", "SIMULATED", "SKY", "axis_bytes", "axis_seconds", "bytes_text", "count_text", "hatch", "label", "legend",
-    "line", "new", "png", "seconds_text", "style", "to_html",
+    "BLUE", "GREEN", "GRID", "INK", "LIVE", "MUTED", "OCHRE", "PALETTE", "PLUM", "PREDICTED", "PROVENANCE", "PUBLISHED",
+    "RECORDED", "RED", "SIMULATED", "SKY", "axis_bytes", "axis_seconds", "bytes_text", "count_text", "hatch", "label",
+    "legend", "line", "new", "png", "seconds_text", "style", "to_html",
 ]  # fmt: skip
 
 LIVE, RECORDED, PREDICTED, SIMULATED = "solid", "dashed", "dotted", "dashdot"
-PROVENANCE = {LIVE: "live", RECORDED: "recorded", PREDICTED: "predicted", SIMULATED: "simulated"}
-_HATCHES = {LIVE: "", RECORDED: "//", PREDICTED: "..", SIMULATED: "xx"}
+PUBLISHED = (0, (7, 2, 1, 2, 1, 2))  # matplotlib has no name for dash-dot-dot
+PROVENANCE = {
+    LIVE: "live", RECORDED: "recorded", PREDICTED: "predicted", SIMULATED: "simulated", PUBLISHED: "published",
+}  # fmt: skip
+_HATCHES = {LIVE: "", RECORDED: "//", PREDICTED: "..", SIMULATED: "xx", PUBLISHED: "oo"}
 
 # After Okabe and Ito, https://jfly.uni-koeln.de/color/; the light ones darkened until they have contrast 3 on white.
 BLUE, RED, GREEN, PLUM, OCHRE, SKY = PALETTE = ("#0072b2", "#d55e00", "#008a64", "#a1487b", "#a87400", "#3d93c9")
 INK, MUTED, GRID = "#222222", "#6b6b6b", "#e2e2e2"
 
+_BELOW = {"ncols": 2, "fontsize": 7.5, "handlelength": 2.8, "columnspacing": 1.0}  # two labels of 55 letters fit
 _WIDTH_IN, _CSS_PIXELS_PER_INCH, _DPI, _COLOURS = 7.2, 100, 160, 96
 _RC = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9.5, "text.color": INK,
@@ -92,24 +96,30 @@ def new(
     return (fig, axes[0]) if columns == 1 else (fig, tuple(axes))
 
 
-def label(name: str, provenance: str) -> str:
+def label(name: str, provenance: Any) -> str:
     """Return the legend's text for `name`: what it is and where its numbers come from, as in "T4, predicted"."""
     return f"{name}, {PROVENANCE[_check(provenance)]}" if name else PROVENANCE[_check(provenance)]
 
 
-def hatch(provenance: str) -> str:
+def hatch(provenance: Any) -> str:
     """Return the hatch of a bar whose numbers have this provenance; a live bar is plain."""
     return _HATCHES[_check(provenance)]
 
 
-def line(ax: Axes, x: Any, y: Any, name: str, provenance: str, **options: Any) -> None:
+def line(ax: Axes, x: Any, y: Any, name: str, provenance: Any, **options: Any) -> None:
     """Draw one curve in the style of its provenance, its legend text ending in that word; options go to `Axes.plot`."""
     ax.plot(x, y, **{"linestyle": _check(provenance), "label": label(name, provenance), "linewidth": 2.0, **options})
 
 
 def legend(ax: Axes, **options: Any) -> None:
-    """Add the legend in the course's look; options go to `Axes.legend`."""
+    """Add the legend in the course's look, below the axes where it names sources; options go to `Axes.legend`."""
     with style():
+        handles, labels = ax.get_legend_handles_labels()
+        if any(f"{PROVENANCE[PUBLISHED]}: " in text for text in labels):
+            for old in (*ax.figure.legends, *filter(None, [ax.get_legend()])):
+                old.remove()
+            ax.figure.legend(handles, labels, loc="outside lower left", **_BELOW)
+            return
         ax.legend(**{"loc": "best", "handlelength": 3.2, **options})
 
 
@@ -204,9 +214,11 @@ def _three_digits(value: float) -> str:
     return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
 
 
-def _check(provenance: str) -> str:
+def _check(provenance: Any) -> Any:
     if provenance not in tuple(PROVENANCE):
-        raise ValueError(f"provenance was {provenance!r}; it may be plots.LIVE, RECORDED, PREDICTED or SIMULATED")
+        raise ValueError(
+            f"provenance was {provenance!r}; it may be plots.LIVE, RECORDED, PREDICTED, SIMULATED or PUBLISHED"
+        )
     return provenance
 
 

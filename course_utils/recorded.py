@@ -1,18 +1,22 @@
 """What did this experiment give on a real GPU?
 
 A lesson calls `compare` or `value` with what it measured. They show it beside what was recorded on named GPUs and what
-data sheets predict. With COURSE_RECORD=1 on a machine with a real GPU, the same calls write what they were given into
-notebooks/recorded/<device>.json: no number gets into these files in any other way. A file belongs to one set of
-versions; recording with other versions starts it anew.
+data sheets predict. Where nothing is recorded under a key, what others measured and published stands there, from
+recorded.toml; `published` prints it with its addresses. With COURSE_RECORD=1 on a machine with a real GPU, the same
+calls write what they were given into notebooks/recorded/<device>.json: no number gets into these files in any other
+way. A file belongs to one set of versions; recording with other versions starts it anew.
 """
 
 from __future__ import annotations
 
 import datetime
+import functools
+import itertools
 import json
 import math
 import os
 import re
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +24,14 @@ from typing import Any
 
 from course_utils.base import arguments, tables
 
-__all__ = ["Run", "Value", "compare", "load", "value"]
+__all__ = ["Fact", "Run", "Value", "compare", "facts", "load", "published", "value"]
 
 SCHEMA = 1
 _KEY = re.compile(r"\d\d\.[a-z0-9_]+(\.[a-z0-9_]+)*")
 _REPOSITORY = Path(__file__).parents[1] / "notebooks" / "recorded"
 _INSTALLED = Path(__file__).parent / "notebooks" / "recorded"
+_FACTS = Path(__file__).with_suffix(".toml")
+_MARKERS = "Dsv^Po"
 
 Numbers = Sequence[float]
 Curves = Numbers | Mapping[str, Numbers]
@@ -48,8 +54,30 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Fact:
+    """What others measured on a GPU and published: `y` in `unit`, over `x`; without `x` one number, for any."""
+
+    key: str
+    gpu: str
+    unit: str
+    what: str
+    y: tuple[float, ...]
+    by: str
+    date: str  # of that version of the page, as far as it is known: a year, a month or a day
+    address: str
+    x: tuple[float, ...] = ()
+    curve: str = ""  # the name of the lesson's curve that it belongs to
+    software: str = ""
+
+    @property
+    def label(self) -> str:
+        """Return the words that stand beside every number of this fact."""
+        return f"published: {self.gpu}, {self.by}, {self.date}"
+
+
+@dataclass(frozen=True)
 class Value:
-    """One measured number beside what was recorded and predicted; each with its label."""
+    """One measured number beside what was recorded, or published, and predicted; each with its label."""
 
     unit: str
     rows: tuple[tuple[str, float], ...]  # label, number
@@ -90,6 +118,42 @@ def _run(data: dict[str, Any]) -> Run:
     return Run(data["device"], data["date"], data["versions"], data["entries"])
 
 
+@functools.cache
+def _all_facts(path: Path) -> tuple[Fact, ...]:
+    found = []
+    for source in tomllib.loads(path.read_text(encoding="utf-8"))["source"]:
+        for own in source.pop("fact"):
+            told = {**source, **own}
+            numbers = [told.pop("value")] if "value" in told else told.pop("y")
+            found.append(Fact(**{**told, "x": tuple(told.get("x", ())), "y": tuple(numbers)}))
+    return tuple(found)
+
+
+def facts(key: str = "", *, longer: bool = True) -> tuple[Fact, ...]:
+    """Return what others published under `key` and, if `longer`, under the keys that go on with a dot; all for ""."""
+    start = f"{key}." if key else ""
+    return tuple(fact for fact in _all_facts(_FACTS) if fact.key == key or (longer and fact.key.startswith(start)))
+
+
+def published(key: str) -> Value:
+    """Return what others measured under `key` and the keys that go on with a dot, with addresses; of curves the best.
+
+    Raises ValueError where nothing is known under that key.
+    """
+    found = facts(key)
+    if not found:
+        raise ValueError(f"key is {key!r}, published are {', '.join(sorted({fact.key for fact in facts()}))}")
+    places = [f", {fact.software}, {fact.address}" if fact.software else f", {fact.address}" for fact in found]
+    rows = [(label + place, number) for (label, number), place in zip(map(_row, found), places, strict=True)]
+    return Value(found[0].unit, tuple(rows))
+
+
+def _row(fact: Fact) -> tuple[str, float]:
+    """Return the label and the number of a fact; of several numbers the highest."""
+    best = "at best, " if len(fact.y) > 1 else ""
+    return f"{best}{fact.curve + ', ' if fact.curve else ''}{fact.what}; {fact.label}", max(fact.y)
+
+
 def compare(
     key: str,
     xs: Numbers,
@@ -104,7 +168,7 @@ def compare(
     log: str = "xy",
     bars: Sequence[str] = (),
 ):
-    """Draw a measured curve beside the recorded and the predicted ones, and return the matplotlib Figure.
+    """Draw a measured curve beside recorded, or published, and predicted ones, and return the matplotlib Figure.
 
     `key` names the experiment ("02.transfer_bandwidth"). `ys` is one curve over `xs`, or several by name. `predicted`
     holds curves over the same `xs` by the name of the GPU or formula. `simulated` says that `ys` are times of the
@@ -127,9 +191,13 @@ def compare(
         entry = {"x": _rounded(xs), "curves": measured, "xlabel": xlabel, "ylabel": ylabel}
         _record(key, entry, bool(not_live))
     lines = [(xs, line, "simulated" if name in not_live else "live", name) for name, line in curves.items()]
-    for run in load():
-        old = run.entries.get(key, {})
-        lines += [(old["x"], line, run.label, name) for name, line in old.get("curves", {}).items()]
+    known = [run for run in load() if "curves" in run.entries.get(key, {})]
+    for run in known:
+        old = run.entries[key]
+        lines += [(old["x"], line, run.label, name) for name, line in old["curves"].items()]
+    for fact in () if known else facts(key, longer=False):
+        across = fact.x or (min(xs), max(xs))
+        lines.append((across, fact.y if fact.x else fact.y * 2, fact.label, fact.curve))
     lines += [(xs, line, "predicted", name) for name, line in (predicted or {}).items()]
     return _draw_bars(lines, title, xlabel, ylabel, bars) if bars else _draw(lines, title, xlabel, ylabel, log)
 
@@ -148,7 +216,7 @@ def _check_lengths(xs: Numbers, curves: Mapping[str, Numbers], predicted: Mappin
 
 
 def value(key: str, live: float, unit: str, *, predicted: Mapping[str, float] | None = None, simulated=False) -> Value:
-    """Return one measured number, in `unit`, beside the recorded and the predicted ones, each labelled.
+    """Return one measured number, in `unit`, beside recorded, or published, and predicted ones, each labelled.
 
     Raises TypeError or ValueError that names the argument for what is no key or finite number.
     """
@@ -156,6 +224,7 @@ def value(key: str, live: float, unit: str, *, predicted: Mapping[str, float] | 
     number = arguments.number("live", live)
     _record(key, {"value": _rounded([number])[0], "unit": unit}, simulated)
     known = [(run.label, run.entries[key]["value"]) for run in load() if "value" in run.entries.get(key, {})]
+    known = known or [_row(fact) for fact in facts(key, longer=False)]
     rows = [(f"predicted, {name}", float(expected)) for name, expected in (predicted or {}).items()]
     return Value(unit, (("simulated" if simulated else "live", number), *known, *rows))
 
@@ -213,16 +282,28 @@ def _write(folder: Path, identity: dict[str, Any], key: str, entry: dict[str, An
     return path
 
 
+def _provenance(kind: str) -> Any:
+    """Return the style of numbers with that label."""
+    from course_utils import plots
+
+    styles = {word: style for style, word in plots.PROVENANCE.items()}
+    return styles.get(kind, plots.PUBLISHED if kind.startswith("published: ") else plots.RECORDED)
+
+
 def _draw(lines: list[tuple[Numbers, Numbers, str, str]], title: str, xlabel: str, ylabel: str, log: str):
     from course_utils import plots
 
-    styles = {"live": plots.LIVE, "simulated": plots.SIMULATED, "predicted": plots.PREDICTED}
-    figure, axes = plots.new(title, xlabel, ylabel, log=log)
-    order = list(dict.fromkeys(name for *_, name in lines))  # one colour for each curve, whatever it was measured on
+    others = sum(_provenance(kind) == plots.PUBLISHED for _, _, kind, _ in lines)
+    figure, axes = plots.new(title, xlabel, ylabel, log=log, height_in=3.4 + 0.2 * others)
+    markers = itertools.cycle(_MARKERS)
+    # One colour for each curve, whatever it was measured on; what others measured may be no curve of the lesson's.
+    order = list(dict.fromkeys(name or kind for _, _, kind, name in lines))
     for xs, ys, kind, name in lines:
         text = ", ".join(part for part in (name, kind) if part)
-        colour = plots.PALETTE[order.index(name) % len(plots.PALETTE)]
-        plots.line(axes, xs, ys, name, styles.get(kind, plots.RECORDED), label=text, color=colour)
+        colour, style = plots.PALETTE[order.index(name or kind) % len(plots.PALETTE)], _provenance(kind)
+        points = style == plots.PUBLISHED and (len(ys) != 2 or ys[0] != ys[1])  # a number for any x is no point
+        look = {"marker": next(markers)} if points else {}
+        plots.line(axes, xs, ys, name, style, label=text, color=colour, **look)
     plots.legend(axes)
     return figure
 
@@ -230,14 +311,13 @@ def _draw(lines: list[tuple[Numbers, Numbers, str, str]], title: str, xlabel: st
 def _draw_bars(lines: list[tuple[Numbers, Numbers, str, str]], title: str, xlabel: str, ylabel: str, names):
     from course_utils import plots
 
-    hatches = {"live": plots.LIVE, "simulated": plots.SIMULATED, "predicted": plots.PREDICTED}
     figure, axes = plots.new(title, xlabel, ylabel)
     width = 0.8 / len(lines)
     for number, (xs, ys, kind, name) in enumerate(lines):
         places = [x + width * (number - (len(lines) - 1) / 2) for x in xs]
         text = ", ".join(part for part in (name, kind) if part)
         look = {"color": plots.PALETTE[number % len(plots.PALETTE)], "edgecolor": "white", "linewidth": 0}
-        axes.bar(places, ys, width, label=text, hatch=plots.hatch(hatches.get(kind, plots.RECORDED)), **look)
+        axes.bar(places, ys, width, label=text, hatch=plots.hatch(_provenance(kind)), **look)
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=8)
     axes.grid(False, axis="x")
     plots.legend(axes)
