@@ -20,20 +20,21 @@ def _contrast_on_white(colour: str) -> float:
 
 
 def _curves():
-    fig, ax = plots.new("Four curves", "size", "GB/s", log="x")
+    fig, ax = plots.new("Curves", "size", "GB/s", log="x")
     for colour, provenance in zip(plots.PALETTE, plots.PROVENANCE, strict=False):
         plots.line(ax, [1, 10, 100], [1, 2, 3], "T4", provenance, color=colour)
     plots.legend(ax)
     return fig, ax
 
 
-def test_provenance_has_four_different_lines_words_and_hatches():
+def test_provenance_has_five_different_lines_words_and_hatches():
     _, ax = _curves()
-    assert [drawn.get_linestyle() for drawn in ax.lines] == ["-", "--", ":", "-."]
+    assert [drawn.get_linestyle() for drawn in ax.lines] == ["-", "--", ":", "-.", "--"]  # the last has its own dashes
+    assert len({str(drawn._dash_pattern) for drawn in ax.lines}) == 5
     assert [drawn.get_label() for drawn in ax.lines] == [
-        "T4, live", "T4, recorded", "T4, predicted", "T4, simulated",
+        "T4, live", "T4, recorded", "T4, predicted", "T4, simulated", "T4, published",
     ]  # fmt: skip
-    assert len({plots.hatch(provenance) for provenance in plots.PROVENANCE}) == 4
+    assert len({plots.hatch(provenance) for provenance in plots.PROVENANCE}) == 5
 
 
 def test_settings_of_matplotlib_are_left_alone():
@@ -61,7 +62,7 @@ def test_a_picture_is_small_and_the_same_each_time():
 def test_a_picture_shows_itself_once_and_its_text_is_stable():
     fig, _ = _curves()
     data, metadata = fig._repr_mimebundle_()
-    assert set(data) == {"image/png", "text/plain"} and data["text/plain"] == "Picture(Four curves)"
+    assert set(data) == {"image/png", "text/plain"} and data["text/plain"] == "Picture(Curves)"
     assert metadata == {"image/png": {"width": 720, "height": 340}}
     import matplotlib.pyplot as plt
 

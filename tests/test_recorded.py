@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from course_utils import devices, recorded
+from course_utils import devices, gpus, plots, recorded
 
 SAMPLES = Path(__file__).parent / "recorded"
 REAL = Path(__file__).parents[1] / "notebooks" / "recorded"
@@ -208,6 +208,105 @@ def test_wrong_arguments_of_compare_are_named(samples, change, phrase):
 def test_wrong_arguments_of_value_are_named(samples, change, phrase):
     with pytest.raises((ValueError, TypeError), match=re.escape(phrase)):
         recorded.value(**{"key": "03.launch", "live": 6.0, "unit": "us", **change})
+
+
+# ---- what others published -------------------------------------------------------------------------------------------
+
+FACTS = recorded.facts()
+NOT_IN_THE_TABLE = {
+    "A100", "A100 SXM", "Quadro RTX 6000", "RTX 4060 Ti", "RTX A6000", "TITAN RTX", "V100", "V100 PCIe",
+}  # fmt: skip
+LESSONS = [path.read_text(encoding="utf-8") for path in REAL.parent.glob("[0-9]*.ipynb")]
+
+
+@pytest.fixture
+def unrecorded(monkeypatch, tmp_path):
+    """Let the module find no recorded run."""
+    monkeypatch.delenv("COURSE_RECORD", raising=False)
+    monkeypatch.setattr(recorded, "_REPOSITORY", tmp_path)
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: f"{fact.key}-{fact.gpu}-{max(fact.y):g}")
+def test_a_published_fact_says_what_where_when_and_on_which_gpu(fact):
+    assert recorded._KEY.fullmatch(fact.key) and fact.what and fact.by
+    assert re.sub(r"^\d × ", "", fact.gpu) in {gpu.name for gpu in gpus.ALL} | NOT_IN_THE_TABLE
+    assert re.fullmatch(r"20\d\d(-[01]\d(-[0-3]\d)?)?", fact.date)
+    assert re.fullmatch(r"https://github\.com/\S+/((blob|tree)/[0-9a-f]{10}/\S+|(issues|pull)/\d+)", fact.address)
+    assert all(isinstance(number, int | float) and number > 0 for number in fact.x + fact.y)
+    assert len(fact.y) == (len(fact.x) or 1) and list(fact.x) == sorted(set(fact.x))
+    assert {other.unit for other in recorded.facts(fact.key)} == {fact.unit}
+
+
+@pytest.mark.parametrize("key", sorted({fact.key for fact in FACTS}))
+def test_a_published_number_has_the_unit_that_its_lesson_prints(key):
+    calls = [call for text in LESSONS for call in re.findall(rf'value\(\\"{re.escape(key)}\\", .*?\\"(.*?)\\"', text)]
+    assert all(unit == recorded.facts(key)[0].unit for unit in calls)
+    drawn = [call for text in LESSONS for call in re.findall(rf'compare\([\s",\\n]*?{re.escape(key)}\\"', text)]
+    numbers = recorded.facts(key, longer=False)
+    assert not calls or not any(fact.x for fact in numbers)  # a curve cannot stand beside one number
+    assert len(drawn) + len(calls) <= 1
+
+
+def test_no_published_number_no_peak_and_no_bus_is_faster_than_the_data_sheet():
+    table = {gpu.name: gpu for gpu in gpus.ALL}
+    checked = 0
+    for fact in FACTS:
+        row, lesson = table.get(fact.gpu), fact.key.partition(".others")[0]
+        limits = {"03.sum_gbps": "bandwidth_gbps", "02.transfer_bandwidth": "bus_gbps"}
+        if row and lesson in limits:
+            assert max(fact.y) < getattr(row, limits[lesson])
+            checked += 1
+        elif row and (formats := re.fullmatch(r"03\.matmul_tflops\.(\w+)|03\.roofline", fact.key)):
+            assert max(fact.y) < row.peak_tflops[formats[1] or "fp32"]
+            checked += 1
+    assert checked > 15
+
+
+def test_published_facts_are_drawn_in_their_style_where_nothing_is_recorded(unrecorded):
+    figure = recorded.compare("02.transfer_bandwidth", ys={"pinned": [2, 20]}, **CURVE)
+    axes = figure.axes[0]
+    found = {line.get_label(): line for line in axes.get_lines()}
+    t4 = found["pinned, published: T4, router-gao, 2024-03-07"]
+    assert list(t4.get_xdata()) == [32_000_000] and list(t4.get_ydata()) == [9.7]
+    assert t4.get_linestyle() == "--" and t4.get_marker() not in ("None", "")  # a pattern of dashes has no name
+    assert t4.get_color() == found["pinned, live"].get_color() and found["pinned, live"].get_marker() == "None"
+    assert axes.get_legend() is None and len(figure.legends) == 1  # below: so long a text would cover the curves
+    plots.legend(axes, loc="best")
+    assert len(figure.legends) == 1
+
+
+def test_a_published_number_for_any_size_is_a_line_across(unrecorded):
+    axes = recorded.compare("03.sum_gbps", ys={"GPU": [2, 20]}, **CURVE).axes[0]
+    (line,) = [line for line in axes.get_lines() if "H200" in line.get_label()]
+    assert list(line.get_xdata()) == [1e3, 1e6] and list(line.get_ydata()) == [4010, 4010]
+    assert line.get_marker() == "None"
+
+
+def test_published_bars_have_their_hatch(unrecorded, monkeypatch):
+    fact = recorded.Fact("07.bars", "T4", "ms", "a step", (3.0, 4.0), "someone", "2026", "", x=(0, 1))
+    monkeypatch.setattr(recorded, "_all_facts", lambda path: (fact,))
+    given = {**CURVE, "xs": [0, 1], "ys": [2, 20], "bars": ["naive", "offload"]}
+    bars = {bars.get_label(): bars for bars in recorded.compare("07.bars", **given).axes[0].containers}
+    hatches = {label: {bar.get_hatch() or "" for bar in found} for label, found in bars.items()}
+    assert hatches == {"live": {""}, "published: T4, someone, 2026": {plots.hatch(plots.PUBLISHED)}}
+
+
+def test_what_was_recorded_stands_in_place_of_what_was_published(samples):
+    figure = recorded.compare("02.transfer_bandwidth", ys={"pinned": [2, 20]}, **CURVE)
+    assert not any("published" in label for label in labels(figure))
+    assert "published" not in str(recorded.value("03.launch", 6.0, "us"))
+
+
+def test_a_published_number_is_printed_with_its_label_and_on_request_with_its_address(unrecorded):
+    live, told = str(recorded.value("03.tf32_speedup", 5.5, "times as fast with TF32 allowed")).splitlines()
+    assert live == "5.5 times as fast with TF32 allowed (live)"
+    assert told.startswith("7 times as fast with TF32 allowed (") and told.endswith("; published: A100, PyTorch, 2020)")
+    shown = str(recorded.published("03.matmul_tflops"))
+    assert "256.5 TFLOP/s (at best, " in shown and "794.5 TFLOP/s (best product found" in shown
+    assert shown.count("https://github.com/") == len(shown.splitlines()) == len(recorded.facts("03.matmul_tflops"))
+    assert not recorded.facts("03.matmul")  # keys are whole words
+    with pytest.raises(ValueError, match=r"key is '03\.nothing', published are 02\.transfer_bandwidth, "):
+        recorded.published("03.nothing")
 
 
 # ---- recording -------------------------------------------------------------------------------------------------------
