@@ -23,7 +23,7 @@ def test_a_drawing_stands_on_a_white_card_and_says_what_it_shows(name):
     assert (card.get("width"), float(card.get("height")), card.get("fill")) == ("720", height, "#ffffff")
     sizes = [float(size) for size in re.findall(r'font-size[=:]"?\s*([\d.]+)', text)]
     assert sizes and min(sizes) >= 12
-    assert not re.search(r"<script|<foreignObject|<style|href="[^#]|url\(http|@import", text)
+    assert not re.search(r'<script|<foreignObject|<style|href="[^#]|url\(http|@import', text)
 
 
 def test_every_drawing_is_shown_in_a_lesson():

@@ -106,9 +106,7 @@ def test_another_style_is_right_and_shown(exercise, other, capsys):
     exercise.solution()
     shown = capsys.readouterr().out
     assert f"Another style: {other.cost}." in shown and not other.cost.endswith(".")
-    assert shown.count(f"def {exercise.name}(") + shown.count(f"class {exercise.name}(") == 1 + len(
-        exercise.alternatives
-    )
+    assert len(re.findall(rf"^(?:def|class) {exercise.name}\b", shown, re.MULTILINE)) == 1 + len(exercise.alternatives)
 
 
 def test_every_exercise_has_another_style():
@@ -117,12 +115,12 @@ def test_every_exercise_has_another_style():
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
 def test_hints_lead_to_the_answer_and_are_not_it(exercise):
-    """No hint holds more than half of what the reference's simple statements say."""
+    """No hint holds most of what the reference's simple statements say."""
     lines = [node for node in ast.walk(ast.parse(source_of(exercise.reference))) if isinstance(node, SIMPLE)][1:]
     said = [plain(ast.unparse(getattr(line, "value", None) or line)) for line in lines]
     assert len(exercise.task.hints) >= 3
     for hint in map(plain, exercise.task.hints):
-        assert sum(len(text) for text in said if text in hint) <= sum(map(len, said)) / 2, hint
+        assert sum(len(text) for text in said if text in hint) <= 0.6 * sum(map(len, said)), hint
 
 
 def plain(text: str) -> str:
