@@ -34,6 +34,8 @@ WRONG = {
     "first_cause": [
         ("could not convert string to float", edit('int(report.driver.split(".")[0])', "float(report.driver)")),
         ("is a return missing?", _by_name),
+        ("newer than its build", edit("report.kernel_error is None",
+         "report.kernel_error is None or float(report.capability) >= 7")),
         ("returns a word that is not in the list", lambda report: diagnose(report).cause.title()),
     ],
     "fast_formats": [

@@ -63,6 +63,7 @@ WRONG = {
          edit("query = query.to(points.device)", "place, points = points.device, points.cpu()", "argmin()",
               "argmin().to(place)")),
         ("returns a Python number", edit("argmin()", "argmin().item()")),
+        ("returns the row, not its index", edit("    return ((", "    return points[((", "argmin()", "argmin()]")),
         ("sum of squared differences", edit(_DISTANCE, "(points - query).abs().sum(dim=1)")),
         ("brings values back", edit(f"return {_DISTANCE}", f"print(query); return {_DISTANCE}")),
     ],
@@ -71,6 +72,9 @@ WRONG = {
         ("to numpy", edit(_RESULT, f"{_RESULT} + 0 * x.numpy().sum()")),
         ("copies to the host", edit("std = x.std(dim=0)", "x = x.cpu(); std = x.std(dim=0)")),
         ("choose with torch.where", _if),
+        ("other values", edit("x.amin(dim=0) == x.amax(dim=0)", "x[0] == x[1]")),
+        ("other values", edit("x.amin(dim=0) == x.amax(dim=0)", "x[0] == x[-1]")),
+        ("other values", edit("x.amin(dim=0) == x.amax(dim=0)", "torch.isclose(x.amin(dim=0), x.amax(dim=0))")),
         ("float64", edit(_RESULT, "return ((x - x.mean(dim=0)) / divisor).double()")),
         ("modifies its input", edit("x - x.mean(dim=0)", "x.sub_(x.mean(dim=0))")),
     ],
@@ -93,8 +97,8 @@ WRONG = {
         ("has other values", edit("(step, step))", "(step, x.element_size() * step))")),
     ],
     "fetch": [
-        ("waits for each copy", edit('tensor.to("cpu", non_blocking=True)', "tensor.cpu()")),
-        ("returns before the values have arrived", edit("    synchronize()  #", "    pass  #")),
+        ("holds the host in a copy", edit('tensor.to("cpu", non_blocking=True)', "tensor.cpu()")),
+        ("never calls the `synchronize`", edit("    synchronize()  #", "    pass  #")),
         ("waits more than once", lambda tensors, synchronize: [
             (tensor.to("cpu", non_blocking=True), synchronize())[0] for tensor in tensors]),
         ("waits before all copies are started", edit("    copies = [", "    synchronize()\n    copies = [",

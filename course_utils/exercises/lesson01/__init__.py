@@ -65,6 +65,8 @@ pick_device.mistake(
     edit("return torch.device(kind)", "found = torch.device(kind)", "    for kind", *_FOUND),
     edit("if usable(kind):\n            return torch.device(kind)",
          'found = torch.device(kind if usable(kind) else "cpu")', "    for kind", *_FOUND))
+pick_device.mistake("gives up after the first kind", "the next may work: the return for the CPU stands below the loop",
+                    edit('    return torch.device("cpu")', '        return torch.device("cpu")'))
 pick_device.mistake("ignores `preference` or its order", "the caller knows what the program is for", *(
     edit("in preference:", f"in {order}:") for order in
     ('("cuda", "mps", "xpu")', "sorted(preference)", '("cuda", "xpu", "mps")', '("mps", "cuda", "xpu")')
@@ -210,6 +212,8 @@ def _patients() -> list[tuple[devices.Report, str, str]]:
         (well, "works", "a kernel ran: all is well"),
         (stored["kaggle_p100"], "unsupported capability",
          "is_available() asks the driver only; the kernel_error says that nothing runs"),
+        (replace(stored["kaggle_p100"], capability="12.0", arch_list=("sm_70", "sm_75", "sm_80", "sm_86", "sm_90")),
+         "unsupported capability", "a GPU newer than its build fails too: only the kernel_error tells"),
         (cpu_only, "cpu-only build", "cuda_build is None: no driver can help"),
         (replace(cpu_only, driver="450.51"), "cpu-only build", useless),
         (stored["laptop_without_gpu"], "cpu-only build", useless),
@@ -310,6 +314,8 @@ fast_formats.edits(
      "capability == first"),
     ("knows single capabilities only", "8.6 has what 8.0 had, 9.0 what 8.9 had",
      "capability >= first", "capability == first or first < (8, 0) <= capability or (7, 5) >= capability >= first"),
+    ("compares the two numbers apart", "8.0 is later than 7.5, though 0 is less than 5: compare the tuples",
+     "capability >= first", "all(here >= least for here, least in zip(capability, first, strict=True))"),
     ("asks for more than the first capability", "the first capability that has a format has it", "capability >= first",
      "capability > first"),
     ("turns the comparison round", "a later capability keeps what earlier ones had", "capability >= first",

@@ -178,6 +178,9 @@ def _(case: Case) -> None:
         case.instead(isinstance(got, int | float), "returns a Python number",
                      "to read it, the host waits for the device; the next operation there could use it at once",
                      got=got)
+        row = isinstance(got, torch.Tensor) and got.is_floating_point() and got.shape == query.shape
+        case.instead(row, "returns the row, not its index",
+                     "the index is asked for; to take the row by it, the host reads it and waits", got=got)
         case.instead(sent or read, "brings values back to the host",
                      "the host must then wait for the device; nothing here needs to be read")
         expected = ((points.cpu() - query) ** 2).sum(dim=1).argmin().to(place)
@@ -218,7 +221,8 @@ def normalise(x: torch.Tensor) -> torch.Tensor:
 def _(case: Case) -> None:
     for x in (torch.tensor([[1.0, 5.0], [3.0, 9.0]]), torch.tensor([[1.0, 5.0], [3.0, 5.0]]),
               torch.tensor([[1.0, 10.0, 7.0], [2.0, 20.0, 7.0], [6.0, 30.0, 7.0], [3.0, 80.0, 7.0]]),
-              torch.tensor([[1e-6, 4e4], [3e-6, 1e4], [8e-6, 9e4]]), torch.full((7, 1), 0.1)):
+              torch.tensor([[1e-9, 4e4, 1e6], [3e-9, 1e4, 1e6 + 1], [8e-9, 9e4, 1e6 + 2]]),
+              torch.tensor([[5.0], [5.0], [9.0], [5.0]]), torch.full((7, 1), 0.1)):
         got = case.call(x.to(case.device))
         counts = case.counts
         case.instead(counts.copies_d2h, "copies to the host",
@@ -246,6 +250,8 @@ normalise.edits(
      "std"),
     ("normalises the rows", _COLUMN, "x.std(dim=0)", "x.std(dim=1, keepdim=True)", _MEAN, "x.mean(dim=1, keepdim=True)",
      _CHOICE, "std"),
+    ("normalises the rows", _COLUMN, "x.std(dim=0)", "x.std(dim=1, keepdim=True)", _MEAN, "x.mean(dim=1, keepdim=True)",
+     "amin(dim=0)", "amin(dim=1, keepdim=True)", "amax(dim=0)", "amax(dim=1, keepdim=True)"),
     ("normalises the tensor as a whole", _COLUMN, "x.std(dim=0)", "x.std()", _MEAN, "x.mean()", _CHOICE, "std"),
     ("divides by n instead of n - 1", "x.std(dim=0) is the standard deviation of a sample", "x.std(dim=0)",
      "x.std(dim=0, correction=0)"),
@@ -390,7 +396,7 @@ def _(case: Case) -> None:
         expected = torch.stack([x[i : i + length] for i in range(len(x) - length + 1)])
         case.equal(got, expected, why="row i holds x[i] to x[i + length - 1]; `x` may step over elements of its memory")
         shared = got.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
-        case.instead(not shared, "copies elements", "a copy takes `length` times the memory, a view none")
+        case.instead(not shared, "copies elements", "a view looks at the memory of `x` and takes none of its own")
 
 
 _STEP = "step = x.stride(0)"
@@ -401,6 +407,12 @@ windows.edits(
      "(length, len(x) - length + 1)"),
     ("lets windows not overlap", "the next window begins one element further, not `length`",
      "x.as_strided((len(x) - length + 1, length), (step, step))", "x.unfold(0, length, length)"),
+    ("lets windows not overlap", "the next window begins one element further, not `length`",
+     "(step, step))", "(length * step, step))"),
+    ("counts bytes", "PyTorch counts strides in elements, NumPy in bytes", _STEP,
+     "step = x.stride(0) * x.element_size()"),
+    ("begins where the memory begins", "`x` may be a slice: without a third argument as_strided begins where x does",
+     "(step, step))", "(step, step), 0)"),
     ("repeats the first window", "a stride of 0 reads the same row again", "(step, step))", "(0, step))"),
 )
 
@@ -431,15 +443,16 @@ def _(case: Case) -> None:
             got = case.call(tensors, synchronize)
         copies, asked = [copy for copy in case.counts.copies if copy.direction == "d2h"], synchronize.asked
         held = sum(not copy.non_blocking for copy in copies) + case.counts.host_reads
-        case.instead(held, "waits for each copy",
-                     f"{held} copies or reads held the host until they were done; non_blocking=True does not")
-        case.instead(copies and not asked, "returns before the values have arrived",
-                     "nothing makes Python wait for them: call synchronize() before the return")
+        case.instead(held, "holds the host in a copy or a read",
+                     f"waits by themselves: {held}; a copy with non_blocking=True does not wait")
+        case.instead(copies and not asked, "never calls the `synchronize` that it was given",
+                     "nothing else has to wait until the values have arrived: call it before the return")
         case.instead(copies and len(asked) > 1, "waits more than once",
                      f"{len(asked)} waits: start all copies first, then wait for all of them")
         case.instead(copies and asked[0] < len(copies), "waits before all copies are started",
                      "what is started after synchronize() may arrive after the return")
-        case.equal(got, [tensor.cpu() for tensor in tensors], why="the same tensors on the CPU, in order, in a list")
+        case.equal(got, [tensor.cpu() for tensor in tensors], why="the same tensors on the CPU, in order, in a list, "
+                   "and not used before they have arrived")
 
 
 def _noting(device: torch.device, counts: counting.Counts) -> Callable[[], None]:
