@@ -74,7 +74,7 @@ WRONG = {
         ("choose with torch.where", _if),
         ("other values", edit("x.amin(dim=0) == x.amax(dim=0)", "x[0] == x[1]")),
         ("other values", edit("x.amin(dim=0) == x.amax(dim=0)", "x[0] == x[-1]")),
-        ("other values", edit("x.amin(dim=0) == x.amax(dim=0)", "torch.isclose(x.amin(dim=0), x.amax(dim=0))")),
+        ("small numbers", edit("x.amin(dim=0) == x.amax(dim=0)", "torch.isclose(x.amin(dim=0), x.amax(dim=0))")),
         ("float64", edit(_RESULT, "return ((x - x.mean(dim=0)) / divisor).double()")),
         ("modifies its input", edit("x - x.mean(dim=0)", "x.sub_(x.mean(dim=0))")),
     ],

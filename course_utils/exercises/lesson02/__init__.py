@@ -221,7 +221,7 @@ def normalise(x: torch.Tensor) -> torch.Tensor:
 def _(case: Case) -> None:
     for x in (torch.tensor([[1.0, 5.0], [3.0, 9.0]]), torch.tensor([[1.0, 5.0], [3.0, 5.0]]),
               torch.tensor([[1.0, 10.0, 7.0], [2.0, 20.0, 7.0], [6.0, 30.0, 7.0], [3.0, 80.0, 7.0]]),
-              torch.tensor([[1e-9, 4e4, 1e6], [3e-9, 1e4, 1e6 + 1], [8e-9, 9e4, 1e6 + 2]]),
+              torch.tensor([[1e-9, 4e4], [3e-9, 1e4], [8e-9, 9e4]]),
               torch.tensor([[5.0], [5.0], [9.0], [5.0]]), torch.full((7, 1), 0.1)):
         got = case.call(x.to(case.device))
         counts = case.counts
