@@ -61,6 +61,7 @@ WRONG = {
     ],
     "evaluate": [
         ("evaluates in training mode", edit(_EVAL, "pass")),
+        ("leaves evaluation mode too early", edit("total += len(labels)", f"total += len(labels); {_TRAIN}")),
         ("builds a graph", edit(_NO_GRAPH, "if True:")),
         ("leaves the model in evaluation mode", edit(_TRAIN, "pass")),
         ("leaves the model in training mode", edit(_TRAIN, "model.train()")),

@@ -132,6 +132,8 @@ def _(case: Case) -> None:
         for when, name, why in (
             (not passes, "never calls the model that it is given", "its answers are to be counted"),
             (other, f"computes on {other}, expected on {device}", "the device would stand idle"),
+            (passes and any(one.training for one in passes) > passes[0].training, "leaves evaluation mode too early",
+             "the model goes back into its mode after the last batch, not between two of them"),
             (any(one.training for one in passes), "evaluates in training mode", "dropout then blots out half of the "
              "values, and batch norm uses this batch and changes its running averages: call model.eval() first"),
             (any(one.layers_training for one in passes), "puts the outer module alone into evaluation mode",
