@@ -105,7 +105,7 @@ WRONG = {
         ("right neighbour only", edit("dist.get_rank(),", "-dist.get_rank() % dist.get_world_size(),",
                                       "(rank + 1)", "-(rank + 1)", "(rank - 1)", "-(rank - 1)")),
         ("takes 4 messages a rank and the limit is 2",
-         edit("2 * (n - 1)", "2 * n", "step < n - 1", "step < n", "rank + n - step", "rank + 1 + n - step")),
+         edit("2 * (n - 1)", "2 * n", "step < n - 1", "step < n", "rank - step", "rank + (not adding) - step")),
         ("rank 0 had returned", edit(_SEND, f"{_SEND} if adding or rank else None",
                                      "sent.wait()", "_ = sent and sent.wait()")),
     ],

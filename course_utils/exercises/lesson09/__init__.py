@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from course_utils.checks import Case, lesson
+from course_utils.checks import Case, edit, lesson
 from course_utils.exercises.common.rank_calls import Call
 from course_utils.exercises.common.ranks import check_call, describe, on_ranks
 from course_utils.exercises.lesson09 import cases as cases
@@ -25,8 +26,8 @@ exercise, _WHERE = lesson("09"), "real ranks on the CPU"
 
 @exercise(title="Average a metric", where=_WHERE, minutes=8, difficulty=1, hints=(
     "Ranks may hold different numbers of values, so a mean of means is not the mean. Which two numbers decide?",
-    "Put sum and count into one tensor: torch.stack([values.sum(), values.new_tensor(len(values))]).",
-    "dist.all_reduce(both) adds them over the ranks, in place; return both[0] / both[1].",
+    "A sum and a count can be added up over the ranks, and a rank without values adds zero to both.",
+    "Put both into one tensor, with torch.stack and values.new_tensor; dist.all_reduce adds in place. Divide once.",
 ))
 def global_mean(values: torch.Tensor) -> torch.Tensor:
     """Return the mean over the values of all ranks, on every rank."""
@@ -56,6 +57,11 @@ def _(case: Case) -> None:
 
 _BOTH, _REDUCE = "torch.stack([values.sum(), values.new_tensor(len(values))])", "dist.all_reduce(both)"
 _RATIO = "both[0] / both[1]"
+_OTHERS = "torch.tensor(float(len(values)), device=values.device)"
+global_mean.alternative(
+    "shorter to read, but each all-reduce has a latency of its own",
+    edit(_BOTH, f"values.sum(), {_OTHERS}", _REDUCE, "for one in both:\n        dist.all_reduce(one)"),
+)
 _EVERY = "divide by the number of values of all ranks, once"
 _PLACE = "all_reduce works in place, on the tensor that you hand to it"
 _TELLS = "the others need the result too, and what reduce leaves with them is not to be used: all_reduce"
@@ -85,11 +91,12 @@ global_mean.edits(
 )
 
 
-@exercise(title="All-reduce from send and receive", where=_WHERE, minutes=15, difficulty=3, hints=(
+@exercise(title="All-reduce from send and receive", where=_WHERE, minutes=20, difficulty=3, hints=(
     "Two rounds of n - 1 steps. In the first what arrives is added to your part, in the second it replaces it.",
-    "Parts: [part.clone() for part in x.tensor_split(n)]. Step s of the first round: give (rank - s) % n, take "
-    "(rank - s - 1) % n. Step s of the second: give (rank + 1 - s) % n, take (rank - s) % n.",
-    "A step that cannot deadlock: sent = dist.isend(parts[give], right); dist.recv(arrived, left); sent.wait().",
+    "Keep clones of the parts in a list. One rule says in both rounds which part you give, and you take the one before "
+    "it: the lesson prints them.",
+    "A step that cannot deadlock starts with isend to the right, goes on with recv from the left into a new tensor "
+    "(torch.empty_like), and waits for the handle last. Only then may the parts change.",
 ))
 def ring_all_reduce(x: torch.Tensor) -> torch.Tensor:
     """Return the sum of `x` over all ranks; each rank sends parts of `x` to its right neighbour only."""
@@ -97,7 +104,7 @@ def ring_all_reduce(x: torch.Tensor) -> torch.Tensor:
     parts = [part.clone() for part in x.tensor_split(n)]  # the caller's x stays as it is
     for step in range(2 * (n - 1)):
         adding = step < n - 1  # the first round adds, the second hands the finished parts on
-        give = (rank - step if adding else rank + n - step) % n
+        give = (rank - step) % n  # what came in the step before
         take = (give - 1) % n  # what the left neighbour gives in this step
         arrived = torch.empty_like(parts[take])
         sent = dist.isend(parts[give], (rank + 1) % n)  # returns at once: every rank can go on to receive
@@ -135,7 +142,22 @@ def _check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) ->
                  "in a ring each rank sends to its right neighbour only: every link is busy in every step")
 
 
-_PUT, _GIVE = "parts[take] + arrived if adding else arrived", "rank - step if adding else rank + n - step"
+@ring_all_reduce.alternative("`batch_isend_irecv` starts both messages together; NCCL can run them as one operation")
+def exchanges_in_batches(x: torch.Tensor) -> torch.Tensor:
+    rank, n = dist.get_rank(), dist.get_world_size()
+    whole = x.clone()
+    parts = whole.tensor_split(n)  # views: what is written into a part is in the whole
+    for step in range(2 * (n - 1)):
+        give, take = parts[(rank - step) % n], parts[(rank - step - 1) % n]
+        came = torch.empty_like(take)
+        both = [dist.P2POp(dist.isend, give, (rank + 1) % n), dist.P2POp(dist.irecv, came, (rank - 1) % n)]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+        take.copy_(take + came if step < n - 1 else came)
+    return whole
+
+
+_PUT, _GIVE = "parts[take] + arrived if adding else arrived", "(rank - step) % n"
 _RESULT = "torch.cat(parts)"
 ring_all_reduce.edits(
     ("returns its own x", "put what arrives into the result", ("return torch.cat(parts)", "return x.clone()")),
@@ -151,7 +173,7 @@ ring_all_reduce.edits(
     ("passes on only what arrived", "the sum grows on its way: add your part to what arrives, and pass that on",
      ("parts[give], (rank + 1)", "x.tensor_split(n)[give].clone() if adding else parts[give], (rank + 1)")),
     ("begins the second round with an unfinished part", "after the first round rank r holds the finished part "
-     "(r + 1) % n, and gives that one first", (_GIVE, "rank + 1 - step if adding else rank + n - step")),
+     "(r + 1) % n, and gives that one first", (_GIVE, "(rank + adding - step) % n")),
     ("returns the parts in another order", "put each part back where it was cut out",
      (_RESULT, "torch.cat(parts[1:] + parts[:1])"), (_RESULT, "torch.cat(parts[-1:] + parts[:-1])"),
      (_RESULT, "torch.cat(parts[::-1])")),
@@ -161,12 +183,12 @@ ring_all_reduce.edits(
 )
 
 
-@exercise(title="Average the gradients", where=_WHERE, minutes=8, difficulty=2, hints=(
+@exercise(title="Average the gradients", where=_WHERE, minutes=10, difficulty=2, hints=(
     "After backward() every rank has its own gradients. all_reduce each of them, and divide by the world size.",
     "A parameter that took no part on this rank has grad None, but other ranks wait for it in all_reduce: count it "
     "as zeros. A frozen one (requires_grad is False) has a gradient on no rank: leave it out.",
-    "for parameter in model.parameters(): skip the frozen ones; where parameter.grad is None put "
-    "torch.zeros_like(parameter); dist.all_reduce(parameter.grad); parameter.grad /= dist.get_world_size()",
+    "Go through model.parameters(), which gives a shared one once. torch.zeros_like makes a gradient that is missing; "
+    "a sum over the ranks becomes a mean by one division.",
 ))
 def average_gradients(model: nn.Module) -> None:
     """Replace each gradient of `model` by its mean over all ranks."""
@@ -186,6 +208,16 @@ def _(case: Case) -> None:
     for at, words in enumerate(cases.KINDS.values()):
         describe(case, f"average_gradients(model), {words}", 3)
         gradients.check_average(case, [rank[at] for rank in ranks])
+
+
+@average_gradients.alternative("one all-reduce, so one latency, but a copy of all gradients; DDP's buckets lie between")
+def one_vector(model: nn.Module) -> None:
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    given = [torch.zeros_like(one) if one.grad is None else one.grad for one in trained]
+    flat = torch.cat([gradient.flatten() for gradient in given])
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+    for parameter, mean in zip(trained, flat.split([one.numel() for one in trained]), strict=True):
+        parameter.grad = mean.view_as(parameter).clone()
 
 
 _IF, _SUM = "if parameter.requires_grad:", "dist.all_reduce(parameter.grad)"
@@ -214,11 +246,11 @@ average_gradients.edits(
 )
 
 
-@exercise(title="Accumulate with one synchronisation", where=_WHERE, minutes=8, difficulty=2, hints=(
-    "Clear the gradients. Then all micro-batches but the last: forward and backward in `with model.no_sync():`.",
+@exercise(title="Accumulate with one synchronisation", where=_WHERE, minutes=10, difficulty=2, hints=(
+    "Clear the gradients. Which of the backward passes is to synchronise, and which are not?",
     "Each loss is a mean over its micro-batch. For the mean over all of them divide each by their number.",
-    "for x, y in batches[:-1]: with model.no_sync(): (loss_fn(model(x), y) / len(batches)).backward(); then the "
-    "last one without no_sync.",
+    "All micro-batches but the last, batches[:-1], run forward and backward inside of model.no_sync(); the last one "
+    "does the same outside.",
 ))
 def accumulate(model: DistributedDataParallel, batches: list, loss_fn: Callable) -> None:
     """Leave in `.grad` the gradient of the mean loss over all batches of all ranks, with one synchronisation."""
@@ -238,6 +270,14 @@ def _(case: Case) -> None:
         number = f"{count} micro-batch{'es' if count > 1 else ''}"
         describe(case, f"accumulate(model, {number}, {cases.loss_of(count).__name__})", 2)
         gradients.check_accumulated(case, [rank[at] for rank in ranks], count)
+
+
+@accumulate.alternative("one loop and no line twice; the condition takes a moment to read")
+def one_loop(model: DistributedDataParallel, batches: list, loss_fn: Callable) -> None:
+    model.zero_grad()
+    for place, (x, y) in enumerate(batches, 1):
+        with model.no_sync() if place < len(batches) else contextlib.nullcontext():
+            (loss_fn(model(x), y) / len(batches)).backward()
 
 
 _NUMBER, _LOSS = "each loss is a mean over its micro-batch: divide each by their number", "loss_fn(model(x), y)"
@@ -272,8 +312,8 @@ accumulate.edits(
 @exercise(title="Share out the data", where=_WHERE, minutes=8, difficulty=1, hints=(
     "DistributedSampler knows rank and world size from torch.distributed. Hand it to DataLoader as sampler=.",
     "Without sampler.set_epoch(epoch) every epoch has the same order.",
-    "sampler = DistributedSampler(data); loader = DataLoader(data, batch_size=batch, sampler=sampler); in each "
-    "epoch sampler.set_epoch(epoch), then list(loader).",
+    "Make sampler and loader once, the loader with batch_size. In each epoch call set_epoch first, then take all that "
+    "the loader gives, as a list.",
 ))
 def epoch_batches(data: torch.Tensor, batch: int, epochs: int) -> list[list[torch.Tensor]]:
     """Return for each epoch the batches of this rank: the data shared out anew, in another order in each epoch."""
@@ -295,11 +335,21 @@ def _(case: Case) -> None:
         training.check_shares(case, [rank[at] for rank in ranks], length, batch, epochs)
 
 
-@exercise(title="Five faults in a training script", where=_WHERE, minutes=12, difficulty=3, hints=(
+@epoch_batches.alternative("what the sampler does, by hand: no workers, and the data must be a tensor")
+def by_hand(data: torch.Tensor, batch: int, epochs: int) -> list[list[torch.Tensor]]:
+    rank, n, found = dist.get_rank(), dist.get_world_size(), []
+    for epoch in range(epochs):
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))  # the same on every rank
+        order = torch.cat([order, order[: -len(data) % n]])  # some twice, so that all have as many
+        found.append(list(data[order[rank::n]].split(batch)))
+    return found
+
+
+@exercise(title="Five faults in a training script", where=_WHERE, minutes=15, difficulty=3, hints=(
     "First the hang: which rank waits in which line, and why does the other never come there?",
     "Which line makes DistributedDataParallel average? Who may write the file? What does the sampler not know?",
-    "set_epoch(epoch) in each epoch; ddp(x), not ddp.module(x); all_reduce outside of `if rank == 0`; torch.save "
-    "of ddp.module.state_dict() inside of it.",
+    "The sampler must hear of each epoch. The wrapper averages only if it is what you call. The collective belongs to "
+    "all ranks, the file to one, and in it the names of the model inside.",
 ))
 def train(model: nn.Module, data: Dataset, path: Path, epochs: int) -> list[float]:
     """Train `model` on all ranks, save it once, and return for each epoch the mean over ranks of the last loss."""
@@ -331,6 +381,9 @@ def _(case: Case) -> None:
     training.check_training(case, ranks)
     training.check_files(case, ranks)
 
+
+train.alternative("a sum works with every backend, also where ReduceOp.AVG is missing", edit(
+    "last, op=dist.ReduceOp.AVG", "last", "last.item()", "last.item() / dist.get_world_size()"))
 
 # How much of the file is repaired already: all, not the names in it, nor who writes it.
 _NAMES = "ddp.module.state_dict(), path", "ddp.state_dict(), path"
