@@ -97,9 +97,9 @@ WRONG = {
 def test_an_exercise_costs_what_it_reaches_and_its_share_of_what_others_reach():
     modules = {"course_utils.exercises.lesson99": LESSON, "course_utils.exercises.lesson99.parts": PARTS}
     found, rest = exercise_figures.costs(["one", "two"], modules, WRONG)
-    assert found["one"] == exercise_figures.Cost(3 + 1, 4, 3 + 3, 1.5 + 5, 3 + 1)  # half of TABLE; parts; half of zero
+    assert found["one"] == exercise_figures.Cost(3, 4, 3 + 3, 1.5 + 5, 3 + 1, 1)  # half of TABLE; parts; half of zero
     assert found["two"] == exercise_figures.Cost(3, 0, 0, 1.5, 1 + 1 + 1)  # its `parts` is its own argument
-    assert rest == 1 and found["one"].total == 24.5  # lonely
+    assert rest == 1 and found["one"].total == 23.5  # lonely
 
 
 def test_exercises_beyond_a_limit_are_noticed(monkeypatch, capsys):
