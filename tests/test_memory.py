@@ -3,8 +3,6 @@
 import copy
 import gc
 import re
-import subprocess
-import sys
 import weakref
 
 import pytest
@@ -20,6 +18,7 @@ from course_utils import counting, memory, models, simulator
 from course_utils.memory import measurements
 from course_utils.memory.budgets import Limited
 from course_utils.memory.ledger import Ledger
+from tests import interrupts
 
 CPU = torch.device("cpu")
 
@@ -580,37 +579,18 @@ def test_a_census_of_the_simulated_gpu_accounts_for_every_byte(sim):
     assert found.total_bytes == torch.sim.memory_allocated() and loss.item() != 0
 
 
-_INTERRUPTED = """
-import random, signal, torch
+_LEDGER = """
 from course_utils.memory.ledger import Ledger
-random.seed(0)
-sent = raised = 0
 def work():
     x = [torch.ones(100) + i for i in range(5)]
     y = torch.zeros(7).uniform_()
     x = y
-def interrupt(*given):
-    global sent
-    sent += 1
-    raise KeyboardInterrupt
 ledger = Ledger(torch.device("cpu"), [])
 ledger.places = False
-with ledger:
-    work()  # imports what it needs
-    signal.signal(signal.SIGALRM, interrupt)
-    for _ in range(300):
-        try:
-            signal.setitimer(signal.ITIMER_REAL, random.uniform(2e-5, 3e-3), 0.2)  # again, where one is lost
-            while True:
-                work()
-        except KeyboardInterrupt:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            raised += 1
-print(raised, sent - raised)
+ledger.__enter__()
 """
 
 
 def test_no_interrupt_is_lost_where_memory_is_measured():
     """An exception in what a weak reference calls is printed and lost: there the loop would never end."""
-    done = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout.split(), done.stderr) == (["300", "0"], "")
+    assert interrupts.survived(_LEDGER) == (["300", "0"], "")

@@ -2,7 +2,7 @@
 
 import torch
 
-from course_utils.checks import Case, edit, lesson
+from course_utils.checks import Case, lesson
 from course_utils.exercises.common.places import elsewhere
 
 __all__ = ["double"]
@@ -35,12 +35,13 @@ def _(case: Case) -> None:
     case.equal(got, 2 * torch.ones(2).to(place), why="the caller chooses the device, not a name inside the function")
 
 
-double.mistake("`.to` does not move a tensor in place", "it returns the one on the device, and `x` stays where it was",
-               edit("on_device = x.to(device)", "x.to(device)", "2 * on_device", "2 * x"))  # fmt: skip
-double.mistake("returns `x` on the device, but not doubled", "the task is two steps: move, and multiply",
-               edit("2 * on_device", "on_device"))  # fmt: skip
-double.mistake("turns whole numbers into floats", "a tensor of int64 stays one: 2, not 2.0",
-               edit("2 * on_device", "2.0 * on_device"))  # fmt: skip
+double.edits(
+    ("`.to` does not move a tensor in place", "it returns the one on the device, and `x` stays where it was",
+     "on_device = x.to(device)", "x.to(device)", "2 * on_device", "2 * x"),
+    ("returns `x` on the device, but not doubled", "the task is two steps: move, and multiply",
+     "2 * on_device", "on_device"),
+    ("turns whole numbers into floats", "a tensor of int64 stays one: 2, not 2.0", "2 * on_device", "2.0 * on_device"),
+)  # fmt: skip
 
 
 @double.alternative("works where `x` is, then copies: the same bytes travel, but the device only receives the result")

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from course_utils import counting
-from course_utils.checks import Case, edit, lesson
+from course_utils.checks import Case, lesson
 from course_utils.exercises.common.places import elsewhere
 
 __all__ = ["copy_time_ms", "fetch", "move_batch", "move_pieces", "nearest", "normalise", "ramp", "windows"]
@@ -364,10 +364,11 @@ def _(case: Case) -> None:
         case.budget("reads or copies back to the host", back, 0, "the lengths are known on the host already")
 
 
-move_pieces.mistake("cuts into equal parts", "the pieces have their own lengths: split(lengths)",
-                    edit("joined.split(lengths)", "joined.chunk(len(pieces))"))
-move_pieces.mistake("splits what was not moved", "move what torch.cat gives, then split that",
-                    edit(".to(device)", ""))
+move_pieces.edits(
+    ("cuts into equal parts", "the pieces have their own lengths: split(lengths)",
+     "joined.split(lengths)", "joined.chunk(len(pieces))"),
+    ("splits what was not moved", "move what torch.cat gives, then split that", ".to(device)", ""),
+)
 
 
 @move_pieces.alternative("no lengths to keep, but every piece travels with padding up to the longest")
@@ -466,10 +467,11 @@ def _noting(device: torch.device, counts: counting.Counts) -> Callable[[], None]
     return synchronize
 
 
-fetch.mistake("returns tensors of the device", "they are to be on the CPU: .to(\"cpu\", …)",
-              edit('tensor.to("cpu", non_blocking=True)', "tensor"))
-fetch.mistake("returns the first one only", "the list has one copy for each tensor",
-              edit("return copies", "return copies[:1]"))
+fetch.edits(
+    ("returns tensors of the device", "they are to be on the CPU: .to(\"cpu\", …)",
+     'tensor.to("cpu", non_blocking=True)', "tensor"),
+    ("returns the first one only", "the list has one copy for each tensor", "return copies", "return copies[:1]"),
+)
 
 
 @fetch.alternative("one copy pays one latency, and the joined tensor takes memory on the device")

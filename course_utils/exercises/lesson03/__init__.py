@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from course_utils.checks import Case, edit, lesson
+from course_utils.checks import Case, lesson
 from course_utils.exercises.lesson03.queue import Bench, slow_kernels
 
 __all__ = ["huber", "intensity", "lost_share", "median_time_s", "name_bound", "pad_vocabulary"]
@@ -107,11 +107,13 @@ median_time_s.edits(
      "sorted(times_s)[max(repeats // 2 - 1, 0)]"),
     old="statistics.median(times_s)",
 )
-median_time_s.mistake("counts the warm-up calls as repetitions", "they are there so that set-up costs stay out",
-                      edit("range(warmup)", "range(0)", "range(repeats)", "range(warmup + repeats)"))
-median_time_s.mistake("measures each repetition from the first reading of the clock",
-                      "read the clock before each repetition, and again after it",
-                      edit("begin = clock()", "pass", "times_s = []", "times_s = []; synchronize(); begin = clock()"))
+median_time_s.edits(
+    ("counts the warm-up calls as repetitions", "they are there so that set-up costs stay out",
+     "range(warmup)", "range(0)", "range(repeats)", "range(warmup + repeats)"),
+    ("measures each repetition from the first reading of the clock",
+     "read the clock before each repetition, and again after it",
+     "begin = clock()", "pass", "times_s = []", "times_s = []; synchronize(); begin = clock()"),
+)
 
 
 @median_time_s.alternative("it times the warm-up as well and drops it: shorter, and a few readings of the clock more")

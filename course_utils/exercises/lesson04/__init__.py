@@ -518,13 +518,13 @@ def _two_halves(
     case.instead(x.requires_grad and x.grad is None, "cuts the gradient", "what made `x` would never learn")
 
 
-forward_on_two.mistake(
-    "leaves the result where the first half is", "the loss is computed on the device of `second`",
-    edit("return second(x.to(next(second.parameters()).device))",
-         "return second(x.to(next(second.parameters()).device)).to(next(first.parameters()).device)"))
-forward_on_two.mistake("takes the dtype of the parameters too",
-                       "ids are whole numbers: .to(device), not .to(parameter)",
-                       edit("first(x.to(next(first.parameters()).device))", "first(x.to(next(first.parameters())))"))
+forward_on_two.edits(
+    ("leaves the result where the first half is", "the loss is computed on the device of `second`",
+     "return second(x.to(next(second.parameters()).device))",
+     "return second(x.to(next(second.parameters()).device)).to(next(first.parameters()).device)"),
+    ("takes the dtype of the parameters too", "ids are whole numbers: .to(device), not .to(parameter)",
+     "first(x.to(next(first.parameters()).device))", "first(x.to(next(first.parameters())))"),
+)
 
 
 @forward_on_two.alternative("a loop over the pieces takes any number of them")
