@@ -147,12 +147,13 @@ class Timeline:
         parts = (("computes", "kernel"), ("copies", "copy"))
         rows = [("host", "host", ("wait", "work", "launch"))]
         rows += [(f"{row} {word}", row, (kind,)) for row in self.rows for word, kind in parts if self.select(kind, row)]
-        blamed = self._blamed()
+        gaps = {row: self.gaps(row) for row in self.rows}
+        blamed = self._blamed(gaps)
         figure = Figure(figsize=(7.5, 1.1 + 0.45 * len(rows) + 0.17 * len(blamed)), layout="constrained")
         axes = figure.subplots()
         for height, (_, row, kinds) in enumerate(reversed(rows)):
             if kinds != ("copy",):
-                self._draw_behind(axes, row, height, blamed)
+                self._draw_behind(axes, row, height, gaps.get(row, []), blamed)
             for kind in kinds:
                 records = self.select(kind, row)
                 edge = {"edgecolor": "white", "lw": 0.3} if len(records) <= _FEW else {"lw": 0}
@@ -170,11 +171,11 @@ class Timeline:
         figure.legend([shown[name] for name in order], order, loc="outside upper right", **options)
         return figure
 
-    def _blamed(self) -> dict[tuple[str, str, str], tuple[str, Gap]]:
+    def _blamed(self, gaps: dict[str, list[Gap]]) -> dict[tuple[str, str, str], tuple[str, Gap]]:
         """Return the three lines that cost most, if that is 3 % of the time or more: what is said, the longest gap."""
         spent, longest = Counter(), {}
-        for row in self.rows:
-            for gap in self.gaps(row):
+        for row, found in gaps.items():
+            for gap in found:
                 key = (row, gap.line, gap.cause)
                 spent[key] += gap.duration_ns
                 longest[key] = max(gap, longest.get(key, gap), key=lambda one: one.duration_ns)
@@ -184,12 +185,12 @@ class Timeline:
             for key, ns in most
         }
 
-    def _draw_behind(self, axes, row: str, height: int, blamed: dict) -> None:
+    def _draw_behind(self, axes, row: str, height: int, gaps: list[Gap], blamed: dict) -> None:
         """Draw parts of the training step and gaps of a row, and the numbers of the gaps that are explained below."""
         for name, start, end in self.phases(row):
             _bars(axes, height, 0.96, [(start, end - start)], name, _PHASES[name], alpha=0.45, lw=0)
-        _bars(axes, height, 0.68, [gap[:2] for gap in self.gaps(row)], "GPU idle", "white", lw=0)
-        _bars(axes, height, 0.68, [gap[:2] for gap in self.gaps(row)], "GPU idle", _COLOURS["GPU idle"], lw=0)
+        for colour in ("white", _COLOURS["GPU idle"]):  # that one lets what is behind it through
+            _bars(axes, height, 0.68, [gap[:2] for gap in gaps], "GPU idle", colour, lw=0)
         for number, (key, (_, gap)) in enumerate(blamed.items(), 1):
             if key[0] == row:
                 middle = (gap.start_ns + gap.duration_ns / 2) / 1e6

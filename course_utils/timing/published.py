@@ -74,7 +74,10 @@ class ErrorBar:
         groups = {f"{gpu}, inference": lambda run, gpu=gpu: run.gpu == gpu and not run.training for gpu in self._gpus()}
         groups |= {"all inference": lambda run: not run.training}
         groups |= {"inference, models used for the fit": lambda run: not run.training and run.fitted}
-        groups |= {"inference, others on the same GPU": _held_out, "RTX 3090, training": lambda run: run.training}
+        fit = {run.gpu for run in self.runs if run.fitted}
+        groups["inference, others on the same GPU"] = lambda run: run.gpu in fit and not run.training and not run.fitted
+        for gpu in dict.fromkeys(run.gpu for run in self.runs if run.training):
+            groups[f"{gpu}, training"] = lambda run, gpu=gpu: run.gpu == gpu and run.training
         rows = []
         for name, chosen in groups.items():
             part = self.where(chosen)
@@ -120,10 +123,6 @@ class ErrorBar:
             axes.set_xlim(ends)
             plots.legend(axes, handlelength=1, markerscale=3)
         return fig
-
-
-def _held_out(run: Run) -> bool:
-    return run.gpu == "RTX 4090" and not run.training and not run.fitted
 
 
 def error_bar(stored: dict[str, Any] | None = None) -> ErrorBar:
