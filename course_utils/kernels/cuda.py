@@ -27,6 +27,7 @@ import platformdirs
 import torch
 
 from course_utils.base import tables
+from course_utils.kernels import faults
 
 __all__ = [
     "CompileError",
@@ -63,7 +64,7 @@ class CompileError(RuntimeError):
         super().__init__("\n".join([*shown, reason]))
 
 
-class KernelFault(RuntimeError):
+class KernelFault(faults.KernelFault):
     """What is wrong with a launch.
 
     `kind` is one of "out of bounds", "race", "uninitialised shared", "divergent barrier", "misaligned", "wild pointer",
@@ -74,14 +75,14 @@ class KernelFault(RuntimeError):
 
     def __init__(self, kind: str, message: str, **known: object) -> None:
         """Keep what is known beside the message."""
-        super().__init__(f"{kind}: {message}")
-        self.kind = kind
+        super().__init__(kind, f"{kind}: {message}")
         self.line: int | None = known.get("line")  # type: ignore[assignment]
         self.other_line: int | None = known.get("other_line")  # type: ignore[assignment]
         self.block: tuple[int, int, int] | None = known.get("block")  # type: ignore[assignment]
         self.thread: tuple[int, int, int] | None = known.get("thread")  # type: ignore[assignment]
         self.array: str | None = known.get("array")  # type: ignore[assignment]
         self.element: int | None = known.get("element")  # type: ignore[assignment]
+        self.where = None if self.block is None else (self.block, self.thread)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,31 @@
+"""What is wrong with a kernel, at which of the reader's lines, at which element of which array?"""
+
+from __future__ import annotations
+
+__all__ = ["KernelFault"]
+
+
+class KernelFault(RuntimeError):
+    """A kernel did what a GPU does not allow, or whose result it does not define. The message is one to three lines.
+
+    - `kind`: "out of bounds", "race", "undefined", "endless", "arguments", "shapes", "error" …;
+    - `line`: the reader's own line, "cell, line 3: tl.store(…)", or "";
+    - `array`, `element`: the parameter's name and the index into its memory, or None where it is about neither;
+    - `where`: the program, such as (3, 0, 0), or block and thread; None before the kernel runs.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        what: str,
+        line: str = "",
+        *,
+        array: str | None = None,
+        element: int | None = None,
+        where: object = None,
+        why: str = "",
+    ) -> None:
+        super().__init__("\n".join(part for part in (what, line and f"  {line}", why) if part))
+        self.kind, self.line, self.array, self.element, self.where = kind, line, array, element, where
+
+    program = property(lambda self: self.where, doc="The program of a Triton kernel that did it.")
