@@ -123,6 +123,34 @@ def test_what_refers_to_pytorchs_operators_and_modules_of_objects_travels():
     assert launch(work, torch.tensor(3.0), nprocs=1)[0][0] == 3 + 6 + 9 + 6 + 6
 
 
+def test_custom_operators_of_a_cell_travel_with_their_gradients():
+    @torch.library.custom_op("course_test::scale", mutates_args=(), device_types="cpu")
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    scale.register_fake(torch.empty_like)
+    scale.register_autograd(lambda ctx, gradient: scale(gradient) + 1)  # it refers to itself
+    overload, namespace = torch.ops.course_test.scale.default, torch.ops.course_test
+
+    @torch.library.custom_op("course_test::shift_", mutates_args=("x",))
+    def shift_(x: torch.Tensor) -> None:
+        x.add_(1)
+
+    def work():
+        x = torch.ones(2, requires_grad=True)
+        values = scale(x), overload(x), namespace.scale(x), torch.ops.course_test.scale(x)
+        sum(values).sum().backward()
+        namespace.shift_(y := torch.zeros(1))
+        return [value.tolist() for value in values], x.grad.tolist(), y.item(), scale._abstract_fn is not None
+
+    assert launch(work) == [([[3.0, 3.0]] * 4, [16.0, 16.0], 1.0, True)] * 2
+
+    def by_name(x):  # nothing but the text shows what it needs
+        return torch.ops.course_test.scale(x)
+
+    assert launch(by_name, torch.tensor(2.0), nprocs=1) == [6]
+
+
 def test_results_that_only_cloudpickle_can_send_come_back():
     def work():
         class Local:

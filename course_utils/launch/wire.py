@@ -24,6 +24,7 @@ from typing import Any
 
 import cloudpickle
 import torch
+from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["Channel", "Failure", "dumps", "dumps_call", "failure", "frames", "known_classes", "name_in_main", "short"]
@@ -135,13 +136,14 @@ class _Pickler(cloudpickle.Pickler):
             if name in sys.modules:
                 return pkgutil.resolve_name, (name,)
             if name.startswith("torch.ops."):
-                return pkgutil.resolve_name, (name.replace(".", ":", 1),)
+                wanted = name.split(".")[2:4]  # all operators of a namespace, or one
+                made = [one for one in _typed() if [one._namespace, one._name][: len(wanted)] == wanted]
+                return _found, (name.replace(".", ":", 1), made)
+        elif isinstance(obj, CustomOpDef):
+            return _custom_operator, _parts(obj)
         elif isinstance(obj, type) and obj in self._known:
             return _class_known, (self._known[obj],)
-        elif isinstance(obj, _CACHED) and (
-            obj.__module__ in {"__main__", *cloudpickle.list_registry_pickle_by_value()}
-            or "<locals>" in obj.__qualname__
-        ):
+        elif isinstance(obj, _CACHED) and _by_value_only(obj):
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         return super().reducer_override(obj)
 
@@ -169,6 +171,70 @@ def name_in_main(classes: Iterable[type]) -> None:
             setattr(sys.modules["__main__"], one.__name__, one)
 
 
+def _typed() -> list[CustomOpDef]:
+    """Return the custom operators whose functions travel by value, as a rank does not have them."""
+    return [one for one in OPDEFS.values() if _by_value_only(one._init_fn)]
+
+
+def _by_value_only(function: Any) -> bool:
+    """Return whether a function or a class stands where a rank could not import it from."""
+    typed = function.__module__ in {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+    return typed or "<locals>" in function.__qualname__
+
+
+def _found(name: str, made: list[CustomOpDef]) -> Any:
+    """Return an operator by its name; `made` are there once this is called."""
+    return pkgutil.resolve_name(name)
+
+
+def _parts(operator: CustomOpDef) -> tuple:
+    """Return what `_custom_operator` needs. PyTorch keeps a body inside a function that refers to the operator."""
+    changed = [one.name for one in operator._opoverload._schema.arguments if one.alias_info and one.alias_info.is_write]
+    bodies = {
+        device: inspect.getclosurevars(inspect.unwrap(kept)).nonlocals.get("fn", operator._init_fn)
+        for device, kept in operator._backend_fns.items()
+    }
+    gradient = operator._backward_fn, operator._setup_context_fn
+    return operator._qualname, operator._schema, changed, operator._init_fn, bodies, operator._abstract_fn, gradient
+
+
+def _custom_operator(
+    name: str, schema: str, changed: list, function, bodies: dict, fake, gradient: tuple
+) -> CustomOpDef:
+    """Register a custom operator as it is in the sender, unless it is here: it came before, or by an import."""
+    operator = OPDEFS.get(name)
+    if operator is None:
+        operator = torch.library.custom_op(
+            name,
+            function,
+            mutates_args=changed,
+            device_types=list(bodies) if None not in bodies else None,
+            schema=schema,
+        )
+        for device, body in bodies.items():
+            if body is not function:
+                operator.register_kernel(device)(body)
+        if fake is not None:
+            operator.register_fake(fake)
+        if gradient[0] is not None:
+            operator.register_autograd(gradient[0], setup_context=gradient[1])
+    return operator
+
+
+class _Beside:
+    """A value that is pickled with others before it, and is itself again at the receiver."""
+
+    def __init__(self, others: list, value: Any) -> None:
+        self.others, self.value = others, value
+
+    def __reduce__(self) -> tuple:
+        return _last, (self.others, self.value)
+
+
+def _last(others: list, value: Any) -> Any:
+    return value
+
+
 def _cached(function: Any, parameters: dict[str, Any]) -> Any:
     return functools.lru_cache(**parameters)(function)
 
@@ -188,7 +254,7 @@ def dumps_call(fn: Any, args: tuple, kwargs: dict[str, Any]) -> bytes:
         if module is not None:
             cloudpickle.register_pickle_by_value(module)
         try:
-            return dumps((fn, args, kwargs))
+            return dumps(_Beside(_sendable(_typed()), (fn, args, kwargs)))
         except Exception as error:
             parts = {"fn": fn, **{f"argument {at}": one for at, one in enumerate(args, 1)}, **kwargs}
             first, *used = _culprit(parts) or ["the call"]
@@ -197,6 +263,16 @@ def dumps_call(fn: Any, args: tuple, kwargs: dict[str, Any]) -> bytes:
         finally:
             if module is not None:
                 cloudpickle.unregister_pickle_by_value(module)
+
+
+def _sendable(operators: list[CustomOpDef]) -> list[CustomOpDef]:
+    """Return those that can be sent: a function may find one by `torch.ops.name`, which its text alone shows."""
+    found = []
+    for one in operators:
+        with contextlib.suppress(Exception):
+            dumps(one)
+            found.append(one)
+    return found
 
 
 def _culprit(parts: dict[str, Any], seen: frozenset[int] = frozenset()) -> list[str]:
