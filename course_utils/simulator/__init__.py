@@ -7,6 +7,9 @@ Left out of the time model: caches, occupancy, most of the choice among kernels,
 operations unless `host_work` says it. Peak rates come from data sheets (`course_utils.gpus`); which share of them
 kernels reach, and fixed costs, stand in `Costs`. `python -m benchmarks.published` says how far published measurements
 are from the clock.
+An operator of your own (`torch.library.custom_op`) gets CPU tensors in its body, where nothing is counted. It is priced
+as one kernel: the bytes of its inputs and results, and the FLOPs of its formula
+(`torch.utils.flop_counter.register_flop_formula`), else one for each element.
 More lenient than CUDA: a copy to the device takes its values at the call, also a non-blocking one from pinned
 memory. Refused with an error: torch.compile, sparse, quantized and nested tensors, lazy modules before they have
 shapes, sending tensors to other processes, `device=` beside `out=` (leave `device=` out: PyTorch compares the two below

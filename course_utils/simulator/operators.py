@@ -44,7 +44,7 @@ _EXTRA_FLOPS = {  # what PyTorch's table lacks (the CPU's attention before torch
     "mkldnn_rnn_layer": _lstm_flops,
     "mkldnn_rnn_layer_backward": lambda *args, **kwargs: 2 * _lstm_flops(*args[:3]),
 }
-_plans: dict = {}  # by the address of an operator: they live for ever, and hashing one is slow
+_plans: dict = {}  # by the address of an operator, which its plan keeps alive: hashing one is slow
 
 
 class Plan:
@@ -52,11 +52,13 @@ class Plan:
 
     def __init__(self, func) -> None:
         packet, arguments = func.overloadpacket, func._schema.arguments
-        self.name = name = packet.__name__
+        # with its namespace an operator of others is not taken for PyTorch's of the same name
+        self.name = name = packet.__name__ if func.namespace == "aten" else str(packet).replace(".", "::", 1)
+        self.func = func
         self.special = _SPECIAL.get(func)
         written = [(place, a) for place, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
         self.mutates = tuple(a.name if a.kwarg_only else place for place, a in written)
-        self.flops = _EXTRA_FLOPS.get(name) or flop_registry.get(packet)
+        self._flops = _EXTRA_FLOPS.get(name) or flop_registry.get(packet)
         self.gathers = name in _GATHERS  # reads as many elements as it writes, not its whole input
         self.overwrites = name in _OVERWRITES  # writes its first argument without reading it
         # the host needs the result: its size or its value depends on the data
@@ -69,17 +71,22 @@ class Plan:
             self.composite,
             self.special,
             self.mutates,
-            self.flops,
+            self._flops,
             self.gathers,
             self.overwrites,
             self.waits,
             self.mixes,
             self.asserts,
         )
-        one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"]
+        one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
         # takes tensors and numbers, gives one tensor, and needs none of the above
         self.simple = not any(unusual) and not self.composite and "quantize" not in name and one_tensor
         _plans[id(func)] = self
+
+    @property
+    def flops(self):
+        """PyTorch's formula, or None; whoever writes an operator may register one after its first call."""
+        return self._flops or flop_registry.get(self.func.overloadpacket)
 
     @classmethod
     def of(cls, func) -> "Plan":
