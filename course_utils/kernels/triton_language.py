@@ -354,32 +354,6 @@ def full(shape, value, dtype: DType) -> Block:
     return _same(np.broadcast_to(_block(value).to(dtype).data, shape), dtype)
 
 
-class _BlockPointer:
-    """What `tl.make_block_ptr` gives: a tile of an array that knows where the array ends."""
-
-    def __init__(self, base, shape, strides, offsets, block_shape, order) -> None:
-        self.base, self.block_shape, self.order = base, _shape(block_shape), order
-        self.sizes, self.strides, self.offsets = ([_block(n) for n in part] for part in (shape, strides, offsets))
-
-    def advance(self, steps) -> _BlockPointer:
-        moved = [at + step for at, step in zip(self.offsets, steps, strict=True)]
-        return _BlockPointer(self.base, self.sizes, self.strides, moved, self.block_shape, self.order)
-
-    def resolve(self, boundary_check) -> tuple[Pointer, Block | None]:
-        """Return the addresses of the tile, and which of them are inside along the axes that are checked."""
-        pointer, mask, rank = self.base, None, len(self.block_shape)
-        for axis, (size, stride, offset, n) in enumerate(
-            zip(self.sizes, self.strides, self.offsets, self.block_shape, strict=True)
-        ):
-            key = tuple(slice(None) if one == axis else None for one in range(rank))
-            at = (offset.to(_I64) + arange(0, n))[key]
-            pointer = pointer + at * stride
-            if axis in boundary_check:
-                inside = (at >= 0) & (at < size)
-                mask = inside if mask is None else mask & inside
-        return pointer, None if mask is None else broadcast_to(mask, self.block_shape)
-
-
 def _access(kind: str, pointer, mask) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """Return the shape's offsets, the mask and which elements are wanted, all checked."""
     if not isinstance(pointer, Pointer):
@@ -396,11 +370,8 @@ def _access(kind: str, pointer, mask) -> tuple[np.ndarray, np.ndarray | None, np
     return offsets, active, _now.touch(kind, pointer.buffer, offsets, active)
 
 
-def load(pointer, mask=None, other=None, boundary_check=(), padding_option="", cache_modifier="", eviction_policy="",
+def load(pointer, mask=None, other=None, cache_modifier="", eviction_policy="",
          volatile=False) -> Block:  # fmt: skip
-    if isinstance(pointer, _BlockPointer):
-        pointer, mask = pointer.resolve(boundary_check)
-        other = None if mask is None else math.nan if padding_option == "nan" else 0
     offsets, active, at = _access("load", pointer, mask)
     buffer = pointer.buffer
     if active is None:
@@ -426,9 +397,7 @@ def _poison(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     return np.resize(np.array([large, -large]), shape).astype(dtype.numpy)
 
 
-def store(pointer, value, mask=None, boundary_check=(), cache_modifier="", eviction_policy="") -> None:
-    if isinstance(pointer, _BlockPointer):
-        pointer, mask = pointer.resolve(boundary_check)
+def store(pointer, value, mask=None, cache_modifier="", eviction_policy="") -> None:
     offsets, active, at = _access("store", pointer, mask)
     data = _stored(pointer, value, offsets)
     data = data.reshape(-1) if active is None else data[active]
@@ -713,7 +682,6 @@ tl = types.SimpleNamespace(
     atomic_add=_atomic(operator.add), atomic_max=_atomic(np.fmax), atomic_min=_atomic(np.fmin),
     atomic_and=_atomic(operator.and_), atomic_or=_atomic(operator.or_), atomic_xor=_atomic(operator.xor),
     atomic_xchg=_atomic(lambda old, new: new), atomic_cas=_cas,
-    make_block_ptr=_BlockPointer, advance=lambda pointer, offsets: pointer.advance(offsets),
     where=_where, maximum=_extreme("maximum"), minimum=_extreme("minimum"),
     clamp=lambda x, low, high: tl.minimum(tl.maximum(x, low), high),
     dot=dot, cdiv=cdiv, next_power_of_2=next_power_of_2, range=_range, static_range=_static_range,
