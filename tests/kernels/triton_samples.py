@@ -257,7 +257,7 @@ def kernel(x_ptr, out_ptr, half_ptr, BLOCK: tl.constexpr):
     tl.store(out, x % 7)
     tl.store(out + 1, x // 7)
     tl.store(out + 2, x.to(tl.float16) * 0.1 + x)
-    tl.store(out + 3, (x * 0.1).to(tl.bfloat16))
+    tl.store(out + 3, (x * 0.1).to(tl.float16))
     tl.store(out + 4, x / 3)
     tl.store(out + 5, (x * 2147483647) >> 3)
     tl.store(out + 6, (x > 3) & (x < 9))
