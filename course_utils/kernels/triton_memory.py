@@ -1,8 +1,8 @@
 """What does a Triton kernel read and write, where is that out of bounds, and do two programs get in each other's way?
 
-Bytes are those that a kernel asks for: caches are left out. A request is what 32 neighbours of a block ask for at once, and
-its sectors are the different pieces of 32 bytes among them, along that axis of the block in which there are fewer. A
-compiled kernel may ask in other groups.
+Bytes are those that a kernel asks for: caches are left out. A request is what 32 neighbours of a block ask for at once,
+and its sectors are the different pieces of 32 bytes among them, along that axis of the block in which there are fewer.
+A compiled kernel may ask in other groups.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from course_utils.base import places
 from course_utils.kernels.faults import KernelFault
 
-__all__ = ["Buffer", "Launch", "Memory", "Report", "Traffic"]
+__all__ = ["Buffer", "Launch", "Memory", "Report", "Traffic", "line_of", "running", "wrong"]
 
 _SECTOR, _WARP = 32, 32
 _MOST_TOUCHED = 1_000_000  # elements that a report remembers
-_MOST_TURNS = 50_000  # of the loops of one program
+_MOST_TURNS = 10_000  # of the `while` loops of one program
 _NOBODY, _SEVERAL = -1, -2
+running: list[Launch] = []  # the innermost last
 
 
 @dataclass
@@ -43,8 +44,8 @@ class Report:
     """What a checked launch did, and what was found wrong: `fault` is None or a `KernelFault`.
 
     - `by_array`: a `Traffic` for each array, by the name of its parameter; the sums of its fields are properties here;
-    - `flops`: floating-point operations: one for each element of a block in arithmetic, a function or a sum, and 2·m·n·k
-      for `tl.dot`. Elements that a mask leaves out are computed, and so counted;
+    - `flops`: floating-point operations: one for each element of a block in arithmetic, a function or a sum, and
+      2·m·n·k for `tl.dot`. Elements that a mask leaves out are computed, and so counted;
     - `programs`: how many ran; with a fault, those before it too;
     - `touched`: array → program → the elements that it read or wrote, out of bounds ones too; {} beyond a million;
     - `results`: array → what the kernel left in it, as a CPU tensor of the same shape and strides.
@@ -119,18 +120,17 @@ class Buffer:
 
     def read(self, at: np.ndarray) -> np.ndarray:
         """Return the elements `at`, as the numbers with which NumPy computes."""
-        values = self.array[at]
-        return self.dtype.decode(values) if self.dtype.soft else values
+        return self.dtype.decode(self.array[at])
 
     def write(self, at: np.ndarray, values: np.ndarray) -> None:
-        self.array[at] = self.dtype.encode(values) if self.dtype.soft else values
+        self.array[at] = self.dtype.encode(values)
 
 
 class Launch:
     """One run of a kernel: which program is running, whose lines, and, where it is watched, what it touched."""
 
-    def __init__(self, grid: tuple[int, int, int], watched: bool, poison: int = 0) -> None:
-        self.grid, self.watched, self.poison = grid, watched, poison
+    def __init__(self, grid: tuple[int, int, int], watched: bool, again: bool = False) -> None:
+        self.grid, self.watched, self.again = grid, watched, again
         self.report, self.program, self.codes, self.bound = Report(), (0, 0, 0), set(), {}
         self.undefined: KernelFault | None = None  # the first load whose masked elements have no value
         self.atomics = False
@@ -150,7 +150,7 @@ class Launch:
         """Count a turn of a loop."""
         self._turns += 1
         if self._turns > _MOST_TURNS:
-            what = f"program {self._name()} goes on after {_MOST_TURNS:,} turns of its loops: does a loop never end?"
+            what = f"program {self.name()} goes on after {_MOST_TURNS:,} turns of its loops: does a loop never end?"
             raise self.fault("endless", what)
 
     def fault(self, kind: str, what: str, why: str = "", **more) -> KernelFault:
@@ -164,12 +164,13 @@ class Launch:
             frame = frame.f_back
         return line_of(frame.f_code.co_filename, frame.f_lineno) if frame else ""
 
-    def _name(self) -> str:
+    def name(self) -> str:
+        """Return the running program as messages name it: as many numbers as the grid has."""
         used = max([place for place, n in enumerate(self.grid) if n > 1], default=0) + 1
         return str(self.program[0]) if used == 1 else str(self.program[:used])
 
     def touch(self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None) -> np.ndarray:
-        """Note an access ("load", "store" or "atomic") and return which elements it is to. Raises what is wrong in it."""
+        """Note an access ("load", "store" or "atomic") and return to which elements. Raises what is wrong with it."""
         at = offsets.reshape(-1) if active is None else offsets[active]
         if self.watched:
             self._remember(buffer, at)
@@ -186,7 +187,7 @@ class Launch:
         bad = at[(at < 0) | (at >= buffer.size)]
         verb = {"load": "reads", "store": "writes", "atomic": "changes"}[kind]
         more = f", and {bad.size - 1:,} more such elements" if bad.size > 1 else ""
-        what = f"program {self._name()} {verb} element {bad[0]:,} of {buffer.name}, which has {buffer.size:,}{more}"
+        what = f"program {self.name()} {verb} element {bad[0]:,} of {buffer.name}, which has {buffer.size:,}{more}"
         why = "the mask lets it through: compare it with the size" if masked else "there is no mask at this access"
         return self.fault("out of bounds", what, why, array=buffer.name, element=int(bad[0]))
 
@@ -241,9 +242,9 @@ class Launch:
     def _race(self, kind: str, buffer: Buffer, element: int, before: str, who: int) -> KernelFault:
         x, y, _ = self.grid
         other = (who % x, who // x % y, who // (x * y)) if who >= 0 else None
-        name = self._name()
+        name = self.name()
         mine, self.program = self.program, other or self.program
-        them = f"program {self._name()}" if other else "several other programs"
+        them = f"program {self.name()}" if other else "several other programs"
         self.program = mine
         now = {"load": "reads", "store": "writes", "atomic": "changes"}[kind]
         did = {"read": "reads", "wrote": "writes", "added": "changes by an atomic operation"}[before]
@@ -251,6 +252,11 @@ class Launch:
         what = f"program {name} {now} element {element:,} of {buffer.name}, which {them} {did} too"
         why = "programs run in any order, and at the same time: the result depends on which comes first"
         return self.fault("race", what, why, array=buffer.name, element=element)
+
+
+def wrong(what: str, kind: str = "arguments") -> KernelFault:
+    """Return a fault at the running kernel's line."""
+    return running[-1].fault(kind, what) if running else KernelFault(kind, what)
 
 
 def line_of(file: str, number: int) -> str:
