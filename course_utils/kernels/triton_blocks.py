@@ -41,13 +41,13 @@ class DType:
 
     def decode(self, raw: np.ndarray) -> np.ndarray:
         """Return what lies in memory as the numbers with which NumPy computes."""
-        return torch.from_numpy(np.ascontiguousarray(raw)).view(self.torch).float().numpy() if self.soft else raw
+        return torch.from_numpy(np.array(raw)).view(self.torch).float().numpy() if self.soft else raw
 
     def encode(self, values: np.ndarray) -> np.ndarray:
         """Return numbers as they lie in memory."""
         if not self.soft:
             return values
-        rounded = torch.from_numpy(np.ascontiguousarray(values, np.float32)).to(self.torch)
+        rounded = torch.from_numpy(np.array(values, np.float32)).to(self.torch)
         return rounded.view(getattr(torch, self.soft)).numpy()
 
     def of(self, values) -> np.ndarray:

@@ -166,12 +166,16 @@ def _prepared(kernel: Kernel, grid, args, options, config: Config | None) -> tup
 
 def _as_arguments(kernel: Kernel, named: dict, memory: Memory) -> dict:
     """Return the arguments as the kernel sees them: tensors as pointers, numbers as numbers of the device."""
-    found, devices = {}, {}
+    tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+    devices = {str(value.device): name for name, value in reversed(tensors.items())}
+    if len(devices) > 1 or "meta" in devices:
+        places = " and ".join(f"{name} on {device}" for device, name in reversed(devices.items()))
+        raise KernelFault("arguments", f"the tensors of a launch must be on one device, with values, and are {places}")
+    found = {}
     for name, value in named.items():
-        if isinstance(value, torch.Tensor):
+        if name in tensors:
             if name in kernel.constants:
                 raise KernelFault("arguments", f"{name} is tl.constexpr, and a tensor was passed")
-            devices.setdefault(str(value.device), name)
             if value.dtype not in OF_TORCH or value.layout is not torch.strided:
                 raise KernelFault("arguments", f"{name} is a tensor of {value.dtype}, which Triton does not have")
             found[name] = Pointer(Buffer(name, value, OF_TORCH[value.dtype], memory), 0)
@@ -181,9 +185,6 @@ def _as_arguments(kernel: Kernel, named: dict, memory: Memory) -> dict:
             found[name] = as_block(value)
         else:
             raise KernelFault("arguments", f"{name} is a {type(value).__name__}; a kernel takes tensors and numbers")
-    if len(devices) > 1:
-        places = " and ".join(f"{name} on {device}" for device, name in devices.items())
-        raise KernelFault("arguments", f"the tensors of a launch must be on one device, and there are {places}")
     return found
 
 

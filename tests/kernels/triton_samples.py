@@ -1,7 +1,7 @@
 """Kernels in Triton's language, as a course or a tutorial has them, with what they are to compute.
 
-`python tests/kernels/triton_samples.py` runs them under the installed Triton's own interpreter (TRITON_INTERPRET=1) and under
-ours, and prints where the two differ.
+`python tests/kernels/triton_samples.py` runs them under the installed Triton's own interpreter (TRITON_INTERPRET=1) and
+under ours, and prints where the two differ.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ def _matmul(dtype=torch.float32):
 
 MATMUL = """
 @triton.jit
-def kernel(a_ptr, b_ptr, out_ptr, M, N, K, am, ak, bk, bn, cm, cn, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+def kernel(a_ptr, b_ptr, out_ptr, M, N, K, am, ak, bk, bn, cm, cn,
+           BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     columns = tl.program_id(1) * BN + tl.arange(0, BN)
     inner = tl.arange(0, BK)
