@@ -19,6 +19,8 @@ loop that changes the type of a variable, runs here.
 from __future__ import annotations
 
 import ast
+import dis
+import functools
 import importlib.util
 import inspect
 import numbers
@@ -72,25 +74,21 @@ class Kernel:
 
 
 def _ours(value, name: str):
-    """Return what stands for a global value of a kernel here: Triton's own objects have a twin in this interpreter."""
-    home = getattr(value, "__module__", None) or getattr(value, "__name__", "")
-    if isinstance(value, types.ModuleType):
-        home = value.__name__
-        if home == "triton":
-            return _interpreter
-        if home.startswith("triton.language"):
-            return tl.extra.libdevice if home.endswith("libdevice") else tl.math if home.endswith("math") else tl
-    elif type(value).__name__ == "constexpr":
+    """Return what stands for a value from outside of a kernel here: Triton's own objects have a twin."""
+    kind = type(value)
+    if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] == "triton":
+        place = value.__name__.rpartition(".")[2]
+        return {"triton": _interpreter, "libdevice": tl.extra.libdevice, "math": tl.math}.get(place, tl)
+    if kind.__name__ == "constexpr":
         return value.value
-    elif (
-        home.startswith("triton.") and inspect.isfunction(getattr(value, "fn", None)) and not isinstance(value, Kernel)
-    ):
-        return getattr(tl, value.fn.__name__, None) or kernel_of(value)
-    elif home.startswith("triton.language"):
-        return getattr(tl, getattr(value, "__name__", "") or getattr(value, "name", ""), value)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         raise wrong(f"{name} is a global number, which a kernel may not read: pass it as a parameter with tl.constexpr")
-    return value
+    if kind.__module__.startswith("triton.") and kind.__name__ == "dtype":
+        return next(one for one in OF_TORCH.values() if one.short == value.name)
+    function = value.fn if kind.__module__.startswith("triton.") and hasattr(value, "fn") else value
+    if getattr(function, "__module__", None) and function.__module__.startswith("triton.language"):
+        return getattr(tl, function.__name__, value)
+    return value if function is value else kernel_of(value)
 
 
 def kernel_of(function) -> Kernel:
@@ -114,27 +112,28 @@ def _bound(kernel: Kernel):
     if found is None:
         fn = kernel.fn
         running[-1].codes.add(fn.__code__)
-        _check_text(fn)
-        values = {n: _ours(fn.__globals__[n], n) for n in fn.__code__.co_names if n in fn.__globals__}
-        cells = inspect.getclosurevars(fn).nonlocals
-        cells = tuple(types.CellType(_ours(cells[n], n)) for n in fn.__code__.co_freevars)
-        values["__builtins__"] = IN_KERNELS
+        _check_text(fn.__code__)
+        names = {one.argval for one in dis.get_instructions(fn) if one.opname == "LOAD_GLOBAL"} & fn.__globals__.keys()
+        values = {name: _ours(fn.__globals__[name], name) for name in names} | {"__builtins__": IN_KERNELS}
+        closure = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+        cells = tuple(types.CellType(_ours(cell.cell_contents, name)) for name, cell in closure)
         found = types.FunctionType(fn.__code__, values, fn.__name__, fn.__defaults__, cells)
         found.__kwdefaults__ = fn.__kwdefaults__
         running[-1].bound[id(kernel)] = found
     return found
 
 
-def _check_text(fn) -> None:
+@functools.cache
+def _check_text(code: types.CodeType) -> None:
     """Refuse what Triton's compiler does not know, at its line."""
     try:
-        lines, first = inspect.getsourcelines(fn)
+        lines, first = inspect.getsourcelines(code)
         function = ast.parse(textwrap.dedent("".join(lines))).body[0]
     except (OSError, SyntaxError):  # typed where no source is kept
         return
     for node in (node for statement in function.body for node in ast.walk(statement)):
         if type(node) in _FORBIDDEN:
-            line = line_of(fn.__code__.co_filename, first + node.lineno - 1)
+            line = line_of(code.co_filename, first + node.lineno - 1)
             raise KernelFault("language", f"Triton's language has no `{_FORBIDDEN[type(node)]}` in a kernel", line)
 
 
@@ -180,7 +179,7 @@ def _as_arguments(kernel: Kernel, named: dict, memory: Memory) -> dict:
                 raise KernelFault("arguments", f"{name} is a tensor of {value.dtype}, which Triton does not have")
             found[name] = Pointer(Buffer(name, value, OF_TORCH[value.dtype], memory), 0)
         elif name in kernel.constants or value is None:
-            found[name] = getattr(value, "value", value)
+            found[name] = value if isinstance(value, numbers.Number) else _ours(value, name)
         elif isinstance(value, numbers.Real):
             found[name] = as_block(value)
         else:

@@ -369,12 +369,13 @@ def test_a_custom_operator_around_a_kernel_runs_on_the_simulated_gpu(sim):
 
 
 @pytest.mark.slow
-def test_kernels_compute_what_tritons_own_interpreter_computes():
+@pytest.mark.parametrize("interpreted", ["1", "0"])
+def test_kernels_of_triton_compute_here_what_its_own_interpreter_computes(interpreted):
     where = os.environ.get("COURSE_TRITON", "")  # a folder into which pip installed it beside the environment
     if not where and importlib.util.find_spec("triton") is None:
         pytest.skip("needs Triton, for Linux alone: pip install --target FOLDER triton, and COURSE_TRITON=FOLDER")
     program = Path(__file__).with_name("triton_samples.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(program.parents[2])}
+    environment = {**os.environ, "TRITON_INTERPRET": interpreted, "PYTHONPATH": str(program.parents[2])}
     done = subprocess.run(
         [sys.executable, program, where], env=environment, capture_output=True, text=True, timeout=300
     )
