@@ -149,6 +149,8 @@ class Pointer:
         return self.__add__(other, -1)
 
     def __getitem__(self, key) -> Pointer:
+        if key is not None and not isinstance(key, tuple | slice):
+            self.refuse()
         return Pointer(self.buffer, self.data[_key(key)])
 
     def refuse(self, *_):
@@ -202,7 +204,7 @@ def shaped(compute, *parts):
 
 def _key(key):
     for one in key if isinstance(key, tuple) else (key,):
-        if one is not None and one is not Ellipsis and one != slice(None):
+        if one is not None and not (isinstance(one, slice) and one == slice(None)):
             what = "a block takes only `:` and `None` in brackets; elements are picked by pointers or tl.where"
             raise wrong(what, "shapes")
     return key

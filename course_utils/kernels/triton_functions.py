@@ -84,16 +84,18 @@ def load(pointer, mask=None, other=None, cache_modifier="", eviction_policy="", 
 
 
 def _undefined(buffer: Buffer, shape: tuple[int, ...], active: np.ndarray) -> np.ndarray:
-    """Return values that show, as a GPU promises none: NaN; in the second run of a check numbers of both signs."""
-    launch, dtype = running[-1], buffer.dtype
-    if launch.undefined is None and not active.all():
-        what = f"program {launch.name()} loads {buffer.name} with a mask and without `other`"
-        why = "the elements that the mask leaves out have no value, and the result depends on them"
-        launch.undefined = launch.fault("undefined", what, why, array=buffer.name)
-    if dtype.kind == 2 and not launch.again:
+    """Return what shows in a result, for a GPU promises nothing: NaN, and in further runs of a check other numbers."""
+    launch, dtype, changed = running[-1], buffer.dtype, False
+    if launch.watched and not active.all():
+        line = launch.line()
+        changed = launch.changed in ("", line)
+        if line not in launch.undefined:
+            what = f"program {launch.name()} loads {buffer.name} with a mask and without `other`"
+            why = "the elements that the mask leaves out have no value, and the result depends on them"
+            launch.undefined[line] = launch.fault("undefined", what, why, array=buffer.name)
+    if dtype.kind == 2 and not changed:
         return np.full(shape, math.nan, dtype.numpy)
-    large = 119 if launch.again else 100
-    return np.resize(np.array([large, -large]), shape).astype(dtype.numpy)
+    return np.resize(np.array([119, -50] if changed else [100, -40]), shape).astype(dtype.numpy)
 
 
 def store(pointer, value, mask=None, cache_modifier="", eviction_policy="") -> None:
@@ -312,7 +314,12 @@ def _softmax(x, dim=0) -> Block:
     return shares / _sum(shares, dim, keep_dims=True)
 
 
-tl = types.SimpleNamespace(
+class _Language(types.SimpleNamespace):
+    def __getattr__(self, name: str):
+        raise AttributeError(f"triton.language has no {name!r} here")
+
+
+tl = _Language(
     **TYPES, **Block.functions,
     constexpr=constexpr, tensor=Block, dtype=DType,
     math=types.SimpleNamespace(**_MATH),

@@ -12,8 +12,8 @@ report = kernels.checked(add, (triton.cdiv(n, 256),), x, y, out, n, BLOCK=256)
 
 As on the device: types and their promotion, int32 that overflows, `//` and `%` that truncate, 16-bit floats rounded
 after each operation, pointers that know no shapes. An access out of bounds is an error at its line, not a wild one.
-Other than on the device: products of float32 are exact, not TF32; and what Triton's compiler alone refuses, such as a
-loop that changes the type of a variable, runs here.
+Other than on the device: products of float32 are exact, not TF32; what Triton's compiler alone refuses, such as a loop
+that changes the type of a variable, runs here; and `and` and `or` of blocks, of which it warns, are refused.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import dis
 import functools
 import importlib.util
 import inspect
+import math
 import numbers
 import os
 import random
@@ -33,12 +34,13 @@ import numpy as np
 import torch
 
 from course_utils.kernels.faults import KernelFault
-from course_utils.kernels.triton_blocks import OF_TORCH, DType, Pointer, as_block
+from course_utils.kernels.triton_blocks import OF_TORCH, Pointer, as_block
 from course_utils.kernels.triton_functions import IN_KERNELS, cdiv, next_power_of_2, tl
 from course_utils.kernels.triton_memory import Buffer, Launch, Memory, Report, line_of, running, wrong
 
 __all__ = ["checked", "triton"]
 
+_MOST_PROGRAMS = 1_000_000  # one after the other
 _OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
 _FORBIDDEN = {
     ast.Break: "break", ast.Continue: "continue", ast.Try: "try", ast.Lambda: "lambda", ast.Raise: "raise",
@@ -160,6 +162,10 @@ def _prepared(kernel: Kernel, grid, args, options, config: Config | None) -> tup
     for n in grid:
         if not isinstance(n, numbers.Integral) or n < 1:
             raise KernelFault("arguments", f"the grid {tuple(grid)} must hold whole numbers above 0: use triton.cdiv")
+    if math.prod(grid) > _MOST_PROGRAMS:
+        raise KernelFault(
+            "arguments", f"the grid {tuple(grid)} has more than {_MOST_PROGRAMS:,} programs: too many here"
+        )
     return (*map(int, grid), 1, 1)[:3], named
 
 
@@ -187,10 +193,10 @@ def _as_arguments(kernel: Kernel, named: dict, memory: Memory) -> dict:
     return found
 
 
-def _run(kernel: Kernel, grid, arguments: dict, watched: bool, seed: int | None) -> Launch:
-    """Run all programs, in order, or shuffled. The launch's report holds the fault that ended it, if it is watched."""
-    launch = Launch(grid, watched, again=seed is not None)
-    programs = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
+def _run(launch: Launch, kernel: Kernel, arguments: dict, seed: int | None = None) -> None:
+    """Run all programs, in order, or shuffled. What ends a launch that is watched stands in its report."""
+    width, height, depth = launch.grid
+    programs = [(x, y, z) for z in range(depth) for y in range(height) for x in range(width)]
     if seed is not None:
         random.Random(seed).shuffle(programs)
     running.append(launch)
@@ -201,13 +207,12 @@ def _run(kernel: Kernel, grid, arguments: dict, watched: bool, seed: int | None)
                 launch.start(program)
                 function(**arguments)
     except Exception as error:
-        if not watched:
+        if not launch.watched:
             raise
         launch.report.fault = error if isinstance(error, KernelFault) else _fault_of(error, launch)
     finally:
         running.pop()
         launch.close()
-    return launch
 
 
 def _fault_of(error: Exception, launch: Launch) -> KernelFault:
@@ -226,7 +231,7 @@ def _start(kernel: Kernel, grid, args, options) -> None:
     """Launch a kernel: programs run in the order of their numbers, and change the tensors."""
     grid, named = _prepared(kernel, grid, args, options, next(iter(kernel.configs), None))
     memory = Memory(copy=False)
-    _run(kernel, grid, _as_arguments(kernel, named, memory), watched=False, seed=None)
+    _run(Launch(grid, watched=False), kernel, _as_arguments(kernel, named, memory))
     memory.write_back()
 
 
@@ -253,32 +258,40 @@ def checked(kernel, grid, *args, **options) -> Report:
 
 
 def _twice(kernel: Kernel, grid, named: dict) -> Report:
-    runs = []
-    for seed in (None, 1):  # in order, and shuffled
-        arguments = _as_arguments(kernel, named, Memory(copy=True))
-        launch = _run(kernel, grid, arguments, watched=True, seed=seed)
-        buffers = [one.buffer for one in arguments.values() if isinstance(one, Pointer)]
-        launch.report.results = {one.name: one.tensor for one in buffers}
-        runs.append((launch, buffers))
-        if launch.report.fault is not None:
-            return launch.report
-    (launch, buffers), (_, again) = runs
-    for one, other in zip(buffers, again, strict=True):
-        element = _differs(one.array, other.array, one.dtype, launch.atomics)
-        if element is not None:
-            launch.report.fault = launch.undefined or KernelFault(
-                "race", f"element {element:,} of {one.name} depends on the order in which the programs run",
-                array=one.name, element=element,
-            )  # fmt: skip
-            break
-    return launch.report
+    first = _trial(kernel, grid, named)
+    other = _trial(kernel, grid, named, seed=1, changed="") if first.report.fault is None else first
+    if other.report.fault is not None:
+        return other.report
+    found = _difference(first, other)
+    if found is not None:
+        of_a_line = (
+            fault for line, fault in first.undefined.items()
+            if _difference(first, _trial(kernel, grid, named, changed=line)) is not None
+        )  # fmt: skip
+        what = f"element {found[1]:,} of {found[0]} depends on the order in which the programs run"
+        race = KernelFault("race", what, array=found[0], element=found[1])
+        first.report.fault = next(of_a_line, race)
+    return first.report
 
 
-def _differs(a: np.ndarray, b: np.ndarray, dtype: DType, atomics: bool) -> int | None:
-    """Return the first element that differs; sums by atomic operations may, by rounding."""
-    a, b = (dtype.decode(one).astype(np.float64 if dtype.kind == 2 else one.dtype) for one in (a, b))
-    same = np.isclose(a, b, 1e-2 * atomics, 1e-3 * atomics, equal_nan=True) if dtype.kind == 2 else a == b
-    return None if same.all() else int(np.argmin(same))
+def _trial(kernel: Kernel, grid, named: dict, seed: int | None = None, changed: str | None = None) -> Launch:
+    """Run a kernel on copies of its tensors and note what it does."""
+    launch, arguments = Launch(grid, watched=True, changed=changed), _as_arguments(kernel, named, Memory(copy=True))
+    _run(launch, kernel, arguments, seed)
+    buffers = [one.buffer for one in arguments.values() if isinstance(one, Pointer)]
+    launch.buffers, launch.report.results = buffers, {one.name: one.tensor for one in buffers}
+    return launch
+
+
+def _difference(first: Launch, other: Launch) -> tuple[str, int] | None:
+    """Return the first element in which two runs differ; sums by atomic operations may, by rounding."""
+    for one, again in zip(first.buffers, other.buffers, strict=True):
+        whole, slack = one.dtype.kind < 2, first.atomics
+        a, b = (x.dtype.decode(x.array).astype(x.array.dtype if whole else np.float64) for x in (one, again))
+        same = a == b if whole else np.isclose(a, b, 1e-2 * slack, 1e-3 * slack, equal_nan=True)
+        if not same.all():
+            return one.name, int(np.argmin(same))
+    return None
 
 
 def _jit(fn=None, **options):

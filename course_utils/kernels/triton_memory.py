@@ -8,6 +8,7 @@ A compiled kernel may ask in other groups.
 from __future__ import annotations
 
 import linecache
+import math
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ __all__ = ["Buffer", "Launch", "Memory", "Report", "Traffic", "line_of", "runnin
 
 _SECTOR, _WARP = 32, 32
 _MOST_TOUCHED = 1_000_000  # elements that a report remembers
-_MOST_TURNS = 10_000  # of the `while` loops of one program
+_MOST_TURNS = 10_000  # of loops of one program
 _NOBODY, _SEVERAL = -1, -2
 running: list[Launch] = []  # the innermost last
 
@@ -129,11 +130,12 @@ class Buffer:
 class Launch:
     """One run of a kernel: which program is running, whose lines, and, where it is watched, what it touched."""
 
-    def __init__(self, grid: tuple[int, int, int], watched: bool, again: bool = False) -> None:
-        self.grid, self.watched, self.again = grid, watched, again
+    def __init__(self, grid: tuple[int, int, int], watched: bool, changed: str | None = None) -> None:
+        self.grid, self.watched = grid, watched
+        self.changed = changed  # the line whose undefined elements get other numbers than in the first run; "": all
         self.report, self.program, self.codes, self.bound = Report(), (0, 0, 0), set(), {}
-        self.undefined: KernelFault | None = None  # the first load whose masked elements have no value
-        self.atomics = False
+        self.undefined: dict[str, KernelFault] = {}  # by line: loads whose masked elements have no value
+        self.atomics, self.buffers = False, []
         self._turns, self._touched, self._remembered = 0, defaultdict(list), 0
         self._clock, self._released = 0, {}
 
@@ -143,14 +145,13 @@ class Launch:
         self.report.programs += 1
         x, y, z = program
         self.me = x + self.grid[0] * (y + self.grid[1] * z)
-        if self.watched:
-            self._seen = np.full(self.grid[0] * self.grid[1] * self.grid[2], -1)  # of each program: until when
+        self._seen = None  # of each program, until when what it did comes before what follows: nothing, at first
 
-    def turn(self) -> None:
+    def turn(self, share: float = 1.0) -> None:
         """Count a turn of a loop."""
-        self._turns += 1
+        self._turns += share
         if self._turns > _MOST_TURNS:
-            what = f"program {self.name()} goes on after {_MOST_TURNS:,} turns of its loops: does a loop never end?"
+            what = f"program {self.name()} goes on after very many turns of a loop: does it never end?"
             raise self.fault("endless", what)
 
     def fault(self, kind: str, what: str, why: str = "", **more) -> KernelFault:
@@ -172,6 +173,7 @@ class Launch:
     def touch(self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None) -> np.ndarray:
         """Note an access ("load", "store" or "atomic") and return to which elements. Raises what is wrong with it."""
         at = offsets.reshape(-1) if active is None else offsets[active]
+        self.turn(0.1)  # a condition on numbers of Python alone is not seen
         if self.watched:
             self._remember(buffer, at)
         if at.size:
@@ -222,22 +224,26 @@ class Launch:
             self.atomics = True
             if at.size == 1:  # a counter or a lock: what the programs before did with it is seen from now on
                 key = id(buffer.book), int(at[0]) + buffer.base
-                self._seen = np.maximum(self._seen, self._released.get(key, -1))
+                nothing = np.full(math.prod(self.grid), -1) if self._seen is None else self._seen
+                self._seen = np.maximum(nothing, self._released.get(key, -1))
                 self._seen[self.me] = self._clock
                 self._released[key] = self._seen.copy()
         others = {"load": ("wrote", "added"), "store": ("wrote", "added", "read"), "atomic": ("wrote", "read")}[kind]
         for what in others:
             who, when = buffer.column(what)[at], buffer.column(f"{what} at")[at]
-            late = (who == _SEVERAL) | ((who >= 0) & (who != self.me) & (when > self._seen[who]))
+            late = self._unordered(who, when)
             if late.any():
                 raise self._race(kind, buffer, int(at[late][0]), what, int(who[late][0]))
         mine = {"load": "read", "store": "wrote", "atomic": "added"}[kind]
         who, when = buffer.column(mine), buffer.column(f"{mine} at")
-        before = who[at]
-        shared = (before == _SEVERAL) | ((before >= 0) & (before != self.me) & (when[at] > self._seen[before]))
-        who[at], when[at] = np.where(shared, _SEVERAL, self.me), self._clock
+        who[at], when[at] = np.where(self._unordered(who[at], when[at]), _SEVERAL, self.me), self._clock
         if kind == "store":
             buffer.column("read")[at] = _NOBODY  # what was read before was read in order
+
+    def _unordered(self, who: np.ndarray, when: np.ndarray) -> np.ndarray:
+        """Return which of the accesses, by `who` at `when`, nothing puts before those of the running program."""
+        others = (who >= 0) & (who != self.me)
+        return (who == _SEVERAL) | (others if self._seen is None else others & (when > self._seen[who]))
 
     def _race(self, kind: str, buffer: Buffer, element: int, before: str, who: int) -> KernelFault:
         x, y, _ = self.grid

@@ -82,7 +82,7 @@ WRONG = [
     ("softmax", None, "", ('other=-float("inf")', "other=0.0")),
     ("softmax", None, "", ("e / tl.sum", "x / tl.sum")),
     ("online softmax", "undefined", "", ('at < n, other=-float("inf")', "at < n")),
-    ("online softmax", "endless", "does a loop never end?",
+    ("online softmax", "endless", "does it never end?",
      ("d = 0.0\n    for start in range(0, n, BLOCK):", "d = 0.0\n    start = row * 0\n    while start < n:")),
     ("online softmax", None, "", ("d * tl.exp(m - new)", "d")),
     ("matrix product", "out of bounds", "of a_ptr", (" & (inner[None, :] < K - k * BK)", "")),
@@ -117,6 +117,7 @@ WRONG = [
     ("reduction", "out of bounds", "of out_ptr, which has 1", ("(out_ptr,", "(out_ptr + tl.program_id(0),")),
     ("last program", "race", "of parts_ptr", ("== tl.num_programs(0) - 1", ">= 0")),
     ("lock", "race", "of out_ptr", ("    while tl.atomic_cas(lock_ptr, 0, 1) == 1:\n        pass\n", "")),
+    ("vector add", "endless", "", ("    pid", "    while True:\n        tl.load(x_ptr)\n    pid")),
     ("lock", "endless", "", ("    tl.atomic_xchg(lock_ptr, 0)\n", "")),
 ]  # fmt: skip
 
@@ -282,6 +283,16 @@ def test_the_order_of_programs_shows_where_no_element_is_touched_twice_without_o
     assert "different values" in str(kernels.checked(clash, (1,), torch.zeros(1), torch.zeros(8), 0).fault)
 
 
+def test_of_several_loads_without_other_the_one_that_matters_is_named():
+    text = "at = tl.arange(0, 8); v = tl.load(x + at, mask=at < n); w = tl.load(x + at, mask=at < n); "
+    harmless = kernel(f"{text}tl.store(out + at, v + w, mask=at < n)")
+    for dtype in (torch.float32, torch.int32):
+        x, out = torch.ones(8, dtype=dtype), torch.zeros(8, dtype=dtype)
+        assert kernels.checked(harmless, (1,), x, out, 5).fault is None
+        fault = kernels.checked(kernel(f"{text}tl.store(out, tl.sum(w))"), (1,), x, out, 5).fault
+        assert fault.kind == "undefined" and ": w = tl.load" in fault.line
+
+
 @pytest.mark.parametrize(
     ("text", "more", "phrase"),
     [
@@ -296,6 +307,7 @@ def test_the_order_of_programs_shows_where_no_element_is_touched_twice_without_o
         ),
         ("pass", {"grid": 4}, "must be a tuple"),
         ("pass", {"grid": (1.5,)}, "use triton.cdiv"),
+        ("pass", {"grid": (2000, 1000)}, "too many here"),
         ("v = tl.load(x + 0.5)", {}, "moved by fp32"),
         ("v = tl.arange(0, n)", {}, "tl.constexpr"),
         ("v = tl.zeros((4,), tl.float32)[0]", {}, "only `:` and `None`"),
