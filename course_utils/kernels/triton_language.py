@@ -280,6 +280,7 @@ def _trial(kernel: Kernel, grid, named: dict, seed: int | None = None, changed: 
     _run(launch, kernel, arguments, seed)
     buffers = [one.buffer for one in arguments.values() if isinstance(one, Pointer)]
     launch.buffers, launch.report.results = buffers, {one.name: one.tensor for one in buffers}
+    launch.report.sizes = {one.name: one.size for one in buffers}
     return launch
 
 

@@ -7,19 +7,24 @@ A compiled kernel may ask in other groups.
 
 from __future__ import annotations
 
+import html
 import linecache
 import math
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from course_utils.base import places
+from course_utils.base import places, tables
 from course_utils.kernels.faults import KernelFault
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Buffer", "Launch", "Memory", "Report", "Traffic", "line_of", "running", "wrong"]
 
@@ -49,7 +54,8 @@ class Report:
       2·m·n·k for `tl.dot`. Elements that a mask leaves out are computed, and so counted;
     - `programs`: how many ran; with a fault, those before it too;
     - `touched`: array → program → the elements that it read or wrote, out of bounds ones too; {} beyond a million;
-    - `results`: array → what the kernel left in it, as a CPU tensor of the same shape and strides.
+    - `results`: array → what the kernel left in it, as a CPU tensor of the same shape and strides;
+    - `sizes`: array → elements from the first of the tensor to its last.
     """
 
     fault: KernelFault | None = None
@@ -58,18 +64,48 @@ class Report:
     programs: int = 0
     touched: dict[str, dict[tuple[int, int, int], np.ndarray]] = field(default_factory=dict)
     results: dict[str, torch.Tensor] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
 
     loaded_bytes = property(lambda self: sum(one.loaded_bytes for one in self.by_array.values()))
     stored_bytes = property(lambda self: sum(one.stored_bytes for one in self.by_array.values()))
     requests = property(lambda self: sum(one.requests for one in self.by_array.values()))
     sectors = property(lambda self: sum(one.sectors for one in self.by_array.values()))
 
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [
+            ("programs", f"{self.programs:,}"),
+            ("bytes loaded", f"{self.loaded_bytes:,}"),
+            ("bytes stored", f"{self.stored_bytes:,}"),
+            ("32-byte sectors", f"{self.sectors:,} in {self.requests:,} requests"),
+            ("FLOPs", f"{self.flops:,}"),
+        ]
+        for name, one in self.by_array.items():
+            rows.append((f"  {name}", f"{one.loaded_bytes:,} bytes loaded, {one.stored_bytes:,} stored"))
+        return rows
+
     def __str__(self) -> str:
-        counts = (
-            f"{self.programs:,} programs, {self.loaded_bytes:,} bytes loaded, {self.stored_bytes:,} stored, "
-            f"{self.sectors:,} sectors in {self.requests:,} requests, {self.flops:,} FLOPs"
-        )
-        return f"{self.fault}\n{counts}" if self.fault else counts
+        return "".join(f"{one}\n" for one in (self.fault,) if one) + tables.text(self._rows())
+
+    def _repr_html_(self) -> str:
+        fault = f"<pre>{html.escape(str(self.fault))}</pre>" if self.fault else ""
+        return fault + tables.to_html([(name.strip(), value) for name, value in self._rows()], named=True)
+
+    def picture(self, array: str) -> Figure:
+        """Return a picture of which program touched which elements of an array; what is out of bounds is red."""
+        from matplotlib.figure import Figure
+
+        if array not in self.touched:
+            raise ValueError(f"the report has no accesses to {array!r}; it has {', '.join(self.touched) or 'none'}")
+        figure = Figure(figsize=(7, 3), layout="constrained")
+        axes, size = figure.subplots(), self.sizes[array]
+        for row, (_, elements) in enumerate(sorted(self.touched[array].items())):
+            inside = (elements >= 0) & (elements < size)
+            axes.scatter(elements[inside], np.full(inside.sum(), row), 12, f"C{(0, 1, 2)[row % 3]}", marker="|")
+            axes.scatter(elements[~inside], np.full((~inside).sum(), row), 12, "C3", marker="|")
+        for edge in (-0.5, size - 0.5):
+            axes.axvline(edge, color="black", linewidth=1)
+        axes.set(xlabel=f"element of {array}", ylabel="program", title=f"{array} has {size:,} elements")
+        return figure
 
 
 class Memory:

@@ -1,12 +1,14 @@
 """Does a Triton kernel compute here what it computes elsewhere, and is what is wrong with one named at its line?"""
 
 import importlib.util
+import linecache
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib
 import pytest
 import torch
 
@@ -273,6 +275,23 @@ def test_which_program_touches_what_is_known_also_of_a_wrong_one():
         7,
     ]
     assert (report.fault.array, report.fault.element, report.fault.program) == ("out", 6, (1, 0, 0))
+    (axes,) = report.picture("out").axes
+    points = [
+        (*map(float, at), drawn.get_facecolor()[0].tolist()) for drawn in axes.collections for at in drawn.get_offsets()
+    ]
+    red = [(x, y) for x, y, colour in points if colour == list(matplotlib.colors.to_rgba("C3"))]
+    assert len(points) == 8 and red == [(6, 1), (7, 1)]
+    assert "element 6 of out" in str(report) and "element 6 of out" in report._repr_html_()
+    with pytest.raises(ValueError, match="it has x, out"):
+        report.picture("y")
+
+
+def test_lines_of_a_cell_are_named_as_such(tmp_path):
+    file = str(tmp_path / "ipykernel_7" / "1.py")
+    text = "@triton.jit\ndef kernel(x):\n    tl.store(x + 1, 0)\n"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    exec(compile(text, file, "exec"), space := {"triton": triton, "tl": tl, "__name__": "__main__"})
+    assert kernels.checked(space["kernel"], (1,), torch.zeros(1)).fault.line == "cell, line 3: tl.store(x + 1, 0)"
 
 
 def test_the_order_of_programs_shows_where_no_element_is_touched_twice_without_order():
