@@ -98,13 +98,16 @@ class Report:
             raise ValueError(f"the report has no accesses to {array!r}; it has {', '.join(self.touched) or 'none'}")
         figure = Figure(figsize=(7, 3), layout="constrained")
         axes, size = figure.subplots(), self.sizes[array]
-        for row, (_, elements) in enumerate(sorted(self.touched[array].items())):
-            inside = (elements >= 0) & (elements < size)
-            axes.scatter(elements[inside], np.full(inside.sum(), row), 12, f"C{(0, 1, 2)[row % 3]}", marker="|")
-            axes.scatter(elements[~inside], np.full((~inside).sum(), row), 12, "C3", marker="|")
+        one_axis = all(program[1:] == (0, 0) for program in self.touched[array])
+        for row, (program, elements) in enumerate(sorted(self.touched[array].items())):
+            height, inside = program[0] if one_axis else row, (elements >= 0) & (elements < size)
+            for some, colour in ((elements[inside], f"C{height % 3}"), (elements[~inside], "C3")):
+                axes.scatter(some, np.full(some.size, height), 12, colour, marker="|")
         for edge in (-0.5, size - 0.5):
             axes.axvline(edge, color="black", linewidth=1)
-        axes.set(xlabel=f"element of {array}", ylabel="program", title=f"{array} has {size:,} elements")
+        axes.yaxis.get_major_locator().set_params(integer=True)
+        label = "program" if one_axis else "programs, one after the other"
+        axes.set(xlabel=f"element of {array}", ylabel=label, title=f"{array} has {size:,} elements")
         return figure
 
 
