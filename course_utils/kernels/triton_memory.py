@@ -158,6 +158,10 @@ class Buffer:
             self.book[name] = np.full(self.book["elements"], start)
         return self.book[name][self.base :]
 
+    def summed(self) -> bool:
+        """Return whether an element was changed by atomic operations."""
+        return bool((self.column("added") != _NOBODY).any())
+
     def read(self, at: np.ndarray) -> np.ndarray:
         """Return the elements `at`, as the numbers with which NumPy computes."""
         return self.dtype.decode(self.array[at])
@@ -174,7 +178,7 @@ class Launch:
         self.changed = changed  # the line whose undefined elements get other numbers than in the first run; "": all
         self.report, self.program, self.codes, self.bound = Report(), (0, 0, 0), set(), {}
         self.undefined: dict[str, KernelFault] = {}  # by line: loads whose masked elements have no value
-        self.atomics, self.buffers = False, []
+        self.buffers: list[Buffer] = []
         self._turns, self._touched, self._remembered = 0, defaultdict(list), 0
         self._clock, self._released = 0, {}
 
@@ -259,14 +263,12 @@ class Launch:
     def _order(self, kind: str, buffer: Buffer, at: np.ndarray) -> None:
         """Raise a race where another program touched these elements, with nothing that orders the two."""
         self._clock += 1
-        if kind == "atomic":
-            self.atomics = True
-            if at.size == 1:  # a counter or a lock: what the programs before did with it is seen from now on
-                key = id(buffer.book), int(at[0]) + buffer.base
-                nothing = np.full(math.prod(self.grid), -1) if self._seen is None else self._seen
-                self._seen = np.maximum(nothing, self._released.get(key, -1))
-                self._seen[self.me] = self._clock
-                self._released[key] = self._seen.copy()
+        if kind == "atomic" and at.size == 1:  # a counter or a lock: what came before it elsewhere is seen from now on
+            key = id(buffer.book), int(at[0]) + buffer.base
+            nothing = np.full(math.prod(self.grid), -1) if self._seen is None else self._seen
+            self._seen = np.maximum(nothing, self._released.get(key, -1))
+            self._seen[self.me] = self._clock
+            self._released[key] = self._seen.copy()
         others = {"load": ("wrote", "added"), "store": ("wrote", "added", "read"), "atomic": ("wrote", "read")}[kind]
         for what in others:
             who, when = buffer.column(what)[at], buffer.column(f"{what} at")[at]

@@ -298,6 +298,8 @@ def test_the_order_of_programs_shows_where_no_element_is_touched_twice_without_o
     ticket = kernel("i = tl.atomic_add(x, 1); tl.store(out + i, tl.program_id(0))")
     report = kernels.checked(ticket, (8,), torch.zeros(1, dtype=torch.int32), torch.zeros(8), 0)
     assert report.fault.kind == "race" and "order in which the programs run" in str(report.fault)
+    rounded = kernel("tl.atomic_add(out, tl.load(x + tl.program_id(0)))")  # which is no race
+    assert kernels.checked(rounded, (4,), torch.tensor([1e8, 1.0, 1.0, -1e8]), torch.zeros(1), 0).fault is None
     clash = kernel("at = tl.arange(0, 8); tl.store(out + at // 2, at)")
     assert "different values" in str(kernels.checked(clash, (1,), torch.zeros(1), torch.zeros(8), 0).fault)
 
