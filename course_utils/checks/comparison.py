@@ -121,8 +121,11 @@ def _tensor_difference(got: Any, expected: torch.Tensor, where: str, rtol: float
     if mine.layout != torch.strided:
         mine, right = mine.to_dense(), right.to_dense()
     # not torch.testing.assert_close: its first use imports torch's distributed tensors, for a second, in every rank
-    same = torch.equal(mine, right) or torch.allclose(mine, right, rtol=rtol, atol=atol, equal_nan=True)
-    return "" if same else f"{where} has other values"
+    if torch.equal(mine, right) or torch.allclose(mine, right, rtol=rtol, atol=atol, equal_nan=True):
+        return ""
+    apart = (mine.to(torch.complex128) - right.to(torch.complex128)).abs().max().item()
+    unseen = f", up to {apart:.2g} apart" if shown(mine) == shown(right) else ""  # a message would show the same twice
+    return f"{where} has other values{unseen}"
 
 
 class _Short(reprlib.Repr):

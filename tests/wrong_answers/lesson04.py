@@ -100,6 +100,7 @@ WRONG = {
         ("0.weight", _first_parameter),
         ("returns set, expected a dict", _set_of_devices),
         ("no lists of names", edit('append(f"{path}.{name}" if path else name)', "append(value)")),
+        ("no lists of names", lambda model: {device: set(names) for device, names in lesson04.places(model).items()}),
         ("names a device that holds nothing", edit("found = {}", 'found = {torch.device("meta"): []}')),
         ("modifies its input", _moves_what_it_finds),
         ("moves or changes the model", _moves_plain_attributes),

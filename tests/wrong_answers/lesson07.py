@@ -58,6 +58,17 @@ def _one_checkpoint(blocks, x, kept_bytes, limit_bytes):
     return checkpoint(nn.Sequential(*blocks), x, use_reentrant=False)
 
 
+def _inside(step, limit, fits=0):
+    while limit > fits:
+        size = (fits + limit + 1) // 2
+        try:
+            step(size)
+            fits = size
+        except torch.OutOfMemoryError:
+            return _inside(step, size - 1, fits)
+    return fits
+
+
 # fmt: off
 _CLEAR, _BACK, _ADD = "    optimizer.zero_grad()\n", "loss.backward()", "total += loss.detach()"
 _SGD = "torch.optim.SGD(model.parameters(), lr=0.1)"
@@ -121,6 +132,9 @@ WRONG = {
         ("a matrix as large as the weight", edit(_THIN, "x @ (self.up @ self.down).T")),
         ("changes the weights of `linear`", edit(_SELF_UP, f"        linear.weight.data.zero_()\n{_SELF_UP}")),
         ("gives `down` no gradient", edit("self.down.T", "self.down.detach().T")),
+        ("gives x another gradient", edit("self.linear(x) +", "self.linear(x.detach()) +")),
+        ("the same number everywhere", edit(_SMALL, "(rank, inputs) + 1")),
+        ("starts with large numbers", edit("std=0.02", "std=1")),
     ],
     "quarter_step": [
         ("the step is 0.25 times that of the whole batch's mean", edit("/ y.numel()", "/ y.numel() / 4")),
@@ -207,6 +221,7 @@ WRONG = {
     ],
     "largest_batch": [
         ("calls step(0)", edit("fits, fails = 0", "fits, fails = -1")),
+        ("tries again inside the except block", _inside),
         ("does not end: it called step 300 times, with size 1 again and again", edit("fits = size", "fits = fits")),
         ("size must be a whole number", edit("// 2", "/ 2")),
         ("raises OutOfMemoryError", edit("except torch.OutOfMemoryError", "except KeyError")),

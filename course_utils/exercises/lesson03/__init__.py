@@ -154,7 +154,7 @@ def _(case: Case) -> None:
 
 
 def _not_rounded(case: Case, got: object, expected: float) -> None:
-    rounded = isinstance(got, float) and any(got == round(expected, digits) != expected for digits in range(5))
+    rounded = isinstance(got, float) and any(got == round(expected, digits) != expected for digits in range(1, 5))
     case.instead(rounded, "rounds the number", "return it as it is; print it rounded", expected=expected, got=got)
 
 
@@ -409,6 +409,7 @@ def _(case: Case) -> None:
         (torch.tensor([2.0, 1e-8, 1e-13, 0.0]), torch.bfloat16, 2.0**16),
         (wide, torch.float16, 2.0**10), (wide, torch.bfloat16, 4.0),
         (torch.tensor([[2.0, 1e-8, 1e-9], [0.0, 1.0, 3.0]]), torch.float16, 1.0),
+        (torch.tensor([3.4e38, 1.0]), torch.bfloat16, 1.0),  # bfloat16 has numbers of its own that it loses
     ):
         got = case.call(gradients.to(case.device), dtype, scale)
         stored = [torch.tensor(value * scale).to(dtype).item() for value in gradients.flatten().tolist() if value]
@@ -447,6 +448,8 @@ lost_share.edits(
     ("divides by all gradients", "those that are 0 cannot get lost", "there.sum()", "there.numel()"),
     ("returns a percentage", "a share lies between 0 and 1", _SHARE, f"100 * {_SHARE}"),
     ("returns how many", "a share lies between 0 and 1: divide by those that are not 0", _SHARE, "lost.sum().item()"),
+    ("drops what is behind the point", "/ keeps it, // does not", _SHARE, "(lost.sum() // there.sum()).item()"),
+    ("drops what is behind the point", "/ keeps it, // does not", _SHARE, "int(lost.sum() // there.sum())"),
     ("returns the share that is kept", "the share that is lost is asked for", _SHARE, f"1 - {_SHARE}"),
     ("looks at positive gradients alone", "one below zero gets lost as well: not 0 is != 0", _THERE, "gradients > 0"),
     ("divides by those that are kept", "the share is of all that were there before",

@@ -47,7 +47,8 @@ class MaskedLinear(nn.Module):
 
 @MaskedLinear.checks
 def _(case: Case) -> None:
-    mask = torch.tensor([[True, False], [True, True], [False, False]])
+    rows = [True, False, False], [True, True, False], [False, True, False], [False, False, False]
+    mask = torch.tensor(rows)  # an input and an output that count nowhere
     layer = case.call(mask)
     _is_a_buffer(case, layer, mask)
     for place, mode in ((case.device, True), (elsewhere(case.device), True), (case.device, False)):
@@ -55,7 +56,7 @@ def _(case: Case) -> None:
         weight, bias = _weight_and_bias(case, layer, mask)
         with torch.no_grad():
             weight.copy_(torch.randn(weight.shape))  # as an optimizer would
-        x = torch.randn(4, 2).to(place)
+        x = torch.randn(2, 3).to(place)
         got = case.use(layer, x)
         case.instead(case.counts.copies, "copies something in every call", "a buffer is where the layer is: use it")
         _equals_by_hand(case, got, x, weight, bias, mask)
@@ -192,7 +193,7 @@ def _(case: Case) -> None:
         case.instead(not isinstance(got, dict), f"returns {type(got).__name__}, expected a dict from devices to lists")
         wrong = [key for key in got if not isinstance(key, torch.device)]
         case.instead(wrong, f"has the key {wrong[:1]}, expected a torch.device", "tensor.device is one", got=got)
-        lists = [isinstance(one, list | tuple | set) and all(isinstance(n, str) for n in one) for one in got.values()]
+        lists = [isinstance(one, list) and all(isinstance(n, str) for n in one) for one in got.values()]
         case.instead(not all(lists), "has values that are no lists of names", expected=expected, got=got)
         case.instead([] in [list(names) for names in got.values()], "names a device that holds nothing",
                      "the number of devices in the dict is the number of places: leave out empty lists", got=got)
@@ -345,7 +346,7 @@ def _(case: Case) -> None:
                      "a place may look at itself and at all before it", expected=expected, got=got)
         sent = case.counts.bytes_h2d
         case.instead(sent, f"creates it on the CPU and copies {sent} bytes", "the device can write it: device=device")
-        case.equal(got, expected.to(device), why="on the `device` that is asked for")
+        case.equal(got, expected.to(device), why="(time, time), on the `device` that is asked for")
 
 
 causal_mask.edits(
@@ -506,7 +507,7 @@ def _two_halves(
     case.instead(len(used) > needed and case.counts.copies_d2h and "cpu" not in (a.type, b.type),
                  "takes the way through the host", "a copy between devices needs no stop there: x.to(other)")
     case.budget("copies", len(used), needed, "one to the first half and one between the halves; each costs time")
-    case.instead([len(seen) for seen in arrived] != [1, 1],
+    case.instead(max(map(len, arrived)) > 1,  # none: it called forward itself, which no hook sees
                  f"calls the halves {len(arrived[0])} and {len(arrived[1])} times", "each call is the work of a half")
     case.instead(difference(halves, before), "changes a half of the model", "it is only to be used")
     changed = next(filter(None, map(left_changed, states, map(state_of, halves))), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -127,6 +128,8 @@ four_parts.edits(
      "parameter in trained", "parameter in model.parameters()"),
     ("gradients: forgets them", "every trained parameter has one, as large as itself", _G, _G[:-4] + "0 * sum("),
     ("optimizer: forgets the float32 master copy", _COPIED, " + " + _COPY, ""),
+    ("optimizer: forgets the float32 master copy where there is no other state", "the copy belongs to the weights, "
+     "whatever the optimizer keeps besides", "p.itemsize < 4", "states and p.itemsize < 4"),
     ("optimizer: forgets the float32 master copy of float16", _COPIED, "p.itemsize < 4", "p.dtype == torch.bfloat16"),
     ("optimizer: forgets the float32 master copy of bfloat16", _COPIED, "p.itemsize < 4", "p.dtype == torch.float16"),
     ("optimizer: keeps the master copy in 16 bits", "it is there because 16 bits are too few", "(4 if", "(2 if"),
@@ -272,7 +275,8 @@ def _evaluated(case: Case, floor: Floor, model: nn.Module, batches: list) -> Non
     case.instead(max(probe.alive) > 2, "leaks: keeps the batches, on the CPU",
                  "there may be more of them than memory: take one after the other, and refer to none later")
     pair = isinstance(got, tuple | list) and len(got) == 2 and all(isinstance(one, list | tuple) for one in got)
-    case.instead(not pair, f"returns {type(got).__name__}, expected two lists", "losses and messages")
+    kinds = " and ".join(type(one).__name__ for one in got[:3]) if isinstance(got, tuple | list) else "no list"
+    case.instead(not pair, f"returns {type(got).__name__} ({kinds}), expected two lists", "losses and messages")
     case.instead(any(isinstance(one, torch.Tensor) for one in got[0]), "returns tensors for losses",
                  "a number refers to nothing, a tensor to memory of the device: loss.item()")
     case.instead(any(isinstance(one, BaseException) for one in got[1]), "returns errors instead of their words",
@@ -351,12 +355,13 @@ class _Tries:
     """A training step that takes 3 KiB for each row, and the sizes with which it was called."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.sizes = device, []
+        self.device, self.sizes, self.inside = device, [], False
 
     def step(self, size: int) -> torch.Tensor:
         if isinstance(size, bool) or not hasattr(size, "__index__"):
             raise TypeError(f"size must be a whole number, not {size!r}")
         self.sizes.append(size)
+        self.inside |= sys.exc_info()[0] is not None  # whoever calls is still in an except block
         if len(self.sizes) > 300:
             raise RuntimeError(f"does not end: it called step 300 times, with size {size} again and again")
         rows = torch.ones(size, 256, device=self.device)
@@ -380,6 +385,8 @@ def _(case: Case) -> None:
         case.instead(outside, f"calls step({outside[0] if outside else ''}), and sizes go from 1 to {limit}",
                      "there are no more rows, and a step without rows may fail for other reasons")
         case.instead(isinstance(got, float), "returns a float, expected a whole number", expected=largest, got=got)
+        case.instead(tries.inside and got != largest, "tries again inside the except block", "there the error still "
+                     "holds the tensors of the try that failed: leave the block first", expected=largest, got=got)
         knows = f"{largest} rows have enough memory" if largest else "no size has enough memory"
         case.equal(got, largest, why=f"{knows}, {'limit is' if largest == limit else 'and not'} "
                    f"{limit if largest == limit else largest + 1}; it called step {len(tries.sizes)} times")
@@ -428,16 +435,3 @@ largest_batch.edits(
     ("keeps what `step` returns", _MEMORY, _BOUNDS, f"{_BOUNDS}; kept = []",
      _CALL, "            kept.append(step(size))"),
 )
-
-
-@largest_batch.mistake("tries again inside the except block", "there the error still holds the tensors of the try that "
-                       "failed: leave the block first")
-def _inside(step: Callable[[int], object], limit: int, fits: int = 0) -> int:
-    while limit > fits:
-        size = (fits + limit + 1) // 2
-        try:
-            step(size)
-            fits = size
-        except torch.OutOfMemoryError:
-            return _inside(step, size - 1, fits)
-    return fits

@@ -64,12 +64,16 @@ def _(case: Case) -> None:
             continue
         same = all(torch.equal(one, old) for one, old in zip(linear.parameters(), before, strict=True))
         case.instead(not same, "changes the weights of `linear`", "they are what was learned before")
-        x = torch.randn(5, inputs).to(case.device)
+        x = torch.randn(5, inputs).to(case.device).requires_grad_()
         got = case.use(layer, x)
         case.equal(got, linear(x).detach(), atol=1e-5, why="`up` is zero at first, so the model starts as it was")
         case.instead(layer.up.any(), "`up` does not start at zero", "then the model would start as another one")
         case.instead(not layer.down.any(), "starts both at zero",
                      "the gradient of each is a product with the other: neither would ever change")
+        case.instead(inputs > 2 and layer.down.unique().numel() == 1, "`down` is the same number everywhere",
+                     "its rows would get the same gradients and stay alike: random numbers tell them apart")
+        case.instead(inputs > 2 and layer.down.square().mean().sqrt() > 0.5, "`down` starts with large numbers",
+                     "the first steps of `up` would be large, too: a standard deviation of 0.02 is small")
         with torch.no_grad():
             for one in (layer.up, layer.down):
                 one.copy_(torch.randn(one.shape))  # as an optimizer would
@@ -81,6 +85,10 @@ def _(case: Case) -> None:
         case.backward(got)
         for name, one in (("up", layer.up), ("down", layer.down)):
             case.instead(one.grad is None, f"gives `{name}` no gradient", "both are to be trained")
+        whole = (linear.weight + layer.up @ layer.down).detach().sum(0).expand(x.shape)  # of the sum of all outputs
+        same = x.grad is not None and torch.allclose(x.grad, whole, rtol=1e-4, atol=1e-4)
+        case.instead(not same, "gives x another gradient", "it flows through `linear`, too: what comes before is "
+                     "trained by it", expected=whole, got=x.grad)
         case.instead(any(one.grad is not None for one in linear.parameters()), "gives `linear` a gradient",
                      "a frozen weight has none: that is what is saved")
 
