@@ -99,6 +99,8 @@ WRONG = {
     "fetch": [
         ("holds the host in a copy", edit('tensor.to("cpu", non_blocking=True)', "tensor.cpu()")),
         ("never calls the `synchronize`", edit("    synchronize()  #", "    pass  #")),
+        ("then: torch.empty(3).pin_memory()", edit('tensor.to("cpu", non_blocking=True)',
+         "torch.empty(tensor.shape, pin_memory=True).copy_(tensor, non_blocking=True)")),
         ("waits more than once", lambda tensors, synchronize: [
             (tensor.to("cpu", non_blocking=True), synchronize())[0] for tensor in tensors]),
         ("waits before all copies are started", edit("    copies = [", "    synchronize()\n    copies = [",
