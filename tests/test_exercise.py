@@ -611,6 +611,7 @@ class Lying(torch.Tensor):
     [
         (np.ones(3), np.zeros(3), "other values"),
         (np.ones(3), np.ones(2), "shape"),
+        (torch.tensor([1.5]), torch.tensor([1.50001]), "other values, up to 1e-05 apart"),  # both are shown as 1.5
         (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2), "other values"),
         (torch.ones(2).as_subclass(Lying), torch.ones(2), "type Lying, expected a tensor"),
         (torch.ones(2), torch.ones(2).to_sparse(), "layout"),

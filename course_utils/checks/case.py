@@ -261,7 +261,7 @@ def _first_line(error: BaseException) -> str:
     """Return the first line of the message of `error`, and the next where that one only announces it."""
     known = explain(error)
     if known.name.startswith("simulated "):  # PyTorch's own words speak of what no reader knows
-        return f"{known.what} {known.now}"
+        return f"{known.what[:-1]}: {known.now}"
     first, _, rest = str(error).strip().partition("\n")
     return f"{first} {rest.strip().partition(chr(10))[0]}" if first.endswith(":") else first
 
