@@ -387,3 +387,15 @@ def test_the_devices_that_there_are_are_listed():
     with pytest.raises(ValueError, match=r"device is 'sim:9', which .*; it may be: cpu, sim:0, sim:1"):
         devices.describe("sim:9")
     assert str(devices.describe("sim")).startswith("sim: Simulated")
+
+
+@pytest.mark.parametrize("picked", [True, False])
+def test_a_toolkit_beside_a_build_without_a_gpu_draws_no_red_line(tmp_path, picked):
+    code = (
+        "import torch; from course_utils import devices\n"
+        f"torch.cuda._is_compiled = lambda: True; {'devices.pick()' if picked else ''}\n"
+        "import torch.utils.benchmark"
+    )
+    environment = {**os.environ, "CUDA_HOME": str(tmp_path), "COURSE_DEVICE": "cpu"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert ("No CUDA runtime is found" in done.stderr) == (not picked)

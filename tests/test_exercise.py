@@ -27,6 +27,7 @@ from course_utils import devices, simulator
 from course_utils import settings as watched
 from course_utils.base import solved
 from course_utils.checks import Case, Exercise, WrongAnswer, edit, exercise, sandbox, unsolved
+from course_utils.checks.case import load_libraries
 from course_utils.checks.comparison import difference
 from course_utils.exercises import registry
 
@@ -598,6 +599,12 @@ def test_a_graph_that_the_answer_broke_is_its_mistake(double):
     case = Case(double, double.reference, PLACES[0])
     with pytest.raises(WrongAnswer, match="its backward pass raises RuntimeError: Trying to backward"):
         case.backward(loss)
+
+
+def test_libraries_are_loaded_before_an_answer_is_timed_and_draw_no_random_numbers():
+    before = torch.get_rng_state()
+    load_libraries(torch.device("cpu"))
+    assert torch.equal(torch.get_rng_state(), before) and load_libraries.cache_info().currsize >= 1
 
 
 class Lying(torch.Tensor):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import html
 import inspect
 import linecache
@@ -152,6 +153,8 @@ class Case:
     ) -> sandbox.Outcome:
         self.about(words, self.device)
         draws = self.task.draws if draws is None else draws
+        if self.device.type in ("cuda", "mps", "xpu"):
+            load_libraries(self.device)
         with counting.count() as counts:
             outcome = sandbox.call(fn, args, kwargs, limit_s=self.task.limit_s, device=self.device, draws=draws)
         self.counts = counts
@@ -220,6 +223,13 @@ def methods_of(answer: type) -> list[Callable]:
     """Return the functions that a class defines itself, also those in `staticmethod`, `classmethod` and `property`."""
     found = [getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(answer).values()]
     return [value for value in found if inspect.isfunction(value)]
+
+
+@functools.cache
+def load_libraries(device: torch.device) -> None:
+    """Use those that multiply and convolve on `device` once: their first use takes seconds of an answer's time limit."""
+    x = torch.ones(1, 1, 8, 8, device=device)
+    (torch.nn.functional.conv2d(x, x[..., :3, :3]) @ x[..., :6, :6]).sum().item()
 
 
 def _raised(answer: Callable, error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import html
+import logging
 import os
 import platform
 from collections.abc import Callable
@@ -33,6 +34,7 @@ def pick() -> torch.device:
 
 @functools.cache
 def _pick(wanted: str) -> torch.device:
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # else torch.utils.benchmark warns in red
     if wanted and wanted not in CHOICES:
         raise ValueError(f"COURSE_DEVICE is {wanted!r}, it may be one of: {', '.join(CHOICES)}")
     if wanted == "cpu":

@@ -12,6 +12,7 @@ import ctypes
 import datetime
 import faulthandler
 import io
+import logging
 import multiprocessing.util
 import os
 import pickle
@@ -109,6 +110,7 @@ def _enter(rank: int, job: Job) -> None:
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
     warnings.resetwarnings()
     warnings.filters.extend(job.filters)
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # as in the notebook: devices.pick
     random.seed(rank)
     np.random.seed(rank)
     torch.manual_seed(rank)
