@@ -227,7 +227,7 @@ def methods_of(answer: type) -> list[Callable]:
 
 @functools.cache
 def load_libraries(device: torch.device) -> None:
-    """Use those that multiply and convolve on `device` once: their first use takes seconds of an answer's time limit."""
+    """Use those that multiply and convolve on `device` once: that takes seconds of an answer's time limit."""
     x = torch.ones(1, 1, 8, 8, device=device)
     (torch.nn.functional.conv2d(x, x[..., :3, :3]) @ x[..., :6, :6]).sum().item()
 
