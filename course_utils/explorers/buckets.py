@@ -152,7 +152,7 @@ def draw(s: Step) -> Any:
 
 
 def _cap_text(mib: int) -> str:
-    return f"{mib} (default)" if mib == DEFAULT_CAP_MIB else f"{mib}"
+    return f"{mib} default" if mib == DEFAULT_CAP_MIB else f"{mib}"
 
 
 def explore() -> Explorer:

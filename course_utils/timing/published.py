@@ -73,9 +73,9 @@ class ErrorBar:
     def _rows(self) -> list[list[str]]:
         groups = {f"{gpu}, inference": lambda run, gpu=gpu: run.gpu == gpu and not run.training for gpu in self._gpus()}
         groups |= {"all inference": lambda run: not run.training}
-        groups |= {"inference, models used for the fit": lambda run: not run.training and run.fitted}
+        groups |= {"inference, used for the fit": lambda run: not run.training and run.fitted}
         fit = {run.gpu for run in self.runs if run.fitted}
-        groups["inference, others on the same GPU"] = lambda run: run.gpu in fit and not run.training and not run.fitted
+        groups["inference, others of that GPU"] = lambda run: run.gpu in fit and not run.training and not run.fitted
         for gpu in dict.fromkeys(run.gpu for run in self.runs if run.training):
             groups[f"{gpu}, training"] = lambda run, gpu=gpu: run.gpu == gpu and run.training
         rows = []
@@ -90,11 +90,11 @@ class ErrorBar:
     def _gpus(self) -> list[str]:
         return list(dict.fromkeys(run.gpu for run in self.runs))
 
-    _HEAD = ("runs", "number", "median error", "10 % below", "10 % above", "rank correlation")
+    _HEAD = ("runs", "number", "median error", "10 % below", "10 % above", "rank corr.")
 
     def __str__(self) -> str:
         table = tables.text(self._rows(), self._HEAD, right=(1, 2, 3, 4, 5))
-        return f"Simulated time over published time. Measured: {self.source}\n{table}"
+        return f"Simulated time over published time. Measured:\n{self.source}\n{table}"
 
     __repr__ = __str__
 
