@@ -669,6 +669,7 @@ class Kernel:
         kind, line, other_line = found["kind"], found["line"] or None, found["other_line"] or None
         if line is None:
             line, other_line = self._lines(found["place"], found["other_place"])
+            line = line or other_line
         block, thread = tuple(found["block"]), tuple(found["thread"])
         array, element, what = self._element(memories, found)
         who = f"block {_xyz(block, report.grid)}, thread {_xyz(thread, report.block)}"

@@ -44,7 +44,7 @@ struct Fault {
 };
 struct Fiber {
   jmp_buf saved; ucontext_t start; char* stack; bool started; State state; uint3 id; u32 index, epoch, warp_epoch, work;
-  int barrier, line, value, how; unsigned mask; uint64_t word; uint64_t given[32]; u32 last_place; Address last_read;
+  int barrier, line, value, how; unsigned mask; uint64_t word; uint64_t given[32]; u32 last_place, last_access; Address last_read;
 };
 struct Pending { char* at; int size; char old[16]; Fault fault; };  // two writes: a race, unless both write the same value
 struct Touch { u32 thread; int array; int64_t element; int how; };
@@ -80,7 +80,7 @@ struct Sites {
     for (;;) {
       for (u32 i = 0; i < e->used && i < 6; i++) if (e->what[i] == what) return;
       if (e->used < 6) { e->what[e->used++] = what; return; }
-      if (!e->more) { pool.push_back(Entry{}); u32 n = pool.size(); e->more = n; Entry& f = pool[n - 1]; f.what[f.used++] = what; return; }
+      if (!e->more) { e->more = u32(pool.size() + 1); pool.push_back(Entry{1, 0, {what}}); return; }
       e = &pool[e->more - 1];
     }
   }
@@ -140,10 +140,11 @@ void look(Cell& c, const char* space, int64_t array, int64_t at, char* p, int si
     else keep(f);
   }
   Stamp mine{me, now->epoch, now->warp_epoch, place};
+  if (how != WRITE && shared && !uninitialised.found && (!c.writer.thread || thread_of(c.writer.thread) / threads != block_index)) {
+    uninitialised = fault("uninitialised shared", place, how); uninitialised.space = space; uninitialised.array = array;
+    uninitialised.at = at; uninitialised.size = size;
+  }
   if (how == READ) {
-    if (shared && !uninitialised.found && (!c.writer.thread || thread_of(c.writer.thread) / threads != block_index)) {
-      uninitialised = fault("uninitialised shared", place, how); uninitialised.space = space; uninitialised.array = array;
-      uninitialised.at = at; uninitialised.size = size; }
     if (c.reader.thread != me && !ordered(c.reader, shared, 0)) c.other = c.reader;
     c.reader = mine;
     return;
@@ -212,6 +213,7 @@ void access(void* address, int size, int how, void* from) {
   char* p = (char*)address; Address a = Address(p); u32 place = u32(Address(from) - code);
   if (Address(p - now->stack) < Address(STACK)) return;  // its own local array
   if (!pending.empty()) settle();
+  now->last_access = place;
   if (++now->work > 200000) { now->work = 0; yield_to_scheduler(); }  // so that who waits for another thread sees it come
   if (how == ATOMIC) {
     atomics_seen = true;
@@ -275,6 +277,7 @@ void release_barrier() {
   if (stuck || other || gone) {
     now = stuck ? stuck : waits; Fault f = fault("divergent barrier", 0, READ); f.line = now->line;
     Fiber* w = stuck ? waits : other ? other : nullptr; f.space = stuck ? "warp" : "block";
+    if (first.found && !strcmp(first.kind, "race") && !memcmp(&first.block, &at_block, sizeof at_block)) first.found = false;  // it follows from this
     f.text = stuck ? "warp" : other ? "other" : "ended"; if (!w) w = gone;
     if (w) { f.other = block_index * threads + w->index + 1; f.other_line = w->state == DONE ? 0 : w->line; }
     stop(f);
@@ -318,6 +321,7 @@ void on_signal(int number, siginfo_t* info, void* context) {
   else if (number == SIGILL || number == SIGTRAP) kind = "trap";
   else if (now && a < Address(now->stack) + 8192 && a + (64 << 20) > Address(now->stack)) kind = "stack";
   Fault f = fault(kind, place, READ); f.at = int64_t(a);
+  f.other_place = now ? now->last_access : 0;  // where it is not in the reader's text: the access before
   stop(f);
 }
 
