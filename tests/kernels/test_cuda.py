@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from course_utils import kernels
+from tests.kernels.right_variants import RIGHT
 from tests.kernels.variants import BASES, BROKEN, Broken
 
 needs_compiler = pytest.mark.skipif(bool(kernels.why_not()), reason="no C++ compiler")
@@ -32,3 +33,14 @@ def test_each_broken_kernel_is_named(one):
     assert one.word in str(fault), fault
     if one.at:
         assert one.at in source.splitlines()[fault.line - 1], fault
+
+
+@needs_compiler
+@pytest.mark.parametrize("number", range(len(RIGHT)), ids=lambda number: f"{RIGHT[number][0]}-{number}")
+def test_each_right_kernel_is_accepted(number):
+    name, source, launch = RIGHT[number]
+    base, arguments = BASES[name], BASES[name].made()
+    launch = {"grid": base.grid, "block": base.block, **launch}
+    report = kernels.compile_cuda(source, launch.pop("name", None)).check(args=arguments, **launch)
+    assert report.fault is None, report.fault
+    assert base.right(arguments), arguments
