@@ -43,7 +43,17 @@ __all__ = [
 
 HERE = Path(__file__).parent
 SHARED_LIMIT = 48 * 1024  # bytes of static shared memory a block, on every GPU
-FLAGS = ("-std=c++17", "-w", "-O1", "-g1", "-fsanitize=thread", "-fno-finite-loops", "-fwrapv", "-fno-strict-aliasing")
+FLAGS = (
+    "-std=c++17",
+    "-w",
+    "-O1",
+    "-g1",
+    "-fsanitize=thread",
+    "-fno-finite-loops",
+    "-fwrapv",
+    "-fno-strict-aliasing",
+    "-fno-exceptions",
+)
 CLANG = ("-fno-builtin-memset", "-fno-builtin-memcpy", "-mllvm", "-tsan-instrument-read-before-write=1")
 Dim = int | Sequence[int]
 
@@ -169,8 +179,18 @@ _KERNEL = re.compile(
     r"__global__[^;{}()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{}()]*?)?\b(\w+)\s*\((.*?)\)\s*\{", re.DOTALL
 )
 _HEADERS = re.compile(
-    r"#[ \t]*include[ \t]*[<\"](?:cuda|device_|vector_|math_constants|sm_|crt/|helper_|cooperative)[^>\"]*[>\"]"
+    r"#[ \t]*include[ \t]*[<\"](?:cuda|device_|vector_|math_constants|sm_|crt/|helper_|c?assert)[^>\"]*[>\"]"
 )
+_REFUSED = {
+    r"<<<": "a kernel is started from Python, kernel(grid=…, block=…, args=…): leave host code with <<<…>>> out",
+    r"\bcuda(Malloc|Memcpy|Free|DeviceSync)": "memory is allocated and copied in Python: leave the host code out",
+    r"\bcooperative_groups": "cooperative groups cannot run here: use __syncthreads(), __syncwarp() and shuffles",
+    r"\bwmma\b|\bmma_sync\b": "the matrix units (wmma) cannot run here",
+    r"\basm\b": "PTX in asm statements cannot run here",
+    r"\btex[123]D|\btexture\s*<|cudaTextureObject_t": "textures cannot run here",
+    r"\bmalloc\s*\(|\bnew\s+\w": "memory that a kernel allocates itself cannot be looked at here",
+    r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:int|float|double|bool|unsigned)\b": "a kernel returns void",
+}
 
 
 def _blank(text: str) -> str:
@@ -180,14 +200,7 @@ def _blank(text: str) -> str:
 
 def _refused(source: str, plain: str) -> None:
     """Raise for what is CUDA and cannot run here."""
-    for pattern, why in (
-        (r"<<<", "a kernel is started from Python, by kernel(grid=…, block=…, args=…): leave the host code with <<<…>>> out"),
-        (r"cooperative_groups", "cooperative groups cannot run here: use __syncthreads(), __syncwarp() and shuffles"),
-        (r"\bwmma\b|\bmma_sync\b", "the matrix units (wmma) cannot run here"),
-        (r"\basm\b", "PTX in asm statements cannot run here"),
-        (r"\btex[123]D|\btexture\s*<|cudaTextureObject_t", "textures cannot run here"),
-        (r"\bcudaMalloc|\bcudaMemcpy|\bcudaDeviceSynchronize", "memory is allocated and copied in Python: leave the host code out"),
-    ):  # fmt: skip
+    for pattern, why in _REFUSED.items():
         if found := re.search(pattern, plain):
             line = plain.count("\n", 0, found.start()) + 1
             raise CompileError(why, line, source.splitlines()[line - 1])
@@ -210,17 +223,17 @@ def _compile_error(said: str, source: str) -> CompileError:
     at = next((i for i, line in enumerate(lines) if re.search(r"\b(error|undefined reference)\b", line)), None)
     if at is None:
         return CompileError(said.strip()[:500] or "the compiler failed and did not say why")
-    reason = re.sub(r"^.*?(?:fatal )?error: ", "", lines[at]).replace("course_users_main", "main")
-    place = re.search(r"kernel\.cu:(\d+)", lines[at])
-    near = next(
-        (m for i in (*range(at + 1, len(lines)), *range(at)) if (m := re.search(r"kernel\.cu:(\d+)", lines[i]))), None
-    )
-    line = int((place or near)[1]) if place or near else None
-    if not line or line > len(own):
+    reason = re.sub(r"^.*?(?:fatal )?error: |^.*(?=undefined reference)", "", lines[at])
+    places = [re.search(r"kernel\.cu:(\d+)(?::(\d+))?", lines[i]) for i in (at, *range(at + 1, len(lines)), *range(at))]
+    if (place := next(filter(None, places), None)) is None:
         return CompileError(reason)
-    column = re.search(r"kernel\.cu:\d+:(\d+)", lines[at])
-    caret = " " * (int(column[1]) - 1) + "^" if column else ""
-    return CompileError(reason, line, own[line - 1], caret.expandtabs() if caret else "")
+    line = int(place[1])
+    if line > len(own):
+        return CompileError(
+            "the text ends inside a function or a comment" if source.count("{") > source.count("}") else reason
+        )
+    caret = " " * (int(place[2]) - 1) + "^" if places[0] and place[2] else ""
+    return CompileError(reason, line, own[line - 1], caret)
 
 
 _TORCH = {
@@ -589,14 +602,14 @@ class Kernel:
             launch.write_text(" ".join(map(str, text)), encoding="ascii")
             try:
                 done = subprocess.run(
-                    [self._program, launch, data], capture_output=True, timeout=limit * 5 + 10, check=False, cwd=folder
+                    [self._program, launch, data], capture_output=True, timeout=limit * 3 + 3, check=False, cwd=folder
                 )
             except subprocess.TimeoutExpired:
                 raise KernelFault("endless", f"the kernel did not end within {limit:g} s") from None
             try:
                 found = json.loads(done.stdout)
             except ValueError:
-                raise KernelFault("wild pointer", f"the kernel ended its process (code {done.returncode})") from None
+                raise KernelFault("exit", f"the kernel ended its process (code {done.returncode})") from None
             self._read(report, memories, found, limit)
             if report.fault is None:
                 written = data.read_bytes()
@@ -689,11 +702,14 @@ class Kernel:
         if space == "global" and found["array"] >= 0:
             memory = memories[found["array"]]
             size, name = memory.tensor.element_size(), "/".join(memory.names)
+            if found["kind"] == "out of bounds" and memory.lo <= at < memory.hi:
+                at = memory.hi  # a wide access that begins inside
             element, count = (at - memory.lo) // size, (memory.hi - memory.lo) // size
             has = f"which has {count} (0 to {count - 1})" if count else "which is empty"
             if found["kind"] != "out of bounds":
                 return name, element, f"`{name}`[{element}]" + _index(element, memory.tensor)
-            return name, element, f"element {element} of `{name}`, {has}"
+            wrapped = f" ({element - 2**32} as an unsigned number)" if 2**31 <= element < 2**32 else ""
+            return name, element, f"element {element}{wrapped} of `{name}`, {has}"
         if space.startswith("shared"):
             dynamic = space == "shared dynamic"
             one = None if dynamic or not self._shared else self._shared[found["array"]]
@@ -729,13 +745,12 @@ class Kernel:
         place = f"block {_xyz(_split3(block, report.grid), report.grid)}, {place}" if across else place
         at = f" (line {other_line})" if other_line and other_line != line else ""
         space = "global" if found["space"] == "global" else "shared"
+        why = ", with no __syncthreads() between"
         if across:
-            cure = "blocks run in no order: use an atomic, or let one thread alone write each element"
-        elif space == "global":
-            cure = "with no __syncthreads() between"
-        else:
-            cure = "with no __syncthreads() between"
-        return f"{who} {verbs[found['how']]} {what} in {space} memory, which {place} {past[found['other_how']]}{at}, {cure}"
+            why = "; blocks run in no order: use an atomic, or let one thread alone use each element"
+        return (
+            f"{who} {verbs[found['how']]} {what} in {space} memory, which {place} {past[found['other_how']]}{at}{why}"
+        )
 
     def _message(self, report: Report, found: dict, who: str, what: str, limit: float) -> str:
         kind, verb = found["kind"], ("reads", "writes", "changes by an atomic")[found["how"]]
@@ -758,7 +773,7 @@ class Kernel:
             return f"{who} had not ended after {limit:g} s"
         if kind == "assert":
             return f"{who}: assert({found['text']}) does not hold"
-        return f"{who}: {({'exit': 'the kernel called exit()', 'abort': 'the kernel called abort()'}).get(kind, kind)}"
+        return f"{who}: {_ENDS.get(kind, kind)}"
 
     def _divergent(self, report: Report, found: dict, who: str) -> str:
         other = f"thread {_xyz(_split3(found['other'] % math.prod(report.block), report.block), report.block)}"
@@ -769,6 +784,14 @@ class Kernel:
         if found["text"] == "ended":
             return f"{who} waits at __syncthreads(), and {other} of its block has ended"
         return f"{who} waits at __syncthreads(), and {other} of its block at another one, line {found['other_line']}"
+
+
+_ENDS = {
+    "exit": "the kernel called exit()",
+    "abort": "the kernel called abort()",
+    "trap": "the kernel called __trap(), or reached the end of a function that returns a value",
+    "division by zero": "a whole number is divided by zero",
+}
 
 
 def _xyz(index: Sequence[int], dims: Sequence[int]) -> str:
@@ -824,7 +847,9 @@ def _pointed(place: int, one: _Parameter, value: object) -> torch.Tensor:
 def _scalar(place: int, one: _Parameter, value: object) -> bytes:
     """Return the bytes of a scalar parameter."""
     letter, size = one.code[0], int(one.code[1:])
-    if isinstance(value, torch.Tensor) or not isinstance(value, bool | int | float):
+    if letter not in "fiubhg":
+        raise KernelFault("arguments", f"`{one.type} {one.name}` is a structure, which Python cannot pass")
+    if not isinstance(value, bool | int | float):
         raise KernelFault(
             "arguments", f"argument {place} is {type(value).__name__}; `{one.type} {one.name}` needs a number"
         )
@@ -832,8 +857,6 @@ def _scalar(place: int, one: _Parameter, value: object) -> bytes:
         return struct.pack("<e", value)
     if letter == "g":
         return struct.pack("<f", value)[2:]
-    if letter not in "fiub":
-        raise KernelFault("arguments", f"`{one.type} {one.name}` is a structure, which Python cannot pass")
     if letter != "f" and isinstance(value, float):
         raise KernelFault("arguments", f"argument {place} is {value}; `{one.type} {one.name}` needs a whole number")
     form = {"f4": "f", "f8": "d", "b1": "?"}.get(one.code) or {1: "b", 2: "h", 4: "i", 8: "q"}[size]

@@ -190,7 +190,7 @@ BROKEN = [
     Broken("add", [("out[i] =", "out[i * 1000000] =")], OOB, "out[i * 1000000]", "1000000"),
     Broken("add", [("out[i] =", "((float*)8)[i] =")], "wild pointer", "((float*)8)", "null"),
     Broken("add", [("    out[i] =", "    while (true) {}\n    out[i] =")], "endless", ""),
-    Broken("add", [("i < n", "i / (n - n) < 1")], "division by zero", "i / (n - n)"),
+    Broken("add", [("i < n", "i / (n - 1000) < 1")], "division by zero", "i / (n"),
     # transpose
     Broken("transpose", [(SYNC, "")], RACE, "tile[threadIdx", "no __syncthreads()"),
     Broken("transpose", [("if (r < rows && c < cols)\n", "")], OOB, "in[r * cols + c]", "`in`"),
