@@ -57,7 +57,7 @@ std::vector<Touch> touches; std::unordered_set<u32> guards; std::vector<Fault> r
 Fiber* now; jmp_buf scheduler; uint3 grid, block, at_block; u32 threads, warps, block_index;
 char *tls; int64_t tls_size, dynamic_size; Address program, program_end, code;
 Fault first, uninitialised; std::vector<Pending> pending; bool ended;
-int64_t sectors, requests, barriers, shared_accesses, shared_requests, bank_conflicts, atomics, ticks;
+int64_t sectors, requests, barriers, shared_accesses, bank_conflicts, atomics, ticks;
 std::string printed; FILE* out; std::vector<void*> values; std::vector<std::vector<char>> scalars; bool atomics_seen;
 
 // ---- what one warp touches at once
@@ -302,7 +302,7 @@ void run_block() {
   shared_sites.close([](std::vector<u32>& all) {
     u32 banks[32] = {}, most = 0;
     for (u32 w : all) { u32 n = ++banks[w & 31]; most = n > most ? n : most; }
-    shared_requests++; bank_conflicts += most - (all.size() + 31) / 32; });
+    bank_conflicts += most - (all.size() + 31) / 32; });
 }
 
 // ---- what ends a kernel from outside
@@ -338,16 +338,19 @@ void print(const char* name, const Fault& f) {
 void report() {
   ended = true;
   for (auto& f : reads_of_atomics) if (!guards.count(f.how == READ ? f.place : f.other_place)) { keep(f); break; }
-  fprintf(out, "{"); print("fault", first); print("uninitialised", uninitialised);
-  fprintf(out, "\"counts\": [%ld, %ld, %ld, %ld, %ld, %ld, %ld], \"arrays\": [", long(sectors), long(requests), long(barriers), long(shared_accesses), long(shared_requests), long(bank_conflicts), long(atomics));
+  // what was read too early is part of a race or of a barrier that not all reach; else it comes first
+  bool part = first.found && (!strcmp(first.kind, "divergent barrier") || (!strcmp(first.kind, "race") && first.space[0] == 's'));
+  bool before = first.found && (!strcmp(first.kind, "out of bounds") || !strcmp(first.kind, "misaligned"));
+  fprintf(out, "{"); print("fault", uninitialised.found && !part && !before ? uninitialised : first);
+  fprintf(out, "\"counts\": [%ld, %ld, %ld, %ld, %ld, %ld], \"arrays\": [", long(sectors), long(requests), long(barriers), long(shared_accesses), long(bank_conflicts), long(atomics));
   for (size_t k = 0; k < arrays.size(); k++) {
-    Array& a = arrays[k]; int64_t missing = 0, where = -1;
-    if (a.stored) for (int64_t c = a.lo / a.grain; c < a.hi / a.grain; c++) if (!a.cells[c].writer.thread) { missing++; if (where < 0) where = c - a.lo / a.grain; }
-    fprintf(out, "%s[%ld, %ld, %ld, %ld]", k ? ", " : "", long(a.loaded), long(a.stored), long(missing), long(where));
+    Array& a = arrays[k]; int64_t missing = 0;
+    if (a.stored) for (int64_t c = a.lo / a.grain; c < a.hi / a.grain; c++) missing += !a.cells[c].writer.thread;
+    fprintf(out, "%s[%ld, %ld, %ld]", k ? ", " : "", long(a.loaded), long(a.stored), long(missing));
   }
   fprintf(out, "], \"touched\": [");
   if (touches.size() < TOUCHES) for (size_t i = 0; i < touches.size(); i++) fprintf(out, "%s%d,%u,%ld,%d", i ? "," : "", touches[i].array, touches[i].thread, long(touches[i].element), touches[i].how);
-  fprintf(out, "], \"all_touched\": %s, \"printed\": \"", touches.size() < TOUCHES ? "true" : "false");
+  fprintf(out, "], \"printed\": \"");
   for (unsigned char c : printed) c < 32 || c == '"' || c == '\\' || c > 126 ? fprintf(out, "\\u%04x", c) : fputc(c, out);
   fprintf(out, "\"}\n");
 }
