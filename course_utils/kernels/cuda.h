@@ -52,7 +52,7 @@ void course_set(void* to, int value, long size);
 int course_barrier(int place, int line, int value, int how);
 const uint64_t* course_warp(unsigned mask, uint64_t value, int how, int line);
 unsigned course_lane();
-unsigned course_active();
+unsigned course_active(int line);
 void course_fence();
 long long course_clock();
 int course_printf(const char* form, ...) __attribute__((format(printf, 1, 2)));
@@ -170,6 +170,7 @@ COURSE_HERE float rsqrtf(float x) { return 1 / sqrtf(x); }
 COURSE_HERE double rsqrt(double x) { return 1 / sqrt(x); }
 COURSE_HERE float rsqrt(float x) { return rsqrtf(x); }
 COURSE_HERE float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1) : 0; }
+COURSE_HERE float normcdff(float x) { return 0.5f * erfcf(-x * 0.707106781f); }
 COURSE_HERE float __fdividef(float a, float b) { return a / b; }
 COURSE_HERE float __frcp_rn(float a) { return 1 / a; }
 COURSE_HERE float __fadd_rn(float a, float b) { return a + b; }
@@ -225,9 +226,9 @@ template <class T> COURSE_HERE void __stcs(T* p, T v) { *p = v; }
 #define __syncthreads_or(p) (course_barrier(__COUNTER__, __LINE__, !!(p), 0) != 0)
 #define __syncthreads_and(p) course_barrier(__COUNTER__, __LINE__, !!(p), 1)
 #define __threadfence() course_fence()
-#define __threadfence_block() ((void)0)
+#define __threadfence_block() course_fence()
 #define __threadfence_system() course_fence()
-#define __activemask() course_active()
+#define __activemask() course_active(__LINE__)
 #define __nanosleep(ns) course_fence()
 #define COURSE_ALL 0xffffffffu
 #define __syncwarp(...) ((void)course_warp(course_mask(__VA_ARGS__), 0, 1, __LINE__))

@@ -84,11 +84,12 @@ def compile_cuda(source: str, name: str | None = None) -> Kernel:
         raise toolchain.CompileError(f"there are several kernels, say which: {', '.join(kernels)}")
     name = name or next(iter(kernels))
     base = name.split("<")[0].split("::")[-1].strip()
-    if base not in kernels:
+    if not re.search(rf"\b{base}\b", plain):
         raise toolchain.CompileError(f"there is no kernel {name}; there is {', '.join(kernels)}")
-    if "<" not in name and re.search(r"template\s*<[^;{}]*>\s*(?:\w+\s+)*$", plain[: kernels[base].start()]):
+    own = kernels.pop(base, None)  # None where a macro makes it
+    if own and "<" not in name and re.search(r"template\s*<[^;{}]*>\s*(?:\w+\s+)*$", plain[: own.start()]):
         raise toolchain.CompileError(f"{name} is a template: name it with its arguments, such as '{name}<float>'")
-    return _compiled(source, name, kernels[base][2], tuple(kernels.keys() - {base}))
+    return _compiled(source, name, own[2] if own else "", tuple(kernels))
 
 
 @functools.lru_cache(maxsize=256)
@@ -218,7 +219,10 @@ class Kernel:
         lines = [[*report.grid, *report.block, shared_mem, limit], [len(memories)]]
         lines += [[o, m.hi, m.lo, m.hi, m.tensor.element_size()] for o, m in zip(offsets, memories, strict=False)]
         lines += [[len(words)]] + [[a, *map("{:x}".format, struct.unpack("<QQ", v.ljust(16, b"\0")))] for a, v in words]
-        lines += [[len(self._program.shared)], *([one.at, one.size] for one in self._program.shared)]
+        lines += [
+            [len(self._program.shared)],
+            *([one.at, one.size if one.name else -one.size] for one in self._program.shared),
+        ]
         memory_disk = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         with tempfile.TemporaryDirectory(prefix="launch-", dir=memory_disk) as folder:
             launch, data = Path(folder, "launch"), Path(folder, "data")

@@ -193,7 +193,7 @@ def _shared_element(name: str, count: int | None, found: dict) -> tuple[int, str
     element = found["at"] // size
     if found["kind"] != "out of bounds":
         return element, f"`{name}`[{element}] in shared memory"
-    has = "which is more than the launch's shared_mem" if count is None else f"which has {count // size}"
+    has = "beyond the shared_mem of the launch" if count is None else f"which has {count // size}"
     return element, f"element {element} of `{name}` in shared memory, {has}"
 
 

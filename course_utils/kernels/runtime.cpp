@@ -32,8 +32,8 @@ enum { READ, WRITE, ATOMIC };
 enum State { READY, BARRIER, WARP, DONE };
 
 // Who touched a cell of memory last: a thread of the launch (0: nobody), how many barriers of its block and of its warp
-// it had passed, and where in the program.
-struct Stamp { u32 thread, epoch, warp_epoch, place; };
+// it had passed, where in the program, and after how many atomics and fences of all threads.
+struct Stamp { u32 thread, epoch, warp_epoch, place, moment; };
 struct Cell { Stamp writer, reader, other; u32 atomic, fences; };
 struct Entry { u32 used, more, what[6]; };  // what one warp touches at once: sectors, or words of shared memory
 struct Array { char* base; int64_t lo, hi, item, size; Cell* cells; int64_t grain, loaded, stored; };
@@ -45,6 +45,7 @@ struct Fault {
 struct Fiber {
   jmp_buf saved; ucontext_t start; char* stack; bool started; State state; uint3 id; u32 index, epoch, warp_epoch, work;
   int barrier, line, value, how; unsigned mask; uint64_t word; uint64_t given[32]; u32 last_place, last_access; Address last_read;
+  bool fenced; u32 acquired; std::vector<u32> released;
 };
 struct Pending { char* at; int size; char old[16]; Fault fault; };  // two writes: a race, unless both write the same value
 struct Touch { u32 thread; int array; int64_t element; int how; };
@@ -54,7 +55,7 @@ const int64_t GUARD = 1 << 20, STACK = 256 << 10;
 const size_t TOUCHES = 40000;
 std::vector<Array> arrays; std::vector<Symbol> symbols; std::vector<Fiber> fibers; std::vector<Cell> shared_cells;
 std::vector<Touch> touches; std::unordered_set<u32> guards; std::vector<Fault> reads_of_atomics; std::vector<u32> block_fences;
-Fiber* now; jmp_buf scheduler; uint3 grid, block, at_block; u32 threads, warps, block_index;
+Fiber* now; jmp_buf scheduler; uint3 grid, block, at_block; u32 threads, warps, block_index, moment;
 char *tls; int64_t tls_size, dynamic_size; Address program, program_end, code;
 Fault first, uninitialised; std::vector<Pending> pending; bool ended;
 int64_t sectors, requests, barriers, shared_accesses, bank_conflicts, atomics, ticks;
@@ -117,7 +118,10 @@ bool ordered(const Stamp& s, bool shared, u32 fences) {
   if (id == me) return true;
   if (id / threads != block_index) return shared || (atomics_seen && block_fences[id / threads] > fences);
   if (s.epoch < now->epoch) return true;
-  return id % threads / 32 == now->index / 32 && s.warp_epoch < now->warp_epoch;
+  if (id % threads / 32 == now->index / 32 && s.warp_epoch < now->warp_epoch) return true;
+  // the other thread gave a lock free behind a fence, and this one has used an atomic since
+  for (u32 released : fibers[id % threads].released) if (released > s.moment) return now->acquired > released;
+  return false;
 }
 
 void settle() {
@@ -139,7 +143,7 @@ void look(Cell& c, const char* space, int64_t array, int64_t at, char* p, int si
     else if (how == READ && c.atomic) { if (reads_of_atomics.size() < 64) reads_of_atomics.push_back(f); }
     else keep(f);
   }
-  Stamp mine{me, now->epoch, now->warp_epoch, place};
+  Stamp mine{me, now->epoch, now->warp_epoch, place, moment};
   if (how != WRITE && shared && !uninitialised.found && (!c.writer.thread || thread_of(c.writer.thread) / threads != block_index)) {
     uninitialised = fault("uninitialised shared", place, how); uninitialised.space = space; uninitialised.array = array;
     uninitialised.at = at; uninitialised.size = size;
@@ -201,6 +205,10 @@ void shared_static(int64_t at, char* p, int size, int how, u32 place) {
   if (symbols.empty()) return shared(at, p, size, how, place, 0);
   int64_t near = 0, best = INT64_MAX;
   for (size_t i = 0; i < symbols.size(); i++) {
+    if (symbols[i].size < 0) {  // a guard of the compiler's own
+      if (at >= symbols[i].at && at < symbols[i].at - symbols[i].size) return;
+      continue;
+    }
     if (at >= symbols[i].at && at + size <= symbols[i].at + symbols[i].size) return shared(at, p, size, how, place, i);
     int64_t d = at < symbols[i].at ? symbols[i].at - at : at - (symbols[i].at + symbols[i].size) + 1;
     if (d < best) { best = d; near = i; }
@@ -214,9 +222,10 @@ void access(void* address, int size, int how, void* from) {
   if (Address(p - now->stack) < Address(STACK)) return;  // its own local array
   if (!pending.empty()) settle();
   now->last_access = place;
-  if (++now->work > 200000) { now->work = 0; yield_to_scheduler(); }  // so that who waits for another thread sees it come
+  if ((now->work += how == ATOMIC ? 1000 : 1) > 200000) { now->work = 0; yield_to_scheduler(); }  // so that who waits for another thread sees it come
   if (how == ATOMIC) {
-    atomics_seen = true;
+    atomics_seen = true; now->acquired = ++moment;
+    if (now->fenced) { now->released.push_back(moment); now->fenced = false; }
     if (now->last_read == a) guards.insert(now->last_place);  // a read that only prepares an atomic, as before atomicCAS
   }
   if (a - START < SPACING * arrays.size()) return global((a - START) / SPACING, p, size, how, place);
@@ -246,13 +255,28 @@ void resume(Fiber& f) {
   f.started = true; setcontext(&f.start);
 }
 
+// Threads of a warp that ask who is with them: those that ask at the same place, once no other thread can run.
+bool release_active() {
+  for (u32 w = 0; w < warps; w++) {
+    Fiber* first = nullptr; unsigned with = 0;
+    for (u32 i = w * 32; i < threads && i < w * 32 + 32; i++) {
+      Fiber& f = fibers[i]; if (f.state != WARP || f.how != 3) continue;
+      if (!first) first = &f;
+      if (f.line == first->line) with |= 1u << (i & 31);
+    }
+    for (u32 i = 0; i < 32; i++) if (with >> i & 1) { Fiber& f = fibers[w * 32 + i]; f.state = READY; f.value = int(with); }
+    if (with) return true;
+  }
+  return false;
+}
+
 bool release_warps() {
   bool any = false;
   for (u32 w = 0; w < warps; w++) {
     u32 lo = w * 32, n = threads - lo < 32 ? threads - lo : 32, alive = 0;
     for (u32 i = 0; i < n; i++) alive |= u32(fibers[lo + i].state != DONE) << i;
     for (u32 i = 0; i < n; i++) {
-      Fiber& f = fibers[lo + i]; if (f.state != WARP) continue;
+      Fiber& f = fibers[lo + i]; if (f.state != WARP || f.how == 3) continue;
       u32 need = f.mask & alive; bool all = true;
       for (u32 j = 0; j < n; j++) if (need >> j & 1) { Fiber& g = fibers[lo + j]; all &= g.state == WARP && g.mask == f.mask && g.how == f.how; }
       if (!all) continue;
@@ -290,13 +314,13 @@ void run_block() {
   atomics_seen = false;
   memset(tls, 0xff, tls_size); memset(course_dynamic, 0xff, dynamic_size);  // shared memory starts with anything
   for (u32 i = 0; i < threads; i++) {
-    Fiber& f = fibers[i]; f.state = READY; f.epoch = f.warp_epoch = f.work = 0; f.last_read = 0;
+    Fiber& f = fibers[i]; f.state = READY; f.epoch = f.warp_epoch = f.work = f.acquired = 0; f.last_read = 0; f.fenced = false; f.released.clear();
   }
   for (;;) {
     u32 done = 0; bool ready = false;
     for (Fiber& f : fibers) { if (f.state == READY) resume(f); now = nullptr; ready |= f.state == READY; done += f.state == DONE; }
     if (done == threads) break;
-    if (!ready && !release_warps()) release_barrier();
+    if (!ready && !release_warps() && !release_active()) release_barrier();
   }
   global_sites.close([](std::vector<u32>& all) { requests++; sectors += all.size(); });
   shared_sites.close([](std::vector<u32>& all) {
@@ -364,11 +388,7 @@ uint3 course_block() { return at_block; }
 uint3 course_block_dim() { return block; }
 uint3 course_grid_dim() { return grid; }
 unsigned course_lane() { return now->index % 32; }
-unsigned course_active() {
-  u32 lo = now->index & ~31u, r = 0;
-  for (u32 i = 0; i < 32 && lo + i < threads; i++) r |= u32(fibers[lo + i].state != DONE) << i;
-  return r;
-}
+unsigned course_active(int line) { now->how = 3; now->mask = 0; now->line = line; wait(WARP); return now->value; }
 long long course_clock() { return ticks += 4; }
 void course_atomic(void* p, int size) { access(p, size, ATOMIC, __builtin_return_address(0)); }
 void course_copy(void* to, const void* from, int size) {
@@ -376,6 +396,7 @@ void course_copy(void* to, const void* from, int size) {
 }
 void course_set(void* to, int value, long size) { access(to, int(size), WRITE, __builtin_return_address(0)); memset(to, value, size); }
 void course_fence() {
+  now->fenced = true; moment++;
   block_fences[block_index]++;  // what this block wrote so far is seen by a block that looks behind an atomic
   settle(); yield_to_scheduler();
 }

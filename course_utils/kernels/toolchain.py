@@ -128,7 +128,7 @@ _HEADERS = re.compile(
     r"#[ \t]*include[ \t]*[<\"](?:cuda|device_|vector_|math_constants|sm_|crt/|helper_|c?assert)[^>\"]*[>\"]"
 )
 _DYNAMIC = re.compile(
-    r"\bextern\s+(?:volatile\s+)?__shared__\s+(?:__align__\s*\(\w+\)|alignas\s*\(\w+\)|volatile|\s)*"
+    r"\bextern\s+(?:volatile\s+)?__shared__\s+(?:(?:__align__|alignas)\s*\((?:[^()]|\([^()]*\))*\)|volatile|\s)*"
     r"([\w:\s]+?)\s*(\w+)\s*\[\s*\]\s*;"
 )
 
@@ -161,7 +161,10 @@ def _error(said: str, source: str) -> CompileError:
 
 @dataclass(frozen=True)
 class Shared:
-    """A variable in shared memory: its place and size in bytes; `own` if no other kernel has it."""
+    """A variable in shared memory: its place and size in bytes; `own` if no other kernel has it.
+
+    One without a name is a compiler's own.
+    """
 
     name: str
     at: int
@@ -228,5 +231,7 @@ def _shared(program: Path, others: Sequence[str]) -> list[Shared]:
         name = re.match(r"_ZZ.*E\d+([a-zA-Z_]\w*?)(?:_\d*)?$|_ZL\d+(\w+)$", cells[0])
         theirs = any(f"{len(other)}{other}" in cells[0] or f"_ZZ{other}E" in cells[0] for other in others)
         plain = next(filter(None, name.groups()), "") if name else cells[0]
-        found.append(Shared(plain, int(cells[1], 16), int(cells[4], 16), not theirs))
+        guard = cells[0].startswith("_ZGV")
+        plain = "" if guard else plain
+        found.append(Shared(plain, int(cells[1], 16), int(cells[4], 16), not theirs and not guard))
     return sorted(found, key=lambda one: one.at)
