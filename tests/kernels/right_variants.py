@@ -1,4 +1,5 @@
 """Other right ways to write the six kernels: none may be called wrong."""
+# ruff: noqa: E501
 
 from __future__ import annotations
 

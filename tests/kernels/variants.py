@@ -1,4 +1,5 @@
 """Six CUDA kernels, sixty ways to break them and thirty other right ways to write them, as data."""
+# ruff: noqa: E501
 
 from __future__ import annotations
 

@@ -1,0 +1,221 @@
+"""Kernels in many styles, right and wrong, and hostile ones: what each must be called."""
+# ruff: noqa: E501, E702, E731
+
+from __future__ import annotations
+
+import torch
+
+# fmt: off
+g = torch.Generator().manual_seed(0)
+R = lambda *shape: torch.randn(*shape, generator=g)
+Z = F = torch.zeros
+T = []
+
+
+def t(name, src, grid, block, args, expect, kname=None, shared=0):
+    """Add a kernel: `expect` is a kind of fault, None for a right one, or a function that says whether it is right."""
+    T.append((name, src, grid, block, args, expect, kname, shared))
+
+
+x=R(256)
+SCAN="""__global__ void scan(const float* x, float* y, int n) {
+  __shared__ float buf[2][256]; int t = threadIdx.x, in = 0;
+  buf[0][t] = x[t]; __syncthreads();
+  for (int d = 1; d < n; d <<= 1) { int out = 1 - in;
+    buf[out][t] = t >= d ? buf[in][t] + buf[in][t - d] : buf[in][t]; in = out; __syncthreads(); }
+  y[t] = buf[in][t]; }"""
+y=Z(256); t("scan", SCAN,1,256,[x,y,256],lambda y=y: torch.allclose(y,x.cumsum(0),atol=1e-3))
+y=Z(256); t("W scan one buffer", """__global__ void scan(const float* x, float* y, int n) {
+  __shared__ float buf[256]; int t = threadIdx.x; buf[t] = x[t]; __syncthreads();
+  for (int d = 1; d < n; d <<= 1) { if (t >= d) buf[t] += buf[t - d]; __syncthreads(); }
+  y[t] = buf[t]; }""",1,256,[x,y,256],"race")
+y=Z(256); t("scan one buffer ok", """__global__ void scan(const float* x, float* y, int n) {
+  __shared__ float buf[256]; int t = threadIdx.x; buf[t] = x[t];
+  for (int d = 1; d < n; d <<= 1) { float v = 0; __syncthreads(); if (t >= d) v = buf[t - d]; __syncthreads(); buf[t] += v; }
+  y[t] = buf[t]; }""",1,256,[x,y,256],lambda y=y: torch.allclose(y,x.cumsum(0),atol=1e-3))
+y=Z(256); t("blelloch", """#define NB 32
+#define OFF(n) ((n) >> 5)
+__global__ void scan(float *g_odata, const float *g_idata, int n) {
+  extern __shared__ float temp[];
+  int thid = threadIdx.x, offset = 1; int ai = thid, bi = thid + (n/2); int oa = OFF(ai), ob = OFF(bi);
+  temp[ai + oa] = g_idata[ai]; temp[bi + ob] = g_idata[bi];
+  for (int d = n>>1; d > 0; d >>= 1) { __syncthreads(); if (thid < d) { int ai = offset*(2*thid+1)-1, bi = offset*(2*thid+2)-1; ai += OFF(ai); bi += OFF(bi); temp[bi] += temp[ai]; } offset *= 2; }
+  if (thid==0) { temp[n - 1 + OFF(n - 1)] = 0; }
+  for (int d = 1; d < n; d *= 2) { offset >>= 1; __syncthreads(); if (thid < d) { int ai = offset*(2*thid+1)-1, bi = offset*(2*thid+2)-1; ai += OFF(ai); bi += OFF(bi); float t = temp[ai]; temp[ai] = temp[bi]; temp[bi] += t; } }
+  __syncthreads();
+  g_odata[ai] = temp[ai + oa]; g_odata[bi] = temp[bi + ob]; }""",1,128,[y,x,256],lambda y=y: torch.allclose(y,x.cumsum(0)-x,atol=1e-3),None,4*264)
+BIT="""__global__ void bitonic(float* d) { __shared__ float s[256]; unsigned t = threadIdx.x; s[t] = d[t]; __syncthreads();
+ for (unsigned k = 2; k <= blockDim.x; k *= 2) for (unsigned j = k / 2; j > 0; j /= 2) { unsigned p = t ^ j;
+   if (p > t) { bool up = (t & k) == 0; if ((s[t] > s[p]) == up) { float v = s[t]; s[t] = s[p]; s[p] = v; } } __syncthreads(); }
+ d[t] = s[t]; }"""
+a=R(256); want=a.sort()[0].clone(); t("bitonic",BIT,1,256,[a],lambda a=a,w=want: torch.equal(a,w))
+t("W bitonic no sync",BIT.replace("} } __syncthreads(); }","} } }"),1,256,[R(256)],"race")
+CONV="""#define RAD 2
+__constant__ float w[5] = {0.1f, 0.2f, 0.4f, 0.2f, 0.1f};
+__global__ void conv(const float* x, float* y, int n) { __shared__ float s[64 + 2 * RAD];
+ int g = blockIdx.x * 64 + threadIdx.x, l = threadIdx.x + RAD;
+ s[l] = g < n ? x[g] : 0;
+ if (threadIdx.x < RAD) { s[l - RAD] = g >= RAD ? x[g - RAD] : 0; s[l + 64] = g + 64 < n ? x[g + 64] : 0; }
+ __syncthreads(); if (g >= n) return; float v = 0; for (int k = -RAD; k <= RAD; k++) v += w[k + RAD] * s[l + k]; y[g] = v; }"""
+xx=R(200); y=Z(200); t("conv",CONV,4,64,[xx,y,200],lambda y=y: torch.allclose(y,torch.nn.functional.conv1d(xx[None,None],torch.tensor([.1,.2,.4,.2,.1])[None,None],padding=2)[0,0],atol=1e-5))
+t("W conv halo oob",CONV.replace("s[64 + 2 * RAD]","s[64 + RAD]"),4,64,[xx,Z(200),200],"out of bounds")
+t("W conv no halo",CONV.replace("s[l + 64] = g + 64 < n ? x[g + 64] : 0;",""),4,64,[xx,Z(200),200],"uninitialised shared")
+t("W conv early return",CONV.replace("s[l] = g","if (g >= n) return; s[l] = g"),4,64,[xx,Z(200),200],"divergent barrier")
+LN="""template <typename T> __inline__ __device__ T block_sum(T v) { static __shared__ T s[32]; int lane = threadIdx.x & 31, w = threadIdx.x >> 5;
+ for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffff, v, o, 32); if (lane == 0) s[w] = v; __syncthreads();
+ v = (threadIdx.x < (blockDim.x >> 5)) ? s[lane] : (T)0.0f; if (w == 0) for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffff, v, o, 32); return v; }
+__global__ void layernorm(const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ beta, float* __restrict__ y, int d, float eps) {
+ __shared__ float s_mean, s_var; const float4* row = (const float4*)(x + (size_t)blockIdx.x * d); float sum = 0;
+ for (int i = threadIdx.x; i < d / 4; i += blockDim.x) { float4 v = row[i]; sum += v.x + v.y + v.z + v.w; }
+ sum = block_sum<float>(sum); if (threadIdx.x == 0) s_mean = sum / d; __syncthreads();
+ float var = 0; for (int i = threadIdx.x; i < d / 4; i += blockDim.x) { float4 v = row[i]; v.x -= s_mean; v.y -= s_mean; v.z -= s_mean; v.w -= s_mean; var += v.x*v.x + v.y*v.y + v.z*v.z + v.w*v.w; }
+ var = block_sum<float>(var); if (threadIdx.x == 0) s_var = rsqrtf(var / d + eps); __syncthreads();
+ for (int i = threadIdx.x; i < d; i += blockDim.x) y[blockIdx.x * d + i] = (x[blockIdx.x * d + i] - s_mean) * s_var * __ldg(&gamma[i]) + __ldg(&beta[i]); }"""
+lx=R(6,512); ga=R(512); be=R(512); y=Z(6,512); t("layernorm",LN,6,128,[lx,ga,be,y,512,1e-5],lambda y=y: torch.allclose(y,torch.nn.functional.layer_norm(lx,(512,),ga,be),atol=1e-4))
+t("W layernorm race in block_sum",LN.replace("s_mean = sum / d; __syncthreads();","s_mean = sum / d;"),6,128,[lx,ga,be,Z(6,512),512,1e-5],"race")
+FA="""#define D 16
+#define BR 8
+#define BC 8
+__global__ void attention(const float* Q, const float* K, const float* V, float* O, int n) {
+  __shared__ float k[BC][D], v[BC][D]; int r = blockIdx.x * BR + threadIdx.x; float q[D], acc[D], m = -INFINITY, l = 0;
+  for (int d = 0; d < D; d++) { q[d] = r < n ? Q[r * D + d] : 0; acc[d] = 0; }
+  for (int j0 = 0; j0 < n; j0 += BC) {
+    for (int i = threadIdx.x; i < BC * D; i += blockDim.x) { int j = j0 + i / D; k[i / D][i % D] = j < n ? K[j * D + i % D] : 0; v[i / D][i % D] = j < n ? V[j * D + i % D] : 0; }
+    __syncthreads();
+    for (int j = 0; j < BC && j0 + j < n; j++) { float s = 0; for (int d = 0; d < D; d++) s += q[d] * k[j][d]; s *= rsqrtf((float)D);
+      float top = fmaxf(m, s), f = __expf(m - top), p = __expf(s - top); l = l * f + p; m = top; for (int d = 0; d < D; d++) acc[d] = acc[d] * f + p * v[j][d]; }
+    __syncthreads(); // 2
+  }
+  if (r < n) for (int d = 0; d < D; d++) O[r * D + d] = acc[d] / l; }"""
+q,k,v=R(20,16),R(20,16),R(20,16); o=Z(20,16); t("attention",FA,3,8,[q,k,v,o,20],lambda o=o: torch.allclose(o,torch.nn.functional.scaled_dot_product_attention(q[None],k[None],v[None])[0],atol=1e-4))
+t("W attention 2",FA.replace("__syncthreads(); // 2",""),3,8,[q,k,v,Z(20,16),20],"race")
+CSR="""__global__ void spmv(const int* ptr, const int* col, const float* val, const float* x, float* y, int rows) {
+ int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x & 31; if (row >= rows) return;
+ float s = 0; for (int j = ptr[row] + lane; j < ptr[row + 1]; j += 32) s += val[j] * x[col[j]];
+ for (int o = 16; o; o >>= 1) s += __shfl_down_sync(0xffffffff, s, o); if (!lane) y[row] = s; }"""
+A=(torch.rand(10,50,generator=g)<.3)*R(10,50); px=R(50); y=Z(10)
+csr=[torch.cat([torch.zeros(1), (A != 0).sum(1).cumsum(0)]).int(),A.nonzero()[:, 1].int(),A[A != 0],px]
+t("csr",CSR,3,128,[*csr, y, 10],lambda y=y: torch.allclose(y,A@px,atol=1e-4))
+t("W csr",CSR.replace("row >= rows","row > rows"),3,128,[*csr, Z(10), 10],"out of bounds")
+AGG="""__device__ int agg(int* c) { unsigned m = __activemask(); int leader = __ffs(m) - 1, lane = threadIdx.x & 31, r = 0; if (lane == leader) r = atomicAdd(c, __popc(m)); r = __shfl_sync(m, r, leader); return r + __popc(m & ((1u << lane) - 1)); }
+__global__ void filter(const float* x, float* out, int* count, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n && x[i] > 0) out[agg(count)] = x[i]; }"""
+xx2=R(300); o2=Z(300); c=torch.zeros(1,dtype=torch.int32); t("warp aggregated",AGG,3,128,[xx2,o2,c,300],lambda o=o2,c=c: c.item()==(xx2>0).sum().item() and torch.equal(o[:c.item()].sort()[0],xx2[xx2>0].sort()[0]))
+DA="""__device__ double atomicAddD(double* address, double val) { unsigned long long int* a = (unsigned long long int*)address; unsigned long long int old = *a, assumed;
+ do { assumed = old; old = atomicCAS(a, assumed, __double_as_longlong(val + __longlong_as_double(assumed))); } while (assumed != old); return __longlong_as_double(old); }
+__global__ void sum(const double* x, double* s, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) atomicAddD(s, x[i]); }"""
+dx=R(500).double(); ds=Z(1,dtype=torch.float64); t("double cas",DA,4,128,[dx,ds,500],lambda s=ds: torch.allclose(s,dx.sum()))
+HALF="""#include <cuda_fp16.h>
+__global__ void axpy(const __half2* x, __half2* y, __half a, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = __hfma2(__half2half2(a), x[i], y[i]); }"""
+hx=R(100).half(); hy=R(100).half(); hw=(2*hx.float()+hy.float()).half(); t("half2",HALF,1,64,[hx,hy,2.0,50],lambda y=hy,w=hw: torch.equal(y,w))
+t("half", """#include "cuda_fp16.h"
+__global__ void f(const half* x, half* y, int n) { int i = threadIdx.x; if (i < n) { half v = x[i]; y[i] = v * v + __float2half(0.5f) > half(1.0f) ? hexp(v) : __hadd(v, __float2half(1)); float q = v; y[i] += half(q) - v; } }""",1,128,[hx,hx.clone(),100],None)
+bx=R(64).bfloat16(); by=Z(64).bfloat16(); t("bf16","__global__ void f(const __nv_bfloat16* x, __nv_bfloat16* y) { int i = threadIdx.x; y[i] = __float2bfloat16(__bfloat162float(x[i]) * 2.f); }",1,64,[bx,by],lambda y=by: torch.equal(y,bx*2))
+t("namespace","namespace mine { __global__ void k(float* x) { x[threadIdx.x] = 1; } }",1,32,[Z(32)],None,"mine::k")
+t("macro kernel","#define DEF(name, op) __global__ void name(const float* x, float* y) { int i = threadIdx.x; y[i] = x[i] op 2; }\nDEF(twice, *)\nDEF(half_of, /)\n",1,32,[R(32),Z(32)],None,"twice")
+t("default template","template <int B = 32, typename T = float> __global__ void k(T* x) { __shared__ T s[B]; s[threadIdx.x] = x[threadIdx.x]; __syncthreads(); x[threadIdx.x] = s[B - 1 - threadIdx.x]; }",1,32,[R(32)],None,"k<>")
+t("template dynamic","template <typename T> __global__ void k(T* x) { extern __shared__ __align__(sizeof(T)) unsigned char raw[]; T* s = reinterpret_cast<T*>(raw); s[threadIdx.x] = x[threadIdx.x]; __syncthreads(); x[threadIdx.x] = s[31 - threadIdx.x]; }",1,32,[R(32)],None,"k<float>",128)
+t("no args","__device__ int counter;\n__global__ void k() { atomicAdd(&counter, 1); }",2,32,[],None)
+t("arrays params","__global__ void k(const float x[], float y[32], const int n) { y[threadIdx.x] = x[n - 1 - threadIdx.x]; }",1,32,[R(32),Z(32),32],None)
+t("consts","__global__ void __launch_bounds__(256, 2) k(float const * const __restrict__ x, float *__restrict__ y, size_t n) { for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) y[i] = std::min(x[i], 0.f) + max(1, 2u) + ::fabsf(x[i]); }\n#include <algorithm>",2,32,[R(100),Z(100),100],None)
+t("std","#include <algorithm>\nusing namespace std;\n__global__ void k(float* x) { int i = threadIdx.x; x[i] = min(x[i], 0.f) + max(1, i) + abs(x[i]) + std::max(x[i], 2.f) + min(i, 3u) + pow(x[i], 2.f) + floor(x[i]) + sqrt(fabs(x[i])) + __sinf(x[i]) + __powf(2.f, x[i]) + exp2f(x[i]) + erff(x[i]) + normcdff(0.f); }",1,32,[R(32)],None)
+t("arch","#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700\n#define OK 1\n#else\n#error no\n#endif\n__global__ void k(float* x) { x[threadIdx.x] = OK; }",1,32,[R(32)],None)
+t("structs","""struct Vec { float a, b; __host__ __device__ Vec(float x = 0, float y = 0) : a(x), b(y) {} __device__ Vec operator+(const Vec& o) const { return Vec(a + o.a, b + o.b); } };
+enum Op { PLUS, MINUS };
+struct Pair { float v; int i; };
+__device__ __host__ inline void swap_(float& a, float& b) { float t = a; a = b; b = t; }
+__global__ void k(float* x, int op, int n) { __shared__ Pair s[32]; static constexpr int W = 32; int i = threadIdx.x; s[i].v = x[i]; s[i].i = i; __syncthreads();
+ Pair best = s[0]; for (int j = 1; j < W; ++j) if (s[j].v > best.v) best = s[j];
+ Vec v = Vec(x[i], 1) + Vec(1, 2); switch ((Op)op) { case PLUS: x[i] = v.a + v.b; break; default: x[i] = best.v + best.i; }
+ auto f = [&](float q) { return q * v.a; }; float a = f(1), b = f(2); swap_(a, b); x[i] += a - b; float loc[4]; for (int j = 0; j < 4; j++) loc[(j + i) % 4] = j; x[i] += loc[i % 4]; }""",1,32,[R(32),1,32],None)
+t("float2 shared","__global__ void k(float2* x) { __shared__ float2 s[8][5]; int i = threadIdx.x; if (i < 32) { s[i / 4][i % 4] = x[i]; } __syncthreads(); float2 v = s[7 - i / 4][i % 4]; v.x += 1; s[i / 4][i % 4].y = 1; x[i] = v; }",1,32,[R(64)],"race")
+t("float2 shared ok","__global__ void k(float2* x) { __shared__ float2 s[8][5]; int i = threadIdx.x; if (i < 32) { s[i / 4][i % 4] = x[i]; } __syncthreads(); float2 v = s[7 - i / 4][i % 4]; v.x += 1; __syncthreads(); s[i / 4][i % 4].y = 1; x[i] = v; }",1,32,[R(64)],None)
+t("bool/uchar","__global__ void life(const unsigned char* a, unsigned char* b, bool* alive, int w, int h) { int x = blockIdx.x * 8 + threadIdx.x, y = blockIdx.y * 8 + threadIdx.y; if (x >= w || y >= h) return; int n = 0; for (int dy = -1; dy <= 1; dy++) for (int dx = -1; dx <= 1; dx++) if (dx || dy) n += a[(y + dy + h) % h * w + (x + dx + w) % w]; unsigned char c = a[y * w + x]; b[y * w + x] = n == 3 || (c && n == 2); alive[y * w + x] = b[y * w + x]; }",(2,2),(8,8),[torch.randint(0,2,(13,14),generator=g,dtype=torch.uint8),torch.zeros(13,14,dtype=torch.uint8),torch.zeros(13,14,dtype=torch.bool),14,13],None)
+t("uchar shared hist","__global__ void k(const unsigned char* x, unsigned* out) { __shared__ unsigned char s[64 * 4]; for (int i = 0; i < 4; i++) s[threadIdx.x * 4 + i] = 0; for (int i = 0; i < 50; i++) s[threadIdx.x * 4 + (x[i] & 3)]++; __syncthreads(); if (threadIdx.x < 4) { unsigned n = 0; for (int i = 0; i < 64; i++) n += s[i * 4 + threadIdx.x]; out[threadIdx.x] = n; } }",1,64,[torch.randint(0,255,(50,),generator=g,dtype=torch.uint8),torch.zeros(4,dtype=torch.int32)],None)
+t("int64 gather","__global__ void k(const float* w, const long long* idx, float* out, int d, long n) { for (long i = blockIdx.x; i < n; i += gridDim.x) for (int c = threadIdx.x; c < d; c += blockDim.x) out[i * d + c] = w[idx[i] * d + c]; }",2,16,[R(10,20),torch.randint(0,10,(7,),generator=g),Z(7,20),20,7],None)
+t("W int64 gather","__global__ void k(const float* w, const long long* idx, float* out, int d, long n) { for (long i = blockIdx.x; i < n; i += gridDim.x) for (int c = threadIdx.x; c < d; c += blockDim.x) out[i * d + c] = w[idx[i] * d + c]; }",2,16,[R(10,20),torch.full((7,),10),Z(7,20),20,7],"out of bounds")
+t("syncthreads_or","__global__ void k(int* x, int n) { int i = threadIdx.x; __shared__ int s[64]; s[i] = x[i]; __syncthreads(); int more; do { int v = s[i]; int left = i ? s[i - 1] : 0; __syncthreads(); if (left > v) s[i] = left; more = __syncthreads_or(left > v); } while (more); x[i] = s[i] + __syncthreads_count(i < 5) + __syncthreads_and(1); }",1,64,[torch.arange(64,0,-1,dtype=torch.int32),64],None)
+t("W loop barrier uneven","__global__ void k(float* x, int n) { __shared__ float s[64]; for (int i = threadIdx.x; i < n; i += 64) { s[threadIdx.x] = x[i]; __syncthreads(); x[i] = s[63 - threadIdx.x]; __syncthreads(); } }",1,64,[R(100),100],"divergent barrier|uninitialised")
+t("W syncwarp missing","__global__ void k(const float* x, float* y) { __shared__ float s[32]; int i = threadIdx.x; s[i] = x[i]; __syncwarp(); for (int d = 16; d; d /= 2) { if (i < d) s[i] += s[i + d]; } if (!i) *y = s[0]; }",1,32,[R(32),Z(1)],"race")
+t("syncwarp","__global__ void k(const float* x, float* y) { __shared__ float s[4][32]; int i = threadIdx.x, w = threadIdx.y; s[w][i] = x[w * 32 + i]; __syncwarp(); for (int d = 16; d; d /= 2) { if (i < d) s[w][i] += s[w][i + d]; __syncwarp(); } if (!i) y[w] = s[w][0]; }",1,(32,4),[R(128),Z(4)],None)
+t("W broadcast","__global__ void k(const float* x, float* y) { __shared__ float first; if (threadIdx.x == 0) first = x[0]; y[threadIdx.x] = first; }",1,32,[R(32),Z(32)],"race")
+t("W broadcast reversed","__global__ void k(const float* x, float* y) { __shared__ float last; if (threadIdx.x == 31) last = x[0]; y[threadIdx.x] = last; }",1,32,[R(32),Z(32)],"race")
+t("W transposed in place","__global__ void k(float* x, int n) { int i = blockIdx.x * 8 + threadIdx.x, j = blockIdx.y * 8 + threadIdx.y; float v = x[i * n + j]; x[j * n + i] = v; }",(2,2),(8,8),[R(16,16),16],"race")
+t("W lock not released","__device__ int lock;\n__global__ void k(float* x) { while (atomicCAS(&lock, 0, 1)); x[0] += 1; }",1,32,[R(32)],"endless")
+t("lock released","__device__ int lock;\n__global__ void k(float* x) { bool done = false; while (!done) { if (atomicCAS(&lock, 0, 1) == 0) { __threadfence(); x[0] += 1; __threadfence(); atomicExch(&lock, 0); done = true; } } }",2,32,[Z(1)],None)
+t("W block flag","__global__ void k(float* x, float* y) { if (blockIdx.x == 0) x[threadIdx.x] = 5; else y[threadIdx.x] = x[threadIdx.x]; }",2,32,[Z(32),Z(32)],"race")
+t("volatile flag spin","__global__ void k(volatile int* flag, float* y) { if (threadIdx.x == 1) { while (!*flag); } if (threadIdx.x == 0) { __threadfence(); *flag = 1; } y[threadIdx.x] = 1; }",1,32,[torch.zeros(1,dtype=torch.int32),Z(32)],"race|None")
+t("3d","__global__ void k(float* x, int a, int b, int c) { int i = threadIdx.x + blockIdx.x * blockDim.x, j = threadIdx.y + blockIdx.y * blockDim.y, l = threadIdx.z + blockIdx.z * blockDim.z; if (i < c && j < b && l < a) x[(l * b + j) * c + i] += i + 10 * j + 100 * l; }",(2,2,2),(4,4,2),[Z(3,5,7),3,5,7],None)
+t("W 3d","__global__ void k(float* x, int a, int b, int c) { int i = threadIdx.x + blockIdx.x * blockDim.x, j = threadIdx.y + blockIdx.y * blockDim.y, l = threadIdx.z + blockIdx.z * blockDim.z; if (i < c && j < b) x[(l * b + j) * c + i] += i + 10 * j + 100 * l; }",(2,2,2),(4,4,2),[Z(3,5,7),3,5,7],"out of bounds")
+t("view arg","__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }",1,8,[R(100)[10:18],Z(100)[50:58]],None)
+t("W view arg","__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }",1,9,[R(100)[10:18],Z(100)[50:58]],"out of bounds")
+al=R(64); t("aliased","__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x] * 2; }",1,64,[al,al],None)
+t("W aliased shift","__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x] * 2; }",1,63,[al[1:],al[:-1]],"race")
+t("wb empty","__global__ void k(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 1; }",1,63,[Z(0),0],None)
+t("W empty","__global__ void k(float* x, int n) { x[threadIdx.x] = 1; }",1,63,[Z(0),0],"out of bounds")
+t("divergent shfl subgroup","__global__ void k(float* x) { int i = threadIdx.x; float v = x[i]; if (i < 16) { v += __shfl_xor_sync(0x0000ffff, v, 1); } else { v -= __shfl_xor_sync(0xffff0000, v, 1); } x[i] = v; }",1,32,[R(32)],None)
+t("tail warp","__global__ void k(float* x) { float v = x[threadIdx.x]; v += __shfl_down_sync(0xffffffff, v, 1); x[threadIdx.x] = v; }",1,40,[R(40)],None)
+t("match/reduce","__global__ void k(int* x) { unsigned m = __match_any_sync(~0u, x[threadIdx.x] & 3); int s = __reduce_add_sync(~0u, 1); x[threadIdx.x] = __popc(m) + s + __any_sync(~0u, x[threadIdx.x] > 3) + __all_sync(~0u, 1); }",1,32,[torch.arange(32,dtype=torch.int32)],None)
+t("clock","__global__ void k(long long* x) { long long a = clock64(); x[threadIdx.x] = clock64() - a; clock_t b = clock(); }",1,4,[torch.zeros(4,dtype=torch.int64)],None)
+t("goto/dowhile","__global__ void k(float* x) { int i = threadIdx.x; do { if (i > 30) goto out; x[i] += 1; i += 7; } while (true); out: return; }",1,7,[Z(31)],None)
+t("W unsigned loop","__global__ void k(float* x) { for (unsigned i = 10; i >= 0; i--) x[i] = 1; }",1,1,[Z(31)],"out of bounds")
+t("big launch","__global__ void k(float* x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = i; }",4096,256,[Z(1<<20),1<<20],None)
+t("max threads","__global__ void k(float* x) { __shared__ float s[1024]; s[threadIdx.x] = 1; __syncthreads(); x[threadIdx.x] = s[1023 - threadIdx.x]; }",64,1024,[Z(1024)],None)
+
+# text, a phrase of what is said of it, arguments; two blocks of 64 threads
+HOSTILE = [
+    ('__global__ void k(float* x){ for(;;); }', 'endless', [F(64)]),
+    ('__global__ void k(float* x){ while(1) x[threadIdx.x]+=1; }', 'endless', [F(64)]),
+    ('__device__ int f(int n){ volatile int a[10]; a[0]=n; return f(n+1)+a[0]; } __global__ void k(float* x){ x[0]=f(0); }', 'stack', [F(64)]),
+    ('__global__ void k(float* x){ volatile float a[1<<20]; for(int i=0;i<(1<<20);i+=7) a[i]=i; x[threadIdx.x]=a[5]; }', 'stack', [F(64)]),
+    ('__global__ void k(float* x){ *(float*)0 = 1; }', 'wild pointer', [F(64)]),
+    ('__global__ void k(float* x){ x[threadIdx.x] = 1; }', 'wild pointer', [None]),
+    ('__global__ void k(float* x){ void (*f)() = (void(*)())0; f(); }', 'wild pointer', [F(64)]),
+    ('__global__ void k(float* x){ exit(0); }', 'exit', [F(64)]),
+    ('#include <unistd.h>\n__global__ void k(float* x){ _exit(0); }', 'exit', [F(64)]),
+    ('__global__ void k(float* x){ abort(); }', 'abort', [F(64)]),
+    ('__global__ void k(float* x){ while(1) printf("hello %d\\n", threadIdx.x); }', 'endless', [F(64)]),
+    ('__global__ void k(float* x){ while(1) puts("hello"); }', 'endless', [F(64)]),
+    ('#include <assert.h>\n__global__ void k(float* x){ assert(threadIdx.x < 5); }', 'assert', [F(64)]),
+    ('__global__ void k(float* x){ __trap(); }', 'trap', [F(64)]),
+    ('__global__ void k(float* x){ throw 1; }', 'exception', [F(64)]),
+    ('#include <signal.h>\n__global__ void k(float* x){ kill(getpid(), 9); }', 'exit', [F(64)]),
+    ('#include <unistd.h>\n__global__ void k(float* x){ sleep(100); }', 'endless', [F(64)]),
+    ('#include <signal.h>\n__global__ void k(float* x){ sigset_t s; sigfillset(&s); sigprocmask(SIG_BLOCK,&s,0); while(1); }', 'endless', [F(64)]),
+    ('__global__ void k(float* x){ while(1) memset(malloc(1<<20),1,1<<20); }', 'allocates itself', [F(64)]),
+    ('__global__ void k(float* x){ x[threadIdx.x] = 5 / (int)x[0]; }', 'division by zero', [F(64)]),
+    ('__global__ void k(float* x){ int i = threadIdx.x; x[i - 5] = 1; }', 'element -5 of `x`', [F(64)]),
+    ('__global__ void k(float* x){ unsigned i = threadIdx.x; if (i < 64 - 0) x[i - 5] = 1; }', '(-5 as an unsigned number)', [F(64)]),
+    ('__global__ void k(float* x){ x[(long long)threadIdx.x << 40] = 1; }', 'wild pointer', [F(64)]),
+    ('__global__ void k(float* x){ __shared__ float* p; float mine = 3; if (threadIdx.x==0) p = &mine; __syncthreads(); x[threadIdx.x] = *p; }', 'wild pointer', [F(64)]),
+    ('__global__ void k(float* x){ char a[16]; volatile char* p = a; for (int i = 0; i < 1000000; i++) p[i] = 0; x[0]=a[3]; }', 'wild pointer', [F(64)]),
+    ('__global__ void k(int* x){ if (blockIdx.x == 0) while (atomicAdd(x, 0) == 0); else atomicAdd(x, 1); }', 'endless', [torch.zeros(1, dtype=torch.int32)]),
+    ('__global__ void k(float* x){ if (threadIdx.x < 32) __syncthreads(); else __syncthreads(); }', 'divergent barrier', [F(64)]),
+    ('__global__ void k(float* x){ float v=1; if (threadIdx.x % 32 < 16) v = __shfl_down_sync(0xffffffff, v, 8); __syncthreads(); x[threadIdx.x] = v; }', 'divergent barrier', [F(64)]),
+    ('__global__ void k(float* x){ float v=1; v = __shfl_down_sync(0x1, v, 8); x[threadIdx.x] = v; }', 'divergent barrier', [F(64)]),
+    ('__global__ void k(float* x){ float4 v = *(float4*)(x + 1); x[threadIdx.x] = v.x; }', 'misaligned', [F(64)]),
+    ('__global__ void k(float4* x){ x[threadIdx.x] = make_float4(1,2,3,4); }', 'element 64 of `x`', [F(64)]),
+    ('__global__ void k(float* x){ __shared__ volatile float s[64]; s[threadIdx.x]=threadIdx.x; if (threadIdx.x < 32) { s[threadIdx.x]+=s[threadIdx.x+32]; } x[threadIdx.x]=s[threadIdx.x]; }', 'race', [F(64)]),
+    ('__global__ void k(float* x){ if(threadIdx.x==0) memcpy(x, x + 60, 32); }', 'element 64 of `x`', [F(64)]),
+    ('extern __shared__ float s[];\n__global__ void k(float* x){ s[threadIdx.x]=1; __syncthreads(); x[threadIdx.x]=s[threadIdx.x]; }', 'beyond the shared_mem', [F(64)]),
+    ('__global__ void k(float* x){ x[threadIdx.x] = x[(threadIdx.x+1) % 64]; }', 'race', [F(64)]),
+    ('__global__ void k(float* x){ float v = x[(threadIdx.x+1) % 64]; __syncthreads(); x[threadIdx.x] = v; }', 'blocks run in no order', [F(64)]),
+    ('#include <setjmp.h>\n__global__ void k(float* x){ jmp_buf b; longjmp(b, 1); }', 'wild pointer', [F(64)]),
+    ('__global__ void k(float* x){ void (*f)() = (void(*)())0x123456789; f(); }', 'wild pointer', [F(64)]),
+    ('__global__ void k(float* x){ char* p = (char*)&k; p[0] = 1; }', 'wild pointer', [F(64)]),
+    ('__global__ void k(char* x){ *(int*)(x+1) = 4; }', 'misaligned', [torch.zeros(64, dtype=torch.int8)]),
+    ('template<int N> struct A { static const int v = A<N-1>::v + A<N-2>::v; }; __global__ void k(float* x){ x[0] = A<100000>::v; }', 'line 1', [F(64)]),
+    ('__global__ void k(float* x){\n int i = threadIdx.x\n x[i] = 1;\n}', 'line 3', [F(64)]),
+    ('__global__ void k(float* x){\n if (x) {\n', 'the text ends inside', [F(64)]),
+    ('__device__ float f(float);\n__global__ void k(float* x){\n x[0] = f(1); }', 'undefined reference', [F(64)]),
+    ('__global__ int k(float* x){ return 1; }', 'a kernel returns void', [F(64)]),
+    ('void k(float* x){ }', 'there is no kernel', [F(64)]),
+    ('__global__ void k(float* x){ x[0] = 1; }\nint main() {\n k<<<1, 1>>>(0);\n}', 'line 3: k<<<1', [F(64)]),
+    ('#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n__global__ void k(float* x){ auto b = cg::this_thread_block(); b.sync(); }', 'cooperative groups cannot', [F(64)]),
+    ('__global__ void k(float* x){ threadIdx.x = 3; }', 'line 1', [F(64)]),
+    ('__global__ void k(float* x){ atomicMax(x, 1.0f); }', 'atomicMax does not exist for this type', [F(64)]),
+    ('struct P { float* a; int n; }; __global__ void k(P p){ p.a[0] = 1; }', 'a structure', [F(64)]),
+    ('__global__ void k(double* x){ x[0] = 1; }', 'needs torch.float64', [F(64)]),
+    ('__global__ void k(float* x, int n){ x[0] = n; }', '`int n` cannot hold', [F(64), 2147483648]),
+    ('__global__ void k(float* x, unsigned n){ x[0] = n; }', '`unsigned n` cannot hold', [F(64), -1]),
+    ('__global__ void k(float* x, int n){ x[0] = n; }', 'needs a whole number', [F(64), 1.0]),
+]
