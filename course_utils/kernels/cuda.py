@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from course_utils.kernels import toolchain
-from course_utils.kernels.report import KernelFault, Memory, Report, Three, describe
+from course_utils.kernels.report import CudaFault, Memory, Report, Three, describe
 
 __all__ = ["Kernel", "compile_cuda"]
 
@@ -137,7 +137,7 @@ class Kernel:
         *,
         limit: float = 5.0,
     ) -> Report:
-        """Run the kernel and return what it did. What is wrong with it raises `KernelFault`, and nothing is written.
+        """Run the kernel and return what it did. What is wrong with it raises `CudaFault`, and nothing is written.
 
         A tensor is passed as its memory, as `data_ptr` is: a kernel knows no strides. On a simulated GPU it is the CPU
         memory behind it. Tensors on a GPU are copied, the launch is looked at on the CPU (unless it has more than two
@@ -171,23 +171,23 @@ class Kernel:
                 report.notes += ("too large to be looked at on the CPU first: nothing is counted",)
             if device.type == "cuda" and report.fault is None:
                 self._run_on_gpu(report, args, words, shared_mem, device)
-        except KernelFault as fault:
+        except CudaFault as fault:
             report.fault = fault
         return report
 
     def _check_launch(self, report: Report, shared_mem: int) -> None:
         if (threads := math.prod(report.block)) > 1024:
-            raise KernelFault("launch", f"a block of {report.block} has {threads} threads; a GPU takes at most 1024")
+            raise CudaFault("launch", f"a block of {report.block} has {threads} threads; a GPU takes at most 1024")
         used = sum(one.size for one in self._program.shared if one.own)
         if used > SHARED_LIMIT:
-            raise KernelFault("launch", f"the kernel has {used} bytes of shared memory; a block has {SHARED_LIMIT}")
+            raise CudaFault("launch", f"the kernel has {used} bytes of shared memory; a block has {SHARED_LIMIT}")
         if not 0 <= shared_mem <= SHARED_MOST - used:
-            raise KernelFault("launch", f"shared_mem is {shared_mem} bytes; no GPU has more than {SHARED_MOST} a block")
+            raise CudaFault("launch", f"shared_mem is {shared_mem} bytes; no GPU has more than {SHARED_MOST} a block")
 
     def _arguments(self, args: Sequence[object], report: Report) -> tuple[list[Memory], list[tuple[int, bytes]]]:
         """Return the memories that the arguments point into, and each argument: (memory, offset) or (-1, its bytes)."""
         if len(args) != len(self.parameters):
-            raise KernelFault("arguments", f"{self!r} takes {len(self.parameters)} arguments, not {len(args)}")
+            raise CudaFault("arguments", f"{self!r} takes {len(self.parameters)} arguments, not {len(args)}")
         memories: dict[int, Memory] = {}
         words: list[tuple[int, bytes]] = []
         for place, (one, value) in enumerate(zip(self.parameters, args, strict=True)):
@@ -198,7 +198,7 @@ class Kernel:
             first = next(iter(memories.values()), None)
             if first and tensor.device != first.tensor.device:
                 where = f"`{one.name}` on {tensor.device}, `{first.name}` on {first.tensor.device}"
-                raise KernelFault("arguments", f"{where}: a kernel needs all its tensors on one device")
+                raise CudaFault("arguments", f"{where}: a kernel needs all its tensors on one device")
             if not tensor.is_contiguous():
                 report.notes += (f"`{one.name}` is not contiguous: the kernel gets its memory, not its strides",)
             size, lo = tensor.element_size(), tensor.storage_offset() * tensor.element_size()
@@ -237,17 +237,17 @@ class Kernel:
                 )
                 found = json.loads(done.stdout)
             except subprocess.TimeoutExpired:
-                raise KernelFault("endless", f"the kernel did not end within {limit:g} s") from None
+                raise CudaFault("endless", f"the kernel did not end within {limit:g} s") from None
             except ValueError:
-                raise KernelFault("exit", f"the kernel ended its process (code {done.returncode})") from None
+                raise CudaFault("exit", f"the kernel ended its process (code {done.returncode})") from None
             report.fill(memories, found)
             if found["fault"]:
                 raise self._fault(report, memories, found["fault"], limit)
-            for memory, piece, (_, stored, _) in zip(memories, pieces, found["arrays"], strict=True):
+            for memory, piece, (_, stored, *_) in zip(memories, pieces, found["arrays"], strict=True):
                 if stored and memory.tensor.device.type != "cuda":
                     _bytes(memory)[:] = piece
 
-    def _fault(self, report: Report, memories: list[Memory], found: dict, limit: float) -> KernelFault:
+    def _fault(self, report: Report, memories: list[Memory], found: dict, limit: float) -> CudaFault:
         lines: list[int | None] = [found["line"] or None, found["other_line"] or None]
         if lines[0] is None:
             lines = self._program.lines(found["place"], found["other_place"])
@@ -290,7 +290,7 @@ def _dims(what: str, dim: Dim) -> Three:
     limits = (2**31 - 1, 65535, 65535) if what == "grid" else (1024, 1024, 64)
     for axis, value, limit in zip("xyz", (x, y, z), limits, strict=True):
         if not isinstance(value, int) or not 1 <= value <= limit or len(values) > 3:
-            raise KernelFault("launch", f"{what} is {dim}: its {axis} may be 1 to {limit}")
+            raise CudaFault("launch", f"{what} is {dim}: its {axis} may be 1 to {limit}")
     return x, y, z
 
 
@@ -309,12 +309,12 @@ def _bytes(memory: Memory) -> np.ndarray:
 
 def _pointed(place: int, one: Parameter, value: object) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
-        raise KernelFault("arguments", f"argument {place} is {type(value).__name__}; `{one}` needs a tensor")
+        raise CudaFault("arguments", f"argument {place} is {type(value).__name__}; `{one}` needs a tensor")
     wanted = _TORCH.get(one.code)
     if wanted and value.dtype != wanted and {value.dtype, wanted} not in _SIGNLESS:
-        raise KernelFault("arguments", f"argument {place} is {value.dtype}; `{one}` needs {wanted}")
+        raise CudaFault("arguments", f"argument {place} is {value.dtype}; `{one}` needs {wanted}")
     if value.device.type not in ("cpu", "sim", "cuda"):
-        raise KernelFault("arguments", f"argument {place}, `{one.name}`, is on {value.device}")
+        raise CudaFault("arguments", f"argument {place}, `{one.name}`, is on {value.device}")
     return value.detach()
 
 
@@ -322,15 +322,15 @@ def _scalar(place: int, one: Parameter, value: object) -> bytes:
     """Return the bytes of a number as the kernel gets it."""
     letter, size = one.code[0], int(one.code[1:])
     if letter not in "fiubhg":
-        raise KernelFault("arguments", f"`{one}` is a structure, which Python cannot pass")
+        raise CudaFault("arguments", f"`{one}` is a structure, which Python cannot pass")
     if not isinstance(value, bool | int | float):
-        raise KernelFault("arguments", f"argument {place} is {type(value).__name__}; `{one}` needs a number")
+        raise CudaFault("arguments", f"argument {place} is {type(value).__name__}; `{one}` needs a number")
     if letter in "iub" and isinstance(value, float):
-        raise KernelFault("arguments", f"argument {place} is {value}; `{one}` needs a whole number")
+        raise CudaFault("arguments", f"argument {place} is {value}; `{one}` needs a whole number")
     if letter == "g":
         return struct.pack("<f", value)[2:]
     form = {"f4": "f", "f8": "d", "h2": "e", "b1": "?"}.get(one.code) or {1: "b", 2: "h", 4: "i", 8: "q"}[size]
     try:
         return struct.pack("<" + (form.upper() if letter == "u" else form), value)
     except (struct.error, OverflowError):
-        raise KernelFault("arguments", f"argument {place} is {value}, which `{one}` cannot hold") from None
+        raise CudaFault("arguments", f"argument {place} is {value}, which `{one}` cannot hold") from None

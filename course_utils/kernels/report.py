@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 import torch
 
 from course_utils.base import tables
+from course_utils.kernels import faults
+from course_utils.kernels.triton_memory import Traffic
 
-__all__ = ["KernelFault", "Memory", "Report", "describe"]
+__all__ = ["CudaFault", "Memory", "Report", "describe"]
 
 Three = tuple[int, int, int]
 VERBS = ("reads", "writes", "changes by an atomic")
@@ -25,8 +27,8 @@ ENDS = {
 }
 
 
-class KernelFault(RuntimeError):
-    """What is wrong with a launch.
+class CudaFault(faults.KernelFault):
+    """What is wrong with a launch of a CUDA kernel.
 
     `kind` is one of "out of bounds", "race", "uninitialised shared", "divergent barrier", "misaligned", "wild pointer",
     "stack", "endless", "division by zero", "assert", "trap", "abort", "exit", "arguments" and "launch". `line` is the
@@ -47,9 +49,9 @@ class KernelFault(RuntimeError):
         element: int | None = None,
     ) -> None:
         """Keep what is known beside the message."""
-        super().__init__(f"{kind}: {message}")
-        self.kind, self.line, self.other_line = kind, line, other_line
-        self.block, self.thread, self.array, self.element = block, thread, array, element
+        where = None if block is None else (block, thread)
+        super().__init__(kind, f"{kind}: {message}", array=array, element=element, where=where)
+        self.line, self.other_line, self.block, self.thread = line, other_line, block, thread
 
 
 @dataclass
@@ -77,7 +79,7 @@ class Report:
     """What a launch did. Bytes are of global memory; sectors are the 32-byte pieces that each warp's request touches.
 
     `requests` are accesses of a warp to global memory, `barriers` the passes of a block through `__syncthreads()`,
-    `bank_conflicts` the further passes that accesses to shared memory need. `by_array` has (loaded, stored) bytes,
+    `bank_conflicts` the further passes that accesses to shared memory need. `by_array` has a `Traffic` for each array,
     `unwritten` the number of elements that no thread wrote, of arrays that the kernel writes to, `touched` the tuples
     (element, block, thread, "read" | "write" | "atomic") of each array in order, where they are at most 40,000, else
     nothing. `notes` say what is not wrong and may surprise. A block or thread is a number, x first.
@@ -94,14 +96,14 @@ class Report:
     shared_accesses: int = 0
     bank_conflicts: int = 0
     atomics: int = 0
-    by_array: dict[str, tuple[int, int]] = field(default_factory=dict)
+    by_array: dict[str, Traffic] = field(default_factory=dict)
     unwritten: dict[str, int] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     touched: dict[str, list[tuple[int, int, int, str]]] = field(default_factory=dict)
     printed: str = ""
     notes: tuple[str, ...] = ()
     ran_on: str = "CPU"
-    fault: KernelFault | None = None
+    fault: CudaFault | None = None
 
     @property
     def blocks(self) -> int:
@@ -123,10 +125,10 @@ class Report:
             ("shared accesses", f"{self.shared_accesses:,}, bank conflicts {self.bank_conflicts:,}"),
         ]
         rows += [("atomics", f"{self.atomics:,}")] if self.atomics else []
-        for name, (loaded, stored) in self.by_array.items():
+        for name, one in self.by_array.items():
             missing = self.unwritten.get(name, 0)
             never = f", {missing:,} elements never written" if missing else ""
-            rows.append((f"  {name}", f"{loaded:,} loaded, {stored:,} stored{never}"))
+            rows.append((f"  {name}", f"{one.loaded_bytes:,} loaded, {one.stored_bytes:,} stored{never}"))
         rows += [("note", note) for note in self.notes]
         return rows + ([("fault", str(self.fault))] if self.fault else [])
 
@@ -140,11 +142,11 @@ class Report:
 
     def fill(self, memories: Sequence[Memory], found: dict) -> None:
         """Take the counts from what the runtime found."""
-        self.sectors, self.requests, self.barriers, self.shared_accesses, self.bank_conflicts, self.atomics = found[
-            "counts"
-        ]
-        for memory, (loaded, stored, missing) in zip(memories, found["arrays"], strict=True):
-            self.by_array[memory.name] = (loaded, stored)
+        self.barriers, self.shared_accesses, self.bank_conflicts, self.atomics = found["counts"]
+        for memory, (loaded, stored, sectors, requests, missing) in zip(memories, found["arrays"], strict=True):
+            self.by_array[memory.name] = Traffic(loaded, stored, requests, sectors)
+            self.sectors += sectors
+            self.requests += requests
             self.shapes[memory.name] = tuple(memory.tensor.shape)
             self.loaded_bytes += loaded
             self.stored_bytes += stored
@@ -245,7 +247,7 @@ def describe(
     lines: Sequence[int | None],
     source: str,
     limit: float,
-) -> KernelFault:
+) -> CudaFault:
     """Return the fault that the runtime found, in words; `shared` is name and bytes of the array if it is shared."""
     line, other_line = lines
     who = f"block {_xyz(found['block'], report.grid)}, thread {_xyz(found['thread'], report.block)}"
@@ -264,7 +266,7 @@ def describe(
         message, line = _message(found, who, what, limit), line or other_line
     own = source.splitlines()
     shown = f"\nline {line}: {own[line - 1].strip()}" if line and line <= len(own) else ""
-    return KernelFault(
+    return CudaFault(
         *(found["kind"], message + shown),
         **{"line": line, "other_line": other_line, "array": name, "element": element},
         block=tuple(found["block"]),

@@ -36,7 +36,7 @@ enum State { READY, BARRIER, WARP, DONE };
 struct Stamp { u32 thread, epoch, warp_epoch, place, moment; };
 struct Cell { Stamp writer, reader, other; u32 atomic, fences; };
 struct Entry { u32 used, more, what[6]; };  // what one warp touches at once: sectors, or words of shared memory
-struct Array { char* base; int64_t lo, hi, item, size; Cell* cells; int64_t grain, loaded, stored; };
+struct Array { char* base; int64_t lo, hi, item, size; Cell* cells; int64_t grain, loaded, stored, sectors, requests; };
 struct Symbol { int64_t at, size; };
 struct Fault {
   const char* kind; const char* space; int64_t array, at, size; int how, other_how; u32 place, other_place, other; int line, other_line;
@@ -58,7 +58,7 @@ std::vector<Touch> touches; std::unordered_set<u32> guards; std::vector<Fault> r
 Fiber* now; jmp_buf scheduler; uint3 grid, block, at_block; u32 threads, warps, block_index, moment;
 char *tls; int64_t tls_size, dynamic_size; Address program, program_end, code;
 Fault first, uninitialised; std::vector<Pending> pending; bool ended;
-int64_t sectors, requests, barriers, shared_accesses, bank_conflicts, atomics, ticks;
+int64_t barriers, shared_accesses, bank_conflicts, atomics, ticks;
 std::string printed; FILE* out; std::vector<void*> values; std::vector<std::vector<char>> scalars; bool atomics_seen;
 
 // ---- what one warp touches at once
@@ -179,8 +179,8 @@ void global(int64_t k, char* p, int size, int how, u32 place) {
   if (how != WRITE) a.loaded += size;
   if (how != READ) a.stored += size;
   atomics += how == ATOMIC;
-  Entry& e = global_sites.entry(place); Address s = Address(p) >> 5;
-  for (Address l = (Address(p) + size - 1) >> 5; s <= l; s++) global_sites.add(&e, u32(s));
+  Entry& e = global_sites.entry(place);
+  for (int64_t s = at >> 5; s <= (at + size - 1) >> 5; s++) global_sites.add(&e, u32(k << 27 | s));
   if (how == READ) { now->last_read = Address(p); now->last_place = place; }
   for (int64_t c = at / a.grain; c <= (at + size - 1) / a.grain; c++) look(a.cells[c], "global", k, c * a.grain, a.base + c * a.grain, a.grain < size ? int(a.grain) : size, how, place);
 }
@@ -322,7 +322,7 @@ void run_block() {
     if (done == threads) break;
     if (!ready && !release_warps() && !release_active()) release_barrier();
   }
-  global_sites.close([](std::vector<u32>& all) { requests++; sectors += all.size(); });
+  global_sites.close([](std::vector<u32>& all) { arrays[all[0] >> 27].requests++; for (u32 s : all) arrays[s >> 27].sectors++; });
   shared_sites.close([](std::vector<u32>& all) {
     u32 banks[32] = {}, most = 0;
     for (u32 w : all) { u32 n = ++banks[w & 31]; most = n > most ? n : most; }
@@ -366,11 +366,11 @@ void report() {
   bool part = first.found && (!strcmp(first.kind, "divergent barrier") || (!strcmp(first.kind, "race") && first.space[0] == 's'));
   bool before = first.found && (!strcmp(first.kind, "out of bounds") || !strcmp(first.kind, "misaligned"));
   fprintf(out, "{"); print("fault", uninitialised.found && !part && !before ? uninitialised : first);
-  fprintf(out, "\"counts\": [%ld, %ld, %ld, %ld, %ld, %ld], \"arrays\": [", long(sectors), long(requests), long(barriers), long(shared_accesses), long(bank_conflicts), long(atomics));
+  fprintf(out, "\"counts\": [%ld, %ld, %ld, %ld], \"arrays\": [", long(barriers), long(shared_accesses), long(bank_conflicts), long(atomics));
   for (size_t k = 0; k < arrays.size(); k++) {
     Array& a = arrays[k]; int64_t missing = 0;
     if (a.stored) for (int64_t c = a.lo / a.grain; c < a.hi / a.grain; c++) missing += !a.cells[c].writer.thread;
-    fprintf(out, "%s[%ld, %ld, %ld]", k ? ", " : "", long(a.loaded), long(a.stored), long(missing));
+    fprintf(out, "%s[%ld, %ld, %ld, %ld, %ld]", k ? ", " : "", long(a.loaded), long(a.stored), long(a.sectors), long(a.requests), long(missing));
   }
   fprintf(out, "], \"touched\": [");
   if (touches.size() < TOUCHES) for (size_t i = 0; i < touches.size(); i++) fprintf(out, "%s%d,%u,%ld,%d", i ? "," : "", touches[i].array, touches[i].thread, long(touches[i].element), touches[i].how);

@@ -85,7 +85,7 @@ def compiler() -> Compiler | None:
 
 def why_not() -> str:
     """Return why CUDA C++ cannot be built here, in one sentence; "" if it can."""
-    other = "Triton's language in kernels.language needs none"
+    other = "Triton's language, kernels.triton(), needs none"
     if not _supported():
         return f"CUDA C++ runs on the CPU under 64-bit Linux alone, and this is {platform.system()}; {other}."
     if compiler() is None:

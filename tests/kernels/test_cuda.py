@@ -83,7 +83,8 @@ def test_counts_of_a_launch():
     assert torch.equal(out[:1000], x + y) and (out[1000:] == 7).all()
     assert (report.loaded_bytes, report.stored_bytes) == (8000, 4000)
     assert (report.sectors, report.requests) == (375, 96)  # 1000 x 4 bytes / 32, three arrays; 32 warps' requests each
-    assert report.by_array == {"x": (4000, 0), "y": (4000, 0), "out": (0, 4000)}
+    assert report.by_array["x"] == report.by_array["y"] == kernels.Traffic(4000, 0, 32, 125)
+    assert report.by_array["out"] == kernels.Traffic(0, 4000, 32, 125)
     assert report.unwritten == {"out": 100} and (report.blocks, report.threads) == (4, 1024)
     assert report.touched["out"][300] == (300, 1, 44, "write")
     assert "100 elements never written" in str(report) and "<table>" in report._repr_html_()
