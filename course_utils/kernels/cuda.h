@@ -48,6 +48,7 @@ uint3 course_block_dim() __attribute__((const));
 uint3 course_grid_dim() __attribute__((const));
 void course_atomic(void* p, int size);
 void course_copy(void* to, const void* from, int size);
+void course_move(void* to, const void* from, long size);
 void course_set(void* to, int value, long size);
 int course_barrier(int place, int line, int value, int how);
 const uint64_t* course_warp(unsigned mask, uint64_t value, int how, int line);
@@ -302,7 +303,7 @@ template <class T, class A, class B> COURSE_HERE T atomicCAS(T* p, A a, B b) {
 #define clock() course_clock()
 #define printf(...) course_printf(__VA_ARGS__)
 #define memset(to, value, size) course_set(to, value, size)
-#define memcpy(to, from, size) course_copy(to, from, size)
+#define memcpy(to, from, size) course_move(to, from, size)
 #define __trap() course_stop("trap", "__trap()", __LINE__)
 #undef assert
 #define assert(x) ((x) ? (void)0 : course_stop("assert", #x, __LINE__))

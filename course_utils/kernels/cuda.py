@@ -241,16 +241,33 @@ class Kernel:
             except ValueError:
                 raise CudaFault("exit", f"the kernel ended its process (code {done.returncode})") from None
             report.fill(memories, found)
-            if found["fault"]:
-                raise self._fault(report, memories, found["fault"], limit)
+            if fault := self._local(found) or found["fault"]:
+                raise self._fault(report, memories, fault, limit)
             for memory, piece, (_, stored, *_) in zip(memories, pieces, found["arrays"], strict=True):
                 if stored and memory.tensor.device.type != "cuda":
                     _bytes(memory)[:] = piece
+
+    def _local(self, found: dict) -> dict | None:
+        """Return an index beyond a local array, unless more is known; a shared row may run into the next."""
+        if found["fault"] and found["fault"]["kind"] == "out of bounds":
+            return None
+        statements = [
+            text for text in re.split(r"[;{}]", self.source) if not re.search(r"__shared__|__constant__", text)
+        ]
+        for one in (found[f"beyond{place}"] for place in range(8)):
+            text = self.source.splitlines()[one["line"] - 1] if one else ""
+            for used in re.finditer(r"(\w+)\s*\[", text):
+                declared = rf"(?<!return)(?<!else)[\w>]\s+(?:[^()=]*,\s*)?{used[1]}\s*\["
+                if any(re.search(declared, statement) for statement in statements):
+                    return {**one, "text": used[1], "type": one["text"].strip("'").replace(" [", "["), "other_line": 0}
+        return None
 
     def _fault(self, report: Report, memories: list[Memory], found: dict, limit: float) -> CudaFault:
         lines: list[int | None] = [found["line"] or None, found["other_line"] or None]
         if lines[0] is None:
             lines = self._program.lines(found["place"], found["other_place"])
+        if found["space"] == "device":
+            found["text"] = self._program.variable(found["at"])
         named = re.search(r"extern\s+(?:volatile\s+)?__shared__[^;\[]*?(\w+)\s*\[", self.source)
         shared: tuple[str, int | None] = (named[1] if named else "shared memory", None)
         if found["space"] == "shared" and self._program.shared:

@@ -222,7 +222,7 @@ def _race(report: Report, found: dict, who: str, what: str, line: int | None, ot
 def _message(found: dict, who: str, what: str, limit: float) -> str:
     kind, verb = found["kind"], VERBS[found["how"]]
     if kind == "out of bounds":
-        return f"{who} {verb} {what}"
+        return f"{who} {'uses' if found['space'] == 'local' else verb} {what}"
     if kind == "uninitialised shared":
         return f"{who} reads {what}, which no thread of its block has written"
     if kind == "misaligned":
@@ -258,6 +258,9 @@ def describe(
     elif found["space"].startswith("shared"):
         name = shared[0]
         element, what = _shared_element(*shared, found)
+    elif found["space"] in ("device", "local"):
+        name, element = found["text"], found["at"] if found["space"] == "local" else None
+        what = f"index {element} of `{name}`, a {found['type']}" if found["space"] == "local" else f"`{name}`"
     if found["kind"] == "race":
         message = _race(report, found, who, what, line, other_line)
     elif found["kind"] == "divergent barrier":

@@ -14,6 +14,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -54,12 +55,12 @@ const Address START = Address(1) << 44, SPACING = Address(1) << 36;
 const int64_t GUARD = 1 << 20, STACK = 256 << 10;
 const size_t TOUCHES = 40000;
 std::vector<Array> arrays; std::vector<Symbol> symbols; std::vector<Fiber> fibers; std::vector<Cell> shared_cells;
-std::vector<Touch> touches; std::unordered_set<u32> guards; std::vector<Fault> reads_of_atomics; std::vector<u32> block_fences;
+std::vector<Touch> touches; std::unordered_set<u32> guards; std::vector<Fault> reads_of_atomics, beyond; std::unordered_map<Address, Cell> device_cells; std::vector<u32> block_fences;
 Fiber* now; jmp_buf scheduler; uint3 grid, block, at_block; u32 threads, warps, block_index, moment;
 char *tls; int64_t tls_size, dynamic_size; Address program, program_end, code;
 Fault first, uninitialised; std::vector<Pending> pending; bool ended;
 int64_t barriers, shared_accesses, bank_conflicts, atomics, ticks;
-std::string printed; FILE* out; std::vector<void*> values; std::vector<std::vector<char>> scalars; bool atomics_seen;
+std::string printed; FILE* out; std::vector<void*> values; std::vector<std::vector<char>> scalars; bool atomics_seen, aligned;
 
 // ---- what one warp touches at once
 struct Sites {
@@ -175,7 +176,7 @@ void global(int64_t k, char* p, int size, int how, u32 place) {
     keep(f);  // there is memory around each array: go on, so that a picture shows all of them
     return;
   }
-  if (at % (size > 16 ? 1 : size)) { Fault f = fault("misaligned", place, how); f.space = "global"; f.array = k; f.at = at; f.size = size; stop(f); }
+  if (aligned && at % size) { Fault f = fault("misaligned", place, how); f.space = "global"; f.array = k; f.at = at; f.size = size; stop(f); }
   if (how != WRITE) a.loaded += size;
   if (how != READ) a.stored += size;
   atomics += how == ATOMIC;
@@ -188,7 +189,7 @@ void global(int64_t k, char* p, int size, int how, u32 place) {
 void shared(int64_t at, char* p, int size, int how, u32 place, int64_t symbol) {
   shared_accesses++; const char* space = symbol < 0 ? "shared dynamic" : "shared";
   int64_t local = symbol < 0 ? at - tls_size : symbol < int64_t(symbols.size()) ? at - symbols[symbol].at : at;
-  if (local % (size > 16 ? 1 : size)) { Fault f = fault("misaligned", place, how); f.space = space; f.array = symbol; f.at = local; f.size = size; stop(f); }
+  if (aligned && local % size) { Fault f = fault("misaligned", place, how); f.space = space; f.array = symbol; f.at = local; f.size = size; stop(f); }
   Entry& e = shared_sites.entry(place);
   for (int64_t w = at / 4; w <= (at + size - 1) / 4; w++) shared_sites.add(&e, u32(w));
   if (how == READ) { now->last_read = Address(p); now->last_place = place; }
@@ -216,8 +217,9 @@ void shared_static(int64_t at, char* p, int size, int how, u32 place) {
   outside_shared("shared", near, at - symbols[near].at, size, how, place, at >= 0 && at + size <= tls_size);
 }
 
-void access(void* address, int size, int how, void* from) {
+void access(void* address, int size, int how, void* from, bool typed = true) {
   if (!now) return;
+  aligned = typed;
   char* p = (char*)address; Address a = Address(p); u32 place = u32(Address(from) - code);
   if (Address(p - now->stack) < Address(STACK)) return;  // its own local array
   if (!pending.empty()) settle();
@@ -235,7 +237,8 @@ void access(void* address, int size, int how, void* from) {
     if (at + size > dynamic_size) return outside_shared("shared dynamic", -1, at, size, how, place, true);
     return shared(tls_size + at, p, size, how, place, -1);
   }
-  if (a >= program && a < program_end) return;  // __device__ and __constant__ variables, literals
+  if (a >= program && a < program_end)  // a __device__ or __constant__ variable, a literal
+    return look(device_cells[a], "device", -1, int64_t(a - code), p, size, how, place);
   if (!symbols.empty() && a + (1 << 20) - Address(tls) < Address(tls_size) + (2 << 20)) return shared_static(p - tls, p, size, how, place);
   Fault f = fault("wild pointer", place, how); f.at = int64_t(a); f.size = size;
   stop(f);
@@ -366,6 +369,7 @@ void report() {
   bool part = first.found && (!strcmp(first.kind, "divergent barrier") || (!strcmp(first.kind, "race") && first.space[0] == 's'));
   bool before = first.found && (!strcmp(first.kind, "out of bounds") || !strcmp(first.kind, "misaligned"));
   fprintf(out, "{"); print("fault", uninitialised.found && !part && !before ? uninitialised : first);
+  for (size_t i = 0; i < 8; i++) print(("beyond" + std::to_string(i)).c_str(), i < beyond.size() ? beyond[i] : Fault{});
   fprintf(out, "\"counts\": [%ld, %ld, %ld, %ld], \"arrays\": [", long(barriers), long(shared_accesses), long(bank_conflicts), long(atomics));
   for (size_t k = 0; k < arrays.size(); k++) {
     Array& a = arrays[k]; int64_t missing = 0;
@@ -394,7 +398,10 @@ void course_atomic(void* p, int size) { access(p, size, ATOMIC, __builtin_return
 void course_copy(void* to, const void* from, int size) {
   access((void*)from, size, READ, __builtin_return_address(0)); access(to, size, WRITE, __builtin_return_address(0)); memmove(to, from, size);
 }
-void course_set(void* to, int value, long size) { access(to, int(size), WRITE, __builtin_return_address(0)); memset(to, value, size); }
+void course_move(void* to, const void* from, long size) {
+  access((void*)from, int(size), READ, __builtin_return_address(0), false); access(to, int(size), WRITE, __builtin_return_address(0), false); memmove(to, from, size);
+}
+void course_set(void* to, int value, long size) { access(to, int(size), WRITE, __builtin_return_address(0), false); memset(to, value, size); }
 void course_fence() {
   now->fenced = true; moment++;
   block_fences[block_index]++;  // what this block wrote so far is seen by a block that looks behind an atomic
@@ -415,6 +422,17 @@ int course_printf(const char* form, ...) {
 }
 void course_stop(const char* kind, const char* text, int line) { Fault f = fault(kind, 0, READ); f.text = text; f.line = line; stop(f); _exit(0); }
 
+// An index beyond its array of known size, at the reader's line and column. Shared arrays are looked at by their accesses.
+struct Type { uint16_t kind, info; char name[1]; };
+struct Beyond { const char* file; u32 line, column; Type *array, *index; };
+void __ubsan_handle_out_of_bounds(Beyond* b, uintptr_t index) {
+  for (auto& f : beyond) if (f.line == int(b->line)) return;
+  int free_bits = 64 - (1 << (b->index->info >> 1));
+  Fault f = fault("out of bounds", 0, READ); f.space = "local"; f.line = int(b->line); f.other_line = int(b->column); f.text = b->array->name;
+  f.at = b->index->info & 1 ? int64_t(index << free_bits) >> free_bits : int64_t(index);
+  if (beyond.size() < 8) beyond.push_back(f);
+}
+
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
@@ -422,18 +440,18 @@ void __tsan_func_exit() {}
 #define HOOKS(n) \
   void __tsan_read##n(void* p) { access(p, n, READ, HERE); } \
   void __tsan_write##n(void* p) { access(p, n, WRITE, HERE); } \
-  void __tsan_unaligned_read##n(void* p) { access(p, n, READ, HERE); } \
-  void __tsan_unaligned_write##n(void* p) { access(p, n, WRITE, HERE); } \
+  void __tsan_unaligned_read##n(void* p) { access(p, n, READ, HERE, false); } \
+  void __tsan_unaligned_write##n(void* p) { access(p, n, WRITE, HERE, false); } \
   void __tsan_volatile_read##n(void* p) { access(p, n, READ, HERE); } \
   void __tsan_volatile_write##n(void* p) { access(p, n, WRITE, HERE); } \
   void __tsan_read_write##n(void* p) { access(p, n, READ, HERE); access(p, n, WRITE, HERE); } \
-  void __tsan_unaligned_read_write##n(void* p) { access(p, n, READ, HERE); access(p, n, WRITE, HERE); }
+  void __tsan_unaligned_read_write##n(void* p) { access(p, n, READ, HERE, false); access(p, n, WRITE, HERE, false); }
 HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
-void __tsan_read_range(void* p, long n) { access(p, int(n), READ, HERE); }
-void __tsan_write_range(void* p, long n) { access(p, int(n), WRITE, HERE); }
-void* __tsan_memcpy(void* to, const void* from, size_t n) { access((void*)from, int(n), READ, HERE); access(to, int(n), WRITE, HERE); return memcpy(to, from, n); }
-void* __tsan_memmove(void* to, const void* from, size_t n) { access((void*)from, int(n), READ, HERE); access(to, int(n), WRITE, HERE); return memmove(to, from, n); }
-void* __tsan_memset(void* to, int v, size_t n) { access(to, int(n), WRITE, HERE); return memset(to, v, n); }
+void __tsan_read_range(void* p, long n) { access(p, int(n), READ, HERE, false); }
+void __tsan_write_range(void* p, long n) { access(p, int(n), WRITE, HERE, false); }
+void* __tsan_memcpy(void* to, const void* from, size_t n) { access((void*)from, int(n), READ, HERE, false); access(to, int(n), WRITE, HERE, false); return memcpy(to, from, n); }
+void* __tsan_memmove(void* to, const void* from, size_t n) { access((void*)from, int(n), READ, HERE, false); access(to, int(n), WRITE, HERE, false); return memmove(to, from, n); }
+void* __tsan_memset(void* to, int v, size_t n) { access(to, int(n), WRITE, HERE, false); return memset(to, v, n); }
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 }

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +22,27 @@ __all__ = ["CompileError", "Compiler", "Program", "Shared", "Unavailable", "buil
 
 HERE = Path(__file__).parent
 FLAGS = (
-    *("-std=c++17", "-w", "-O1", "-g1", "-fsanitize=thread", "-fno-finite-loops", "-fwrapv", "-fno-strict-aliasing"),
+    *(
+        "-std=c++17",
+        "-w",
+        "-O1",
+        "-g1",
+        "-fsanitize=thread",
+        "-fno-finite-loops",
+        "-fwrapv",
+        "-fno-strict-aliasing",
+    ),
     *("-fno-exceptions", "-include", str(HERE / "cuda.h"), "-x", "c++"),
 )
+GCC = ("-fsanitize=bounds",)
 # clang leaves out the read of a value that is written at once, and makes loops into memset, which has no hook
-CLANG = ("-fno-builtin-memset", "-fno-builtin-memcpy", "-mllvm", "-tsan-instrument-read-before-write=1")
+CLANG = (
+    "-fsanitize=array-bounds",
+    "-fno-builtin-memset",
+    "-fno-builtin-memcpy",
+    "-mllvm",
+    "-tsan-instrument-read-before-write=1",
+)
 COMPILE_S = 60.0
 
 
@@ -191,6 +207,13 @@ class Program:
             lines.append(int(mine[1]) if mine else None)
         return lines
 
+    def variable(self, at: int) -> str:
+        """Return the name of the `__device__` variable at an offset of the program."""
+        for name, kind, start, size in _symbol_table(self.path):
+            if kind == "OBJECT" and start <= at < start + size:
+                return re.sub(r"^_ZL?(?:N\d+\w+?)?\d+", "", name)
+        return "a variable of the file"
+
 
 def build(source: str, name: str, others: Sequence[str]) -> Program:
     """Compile the text of a .cu file and its kernel `name`, as C++ writes it; `others` are the names of its others."""
@@ -205,7 +228,7 @@ def build(source: str, name: str, others: Sequence[str]) -> Program:
         f'extern "C" void course_describe() {{ course::describe(&{name}); }}\n',
         encoding="utf-8",
     )
-    extra = CLANG if "clang" in found.version else ()
+    extra = CLANG if "clang" in found.version else GCC
     for command in (
         [*found.command, *FLAGS, *extra, "-c", "-o", f"{program}.o", str(file)],
         [*found.command, "-o", str(program), f"{program}.o", str(_runtime(found))],
@@ -220,18 +243,23 @@ def build(source: str, name: str, others: Sequence[str]) -> Program:
 
 def _shared(program: Path, others: Sequence[str]) -> list[Shared]:
     """Return the shared variables of a program, as its symbol table has them, in order."""
-    if not (tool := find("nm", "llvm-nm")):
-        return []
     found = []
-    for line in run([tool, "--format=sysv", program]).stdout.splitlines():
-        cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) < 5 or cells[3] != "TLS" or "course_pad_" in cells[0] or not cells[4]:
+    for symbol, kind, at, size in _symbol_table(program):
+        if kind != "TLS" or "course_pad_" in symbol:
             continue
         # _ZZ6kernelPfE4part is `part` inside `kernel`, _ZL4part one of the file
-        name = re.match(r"_ZZ.*E\d+([a-zA-Z_]\w*?)(?:_\d*)?$|_ZL\d+(\w+)$", cells[0])
-        theirs = any(f"{len(other)}{other}" in cells[0] or f"_ZZ{other}E" in cells[0] for other in others)
-        plain = next(filter(None, name.groups()), "") if name else cells[0]
-        guard = cells[0].startswith("_ZGV")
-        plain = "" if guard else plain
-        found.append(Shared(plain, int(cells[1], 16), int(cells[4], 16), not theirs and not guard))
+        name = re.match(r"_ZZ.*E\d+([a-zA-Z_]\w*?)(?:_\d*)?$|_ZL\d+(\w+)$", symbol)
+        theirs = any(f"{len(other)}{other}" in symbol or f"_ZZ{other}E" in symbol for other in others)
+        plain = next(filter(None, name.groups()), "") if name else symbol
+        guard = symbol.startswith("_ZGV")
+        found.append(Shared("" if guard else plain, at, size, not theirs and not guard))
     return sorted(found, key=lambda one: one.at)
+
+
+def _symbol_table(program: Path) -> Iterator[tuple[str, str, int, int]]:
+    """Yield name, kind, place and size of each symbol of a program that has them."""
+    if tool := find("nm", "llvm-nm"):
+        for line in run([tool, "--format=sysv", program]).stdout.splitlines():
+            cells = [cell.strip() for cell in line.split("|")]
+            if len(cells) > 4 and re.fullmatch(r"[0-9a-f]+", cells[1]) and re.fullmatch(r"[0-9a-f]+", cells[4]):
+                yield cells[0], cells[3], int(cells[1], 16), int(cells[4], 16)
