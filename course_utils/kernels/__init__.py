@@ -11,7 +11,7 @@ Each report says what was read and written, and what is wrong.
 CUDA C++ needs a C++ compiler and Linux; `why_not()` says what is missing. The compiler's hooks for its thread sanitizer
 report each access to memory, a small runtime answers them and runs each thread of a block as a fiber, in a process of
 its own. So a fault is named, and not met by chance: a race is two accesses with no barrier between, whoever came first.
-Not seen: local arrays that are left, and one `__device__` variable changed by two threads. Floating-point numbers are
+Not seen: a local variable, or an array of `torch.empty`, that is read before it is written. Floating-point numbers are
 the CPU's: sums without fused multiply-add, and exact functions where a GPU has fast ones such as `__expf`.
 """
 
