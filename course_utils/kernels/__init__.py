@@ -17,8 +17,7 @@ the CPU's: sums without fused multiply-add, and exact functions where a GPU has 
 
 from course_utils.kernels.cuda import Kernel, compile_cuda
 from course_utils.kernels.faults import KernelFault
-from course_utils.kernels.picture import picture
-from course_utils.kernels.report import CudaFault, Report
+from course_utils.kernels.report import CudaFault, Report, picture
 from course_utils.kernels.toolchain import CompileError, Compiler, Unavailable, compiler, why_not
 from course_utils.kernels.triton_language import checked, triton
 from course_utils.kernels.triton_memory import Report as TritonReport

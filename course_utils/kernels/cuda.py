@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -27,6 +28,7 @@ __all__ = ["Kernel", "compile_cuda"]
 SHARED_LIMIT = 48 * 1024  # bytes of static shared memory of a block
 SHARED_MOST = 227 * 1024  # with dynamic shared memory, which a launch asks for
 CHECKED_THREADS = 2**21  # a launch on a real GPU that is larger is not looked at on the CPU first
+CHECKED_ELEMENTS = 2**25  # of all arrays: each takes 64 bytes beside its own
 PAGE = 65536  # a multiple of the page of every system
 Dim = int | Sequence[int]
 
@@ -165,7 +167,12 @@ class Kernel:
             self._check_launch(report, shared_mem)
             memories, words = self._arguments(args, report)
             device = next((memory.tensor.device for memory in memories), torch.device("cpu"))
-            if device.type != "cuda" or report.threads <= CHECKED_THREADS:
+            elements = sum(memory.count for memory in memories)
+            if device.type != "cuda" and elements > CHECKED_ELEMENTS:
+                raise CudaFault(
+                    "launch", f"the arrays have {elements:,} elements; here {CHECKED_ELEMENTS:,} can be run"
+                )
+            if device.type != "cuda" or (report.threads <= CHECKED_THREADS and elements <= CHECKED_ELEMENTS):
                 self._run(report, memories, words, shared_mem, limit)
             else:
                 report.notes += ("too large to be looked at on the CPU first: nothing is counted",)
@@ -223,7 +230,9 @@ class Kernel:
             [len(self._program.shared)],
             *([one.at, one.size if one.name else -one.size] for one in self._program.shared),
         ]
-        memory_disk = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        memory_disk = None  # in memory where it fits: a file that outgrows /dev/shm would end this process
+        if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 2 * offsets[-1] + PAGE:
+            memory_disk = "/dev/shm"
         with tempfile.TemporaryDirectory(prefix="launch-", dir=memory_disk) as folder:
             launch, data = Path(folder, "launch"), Path(folder, "data")
             launch.write_text("\n".join(" ".join(map(str, line)) for line in lines), encoding="ascii")

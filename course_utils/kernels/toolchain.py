@@ -130,8 +130,11 @@ def _runtime(found: Compiler) -> Path:
     """Return the compiled runtime, built once for each compiler and version of its source."""
     key = hashlib.sha256((HERE / "runtime.cpp").read_bytes() + found.version.encode()).hexdigest()[:16]
     folder = Path(platformdirs.user_cache_dir("pytorch-gpu-course", appauthor=False), "kernels")
-    if not (built := folder / f"runtime-{key}.o").exists():
+    try:
         folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a home that cannot be written to
+        folder = Path(tempfile.mkdtemp(prefix="kernels-"))
+    if not (built := folder / f"runtime-{key}.o").exists():
         part = built.with_name(f"{built.name}.{os.getpid()}")
         done = run([*found.command, "-std=c++17", "-O2", "-w", "-c", "-o", str(part), str(HERE / "runtime.cpp")])
         if done.returncode:
