@@ -85,9 +85,9 @@ class Report:
 
     `requests` are accesses of a warp to global memory, `barriers` the passes of a block through `__syncthreads()`,
     `bank_conflicts` the further passes that accesses to shared memory need. `by_array` has a `Traffic` for each array,
-    `sizes` its elements, `unwritten` the number of elements that no thread wrote, of arrays that the kernel writes to, `touched` the tuples
-    (element, block, thread, "read" | "write" | "atomic") of each array in order, where they are at most 40,000, else
-    nothing. `notes` say what is not wrong and may surprise. A block or thread is a number, x first.
+    `sizes` its elements, `unwritten` the number of elements that no thread wrote, of arrays that the kernel writes to,
+    `touched` the tuples (element, block, thread, "read" | "write" | "atomic") of each array in order, where they are at
+    most 40,000, else nothing. `notes` say what is not wrong and may surprise. A block or thread is a number, x first.
     """
 
     kernel: str
@@ -271,7 +271,7 @@ def _message(found: dict, who: str, what: str, limit: float) -> str:
             ", a null pointer" if at < 65536 else ", which is in none of its arrays"
         )
     if kind == "endless":
-        return f"{who} had not ended after {limit:g} s"
+        return f"{who} had not ended after {limit:g} s: a loop without end, or too much work for the CPU"
     if kind == "assert":
         return f"{who}: assert({found['text']}) does not hold"
     return f"{who}: {ENDS[kind]}"
