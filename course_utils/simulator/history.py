@@ -69,8 +69,8 @@ class Timeline:
 
         Where the host was late, that is what it did meanwhile: waiting, work of its own (`host_work`), else launching.
         After a wait the queue is empty, so the launch that follows is the wait's fault. Where the kernel was launched
-        in time, it is the copy or the other GPU that it needed. Gaps and `busy_ms` add up to the total time; a GPU
-        that computed nothing at all has none.
+        in time, it is the copy or the other GPU that it needed, unless that began late: then what the host did before.
+        Gaps and `busy_ms` add up to the total time; a GPU that computed nothing at all has none.
         """
         kernels = sorted(self.select("kernel", row), key=lambda r: r.start_ns)
         host = [r for r in self.records if r.row == "host" and r.kind != "range"]
@@ -80,25 +80,33 @@ class Timeline:
             start = self.total_ns if kernel is None else kernel.start_ns
             if start > until:
                 late = host[-1].end_ns if kernel is None else launched[kernel.number]
-                found.append(self._blame(until, start, host, late, kernel))
+                found.append(self._blame(until, start, host, late, kernel, launched))
             until = until if kernel is None else max(until, kernel.end_ns)
         return found
 
-    def _blame(self, start: int, end: int, host: list[Record], launched: int, kernel: Record | None) -> Gap:
-        """Say whose fault a gap is that ended with `kernel`, or with the timeline, `launched` by the host by then."""
-        if launched < end:  # in time, so that it was no fault of the host's: what ended when the kernel could begin?
+    def _blame(
+        self, start: int, end: int, host: list[Record], asked: int, kernel: Record | None, launched: dict[int, int]
+    ) -> Gap:
+        """Say whose fault a gap is that ended with `kernel`, or with the timeline, launched by the host at `asked`."""
+        until = end
+        if asked < end:  # in time, so that it was no fault of the host's: what ended when the kernel could begin?
             needed = [r for r in self.records if r.row != "host" and r.end_ns == end]
             why = max(needed, key=lambda r: r.kind == "copy", default=kernel)
-            if why is not None:
+            first = why  # of the copies that ended when the next one began
+            while before := [r for r in self.select("copy") if first and r.end_ns == first.start_ns > r.start_ns]:
+                first = before[0]
+            late = first and launched.get(first.number) == first.start_ns > (start + end) / 2
+            if why is not None and not late:
                 return Gap(start, end - start, why.line, f"needs {why.name} on {why.row}" if needed else "held back")
+            until = first.start_ns if late else end
         spent, last = Counter(), None
         for record in host[bisect_left(host, start, key=lambda r: r.end_ns) :]:
-            if record.start_ns >= end:
+            if record.start_ns >= until:
                 break
             last = last if record.kind == "launch" else record
             blamed = last or record
             cause = "launches" if blamed.kind == "launch" else blamed.name
-            spent[blamed.line, cause] += min(record.end_ns, end) - max(record.start_ns, start)
+            spent[blamed.line, cause] += min(record.end_ns, until) - max(record.start_ns, start)
         line, cause = max(spent, key=spent.get, default=("", "nothing to do"))
         return Gap(start, end - start, line, cause)
 
@@ -136,11 +144,11 @@ class Timeline:
 
     __repr__ = __str__
 
-    def plot(self, title: str | None = None):
+    def plot(self, title: str | None = None, *, causes: bool = True):
         """Return a matplotlib Figure: one row for the host, and for each GPU one of kernels and one of copies.
 
         Behind them stand the parts of a training step; what a GPU lost by computing nothing is red, and the lines that
-        caused most of it are listed below.
+        caused most of it are listed below, with `causes`.
         """
         from matplotlib.figure import Figure
 
@@ -148,7 +156,7 @@ class Timeline:
         rows = [("host", "host", ("wait", "work", "launch"))]
         rows += [(f"{row} {word}", row, (kind,)) for row in self.rows for word, kind in parts if self.select(kind, row)]
         gaps = {row: self.gaps(row) for row in self.rows}
-        blamed = self._blamed(gaps)
+        blamed = self._blamed(gaps) if causes else {}
         figure = Figure(figsize=(7.5, 1.1 + 0.45 * len(rows) + 0.17 * len(blamed)), layout="constrained")
         axes = figure.subplots()
         for height, (_, row, kinds) in enumerate(reversed(rows)):
