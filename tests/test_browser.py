@@ -11,8 +11,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from tests import browser
 
 NAMES = (
-    "buckets", "checkpointing", "choose_gpu", "collectives", "loss_scaling", "number_formats", "ring", "roofline",
-    "transfer", "will_it_fit",
+    "bottleneck", "buckets", "checkpointing", "choose_gpu", "collectives", "loss_scaling", "number_formats", "pace",
+    "ring", "roofline", "transfer", "will_it_fit",
 )  # fmt: skip
 EXPLORERS = {name: importlib.import_module(f"course_utils.explorers.{name}") for name in NAMES}
 PICTURES = ".jp-OutputArea-output img"

@@ -55,6 +55,8 @@ EXPLORERS = [
     Made("collectives", source="Computed", beside={"root": {"operation": "broadcast"}}),
     Made("ring"),
     Made("buckets"),
+    Made("pace"),
+    Made("bottleneck"),
 ]
 each = pytest.mark.parametrize("made", EXPLORERS, ids=lambda made: made.name)
 
