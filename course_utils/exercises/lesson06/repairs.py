@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,7 @@ from torch import nn
 
 from course_utils import devices, simulator
 from course_utils.checks import Case, lesson
-from course_utils.exercises.lesson06.cases import CASES, Photos, Run, lost_ms, original
+from course_utils.exercises.lesson06.cases import CASES, Run, lost_ms, original
 
 __all__ = ["repair_both", "repair_reads", "repaired"]
 
@@ -94,7 +95,7 @@ def compare(number: int, run: Run, say: Say) -> None:
     "loop one tensor of all losses gives its mean to one .item().",
 ))
 def repair_reads(
-    model: nn.Module, optimizer: torch.optim.Optimizer, photos: Photos, device: torch.device
+    model: nn.Module, optimizer: torch.optim.Optimizer, photos: Any, device: torch.device
 ) -> float:
     """Train as case 2 does, and return the mean loss; the host reads once, at the end."""
     losses = []
@@ -164,7 +165,7 @@ def _(model, optimizer, photos, device):
     "difference divided by the steps between the two, one less than there are batches.",
 ))
 def repair_both(
-    model: nn.Module, optimizer: torch.optim.Optimizer, photos: Photos, device: torch.device,
+    model: nn.Module, optimizer: torch.optim.Optimizer, photos: Any, device: torch.device,
     clock: Callable[[], float], synchronize: Callable[[], None],
 ) -> tuple[float, float, float]:
     """Train as case 6 does; return the mean loss, the largest gradient, and the ms of a step after the first."""
