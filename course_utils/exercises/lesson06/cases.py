@@ -40,6 +40,9 @@ class Photos:
         self.labels = torch.randint(10, (batches * batch,), generator=generator)
         self.batch, self.load_ms, self.loaded = batch, load_ms, 0
 
+    def __repr__(self) -> str:
+        return "photos"
+
     def loader(self, num_workers: int = 0, pin_memory: bool = False) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield each batch once, as a DataLoader with these options does; workers begin at once and share the work."""
         begin_ms = simulator.clock_ms()
@@ -160,7 +163,7 @@ CASES = {
     3: ({"copies"}, 512, 2, {"size": 128}),
     4: ({"loader"}, 512, 2, {"load_ms": 1.0}),
     5: ({"host work"}, 512, 2, {}),
-    6: ({"loader", "synchronisation"}, 256, 7, {"load_ms": 0.4}),
+    6: ({"loader", "synchronisation"}, 256, 7, {"load_ms": 0.8}),
     7: ({"none"}, 1024, 3, {}),
 }
 
@@ -168,6 +171,14 @@ CASES = {
 def program(number: int) -> Callable:
     """Return the program of a case as it is given."""
     return globals()[f"case_{number}"]
+
+
+class _Model(nn.Sequential):
+    __repr__ = lambda self: "model"  # noqa: E731  # messages show the call
+
+
+class _SGD(torch.optim.SGD):
+    __repr__ = lambda self: "optimizer"  # noqa: E731
 
 
 class Run:
@@ -180,8 +191,8 @@ class Run:
         layers = [nn.AvgPool2d(data.get("size", 32) // 32), nn.Flatten(), nn.Linear(3072, width), nn.ReLU()]
         for _ in range(hidden - 1):
             layers += [nn.Linear(width, width), nn.ReLU()]
-        self.model = nn.Sequential(*layers, nn.Linear(width, 10)).to(device)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.model = _Model(*layers, nn.Linear(width, 10)).to(device)
+        self.optimizer = _SGD(self.model.parameters(), lr=0.01)
         self.samples, self.backwards, self.steps = [], 0, []
         self.model.register_forward_hook(lambda model, args, out: self.samples.append(len(args[0])))
         self.model[-1].bias.register_post_accumulate_grad_hook(self._backward)

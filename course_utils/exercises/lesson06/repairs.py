@@ -57,7 +57,7 @@ def compare(number: int, run: Run, say: Say) -> None:
         got=f"updates that are {other:.0%} away from them",
     )
     steps = len(before.steps)
-    reads, were = (len(one.timeline.select("wait")) for one in (run, before))
+    reads, were = (sum("H2D" not in wait.name for wait in one.timeline.select("wait")) for one in (run, before))
     for cause in sorted(CASES[number][0] - {"none"}):
         left, lost = lost_ms(run.timeline)[cause], lost_ms(before.timeline)[cause]
         launches = [len(one.timeline.select("launch")) for one in (run, before)]
@@ -68,11 +68,11 @@ def compare(number: int, run: Run, say: Say) -> None:
             f"the host waits {reads} times in {steps} steps: one read at the end is enough",
         )
         say(
-            left > 0.5 * lost and launches[0] < 0.9 * launches[1] and len(CASES[number][0]) == 1,
+            left > 0.25 * lost and launches[0] < 0.9 * launches[1] and len(CASES[number][0]) == 1,
             "repairs another cause",
             f"{launches[0]} launches instead of {launches[1]}, but {same}",
         )
-        say(left > 0.5 * lost, f"leaves a cause as it is: {cause}", same)
+        say(left > 0.25 * lost, f"leaves a cause as it is: {cause}", same)
         say(
             cause == "host work" and reads >= steps,
             "brings the data back to the host in every step",
@@ -123,9 +123,9 @@ repair_reads.edits(
     ("leaves the reads of the norm", "there are as many as parameters, in every step: they cost more than the loss",
      _CLIP, "norm = sum(p.grad.square().sum().item() for p in model.parameters()) ** 0.5\n"
      "        [p.grad.mul_(min(1.0, 0.05 / (norm + 1e-6))) for p in model.parameters()]"),
-    ("gathers the reads of a step in one", "one wait a step empties the queue as twenty do: read behind the loop",
+    ("waits once in every step", "one wait a step empties the queue as twenty do: read once, behind the loop",
      _KEPT, "loss.item()", _MEAN, _HOST_MEAN),
-    ("gathers the reads of a step in one", "one wait a step empties the queue as twenty do: read behind the loop",
+    ("waits once in every step", "one wait a step empties the queue as twenty do: read once, behind the loop",
      _KEPT, "loss.detach().cpu()"),
     ("leaves the clipping out", "it trains to other values: faster by doing something else", _CLIP, "pass"),
     ("clips to another norm", "0.05 is the limit of the case", "0.05)", "0.1)"),
