@@ -16,7 +16,7 @@ READ_US = 10.0  # the copy of a value to the host, which has a launch of its own
 
 @dataclass(frozen=True)
 class Pace:
-    """What host and GPU did: spans of (begin, length) in µs; a read after `every` kernels each, 0: the last one alone."""
+    """What host and GPU did, as (begin, length) in µs; a read after `every` kernels each, 0: the last one alone."""
 
     launch_us: float
     kernel_us: float
