@@ -1,0 +1,49 @@
+"""What does the reader's kernel compute, and what is wrong with it? It runs on the CPU, and every access is looked at."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from course_utils import kernels
+from course_utils.checks import Case
+
+__all__ = ["launch", "refuse"]
+
+
+class _Checked:
+    """Runs a kernel on a grid as a checked launch; stands for the kernel, so that messages show the reader's line."""
+
+    def __init__(self, kernel: Callable, grid: tuple[int, ...]) -> None:
+        self.__wrapped__ = getattr(kernel, "fn", kernel)  # of a function under @triton.jit
+        self.__name__, self.grid = self.__wrapped__.__name__, grid
+
+    def __call__(self, *args: Any) -> kernels.Report:
+        return kernels.checked(self.__wrapped__, self.grid, *args)
+
+
+def launch(case: Case, grid: tuple[int, ...], *args: Any, out: int) -> tuple[torch.Tensor, kernels.Report]:
+    """Run the answer, a kernel, on `grid`, and return what it left in its argument number `out`, and the report.
+
+    Raises `WrongAnswer` where an access is out of bounds, two programs race and the like, with the reader's line.
+    """
+    answer, case.answer = case.answer, _Checked(case.answer, grid)
+    try:
+        report = case.call(*args, modifies=True)
+    finally:
+        case.answer = answer
+    refuse(case, report.fault)
+    names = list(inspect.signature(getattr(answer, "fn", answer)).parameters)
+    written = [name for name, traffic in report.by_array.items() if traffic.stored_bytes and name != names[out]]
+    case.instead(written, f"writes to {' and '.join(written)}", f"`{names[out]}` alone is asked for")
+    return report.results[names[out]], report
+
+
+def refuse(case: Case, fault: kernels.KernelFault | None) -> None:
+    """Raise `WrongAnswer` with what is wrong in a kernel, if anything is, and the reader's line."""
+    if fault is not None:
+        what, *rest = str(fault).splitlines()
+        case.fail("\n  ".join([what, fault.line] if fault.line else [what]), rest[-1] if len(rest) > 1 else "")
