@@ -57,6 +57,8 @@ EXPLORERS = [
     Made("buckets"),
     Made("pace"),
     Made("bottleneck"),
+    Made("grid", source="Counted"),
+    Made("tiles"),
 ]
 each = pytest.mark.parametrize("made", EXPLORERS, ids=lambda made: made.name)
 

@@ -22,7 +22,8 @@ class _Checked:
         self.__name__, self.grid = self.__wrapped__.__name__, grid
 
     def __call__(self, *args: Any) -> kernels.Report:
-        return kernels.checked(self.__wrapped__, self.grid, *args)
+        interpreted, _ = kernels.triton(interpreter=True)
+        return kernels.checked(interpreted.jit(self.__wrapped__), self.grid, *args)
 
 
 def launch(case: Case, grid: tuple[int, ...], *args: Any, out: int) -> tuple[torch.Tensor, kernels.Report]:
