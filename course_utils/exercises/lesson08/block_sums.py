@@ -75,7 +75,7 @@ def _(case: Case) -> None:
         refuse(case, report.fault)
         case.equal(out, torch.stack([part.sum() for part in x.split(256)]), rtol=1e-4, atol=1e-4,
                    why="one sum for each block of 256 elements")
-        case.budget("bytes loaded from x", report.by_array["x"].loaded_bytes, 4 * n, "each element is needed once")
+        case.budget("bytes loaded", report.loaded_bytes, 4 * n, "each element is needed once")
 
 
 _FIRST = "0.0f;\n    __syncthreads();"

@@ -46,5 +46,6 @@ def launch(case: Case, grid: tuple[int, ...], *args: Any, out: int) -> tuple[tor
 def refuse(case: Case, fault: kernels.KernelFault | None) -> None:
     """Raise `WrongAnswer` with what is wrong in a kernel, if anything is, and the reader's line."""
     if fault is not None:
-        what, *rest = str(fault).splitlines()
-        case.fail("\n  ".join([what, fault.line] if fault.line else [what]), rest[-1] if len(rest) > 1 else "")
+        what, *rest = (line.strip() for line in str(fault).splitlines())
+        line = [rest.pop(0)] if rest and fault.line else []
+        case.fail("\n  ".join([what, *line]), " ".join(rest))
