@@ -83,15 +83,16 @@ def tiles(*, n: int, tile: int, each: int, fmt: str, gpu: str) -> Tiles:
 def describe(t: Tiles) -> str:
     """Return the result in words."""
     limit = min(t.limits, key=t.limits.get)
-    starts = f"does not start: {t.refused}" if t.refused else (
-        f"{min(t.limits.values())} blocks at once on a multiprocessor, by its {limit}: occupancy {t.occupancy:.0%}")  # fmt: skip
+    starts = f"{t.limits[limit]} blocks at once on a multiprocessor, by its {limit}: occupancy {t.occupancy:.0%}"
+    starts = f"does not start: {t.refused}" if t.refused else starts
     more = "" if t.shared_bytes <= STATIC_BYTES else ", more than the 48 KiB that need no opting in"
     bound = "reading" if t.memory_s > t.compute_s else "arithmetic"
+    size, read, untiled = (plots.bytes_text(n) for n in (t.shared_bytes, t.read_bytes, t.untiled_bytes))
     return (
-        f"Tiles of {t.tile} x {t.tile} in {t.fmt}, {t.threads:,} threads a block: {plots.bytes_text(t.read_bytes)} read "
-        f"instead of {plots.bytes_text(t.untiled_bytes)}. {t.gpu}: {plots.seconds_text(t.memory_s)} reading, "
-        f"{plots.seconds_text(t.compute_s)} arithmetic, so {bound} limits it. {plots.bytes_text(t.shared_bytes)} of shared "
-        f"memory a block{more}; {starts}. Predicted from data sheets, without caches and registers."
+        f"Tiles of {t.tile} x {t.tile} in {t.fmt}, {t.threads:,} threads a block: {read} read instead of {untiled}. "
+        f"{t.gpu}: {plots.seconds_text(t.memory_s)} reading, {plots.seconds_text(t.compute_s)} arithmetic, so {bound} "
+        f"limits it. {size} of shared memory a block{more}; {starts}. Predicted from data sheets, without caches and "
+        f"registers."
     )
 
 
@@ -109,10 +110,12 @@ def draw(t: Tiles) -> Any:
     plots.legend(left, fontsize=8)
     least = min(t.limits.values())
     colours = [plots.RED if value == least else plots.SKY for value in t.limits.values()]
-    right.barh(list(t.limits), list(t.limits.values()), color=colours, hatch=plots.hatch(plots.PREDICTED), edgecolor="white")
+    look = {"color": colours, "hatch": plots.hatch(plots.PREDICTED), "edgecolor": "white"}
+    right.barh(list(t.limits), list(t.limits.values()), **look)
     for place, value in enumerate(t.limits.values()):
         right.annotate(str(value), (value, place), (4, 0), textcoords="offset points", va="center")
-    right.set(xlim=(0, max(t.limits.values()) * 1.25), xlabel=f"occupancy {t.occupancy:.0%}" if not t.refused else "does not start")
+    said = "does not start" if t.refused else f"occupancy {t.occupancy:.0%}"
+    right.set(xlim=(0, max(t.limits.values()) * 1.25), xlabel=said)
     right.grid(False, axis="y")
     return figure
 

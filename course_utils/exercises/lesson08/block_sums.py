@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from course_utils import kernels
+from course_utils import kernels, simulator
 from course_utils.checks import Case, lesson
 from course_utils.exercises.lesson08.launching import refuse
 
@@ -19,8 +19,8 @@ exercise = lesson("08")
     "again and again, until one number is left.",
     "Between a write of one thread and a read of another stands __syncthreads(), which all threads of the block must "
     "reach: not inside an if that some threads skip, and no thread may return before it.",
-    "for (int half = blockDim.x / 2; half > 0; half /= 2): threads below half add part[threadIdx.x + half]; the barrier "
-    "stands behind the if, within the loop. Thread 0 writes out[blockIdx.x].",
+    "for (int half = blockDim.x / 2; half > 0; half /= 2): threads below half add part[threadIdx.x + half]; "
+    "the barrier stands behind the if, within the loop. Thread 0 writes out[blockIdx.x].",
 ))
 def block_sums() -> str:
     """Return CUDA C++: each block of 256 threads stores the sum of its 256 elements of x, which has n, to `out`."""
@@ -39,7 +39,7 @@ __global__ void block_sums(const float* x, float* out, int n) {
 """
 
 
-@block_sums.alternative("warps add up by shuffles, without shared memory and barriers, and 8 sums are left for a warp")
+@block_sums.alternative("shuffles within a warp, then 8 sums: one barrier instead of nine, and harder to read")
 def _():
     return r"""
 __global__ void block_sums(const float* x, float* out, int n) {
@@ -60,7 +60,7 @@ __global__ void block_sums(const float* x, float* out, int n) {
 @block_sums.checks
 def _(case: Case) -> None:
     if kernels.why_not():
-        raise kernels.Unavailable(kernels.why_not())
+        raise simulator.Unavailable(f"block_sums could not be checked. {kernels.why_not().rstrip('.')}")
     source = case.call()
     case.instead(not isinstance(source, str), f"returns a {type(source).__name__}, expected a text")
     try:
@@ -76,25 +76,29 @@ def _(case: Case) -> None:
         case.equal(out, torch.stack([part.sum() for part in x.split(256)]), rtol=1e-4, atol=1e-4,
                    why="one sum for each block of 256 elements")
         case.budget("bytes loaded", report.loaded_bytes, 4 * n, "each element is needed once")
+        case.budget("bytes stored", report.stored_bytes, 4 * blocks, "one number a block")
 
 
 _FIRST = "0.0f;\n    __syncthreads();"
 _ADD = "if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];\n        __syncthreads();"
+_ORDER = "warps of a block run in any order: without a barrier one reads what another has not written yet"
 _ALL = "threads wait for all of the block, and some never come"
 block_sums.edits(
-    ("has no barrier behind the first write", "", _FIRST, "0.0f;"),
-    ("has no barrier within the loop", "", _ADD, _ADD.rpartition("\n")[0]),
+    ("has no barrier behind the first write", _ORDER, _FIRST, "0.0f;"),
+    ("has no barrier within the loop", _ORDER, _ADD, _ADD.rpartition("\n")[0]),
     ("has a barrier that some threads do not reach", _ALL,
-     _ADD, "if (threadIdx.x < half) { part[threadIdx.x] += part[threadIdx.x + half]; __syncthreads(); }"),
+     "half) part[threadIdx.x] += part[threadIdx.x + half];\n        __syncthreads();",
+     "half) { part[threadIdx.x] += part[threadIdx.x + half]; __syncthreads(); }"),
     ("lets threads return before the barrier", _ALL, "    part[threadIdx.x] = at < n ? x[at] : 0.0f;",
      "    if (at >= n) return;\n    part[threadIdx.x] = x[at];"),
-    ("reads x beyond its end", "", "at < n ? x[at] : 0.0f", "x[at]"),
-    ("reads element n", "", "at < n ?", "at <= n ?"),
-    ("leaves shared memory unwritten where x has ended", "", "part[threadIdx.x] = at < n ? x[at] : 0.0f",
+    ("reads x beyond its end", "the last block has threads without an element",
+     ("at < n ? x[at] : 0.0f", "x[at]"), ("at < n ?", "at <= n ?")),
+    ("leaves shared memory unwritten where x has ended", "it holds what an earlier block left",
+     "part[threadIdx.x] = at < n ? x[at] : 0.0f",
      "if (at < n) part[threadIdx.x] = x[at]"),
-    ("lets every thread write the result", "", "if (threadIdx.x == 0) out", "out"),
-    ("writes each sum to its thread's place", "", "out[blockIdx.x]", "out[at]"),
-    ("adds up the first block again and again", "blockIdx.x says which block this is", "blockIdx.x * blockDim.x + ", ""),
+    ("lets every thread write the result", "256 stores for one number", "if (threadIdx.x == 0) out", "out"),
+    ("writes each sum to its thread's place", "out has one number a block", "out[blockIdx.x]", "out[at]"),
+    ("adds up the first block again and again", "blockIdx.x is its number", "blockIdx.x * blockDim.x + ", ""),
     ("leaves out the last halving", "two numbers are left then", "half > 0", "half > 1"),
     ("starts at a quarter", "the upper half is never added", "blockDim.x / 2", "blockDim.x / 4"),
     ("stores the mean", "a sum was asked for", "= part[0]", "= part[0] / blockDim.x"),

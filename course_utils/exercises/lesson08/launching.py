@@ -1,4 +1,4 @@
-"""What does the reader's kernel compute, and what is wrong with it? It runs on the CPU, and every access is looked at."""
+"""What does the reader's kernel compute, and what is wrong with it? It runs on the CPU, every access looked at."""
 
 from __future__ import annotations
 

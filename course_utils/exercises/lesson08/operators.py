@@ -93,7 +93,7 @@ bias_gelu_backward.edits(
     ("forgets a factor: the z in the second term", _RULE, "+ z * torch.exp", "+ torch.exp"),
     ("forgets a factor: one half", "Φ(z) is half of 1 + erf", "0.5 * (1", "(1"),
     ("forgets a factor: the square root of 2 π", "the density is exp(−z²/2) / √(2π)", " / math.sqrt(2 * math.pi)", ""),
-    ("leaves out √2 inside erf", "Φ(z) is erf(z / √2), halved, plus a half", "torch.erf(z / math.sqrt(2))", "torch.erf(z)"),
+    ("leaves out √2 inside erf", "Φ(z) is half of 1 + erf(z / √2)", "torch.erf(z / math.sqrt(2))", "torch.erf(z)"),
     ("takes the slope at x instead of x + bias", "GELU was applied behind the bias", "z = x + bias", "z = x"),
     ("gives the bias a gradient for each row", "it was added to every row, so the rows add up", _SUM, "grad_x"),
     ("sums over the columns", "bias has one number a column: the sum goes over the rows, dim 0", _SUM, "grad_x.sum(1)"),
@@ -136,7 +136,7 @@ def keep_rows_operator(name: str) -> torch.library.CustomOpDef:
     return keep_rows
 
 
-@keep_rows_operator.alternative("the schema as text instead of annotations: for functions whose types you cannot change")
+@keep_rows_operator.alternative("the schema as text, not annotations: for functions that you cannot change")
 def _(name):
     def keep_rows(x, level, seen):
         kept = x.mean(1) > level
@@ -157,6 +157,11 @@ keep_rows_operator.alternative(
     edit("x.new_empty(torch.library.get_ctx().new_dynamic_size(), x.shape[1])", "x[x.mean(1) > level]"))
 
 
+_UNSEEN = "torch.compile may then reorder or drop it, and autograd does not notice: mutates_args"
+_FOR_NOTHING = "then x is copied, or saved again, for nothing"
+_STRIDES = "torch.compile computes addresses with the fake's strides: promise these, or return others"
+
+
 @keep_rows_operator.checks
 def _(case: Case) -> None:
     operator = case.call("lesson08::keep_rows")
@@ -174,8 +179,7 @@ def _(case: Case) -> None:
         case.equal(got, torch.stack([row for row, keep in zip(x.cpu(), kept, strict=True) if keep]).to(case.device))
         case.equal(counted, (seen + kept).to(case.device), why="`seen` counts how often each row was kept")
         case.equal(x, before, why="x stays as it is")
-        case.instead(not got.is_contiguous(), "returns rows that are not contiguous",
-                     "torch.compile computes addresses with the fake's strides: promise these, or return others")
+        case.instead(not got.is_contiguous(), "returns rows that are not contiguous", _STRIDES)
     for x in forms[:3]:
         _fake_is_true(case, operator, x)
     found = torch.library.opcheck(operator, (numbers, 0.5, torch.zeros(4, dtype=torch.int64)), raise_exception=False)
@@ -188,8 +192,8 @@ def _declares(case: Case, operator: torch.library.CustomOpDef) -> None:
     schema = torch.ops.lesson08.keep_rows.default._schema
     written = [argument.name for argument in schema.arguments if argument.is_write]
     case.instead("seen" not in written, "does not declare that it changes `seen`",
-                 "torch.compile may then reorder or drop it, and autograd does not notice: mutates_args")
-    case.instead("x" in written, "declares that it changes x", "then x is copied, or saved again, for nothing")
+                 _UNSEEN)
+    case.instead("x" in written, "declares that it changes x", _FOR_NOTHING)
 
 
 def _fake_is_true(case: Case, operator: torch.library.CustomOpDef, x: torch.Tensor) -> None:
@@ -199,13 +203,13 @@ def _fake_is_true(case: Case, operator: torch.library.CustomOpDef, x: torch.Tens
     got = case.use(_Fake(operator, mode), fakes[0], 0.5, fakes[1], modifies=True)
     why = "torch.compile plans with what the fake says, and goes wrong where that is not true"
     case.instead(not isinstance(got, torch.Tensor), f"its fake returns a {type(got).__name__}", why)
-    case.instead(got.dtype != x.dtype, "its fake has another dtype than the result", why, expected=x.dtype, got=got.dtype)
-    case.instead(got.dim() != 2 or _known(got.shape[1]) != x.shape[1], "its fake has another shape than the result", why,
-                 expected=("number of rows kept", x.shape[1]), got=str(tuple(got.shape)))
+    case.instead(got.dtype != x.dtype, "its fake has another dtype", why, expected=x.dtype, got=got.dtype)
+    case.instead(got.dim() != 2 or _known(got.shape[1]) != x.shape[1], "its fake has another shape", why,
+                 expected=("rows kept", x.shape[1]), got=str(tuple(got.shape)))
     case.instead(_known(got.shape[0]) is not None, "its fake claims to know the number of rows",
                  "only the numbers decide it, and a fake has none: get_ctx().new_dynamic_size()",
                  expected="a new dynamic size", got=str(got.shape[0]))
-    case.instead(_known(got.stride(1)) != 1, "its fake has other strides than the result", why)
+    case.instead(_known(got.stride(1)) != 1, "its fake has other strides", why)
 
 
 def _known(size: int | torch.SymInt) -> int | None:
@@ -230,26 +234,26 @@ _FAKE = "x.new_empty(torch.library.get_ctx().new_dynamic_size(), x.shape[1])"
 _RETURN, _DECLARED = "return x[kept]", 'mutates_args=("seen",)'
 _SIZE = "only the numbers decide how many rows are kept, and a fake has none"
 keep_rows_operator.edits(
-    ("does not declare that it changes `seen`", "", _DECLARED, "mutates_args=()"),
-    ("declares that it changes x", "", _DECLARED, 'mutates_args="unknown"'),
+    ("does not declare that it changes `seen`", _UNSEEN, _DECLARED, "mutates_args=()"),
+    ("declares that it changes x", _FOR_NOTHING, _DECLARED, 'mutates_args="unknown"'),
     ("registers no fake", "fake tensors and torch.compile then stop at the operator",
      "@keep_rows.register_fake", "# no fake"),
     ("its fake says that all rows are kept", _SIZE, _FAKE, "torch.empty_like(x)"),
     ("its fake says that all rows are kept", _SIZE, _FAKE, "x.new_empty(x.shape)"),
     ("its fake has swapped the dimensions", "rows come first",
-     "(torch.library.get_ctx().new_dynamic_size(), x.shape[1])", "(x.shape[1], torch.library.get_ctx().new_dynamic_size())"),
+     _FAKE, "x.new_empty(x.shape[1], torch.library.get_ctx().new_dynamic_size())"),
     ("its fake has one dimension", "rows of x are asked for, as a matrix", ", x.shape[1])", ")"),
     ("its fake has float32 whatever x has", "the result has the format of x", "x.new_empty(torch", "torch.empty(torch"),
     ("its fake has other strides", "the result is contiguous", _FAKE,
      "x.new_empty(x.shape[1], torch.library.get_ctx().new_dynamic_size()).t()"),
     ("returns x itself where all rows are kept", "a result that shares memory with an input must not be returned: "
      "torch.compile takes them for two", _RETURN, "return x if kept.all() else x[kept]"),
-    ("changes x", "", _RETURN, "got = x[kept]; x.zero_(); return got"),
+    ("changes x", "the caller still needs it", _RETURN, "got = x[kept]; x.zero_(); return got"),
     ("overwrites `seen`", "it counts over many calls", "seen.add_(kept)", "seen.copy_(kept)"),
-    ("leaves `seen` as it was", "a name that is bound anew changes no tensor: add_", "seen.add_(kept)", "seen = seen + kept"),
+    ("leaves `seen` as it was", "a name bound anew changes no tensor: add_", "seen.add_(kept)", "seen = seen + kept"),
     ("keeps the rows at or below", "above `level` is asked for", "> level", "<= level"),
     ("looks at the sum", "a mean was asked for", "x.mean(1)", "x.sum(1)"),
     ("takes the mean of the columns", "each row has its mean: dim 1", "x.mean(1)", "x.mean(0)[:1].expand(len(x))"),
-    ("returns other strides than its fake", "",
+    ("returns other strides than its fake", _STRIDES,
      _RETURN, "return x.t().contiguous()[:, kept].t()"),
 )

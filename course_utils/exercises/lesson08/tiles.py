@@ -65,25 +65,30 @@ def _(case: Case) -> None:
         down, across = -(-m // tile), -(-n // tile)
         got, report = launch(case, (down, across), a, b, out, m, n, k, *a.stride(), *b.stride(), tile, out=2)
         case.equal(got, (a.double() @ b.double()).float(), rtol=1e-4, atol=1e-4, why="a times b")
-        case.budget("bytes loaded from global memory", report.loaded_bytes, 4 * (a.numel() * across + b.numel() * down),
+        least = 4 * (a.numel() * across + b.numel() * down)
+        case.budget("bytes loaded from global memory", report.loaded_bytes, least,
                     "a program needs each tile of its rows of a and of its columns of b once")
         case.budget("bytes stored", report.stored_bytes, 4 * out.numel(), "the sum stays in registers until it is done")
 
 
-_LEFT, _RIGHT = "rows[:, None] * a_row + inner[None, :] * a_column", "inner[:, None] * b_row + columns[None, :] * b_column"
+_LEFT = "rows[:, None] * a_row + inner[None, :] * a_column"
+_RIGHT = "inner[:, None] * b_row + columns[None, :] * b_column"
 _ZERO = "what the mask leaves out enters the product: other=0.0"
+_VIEW, _EDGE = "a transposed view has other strides", "the last tiles reach beyond the matrices"
 _LAST = "K is no multiple of TILE"
 matmul_tiles.edits(
-    ("swaps the strides of a", "going down a row moves by a_row", _LEFT, "rows[:, None] * a_column + inner[None, :] * a_row"),
-    ("swaps the strides of b", "going down a row moves by b_row", _RIGHT, "inner[:, None] * b_column + columns[None, :] * b_row"),
-    ("takes a to lie row by row", "a transposed view has other strides", _LEFT, "rows[:, None] * K + inner[None, :]"),
-    ("takes b to lie row by row", "a transposed view has other strides", _RIGHT, "inner[:, None] * N + columns[None, :]"),
+    ("swaps the strides of a", "the next row is a_row away",
+     _LEFT, "rows[:, None] * a_column + inner[None, :] * a_row"),
+    ("swaps the strides of b", "the next row is b_row away",
+     _RIGHT, "inner[:, None] * b_column + columns[None, :] * b_row"),
+    ("takes a to lie row by row", _VIEW, _LEFT, "rows[:, None] * K + inner[None, :]"),
+    ("takes b to lie row by row", _VIEW, _RIGHT, "inner[:, None] * N + columns[None, :]"),
     ("lets a pass beyond K", _LAST, " & (inner[None, :] < K)", " & (inner[None, :] >= 0)"),
     ("lets b pass beyond K", _LAST, ("(inner[:, None] < K) & ", "(inner[:, None] >= 0) & "), (
         " & (inner[None, :] < K)", " & (inner[None, :] >= 0)", "(inner[:, None] < K) & ", "(inner[:, None] >= 0) & ")),
-    ("lets a pass beyond M", "", "left_mask = (rows[:, None] < M)", "left_mask = (rows[:, None] >= 0)"),
-    ("lets b pass beyond N", "", "(columns[None, :] < N)\n        right", "(columns[None, :] >= 0)\n        right"),
-    ("has no mask where it stores", "", "total, mask=mask)", "total)"),
+    ("lets a pass beyond M", _EDGE, "left_mask = (rows[:, None] < M)", "left_mask = (rows[:, None] >= 0)"),
+    ("lets b pass beyond N", _EDGE, "(columns[None, :] < N)\n        right", "(columns[None, :] >= 0)\n        right"),
+    ("has no mask where it stores", _EDGE, "total, mask=mask)", "total)"),
     ("leaves open what stands where the masks are off", _ZERO,
      "mask=left_mask, other=0.0", "mask=left_mask", "mask=right_mask, other=0.0", "mask=right_mask"),
     ("adds up in 16 bits", "11 bits are too few for a sum of many products", "dtype=tl.float32)", "dtype=tl.float16)",
@@ -94,9 +99,10 @@ matmul_tiles.edits(
     ("stores the tiles at swapped places", "program_id(0) counts tiles downwards", "rows = tl.program_id(0)",
      "rows = tl.program_id(1)", "columns = tl.program_id(1)", "columns = tl.program_id(0)"),
     ("stores rows of `out` M apart", "a row of `out` has N elements", "rows[:, None] * N", "rows[:, None] * M"),
-    ("loads a tile of a twice", "", "        right_mask", "        left = tl.load(a + rows[:, None] * a_row + "
+    ("loads a tile of a twice", "tiles are for loading less", "        right_mask",
+     "        left = tl.load(a + rows[:, None] * a_row + "
      "inner[None, :] * a_column, mask=left_mask, other=0.0)\n        right_mask"),
-    ("stores the sum in every step", "",
+    ("stores the sum in every step", "registers cost nothing to reach",
      "    mask = (rows", "        partial = (rows[:, None] < M) & (columns[None, :] < N)\n"
      "        tl.store(out + rows[:, None] * N + columns[None, :], total, mask=partial)\n    mask = (rows"),
 )
