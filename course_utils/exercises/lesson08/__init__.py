@@ -79,7 +79,7 @@ scale_add.edits(
 )
 
 
-@exercise(title="Bias and GELU in one kernel", minutes=9, difficulty=2, where=WHERE, hints=(
+@exercise(title="Bias and GELU in one kernel", minutes=8, difficulty=2, where=WHERE, hints=(
     "One program, one row: the row is tl.program_id(0), and tl.arange(0, BLOCK) are its columns.",
     "Rows of x begin x_stride apart, those of `out` columns apart; every row takes the same `columns` numbers of bias.",
     "Turn both loads into float32 by .to(tl.float32) before you add, then the formula with tl.erf. Storing rounds.",

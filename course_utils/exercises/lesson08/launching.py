@@ -18,7 +18,7 @@ class _Checked:
     """Runs a kernel on a grid as a checked launch; stands for the kernel, so that messages show the reader's line."""
 
     def __init__(self, kernel: Callable, grid: tuple[int, ...]) -> None:
-        self.__wrapped__ = getattr(kernel, "fn", kernel)  # of a function under @triton.jit
+        self.__wrapped__ = kernel
         self.__name__, self.grid = self.__wrapped__.__name__, grid
 
     def __call__(self, *args: Any) -> kernels.Report:
@@ -31,13 +31,14 @@ def launch(case: Case, grid: tuple[int, ...], *args: Any, out: int) -> tuple[tor
 
     Raises `WrongAnswer` where an access is out of bounds, two programs race and the like, with the reader's line.
     """
+    case.instead(hasattr(case.answer, "fn"), "stands under @triton.jit", "leave that line out: the next cell adds it")
     answer, case.answer = case.answer, _Checked(case.answer, grid)
     try:
         report = case.call(*args, modifies=True)
     finally:
         case.answer = answer
     refuse(case, report.fault)
-    names = list(inspect.signature(getattr(answer, "fn", answer)).parameters)
+    names = list(inspect.signature(answer).parameters)
     written = [name for name, traffic in report.by_array.items() if traffic.stored_bytes and name != names[out]]
     case.instead(written, f"writes to {' and '.join(written)}", f"`{names[out]}` alone is asked for")
     return report.results[names[out]], report

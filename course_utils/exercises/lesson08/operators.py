@@ -113,7 +113,7 @@ bias_gelu_backward.edits(
 )
 
 
-@exercise(title="An operator that keeps rows", minutes=12, difficulty=3, hints=(
+@exercise(title="An operator that keeps rows", minutes=10, difficulty=3, hints=(
     "Three statements: the function under @torch.library.custom_op, the fake under @keep_rows.register_fake, return.",
     "mutates_args lists the names of the arguments that the body changes. The fake never looks at numbers: it makes a "
     "tensor of the right shape with x.new_empty(rows, columns), and how many rows there are it cannot know.",
