@@ -1,10 +1,7 @@
 """Further wrong answers to lesson 08, each with what the message must say."""
 
-import torch
-
 from course_utils import kernels
 from course_utils.checks import edit
-from course_utils.exercises import lesson08
 
 triton, tl = kernels.triton(interpreter=True)
 
@@ -35,27 +32,22 @@ def _not_an_operator(name):
     return keep_rows
 
 
-def _size_from_seen(name):
-    operator = lesson08.keep_rows_operator(name)
-    operator.register_fake(lambda x, level, seen: x.new_empty(seen.sum().item(), x.shape[1]))
-    return operator
-
-
 def _one_thread():
     return """__global__ void block_sums(const float* x, float* out, int n) {
         if (threadIdx.x) return;
         float sum = 0;
-        for (int at = blockIdx.x * 256; at < n; at++) sum += x[at];
+        for (int at = blockIdx.x * 256; at < n && at < blockIdx.x * 256 + 256; at++) sum += x[at];
         out[blockIdx.x] = sum;
     }"""
 
 
+_RIGHT = "inner[:, None] * b_row + columns[None, :] * b_column"
 _RETURN = "return grad_x if ctx.needs_input_grad[0] else None, grad_bias"
 WRONG = {
     "scale_add": [
         ("writes to x", _writes_x),
-        ("race", edit("tl.program_id(0) * BLOCK", "tl.program_id(0) // 2 * BLOCK")),
-        ("does a loop never end?", _loops),
+        ("which program 0 writes too", edit("tl.program_id(0) * BLOCK", "tl.program_id(0) // 2 * BLOCK")),
+        ("does not end", _loops),
         ("AttributeError", _in_python),
         ("stands under @triton.jit", triton.jit(_writes_x)),
     ],
@@ -74,20 +66,19 @@ WRONG = {
     ],
     "keep_rows_operator": [
         ("returns a function", _not_an_operator),
-        ("the operator, on fake tensors", _size_from_seen),
-        ("has other values", edit("> level", ">= 0")),
+        ("has shape", edit("> level", ">= 0")),
         ("has dtype", edit("return x[kept]", "return x[kept].half()")),
     ],
     "matmul_tiles": [
         ("has other values", edit("total += tl.dot(left, right", "total -= tl.dot(left, right")),
-        ("bytes loaded", edit("range(0, K, TILE)", "range(0, K + TILE, TILE)", "inner = start", "inner = start % K")),
+        ("bytes loaded", edit("        total += ", f"        tl.load(b + {_RIGHT}, right_mask)\n        total += ")),
     ],
     "block_sums": [
         ("does not compile", edit("float part[256];", "float part[256]")),
         ("returns a NoneType", edit('return r"""', 'r"""')),
         ("there is no kernel block_sums", edit("void block_sums", "void sums")),
-        ("takes 3 arguments", edit("float* out, int n)", "float* out)", "at < n", "at < 256")),
-        ("bytes loaded", _one_thread),
+        ("takes 2 arguments", edit("float* out, int n)", "float* out)", "at < n", "at < 256")),
+        ("requests", _one_thread),
         ("out of bounds", edit("float part[256]", "float part[128]")),
     ],
 }  # fmt: skip

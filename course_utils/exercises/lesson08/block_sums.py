@@ -76,6 +76,7 @@ def _(case: Case) -> None:
         case.equal(out, torch.stack([part.sum() for part in x.split(256)]), rtol=1e-4, atol=1e-4,
                    why="one sum for each block of 256 elements")
         case.budget("bytes loaded", report.loaded_bytes, 4 * n, "each element is needed once")
+        case.budget("requests of warps", report.requests, n // 8, "32 neighbours load 32 neighbours in one request")
         case.budget("bytes stored", report.stored_bytes, 4 * blocks, "one number a block")
 
 

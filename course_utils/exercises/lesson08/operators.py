@@ -167,11 +167,12 @@ def _(case: Case) -> None:
     operator = case.call("lesson08::keep_rows")
     case.instead(not isinstance(operator, torch.library.CustomOpDef), f"returns a {type(operator).__name__}",
                  "return what torch.library.custom_op makes")
-    numbers = torch.tensor([[3.0, 1.0, -1.0], [0.0, -2.0, 0.5], [4.0, 5.0, 6.5], [0.25, -0.1, 0.5]])
+    numbers = torch.tensor([[3.0, 1.0, -1.0], [0.0, -2.0, 0.5], [4.0, 5.0, 6.5], [0.25, -0.1, 0.5],
+                            [0.1, 0.1, 0.1]])
     forms = (numbers, numbers.double(), numbers.t().contiguous().t(), numbers + 9)  # two formats, other strides, all
     _declares(case, operator)
     for x in forms:
-        seen = torch.tensor([5, 0, 2, 7])
+        seen = torch.tensor([5, 0, 2, 7, 1])
         kept = torch.tensor([row.mean().item() > 0.5 for row in x])
         x, counted = x.to(case.device), seen.to(case.device)
         before = x.clone()
@@ -182,7 +183,7 @@ def _(case: Case) -> None:
         case.instead(not got.is_contiguous(), "returns rows that are not contiguous", _STRIDES)
     for x in forms[:3]:
         _fake_is_true(case, operator, x)
-    found = torch.library.opcheck(operator, (numbers, 0.5, torch.zeros(4, dtype=torch.int64)), raise_exception=False)
+    found = torch.library.opcheck(operator, (numbers, 0.5, torch.zeros(5, dtype=torch.int64)), raise_exception=False)
     failed = [f"{test}: {str(said).splitlines()[0]}" for test, said in found.items() if said != "SUCCESS"]
     case.instead(failed, f"opcheck fails. {'; '.join(failed)}")
 
@@ -199,7 +200,7 @@ def _declares(case: Case, operator: torch.library.CustomOpDef) -> None:
 def _fake_is_true(case: Case, operator: torch.library.CustomOpDef, x: torch.Tensor) -> None:
     """Fail unless the operator's fake promises what the operator returns for `x`."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    fakes = mode.from_tensor(x), mode.from_tensor(torch.zeros(4, dtype=torch.int64))
+    fakes = mode.from_tensor(x), mode.from_tensor(torch.zeros(5, dtype=torch.int64))
     got = case.use(_Fake(operator, mode), fakes[0], 0.5, fakes[1], modifies=True)
     why = "torch.compile plans with what the fake says, and goes wrong where that is not true"
     case.instead(not isinstance(got, torch.Tensor), f"its fake returns a {type(got).__name__}", why)
