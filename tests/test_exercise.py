@@ -23,13 +23,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_utils import devices, simulator
+from course_utils import devices, kernels, simulator
 from course_utils import settings as watched
 from course_utils.base import solved
 from course_utils.checks import Case, Exercise, WrongAnswer, edit, exercise, sandbox, unsolved
 from course_utils.checks.case import load_libraries
 from course_utils.checks.comparison import difference
-from course_utils.exercises import registry
+from course_utils.exercises import lesson08, registry
 
 PLACES = devices.check_devices()
 
@@ -821,3 +821,13 @@ def broken_torch(folder):
     text = "import sys\nsys.modules['course_utils.simulator'] = None\n"
     (folder / "sitecustomize.py").write_text(text, encoding="utf-8")
     return folder
+
+
+def test_an_exercise_that_needs_a_compiler_says_so_where_there_is_none(monkeypatch, capsys):
+    monkeypatch.setattr(kernels, "why_not", lambda: "There is no compiler here.")
+
+    def block_sums():
+        return "no CUDA at all"
+
+    assert lesson08.block_sums.check(block_sums) is block_sums
+    assert "There is no compiler here. The lesson goes on with your answer." in capsys.readouterr().out

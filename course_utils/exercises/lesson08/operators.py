@@ -169,7 +169,7 @@ def _(case: Case) -> None:
                  "return what torch.library.custom_op makes")
     numbers = torch.tensor([[3.0, 1.0, -1.0], [0.0, -2.0, 0.5], [4.0, 5.0, 6.5], [0.25, -0.1, 0.5],
                             [0.1, 0.1, 0.1]])
-    forms = (numbers, numbers.double(), numbers.t().contiguous().t(), numbers + 9)  # two formats, other strides, all
+    forms = (numbers, numbers.half(), numbers.t().contiguous().t(), numbers + 9)  # two formats, other strides, all
     _declares(case, operator)
     for x in forms:
         seen = torch.tensor([5, 0, 2, 7, 1])
