@@ -49,6 +49,7 @@ WRONG = {
         ("which program 0 writes too", edit("tl.program_id(0) * BLOCK", "tl.program_id(0) // 2 * BLOCK")),
         ("does not end", _loops),
         ("AttributeError", _in_python),
+        ("stores nothing to out", edit("tl.store(out + at, scaled +", "(scaled +", ", mask=inside), mask=inside)", ", mask=inside))")),
         ("stands under @triton.jit", triton.jit(_writes_x)),
     ],
     "bias_gelu": [

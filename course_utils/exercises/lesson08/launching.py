@@ -39,6 +39,8 @@ def launch(case: Case, grid: tuple[int, ...], *args: Any, out: int) -> tuple[tor
         case.answer = answer
     refuse(case, report.fault)
     names = list(inspect.signature(answer).parameters)
+    nothing = names[out] not in report.by_array or not report.by_array[names[out]].stored_bytes
+    case.instead(nothing, f"stores nothing to {names[out]}", "a kernel returns nothing: tl.store writes its result")
     written = [name for name, traffic in report.by_array.items() if traffic.stored_bytes and name != names[out]]
     case.instead(written, f"writes to {' and '.join(written)}", f"`{names[out]}` alone is asked for")
     return report.results[names[out]], report

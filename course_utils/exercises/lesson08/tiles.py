@@ -64,7 +64,8 @@ def _(case: Case) -> None:
             a, b = a.t().contiguous().t(), b.t().contiguous().t()
         down, across = -(-m // tile), -(-n // tile)
         got, report = launch(case, (down, across), a, b, out, m, n, k, *a.stride(), *b.stride(), tile, out=2)
-        case.equal(got, (a.double() @ b.double()).float(), rtol=1e-4, atol=1e-4, why="a times b")
+        case.equal(got, (a.double() @ b.double()).float(), rtol=1e-4, atol=1e-4,
+                   why="a times b; -99 stood there before")
         least = 4 * (a.numel() * across + b.numel() * down)
         case.budget("bytes loaded from global memory", report.loaded_bytes, least,
                     "a program needs each tile of its rows of a and of its columns of b once")
