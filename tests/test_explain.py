@@ -5,8 +5,11 @@ import pickle
 import signal
 import socket
 import sys
+import time
 import tomllib
+import warnings
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -37,6 +40,25 @@ def changed(device):
     y = torch.ones(2, device=device, requires_grad=True).exp()
     y += 1
     y.sum().backward()
+
+
+def inference_tensor(device):
+    with torch.inference_mode():
+        x = torch.ones(2, device=device)
+    torch.ones(2, device=device, requires_grad=True).mul(x)
+
+
+def unscales_twice(device):
+    weight = torch.ones(2, device=device, requires_grad=True)
+    optimizer, scaler = torch.optim.SGD([weight], lr=0.1), torch.amp.GradScaler(device.type)
+    scaler.scale(weight.sum()).backward()
+    scaler.unscale_(optimizer)
+    scaler.unscale_(optimizer)
+
+
+def nan_in_backward(device):
+    with warnings.catch_warnings(action="ignore"), torch.autograd.set_detect_anomaly(True):
+        (torch.zeros(2, device=device, requires_grad=True).sqrt() * 0).sum().backward()
 
 
 EVERYWHERE = {
@@ -77,6 +99,17 @@ EVERYWHERE = {
     "more than one value": (lambda d: bool(torch.ones(2, 2, device=d)), "used as one number"),
     "index out of range": (lambda d: torch.ones(3, device=d)[5], "larger than the size"),
     "numpy needs detach": (lambda d: torch.ones(2, requires_grad=True).numpy(), "a tensor that takes part in autograd"),
+    "names in a state dict": (lambda d: nn.Linear(2, 2, device=d).load_state_dict({}), "not those of Linear"),
+    "one element in several places": (lambda d: torch.ones(1, 3, device=d).expand(2, 3).add_(1), "was refused"),
+    "inference tensor": (inference_tensor, "under torch.inference_mode()"),
+    "no data on meta": (lambda d: nn.Linear(2, 2, device="meta").to(d), "nothing to move"),
+    "what an optimizer takes": (
+        lambda d: torch.optim.SGD([torch.ones(2, device=d, requires_grad=True) * 2], lr=1),
+        "parameters as it needs them",
+    ),
+    "scaler out of order": (unscales_twice, "wrong order"),
+    "nan in backward": (nan_in_backward, "is NaN: that of Sqrt"),
+    "no process group": (lambda d: dist.all_reduce(torch.ones(1)), "before init_process_group"),
     "unknown device name": (lambda d: torch.ones(2, device=d).to("gpu"), "'gpu' is not the name of a device type"),
 }
 
@@ -92,8 +125,8 @@ class Samples(Dataset):
         return self.get(index)
 
 
-def in_a_worker(get):
-    list(DataLoader(Samples(get), num_workers=1, multiprocessing_context="fork"))
+def in_a_worker(get, timeout=0):
+    list(DataLoader(Samples(get), num_workers=1, multiprocessing_context="fork", timeout=timeout))
 
 
 def meet_at_a_taken_port():
@@ -127,17 +160,29 @@ def ranks(fn, timeout_s=20):
     return lambda: launch(fn, devices=["cpu", "cpu"], timeout_s=timeout_s)
 
 
+def other_sizes():
+    dist.all_reduce(torch.ones(2 + dist.get_rank()))
+
+
+def watched():
+    """Run ranks of which one hands over another size, under the variable that readers set for this."""
+    with mock.patch.dict(os.environ, TORCH_DISTRIBUTED_DEBUG="DETAIL"):
+        launch(other_sizes, devices=["cpu", "cpu"], timeout_s=20)
+
+
 # What happens in other processes: each is caused here
 PROCESSES = {
     "rank hang": (ranks(last_rank(lambda: None), 1.5), "until their time was over"),
     "rank died": (ranks(last_rank(lambda: os.kill(os.getpid(), signal.SIGKILL))), "the process of rank 1 ended"),
     "rank result": (ranks(lambda: (n for n in [1])), "cannot be sent to this process"),
     "rank raised": (ranks(last_rank(lambda: {}["x"])), "rank 1 raised KeyError"),
+    "collectives differ": (watched, "ranks called different collectives"),
     "unused parameter": (ranks(two_steps), "took no part in the loss"),
     "dead worker": (
         lambda: in_a_worker(lambda i: os.kill(os.getpid(), signal.SIGKILL)),
         "a worker of the DataLoader ended",
     ),
+    "slow worker": (lambda: in_a_worker(lambda i: time.sleep(5), timeout=0.1), "within timeout seconds"),
     "worker raised": (lambda: in_a_worker(lambda i: {}["x"]), "a worker of the DataLoader raised KeyError"),
     "cannot pickle": (lambda: launch(lambda lock: lock, sys.stdout), "cannot be sent to another process"),
     "port in use": (meet_at_a_taken_port, "the port on which the ranks were to meet is taken"),
@@ -171,6 +216,11 @@ def test_an_error_of_another_process_is_explained(name):
     with caught() as c:
         program()
     assert c.explanation.name == name and phrase in c.explanation.what, c.error
+
+
+def test_an_error_of_the_backward_pass_names_a_tensor_of_the_simulated_gpu_as_cuda_names_its_own(sim):
+    with pytest.raises(RuntimeError, match=r"operation: \[torch\.sim\.FloatTensor \[2\]\], which is output 0 of Exp"):
+        changed(sim)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")

@@ -96,6 +96,7 @@ def _enter(rank: int, job: Job) -> None:
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(job.store_port),
         TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0",  # rank 0 of a new group makes no store
     )  # fmt: skip
+    dist.set_debug_level_from_env()  # TORCH_DISTRIBUTED_DEBUG was read when torch was imported, before this job
     sys.path[:], sys.argv[:] = job.path, job.arguments
     with contextlib.suppress(OSError):
         os.chdir(job.folder)

@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import re
 import weakref
 from functools import partial, wraps
 from multiprocessing.reduction import ForkingPickler
@@ -30,12 +31,27 @@ def replace_functions(module) -> None:
     clip_grad = importlib.import_module("torch.nn.utils.clip_grad")
     supported = clip_grad._device_has_foreach_support  # is asked about the device that the C++ side sees, which is meta
     clip_grad._device_has_foreach_support = lambda device: device.type == "meta" or supported(device)
+    torch.autograd._engine_run_backward = _in_words_of_sim(torch.autograd._engine_run_backward)
     leaves = "a tensor on the simulated GPU cannot be sent to another process: send tensor.cpu()"
     ForkingPickler.register(SimTensor, partial(_refuse, leaves))
 
 
 def _refuse(words: str, *args):
     raise RuntimeError(words)
+
+
+def _in_words_of_sim(run):
+    """Let an error of the backward pass name tensors as on CUDA, torch.sim.FloatTensor, not as C++ knows them here."""
+
+    @wraps(run)
+    def named(*args, **kwargs):
+        try:
+            return run(*args, **kwargs)
+        except RuntimeError as error:
+            error.args = tuple(re.sub(r"\[Meta(\w+)Type ", r"[torch.sim.\1Tensor ", str(one)) for one in error.args)
+            raise
+
+    return named
 
 
 def _lead_accelerator_to(module) -> None:
