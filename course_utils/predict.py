@@ -13,7 +13,7 @@ import contextlib
 import html
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,12 +70,17 @@ class Guess:
             control.value = self.value if self.choices else _written(self.value)
         return self
 
-    def reveal(self, measured: Any, label: str = "measured") -> Reveal:
+    def reveal(self, measured: Any, label: str = "measured", against: Mapping[str, str] | None = None) -> Reveal:
         """Return the guess beside the result: a number in the question's unit, or the choice that is right.
 
-        `label` says where the number comes from, for example "counted" or "simulated".
+        `label` says where the number comes from, for example "counted" or "simulated"; `against` what was seen that
+        speaks against a choice, which a reader who made it is told.
         """
-        return Reveal(self.question, self.value, self._answer("measured", measured), self.unit, _text("label", label))
+        result = self._answer("measured", measured)
+        if against is not None and {*against, result} != {*self.choices}:
+            raise ValueError(f"against must be about all choices but {result!r}, not {list(against)!r}")
+        evidence = (against or {}).get(self.value, "")
+        return Reveal(self.question, self.value, result, self.unit, _text("label", label), evidence)
 
     def _answer(self, argument: str, given: Any) -> float | str:
         """Return a number, or one of the choices."""
@@ -149,6 +154,7 @@ class Reveal:
     result: float | str
     unit: str = ""
     label: str = "measured"
+    evidence: str = ""  # what speaks against the guess
 
     @property
     def ratio(self) -> float | None:
@@ -166,6 +172,8 @@ class Reveal:
         if self.right:
             return "The guess was right."
         if self.ratio is None:
+            if self.evidence:
+                return f"Not that: {self.evidence}"
             return "The guess was another one." if isinstance(self.guess, str) else "The guess was off."
         if abs(self.ratio - 1) < 0.05:
             return "The guess was within 5 % of the result."

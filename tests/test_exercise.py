@@ -132,6 +132,27 @@ def test_code_above_the_raise_of_the_stub_is_the_answer(double, monkeypatch):
     assert double.check(above) is above
 
 
+def test_a_broken_program_as_it_was_given_is_not_attempted_and_what_is_left_of_it_is_wrong(double, capsys, monkeypatch):
+    monkeypatch.setattr(solved, "change", lambda *names: None)
+    double.broken("2 * x.to(device)", "3 * x.to(device)")
+
+    def as_given(x, device):
+        # comments, layout and docstring do not count
+        return (
+            3 * x.to(device)
+        )  # fmt: skip
+
+    def changed(x, device):
+        return 3.0 * x.to(device)
+
+    assert double.given(torch.ones(1), "cpu").item() == 3
+    assert double.check(as_given) is double.check(double.given) is double.reference
+    assert capsys.readouterr().out.count("not attempted") == 2
+    assert "other values" in refuse(double, changed)
+    for answer in (None, 3, torch.add, torch.nn.Linear):
+        assert not double.untouched(answer)
+
+
 def test_one_device_is_taken_like_a_list_of_it(double):
     for places in (PLACES[0], str(PLACES[0]), tuple(PLACES), iter(PLACES), [str(place) for place in PLACES]):
         double.examine(double.reference, places)

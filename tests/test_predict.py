@@ -106,6 +106,16 @@ def test_a_choice_is_guessed_and_revealed():
 # --- with and without a guess ---
 
 
+def test_a_wrong_choice_is_answered_by_what_speaks_against_it():
+    guess = predict("Why is it slow?", choices=["copies", "launches", "waiting"])
+    against = {"copies": "there are 0 of them.", "launches": "10 of them take 0.1 ms."}
+    assert guess.reveal("waiting", "counted", against).verdict == ""
+    assert guess.commit("copies").reveal("waiting", "counted", against).verdict == "Not that: there are 0 of them."
+    assert guess.commit("waiting").reveal("waiting", "counted", against).verdict == "The guess was right."
+    with pytest.raises(ValueError, match="against must be about all choices but 'copies'"):
+        guess.reveal("copies", "counted", against)
+
+
 def test_without_a_guess_the_result_alone_is_shown():
     for reveal in (predict("How many?", unit="ms").reveal(5), predict("Which?", choices=["5 ms", "b"]).reveal("5 ms")):
         assert str(reveal) == "measured  5 ms"

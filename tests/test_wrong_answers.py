@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from course_utils import devices, kernels
-from course_utils.checks import Edit, WrongAnswer, alike, unsolved
+from course_utils.checks import Edit, WrongAnswer, alike
 from course_utils.exercises import registry
 from tests.test_notebooks import stub_of
 from tools import notebooks
@@ -111,6 +111,12 @@ def test_no_two_mistakes_and_no_mistake_and_the_right_answer_look_alike(exercise
     assert [pair for pair in pairs if pair[0] != pair[1]] == []
 
 
+@pytest.mark.parametrize("exercise", [one for one in EXERCISES if one.given], ids=lambda one: one.name)
+def test_a_broken_program_that_is_to_be_repaired_is_wrong(exercise):
+    assert rejected(exercise, exercise.given) and exercise.untouched(exercise.given)
+    assert not exercise.untouched(exercise.reference)
+
+
 @each_exercise
 def test_three_mistakes_or_wrong_answers_are_stored(exercise):
     assert len({mistake.name for mistake in exercise.mistakes} | {phrase for phrase, _ in stored(exercise)}) >= 3
@@ -182,7 +188,7 @@ def test_stub_and_reference_have_the_same_signature_and_docstring(exercise):
     file = f"<stub of {exercise.name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), made)
-    assert unsolved(made[exercise.name])
+    assert exercise.untouched(made[exercise.name])
 
 
 def signatures(node):

@@ -83,6 +83,7 @@ class Exercise:
         self.lesson, self.name = task.lesson, task.name
         self.mistakes: list[Mistake] = []
         self.alternatives: list[Alternative] = []
+        self.given: Callable | None = None  # the broken program that the lesson's stub is, where the task is a repair
         self._check: Callable[[Case], None] | None = None
         self._hinted = 0
 
@@ -122,6 +123,13 @@ class Exercise:
         self.alternatives.append(Alternative(cost, made, source))
         return None
 
+    def broken(self, old: str, new: str, *more: str) -> None:
+        """Let the stub be a broken program to repair: the reference with texts replaced, as `edit` takes them.
+
+        An answer that is still that program, whatever its comments and layout, counts as not attempted.
+        """
+        self.given = edit(old, new, *more).of(self.reference)
+
     def edits(self, *rows: tuple, old: str = "") -> None:
         """Register mistakes that are edits of the reference: rows of a name, why it matters, and what `edit` takes.
 
@@ -140,7 +148,7 @@ class Exercise:
         """
         if answer is self.reference or answer is self:
             return self.reference
-        if unsolved(answer):
+        if self.untouched(answer):
             print(
                 f"{self.name}: not attempted yet, the lesson goes on with the reference. "
                 f"lesson{self.lesson}.{self.name}.hint() gives a hint."
@@ -157,6 +165,15 @@ class Exercise:
         more = " and another style" if self.alternatives else ""
         print(f"{self.name}: right. Checked on {where}. lesson{self.lesson}.{self.name}.solution() shows ours{more}.")
         return answer
+
+    def untouched(self, answer: Any) -> bool:
+        """Return whether `answer` is the lesson's stub: `raise NotImplementedError`, or the broken program as given."""
+        if self.given is None:
+            return unsolved(answer)
+        try:
+            return _program(answer) == _program(self.given)
+        except (OSError, TypeError, SyntaxError, AttributeError):  # no function, or one without a source
+            return False
 
     def examine(self, answer: Any, places: torch.device | str | Iterable[torch.device | str]) -> None:
         """Run the check on `places`, one device or several, without progress; a `simulated` one on `sim:0` alone.
@@ -275,6 +292,12 @@ def _shape(function: Any) -> str:
     if raised.partition("(")[0] != "raise NotImplementedError":
         return "attempted"
     return "stub" if len(body) == 1 else "dead"
+
+
+def _program(function: Any) -> str:
+    """Return the body of a function without comments and docstring, in one layout."""
+    (node,) = ast.parse(source_of(function)).body
+    return ast.unparse([step for step in node.body if not _idle(step)])
 
 
 def _idle(step: ast.stmt) -> bool:
