@@ -16,8 +16,9 @@ from course_utils.simulator import model
 # By the names that operators have without their variants: `index_add` stands for index_add_ too
 ASSERTS = frozenset(
     """binary_cross_entropy embedding embedding_bag gather index index_add index_copy index_fill index_put index_reduce
-    index_select multinomial nll_loss2d_forward nll_loss_forward put scatter scatter_add scatter_reduce take
-    _embedding_bag _embedding_bag_forward_only _index_put_impl _unsafe_index _unsafe_index_put""".split()  # noqa: SIM905
+    index_select multinomial nll_loss2d_backward nll_loss2d_forward nll_loss_backward nll_loss_forward put scatter
+    scatter_add scatter_reduce take _embedding_bag _embedding_bag_forward_only _index_put_impl _unsafe_index
+    _unsafe_index_put""".split()  # noqa: SIM905
 )
 
 
