@@ -7,7 +7,7 @@ READY := .venv/.course-ready
 # One thread for each of the two workers: threads that wait for one another on busy cores cost more than they bring.
 PYTEST := OMP_NUM_THREADS=1 COURSE_DEVICE=$(COURSE_DEVICE) $(BIN)/python -m pytest --nbval
 
-.PHONY: lab test test-all test-torch lint format record
+.PHONY: lab test test-all test-torch card lint format record
 
 lab: $(READY)  ## open the lessons in JupyterLab
 	@$(BIN)/python tools/workbook.py $(ARGS)
@@ -21,6 +21,9 @@ test-all: $(READY)  ## what takes longer as well
 
 test-torch: $(READY)  ## the same tests on the oldest supported and the newest torch (GBs are downloaded)
 	@$(BIN)/python tools/torch_versions.py
+
+card: $(READY)  ## draw docs/what_is_wrong.svg and .pdf from the table of symptoms
+	@$(BIN)/python tools/card.py
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python tools/notebooks.py --check && $(BIN)/lint-imports

@@ -59,6 +59,7 @@ EXPLORERS = [
     Made("bottleneck"),
     Made("grid", source="Counted"),
     Made("tiles"),
+    Made("symptoms", source="Usual causes", beside={kind: {"kind": kind} for kind in ("wrong", "stuck")}),
 ]
 each = pytest.mark.parametrize("made", EXPLORERS, ids=lambda made: made.name)
 
