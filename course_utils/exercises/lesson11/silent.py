@@ -17,7 +17,7 @@ exercise = lesson("11")
 # fmt: off
 
 
-@exercise(title="A flat loss", minutes=7, difficulty=1, hints=(
+@exercise(title="A flat loss", minutes=5, difficulty=1, hints=(
     "The head's gradient is there. Who is to change the head by it, and does it know the head?",
     "An optimizer keeps the tensors that model.parameters() gave when it was made. Which head was on the model then?",
     "Move one line: the optimizer must be made when the model has the parameters that are to be trained.",
@@ -109,7 +109,7 @@ fine_tune.alternative("only the head is handed over: shorter, and no place in th
                       edit("model.parameters(), lr", "head.parameters(), lr"))
 
 
-@exercise(title="The best weights", minutes=6, difficulty=1, hints=(
+@exercise(title="The best weights", minutes=5, difficulty=1, hints=(
     "Is `best`, when the loop ends, what it was when it was kept?",
     "state_dict() gives the tensors in which the model keeps its weights, and the next step writes into those.",
     "Keep a copy. copy.deepcopy copies a dict with its tensors; averages of batch norm are in it, too.",
