@@ -101,7 +101,7 @@ fine_tune.edits(
     ("trains the body too", "the head alone was asked for: freeze the rest before it is put on",
      (_FROZEN, ""), (*_LATE, _FROZEN, "", "    losses = []\n", "    optimizer.add_param_group({'params': "
      "head.parameters()})\n    losses = []\n")),
-    ("takes larger steps", "the rate was chosen by the caller's program, and is not the fault", (_SGD, f"{_SGD[:-3]}1.0")),
+    ("takes larger steps", "the rate that stands there is not the fault", (_SGD, f"{_SGD[:-3]}1.0")),
 )
 
 

@@ -57,11 +57,11 @@ def linear() -> nn.Module:
 
 
 def shares(rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return the five batches of a rank, (4, 3) and (4, 1). Bad are the second and last of rank 0, the fourth of 1."""
-    x = torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(15 + rank))
+    """Return the six batches of a rank, (4, 3) and (4, 1). Bad are the second and last of rank 0, the fourth of 1."""
+    x = torch.randn(6, 4, 3, generator=torch.Generator().manual_seed(15 + rank))
     y = x.sum(dim=2, keepdim=True)
     if rank == 0:
-        x[1, 2, 0], y[4, 0, 0] = torch.nan, torch.inf
+        x[1, 2, 0], y[5, 0, 0] = torch.nan, torch.inf
     else:
         y[3, 1, 0] = torch.inf
     return list(zip(x, y, strict=True))
@@ -82,7 +82,7 @@ def run(call: Callable) -> dict[str, Any]:
 @train_together.checks
 def _(case: Case) -> None:
     called = "train_together(model, batches)"
-    ranks = on_ranks(case, cases.run, nprocs=2, called=called, known=train_together.mistakes,
+    ranks = on_ranks(case, cases.run, nprocs=2, called=called, known=train_together.mistakes, compiler=True,
                      why="a rank that leaves a step out calls its collectives later than the other, or never: all must "
                      "leave out the same steps")
     describe(case, called, 2)

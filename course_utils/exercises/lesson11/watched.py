@@ -53,11 +53,11 @@ class Passes:
         """Fail where the model did not get `rows` rows, each once, on the device of the case."""
         got, other = sum(one.rows for one in self.seen), [one.device for one in self.seen if one.device != case.device]
         case.instead(got < rows, f"leaves data out: {got} of {rows} rows reach the model",
-                     "the failure is gone because what caused it is; it comes back with the next data", got=got,
+                     "a failure that is avoided so comes back with the next data", got=got,
                      expected=rows)  # fmt: skip
         case.instead(got > rows, f"runs the model on {got} rows, where there are {rows}", "each pass costs time")
         case.instead(other, f"computes on {(other or ['?'])[0]}, expected on {case.device}",
-                     "the failure is gone because the device is")  # fmt: skip
+                     "there the failure is only out of sight, and the device stands idle")  # fmt: skip
 
 
 def stepped(model: nn.Module, batches: Sequence[Any], loss_of: Callable, lr: float) -> list[float]:
