@@ -46,7 +46,9 @@ KERNELS = {
     "nll_loss": lambda: F.nll_loss(torch.zeros(2, 3, device="sim"), sim(0, 3)),
     "cross_entropy": lambda: F.cross_entropy(torch.zeros(2, 3, device="sim"), sim(-1, 0)),
     "nll_loss2d": lambda: F.nll_loss(torch.zeros(1, 3, 2, 2, device="sim"), sim(0, 3, 0, 0).view(1, 2, 2)),
-    "nll_loss, backward": lambda: F.nll_loss(torch.zeros(2, 3, device="sim", requires_grad=True), sim(-1, 0)).backward(),
+    "nll_loss, backward": lambda: F.nll_loss(
+        torch.zeros(2, 3, device="sim", requires_grad=True), sim(-1, 0)
+    ).backward(),
     "scatter": lambda: table().scatter(1, sim(3).view(1, 1), 1.0),
     "scatter_": lambda: table().scatter_(1, sim(3).view(1, 1), 1.0),
     "scatter_add_": lambda: table().scatter_add_(0, sim(5).view(1, 1), table()),

@@ -198,7 +198,7 @@ def _(case: Case) -> None:
     passes.check(case, rows=8)
     case.equal(got, stepped(right, pieces, loss_of, 0.2), rtol=1e-3, why="the loss of each piece, before its step")
     trained(case, model, right)
-    lets_errors_out(case, echo(), [(torch.ones(2, 3), torch.ones(3, 5))], case.device)
+    lets_errors_out(case, echo(), [(torch.ones(2, 3).long(), torch.ones(2, 3))], case.device)
 
 
 _CUT, _BACK = "state = state.detach()", "loss.backward()"
