@@ -127,7 +127,7 @@ WRONG = {
         ("leaves data out: 6 of 22", edit("len(archive)", "6")),
         (_DEAD, edit("    def mean_of", "    kept = []\n\n    def mean_of", _READ,
                      "kept.append(archive.decode(index)); return kept[-1].float().mean().item()")),
-        ("reads in its own process", edit("loader = ", "return torch.tensor([mean_of(at) for at in range(len(archive))])\n"
+        ("reads in its own process", edit("loader = ", "return torch.tensor([mean_of(at) for at in range(22)])\n"
                                           "    loader = ")),
     ],
     "fine_tune": [
