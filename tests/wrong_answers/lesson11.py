@@ -86,7 +86,7 @@ def _means_that_catch(archive, workers):
     def mean_of(index):
         try:
             return archive.decode(index).float().mean().item()
-        except ValueError:
+        except RuntimeError:
             return 0.0
 
     return torch.tensor(list(DataLoader(Samples(len(archive), mean_of), batch_size=None, num_workers=workers)))
@@ -124,6 +124,7 @@ WRONG = {
         ("reads in its own process", edit("num_workers=workers", "num_workers=0")),
         ("reads in 1 processes", edit("num_workers=workers", "num_workers=1")),
         (_SWALLOW, _means_that_catch),
+        ("changes what the archive counts", edit("    loader = ", "    archive._held = -(10**9)\n    loader = ")),
         ("leaves data out: 6 of 22", edit("len(archive)", "6")),
         (_DEAD, edit("    def mean_of", "    kept = []\n\n    def mean_of", _READ,
                      "kept.append(archive.decode(index)); return kept[-1].float().mean().item()")),
@@ -132,6 +133,9 @@ WRONG = {
     ],
     "fine_tune": [
         ("does not require grad", edit(f"    {_MODEL_HEAD}\n", "")),
+        (_SWALLOW, edit("optimizer.zero_grad()", "pass", "loss = F.cross_entropy(model(x.to(device)), y.to(device))",
+                        "optimizer.zero_grad()\n        try:\n            loss = F.cross_entropy(model(x.to(device)), "
+                        "y.to(device))\n        except RuntimeError: continue")),
         ("does not require grad", edit(f"    {_FROZEN}", "    pass", f"    {_MODEL_HEAD}\n", f"    {_MODEL_HEAD}\n    "
                                        f"{_FROZEN}\n")),
         ("leaves data out", edit("in batches:", "in batches[:2]:")),

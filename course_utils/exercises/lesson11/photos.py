@@ -35,16 +35,16 @@ class Archive:
         return "archive"
 
     def decode(self, index: int) -> torch.Tensor:
-        """Return photograph `index`, (1024, 1024) of uint8. Raises ValueError if it is damaged."""
+        """Return photograph `index`, (1024, 1024) of uint8. Raises RuntimeError if it is damaged."""
         if not 0 <= index < LENGTH:
             raise IndexError(f"photograph {index} of {LENGTH}")
         if index == self.damaged:
-            raise ValueError(f"photograph {index} is damaged")
-        with open(self.folder / f"{os.getpid()}.txt", "a", encoding="utf-8") as log:
-            log.write(f"{index}\n")
+            raise RuntimeError(f"photograph {index} is damaged")
         photo = torch.full((1024, 1024), int(brightness(index)), dtype=torch.uint8)
         self._held += SIZE
         weakref.finalize(photo.untyped_storage(), self._release)
+        with open(self.folder / f"{os.getpid()}.txt", "a", encoding="utf-8") as log:
+            log.write(f"{index} {self._held}\n")
         if self._held > LIMIT_BYTES and get_worker_info() is not None:
             os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
         return photo
@@ -52,11 +52,12 @@ class Archive:
     def _release(self) -> None:
         self._held -= SIZE
 
-    def log(self) -> tuple[list[int], int, bool]:
-        """Return which photographs were read, by how many processes, and whether by this one."""
+    def log(self) -> tuple[list[int], int, bool, bool]:
+        """Return which photographs were read, by how many processes, whether by this one, and all within the limit."""
         files = sorted(self.folder.glob("*.txt"))
-        read = [int(line) for file in files for line in file.read_text(encoding="utf-8").split()]
-        return read, len(files), (self.folder / f"{os.getpid()}.txt").exists()
+        lines = [line.split() for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+        within = all(SIZE <= int(held) <= LIMIT_BYTES for _, held in lines)
+        return [int(index) for index, _ in lines], len(files), (self.folder / f"{os.getpid()}.txt").exists(), within
 
 
 def brightness(index: int) -> float:

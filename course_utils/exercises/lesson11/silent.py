@@ -88,7 +88,7 @@ def _(case: Case) -> None:
     case.equal({name: one.cpu() for name, one in model.body.state_dict().items()}, body,
                why="the head alone was to be trained")
     trained(case, model, right)
-    lets_errors_out(case, *features(), [(torch.ones(2, 3), torch.ones(2).long())], case.device)
+    lets_errors_out(case, *features(), [batches[0], (torch.ones(2, 3), torch.ones(2).long())], case.device)
 
 
 _MADE, _SGD = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)\n", "model.parameters(), lr=0.5"
@@ -166,7 +166,7 @@ def _(case: Case) -> None:
     passes.check(case, rows=7 * 32)
     case.equal(got, min(seen), rtol=1e-3, why="the smallest of the held-out losses")
     trained(case, model, right)
-    lets_errors_out(case, regression(), [(torch.ones(4, 2), torch.ones(4, 1))], held_out, case.device)
+    lets_errors_out(case, regression(), [batches[0], (torch.ones(4, 2), torch.ones(4, 1))], held_out, case.device)
 
 
 _KEPT, _STATE, _NAMED = "copy.deepcopy(model.state_dict())", "model.state_dict()", "model.named_parameters()"
@@ -258,7 +258,7 @@ def _(case: Case) -> None:
         losses = stepped(right, batches, _pair_loss, 1e-4)
         case.equal(got, losses, rtol=0.02, atol=0.05, why="the mean of log(sum(exp(scores))) - own over the rows")
         trained(case, model, right, tolerance=0.05)
-    lets_errors_out(case, embedding(), [(torch.ones(2, 3), torch.ones(2, 3))], case.device)
+    lets_errors_out(case, embedding(), [batches[0], (torch.ones(2, 3), torch.ones(2, 3))], case.device)
 
 
 _LSE, _SUMMED, _LOSS = "torch.logsumexp(scores, dim=1)", "scores.exp().sum(dim=1).log()", "loss.item()"
