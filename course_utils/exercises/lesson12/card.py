@@ -1,0 +1,188 @@
+"""Where does a program stand: memory against time, beside the given program, earlier tries and others' lines?
+
+Tries are kept as lines of text beside the file of `progress`, in memory alone where that is.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import io
+import math
+import zlib
+from dataclasses import astuple, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from course_utils import programs
+from course_utils.base import arguments, solved, tables
+from course_utils.exercises.lesson12 import scoring
+from course_utils.exercises.lesson12.scoring import LEVELS, RIGHT, Costs, Score
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Card", "card", "parse", "remember", "to_line"]
+
+_PREFIX = "course-capstone-1"
+_NUMBERS = [one.name for one in fields(Costs) if one.name not in RIGHT]
+_LONGEST, _KEPT = 1000, 40  # signs of a line; tries that are shown
+_here: list[str] = []  # tries, where no file is kept
+
+
+def to_line(score: Score, name: str = "") -> str:
+    """Return a score as one line of text, with `name`; raises ValueError for a program that does not count.
+
+    The checksum at its end finds a damaged line, not a made-up one.
+    """
+    if score.costs is None:
+        raise ValueError(f"the program does not count, so there is no line of it: {score.rejected}")
+    if len(arguments.text("name", name)) > 60 or not (name.isprintable() or not name):
+        raise ValueError(f"name must be at most 60 printable characters, not {name!r}")
+    right = "".join("0" if getattr(score.costs, part) else "1" for part in RIGHT)
+    numbers = [f"{getattr(one, part):.10g}" for one in (score.naive, score.costs) for part in _NUMBERS]
+    body = ";".join([_PREFIX, quote(name, safe=""), right, *numbers])
+    return f"{body};{zlib.crc32(body.encode()):08x}"
+
+
+def parse(line: str) -> tuple[str, Score]:
+    """Return the name and the score of a line that `to_line` made; ValueError that says why where it is no such line.
+
+    Level and credit are computed anew from the numbers.
+    """
+    text = "".join(arguments.text("line", line).split()) if len(line) <= _LONGEST else ""
+    body, _, checksum = text.rpartition(";")
+    parts = body.split(";")
+    shown = repr(line if len(line) <= 60 else f"{line[:60]}…")
+    if parts[0] != _PREFIX or len(parts) != 3 + 2 * len(_NUMBERS):
+        raise ValueError(f"line must be what score.export() gave, whole: {shown}")
+    if checksum != f"{zlib.crc32(body.encode()):08x}":
+        raise ValueError(f"line is damaged, its checksum does not match: {shown}")
+    _, name, right, *numbers = parts
+    try:
+        values = [float(number) for number in numbers]
+    except ValueError:
+        values = [math.nan]
+    if not all(0 <= value < 1e12 for value in values) or right not in ("00", "01", "10", "11"):  # no nan, no infinity
+        raise ValueError(f"line holds numbers that no program has: {shown}")
+    half = len(_NUMBERS)
+    naive, costs = (Costs(**dict(zip(_NUMBERS, some, strict=True))) for some in (values[:half], values[half:]))
+    if not (naive.t4_ms and naive.h200_ms and costs.t4_ms and costs.h200_ms and costs.peak_mib):
+        raise ValueError(f"line holds numbers that no program has: {shown}")
+    wrong = {part: "" if sign == "1" else "wrong" for part, sign in zip(RIGHT, right, strict=True)}
+    name = "".join(sign for sign in unquote(name) if sign.isprintable())[:60]  # none that moves the cursor
+    return name, Score(naive, replace(costs, **wrong))
+
+
+def _file() -> Path | None:
+    place = solved.location()
+    return place and place.with_name(f"{place.stem}-capstone.txt")
+
+
+def remember(score: Score) -> None:
+    """Keep a try, unless it is what the last one was; what cannot be written is kept in memory, and said."""
+    line, known = to_line(score), _tries()
+    if known and known[-1] == line:
+        return
+    path = _file()
+    try:
+        if path is None:
+            raise OSError
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise OSError("it is no regular file")
+        with path.open("a", encoding="ascii") as file:
+            file.write(f"{line}\n")
+    except OSError as error:
+        _here.append(line)
+        if path is not None:
+            print(f"The try could not be saved ({error.strerror or error}): {path}")
+
+
+def _tries() -> list[str]:
+    """Return the lines of the last tries that can be read, the oldest first."""
+    path, found = _file(), []
+    if path is not None and path.is_file():
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LONGEST * _KEPT))
+            found = file.read().decode("ascii", "replace").splitlines()
+    good = []
+    for line in (*found, *_here):
+        try:
+            parse(line)
+        except ValueError:
+            continue
+        good.append(line)
+    return good[-_KEPT:]
+
+
+@dataclass(frozen=True)
+class Card:
+    """The given program, the reader's tries so far, the lines of others, and the reference; a table and a picture."""
+
+    rows: tuple[tuple[str, Score], ...]
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        cells = []
+        for name, score in self.rows:
+            credit, of = score.credit
+            numbers = (f"{getattr(score.costs, part):.4g}" for part in ("t4_ms", "h200_ms", "peak_mib"))
+            cells.append((name, *numbers, str(score.level), f"{credit} of {of}"))
+        return cells
+
+    _HEAD = "", "ms a step, T4", "ms a step, H200", "peak, MiB", "level", "credit"
+
+    def __str__(self) -> str:
+        return tables.text(self._cells(), self._HEAD)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return tables.to_html(self._cells(), self._HEAD)
+
+    def plot(self) -> Figure:
+        """Return a picture: peak memory against simulated time, both axes logarithmic; below on the left is better."""
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import ScalarFormatter
+
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.subplots()
+        axes.set(xscale="log", yscale="log", xlabel="ms a step on a T4 (simulated)", ylabel="peak memory (MiB)")
+        axes.set_title("Memory against time", loc="left")
+        points = [(score.costs.t4_ms, score.costs.peak_mib) for _, score in self.rows]
+        own = [point for point, (name, _) in zip(points, self.rows, strict=True) if name.startswith("try ")]
+        axes.plot(*zip(*own, strict=True), "-", color="#3d93c9", lw=1) if len(own) > 1 else None
+        for (name, _), point in zip(self.rows, points, strict=True):
+            colour = {"given": "#d55e00", "reference": "#008a64"}.get(name, "#0072b2" if point in own else "#a1487b")
+            axes.plot(*point, "o", color=colour)
+            axes.annotate(name, point, xytext=(6, 5), textcoords="offset points", fontsize="small", parse_math=False)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(ScalarFormatter())
+            axis.set_minor_formatter("")
+        axes.margins(0.15)
+        axes.spines[["top", "right"]].set_visible(False)
+        return figure
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.plot().savefig(buffer, format="png", dpi=100)
+        return buffer.getvalue()
+
+
+@functools.cache
+def _reference() -> Score:
+    return scoring.score(programs.path("capstone_reference.py"))
+
+
+def card(*lines: str) -> Card:
+    """Return where the tries so far stand, and the programs of others from the `lines` that they exported.
+
+    Raises ValueError for a line that is damaged, or none.
+    """
+    others = [parse(line) for line in lines]
+    reference = _reference()
+    tries = [(f"try {number}", parse(line)[1]) for number, line in enumerate(_tries(), 1)]
+    given = Score(reference.naive, reference.naive)
+    named = [(name or f"line {number}", score) for number, (name, score) in enumerate(others, 1)]
+    return Card((("given", given), *tries, *named, ("reference", reference)))

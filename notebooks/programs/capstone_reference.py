@@ -1,0 +1,193 @@
+"""Train a small GPT on Python's help texts: one way to level three of lesson 12, from the naive `capstone.py`.
+
+    python capstone_reference.py         600 steps, then the text that it writes, before and after
+    python capstone_reference.py --steps 2000 --checkpoint run.pt     saves every 100 steps, and goes on from there
+
+What is changed, and why, stands in comments; the last section of the lesson goes through it line by line.
+"""
+
+import argparse
+import os
+import time
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    """Mixes in, for each place, what the places up to it have to say: (batch, time, width) -> the same shape."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x):
+        batch, time, width = x.shape
+        split = batch, time, 3, self.heads, width // self.heads
+        q, k, v = self.qkv(x).view(split).permute(2, 0, 3, 1, 4)  # each (batch, heads, time, size)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # no mask in memory, no scores
+        return self.out(mixed.transpose(1, 2).reshape(x.shape))
+
+
+class Block(nn.Module):
+    """Attention, then a small network for each place; both add to `x`."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class GPT(nn.Module):
+    """Predicts the next byte of a text: (batch, time) int64 -> (batch, time, 256) logits."""
+
+    def __init__(self, width, heads, layers, context):
+        super().__init__()
+        self.context = context
+        self.embed, self.places = nn.Embedding(256, width), nn.Embedding(context, width)
+        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256, bias=False)
+        nn.init.normal_(self.embed.weight, std=0.02)
+        nn.init.normal_(self.places.weight, std=0.02)
+
+    def forward(self, tokens):
+        x = self.embed(tokens) + self.places.weight[: tokens.shape[1]]  # a view: nothing is made or copied
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def make_model(width, heads, layers, context):
+    """Return the model, on the CPU."""
+    return GPT(width, heads, layers, context)
+
+
+def make_optimizer(model):
+    """Return the optimizer of a model that is on its device."""
+    return torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)  # one kernel for all parameters
+
+
+def train(model, optimizer, text, starts, device):
+    """Take one step for each row of `starts` (steps, batch): the places in `text`, uint8, where its windows begin.
+
+    Returns the loss of each step, as a list of floats. Of several ranks each takes its share of every row.
+    """
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    windows = cut(text, starts[:, rank::ranks], model.context, device)  # (steps, rows, context + 1)
+    losses = torch.zeros(len(starts), device=device)
+    for step, window in enumerate(windows):
+        optimizer.zero_grad()
+        loss = loss_of(model, window)
+        loss.backward()
+        losses[step] = loss.detach()  # stays on the device, without its graph
+        if ranks > 1:
+            average(model, ranks)
+        optimizer.step()
+    if ranks > 1:
+        dist.all_reduce(losses)
+    losses = (losses / ranks).tolist()  # the one read
+    if any(loss != loss for loss in losses):
+        raise ArithmeticError(f"the loss is not a number from step {losses.index(max(losses))} on")
+    return losses
+
+
+def cut(text, starts, context, device):
+    """Return the windows (..., context + 1) of `text` that begin at `starts` (...), int64, on `device`: one copy."""
+    windows = text[starts[..., None] + torch.arange(context + 1)]  # on the host, still bytes
+    return windows.to(device).long()  # an eighth travels; made wide where memory is fast
+
+
+def loss_of(model, windows):
+    """Return the mean loss over all places of all windows."""
+    logits = model(windows[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+
+
+def average(model, ranks):
+    """Replace each gradient by its mean over the ranks, in one message."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    parts = (flat / ranks).split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+@torch.inference_mode()  # no graph, and nothing kept for it
+def evaluate(model, text, starts, device):
+    """Return the mean loss, a float, over the windows of `text` that begin at `starts` (windows,)."""
+    total = torch.zeros((), device=device)
+    for some in cut(text, starts, model.context, device).split(16):
+        total += loss_of(model, some) * len(some)
+    return total.item() / len(starts)
+
+
+def save(path, model, optimizer, step):
+    """Write all that the steps after `step` need."""
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, f"{path}.new")
+    os.replace(f"{path}.new", path)  # who is killed here still has the old one, whole
+
+
+def load(path, model, optimizer):
+    """Put everything back, and return the step."""
+    saved = torch.load(path, map_location="cpu", weights_only=True)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    return saved["step"]
+
+
+@torch.no_grad()
+def written(model, prompt, length, device):
+    """Return `prompt` and `length` bytes that the model adds to it, drawn by their probabilities."""
+    tokens = torch.tensor([list(prompt.encode())], device=device)
+    for _ in range(length):
+        likely = torch.softmax(model(tokens[:, -model.context :])[:, -1] / 0.8, dim=-1)
+        tokens = torch.cat([tokens, torch.multinomial(likely, 1)], dim=1)
+    return bytes(tokens[0].tolist()).decode(errors="replace")
+
+
+def main():
+    """Train, and show what the model writes before and after."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--checkpoint", type=Path, help="file to write, and to go on from")
+    options = parser.parse_args()
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    text = torch.frombuffer(bytearray("\n\n".join(topics[name] for name in sorted(topics)).encode()), dtype=torch.uint8)
+    train_text, test_text = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
+    torch.manual_seed(0)
+    model = make_model(width=options.width, heads=4, layers=4, context=64).to(device)
+    optimizer, step = make_optimizer(model), 0
+    test_starts = torch.arange(0, len(test_text) - 65, 65)[:128]
+    if options.checkpoint and options.checkpoint.exists():
+        step = load(options.checkpoint, model, optimizer)
+    print(f"step {step}, on {device}: {written(model, 'The ', 120, device)!r}")
+    while step < options.steps:
+        many = min(100, options.steps - step)
+        draw = torch.Generator().manual_seed(step)
+        starts = torch.randint(len(train_text) - 65, (many, 16), generator=draw)
+        begin = time.perf_counter()
+        losses = train(model, optimizer, train_text, starts, device)  # it returns floats, so the device is done
+        rate = starts.numel() * 64 / (time.perf_counter() - begin)
+        step += many
+        print(f"step {step}: loss {sum(losses) / many:.3f}, {rate:,.0f} tokens a second", flush=True)
+        if options.checkpoint:
+            save(options.checkpoint, model, optimizer, step)
+    print(f"loss on text never seen: {evaluate(model, test_text, test_starts, device):.3f} nats a byte")
+    print(written(model, "The ", 400, device))
+
+
+if __name__ == "__main__":
+    main()
