@@ -42,7 +42,10 @@ class Gains:
     rows: tuple[Gain, ...]
 
     def _cells(self) -> list[tuple[str, ...]]:
-        return [(row.name, f"{row.ms:.3f}", f"{row.launches:.1f}", f"{row.waits:.1f}", f"{row.peak_mib:.1f}") for row in self.rows]
+        return [
+            (row.name, f"{row.ms:.3f}", f"{row.launches:.1f}", f"{row.waits:.1f}", f"{row.peak_mib:.1f}")
+            for row in self.rows
+        ]
 
     def __str__(self) -> str:
         return tables.text(self._cells(), _HEAD)
@@ -151,5 +154,8 @@ def _gains() -> list[tuple]:
         costs = measured(Program(changed(*these)), task, "T4").costs
         found.append([costs[part] for part in ("ms", "launches", "waits", "peak_mib")])
     naive, *others = found
-    rows = [(change.name, *(a - b for a, b in zip(naive, other, strict=True))) for change, other in zip(CHANGES, others, strict=True)]
+    rows = [
+        (change.name, *(a - b for a, b in zip(naive, other, strict=True)))
+        for change, other in zip(CHANGES, others, strict=True)
+    ]
     return sorted(rows, key=lambda row: -row[1])

@@ -274,21 +274,26 @@ def _blame(found: Rejected, watch: Watch, flops: int, steps: int, model: nn.Modu
     if seen:
         reject(any(row in other and row not in own for row in strange), "trains on the evaluation text",
                "its loss there then says nothing")  # fmt: skip
-        reject(all(len(row) < size for row in seen), f"fewer tokens: windows of {max(map(len, seen))} bytes, not {size}")
+        reject(
+            all(len(row) < size for row in seen), f"fewer tokens: windows of {max(map(len, seen))} bytes, not {size}"
+        )
         reject(strange, "trains on other windows than those that it is given", "starts says where they begin")
         reject(number < len(flat), f"fewer tokens: {number} of {len(flat)} windows go through the model")
         reject(sum(seen.values()) > len(flat), "windows go through the model more than once", "that is other work")
     share = flops / right.flops
     reject(share < 0.05, "loss from a cache, or from nowhere: the model is not computed")
-    reject(share < 0.5, "the backward pass is left out, for some steps or layers: "
-           f"{share:.0%} of the floating-point operations")  # fmt: skip
+    still = [name for name, value in weights_of(model).items() if torch.equal(value, task.weights[name])]
+    reject(
+        0 < len(still) < len(task.weights),
+        f"never trains {still[0] if still else ''}",
+        "every parameter is to be trained",
+    )
+    name = "the backward pass is left out, for some steps, rows or layers" if seen else "fewer tokens"
+    reject(share < 0.9, f"{name}: {share:.0%} of the floating-point operations")
     if isinstance(optimizer, torch.optim.Optimizer):
         reject(steps < len(task.starts), f"skips the optimizer's step: {steps} of {len(task.starts)}")
         reject(steps > len(task.starts), f"another number of steps: {steps} for {len(task.starts)} rows")
         _same_settings(optimizer, right.groups)
-    still = [name for name, value in weights_of(model).items() if torch.equal(value, task.weights[name])]
-    reject(still, f"never trains {still[0] if still else ''}", "every parameter is to be trained")
-    reject(share < 0.9, f"fewer tokens: {share:.0%} of the floating-point operations")
     raise found
 
 
@@ -324,10 +329,12 @@ def held_out_loss(weights: dict[str, torch.Tensor], task: Task) -> float:
 
 def resumes(program: Program, task: Task, device: torch.device, path: Path) -> str:
     """Return what differs, to the last bit, between a run and one that is saved, loaded and goes on; "" if nothing."""
-    half = len(task.starts) // 2 + 1
+    half = max(1, len(task.starts) // 2)
     try:
         whole, its = task.made(program, device)
-        losses = [program.train(whole, its, task.text, part, device) for part in (task.starts[:half], task.starts[half:])]
+        losses = [
+            program.train(whole, its, task.text, part, device) for part in (task.starts[:half], task.starts[half:])
+        ]
         first, optimizer = task.made(program, device)
         program.train(first, optimizer, task.text, task.starts[:half], device)
         program.save(path, first, optimizer, half)
@@ -352,15 +359,21 @@ def untouched() -> Iterator[None]:
     """Raise `Rejected` where what runs inside touches the instruments: modules, settings, the peak, other threads."""
     from course_utils import simulator
 
-    touched, threads, before, world = [], threading.active_count(), _instruments(), simulator.world()
-    settings = world.spec, world.costs, [gpu.capacity_bytes for gpu in world.gpus]
-    with mock.patch.object(torch.sim, "reset_peak_memory_stats", lambda *_: touched.append("the peak of memory")):
-        yield
-    after = _instruments()
-    touched += [name for name in before if after.get(name) != before[name] and name != "torch.sim.reset_peak_memory_stats"]
-    now = world.spec, world.costs, [gpu.capacity_bytes for gpu in world.gpus]
-    reject(touched or now != settings, f"changes what measures it: {touched[0] if touched else 'the simulated GPU'}",
-           "a number that the program itself makes says nothing")  # fmt: skip
+    noted, threads, before, world = [], threading.active_count(), _instruments(), simulator.world()
+
+    def settings() -> Any:
+        return world.spec, world.costs, [gpu.capacity_bytes for gpu in world.gpus]
+
+    kept = settings()
+    try:
+        with mock.patch.object(torch.sim, "reset_peak_memory_stats", lambda *_: noted.append("the peak of memory")):
+            yield
+    finally:  # also before an error that a changed instrument caused
+        after = _instruments()
+        noted += [name for name in before if after.get(name) != before[name]]
+        noted += [] if settings() == kept else ["the simulated GPU"]
+        reject(noted, f"changes what measures it: {noted[0] if noted else ''}",
+               "a number that the program itself makes says nothing")  # fmt: skip
     reject(threading.active_count() > threads, "works after the clock: it leaves a thread running")
 
 

@@ -23,7 +23,7 @@ from course_utils.exercises.lesson12.scoring import LEVELS, RIGHT, Costs, Score
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Card", "card", "parse", "remember", "to_line"]
+__all__ = ["Card", "card", "export", "parse", "remember"]
 
 _PREFIX = "course-capstone-1"
 _NUMBERS = [one.name for one in fields(Costs) if one.name not in RIGHT]
@@ -31,7 +31,7 @@ _LONGEST, _KEPT = 1000, 40  # signs of a line; tries that are shown
 _here: list[str] = []  # tries, where no file is kept
 
 
-def to_line(score: Score, name: str = "") -> str:
+def export(score: Score, name: str = "") -> str:
     """Return a score as one line of text, with `name`; raises ValueError for a program that does not count.
 
     The checksum at its end finds a damaged line, not a made-up one.
@@ -47,7 +47,7 @@ def to_line(score: Score, name: str = "") -> str:
 
 
 def parse(line: str) -> tuple[str, Score]:
-    """Return the name and the score of a line that `to_line` made; ValueError that says why where it is no such line.
+    """Return the name and the score of a line that `export` made; ValueError that says why where it is no such line.
 
     Level and credit are computed anew from the numbers.
     """
@@ -56,7 +56,7 @@ def parse(line: str) -> tuple[str, Score]:
     parts = body.split(";")
     shown = repr(line if len(line) <= 60 else f"{line[:60]}…")
     if parts[0] != _PREFIX or len(parts) != 3 + 2 * len(_NUMBERS):
-        raise ValueError(f"line must be what score.export() gave, whole: {shown}")
+        raise ValueError(f"line must be what lesson12.export gave, whole: {shown}")
     if checksum != f"{zlib.crc32(body.encode()):08x}":
         raise ValueError(f"line is damaged, its checksum does not match: {shown}")
     _, name, right, *numbers = parts
@@ -82,7 +82,7 @@ def _file() -> Path | None:
 
 def remember(score: Score) -> None:
     """Keep a try, unless it is what the last one was; what cannot be written is kept in memory, and said."""
-    line, known = to_line(score), _tries()
+    line, known = export(score), _tries()
     if known and known[-1] == line:
         return
     path = _file()
