@@ -6,11 +6,10 @@ Tries are kept as lines of text beside the file of `progress`, in memory alone w
 from __future__ import annotations
 
 import functools
-import html
 import io
 import math
 import zlib
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -18,7 +17,7 @@ from urllib.parse import quote, unquote
 from course_utils import programs
 from course_utils.base import arguments, solved, tables
 from course_utils.exercises.lesson12 import scoring
-from course_utils.exercises.lesson12.scoring import LEVELS, RIGHT, Costs, Score
+from course_utils.exercises.lesson12.scoring import RIGHT, Costs, Score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

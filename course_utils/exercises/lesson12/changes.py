@@ -12,7 +12,7 @@ from course_utils.base import tables
 from course_utils.exercises.lesson12.program import Program, Sizes, Task, given
 from course_utils.exercises.lesson12.scoring import measured
 
-__all__ = ["CHANGES", "Change", "Gain", "Gains", "changed", "gains"]
+__all__ = ["CHANGES", "Change", "Gain", "Gains", "changed", "gains", "hint"]
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ CHANGES = (
            "AdamW with foreach=False launches a dozen kernels for each parameter. Which option does them all at once?",
            (("foreach=False", "fused=True"),)),
     Change("no check that reads",
-           "`if torch.isnan(…).any()` reads a number of each parameter, at each step. The losses are read anyhow, at the "
-           "end: a loss that is not a number says the same.",
+           "`if torch.isnan(…).any()` reads a number of each parameter, at each step. The losses are read anyhow, at "
+           "the end: a loss that is not a number says the same.",
            (("""        for name, parameter in model.named_parameters():
             if torch.isnan(parameter.grad).any():
                 raise ArithmeticError(f"the gradient of {name} is not a number")
@@ -119,15 +119,15 @@ CHANGES = (
         x, y = windows[:, :-1], windows[:, 1:]
 """),)),
     Change("positions by a view",
-           "torch.arange makes the places on the host, and copies them, at each step. The rows of self.places.weight that "
-           "are needed are a view.",
+           "torch.arange makes the places on the host, and copies them, at each step. The rows of self.places.weight "
+           "that are needed are a view.",
            (("self.places(torch.arange(tokens.shape[1]).to(tokens.device))",
              "self.places.weight[: tokens.shape[1]]"),)),
     Change("losses read at once",
            "[loss.item() for …] waits once for each step. torch.stack(losses).tolist() waits once.",
            (("[loss.item() for loss in losses]", "torch.stack(losses).tolist()"),)),
     Change("no graph kept",
-           "retain_graph=True keeps what backward needed, and the list of losses keeps the graph: of all steps. Detach.",
+           "retain_graph=True keeps what backward needed, and the list of losses keeps the graphs of all steps. Detach.",
            (("retain_graph=True", ""), ("losses.append(loss)", "losses.append(loss.detach())"))),
 )  # fmt: skip
 
@@ -159,3 +159,14 @@ def _gains() -> list[tuple]:
         for change, other in zip(CHANGES, others, strict=True)
     ]
     return sorted(rows, key=lambda row: -row[1])
+
+
+_hinted = 0
+
+
+def hint() -> None:
+    """Print the next hint, of what brings most first; after the last one the first again."""
+    global _hinted
+    change = CHANGES[_hinted % len(CHANGES)]
+    _hinted += 1
+    print(f"Hint {CHANGES.index(change) + 1} of {len(CHANGES)}, {change.name}: {change.hint}")

@@ -161,8 +161,10 @@ class Task:
             count = [sum(value.numel() for value in one.values()) for one in (self.weights, state)]
             other = next(name for name in {**wanted, **found} if wanted.get(name) != found.get(name))
             name = "a smaller model" if count[1] < count[0] else "another model"
-            raise Rejected(f"{name}: {other} has the shape {found.get(other)}, expected {wanted.get(other)}",
-                           "parameters keep names and shapes")  # fmt: skip
+            raise Rejected(
+                f"{name}: {other} has the shape {found.get(other)}, expected {wanted.get(other)}",
+                "parameters keep names and shapes",
+            )
         model.load_state_dict(self.weights)
         model = model.to(device)
         return model, program.make_optimizer(model)
@@ -228,21 +230,34 @@ def inspect_on_cpu(program: Program, task: Task) -> bool:
 
 def judge(losses: Any, weights: dict[str, torch.Tensor], right: Right, task: Task, coarse: bool) -> None:
     """Raise `Rejected` unless the losses that were returned, and the weights that training left, are the right ones."""
-    reject(type(losses) is not list or not all(type(loss) is float for loss in losses),
-           "train returns no list of floats", "what still has to be read or computed is work after the clock")  # fmt: skip
-    reject(len(losses) != len(task.starts), f"another number of steps: {len(losses)} losses for {len(task.starts)} rows",
-           "one step is asked for each row of starts")  # fmt: skip
+    reject(
+        type(losses) is not list or not all(type(loss) is float for loss in losses),
+        "train returns no list of floats",
+        "what still has to be read or computed is work after the clock",
+    )
+    reject(
+        len(losses) != len(task.starts),
+        f"another number of steps: {len(losses)} losses for {len(task.starts)} rows",
+        "one step is asked for each row of starts",
+    )
     kind = "with products in 16 bits" if coarse else "in float32"
     loss_within, update_within = TOLERANCES[kind]
     moved, missed = (
         sum((one[name] - other[name]).square().sum() for name in one).sqrt().item()
         for one, other in ((right.weights, task.weights), (weights, right.weights))
     )
-    reject(not missed <= update_within * moved, f"trains another way: the weights are off by {missed / moved:.1%} of their "
-           f"way, {update_within:.1%} are allowed {kind}")  # fmt: skip
+    reject(
+        not missed <= update_within * moved,
+        f"trains another way: the weights are off by {missed / moved:.1%} of their "
+        f"way, {update_within:.1%} are allowed {kind}",
+    )
     worst = max((abs(a - b) for a, b in zip(losses, right.losses, strict=True)), default=0.0)
-    reject(not worst <= loss_within, f"reports losses that are not those of its steps: one is off by {worst:.4f} nats, "
-           f"{loss_within} are allowed {kind}", "the loss of a step is the mean over all of its windows")  # fmt: skip
+    reject(
+        not worst <= loss_within,
+        f"reports losses that are not those of its steps: one is off by {worst:.4f} nats, "
+        f"{loss_within} are allowed {kind}",
+        "the loss of a step is the mean over all of its windows",
+    )
 
 
 def _same_model(model: nn.Module, task: Task) -> None:
@@ -258,12 +273,16 @@ def _same_model(model: nn.Module, task: Task) -> None:
         sees = (model(later)[:, :-1] - got[:, :-1]).abs().max() > 1e-3 * expected.std()
     reject(sees, "sees the future: the last byte changes what is predicted before it", "attention must be causal")
     off = ((got.float() - expected).norm() / expected.norm()).item()
-    reject(not off < 0.02, f"another model: with the same weights its logits are off by {off:.0%}",
-           "each layer is to be used as in the given program")  # fmt: skip
+    reject(
+        not off < 0.02,
+        f"another model: with the same weights its logits are off by {off:.0%}",
+        "each layer is to be used as in the given program",
+    )
 
 
-def _blame(found: Rejected, watch: Watch, flops: int, steps: int, model: nn.Module, optimizer: Any, right: Right,
-           task: Task) -> NoReturn:  # fmt: skip
+def _blame(
+    found: Rejected, watch: Watch, flops: int, steps: int, model: nn.Module, optimizer: Any, right: Right, task: Task
+) -> NoReturn:
     """Raise `Rejected` with the name of what a program does that trains another way; with what was seen, else."""
     size, flat = task.sizes.context, task.starts.flatten()
     wanted = Counter(tuple(task.text[start : start + size].tolist()) for start in flat.tolist())
@@ -272,8 +291,11 @@ def _blame(found: Rejected, watch: Watch, flops: int, steps: int, model: nn.Modu
     own, other = (bytes(text.tolist()) for text in (task.text, task.held_out))
     number = sum((wanted & seen).values())
     if seen:
-        reject(any(row in other and row not in own for row in strange), "trains on the evaluation text",
-               "its loss there then says nothing")  # fmt: skip
+        reject(
+            any(row in other and row not in own for row in strange),
+            "trains on the evaluation text",
+            "its loss there then says nothing",
+        )
         reject(
             all(len(row) < size for row in seen), f"fewer tokens: windows of {max(map(len, seen))} bytes, not {size}"
         )
@@ -311,11 +333,17 @@ def _evaluates(program: Program, model: nn.Module, task: Task, device: torch.dev
     got = program.evaluate(model, task.held_out, task.tested, device)
     expected = held_out_loss(before, task)
     reject(type(got) is not float, f"evaluate returns {type(got).__name__}, expected float")
-    reject(not abs(got - expected) < 5e-3, f"evaluates something else: {got:.4f} nats, expected {expected:.4f}",
-           "the mean over every byte of every window, with the weights as they are")  # fmt: skip
+    reject(
+        not abs(got - expected) < 5e-3,
+        f"evaluates something else: {got:.4f} nats, expected {expected:.4f}",
+        "the mean over every byte of every window, with the weights as they are",
+    )
     after = weights_of(model)
-    reject(any(not torch.equal(after[name], before[name]) for name in before), "evaluate changes the model",
-           "it would train on the evaluation text")  # fmt: skip
+    reject(
+        any(not torch.equal(after[name], before[name]) for name in before),
+        "evaluate changes the model",
+        "it would train on the evaluation text",
+    )
 
 
 def held_out_loss(weights: dict[str, torch.Tensor], task: Task) -> float:
@@ -372,8 +400,11 @@ def untouched() -> Iterator[None]:
         after = _instruments()
         noted += [name for name in before if after.get(name) != before[name]]
         noted += [] if settings() == kept else ["the simulated GPU"]
-        reject(noted, f"changes what measures it: {noted[0] if noted else ''}",
-               "a number that the program itself makes says nothing")  # fmt: skip
+        reject(
+            noted,
+            f"changes what measures it: {noted[0] if noted else ''}",
+            "a number that the program itself makes says nothing",
+        )
     reject(threading.active_count() > threads, "works after the clock: it leaves a thread running")
 
 

@@ -21,12 +21,12 @@ import torch
 import torch.distributed as dist
 
 from course_utils import counting, gpus, simulator
-from course_utils.base import arguments, tables
+from course_utils.base import tables
 from course_utils.exercises.lesson12 import program as programs
 from course_utils.exercises.lesson12.program import SCORED, SMALL, Program, Rejected, Sizes, Task, reject
 from course_utils.launch import RankError, launch
 
-__all__ = ["LEVELS", "SPECS", "Costs", "Score", "examine", "measured", "score", "source_of"]
+__all__ = ["LEVELS", "SPECS", "Costs", "Score", "examine", "measured", "score", "source_of", "start"]
 
 SPECS = {"t4_ms": "T4", "h200_ms": "H200"}
 LIMIT_S = 120.0
@@ -143,6 +143,14 @@ def source_of(path: str | Path) -> str:
         raise ValueError(f"path must be a program that can be read, not {str(path)!r}: {error}") from None
 
 
+def start(path: str | Path = "my_capstone.py") -> Path:
+    """Copy the given program to `path`, unless there is a file already, which stays as it is; return the path."""
+    path = Path(path)
+    if not path.exists():
+        path.write_text(programs.given(), encoding="utf-8")
+    return path
+
+
 def score(path: str | Path) -> Score:
     """Try the program at `path` and return what it costs beside the given one.
 
@@ -211,8 +219,11 @@ def _on_gpu(program: Program, task: Task, spec: str, coarse: bool) -> dict[str, 
     right = task.right()
     run = measured(program, task, spec)
     work = [record.name for record in run.reading.select("kernel")]
-    reject(work, f"works after the clock: {len(work)} kernels run when the weights are read",
-           "train returns when all is done")  # fmt: skip
+    reject(
+        work,
+        f"works after the clock: {len(work)} kernels run when the weights are read",
+        "train returns when all is done",
+    )
     flops = sum(record.flops for record in run.training.select("kernel", "sim:0"))
     reject(run.training.select("kernel", "sim:1"), "uses a second GPU", "its memory and its time are not counted")
     share = flops / right.flops
@@ -223,8 +234,10 @@ def _on_gpu(program: Program, task: Task, spec: str, coarse: bool) -> dict[str, 
     except Rejected as found:
         raise Rejected(f"on the GPU it {found.name}", f"on the CPU it does not. {found.why}") from None
     expected = programs.held_out_loss(run.weights, task)
-    reject(type(run.loss) is not float or not abs(run.loss - expected) < 5e-3,
-           f"on the GPU it evaluates something else: {run.loss!r}, expected {expected:.4f}")  # fmt: skip
+    reject(
+        type(run.loss) is not float or not abs(run.loss - expected) < 5e-3,
+        f"on the GPU it evaluates something else: {run.loss!r}, expected {expected:.4f}",
+    )
     return run.costs | {"flops": right.flops / task.sizes.steps}
 
 
