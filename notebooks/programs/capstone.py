@@ -1,6 +1,6 @@
 """Train a small GPT on Python's help texts. The program is correct, and naive: lesson 12 lets you make it fast.
 
-    python capstone.py                   600 steps, then the text that it writes, before and after
+    python capstone.py                  1500 steps, then the text that it writes, before and after
     python capstone.py --steps 2000 --checkpoint run.pt     saves every 100 steps, and goes on from there
 
 Copy it, and change what you like, but keep the six functions that the score of lesson 12 calls, with what they take and
@@ -155,7 +155,7 @@ def written(model, prompt, length, device):
 def main():
     """Train, and show what the model writes before and after."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--checkpoint", type=Path, help="file to write, and to go on from")
     options = parser.parse_args()

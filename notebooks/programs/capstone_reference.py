@@ -1,6 +1,6 @@
 """Train a small GPT on Python's help texts: one way to level three of lesson 12, from the naive `capstone.py`.
 
-    python capstone_reference.py         600 steps, then the text that it writes, before and after
+    python capstone_reference.py        1500 steps, then the text that it writes, before and after
     python capstone_reference.py --steps 2000 --checkpoint run.pt     saves every 100 steps, and goes on from there
 
 What is changed, and why, stands in comments; the last section of the lesson goes through it line by line.
@@ -160,7 +160,7 @@ def written(model, prompt, length, device):
 def main():
     """Train, and show what the model writes before and after."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--checkpoint", type=Path, help="file to write, and to go on from")
     options = parser.parse_args()

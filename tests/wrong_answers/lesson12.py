@@ -52,7 +52,7 @@ WRONG = {
         ("changes the parameters", edit("flat /=", "[p.data.mul_(2) for p in model.parameters()]; flat /=")),
     ],
     "model_flops": [
-        ("float", edit("return 3 * 2", "return 3.0 * 2")),
+        ("this is what PyTorch counts", edit("width**2", "width")),
         ("this is what PyTorch counts", edit("layers * 12", "12")),
     ],
 }  # fmt: skip

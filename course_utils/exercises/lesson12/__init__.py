@@ -12,10 +12,10 @@ from course_utils.checks import Case, edit, lesson
 from course_utils.exercises.common.places import elsewhere
 from course_utils.exercises.common.ranks import check_call, describe, on_ranks
 from course_utils.exercises.lesson12.averaging import averaged
-from course_utils.exercises.lesson12.cards import Card, card, export
+from course_utils.exercises.lesson12.cards import Card, card, export, score, start
 from course_utils.exercises.lesson12.changes import CHANGES, Gains, gains, hint
 from course_utils.exercises.lesson12.program import Program, given
-from course_utils.exercises.lesson12.scoring import LEVELS, SPECS, Costs, Score, score, start
+from course_utils.exercises.lesson12.scoring import LEVELS, SPECS, Costs, Score
 
 __all__ = [
     "CHANGES", "LEVELS", "SPECS", "Card", "Costs", "Gains", "Score", "attend", "average", "card", "cut", "export",
@@ -384,7 +384,7 @@ average.alternative(
     minutes=10,
     difficulty=2,
     hints=(
-        "A linear layer from a to b numbers takes 2 a b operations for each token: a product and a sum for each weight.",
+        "A linear layer from a to b numbers takes 2 a b operations for a token: a product and a sum for each weight.",
         "A block has W × 3W, W × W, W × 4W and 4W × W, the last layer W × 256. Attention multiplies, for each token "
         "and block, with all places of the context, twice: for the scores, and for the mixture.",
         "Backward takes twice what forward takes: a product for the gradient of the input, one for the weight's.",

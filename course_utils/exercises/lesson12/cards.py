@@ -17,12 +17,13 @@ from urllib.parse import quote, unquote
 from course_utils import programs
 from course_utils.base import arguments, solved, tables
 from course_utils.exercises.lesson12 import scoring
+from course_utils.exercises.lesson12.program import given
 from course_utils.exercises.lesson12.scoring import RIGHT, Costs, Score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Card", "card", "export", "parse", "remember"]
+__all__ = ["Card", "card", "export", "parse", "remember", "score", "start"]
 
 _PREFIX = "course-capstone-1"
 _NUMBERS = [one.name for one in fields(Costs) if one.name not in RIGHT]
@@ -72,6 +73,35 @@ def parse(line: str) -> tuple[str, Score]:
     wrong = {part: "" if sign == "1" else "wrong" for part, sign in zip(RIGHT, right, strict=True)}
     name = "".join(sign for sign in unquote(name) if sign.isprintable())[:60]  # none that moves the cursor
     return name, Score(naive, replace(costs, **wrong))
+
+
+def start(path: str | Path = "my_capstone.py") -> Path:
+    """Copy the given program to `path`, unless there is a file already, which stays as it is; return the path."""
+    path = Path(path)
+    if not path.exists():
+        path.write_text(given(), encoding="utf-8")
+    return path
+
+
+def score(path: str | Path) -> Score:
+    """Try the program at `path` and return what it costs beside the given one; it is one more try on the `card`.
+
+    It runs in processes of its own, and for two minutes at most. A program that trains another way is not scored: the
+    result says what it does instead. Raises ValueError where there is no such file, and `simulator.Unavailable` where
+    there can be no simulated GPU.
+    """
+    try:
+        source = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"path must be a program that can be read, not {str(path)!r}: {error}") from None
+    found = scoring.score(source, Path(path).name)
+    if found.costs is not None and source not in (given(), _reference_source()):
+        remember(found)
+    return found
+
+
+def _reference_source() -> str:
+    return programs.path("capstone_reference.py").read_text(encoding="utf-8")
 
 
 def _file() -> Path | None:
@@ -143,7 +173,7 @@ class Card:
     def plot(self) -> Figure:
         """Return a picture: peak memory against simulated time, both axes logarithmic; below on the left is better."""
         from matplotlib.figure import Figure
-        from matplotlib.ticker import ScalarFormatter
+        from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
         figure = Figure(figsize=(7, 4), layout="constrained")
         axes = figure.subplots()
@@ -157,8 +187,9 @@ class Card:
             axes.plot(*point, "o", color=colour)
             axes.annotate(name, point, xytext=(6, 5), textcoords="offset points", fontsize="small", parse_math=False)
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(ScalarFormatter())
-            axis.set_minor_formatter("")
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.set_minor_formatter(NullFormatter())
         axes.margins(0.15)
         axes.spines[["top", "right"]].set_visible(False)
         return figure
@@ -171,7 +202,7 @@ class Card:
 
 @functools.cache
 def _reference() -> Score:
-    return scoring.score(programs.path("capstone_reference.py"))
+    return scoring.score(_reference_source(), "capstone_reference.py")
 
 
 def card(*lines: str) -> Card:
@@ -182,6 +213,6 @@ def card(*lines: str) -> Card:
     others = [parse(line) for line in lines]
     reference = _reference()
     tries = [(f"try {number}", parse(line)[1]) for number, line in enumerate(_tries(), 1)]
-    given = Score(reference.naive, reference.naive)
+    naive = Score(reference.naive, reference.naive)
     named = [(name or f"line {number}", score) for number, (name, score) in enumerate(others, 1)]
-    return Card((("given", given), *tries, *named, ("reference", reference)))
+    return Card((("given", naive), *tries, *named, ("reference", reference)))

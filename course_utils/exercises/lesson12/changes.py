@@ -127,8 +127,21 @@ CHANGES = (
            "[loss.item() for …] waits once for each step. torch.stack(losses).tolist() waits once.",
            (("[loss.item() for loss in losses]", "torch.stack(losses).tolist()"),)),
     Change("no graph kept",
-           "retain_graph=True keeps what backward needed, and the list of losses keeps the graphs of all steps. Detach.",
+           "retain_graph=True keeps what backward needed, and the list of losses the graphs of all steps. Detach.",
            (("retain_graph=True", ""), ("losses.append(loss)", "losses.append(loss.detach())"))),
+    Change("one message for two ranks",
+           "Each gradient is averaged by a message of its own. torch.cat of the flattened ones, one all_reduce, and "
+           "split gives the parts back: the exercise `average` is that.",
+           (("""            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= ranks
+""", """            gradients = [parameter.grad for parameter in model.parameters()]
+            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            dist.all_reduce(flat)
+            parts = (flat / ranks).split([gradient.numel() for gradient in gradients])
+            for gradient, part in zip(gradients, parts, strict=True):
+                gradient.copy_(part.view_as(gradient))
+"""),)),
 )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from course_utils.exercises.lesson12 import program as programs
 from course_utils.exercises.lesson12.program import SCORED, SMALL, Program, Rejected, Sizes, Task, reject
 from course_utils.launch import RankError, launch
 
-__all__ = ["LEVELS", "SPECS", "Costs", "Score", "examine", "measured", "score", "source_of", "start"]
+__all__ = ["LEVELS", "SPECS", "Costs", "Score", "examine", "measured", "score"]
 
 SPECS = {"t4_ms": "T4", "h200_ms": "H200"}
 LIMIT_S = 120.0
@@ -135,32 +135,11 @@ class Score:
         return f"{table}<p>{html.escape(self._verdict())}</p>"
 
 
-def source_of(path: str | Path) -> str:
-    """Return the text of the program at `path`; ValueError that says why it cannot be read."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"path must be a program that can be read, not {str(path)!r}: {error}") from None
-
-
-def start(path: str | Path = "my_capstone.py") -> Path:
-    """Copy the given program to `path`, unless there is a file already, which stays as it is; return the path."""
-    path = Path(path)
-    if not path.exists():
-        path.write_text(programs.given(), encoding="utf-8")
-    return path
-
-
-def score(path: str | Path) -> Score:
-    """Try the program at `path` and return what it costs beside the given one.
-
-    It runs in processes of its own, and for two minutes at most. A program that trains another way is not scored: the
-    result says what it does instead. Raises ValueError where there is no such file, and `simulator.Unavailable` where
-    there can be no simulated GPU.
-    """
+def score(source: str, file: str) -> Score:
+    """Try the program with this text, and return what it costs beside the given one; see `lesson12.score`."""
     naive = _costs(programs.given(), "capstone.py")
     try:
-        return Score(naive, _costs(source_of(path), Path(path).name))
+        return Score(naive, _costs(source, file))
     except Rejected as found:
         return Score(naive, rejected=_sentence(found))
 
