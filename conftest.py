@@ -126,7 +126,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"{failed} of this notebook failed")
     if item.parent.kernel is None:
         progress = Path(item.config.stash[_FOLDER].name) / f"{item.path.stem}.json"
-        progress.unlink(missing_ok=True)
+        for kept in progress.parent.glob(f"{item.path.stem}*"):
+            kept.unlink()
         os.environ["COURSE_PROGRESS"] = str(progress)
 
 

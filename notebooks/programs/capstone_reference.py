@@ -18,6 +18,9 @@ import torch.nn.functional as F
 from torch import nn
 
 
+PROMPT = "An object "
+
+
 class Attention(nn.Module):
     """Mixes in, for each place, what the places up to it have to say: (batch, time, width) -> the same shape."""
 
@@ -173,7 +176,7 @@ def main():
     test_starts = torch.arange(0, len(test_text) - 65, 65)[:128]
     if options.checkpoint and options.checkpoint.exists():
         step = load(options.checkpoint, model, optimizer)
-    print(f"step {step}, on {device}: {written(model, 'The ', 120, device)!r}")
+    print(f"step {step}, on {device}; the model writes {written(model, PROMPT, 60, device)!r}")
     while step < options.steps:
         many = min(100, options.steps - step)
         draw = torch.Generator().manual_seed(step)
@@ -186,7 +189,7 @@ def main():
         if options.checkpoint:
             save(options.checkpoint, model, optimizer, step)
     print(f"loss on text never seen: {evaluate(model, test_text, test_starts, device):.3f} nats a byte")
-    print(written(model, "The ", 400, device))
+    print(f"the model writes\n{written(model, PROMPT, 500, device)}")
 
 
 if __name__ == "__main__":

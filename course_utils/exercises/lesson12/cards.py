@@ -5,7 +5,6 @@ Tries are kept as lines of text beside the file of `progress`, in memory alone w
 
 from __future__ import annotations
 
-import functools
 import io
 import math
 import zlib
@@ -14,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from course_utils import programs
 from course_utils.base import arguments, solved, tables
 from course_utils.exercises.lesson12 import scoring
-from course_utils.exercises.lesson12.program import given
+from course_utils.exercises.lesson12.program import given, reference
 from course_utils.exercises.lesson12.scoring import RIGHT, Costs, Score
 
 if TYPE_CHECKING:
@@ -95,13 +93,9 @@ def score(path: str | Path) -> Score:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"path must be a program that can be read, not {str(path)!r}: {error}") from None
     found = scoring.score(source, Path(path).name)
-    if found.costs is not None and source not in (given(), _reference_source()):
+    if found.costs is not None and source not in (given(), reference()):
         remember(found)
     return found
-
-
-def _reference_source() -> str:
-    return programs.path("capstone_reference.py").read_text(encoding="utf-8")
 
 
 def _file() -> Path | None:
@@ -200,19 +194,14 @@ class Card:
         return buffer.getvalue()
 
 
-@functools.cache
-def _reference() -> Score:
-    return scoring.score(_reference_source(), "capstone_reference.py")
-
-
 def card(*lines: str) -> Card:
     """Return where the tries so far stand, and the programs of others from the `lines` that they exported.
 
     Raises ValueError for a line that is damaged, or none.
     """
     others = [parse(line) for line in lines]
-    reference = _reference()
+    best = scoring.score(reference(), "capstone_reference.py")
     tries = [(f"try {number}", parse(line)[1]) for number, line in enumerate(_tries(), 1)]
-    naive = Score(reference.naive, reference.naive)
+    naive = Score(best.naive, best.naive)
     named = [(name or f"line {number}", score) for number, (name, score) in enumerate(others, 1)]
-    return Card((("given", naive), *tries, *named, ("reference", reference)))
+    return Card((("given", naive), *tries, *named, ("reference", best)))

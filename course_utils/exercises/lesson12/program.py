@@ -29,7 +29,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils import counting, data, programs
 
-__all__ = ["SCORED", "SMALL", "Program", "Rejected", "Sizes", "Task", "given", "inspect_on_cpu", "judge", "resumes"]
+__all__ = [
+    "SCORED",
+    "SMALL",
+    "Program",
+    "Rejected",
+    "Sizes",
+    "Task",
+    "given",
+    "inspect_on_cpu",
+    "judge",
+    "reference",
+    "resumes",
+]
 
 FUNCTIONS = {"make_model": 4, "make_optimizer": 1, "train": 5, "evaluate": 4, "save": 4, "load": 3}
 TRAINING_BYTES, HELD_OUT_BYTES = 2**18, 2**15  # less than any version of Python has, so that counts are the same
@@ -118,6 +130,11 @@ class Program:
 def given() -> str:
     """Return the text of the program that is given."""
     return programs.path("capstone.py").read_text(encoding="utf-8")
+
+
+def reference() -> str:
+    """Return the text of a program that reaches level three."""
+    return programs.path("capstone_reference.py").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -228,6 +245,15 @@ def inspect_on_cpu(program: Program, task: Task) -> bool:
     return watch.coarse
 
 
+def off(
+    got: dict[Any, torch.Tensor], wanted: dict[Any, torch.Tensor], first: dict[Any, torch.Tensor] | None = None
+) -> float:
+    """Return how far `got` is from `wanted`, as a share of the way from `first`, or from 0, to `wanted`."""
+    way = [value - first[name] if first else value for name, value in wanted.items()]
+    missed = [got[name] - value for name, value in wanted.items()]
+    return (sum(one.square().sum() for one in missed) / sum(one.square().sum() for one in way)).sqrt().item()
+
+
 def judge(losses: Any, weights: dict[str, torch.Tensor], right: Right, task: Task, coarse: bool) -> None:
     """Raise `Rejected` unless the losses that were returned, and the weights that training left, are the right ones."""
     reject(
@@ -242,14 +268,10 @@ def judge(losses: Any, weights: dict[str, torch.Tensor], right: Right, task: Tas
     )
     kind = "with products in 16 bits" if coarse else "in float32"
     loss_within, update_within = TOLERANCES[kind]
-    moved, missed = (
-        sum((one[name] - other[name]).square().sum() for name in one).sqrt().item()
-        for one, other in ((right.weights, task.weights), (weights, right.weights))
-    )
+    share = off(weights, right.weights, task.weights)
     reject(
-        not missed <= update_within * moved,
-        f"trains another way: the weights are off by {missed / moved:.1%} of their "
-        f"way, {update_within:.1%} are allowed {kind}",
+        not share <= update_within,
+        f"trains another way: the weights are off by {share:.1%} of their way, {update_within:.1%} are allowed {kind}",
     )
     worst = max((abs(a - b) for a, b in zip(losses, right.losses, strict=True)), default=0.0)
     reject(
