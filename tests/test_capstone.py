@@ -1,10 +1,8 @@
 """Is a capstone program that trains another way rejected by the name of what it does, and a right one scored?"""
 
-import re
-from pathlib import Path
+import zlib
 
 import pytest
-import torch
 
 from course_utils import counting, devices, programs, simulator
 from course_utils.exercises.lesson12 import cards, changes, scoring
@@ -145,3 +143,147 @@ def test_a_program_that_is_wrong_on_two_ranks_is_named():
     assert found[:2] == [{"ranks": "", "messages": 27 + 1}, {"ranks": "", "messages": 1 + 1 / 3}]
     for (phrase, *_), one in zip(RANKS.values(), found[2:], strict=True):
         assert phrase in one["ranks"]
+
+
+TRAIN_STEP = "        loss = loss_of(model, window)\n        loss.backward()\n"
+STYLES = {  # right programs, each in another style
+    "all changes, as the hints say": changes.changed(*changes.CHANGES),
+    "foreach": edited("fused=True", "foreach=True"),
+    "half of the products in 16 bits": edited(
+        LOSS, "        with torch.autocast(device.type, torch.bfloat16):\n            loss = loss_of(model, window)\n"),
+    "text on the device": edited(
+        "text[starts[..., None] + torch.arange(context + 1)]  # on the host, still bytes",
+        "text.to(device)[starts.to(device)[..., None] + torch.arange(context + 1, device=device)]"),
+    "micro-batches": edited(TRAIN_STEP, "        loss = 0\n        for rows in window.split(2):\n"
+                            "            part = loss_of(model, rows) * len(rows) / len(window)\n            part.backward()\n"
+                            "            loss = loss + part.detach()\n"),
+    "checkpointed blocks": edited("            x = block(x)\n", "            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)\n",
+                                  "import torch.distributed as dist\n", "import torch.distributed as dist\nimport torch.utils.checkpoint\n"),
+    "losses in a list": edited("losses = torch.zeros(len(starts), device=device)", "losses = []", "losses[step] = loss.detach()",
+                               "losses.append(loss.detach())", "        dist.all_reduce(losses)\n", "        losses = torch.stack(losses)\n        dist.all_reduce(losses)\n",
+                               "(losses / ranks).tolist()", "[one / ranks for one in (torch.stack(losses) if ranks == 1 else losses).tolist()]"),
+    "a training function inside": edited(TRAIN_STEP, "        def closure():\n            loss = loss_of(model, window)\n            loss.backward()\n"
+                                         "            return loss\n\n        loss = closure()\n"),
+}  # fmt: skip
+
+
+@needs_simulator
+@pytest.mark.parametrize("name", STYLES)
+def test_a_right_program_in_another_style_counts(name):
+    costs = tried(STYLES[name])
+    assert costs.resume == "" and costs.t4_ms > 0
+
+
+@pytest.mark.slow
+@needs_simulator
+@pytest.mark.parametrize("change", changes.CHANGES, ids=lambda change: change.name)
+def test_each_change_of_the_hints_alone_trains_as_before(change):
+    assert tried(changes.changed(change)).resume == ""
+
+
+@pytest.mark.slow
+def test_the_hints_stand_in_the_order_of_what_they_bring_and_lead_to_level_three():
+    """Those that save time by it; then one that saves memory, and one that saves messages."""
+    names = [change.name for change in changes.CHANGES]
+    rows = changes.gains().rows
+    assert [row.name for row in rows if row.ms > 0] == names[:8] and rows[-2].peak_mib > 10
+    score = scoring.score(changes.changed(*changes.CHANGES), "my_capstone.py")
+    assert score.level == 3 and score.credit == (30, 30)
+    assert [scoring.score(source, "capstone.py").level for source in (changes.given(), REFERENCE)] == [0, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "phrase"), [
+    ("    while True:\n        pass\n", "does not end"), ("    import os\n    os._exit(0)\n", "ends the process"),
+    ("    import os\n    os._exit(3)\n", "ends the process"),
+])  # fmt: skip
+def test_a_program_that_never_returns_is_ended(monkeypatch, line, phrase):
+    monkeypatch.setattr(scoring, "LIMIT_S", 20.0)
+    score = scoring.score(edited(BEFORE, line + BEFORE), "my_capstone.py")
+    assert score.costs is None and score.rejected.startswith(phrase) and str(score).startswith("It does not count")
+
+
+NAIVE = scoring.Costs(t4_ms=6.0, h200_ms=5.0, waits=90, copies=80, copied_bytes=5e5, launches=1000, peak_mib=70, messages=28, flops=8e8)
+BETTER = scoring.Costs(t4_ms=1.0, h200_ms=0.5, waits=9, copies=0, copied_bytes=5e3, launches=100, peak_mib=10, messages=4, flops=8e8)
+
+
+def test_a_score_has_the_level_of_its_worst_part_and_credit_for_each():
+    score = scoring.Score(NAIVE, BETTER)
+    levels = {part: score.level_of(part) for part in (*scoring.LEVELS, *scoring.RIGHT)}
+    assert list(levels.values()) == [2, 3, 2, 3, 2, 3, 3, 2, 3, 3]
+    assert score.level == 2 and score.credit == (26, 30)
+    assert "Level 2 of 3, credit 26 of 30" in str(score) and "Level 2 of 3" in score._repr_html_()
+    broken = scoring.Score(NAIVE, scoring.replace(BETTER, ranks="<b>wrong</b>"))
+    assert broken.level == 0 and broken.credit == (21, 30) and "<b>wrong" not in broken._repr_html_()
+    assert scoring.Score(NAIVE, rejected="<i>").level == 0 and "<i>" not in scoring.Score(NAIVE, rejected="<i>")._repr_html_()
+    assert score.utilisation("t4_ms") == pytest.approx(8e8 / 1e-3 / 8.1e12, rel=0.01)
+
+
+def test_a_line_comes_back_as_the_score_that_it_was():
+    score = scoring.Score(NAIVE, scoring.replace(BETTER, resume="after a resume the weights are others"))
+    name, back = cards.parse(f"  {cards.export(score, 'Ada; Löwe 1')}\n")
+    assert name == "Ada; Löwe 1" and back.credit == score.credit and back.level == 0
+    assert {part: back.ratio(part) for part in scoring.LEVELS} == {part: score.ratio(part) for part in scoring.LEVELS}
+    with pytest.raises(ValueError, match="does not count"):
+        cards.export(scoring.Score(NAIVE, rejected="fewer tokens"))
+    for wrong in ("a\nb", "x" * 61, "\x1b[2J"):
+        with pytest.raises(ValueError, match="name must be"):
+            cards.export(score, wrong)
+
+
+def forged(old: str, new: str, count: int = 1) -> str:
+    """Return a line with a text replaced, and a checksum that matches."""
+    body = cards.export(scoring.Score(NAIVE, BETTER), "Ada").rpartition(";")[0]
+    assert old in body
+    body = body.replace(old, new, count)
+    return f"{body};{zlib.crc32(body.encode()):08x}"
+
+
+@pytest.mark.parametrize("line", [
+    "", "course-capstone-1", "hello", "course-progress-1;;00:a;12345678", "x" * 10_000, ";" * 25,
+    cards.export(scoring.Score(NAIVE, BETTER), "Ada").replace("Ada", "Eve"), cards.export(scoring.Score(NAIVE, BETTER))[:-1],
+    forged(";1000;", ";nan;"), forged(";1000;", ";inf;"), forged(";1000;", ";-5;"), forged(";1000;", ";1e99;"),
+    forged(";1000;", ";__import__('os');"), forged(";1000;", ";"), forged(";11;", ";2;"), forged(";6;", ";0;"), forged(";70;", ";70;70;"),
+])  # fmt: skip
+def test_a_hostile_line_is_refused(line):
+    with pytest.raises(ValueError, match="line"):
+        cards.parse(line)
+
+
+def test_a_name_cannot_move_the_cursor_or_make_markup():
+    name, score = cards.parse(forged("Ada", "%1b[2J%0a%3cscript%3e"))
+    assert name == "[2J<script>" and "<script>" not in cards.Card(((name, score),))._repr_html_()
+    assert len(cards.parse(forged("Ada", "A" * 200))[0]) == 60
+
+
+def test_tries_are_kept_in_order_and_damaged_ones_passed_over(monkeypatch, tmp_path):
+    monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "progress.json"))
+    first, second = scoring.Score(NAIVE, NAIVE), scoring.Score(NAIVE, BETTER)
+    for score in (first, first, second):
+        cards.remember(score)
+    (file,) = tmp_path.iterdir()
+    file.write_text(file.read_text() + "damaged\n\x00\n", encoding="utf-8")
+    monkeypatch.setattr(scoring, "score", lambda *_: second)
+    made = cards.card(cards.export(second, "Ada"))
+    assert [name for name, _ in made.rows] == ["given", "try 1", "try 2", "Ada", "reference"]
+    assert [score.costs.t4_ms for _, score in made.rows] == [6, 6, 1, 1, 1]
+    assert made._repr_png_().startswith(b"\x89PNG") and "26 of 30" in str(made)
+
+
+def test_tries_are_kept_in_memory_where_no_file_can_be(monkeypatch, capsys):
+    monkeypatch.setattr(cards, "_here", [])
+    for place, said in (("off", ""), ("/dev/null/none/progress.json", "could not be saved")):
+        monkeypatch.setenv("COURSE_PROGRESS", place)
+        cards.remember(scoring.Score(NAIVE, NAIVE if said else BETTER))
+        assert said in capsys.readouterr().out
+    assert len(cards._tries()) == 2
+
+
+def test_the_readers_file_is_made_once_and_never_written_over(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    path = cards.start()
+    assert path.read_text(encoding="utf-8") == changes.given()
+    path.write_text("mine", encoding="utf-8")
+    assert cards.start() == path and path.read_text(encoding="utf-8") == "mine"
+    with pytest.raises(ValueError, match="path must be a program"):
+        cards.score(tmp_path / "none.py")

@@ -43,7 +43,7 @@ class Gains:
 
     def _cells(self) -> list[tuple[str, ...]]:
         return [
-            (row.name, f"{row.ms:.3f}", f"{row.launches:.1f}", f"{row.waits:.1f}", f"{row.peak_mib:.1f}")
+            (row.name, f"{row.ms:.3f}", f"{row.launches:.1f}", f"{row.waits:.1f}", f"{round(row.peak_mib, 1) + 0:.1f}")
             for row in self.rows
         ]
 
