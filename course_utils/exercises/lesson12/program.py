@@ -118,9 +118,9 @@ class Program:
     def _named(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (KeyboardInterrupt, Rejected):
+        except Rejected:
             raise
-        except BaseException as error:  # SystemExit too: a program that leaves
+        except BaseException as error:  # SystemExit and KeyboardInterrupt too: a program that leaves
             frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == self.file]
             where = f"line {frames[-1].lineno}: {frames[-1].line}" if frames else ""
             lines = str(error).strip().splitlines() or [""]
@@ -414,14 +414,14 @@ def untouched() -> Iterator[None]:
     def settings() -> Any:
         return world.spec, world.costs, [gpu.capacity_bytes for gpu in world.gpus]
 
-    kept = settings()
+    kept, begin_ns = settings(), world.host_ns
     try:
         with mock.patch.object(torch.sim, "reset_peak_memory_stats", lambda *_: noted.append("the peak of memory")):
             yield
     finally:  # also before an error that a changed instrument caused
         after = _instruments()
         noted += [name for name in before if after.get(name) != before[name]]
-        noted += [] if settings() == kept else ["the simulated GPU"]
+        noted += [] if settings() == kept and world.host_ns >= begin_ns else ["the simulated GPU"]
         reject(
             noted,
             f"changes what measures it: {noted[0] if noted else ''}",

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
-from course_utils import counting, gpus, simulator
+from course_utils import counting, devices, gpus, simulator
 from course_utils.base import tables
 from course_utils.exercises.lesson12 import program as programs
 from course_utils.exercises.lesson12.program import SCORED, SMALL, Program, Rejected, Sizes, Task, reject
@@ -156,7 +156,9 @@ def _tried(*sources: tuple[str, str]) -> list[Costs | str]:
     except subprocess.TimeoutExpired:
         return [f"does not end: it was stopped after {LIMIT_S:g} s."] * len(sources)
     except simulator.Unavailable:
-        raise
+        if devices.simulated() is None:
+            raise
+        return ["ends the process. A function is to return."] * len(sources)
     except RuntimeError as error:
         return [f"cannot be tried: {str(error).strip().splitlines()[-1]}"] * len(sources)
     except (ValueError, EOFError):  # the child wrote nothing
