@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from course_utils import simulator
 from course_utils.base import tables
 from course_utils.exercises.lesson12.program import Program, Sizes, Task, given
@@ -162,6 +164,7 @@ def gains() -> Gains:
 
 
 def _gains() -> list[tuple]:
+    torch.set_num_threads(1)
     task, found = Task(Sizes(warm_up=1, steps=3, windows=8), seed=0), []
     for these in ((), *((change,) for change in CHANGES)):
         costs = measured(Program(changed(*these)), task, "T4").costs

@@ -139,8 +139,14 @@ class Score:
 def score(source: str, file: str) -> Score:
     """Try the program with this text, and return what it costs beside the given one; see `lesson12.score`."""
     ours = programs.given(), programs.reference()
-    naive, reference = _tried(*((text, "capstone.py") for text in ours))
-    found = {ours[0]: naive, ours[1]: reference}.get(source) or _tried((source, file))[0]
+    try:
+        naive, reference = _tried(*((text, "capstone.py") for text in ours))
+    except Rejected as error:
+        raise RuntimeError(f"the given program could not be tried: {_sentence(error)}") from error
+    try:
+        found = {ours[0]: naive, ours[1]: reference}.get(source) or _tried((source, file))[0]
+    except Rejected as wrong:
+        found = _sentence(wrong)
     return Score(naive, found) if isinstance(found, Costs) else Score(naive, rejected=found)
 
 
@@ -150,19 +156,22 @@ def _sentence(found: Rejected) -> str:
 
 @functools.lru_cache(maxsize=32)
 def _tried(*sources: tuple[str, str]) -> list[Costs | str]:
-    """Return for programs, pairs of text and file name, the costs, or why one does not count."""
+    """Return for programs, pairs of text and file name, the costs, or why one does not count.
+
+    Raises `Rejected`, which is not remembered, where they end the process or take too long.
+    """
     try:
         found = simulator.run_in_child(_in_child, sources, secrets.randbits(32), limit_s=LIMIT_S)
     except subprocess.TimeoutExpired:
-        return [f"does not end: it was stopped after {LIMIT_S:g} s."] * len(sources)
+        raise Rejected(f"does not end: it was stopped after {LIMIT_S:g} s") from None
     except simulator.Unavailable:
         if devices.simulated() is None:
             raise
-        return ["ends the process. A function is to return."] * len(sources)
+        raise Rejected("ends the process", "a function is to return") from None
     except RuntimeError as error:
-        return [f"cannot be tried: {str(error).strip().splitlines()[-1]}"] * len(sources)
+        raise Rejected("cannot be tried", str(error).strip().splitlines()[-1]) from None
     except (ValueError, EOFError):  # the child wrote nothing
-        return ["ends the process. A function is to return."] * len(sources)
+        raise Rejected("ends the process", "a function is to return") from None
     right = [place for place, one in enumerate(found) if isinstance(one, Costs)]
     for place, ranks in zip(right, _on_ranks([sources[place] for place in right]), strict=True):
         found[place] = replace(found[place], **ranks)
