@@ -17,7 +17,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-
 PROMPT = "An object "
 
 
