@@ -7,7 +7,7 @@ READY := .venv/.course-ready
 # One thread for each of the two workers: threads that wait for one another on busy cores cost more than they bring.
 PYTEST := OMP_NUM_THREADS=1 COURSE_DEVICE=$(COURSE_DEVICE) $(BIN)/python -m pytest --nbval
 
-.PHONY: lab test test-all test-torch card lint format record
+.PHONY: lab test test-all test-torch card lint format record site address
 
 lab: $(READY)  ## open the lessons in JupyterLab
 	@$(BIN)/python tools/workbook.py $(ARGS)
@@ -30,6 +30,12 @@ lint: $(READY)
 
 format: $(READY)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format . && $(BIN)/python tools/notebooks.py --fix
+
+site: $(READY)  ## the lessons as a web site, in build/site
+	@$(BIN)/python -m tools.website $(ARGS)
+
+address: $(READY)  ## make address URL=https://github.com/you/your-fork: badges and set-up cells follow (AT=commit: they install it)
+	@$(BIN)/python tools/notebooks.py --address $(URL) $(AT)
 
 record: $(READY)  ## run every lesson on this machine's GPU and write notebooks/recorded/<device>.json
 	@$(BIN)/python tools/notebooks.py --record

@@ -1,8 +1,10 @@
 """What does this error mean, and what do I do now?
 
-with explain.caught() as c:
-    torch.ones(3, device=DEVICE) + torch.ones(3)
-print(c)
+    with explain.caught() as c:
+        torch.ones(3, device=DEVICE) + torch.ones(3)
+    print(c)
+
+Of an error that it does not know it says so.
 """
 
 import html

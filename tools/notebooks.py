@@ -3,6 +3,7 @@
 python tools/notebooks.py --check [paths]     name what is not canonical; exit status 1 if anything is
 python tools/notebooks.py --fix [paths]       write the canonical form, the address, and the lessons' minutes
 python tools/notebooks.py --execute [paths]   run in the reference environment and store the outputs
+python tools/notebooks.py --address URL       write the repository's address into badges and set-up cells
 python tools/notebooks.py --record            run on this machine's GPU with COURSE_RECORD=1; notebooks stay as they are
 python tools/notebooks.py --new 03 "Memory"   write the skeleton of a lesson whose number is free
 """
@@ -32,20 +33,22 @@ TAGS = frozenset({"nbval-ignore-output", "wrong-on-purpose", FOLDED})
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 WIDGET_MIMES = ("application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json")
 WORDS = re.compile(r"(?=.*[a-z]{2})(?!.*[0-9a-f]{8})[a-z0-9]+(-[a-z0-9]+)*")
-REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+REPOSITORY, COMMIT = PYPROJECT["project"]["urls"]["Repository"], PYPROJECT["tool"]["course"]["commit"]
+PLACE = f"{REPOSITORY}@{COMMIT}" if COMMIT else REPOSITORY
+BRANCH = "published" if COMMIT else "main"  # where the notebooks lie that the badges open
 SETUP = f"""try:
     import course_utils
 except ModuleNotFoundError:  # Colab, Kaggle
-    %pip install -q --no-deps "git+{REPOSITORY}"
+    %pip install -q --no-deps "git+{PLACE}"
 from course_utils import devices
 DEVICE = devices.pick()"""
 STATED = re.compile(
     r" · (?P<spine>\d+) minutes(?:, with what goes deeper (?P<every>\d+))? · (?P<exercises>\d+) exercise"
 )
-ADDRESS = re.compile(
-    r"(?P<before>git\+https://github\.com/|colab\.research\.google\.com/github/|kernels/welcome\?src=https://github\.com/)"
-    r"[\w.-]+/[\w.-]+?(?P<after>(?:\.git)?[/\"])"
-)
+NAME = r"[\w.-]+/[\w.-]+"
+INSTALLS = re.compile(rf'git\+https://github\.com/{NAME}(?:@\w+)?(?=")')
+OPENS = re.compile(rf"((?:colab\.research\.google\.com/github/|src=https://github\.com/)){NAME}/blob/\w+/")
 # Startup file of the kernels that tests start: PYTHONWARNINGS cannot name a package with its submodules.
 STRICT_WARNINGS = """import warnings
 for _category in (DeprecationWarning, FutureWarning):
@@ -62,9 +65,24 @@ def lessons() -> list[Path]:
 
 
 def with_address(text: str) -> str:
-    """Return `text` with the repository's address of pyproject.toml in badges and set-up cells."""
+    """Return `text` with the address and commit of pyproject.toml in badges and set-up cells."""
     name = REPOSITORY.removeprefix("https://github.com/")
-    return ADDRESS.sub(lambda found: found["before"] + name + found["after"], text)
+    return OPENS.sub(rf"\1{name}/blob/{BRANCH}/", INSTALLS.sub(f"git+{PLACE}", text))
+
+
+def set_address(url: str, commit: str = "") -> None:
+    """Write the repository's address, and the commit that set-up cells install, to pyproject.toml.
+
+    Raises ValueError where they are none.
+    """
+    url = url.rstrip("/").removesuffix(".git")
+    if not re.fullmatch(rf"https://github\.com/{NAME}", url) or "REPLACE_ME" in url:
+        raise ValueError(f"The address is {url!r}; it must be https://github.com/<account>/<repository>")
+    if not re.fullmatch(r"|[0-9a-f]{40}", commit):
+        raise ValueError(f"The commit is {commit!r}; it must be 40 hexadecimal digits, or nothing")
+    path = ROOT / "pyproject.toml"
+    text = re.sub(r'^Repository = ".*"$', f'Repository = "{url}"', path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    write(path, re.sub(r'^commit = ".*"', f'commit = "{commit}"', text, flags=re.MULTILINE))
 
 
 def with_minutes(text: str) -> str:
@@ -259,7 +277,7 @@ def new(number: int, title: str) -> Path:
     neighbours = [("Previous", path) for path in others[:place][-1:]] + [("Next", path) for path in others[place:][:1]]
     titles = {path: read(path).cells[0].source.splitlines()[0].removeprefix("# ") for _, path in neighbours}
     links = " · ".join(f"{word}: [{titles[path]}]({path.name})" for word, path in neighbours)
-    slug = f"{REPOSITORY.removeprefix('https://github.com/')}/blob/main/notebooks/{made.name}"
+    slug = f"{REPOSITORY.removeprefix('https://github.com/')}/blob/{BRANCH}/notebooks/{made.name}"
     badges = (
         f"[Open in Colab](https://colab.research.google.com/github/{slug}) · "
         f"[Open in Kaggle](https://kaggle.com/kernels/welcome?src=https://github.com/{slug})"
@@ -302,23 +320,39 @@ def record(paths: list[Path]) -> int:
     return 0
 
 
+def fix(paths: list[Path]) -> None:
+    """Write the canonical form of the notebooks at `paths`, and the lessons' minutes where they are repeated."""
+    for path in paths:
+        notebook = read(path)
+        for cell in notebook.cells:
+            cell.source = with_minutes(cell.source) if cell.get("id") == "course-map" else cell.source
+        write(path, canonical(notebook))
+    if paths == lessons():
+        readme = ROOT / "README.md"
+        write(readme, with_minutes(readme.read_text(encoding="utf-8")))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line asks; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path, help="notebooks; all lessons where none is named")
     for name in ("check", "fix", "execute", "record", "fresh"):
         parser.add_argument(f"--{name}", action="store_true", help="new outputs for tagged cells" * (name == "fresh"))
+    parser.add_argument("--address", nargs="+", metavar=("URL", "COMMIT"))
     parser.add_argument("--new", nargs=2, metavar=("NN", "TITLE"))
     options = parser.parse_args(arguments)
     paths = [path.resolve() for path in options.paths] or lessons()
-    if options.new:
-        try:
+    try:
+        if options.new:
             path = new(int(options.new[0]), options.new[1])
-        except ValueError as error:
-            print(error, file=sys.stderr)
-            return 1
-        print(f"{path}: link to it from its neighbours, add it to README.md and to the map of lesson 00")
-        return 0
+            print(f"{path}: link to it from its neighbours, add it to README.md and to the map of lesson 00")
+            return 0
+        if options.address:
+            set_address(*options.address)
+            return subprocess.run([sys.executable, __file__, "--fix"], check=False).returncode  # reads it anew
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
     if options.record:
         return record(paths)
     if options.execute:
@@ -330,14 +364,7 @@ def main(arguments: list[str] | None = None) -> int:
             write(path, execute(path, {} if options.fresh else committed(path)))
             print(f"{path.name}: executed")
     if options.fix:
-        for path in paths:
-            notebook = read(path)
-            for cell in notebook.cells:
-                cell.source = with_minutes(cell.source) if cell.get("id") == "course-map" else cell.source
-            write(path, canonical(notebook))
-        if paths == lessons():
-            readme = ROOT / "README.md"
-            write(readme, with_minutes(readme.read_text(encoding="utf-8")))
+        fix(paths)
     problems = [found for path in paths if (found := difference(path))]
     print("\n".join(problems) or f"{len(paths)} notebooks are canonical")
     return 1 if problems else 0

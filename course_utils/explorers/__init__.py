@@ -81,6 +81,7 @@ class Switch:
     default: bool = False
     values, instead_of = (False, True), ()
     checked = Choice.checked
+    text = staticmethod({False: "off", True: "on"}.get)
 
     def widget(self) -> Any:
         """Return the ipywidgets control."""
@@ -117,7 +118,7 @@ class Explorer:
             Choice.checked(control, control.default)
         self.title, self.controls = title, tuple(controls)
         self._function, self._draw, self._describe, self._fixed = function, draw, describe, dict(fixed or {})
-        self._offered, self._offering = offered, False
+        self.offered, self._offering = offered, False
         self._widget: Any = None
         self.boxes: dict[str, Any] = {}  # the controls' widgets by name, once there is a widget
 
@@ -201,7 +202,7 @@ class Explorer:
         """Let each control offer only what is possible with the others; what is chosen beyond that becomes the last."""
         self._offering = True  # new options change values, each of which would draw
         try:
-            for name, count in self._offered({name: box.value for name, box in self.boxes.items()}).items():
+            for name, count in self.offered({name: box.value for name, box in self.boxes.items()}).items():
                 box, (control,) = self.boxes[name], [control for control in self.controls if control.name == name]
                 if len(box.options) != count:
                     place = min(box.index, count - 1)
