@@ -22,7 +22,6 @@ suppress_warnings = ["ref.python"]  # attributes that share a name with a type
 default_role = "code"  # docstrings set names in single backticks
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-python_maximum_signature_line_length = 88
 autodoc_preserve_defaults = True
 autodoc_inherit_docstrings = False
 

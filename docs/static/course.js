@@ -28,3 +28,7 @@ function explorer(place, data) {
 document.addEventListener("DOMContentLoaded", () => {
   document.querySelectorAll(".explorer").forEach((place) => explorer(place, JSON.parse(place.querySelector("script").textContent)));
 });
+// Whoever uses the keyboard alone can scroll what is wider than the page.
+window.addEventListener("load", () => {
+  document.querySelectorAll("table, pre").forEach((each) => { if (each.scrollWidth > each.clientWidth) each.tabIndex = 0; });
+});
