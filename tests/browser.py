@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tools import workbook
 
-__all__ = ["Lab", "chromium", "lab", "static_page"]
+__all__ = ["Lab", "browsing", "chromium", "lab", "static_page"]
 
 TOKEN = "course"
 FLAGS = [
@@ -143,17 +143,24 @@ def _wait(address: str, server: subprocess.Popen) -> None:
 
 
 @contextlib.contextmanager
-def static_page(html: str) -> Iterator:
-    """Yield a page of Chromium that shows `html`, with no kernel and no network."""
+def browsing() -> Iterator:
+    """Yield Chromium."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@contextlib.contextmanager
+def static_page(html: str) -> Iterator:
+    """Yield a page of Chromium that shows `html`, with no kernel and no network."""
+    with browsing() as browser:
         page = browser.new_page(viewport={"width": 1100, "height": 900})
         page.context.set_offline(True)
         page.set_content(html, wait_until="load")
         yield page
-        browser.close()
 
 
 if __name__ == "__main__":
