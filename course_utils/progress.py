@@ -2,9 +2,10 @@
 
 It is kept in a JSON file in the user's data folder; the environment variable COURSE_PROGRESS gives another path, `off`
 keeps it in memory alone. On a machine that forgets (Colab): `progress.export()`
-gives one line of text that `progress.restore(line)` takes elsewhere. An instructor's table of many such lines:
+gives one line of text that `progress.restore(line)` takes elsewhere. An instructor's table of many such lines, and a
+page that shows which exercise stops whom, and by which mistake:
 
-    python -m course_utils.progress lines.txt
+    python -m course_utils.progress lines.txt --map class.html
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import html
 import sys
 import unicodedata
 import zlib
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote_plus, unquote_plus
 
@@ -24,7 +27,7 @@ from course_utils.base import solved as file
 
 __all__ = ["Lesson", "Progress", "export", "progress", "restore"]
 
-_PREFIX = "course-progress-1"
+_PREFIX, _EARLIER = "course-progress-2", "course-progress-1"  # the earlier one has no version of the course
 _BAR = 10
 _HEAD = ("lesson", "solved", "")
 
@@ -71,15 +74,19 @@ def progress() -> Progress:
     return _summary(file.solved())
 
 
-def export(name: str | None = None) -> str:
+def export(name: str | None = None, *, mistakes: bool = False) -> str:
     """Return the progress as one line of text, with `name` for an instructor's table.
 
-    The line can be read by a person and holds no quotes. Its checksum finds a damaged line, not a made-up one.
+    With `mistakes` it also says how often answers were wrong, by exercise and name of the mistake, and nothing else of
+    them. The line can be read by a person and holds no quotes. Its checksum finds a damaged line, not a made-up one.
     """
     if name is not None and not (0 < len(arguments.text("name", name).strip()) <= 80 and name.isprintable()):
         raise ValueError(f"name must be 1 to 80 printable characters on one line, not {name!r}")
     parts = [f"{lesson}:{','.join(names)}" for lesson, names in file.by_lesson(file.solved()).items()]
-    body = ";".join([_PREFIX, _encoded(name or ""), *parts])
+    if mistakes:
+        found = sorted(file.tries().items())
+        parts += [f"!{lesson}:{each}:{_encoded(mistake)}:{count}" for (lesson, each, mistake), count in found]
+    body = ";".join([_PREFIX, _encoded(name or ""), version("course-utils"), *parts])
     return f"{body};{_checksum(body)}"
 
 
@@ -89,7 +96,7 @@ def restore(line: str) -> Progress:
     Raises ValueError for a line that is damaged or no such line; nothing is changed then.
     """
     try:
-        _, found = _parsed(arguments.text("line", line))
+        found = _parsed(arguments.text("line", line)).solved
     except ValueError as error:
         shown = line if len(line) <= 60 else f"{line[:60]}…"
         raise ValueError(f"line must be what progress.export() gave, whole and unchanged: {error}: {shown!r}") from None
@@ -137,61 +144,154 @@ def _checksum(body: str) -> str:
     return f"{zlib.crc32(body.encode()):08x}"
 
 
-def _parsed(line: str) -> tuple[str, set[file.Key]]:
-    """Return the name and the exercises of an exported line, or raise ValueError; white space is ignored."""
+@dataclass(frozen=True)
+class Person:
+    """What exported lines say of one person: what is solved, and how often which mistake was made."""
+
+    name: str
+    solved: set[file.Key] = field(default_factory=set)
+    tries: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # by lesson, exercise and mistake
+    lines: list[str] = field(default_factory=list)
+
+
+def _parsed(line: str) -> Person:
+    """Return what an exported line says, or raise ValueError; white space is ignored."""
     text = unicodedata.normalize("NFC", "".join(line.split()).strip("'\"`“”‘’"))
-    if not text.startswith(f"{_PREFIX};"):
+    if not text.startswith((f"{_PREFIX};", f"{_EARLIER};")):
         raise ValueError(f"it does not begin with {_PREFIX}")
     body, _, checksum = text.rpartition(";")
     if checksum != _checksum(body):
         raise ValueError("its checksum does not match")
-    _, name, *parts = body.split(";")
-    found = set()
-    for part in parts:
+    prefix, name, *parts = body.split(";")
+    person = Person(_plain(name))
+    for part in parts[prefix == _PREFIX :]:
+        if part.startswith("!"):
+            lesson, each, mistake, count = part[1:].split(":")
+            person.tries[(*file.key(lesson, each), _plain(mistake))] += min(max(int(count), 0), 999)
+            continue
         lesson, _, names = part.partition(":")
-        found |= {file.key(lesson, each) for each in names.split(",")}
+        person.solved.update(file.key(lesson, each) for each in names.split(","))
+    return person
+
+
+def _plain(text: str) -> str:
     # anybody can make up a line: signs that are not printable would move the cursor or forge rows of a table
-    return "".join(sign for sign in unquote_plus(name) if sign.isprintable()), found
+    return "".join(sign for sign in unquote_plus(text) if sign.isprintable())[:200]
 
 
-def class_table(lines: Iterable[str]) -> tuple[str, int]:
-    """Return a table of many exported lines and how many could be read; damaged lines are named by number below it.
+def _people(lines: Iterable[str]) -> tuple[list[Person], list[str]]:
+    """Return the people of many exported lines, by name, and what is wrong with damaged lines, by number.
 
-    Lines with the same name become one row. Empty lines and lines that begin with # are passed over.
+    Lines with the same name are one person. Empty lines and lines that begin with # are passed over.
     """
-    people: dict[str, tuple[str, list[str], set[file.Key]]] = {}
+    people: dict[str, Person] = {}
     damaged = []
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
-            name, found = _parsed(line)
+            found = _parsed(line)
         except ValueError as error:
             damaged.append(f"line {number} is damaged: {error}")
             continue
-        _, numbers, known = people.setdefault(name.casefold() or f"\n{number}", (name or "(no name)", [], set()))
-        numbers.append(str(number))
-        known |= found
+        person = people.setdefault(found.name.casefold() or f"\n{number}", Person(found.name or "(no name)"))
+        person.lines.append(str(number))
+        person.solved.update(found.solved)
+        for each, count in found.tries.items():  # a later line of the same person counts from the beginning
+            person.tries[each] = max(person.tries[each], count)
+    return [person for _, person in sorted(people.items())], damaged
+
+
+def class_table(lines: Iterable[str]) -> tuple[str, int]:
+    """Return a table of many exported lines and how many could be read; damaged lines are named by number below it."""
+    people, damaged = _people(lines)
     rows = []
-    for _, (name, numbers, found) in sorted(people.items()):
-        of = _summary(found)
+    for person in people:
+        of = _summary(person.solved)
         each = (str(lesson.solved) for lesson in of.lessons)
-        rows.append((name, ", ".join(numbers), *each, f"{of.total.solved} of {of.total.exercises}"))
+        rows.append((person.name, ", ".join(person.lines), *each, f"{of.total.solved} of {of.total.exercises}"))
     head = ("name", "line", *(lesson.number for lesson in _summary(set()).lessons), "all")
-    return "\n".join([tables.text(rows, head), *damaged]), sum(len(numbers) for _, numbers, _ in people.values())
+    return "\n".join([tables.text(rows, head), *damaged]), sum(len(person.lines) for person in people)
+
+
+def class_map(lines: Iterable[str]) -> str:
+    """Return a page of HTML: which exercise stops whom, and which mistakes were made most, from exported lines."""
+    from course_utils.exercises import registry
+
+    people, _ = _people(lines)
+    columns = [(found.lesson, found.name, found.task.title) for found in registry()]
+    head = "".join(
+        f'<th scope="col" title="{html.escape(title)}"><span>{lesson} {name}</span></th>'
+        for lesson, name, title in columns
+    )
+    rows = []
+    for person in people:
+        cells = []
+        for lesson, name, _ in columns:
+            wrong = {key[2]: count for key, count in person.tries.items() if key[:2] == (lesson, name)}
+            cells.append(_cell((lesson, name) in person.solved, wrong))
+        rows.append(f'<tr><th scope="row">{html.escape(person.name)}</th>{"".join(cells)}</tr>')
+    return _MAP.format(head=head, rows="".join(rows), mistakes=_most_made(people, columns))
+
+
+def _cell(solved: bool, wrong: dict[str, int]) -> str:
+    """Return the cell of one person and exercise; its sign says whether it is solved, its number the tries."""
+    count = sum(wrong.values())
+    kind = "solved" if solved else "stuck" if count > 2 else "tried" if count else "untouched"
+    said = "; ".join(f"{name or 'a mistake without a name'}: {times}" for name, times in sorted(wrong.items()))
+    sign = {"solved": "✓", "stuck": "✗", "tried": "·", "untouched": ""}[kind]
+    return f'<td class="{kind}" title="{html.escape(said)}">{sign}{count or ""}</td>'
+
+
+def _most_made(people: list[Person], columns: list[tuple[str, str, str]]) -> str:
+    """Return rows of HTML: each mistake with a name, who made it and how often; the most frequent first."""
+    made: dict[tuple[str, str, str], list[int]] = {}
+    for person in people:
+        for each, count in person.tries.items():
+            if each[2] and count:
+                made.setdefault(each, []).append(count)
+    known = {column[:2] for column in columns}
+    order = sorted(((-len(counts), -sum(counts), each) for each, counts in made.items() if each[:2] in known))[:30]
+    return "".join(
+        f"<tr><td>{lesson} {name}</td><td>{html.escape(mistake)}</td><td>{-who}</td><td>{-times}</td></tr>"
+        for who, times, (lesson, name, mistake) in order
+    )
+
+
+_MAP = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Which exercise stops whom</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #222222; background: #ffffff; }}
+table {{ border-collapse: collapse; }} td, th {{ border: 1px solid #e2e2e2; padding: 2px 6px; text-align: left; }}
+thead span {{ writing-mode: vertical-rl; font-weight: normal; }}
+.solved {{ background: #cdebdf; }} .tried {{ background: #fbe7c0; }} .stuck {{ background: #f4b9a3; }}
+</style>
+<main><h1>Which exercise stops whom</h1>
+<p>✓ solved, · tried, ✗ wrong more than twice and not solved; the number counts wrong answers.
+Point at a cell to see the mistakes.</p>
+<table><thead><tr><th scope="col">name</th>{head}</tr></thead><tbody>{rows}</tbody></table>
+<h2>Mistakes made by most</h2>
+<table><thead><tr><th>exercise</th><th>mistake</th><th>people</th><th>times</th></tr></thead><tbody>{mistakes}</tbody></table>
+</main></html>
+"""  # fmt: skip
 
 
 def main(given: list[str] | None = None) -> int:
     """Print the table of a class from one line for each person; the status is 1 where no line could be read."""
     parser = argparse.ArgumentParser("python -m course_utils.progress", description=main.__doc__)
     parser.add_argument("lines", nargs="?", help="file of lines that progress.export() gave; default: standard input")
-    path = parser.parse_args(given).lines
+    parser.add_argument("--map", type=Path, metavar="class.html", help="write a page: which exercise stops whom")
+    options = parser.parse_args(given)
+    path = options.lines
     try:
         data = Path(path).read_bytes() if path else sys.stdin.buffer.read()
     except OSError as error:
         parser.error(f"lines must be a readable file, not {path}: {error.strerror}")
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))  # what some versions of PowerShell write
-    table, count = class_table(data.decode("utf-16" if wide else "utf-8-sig", errors="replace").splitlines())
+    lines = data.decode("utf-16" if wide else "utf-8-sig", errors="replace").splitlines()
+    table, count = class_table(lines)
+    if options.map:
+        options.map.write_text(class_map(lines), encoding="utf-8")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     print(table)

@@ -362,7 +362,7 @@ name       line  00  01  all
 (no name)  7     1   1   2 of 4
 Ada        1, 8  1   1   2 of 4
 Zoë        4     1   1   2 of 4
-line 5 is damaged: it does not begin with course-progress-1
+line 5 is damaged: it does not begin with course-progress-2
 line 6 is damaged: its checksum does not match"""
 
 
@@ -418,3 +418,78 @@ def test_a_right_answer_is_kept_and_reset_forgets_it(monkeypatch, capsys):
     assert counts()["00"] == 1
     lesson00.double.reset()
     assert counts()["00"] == 0
+
+
+# --- mistakes, only where somebody says so ---
+
+
+def wrong(lesson: str, name: str, mistake: str, times: int = 1) -> None:
+    for _ in range(times):
+        solved.tried((lesson, name), mistake)
+
+
+def test_mistakes_leave_this_machine_only_where_one_says_so():
+    mark("00", "double")
+    wrong("01", "pick", "returns a string", 2)
+    wrong("01", "pick", "")
+    assert "pick" not in progress.export("Ada")
+    line = progress.export("Ada", mistakes=True)
+    assert "!01:pick:returns+a+string:2" in line and "!01:pick::1" in line
+    assert progress.restore(line).total.solved == 1
+
+
+def test_a_wrong_answer_is_counted_under_the_name_of_its_mistake_alone(monkeypatch):
+    monkeypatch.undo()
+    from course_utils.checks import WrongAnswer
+    from course_utils.exercises import lesson00
+
+    monkeypatch.setenv("COURSE_PROGRESS", "off")
+    monkeypatch.setattr(solved, "_TRIES", {})
+    known = lesson00.double.mistakes[0]
+    for answer in (known.answer, lambda x, device: None):
+        with pytest.raises(WrongAnswer):
+            lesson00.double.check(answer)
+    assert solved.tries() == {("00", "double", known.name): 1, ("00", "double", ""): 1}
+
+
+def test_a_damaged_count_of_tries_begins_anew(path):
+    wrong("01", "pick", "a", 3)
+    file = path.with_name("progress.tries.json")
+    assert json.loads(file.read_text(encoding="utf-8")) == [["01", "pick", "a", 3]]
+    for damaged in ("", "{}", "[[1]]", '[["01", "pick", "a", "b"]]', "[" * 5000):
+        file.write_text(damaged, encoding="utf-8")
+        assert solved.tries() == {}
+    wrong("01", "pick", "a")
+    assert solved.tries() == {("01", "pick", "a"): 1}
+
+
+def test_lines_of_the_first_version_are_still_read():
+    body = "course-progress-1;Ada;00:double"
+    assert progress.restore(f"{body};{module._checksum(body)}").total.solved == 1
+
+
+def test_the_map_of_thirty_people_shows_who_stands_where_and_hostile_lines_forge_nothing(tmp_path, capsys):
+    def line(*parts: str) -> str:
+        body = ";".join(["course-progress-2", *parts])
+        return f"{body};{module._checksum(body)}"
+
+    lines = [line(f"person+{number}", "0.1.0", "00:double", "!01:pick:returns+a+string:4") for number in range(28)]
+    lines += [
+        line("%3Cscript%3Ealert(1)%3C%2Fscript%3E", "0.1.0", "!01:free:%3Cb%3E:1"),  # a name made of HTML
+        line("Eve", "0.1.0", "!01:pick:x:99999999999999999999"),  # cannot push a mistake to the top
+        line("Mallory", "0.1.0", "!01:pick:x:-5"),
+        line("Bob", "0.1.0", "!01:pick:x"),  # a part is missing
+        "course-progress-2;Eve;0.1.0;00:double;00000000",  # no checksum
+        line("Carol", "0.1.0", "!99:nothing:x:1"),  # an exercise that there is not
+    ]
+    file, made = tmp_path / "lines.txt", tmp_path / "class.html"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    assert module.main([str(file), "--map", str(made)]) == 0
+    page = made.read_text(encoding="utf-8")
+    assert page.count('scope="row"') == 32 and page.count('class="stuck"') == 29 and page.count("✓<") == 28
+    assert "<script" not in page and "&lt;script&gt;" in page and "<b>" not in page
+    assert "<td>returns a string</td><td>28</td><td>112</td>" in page and page.index(
+        "returns a string</td>"
+    ) < page.index(">x<")
+    assert ">999<" in page and "nothing" not in page
+    assert capsys.readouterr().out.count("is damaged") == 2

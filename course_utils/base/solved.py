@@ -2,6 +2,8 @@
 
 The file is changed under a lock between processes and replaced as a whole. What cannot be written stays in memory and
 is written with the next change. A damaged file is put aside under another name and reported once.
+
+Wrong answers are counted in a file beside it, by the name of the mistake: nothing else of them is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Key", "by_lesson", "change", "key", "location", "solved"]
+__all__ = ["Key", "by_lesson", "change", "key", "location", "solved", "tried", "tries"]
 
 VERSION = 1
 LOCK_S = 5.0
@@ -26,6 +28,7 @@ Key = tuple[str, str]  # lesson, exercise
 # What the file does not hold: by path (None: kept in memory alone) and exercise, whether it is solved.
 _PENDING: dict[Path | None, dict[Key, bool]] = {}
 _WARNED: set[str] = set()
+_TRIES: dict[tuple[str, str, str], int] = {}  # without a file: lesson, exercise and mistake; how often
 
 
 def key(lesson: Any, name: Any) -> Key:
@@ -93,13 +96,46 @@ def change(changes: dict[Key, bool]) -> None:
             before = _read_or_put_aside(path)
             after = _with(before, pending)
             if after != before:
-                _write(path, after)
+                text = json.dumps({"version": VERSION, "solved": by_lesson(after)}, indent=1) + "\n"
+                _write(path, text)
         pending.clear()
     except OSError as error:
         _warn(
             f"Progress could not be saved ({_reason(error)}): {path}. "
             "It is kept while this kernel runs: progress.export() gives it as one line."
         )
+
+
+def tries() -> dict[tuple[str, str, str], int]:
+    """Return how often an answer was wrong, by lesson, exercise and name of the mistake ("" where it has none)."""
+    path = _tries_file()
+    if path is None:
+        return dict(_TRIES)
+    try:
+        _must_be_file(path)
+        stored = json.loads(_retried(path.read_bytes))
+        return {(*key(lesson, name), str(mistake)): int(count) for lesson, name, mistake, count in stored}
+    except (OSError, ValueError, TypeError, RecursionError):  # none yet, or damaged: a count that nobody misses
+        return {}
+
+
+def tried(exercise: Key, mistake: str) -> None:
+    """Count a wrong answer to `exercise`. What cannot be written is forgotten."""
+    path, each = _tries_file(), (*exercise, mistake)
+    if path is None:
+        _TRIES[each] = _TRIES.get(each, 0) + 1
+        return
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path):
+            found = tries()
+            found[each] = found.get(each, 0) + 1
+            _write(path, json.dumps([[*names, count] for names, count in sorted(found.items())]) + "\n")
+
+
+def _tries_file() -> Path | None:
+    path = location()
+    return None if path is None else path.with_name(f"{path.stem}.tries.json")
 
 
 def _with(stored: set[Key], changes: Mapping[Key, bool]) -> set[Key]:
@@ -156,8 +192,7 @@ def _read_or_put_aside(path: Path) -> set[Key]:
         return set()
 
 
-def _write(path: Path, solved: set[Key]) -> None:
-    text = json.dumps({"version": VERSION, "solved": by_lesson(solved)}, indent=1) + "\n"
+def _write(path: Path, text: str) -> None:
     handle, temporary = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".new", dir=path.parent)
     try:
         with open(handle, "w", encoding="utf-8") as file:

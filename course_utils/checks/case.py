@@ -61,7 +61,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with an answer: `name` says what was seen or which mistake it is, in the call `call`."""
+    """What is wrong with an answer: `name` says what was seen or which mistake it is, in the call `call`.
+
+    `mistake` is the name of the known mistake that it is, if it is one.
+    """
 
     name: str
     why: str = ""
@@ -69,6 +72,7 @@ class Finding:
     expected: str = ""
     got: str = ""
     said: str = ""
+    mistake: str = ""
 
     def __str__(self) -> str:
         lines = [f"{self.call}\n  {self.name}" if self.call else self.name]
@@ -81,7 +85,7 @@ class Finding:
         """Return the same with the name of the mistake; what was seen stays where expected and got do not show it."""
         shown_below = self.got and re.search(r" has other values$| is (?!on |of type |None)", self.name)
         seen = "" if shown_below or self.name == name else f": {self.name}"
-        return dataclasses.replace(self, name=f"{name}{seen}", why=why or self.why)
+        return dataclasses.replace(self, name=f"{name}{seen}", why=why or self.why, mistake=name)
 
 
 class WrongAnswer(Exception):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from course_utils import simulator
-from course_utils.checks.case import Task, WrongAnswer
+from course_utils.checks.case import Finding, Task, WrongAnswer
 
 __all__ = ["examine_in_child"]
 
@@ -25,23 +25,23 @@ def examine_in_child(task: Task, reference: Callable, answer: Any) -> None:
 
     stored = reference.__module__, task.name, simulator.sources(answer), cloudpickle.dumps(answer)
     try:
-        message = simulator.run_in_child(_examine, *stored)
+        found = simulator.run_in_child(_examine, *stored)
     except subprocess.TimeoutExpired:
         limit_s = f"{simulator.CHILD_LIMIT_S:g}"
         raise WrongAnswer(task, f"{task.name} does not end: it was stopped after {limit_s} s") from None
     except RuntimeError as error:
         last = str(error).strip().splitlines()[-1]
         raise simulator.Unavailable(f"{task.name} could not be checked on the simulated GPU: {last}") from None
-    if message:
-        raise WrongAnswer(task, message)
+    if found:
+        raise WrongAnswer(task, found)
 
 
-def _examine(module: str, name: str, sources: dict[str, list[str]], answer: bytes) -> str:
-    """Return, in the child, what the check says of the pickled `answer`; nothing if it is right."""
+def _examine(module: str, name: str, sources: dict[str, list[str]], answer: bytes) -> Finding | None:
+    """Return, in the child, what the check finds wrong with the pickled `answer`; None if it is right."""
     simulator.remember_sources(sources)
     exercise = getattr(importlib.import_module(module), name)
     try:
         exercise.examine(pickle.loads(answer), torch.device("sim", 0))
     except WrongAnswer as wrong:
-        return wrong.message
-    return ""
+        return wrong.finding
+    return None

@@ -160,6 +160,9 @@ class Exercise:
         except simulator.Unavailable as error:
             print(f"{error}. The lesson goes on with your answer.")
             return answer
+        except WrongAnswer as wrong:
+            store.tried((self.lesson, self.name), wrong.finding.mistake)
+            raise
         self._remember(solved=True)
         where = self.task.where or " and ".join(str(place) for place in places)
         more = " and another style" if self.alternatives else ""
