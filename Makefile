@@ -7,7 +7,7 @@ READY := .venv/.course-ready
 # One thread for each of the two workers: threads that wait for one another on busy cores cost more than they bring.
 PYTEST := OMP_NUM_THREADS=1 COURSE_DEVICE=$(COURSE_DEVICE) $(BIN)/python -m pytest --nbval
 
-.PHONY: lab test test-all test-torch card lint format record site address
+.PHONY: lab test test-all test-torch card lint format record site slides solutions address
 
 lab: $(READY)  ## open the lessons in JupyterLab
 	@$(BIN)/python tools/workbook.py $(ARGS)
@@ -33,6 +33,12 @@ format: $(READY)
 
 site: $(READY)  ## the lessons as a web site, in build/site
 	@$(BIN)/python -m tools.website $(ARGS)
+
+slides: $(READY)  ## a deck of slides for each lesson, in build/slides
+	@$(BIN)/python -m tools.slides
+
+solutions: $(READY)  ## build/solutions.html, for instructors
+	@$(BIN)/python -m tools.solutions
 
 address: $(READY)  ## make address URL=https://github.com/you/your-fork: badges and set-up cells follow (AT=commit: they install it)
 	@$(BIN)/python tools/notebooks.py --address $(URL) $(AT)

@@ -19,6 +19,7 @@ import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -262,7 +263,8 @@ def _identity(device) -> dict[str, Any]:
     report = Report.collect()
     name = "Apple MPS" if device.type == "mps" else getattr(torch, device.type).get_device_name(device)
     versions = {"torch": report.torch, "cuda": report.cuda_build, "driver": report.driver, "python": report.python}
-    return {"schema": SCHEMA, "device": name, "date": datetime.date.today().isoformat(), "versions": versions}
+    made = {"date": datetime.date.today().isoformat(), "course": version("course-utils")}
+    return {"schema": SCHEMA, "device": name, **made, "versions": versions}
 
 
 def _write(folder: Path, identity: dict[str, Any], key: str, entry: dict[str, Any]) -> Path:

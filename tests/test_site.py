@@ -1,19 +1,21 @@
 """Is the site complete, does it answer without a kernel and without a network, and can a fork publish it?"""
 
 import concurrent.futures
+import html
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests import browser
-from tools import notebooks, website
+from tools import notebooks, slides, solutions, website
 
 WORKFLOW = yaml.safe_load((notebooks.ROOT / ".github" / "workflows" / "site.yml").read_text(encoding="utf-8"))
 STEPS = {step["name"]: step["run"] for step in WORKFLOW["jobs"]["site"]["steps"] if "run" in step}
@@ -50,6 +52,46 @@ def test_links_between_pages_lead_somewhere(sources):
             count += 1
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
     assert count > 20
+
+
+def ids(lesson: str) -> set[str]:
+    (path,) = (notebooks.ROOT / "notebooks").glob(f"{lesson}_*.ipynb")
+    return {cell.id for cell in notebooks.read(path).cells}
+
+
+def test_plans_name_cells_and_exercises_that_there_are():
+    from course_utils.exercises import registry
+
+    known = {(found.lesson, found.name) for found in registry()}
+    text = (notebooks.ROOT / "docs" / "instructors" / "plans.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \| (\d\d) \| (.*?) \| (.*?) \|", text, re.MULTILINE)
+    assert len(rows) > 10
+    for lesson, show, give in rows:
+        assert set(re.findall(r"`([\w-]+)`", show)) <= ids(lesson), (lesson, show)
+        for name in re.findall(r"`(\w+)`", give.split(":")[0]):
+            assert (lesson, name) in known, (lesson, name)
+    homework = [(lesson, name) for lesson, names in re.findall(r"\| (\d\d) (`.*`) \|$", text, re.MULTILINE)
+                for name in re.findall(r"`(\w+)`", names)]  # fmt: skip
+    assert len(homework) > 8 and set(homework) <= known
+
+
+def test_slides_name_cells_and_every_lesson_has_some():
+    marks = tomllib.loads(slides.MARKS.read_text(encoding="utf-8"))
+    assert set(marks) == {path.name[:2] for path in notebooks.lessons()}
+    for path in notebooks.lessons():
+        deck = slides.deck(path, marks[path.name[:2]])
+        headings = [cell.source for cell in deck.cells if cell.cell_type == "markdown"]
+        assert (
+            len(headings) > 4 and headings[0].startswith("# ") and all(text.startswith("##") for text in headings[1:])
+        )
+
+
+def test_printed_solutions_hold_every_exercise_and_its_other_style():
+    from course_utils.exercises import registry
+
+    text = solutions.page()
+    for found in registry():
+        assert f"<code>{found.name}</code>" in text and found.alternatives[0].cost[:20] in html.unescape(text)
 
 
 def test_each_picture_of_a_notebook_gets_words(sources):

@@ -111,3 +111,32 @@ def test_a_changed_file_makes_the_environment_out_of_date(tmp_path):
     before = environment.fingerprint([file])
     file.write_text("b", encoding="utf-8")
     assert environment.fingerprint([file]) != before
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("an OSError: [Errno 28] No space left on device", "the disk is full"),
+        ("NewConnectionError: [Errno -3] Temporary failure in name resolution\nNo matching distribution", "no network"),
+        ("SSLError(SSLCertVerificationError(1, 'certificate verify failed", "certificate"),
+        ("ERROR: [Errno 13] Permission denied: '/srv/course/.venv/lib'", "cannot be written"),
+        ("ERROR: something else", "own words"),
+    ],
+)  # fmt: skip
+def test_a_set_up_that_fails_says_what_to_do(said, reason):
+    assert reason in environment.reason_of(said)
+
+
+def test_pips_own_words_and_the_reason_are_both_shown(tmp_path, monkeypatch, capfd):
+    """A pip that finds no network, in place of pip."""
+    venv = tmp_path / "venv"
+    code = "import sys; sys.stderr.write('NewConnectionError: Network is unreachable\\n'); sys.exit(1)"
+    monkeypatch.setattr(environment, "create", lambda venv: environment.venv_python(venv).parent.mkdir(parents=True))
+    monkeypatch.setattr(environment, "installed_torch", lambda python: None)
+    real = environment.subprocess.Popen
+    monkeypatch.setattr(
+        environment.subprocess, "Popen", lambda command, **how: real([sys.executable, "-c", code], **how)
+    )
+    assert environment.main(["--venv", str(venv)]) == 1
+    shown = capfd.readouterr().err
+    assert "Network is unreachable" in shown and "HTTPS_PROXY" in shown and "Repeat the command" in shown

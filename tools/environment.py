@@ -16,6 +16,16 @@ __all__ = ["constraints_for", "fingerprint", "main", "problem", "venv_python"]
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST_TORCH = (2, 11)
 STAMP = ".course-ready"
+REASONS = (  # what pip says, and what it means
+    (r"no space left|errno 28", "the disk is full. .venv takes 2 GB with a CPU build of torch, about 7 GB with CUDA"),
+    (
+        r"name resolution|getaddrinfo|network is unreachable|connection (refused|timed out|aborted)|proxyerror|"
+        r"newconnectionerror|max retries",
+        "no network, or a proxy that pip does not know: set HTTPS_PROXY. Without a network, install elsewhere first",
+    ),
+    (r"certificate verify failed|sslerror", "the network's certificate is not trusted: see pip's option --cert"),
+    (r"permission denied|errno 13", "this folder cannot be written: clone the course into a folder of your own"),
+)
 
 
 def problem(version=sys.version_info, modules=("venv", "ensurepip")):
@@ -79,7 +89,22 @@ def install(venv, torch=None):
     present = installed_torch(python)
     constraints.write_text(constraints_for(text, torch or (present if usable(present) else None)), encoding="utf-8")
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
-    subprocess.run([*pip, "--constraint", str(constraints), "--editable", f"{ROOT}[dev]"], check=True)
+    command = [*pip, "--constraint", str(constraints), "--editable", f"{ROOT}[dev]"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    said = []
+    for line in process.stderr:  # shown as it comes, and kept for the reason
+        said.append(line.decode(errors="replace"))
+        sys.stderr.write(said[-1])
+    if process.wait():
+        raise OSError(reason_of("".join(said)))
+
+
+def reason_of(said):
+    """Return what kept pip from installing, in one line with the cure, from what it `said`."""
+    for pattern, reason in REASONS:
+        if re.search(pattern, said, re.IGNORECASE):
+            return reason
+    return "pip could not install everything; its own words stand above"
 
 
 def main(arguments=None):

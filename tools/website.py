@@ -25,6 +25,7 @@ from typing import Any
 import nbformat
 
 from tools import notebooks as lessons
+from tools import slides
 
 __all__ = ["EXPLORED", "explorer_page", "grid_of", "pages"]
 
@@ -141,7 +142,8 @@ def pages(folder: Path) -> None:
     readme = re.sub(r"\]\((LICENSE[\w-]*)\)", rf"]({repository}\1)", readme).replace("docs/lesson.png", "lesson.png")
     explored = [f"explorers/{name}" for name in EXPLORED]
     books = [f"notebooks/{path.stem}" for path in lessons.lessons()]
-    others = sorted(path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md"))
+    others = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    others.sort(key=lambda path: (path.parent, path.stem != "index", path.stem))
     guides = [str(path.with_suffix("").as_posix()) for path in others]
     tree = {
         "Lessons": books, "Explorers": explored, "For instructors": [name for name in guides if "/" in name],
@@ -190,10 +192,11 @@ def main() -> int:
     shutil.copytree(ROOT / "docs" / "static", SOURCES / "static", dirs_exist_ok=True)
     shutil.copy(ROOT / "docs" / "conf.py", SOURCES)
     sphinx = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-j", "2", "-b", "html"]
-    done = subprocess.run([*sphinx, str(SOURCES), str(target)], check=False)
-    if not done.returncode:
+    status = subprocess.run([*sphinx, str(SOURCES), str(target)], check=False).returncode
+    status = status or slides.main(target / "slides")
+    if not status:
         print(f"The site is there: {(target / 'index.html').as_uri()}")
-    return done.returncode
+    return status
 
 
 if __name__ == "__main__":

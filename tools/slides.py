@@ -1,0 +1,80 @@
+"""How does a lesson become slides?  `make slides` writes them to build/slides.
+
+docs/instructors/slides.toml names the cells. There is one source, the notebook: of a text its heading and first
+paragraph are shown, of a folded cell what it draws, of an open cell code and output. The pages need no network.
+"""
+
+import itertools
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from tools import notebooks
+
+__all__ = ["MARKS", "deck", "main"]
+
+ROOT = notebooks.ROOT
+MARKS = ROOT / "docs" / "instructors" / "slides.toml"
+SOURCES, TARGET = ROOT / "build" / "slides-sources", ROOT / "build" / "slides"
+HEADINGS = {"scene": "A problem", "recap": "So far"}  # of cells that have none
+CONF = """extensions = ["myst_nb", "sphinx_revealjs"]
+project, root_doc, nb_execution_mode = "Slides", "index", "off"
+revealjs_style_theme, revealjs_static_path, revealjs_css_files = "white", ["static"], ["slides.css"]
+nb_mime_priority_overrides = [("revealjs", "text/html", 0), ("revealjs", "image/png", 1), ("revealjs", "text/plain", 2)]
+revealjs_script_conf = {"hash": True, "slideNumber": True, "width": 1200, "height": 760}
+"""
+
+
+def shown(cell: NotebookNode, first: bool) -> NotebookNode:
+    """Return the cell as a slide shows it; the `first` of a slide has a heading of the second level."""
+    cell = nbformat.from_dict(cell)
+    if cell.cell_type == "code":
+        cell.metadata["tags"] = ["remove-input"] if notebooks.FOLDED in cell.metadata.get("tags", []) else []
+        return cell
+    heading, _, text = cell.source.partition("\n") if cell.source.startswith("#") else ("", "", cell.source)
+    paragraphs = text.strip().split("\n\n")
+    more = itertools.takewhile(lambda text: re.match(r"(-|\d\.) ", text), paragraphs[1:])
+    heading = re.sub("^#+", "##", heading) or (f"## {HEADINGS[cell.id.rstrip('-0123456789')]}" if first else "")
+    cell.source = "\n\n".join(filter(None, [heading, paragraphs[0], *more]))
+    return cell
+
+
+def deck(path: Path, slides: list[list[str]]) -> NotebookNode:
+    """Return the notebook of a deck: for each slide the cells that are named; KeyError for one that is missing."""
+    lesson = notebooks.read(path)
+    cells = {cell.id: cell for cell in lesson.cells}
+    chosen = [shown(cells[name], name == slide[0]) for slide in slides for name in slide]
+    title = "\n\n".join(lesson.cells[0].source.split("\n\n")[:2])
+    for number, cell in enumerate(chosen):
+        cell["id"] = f"slide-{number}"  # a cell may stand on several
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(title), *chosen])
+    made.metadata["kernelspec"] = dict(notebooks.KERNELSPEC)
+    return made
+
+
+def main(target: Path = TARGET) -> int:
+    """Build the slides of all lessons that have some; return the exit status."""
+    marks = tomllib.loads(MARKS.read_text(encoding="utf-8"))
+    shutil.rmtree(SOURCES, ignore_errors=True)
+    SOURCES.mkdir(parents=True)
+    names = []
+    for path in notebooks.lessons():
+        if path.name[:2] in marks:
+            names.append(path.stem)
+            nbformat.write(deck(path, marks[path.name[:2]]), SOURCES / path.name)
+    listed = "\n".join(names)
+    notebooks.write(SOURCES / "index.md", f"# Slides\n\n```{{toctree}}\n{listed}\n```\n")
+    notebooks.write(SOURCES / "conf.py", CONF)
+    shutil.copytree(ROOT / "docs" / "static", SOURCES / "static")
+    sphinx = [sys.executable, "-m", "sphinx", "--quiet", "-b", "revealjs", str(SOURCES), str(target)]
+    return subprocess.run(sphinx, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
