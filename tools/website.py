@@ -139,7 +139,7 @@ def pages(folder: Path) -> None:
 
     repository = lessons.REPOSITORY + "/blob/main/"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    readme = re.sub(r"\]\((LICENSE[\w-]*)\)", rf"]({repository}\1)", readme).replace("docs/lesson.png", "lesson.png")
+    readme = re.sub(r"\]\((LICENSE[\w-]*)\)", rf"]({repository}\1)", readme).replace("](docs/", "](")
     explored = [f"explorers/{name}" for name in EXPLORED]
     books = [f"notebooks/{path.stem}" for path in lessons.lessons()]
     others = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
