@@ -190,6 +190,8 @@ def main() -> int:
         for name in EXPLORED:
             lessons.write(SOURCES / "explorers" / f"{name}.md", explorer_page(name, grid_of(name, pool, static / name)))
     shutil.copytree(ROOT / "docs" / "static", SOURCES / "static", dirs_exist_ok=True)
+    for name in ("what_is_wrong.pdf", "what_is_wrong.svg"):
+        shutil.copy(ROOT / "docs" / name, SOURCES / "static")
     shutil.copy(ROOT / "docs" / "conf.py", SOURCES)
     sphinx = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-j", "2", "-b", "html"]
     status = subprocess.run([*sphinx, str(SOURCES), str(target)], check=False).returncode
