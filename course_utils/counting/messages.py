@@ -1,28 +1,10 @@
-"""Which operation between ranks is this, and how many bytes does this rank put into it?
+"""What did this rank tell others: messages and collectives, counted?"""
 
-`torch.distributed` sends every operation through PyTorch's dispatcher, those that `DistributedDataParallel` starts in
-the backward pass included, so that a `TorchDispatchMode` sees them as operators of the namespaces below.
-"""
-
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch.utils._pytree import tree_leaves
-
-NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
-
-# Names of operators without underscores at the ends and forms such as `_base`: name in torch.distributed, and which
-# argument holds this rank's own part. Only the operators of c10d write into outputs that they are given first.
-_COLLECTIVES = {
-    "allreduce": ("all_reduce", 0), "broadcast": ("broadcast", 0), "reduce": ("reduce", 0), "gather": ("gather", 1),
-    "allgather": ("all_gather", 1), "scatter": ("scatter", 0), "reduce_scatter": ("reduce_scatter", 1),
-    "alltoall": ("all_to_all", 1), "barrier": ("barrier", None), "monitored_barrier": ("barrier", None),
-}  # fmt: skip
-_FORMS = re.compile(r"(_base|_coalesced|_into_tensor|_tensor|_single|_out)+$")
-
+from course_utils.base import collectives
 
 @dataclass(eq=False)
 class Communication:
@@ -45,7 +27,7 @@ class Communication:
 
     def communicated(self, func: Any, args: tuple) -> None:
         """Note a call of an operator of the namespaces above."""
-        single, joint = _message(func, args), _collective(func, args)
+        single, joint = collectives.message(func, args), collectives.collective(func, args)
         if single and single[0] == "send":
             self.messages_to[args[2]] += 1
             self.message_bytes += single[1]
@@ -61,24 +43,3 @@ class Communication:
         named = sorted(self.collectives.items())
         return rows + [(name, f"{calls:,} ({self.collective_bytes[name]:,} bytes)") for name, calls in named]
 
-
-def _collective(func: Any, args: tuple) -> tuple[str, int] | None:
-    """Return the name of a collective and the bytes of this rank's own part; None where `func` is none."""
-    name = _FORMS.sub("", func._overloadpacket.__name__.strip("_"))
-    functional = func.namespace != "c10d"
-    found = _COLLECTIVES.get(re.sub("^all_", "all", name).replace("allto_", "allto") if functional else name)
-    if found is None:
-        return None
-    place = 0 if functional and found[1] is not None else found[1]
-    return found[0], 0 if place is None else _bytes(args[place])
-
-
-def _message(func: Any, args: tuple) -> tuple[str, int] | None:
-    """Return "send" or "receive" and the bytes of a message from one rank to another; None where `func` is neither."""
-    kind = {"send": "send", "recv_": "receive", "recv_any_source_": "receive"}.get(func._overloadpacket.__name__)
-    return (kind, _bytes(args[0])) if kind and func.namespace == "c10d" else None
-
-
-def _bytes(tensors: Any) -> int:
-    leaves = tree_leaves(tensors)
-    return sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, torch.Tensor))

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from course_utils.base import composite
+from course_utils.base import collectives, composite
 from course_utils.counting import messages
 
 
@@ -245,7 +245,7 @@ _KINDS: dict[object, str] = {}
 
 def _find_kind(func) -> str:
     """Return what `func` is: communication, question, composite, made, view, copy, read, index or other."""
-    if func.namespace in messages.NAMESPACES:
+    if func.namespace in collectives.NAMESPACES:
         return "communication"
     name = func._overloadpacket.__name__
     whole = composite.is_composite(func)

@@ -40,6 +40,7 @@ def launch(
     nprocs: int = 2,
     timeout_s: float = 60.0,
     devices: Sequence[Any] | None = None,
+    cluster: Any = None,
     **kwargs: Any,
 ) -> list[Any]:
     """Run `fn(*args, **kwargs)` on `nprocs` processes and return the list of what each rank returned.
@@ -50,6 +51,12 @@ def launch(
     in each rank, the same in each launch. Environment, folder, `sys.path` and filters of warnings are this process's;
     settings of PyTorch, such as its default dtype, are not: make them in the function.
 
+    `cluster`, a `simulator.Cluster`, gives each rank a simulated GPU, `sim:0` to it as to a process that sees one GPU
+    alone, on which PyTorch's own DistributedDataParallel, `fully_shard`, `parallelize_module` and pipelines run. gloo
+    carries the messages, their time is that of the cluster's links, and all clocks start at 0. The list then has the
+    attribute `timeline`, a `simulator.ClusterTimeline` of all that the function did on all ranks: the same on every
+    run and machine. `os.environ` says to which machine a rank belongs (LOCAL_RANK, LOCAL_WORLD_SIZE).
+
     Raises RankError when a rank raises, dies, returns what cannot be pickled, or when not all have returned
     `timeout_s` seconds after all were there; all ranks are stopped then. Raises TypeError for a function or arguments
     that cannot be sent, and for arguments that do not fit the function.
@@ -58,9 +65,30 @@ def launch(
     nprocs, timeout_s = arguments.whole("nprocs", nprocs), arguments.positive("timeout_s", timeout_s)
     if nprocs > MAX_RANKS:
         raise ValueError(f"nprocs is {nprocs}, it may be at most {MAX_RANKS}")
+    if cluster is not None:
+        return _on_cluster(cluster, devices, nprocs, dumps_call(fn, args, kwargs), timeout_s)
     places = _places(devices, nprocs)
     run = Run(places, _backend(places), dumps_call(fn, args, kwargs), timeout_s)
     return [_loaded(rank, data) for rank, data in enumerate(run.results())]
+
+
+class _Results(list):
+    """What the ranks of a simulated cluster returned, and their timeline."""
+
+    timeline: Any
+
+
+def _on_cluster(cluster: Any, devices: Any, nprocs: int, payload: bytes, timeout_s: float) -> list[Any]:
+    from course_utils import simulator
+
+    if not isinstance(cluster, simulator.Cluster):
+        raise TypeError(f"cluster must be a simulator.Cluster, not {cluster!r}")
+    if devices is not None:
+        raise ValueError("give devices or cluster: the ranks of a cluster compute on simulated GPUs")
+    pairs = [_loaded(*one) for one in enumerate(Run(("sim:0",) * nprocs, "gloo", payload, timeout_s, cluster).results())]
+    results = _Results(value for value, _ in pairs)
+    results.timeline = simulator.ClusterTimeline([timeline for _, timeline in pairs])
+    return results
 
 
 def rank_device() -> torch.device:
@@ -84,7 +112,7 @@ def _check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(
-            f"the arguments do not fit fn: {error} (nprocs, timeout_s and devices are launch's own)"
+            f"the arguments do not fit fn: {error} (nprocs, timeout_s, devices and cluster are launch's own)"
         ) from None
 
 

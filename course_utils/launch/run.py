@@ -42,9 +42,11 @@ _END_S = 5.0  # for processes to end
 class Run:
     """One launch; `results` does all of it."""
 
-    def __init__(self, devices: tuple[str, ...], backend: str, payload: bytes, timeout_s: float) -> None:
+    def __init__(
+        self, devices: tuple[str, ...], backend: str, payload: bytes, timeout_s: float, cluster: Any = None
+    ) -> None:
         self.devices, self.backend, self.payload, self.timeout_s = devices, backend, payload, timeout_s
-        self.all = range(len(devices))
+        self.cluster, self.all = cluster, range(len(devices))
         self.events: queue.SimpleQueue = queue.SimpleQueue()
         self.output = Output(len(devices))
         self.seen = report.Seen(len(devices))
@@ -79,7 +81,7 @@ class Run:
         filters = [one for one in warnings.filters if one[2].__module__ in ("builtins", "torch")]
         return Job(
             self.devices, self.backend, port, dict(os.environ), search_path(), list(sys.argv), folder(),
-            max(1, cores // len(self.all)), filters, self.payload,
+            max(1, cores // len(self.all)), filters, self.payload, self.cluster,
         )  # fmt: skip
 
     def _wait(self, processes: Processes) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import datetime
 import faulthandler
+import functools
 import io
 import logging
 import multiprocessing.util
@@ -51,6 +52,7 @@ class Job:
     threads: int
     filters: list[tuple]  # of warnings
     payload: bytes
+    cluster: Any = None  # a `simulator.Cluster` where the ranks have simulated GPUs
 
 
 def main(number: int) -> None:
@@ -116,6 +118,13 @@ def _enter(rank: int, job: Job) -> None:
     np.random.seed(rank)
     torch.manual_seed(rank)
     torch.set_num_threads(job.threads)
+    if job.cluster is not None:
+        from course_utils import simulator
+
+        here = min(job.cluster.per_machine, len(job.devices) - rank // job.cluster.per_machine * job.cluster.per_machine)
+        os.environ.update(LOCAL_RANK=str(rank % job.cluster.per_machine), LOCAL_WORLD_SIZE=str(here))
+        simulator.hide_accelerators()
+        simulator.enable(1, job.cluster.gpu, job.cluster.capacity)
     device = torch.device(job.devices[rank])
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -145,6 +154,10 @@ def _outcome(channel: wire.Channel, requests: queue.SimpleQueue, rank: int, job:
         fn, args, kwargs = pickle.loads(job.payload)
         known = wire.known_classes()
         wire.name_in_main(known)
+        if job.cluster is not None:
+            from course_utils import simulator
+
+            fn = functools.partial(simulator.as_rank, job.cluster, fn)
         channel.send("ready", None)
         requests.get()  # a function that leaves the group at once would cut off those that still join
         value = fn(*args, **kwargs)
@@ -153,7 +166,8 @@ def _outcome(channel: wire.Channel, requests: queue.SimpleQueue, rank: int, job:
     try:
         data = wire.dumps(value, known)
     except BaseException as error:
-        return "unsendable", (type(value).__name__, wire.failure(error))
+        named = value if job.cluster is None else value[0]
+        return "unsendable", (type(named).__name__, wire.failure(error))
     return "returned", (data, "torch._dynamo" in set(sys.modules) - modules)
 
 

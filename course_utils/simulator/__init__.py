@@ -18,7 +18,8 @@ the level where Python is asked).
 
 from course_utils.simulator.autocast import register_rules
 from course_utils.simulator.child import LIMIT_S as CHILD_LIMIT_S
-from course_utils.simulator.child import Unavailable, remember_sources, run_in_child, sources
+from course_utils.simulator.child import Unavailable, hide_accelerators, remember_sources, run_in_child, sources
+from course_utils.simulator.cluster import LINKS, Cluster, Link
 from course_utils.simulator.control import (
     clock_ms,
     configure,
@@ -38,12 +39,12 @@ from course_utils.simulator.fakes import (
     usual_step,
     with_workspace,
 )
-from course_utils.simulator.history import Gap, Timeline, timeline
+from course_utils.simulator.history import ClusterTimeline, Gap, Timeline, as_rank, timeline
 from course_utils.simulator.model import AT_PEAK, ERROR_BAR, Costs, Record, World, out_of_memory
 
 __all__ = [
-    "AT_PEAK", "CHILD_LIMIT_S", "ERROR_BAR", "Costs", "Gap", "Record", "Recorder", "Timeline", "Unavailable", "World",
-    "clock_ms", "configure", "enable", "enabled", "fake_device", "fake_program", "host_work", "out_of_memory", "ready",
+    "AT_PEAK", "CHILD_LIMIT_S", "ERROR_BAR", "LINKS", "Cluster", "ClusterTimeline", "Costs", "Gap", "Link", "Record", "Recorder", "Timeline", "Unavailable", "World",
+    "as_rank", "clock_ms", "configure", "enable", "enabled", "fake_device", "fake_program", "hide_accelerators", "host_work", "out_of_memory", "ready",
     "register_rules", "remember_autocast", "remember_sources", "reset", "run_in_child", "sources", "timeline",
     "unavailable", "usual_step", "with_workspace", "world",
 ]  # fmt: skip

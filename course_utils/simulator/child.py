@@ -54,6 +54,13 @@ def run_in_child(fn: Callable[..., Any], *args: Any, limit_s: float = LIMIT_S) -
     return pickle.loads(found)
 
 
+def hide_accelerators() -> None:
+    """Let PyTorch say in this process that there is no real GPU; no environment variable hides Apple's."""
+    os.environ.update(_HIDDEN)
+    for module in (torch.cuda, torch.xpu, torch.mps, torch.backends.mps):
+        module.is_available = lambda: False
+
+
 def sources(fn: Any) -> dict[str, list[str]]:
     """Return the lines of the file or cell that holds `fn`, for the messages of the child."""
     try:
@@ -74,8 +81,7 @@ def main(file: Path) -> None:
 
     from course_utils.simulator.control import ready
 
-    for module in (torch.cuda, torch.xpu, torch.mps, torch.backends.mps):  # no environment variable hides Apple's
-        module.is_available = lambda: False
+    hide_accelerators()
     sys.path[:], sources, call = pickle.loads(file.read_bytes())
     device, reason = ready()
     result = ("unavailable", reason)

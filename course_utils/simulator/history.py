@@ -3,20 +3,21 @@
 import io
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch.autograd.profiler import record_function
 
-from course_utils.simulator import control, model, trace
+from course_utils.simulator import communication, control, model, trace
+from course_utils.simulator.cluster import Cluster
 from course_utils.simulator.model import Record
 
 _COLOURS = {
     "launch": "#8da0cb", "wait": "#d9d9d9", "host work (an input)": "#b15928", "kernel": "#1b7837", "copy": "#e08214",
-    "GPU idle": "#d6272840",
+    "message": "#7b3294", "waits": "#dccbe6", "GPU idle": "#d6272840",
 }  # fmt: skip
 _PHASES = {"forward": "#3d93c9", "backward": "#d9a400", "optimizer step": "#a1487b", "recomputation": "#6b6b6b"}
 _STEP = "Optimizer.step#"  # how PyTorch itself names the range of an optimizer's step
@@ -40,11 +41,12 @@ class Timeline:
     rows: tuple[str, ...]
     records: list[Record] = field(default_factory=list)
     total_ns: int = 0
+    begin_ns: int = 0  # of the clock, when it was entered
 
     total_ms = property(lambda self: self.total_ns / 1e6, doc="Time until host and GPUs are done, in ms.")
 
     def select(self, kind: str, row: str | None = None) -> list[Record]:
-        """Return the records of a kind (launch, kernel, copy, wait), of one row or all."""
+        """Return the records of a kind (launch, kernel, copy, message, waits, wait), of one row or all."""
         return [r for r in self.records if r.kind == kind and row in (None, r.row)]
 
     def busy_ms(self, row: str = "sim:0") -> float:
@@ -130,7 +132,7 @@ class Timeline:
         Host, queues, each stream and each copy engine are tracks; arrows lead from launches to kernels. The file is the
         same on every machine, and says that it is simulated.
         """
-        Path(path).write_text(trace.text(self), encoding="utf-8", newline="\n")
+        Path(path).write_text(trace.text([self]), encoding="utf-8", newline="\n")
 
     def __str__(self) -> str:
         waited = f"host waits {self.waited_ms:.3f} ms"
@@ -152,7 +154,7 @@ class Timeline:
         """
         from matplotlib.figure import Figure
 
-        parts = (("computes", "kernel"), ("copies", "copy"))
+        parts = (("computes", "kernel"), ("copies", "copy"), ("messages", "message"))
         rows = [("host", "host", ("wait", "work", "launch"))]
         rows += [(f"{row} {word}", row, (kind,)) for row in self.rows for word, kind in parts if self.select(kind, row)]
         gaps = {row: self.gaps(row) for row in self.rows}
@@ -160,24 +162,21 @@ class Timeline:
         figure = Figure(figsize=(7.5, 1.1 + 0.45 * len(rows) + 0.17 * len(blamed)), layout="constrained")
         axes = figure.subplots()
         for height, (_, row, kinds) in enumerate(reversed(rows)):
-            if kinds != ("copy",):
+            if kinds[0] not in ("copy", "message"):
                 self._draw_behind(axes, row, height, gaps.get(row, []), blamed)
             for kind in kinds:
                 records = self.select(kind, row)
                 edge = {"edgecolor": "white", "lw": 0.3} if len(records) <= _FEW else {"lw": 0}
                 name = "host work (an input)" if kind == "work" else kind
                 _bars(axes, height, 0.68, [(r.start_ns, r.duration_ns) for r in records], name, _COLOURS[name], **edge)
-        axes.set(yticks=range(len(rows)), yticklabels=[name for name, *_ in rows[::-1]], ylim=(-0.5, len(rows) - 0.5))
+        _finish(figure, axes, [name for name, *_ in rows[::-1]], self.total_ms)
         texts = [f"{i}  {text}" for i, (text, _) in enumerate(blamed.values(), 1)]
         axes.set_xlabel("\n".join(["simulated time (ms)", *texts]), loc="left", fontsize="small", parse_math=False)
         axes.set_title(title or f"Simulated {self.spec_name}", loc="left")
-        axes.set_xlim(0, self.total_ms or 1)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        shown = {bars.get_label(): bars for bars in axes.collections}
-        order = [name for name in (*_COLOURS, *_PHASES) if name in shown]
-        options = {"ncols": 5, "frameon": False, "fontsize": "small", "handlelength": 1.2, "columnspacing": 1.2}
-        figure.legend([shown[name] for name in order], order, loc="outside upper right", **options)
         return figure
+
+    def _repr_png_(self) -> bytes:
+        return _png(self.plot())
 
     def _blamed(self, gaps: dict[str, list[Gap]]) -> dict[tuple[str, str, str], tuple[str, Gap]]:
         """Return the three lines that cost most, if that is 3 % of the time or more: what is said, the longest gap."""
@@ -204,10 +203,87 @@ class Timeline:
                 middle = (gap.start_ns + gap.duration_ns / 2) / 1e6
                 axes.text(middle, height, str(number), ha="center", va="center", fontsize="small", weight="bold")
 
+
+class ClusterTimeline:
+    """What all ranks of a simulated cluster did, on one clock.
+
+    - `ranks`: the Timeline of each rank, in order; `begin_ns` says when it began. The clocks of a launch start together,
+      so that timelines which ranks recorded themselves (`simulator.timeline()`) and returned fit too;
+    - `total_ns`: from the first begin to the last end.
+
+    Raises ValueError where there is none.
+    """
+
+    def __init__(self, ranks: list[Timeline]) -> None:
+        if not ranks:
+            raise ValueError("a cluster's timeline needs that of one rank at least")
+        self.ranks = list(ranks)
+        self.first_ns = min(one.begin_ns for one in ranks)
+        self.total_ns = max(one.begin_ns + one.total_ns for one in ranks) - self.first_ns
+
+    total_ms = property(lambda self: self.total_ns / 1e6, doc="Time until the last rank is done, in ms.")
+
+    @property
+    def idle(self) -> float:
+        """The share of the time, 0 to 1, in which GPUs computed nothing, over all of them: in a pipeline its bubble."""
+        return 1 - sum(one.busy_ms() for one in self.ranks) / (len(self.ranks) * self.total_ms)
+
+    def export_chrome_trace(self, path: str | Path) -> None:
+        """Write one file of all ranks for Perfetto; see `Timeline.export_chrome_trace`."""
+        Path(path).write_text(trace.text(self.ranks), encoding="utf-8", newline="\n")
+
+    def __str__(self) -> str:
+        name, n = self.ranks[0].spec_name, len(self.ranks)
+        lines = [f"{n} ranks, each with a simulated {name}: {self.total_ms:.3f} ms in all, GPUs idle {self.idle:.0%}"]
+        for rank, one in enumerate(self.ranks):
+            said, waited = (sum(r.duration_ns for r in one.select(kind)) / 1e6 for kind in ("message", "waits"))
+            lines.append(
+                f"  rank {rank}: busy {one.busy_ms():.3f} ms, {len(one.select('message'))} messages {said:.3f} ms, "
+                f"waited for others {waited:.3f} ms"
+            )
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def plot(self, title: str | None = None):
+        """Return a matplotlib Figure: for each rank a row of what its GPU computes, and one of its messages."""
+        from matplotlib.figure import Figure
+
+        rows = [(rank, what) for rank in range(len(self.ranks)) for what in ("computes", "messages")][::-1]
+        figure = Figure(figsize=(7.5, 1.0 + 0.28 * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        for height, (rank, what) in enumerate(rows):
+            one = self.ranks[rank]
+            shift = one.begin_ns - self.first_ns
+            for name, start, end in one.phases() if what == "computes" else ():
+                _bars(axes, height, 0.96, [(start + shift, end - start)], name, _PHASES[name], alpha=0.45, lw=0)
+            for kind in ("kernel",) if what == "computes" else ("waits", "message"):
+                spans = [(r.start_ns + shift, r.duration_ns) for r in one.select(kind)]
+                edge = {"edgecolor": "white", "lw": 0.3} if len(spans) <= _FEW else {"lw": 0}
+                _bars(axes, height, 0.68, spans, kind, _COLOURS[kind], **edge)
+        _finish(figure, axes, [f"rank {rank} {what}" for rank, what in rows], self.total_ms)
+        axes.set_title(title or f"{len(self.ranks)} ranks, simulated {self.ranks[0].spec_name}", loc="left")
+        return figure
+
     def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO()
-        self.plot().savefig(buffer, format="png", dpi=100)
-        return buffer.getvalue()
+        return _png(self.plot())
+
+
+def _png(figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=100)
+    return buffer.getvalue()
+
+
+def _finish(figure, axes, rows: list[str], total_ms: float) -> None:
+    """Name the rows of a picture, from below, set its axis of time, and explain its colours."""
+    axes.set(yticks=range(len(rows)), yticklabels=rows, ylim=(-0.5, len(rows) - 0.5), xlim=(0, total_ms or 1))
+    axes.set_xlabel("simulated time (ms)", loc="left", fontsize="small")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    shown = {bars.get_label(): bars for bars in axes.collections}
+    order = [name for name in (*_COLOURS, *_PHASES) if name in shown]
+    options = {"ncols": 5, "frameon": False, "fontsize": "small", "handlelength": 1.2, "columnspacing": 1.2}
+    figure.legend([shown[name] for name in order], order, loc="outside upper right", **options)
 
 
 def _bars(axes, height: int, thick: float, spans_ns: list[tuple[int, int]], name: str, colour: str, **look) -> None:
@@ -247,11 +323,13 @@ def timeline() -> Iterator[Timeline]:
     result = Timeline(world.spec.name, tuple(f"sim:{gpu.index}" for gpu in world.gpus))
     with world.lock:
         begin, first = world.host_ns, world.launches
+        result.begin_ns = begin
         world.recorders.append(raw)
         record_function.__enter__, record_function.__exit__ = _enter, _exit
     try:
         yield result
     finally:
+        communication.finish()
         with world.lock:
             world.recorders = [recorder for recorder in world.recorders if recorder is not raw]
             if not world.recorders:
@@ -276,3 +354,11 @@ def _finished(raw: list[Record], begin: int, first: int) -> list[Record]:
         times = {"start_ns": max(r.start_ns - begin, 0), "end_ns": r.end_ns - begin}
         finished.append(replace(r, **times, number=number, phase=phase, line=line))
     return finished
+
+
+def as_rank(cluster: Cluster, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Timeline]:
+    """Be a rank of a simulated cluster: return what `fn` returns, and the timeline of all that it did."""
+    communication.join(cluster)
+    with timeline() as whole:
+        value = fn(*args, **kwargs)
+    return value, whole

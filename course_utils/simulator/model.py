@@ -44,7 +44,8 @@ class Record:
     """One thing that happened; times in ns of the virtual clock.
 
     `kind` is launch, wait, work (`host_work`) or range (`torch.profiler.record_function`) on the host, kernel or copy
-    on a GPU. A kernel or copy has the `number`, `phase` and `line` (the reader's) of the launch that queued it.
+    on a GPU, message between ranks, or waits, where a message waits for other ranks. All but those of the host have the
+    `number`, `phase` and `line` (the reader's) of the launch that queued them.
     """
 
     kind: str
@@ -54,7 +55,7 @@ class Record:
     end_ns: int
     flops: int = 0
     nbytes: int = 0
-    bound: str = ""  # compute, bandwidth, latency or bus
+    bound: str = ""  # compute, bandwidth, latency or bus; of a message ring or tree
     direction: str = ""  # H2D, D2H, D2D for copies
     number: int = 0  # of the launch, from 1
     stream: int = 0
@@ -181,6 +182,7 @@ class World:
         self.gpus = [Gpu(index, capacity_bytes, self.bury) for index in range(count)]
         self.costs, self.spec = Costs(), spec
         self.errors, self.failure = "immediate", None
+        self.cluster: Any = None  # a `cluster.Cluster` where this process is a rank of a simulated one
         self.current = 0
         self.recorders: list[list[Record]] = []
         self.launches = 0  # while somebody records
@@ -301,6 +303,19 @@ class World:
 
     def _enqueue(self, index: int, name: str, engine: str, length_ns: int) -> int:
         """Launch work of `length_ns`; return when it ends. A stream and an engine do one thing at a time."""
+        launched = self._launch(name, engine)
+        stream, busy, free = (index, self.streams[index]), (index, engine), self.free_ns
+        free[stream] = free[busy] = end = max(launched, free.get(stream, 0), free.get(busy, 0)) + length_ns
+        return end
+
+    def launch(self, index: int, name: str) -> tuple[int, dict]:
+        """Let the host launch what occupies no stream; return when it could begin, and what records of it say."""
+        with self.lock:
+            ready = max(self._launch(name, "message"), self.free_ns.get((index, self.streams[index]), 0))
+            return ready, {"number": self.launches, "line": places.place() if self.recorders else ""}
+
+    def _launch(self, name: str, engine: str) -> int:
+        """Return when the host has launched work for an engine."""
         if self.failure is not None:
             self.report(-1)
         launched = self.host_ns + self.costs.launch_ns
@@ -313,9 +328,7 @@ class World:
         self.host_ns = launched
         if self._pending:
             self.settle(launched)
-        stream, busy, free = (index, self.streams[index]), (index, engine), self.free_ns
-        free[stream] = free[busy] = end = max(launched, free.get(stream, 0), free.get(busy, 0)) + length_ns
-        return end
+        return launched
 
     def order(self, later: int, earlier: int) -> None:
         """Make what GPU `later` does next wait for what was queued on GPU `earlier`."""

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import torch
 
-from course_utils.simulator import model, register
+from course_utils.simulator import communication, model, register
 from course_utils.simulator.model import device_of
 
 
@@ -115,6 +115,7 @@ def set_device(device) -> None:
 def synchronize(device=None) -> None:
     """Wait until the GPU has done everything that was queued."""
     world = model.world
+    communication.finish()
     world.wait_until(world.queue_ns(device_of(device)), "synchronize")
 
 

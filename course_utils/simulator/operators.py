@@ -6,8 +6,8 @@ from contextlib import nullcontext
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from course_utils.base import composite
-from course_utils.simulator import failures, model
+from course_utils.base import collectives, composite
+from course_utils.simulator import communication, failures, model
 from course_utils.simulator.model import FORKED, device_of
 from course_utils.simulator.patches import check_generator
 from course_utils.simulator.prices import encoder_layer_flops, moved, price
@@ -55,7 +55,8 @@ class Plan:
         # with its namespace an operator of others is not taken for PyTorch's of the same name
         self.name = name = packet.__name__ if func.namespace == "aten" else str(packet).replace(".", "::", 1)
         self.func = func
-        self.special = _SPECIAL.get(func)
+        talks = func.namespace in collectives.NAMESPACES and model.world is not None and model.world.cluster is not None
+        self.special = communication.run if talks else _SPECIAL.get(func)
         written = [(place, a) for place, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
         self.mutates = tuple(a.name if a.kwarg_only else place for place, a in written)
         self._flops = _EXTRA_FLOPS.get(name) or flop_registry.get(packet)

@@ -15,19 +15,37 @@ _COPIES = {"H2D": "Memcpy HtoD", "D2H": "Memcpy DtoH", "D2D": "Memcpy DtoD"}
 _NOTE = "simulated by a model of a GPU, not measured; host work is an input"
 
 
-def text(timeline: Any) -> str:
-    """Return the whole file: one event a line, in order of time."""
-    events = [event for record in timeline.records for event in _events(record)]
-    events += [_phase(row, phase) for row in timeline.rows for phase in timeline.phases(row)]
-    events += _ranges(timeline) + [event for row in timeline.rows for event in _queue(timeline, row)]
+def text(ranks: list) -> str:
+    """Return the whole file of the timelines of one process or several ranks: one event a line, in order of time."""
+    first, tracks, events = ranks[0], [], []
+    for rank, timeline in enumerate(ranks):
+        own = [event for record in timeline.records for event in _events(record)]
+        own += [_phase(row, phase) for row in timeline.rows for phase in timeline.phases(row)]
+        own += _ranges(timeline) + [event for row in timeline.rows for event in _queue(timeline, row)]
+        named = _tracks(timeline, own)
+        if len(ranks) > 1:
+            begin_ns = timeline.begin_ns - min(one.begin_ns for one in ranks)
+            for event in named + own:
+                _give(event, rank, begin_ns)
+        tracks, events = tracks + named, events + own
     # what encloses comes before what it encloses
     events.sort(key=lambda event: (event["ts"], -event.get("dur", 0), event.get("cat") != "user_annotation"))
     head = {
         "schemaVersion": 1, "displayTimeUnit": "ms", "note": _NOTE, "distributedInfo": {"rank": 0},
-        "deviceProperties": [{"id": _gpu(row), "name": timeline.spec_name} for row in timeline.rows],
+        "deviceProperties": [{"id": _gpu(row), "name": first.spec_name} for row in first.rows],
     }  # fmt: skip
-    lines = ",\n".join(json.dumps(event) for event in _tracks(timeline, events) + events)
+    lines = ",\n".join(json.dumps(event) for event in tracks + events)
     return f'{json.dumps(head)[:-1]}, "traceEvents": [\n{lines}\n]}}\n'
+
+
+def _give(event: dict, rank: int, begin_ns: int) -> None:
+    """Let an event be one of this rank, whose clock began at `begin_ns`: host and GPU become processes of their own."""
+    event["pid"] += rank
+    event["ts"] += begin_ns / 1000 if event["ph"] != "M" else 0
+    if "id" in event:
+        event["id"] += rank * 10**7
+    if event["name"] == "process_name":
+        event["args"]["name"] = f"rank {rank}: {event['args']['name']}"
 
 
 def _gpu(row: str) -> int:
@@ -53,7 +71,7 @@ def _events(record: Record) -> list[dict]:
     arrow = {"id": record.number}
     if record.kind == "launch":
         copies = record.name.startswith("copy ")
-        operator = "aten::copy_" if copies else f"aten::{record.name}"
+        operator = "aten::copy_" if copies else record.name if "::" in record.name else f"aten::{record.name}"
         call = "cudaMemcpyAsync" if copies else "cudaLaunchKernel"
         return [
             _span("cpu_op", operator, record, line=record.line),
@@ -65,7 +83,9 @@ def _events(record: Record) -> list[dict]:
         return [_span("cuda_runtime", call, record, reason=record.name, line=record.line)]
     if record.kind == "work":
         return [_span("user_annotation", record.name, record, note="host work: an input", line=record.line)]
-    if record.kind not in ("kernel", "copy"):
+    if record.kind == "waits":
+        return [_span("gpu_user_annotation", record.name, record, line=record.line)]
+    if record.kind not in ("kernel", "copy", "message"):
         return []  # ranges
     copy, gpu = record.kind == "copy", _gpu(record.row)
     category, name = ("gpu_memcpy", _COPIES[record.direction]) if copy else ("kernel", record.name)
@@ -128,7 +148,7 @@ def _tracks(timeline: Any, events: list[dict]) -> list[dict]:
         if pid == _HOST:
             name = "Python" if tid == _PYTHON else f"Python, thread {tid}"
         else:
-            name = f"copies {_ENGINES[tid - 1000]}" if tid >= 1000 else f"stream {tid}"
-            name = "parts of the step" if tid == _PHASES else name
+            name = f"copies {_ENGINES[tid - 1000]}" if 1000 <= tid < 2000 else f"stream {tid}"
+            name = "parts of the step" if tid == _PHASES else f"messages {tid - 1999}" if tid >= 2000 else name
         found.append({"ph": "M", "name": "thread_name", "ts": 0, "pid": pid, "tid": tid, "args": {"name": name}})
     return found
