@@ -23,6 +23,12 @@ _COLLECTIVES = {
 _FORMS = re.compile(r"(_base|_coalesced|_into_tensor|_tensor|_single|_out)+$")
 
 
+def is_one(func: Any) -> bool:
+    """Return whether an operator is one between ranks, or the wait for its end."""
+    grouped = any(argument.name in ("process_group", "group_name") for argument in func._schema.arguments)
+    return func.namespace in NAMESPACES and (grouped or func._overloadpacket.__name__ == "wait_tensor")
+
+
 def collective(func: Any, args: tuple) -> tuple[str, int] | None:
     """Return the name of a collective and the bytes of this rank's own part; None where `func` is none."""
     name = _FORMS.sub("", func._overloadpacket.__name__.strip("_"))

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 __all__ = ["HOLD_S", "Output"]
 
 HOLD_S = 5.0
+# DistributedDataParallel says it on a simulated GPU, from C++, once in each rank; no setting of a running process stops it
+_NOISE = b"Time stats are currently only collected for CPU and CUDA devices"
 FLUSH_S = 0.1  # a notebook makes a message of each flush, and drops messages when there are too many
 
 
@@ -31,7 +33,7 @@ class Output:
         rest = self._rest.setdefault((rank, stream), bytearray())
         whole, newline, after = data.rpartition(b"\n")
         if newline:
-            self._lines[rank] += [(stream, _text(line)) for line in (rest + whole).split(b"\n")]
+            self._lines[rank] += [(stream, _text(line)) for line in (rest + whole).split(b"\n") if _NOISE not in line]
             rest.clear()
             self._since.pop((rank, stream), None)
             self._since.setdefault((rank, "lines"), time.monotonic())

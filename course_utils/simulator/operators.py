@@ -55,7 +55,7 @@ class Plan:
         # with its namespace an operator of others is not taken for PyTorch's of the same name
         self.name = name = packet.__name__ if func.namespace == "aten" else str(packet).replace(".", "::", 1)
         self.func = func
-        talks = func.namespace in collectives.NAMESPACES and model.world is not None and model.world.cluster is not None
+        talks = model.world is not None and model.world.cluster is not None and collectives.is_one(func)
         self.special = communication.run if talks else _SPECIAL.get(func)
         written = [(place, a) for place, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
         self.mutates = tuple(a.name if a.kwarg_only else place for place, a in written)
@@ -96,6 +96,8 @@ class Plan:
 
 def dispatch(cls, func, types, args=(), kwargs=None):
     """Run an operator that got a tensor of the simulated GPU: PyTorch calls this as `SimTensor.__torch_dispatch__`."""
+    if len(types) > 1 and any(not issubclass(kind, SimTensor) for kind in types):
+        return NotImplemented  # a DTensor beside it knows what it is to do, or says in its own words that it does not
     plan = _plans.get(id(func)) or Plan(func)
     if model.forked:
         raise RuntimeError(FORKED)

@@ -1,0 +1,233 @@
+"""Training of one small model in several ways, for tests: by one process, and on ranks by what PyTorch has for it.
+
+Each function returns the losses, and by name the parameters and gradients after three steps. The model has tied
+weights, sizes that no number of ranks divides, a frozen layer, and blocks that can be split.
+"""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from course_utils.launch import rank_device
+
+WIDTH, WORDS, BATCH, STEPS = 8, 13, 8, 3
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(3 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(x)))
+
+
+class Model(nn.Module):
+    def __init__(self, blocks: int = 2) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(blocks))
+        self.frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+        self.uneven = nn.Linear(WIDTH, 7)
+        self.back = nn.Linear(7, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, x):
+        x = self.words(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.back(self.uneven(self.frozen(x))))
+
+
+def made() -> Model:
+    torch.manual_seed(0)
+    return Model()
+
+
+def batch(step: int) -> torch.Tensor:
+    return torch.randint(0, WORDS, (BATCH, 5), generator=torch.Generator().manual_seed(step))
+
+
+def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x).flatten(0, 1), x.roll(1, 1).flatten())
+
+
+def _whole(value: torch.Tensor | None) -> torch.Tensor | None:
+    value = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return None if value is None else value.detach().cpu()
+
+
+def train(model: nn.Module, data, finish=lambda: None, plain: nn.Module | None = None, **options) -> dict:
+    """Train for three steps on what `data(step)` gives and return parameters and gradients, whole, by name."""
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01, **options)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, data(step)).backward()
+        finish()
+        optimizer.step()
+    found = {}
+    for name, parameter in (plain or model).named_parameters():
+        found[name], found[f"{name}.grad"] = _whole(parameter), _whole(parameter.grad)
+    return found
+
+
+def one_process() -> dict:
+    return train(made(), batch)
+
+
+def _mine(step: int) -> torch.Tensor:
+    rank, n = dist.get_rank(), dist.get_world_size()
+    return batch(step)[rank * BATCH // n : (rank + 1) * BATCH // n].to(rank_device())
+
+
+def by_hand() -> dict:
+    """Data parallel: sum all gradients after the backward pass."""
+    model = made().to(rank_device())
+
+    def finish() -> None:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+
+    return train(model, _mine, finish)
+
+
+def ddp() -> dict:
+    model = made().to(rank_device())
+    return train(nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.001), _mine, plain=model)
+
+
+def fsdp() -> dict:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = made().to(rank_device())
+    mesh = init_device_mesh(rank_device().type, (dist.get_world_size(),))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return train(fully_shard(model, mesh=mesh), _mine)
+
+
+def _tensor_parallel(model: Model, mesh) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    for block in model.blocks:
+        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+def tensor_parallel() -> dict:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    model = made().to(rank_device())
+    _tensor_parallel(model, init_device_mesh(rank_device().type, (dist.get_world_size(),)))
+    # of plain tensors and DTensors together PyTorch's foreach optimizers say that they do not take them
+    return train(model, lambda step: batch(step).to(rank_device()), foreach=False)
+
+
+def fsdp_and_tensor_parallel() -> dict:
+    """On 4 ranks: 2 that share a batch by tensor parallelism, times 2 that shard."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(rank_device().type, (2, dist.get_world_size() // 2), mesh_dim_names=("data", "tensor"))
+    model = made().to(rank_device())
+    _tensor_parallel(model, mesh["tensor"])
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh["data"])
+    fully_shard(model, mesh=mesh["data"])
+    half = mesh["data"].get_local_rank() * BATCH // 2
+    return train(model, lambda step: batch(step)[half : half + BATCH // 2].to(rank_device()))
+
+
+# ---- pipelines: as many equal layers as ranks and schedules need, one or two stages a rank --------------------------
+
+
+def layers(count: int) -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(count)]
+
+
+def pipeline_alone(count: int = 4, micro: int = 4) -> dict:
+    model = nn.Sequential(*layers(count))
+    return _train_stages({0: model}, lambda step: _pass(model, step, micro))
+
+
+def _points(step: int) -> torch.Tensor:
+    return torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(step))
+
+
+def _pass(model: nn.Module, step: int, micro: int) -> None:
+    for part in _points(step).chunk(micro):
+        (F.mse_loss(model(part), part) / micro).backward()
+
+
+def _train_stages(stages: dict[int, nn.Module], run) -> dict:
+    parameters = [p for stage in stages.values() for p in stage.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=0.01)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        run(step)
+        optimizer.step()
+    return {
+        f"{first + int(at)}.{name}{end}": value.detach().cpu()
+        for first, stage in stages.items()
+        for at, layer in stage.named_children()
+        for name, parameter in layer.named_parameters()
+        for end, value in (("", parameter), (".grad", parameter.grad))
+    }
+
+
+def pipeline_by_hand(micro: int = 4) -> dict:
+    """GPipe with send and recv, one layer a rank."""
+    rank, last, device = dist.get_rank(), dist.get_world_size() - 1, rank_device()
+    stage = nn.Sequential(layers(last + 1)[rank]).to(device)
+
+    def run(step: int) -> None:
+        parts, given, made_ = _points(step).chunk(micro), [], []
+        for part in parts:
+            x = part.to(device) if rank == 0 else torch.empty(part.shape, device=device)
+            if rank:
+                dist.recv(x, rank - 1)
+                x.requires_grad_()
+            y = stage(x)
+            if rank < last:
+                dist.send(y.detach(), rank + 1)
+            given.append(x)
+            made_.append(y)
+        for x, y, part in zip(given, made_, parts, strict=True):
+            if rank == last:
+                (F.mse_loss(y, part.to(device)) / micro).backward()
+            else:
+                dist.recv(gradient := torch.empty_like(y), rank + 1)
+                y.backward(gradient)
+            if rank:
+                dist.send(x.grad, rank - 1)
+
+    return _train_stages({rank: stage}, run)
+
+
+def pipeline(name: str, micro: int = 4) -> dict:
+    """A schedule of torch.distributed.pipelining; those that interleave have two stages a rank."""
+    from torch.distributed import pipelining
+
+    rank, n, device = dist.get_rank(), dist.get_world_size(), rank_device()
+    kind = getattr(pipelining, f"Schedule{name}")
+    several = issubclass(kind, pipelining.schedules.PipelineScheduleMulti)
+    all_layers = layers(2 * n if several else n)
+    if not several:
+        mine = [rank]
+    else:
+        mine = [rank, 2 * n - 1 - rank] if "ZBV" in name or "DualPipeV" in name else [rank, n + rank]
+    modules = {at: nn.Sequential(all_layers[at]).to(device) for at in mine}
+    stages = [pipelining.PipelineStage(module, at, len(all_layers), device) for at, module in modules.items()]
+    schedule = kind(stages if several else stages[0], micro, loss_fn=F.mse_loss)
+
+    def run(step: int) -> None:
+        points = _points(step).to(device)
+        first, final = 0 in mine, len(all_layers) - 1 in mine
+        schedule.step(*([points] if first else []), **({"target": points, "losses": []} if final else {}))
+
+    return _train_stages(modules, run)
