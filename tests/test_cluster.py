@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 import strategies
@@ -9,6 +10,7 @@ from course_utils import simulator
 from course_utils.launch import RankError, launch, rank_device
 
 H100 = simulator.Cluster("H100 SXM", per_machine=2)
+SLOW = pytest.mark.slow
 SCHEDULES = ["GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble"]
 
 
@@ -20,7 +22,9 @@ def assert_equal(found: list[dict], expected: dict) -> None:
         for name, value in of_rank.items():
             assert (value is None) == (expected[name] is None), name
             if value is not None:
-                torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+                torch.testing.assert_close(
+                    value, expected[name], rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
+                )
 
 
 SHARED = [
@@ -39,7 +43,176 @@ def test_a_pipeline_by_hand_trains_as_one_process():
     assert_equal(launch(strategies.pipeline_by_hand, nprocs=2, cluster=H100), strategies.pipeline_alone(2))
 
 
-@pytest.mark.parametrize("name", [*SCHEDULES[:3], *(pytest.param(one, marks=pytest.mark.slow) for one in SCHEDULES[3:])])
+@pytest.mark.parametrize(
+    "name", [*SCHEDULES[:3], *(pytest.param(one, marks=pytest.mark.slow) for one in SCHEDULES[3:])]
+)
 def test_schedules_of_pytorch_train_as_one_process(name):
     layers = 2 if name in SCHEDULES[:2] else 4
     assert_equal(launch(strategies.pipeline, name, cluster=H100), strategies.pipeline_alone(layers))
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+def stragglers(nbytes: int):
+    """Rank r runs r long kernels before an all-reduce, and one beside it."""
+    x = torch.ones(nbytes // 4, device=rank_device())
+    dist.barrier()
+    with simulator.timeline() as timeline:
+        for _ in range(3 * dist.get_rank()):
+            x = x * 1.0
+        work = dist.all_reduce(x, async_op=True)
+        torch.ones(1000, device="sim")
+        work.wait()
+        torch.ones(1000, device="sim")
+    return timeline
+
+
+@pytest.fixture(scope="module")
+def late():
+    return simulator.ClusterTimeline(launch(stragglers, 20_000_000, nprocs=4, cluster=H100))
+
+
+def test_a_collective_begins_with_the_last_rank_and_ends_on_all_at_once(late):
+    messages = [one.select("message")[0] for one in late.ranks]
+    begins = [one.begin_ns for one in late.ranks]
+    assert len(set(begins)) == 1  # the barrier
+    last = late.ranks[3].select("kernel")[8]
+    length, way = H100.cost("all_reduce", 20_000_000, range(4))
+    assert {(m.start_ns, m.end_ns) for m in messages} == {(last.end_ns, last.end_ns + length)}
+    assert {m.bound for m in messages} == {way} and messages[0].nbytes == 20_000_000
+    waits = [sum(r.duration_ns for r in one.select("waits")) for one in late.ranks]
+    assert waits[0] > waits[1] > waits[2] > waits[3] == 0
+    for one in late.ranks:  # the kernel before wait() runs beside the message, the one after it does not
+        *_, beside, after = one.select("kernel")
+        assert beside.start_ns < messages[0].end_ns <= after.start_ns
+
+
+def test_the_merged_timeline_is_the_same_on_every_run(late):
+    again = simulator.ClusterTimeline(launch(stragglers, 20_000_000, nprocs=4, cluster=H100))
+    assert [one.records for one in again.ranks] == [one.records for one in late.ranks]
+    assert again.total_ns == late.total_ns
+    first, second = (launch(strategies.fsdp, cluster=H100).timeline for _ in range(2))
+    assert [one.records for one in first.ranks] == [one.records for one in second.ranks] and first.total_ns > 10**5
+
+
+def test_a_trace_has_all_ranks_and_their_messages(late, tmp_path):
+    late.export_chrome_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert {f"rank {rank}: host (simulated)" for rank in range(4)} <= names and len(names) == 8
+    assert sum(e["name"] == "all_reduce of 4" for e in events) == 4
+    ends = [e["ts"] + e["dur"] for e in events if e["name"] == "all_reduce of 4"]
+    assert max(ends) - min(ends) < 1e-6
+    assert len(late.plot().axes[0].get_yticks()) == 8
+
+
+def meet():
+    """Rank 0 sends at once, rank 1 receives after a long kernel."""
+    x = torch.zeros(1_000_000, device=rank_device())
+    dist.barrier()
+    with simulator.timeline() as timeline:
+        if dist.get_rank() == 0:
+            dist.send(x + 1, 1)
+        else:
+            x.repeat(20) * 2
+            dist.recv(x, 0)
+            x + 1
+    return timeline
+
+
+def test_a_message_needs_both_ranks():
+    first, second = launch(meet, cluster=H100)
+    sent, received = first.select("message")[0], second.select("message")[0]
+    assert (sent.start_ns, sent.end_ns) == (received.start_ns, received.end_ns)
+    assert sent.duration_ns == H100.cost("send", 4_000_000, [0, 1])[0]
+    assert received.start_ns == second.select("kernel")[1].end_ns > first.select("kernel")[0].end_ns
+    assert second.select("kernel")[2].start_ns >= received.end_ns
+
+
+def pipeline_of_equal_stages(micro: int):
+    """GPipe by hand whose stages take 20 ms forward and 40 ms backward: every kernel takes 1 ms, whatever its size."""
+    rank, last, device = dist.get_rank(), dist.get_world_size() - 1, rank_device()
+    stage = torch.nn.Sequential(*(torch.nn.Tanh() for _ in range(20 * 8))).to(device)
+    parts = [torch.ones(2, 2, device=device, requires_grad=True) for _ in range(micro)]
+    gradient = torch.ones(2, 2, device=device)
+    dist.barrier()
+    simulator.configure(costs=simulator.Costs(launch_ns=100, kernel_ns=1_000_000))
+    dist.barrier()
+    with simulator.timeline() as timeline:
+        outputs = []
+        for x in parts:
+            if rank:
+                dist.recv(x.data, rank - 1)
+            outputs.append(stage(x))
+            if rank < last:
+                dist.send(outputs[-1].detach(), rank + 1)
+        for x, y in zip(parts, outputs, strict=True):
+            if rank < last:
+                dist.recv(gradient, rank + 1)
+            y.backward(gradient)
+            if rank:
+                dist.send(x.grad, rank - 1)
+    return timeline
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 4), pytest.param(4, 16, marks=pytest.mark.slow)])
+def test_the_bubble_of_a_pipeline_is_that_of_the_formula(p, m):
+    timeline = simulator.ClusterTimeline(launch(pipeline_of_equal_stages, m, nprocs=p, cluster=simulator.Cluster()))
+    assert timeline.idle == pytest.approx((p - 1) / (m + p - 1), rel=0.01)
+
+
+# ---- links -----------------------------------------------------------------------------------------------------------
+
+
+def test_large_messages_reach_the_rate_of_the_slowest_link():
+    cluster, size = simulator.Cluster("H100 SXM"), 10**9
+    inside = cluster.gbps(range(8))
+    assert inside == pytest.approx(18 * 20.6)  # NCCL's constant for each of the 18 links
+    for n, rate in ((8, inside), (2, inside)):
+        length, way = cluster.cost("all_reduce", size, range(n))
+        assert way == "ring" and length == pytest.approx(2 * (n - 1) / n * size / rate, rel=0.02)
+        assert cluster.cost("all_gather", size // n, range(n))[0] == pytest.approx(length / 2, rel=0.02)
+    alone = [0, 8]  # one GPU of each of two machines: its own adapter
+    assert cluster.cost("send", size, alone)[0] == pytest.approx(size / 48, rel=0.01)
+    shared = simulator.Cluster("H100 SXM", between="Ethernet")
+    assert shared.gbps(range(16)) == pytest.approx(12.0) and shared.gbps(alone) == pytest.approx(12 / 8)
+    assert simulator.Cluster("T4", per_machine=4).gbps(range(4)) == pytest.approx(12.0)  # PCIe 3.0
+
+
+def test_small_messages_take_their_latency_and_many_ranks_a_tree():
+    cluster = simulator.Cluster("H100 SXM")
+    assert cluster.cost("all_reduce", 8, range(8)) == (6600 + 14 * 600 + 1, "ring")
+    length, way = cluster.cost("all_reduce", 8, range(1024))
+    assert way == "tree" and length < cluster.cost("all_gather", 8, range(1024))[0]
+    assert cluster.cost("all_reduce", 8, [5]) == (0, "ring")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [({"gpu": "H1000"}, "gpu"), ({"inside": "USB"}, "inside"), ({"between": "rope"}, "between"),
+     ({"gpu": "T4", "inside": "NVLink"}, "NVLink"), ({"per_machine": 0}, "per_machine")],
+)  # fmt: skip
+def test_a_cluster_names_what_is_wrong(wrong, word):
+    with pytest.raises((ValueError, TypeError, KeyError), match=word):
+        simulator.Cluster(**wrong)
+
+
+def test_launch_says_what_does_not_fit_and_names_failures_on_a_cluster():
+    with pytest.raises(TypeError, match="must be a simulator"):
+        launch(stragglers, 4, cluster="H100")
+    with pytest.raises(ValueError, match="devices or cluster"):
+        launch(stragglers, 4, cluster=H100, devices=["cpu", "cpu"])
+    with pytest.raises(RankError, match=r"out of memory.*64\.00 MiB") as caught:
+        launch(torch.ones, 2**30, device="sim", cluster=simulator.Cluster(capacity="64 MiB"))
+    assert caught.value.rank == 0 and caught.value.error == "OutOfMemoryError"
+    with pytest.raises(RankError, match="from whom"):
+        launch(lambda: dist.recv(torch.ones(1, device="sim")), cluster=H100)
+
+
+def test_ranks_know_their_machine():
+
+    where = launch(
+        lambda: (os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], str(rank_device())), nprocs=3, cluster=H100
+    )
+    assert where == [("0", "2", "sim:0"), ("1", "2", "sim:0"), ("0", "1", "sim:0")]

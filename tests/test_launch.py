@@ -771,7 +771,7 @@ async def asynchronous():
     [
         (3, (), {}, "fn is 3, it must be a function"),
         (asynchronous, (), {}, r"fn is an async function.*asyncio\.run"),
-        (module_level, (), {"nproc": 4}, r"do not fit fn: .*'nproc' .nprocs, timeout_s and devices are"),
+        (module_level, (), {"nproc": 4}, r"do not fit fn: .*'nproc' .nprocs, timeout_s, devices and cluster are"),
         (module_level, (4,), {}, "the arguments do not fit fn: too many positional arguments"),
         (module_level, (), {"nprocs": 0}, "nprocs must be at least 1"),
         (module_level, (), {"nprocs": 65}, "nprocs is 65, it may be at most 64"),

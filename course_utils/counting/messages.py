@@ -6,6 +6,7 @@ from typing import Any
 
 from course_utils.base import collectives
 
+
 @dataclass(eq=False)
 class Communication:
     """What this rank told others: the part of `counting.Counts` that is about several ranks.
@@ -42,4 +43,3 @@ class Communication:
         rows = [("messages", f"{self.messages:,} ({self.message_bytes:,} bytes)")] if self.messages else []
         named = sorted(self.collectives.items())
         return rows + [(name, f"{calls:,} ({self.collective_bytes[name]:,} bytes)") for name, calls in named]
-

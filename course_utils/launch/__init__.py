@@ -85,7 +85,9 @@ def _on_cluster(cluster: Any, devices: Any, nprocs: int, payload: bytes, timeout
         raise TypeError(f"cluster must be a simulator.Cluster, not {cluster!r}")
     if devices is not None:
         raise ValueError("give devices or cluster: the ranks of a cluster compute on simulated GPUs")
-    pairs = [_loaded(*one) for one in enumerate(Run(("sim:0",) * nprocs, "gloo", payload, timeout_s, cluster).results())]
+    pairs = [
+        _loaded(*one) for one in enumerate(Run(("sim:0",) * nprocs, "gloo", payload, timeout_s, cluster).results())
+    ]
     results = _Results(value for value, _ in pairs)
     results.timeline = simulator.ClusterTimeline([timeline for _, timeline in pairs])
     return results

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 __all__ = ["HOLD_S", "Output"]
 
 HOLD_S = 5.0
-# DistributedDataParallel says it on a simulated GPU, from C++, once in each rank; no setting of a running process stops it
+# DistributedDataParallel says it on a simulated GPU, from C++, in each rank; no setting of a running process stops it
 _NOISE = b"Time stats are currently only collected for CPU and CUDA devices"
 FLUSH_S = 0.1  # a notebook makes a message of each flush, and drops messages when there are too many
 

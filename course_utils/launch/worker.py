@@ -121,7 +121,9 @@ def _enter(rank: int, job: Job) -> None:
     if job.cluster is not None:
         from course_utils import simulator
 
-        here = min(job.cluster.per_machine, len(job.devices) - rank // job.cluster.per_machine * job.cluster.per_machine)
+        here = min(
+            job.cluster.per_machine, len(job.devices) - rank // job.cluster.per_machine * job.cluster.per_machine
+        )
         os.environ.update(LOCAL_RANK=str(rank % job.cluster.per_machine), LOCAL_WORLD_SIZE=str(here))
         simulator.hide_accelerators()
         simulator.enable(1, job.cluster.gpu, job.cluster.capacity)

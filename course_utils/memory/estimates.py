@@ -14,7 +14,7 @@ from course_utils import plots, simulator
 from course_utils.memory.ledger import Ledger
 from course_utils.memory.measurements import Measured, Moment, draw_timeline
 from course_utils.memory.parts import Parts, Table, by_owner
-from course_utils.memory.storages import resolve, states_of, tensors_in
+from course_utils.memory.storages import local, resolve, states_of, tensors_in
 
 __all__ = ["Estimate", "Reconciled", "estimate", "reconcile"]
 
@@ -116,7 +116,7 @@ class _Predicted(Ledger):
     def storage(self, tensor):
         if tensor.layout is not torch.strided:
             raise RuntimeError(f"the estimate has no tensors of layout {tensor.layout}: leave sparse=True out of it")
-        return tensor.untyped_storage() if tensor.device == self.device else None
+        return local(tensor).untyped_storage() if tensor.device == self.device else None
 
     def size_bytes(self, storage):
         grain = 512 if self.device.type == "cuda" else 1  # CUDA's allocator rounds up

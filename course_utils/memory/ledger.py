@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -25,6 +27,8 @@ from course_utils.memory.storages import found, states_of, storage_of, tensors_i
 
 __all__ = ["Ledger", "Record"]
 
+_WRAPPERS = ("DTensor", "AsyncCollectiveTensor")
+_DISTRIBUTED = os.path.join(os.path.dirname(torch.__file__), "distributed")
 _LIFT = torch.ops.aten.lift_fresh.default  # returns what `torch.tensor` has made out of sight
 
 
@@ -44,6 +48,14 @@ class Record(weakref.ref):
 
     def __init__(self, storage, callback, *about):
         super().__init__(storage, callback)
+
+
+def _is_backends() -> bool:
+    """Return whether who calls is PyTorch's distributed package: what nobody knows there is a buffer of gloo's own."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame.f_code.co_filename.startswith(_DISTRIBUTED)
 
 
 class Ledger(TorchDispatchMode):
@@ -122,12 +134,15 @@ class Ledger(TorchDispatchMode):
             register_optimizer_step_post_hook(self._after_step),
         ]
         self.at_peak, self.there = list(self.live.values()), None
+        self._plain_resize = torch.UntypedStorage.resize_
+        torch.UntypedStorage.resize_ = lambda storage, nbytes: self._resize(storage, nbytes)
         return super().__enter__()
 
     def __exit__(self, *error):
         for handle in self._handles:
             handle.remove()
         self._handles, self._hooked = [], set()
+        torch.UntypedStorage.resize_ = self._plain_resize
         self._bury()
         later = []  # PyTorch takes away the mode that was entered last: it may be another's, which stays
         if self in _get_current_dispatch_mode_stack():
@@ -141,6 +156,8 @@ class Ledger(TorchDispatchMode):
     # ---- every operator -----------------------------------------------------------------------------------------
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if any(kind.__name__ in _WRAPPERS for kind in types):
+            return NotImplemented  # PyTorch asks again for the tensors inside
         if func.namespace == "prim":  # a question, such as the device of a tensor
             return func(*args, **kwargs)
         if func is not _LIFT:
@@ -155,6 +172,24 @@ class Ledger(TorchDispatchMode):
             result = args = kwargs = tensor = None  # the traceback keeps this frame, and it must hold no tensor
             raise
         return result
+
+    def _resize(self, storage: torch.UntypedStorage, nbytes: int) -> torch.UntypedStorage:
+        """Account a storage that grows or shrinks out of the dispatcher's sight, as those of FSDP do."""
+        self._plain_resize(storage, nbytes)
+        record = self._known(storage)
+        if record is not None:
+            self._grow(record, storage)
+        return storage
+
+    def _grow(self, old: Record, storage: torch.UntypedStorage) -> int:
+        """Let a storage that has another size now have another record: what was alive at a peak keeps its size."""
+        grown = self.size_bytes(storage) - old.nbytes
+        if grown:
+            with self._lock:
+                old.freed = True
+                self._count(old.owner, -old.nbytes)
+                self.add(storage, old, old.owner, before=False).used = True
+        return grown
 
     def _use(self, tensor: torch.Tensor) -> None:
         record = self._record(tensor, "activations")
@@ -177,12 +212,7 @@ class Ledger(TorchDispatchMode):
         if record is None:
             forward = places.phase(self._steps > 0) in ("forward", "recomputation")
             return self.add(storage, tensor, "activations" if forward else "temporaries", before=False).nbytes
-        grown = self.size_bytes(storage) - record.nbytes
-        if grown:
-            with self._lock:
-                record.nbytes += grown
-                self._count(record.owner, grown)
-        return max(grown, 0)
+        return max(self._grow(record, storage), 0)
 
     # ---- records ------------------------------------------------------------------------------------------------
     def _record(self, tensor: torch.Tensor, owner: str) -> Record | None:
@@ -191,7 +221,9 @@ class Ledger(TorchDispatchMode):
         if storage is None:
             return None
         known = self._known(storage)
-        return self.add(storage, tensor, owner, before=True) if known is None else known
+        if known is None and not _is_backends():
+            return self.add(storage, tensor, owner, before=True)
+        return known
 
     def _count(self, owner: str, nbytes: int) -> None:
         self.change_bytes += nbytes

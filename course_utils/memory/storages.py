@@ -11,7 +11,7 @@ from torch.nn.parameter import UninitializedTensorMixin
 
 from course_utils import devices
 
-__all__ = ["found", "resolve", "states_of", "storage_of", "tensors_in"]
+__all__ = ["found", "local", "resolve", "states_of", "storage_of", "tensors_in"]
 
 
 def resolve(device: torch.device | str | None) -> torch.device:
@@ -30,6 +30,7 @@ def resolve(device: torch.device | str | None) -> torch.device:
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """Return the storage of a dense tensor; None for other layouts and for what has no storage."""
+    tensor = local(tensor)
     inner = tensor._inner if tensor.device.type == "sim" and hasattr(tensor, "_inner") else tensor
     if inner.layout is not torch.strided:
         return None
@@ -37,6 +38,13 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return inner.untyped_storage()
     except (NotImplementedError, RuntimeError):
         return None
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this rank has of a DTensor, or of the result of a collective, else the tensor itself."""
+    for name in ("_local_tensor", "elem"):
+        tensor = getattr(tensor, name, tensor)
+    return tensor
 
 
 def tensors_in(value: object) -> list[torch.Tensor]:

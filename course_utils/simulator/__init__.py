@@ -43,8 +43,9 @@ from course_utils.simulator.history import ClusterTimeline, Gap, Timeline, as_ra
 from course_utils.simulator.model import AT_PEAK, ERROR_BAR, Costs, Record, World, out_of_memory
 
 __all__ = [
-    "AT_PEAK", "CHILD_LIMIT_S", "ERROR_BAR", "LINKS", "Cluster", "ClusterTimeline", "Costs", "Gap", "Link", "Record", "Recorder", "Timeline", "Unavailable", "World",
-    "as_rank", "clock_ms", "configure", "enable", "enabled", "fake_device", "fake_program", "hide_accelerators", "host_work", "out_of_memory", "ready",
+    "AT_PEAK", "CHILD_LIMIT_S", "ERROR_BAR", "LINKS", "Cluster", "ClusterTimeline", "Costs", "Gap", "Link",
+    "Record", "Recorder", "Timeline", "Unavailable", "World", "as_rank", "clock_ms", "configure", "enable",
+    "enabled", "fake_device", "fake_program", "hide_accelerators", "host_work", "out_of_memory", "ready",
     "register_rules", "remember_autocast", "remember_sources", "reset", "run_in_child", "sources", "timeline",
     "unavailable", "usual_step", "with_workspace", "world",
 ]  # fmt: skip

@@ -207,8 +207,8 @@ class Timeline:
 class ClusterTimeline:
     """What all ranks of a simulated cluster did, on one clock.
 
-    - `ranks`: the Timeline of each rank, in order; `begin_ns` says when it began. The clocks of a launch start together,
-      so that timelines which ranks recorded themselves (`simulator.timeline()`) and returned fit too;
+    - `ranks`: the Timeline of each rank, in order; its `begin_ns` says when it began. The clocks of a launch start
+      together, so that timelines which ranks recorded themselves (`simulator.timeline()`) and returned fit too;
     - `total_ns`: from the first begin to the last end.
 
     Raises ValueError where there is none.

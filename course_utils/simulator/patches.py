@@ -20,6 +20,7 @@ def replace_functions(module) -> None:
     torch.serialization.register_package(5, _location, _restore)
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
     torch.UntypedStorage.__new__ = staticmethod(_new_storage)
+    torch.UntypedStorage.resize_ = _resize
     torch.utils.swap_tensors = _swap
     torch._utils.set_tensor_metadata = _set_metadata
     torch.nn.Module._apply = _apply
@@ -116,6 +117,19 @@ def check_generator(generator) -> None:
     if generator is not None and generator._cdata not in _ours:
         found = f"Expected a 'sim' device type for generator but found '{generator.device.type}'"
         raise RuntimeError(f"{found}: use torch.Generator(device='sim')")
+
+
+_resize_plain = torch.UntypedStorage.resize_
+
+
+def _resize(self, nbytes: int) -> torch.UntypedStorage:
+    """Account at once a storage that grows or shrinks by itself, as FSDP frees and fills the gathered parameters."""
+    _resize_plain(self, nbytes)
+    known = model.world.live.get(self._cdata)
+    if known is not None and known.nbytes != self.nbytes():
+        with model.world.lock:
+            model.world.charge(known, self.nbytes(), known.nbytes)
+    return self
 
 
 class _SimStorage(torch.UntypedStorage):
