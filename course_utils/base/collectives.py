@@ -25,8 +25,10 @@ _FORMS = re.compile(r"(_base|_coalesced|_into_tensor|_tensor|_single|_out)+$")
 
 def is_one(func: Any) -> bool:
     """Return whether an operator is one between ranks, or the wait for its end."""
+    if func.namespace not in NAMESPACES:
+        return False
     grouped = any(argument.name in ("process_group", "group_name") for argument in func._schema.arguments)
-    return func.namespace in NAMESPACES and (grouped or func._overloadpacket.__name__ == "wait_tensor")
+    return grouped or func._overloadpacket.__name__ == "wait_tensor"
 
 
 def collective(func: Any, args: tuple) -> tuple[str, int] | None:

@@ -66,6 +66,7 @@ def estimate(
     *,
     step: Callable[[nn.Module, Any, torch.optim.Optimizer], object] | None = None,
     device: torch.device | str | None = None,
+    ranks: int | None = None,
 ) -> Estimate:
     """Run two training steps on tensors that have shapes and no memory, and return the peak by owner.
 
@@ -78,6 +79,9 @@ def estimate(
       others, the mean of the output without a target.
     - `device`: DEVICE (`devices.pick()`) unless given. On CUDA the operators are those that CUDA would run, elsewhere
       the CPU's, which the simulated GPU runs too.
+    - `ranks`: as rank 0 of so many, without any other process. `torch.distributed` is set up when `make_model` is
+      called, which may return a DistributedDataParallel, call `fully_shard` or `parallelize_module` on meshes of any
+      device type. What is counted is this rank's.
 
     A step clears the gradients to None first, and what it computes is gone when it ends. Two steps are run because the
     optimizer's state exists from the first `step()` on. Left out: what kernels need inside (workspaces), what the CUDA
@@ -93,7 +97,7 @@ def estimate(
     if not callable(make_optimizer):
         raise TypeError(f"make_optimizer must be a function of the list of parameters, not {make_optimizer!r}")
     target = simulator.fake_device(device)
-    with simulator.fake_program(device, make_model, make_batch, make_optimizer) as (model, batch, optimizer):
+    with simulator.fake_program(device, make_model, make_batch, make_optimizer, ranks) as (model, batch, optimizer):
         there = [(tensor, "parameters") for tensor in (*model.parameters(), *model.buffers())]
         there += [(tensor, "activations") for tensor in tensors_in(batch)]
         there += [(tensor, "optimizer") for tensor in states_of(optimizer)]

@@ -8,7 +8,6 @@ the host. A message between two ranks needs both: `send` ends when the other has
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,6 @@ from torch.utils._pytree import tree_map
 from course_utils.base import collectives
 from course_utils.simulator import model
 from course_utils.simulator.cluster import Cluster
-from course_utils.simulator.model import Record
 from course_utils.simulator.tensor import SimTensor, adopt
 
 __all__ = ["join", "run"]
@@ -55,25 +53,37 @@ def _barrier(group=None, async_op: bool = False, device_ids=None) -> Any:
 
 def finish() -> None:
     """Let every message end that was begun: those between two ranks may still be open."""
-    for work in list(_handles.values()):
-        work.done()
+    for done in list(_open.values()):
+        done()
+
+
+def _hold(end_ns: int) -> None:
+    model.world.hold((0, model.world.streams[0]), end_ns)
+
+
+def with_work(result: Any, work: Work) -> Any:
+    """Return the result of an operator of c10d, a handle or values and a handle, with this handle in place of its."""
+    if not isinstance(result, tuple):
+        return work.boxed()
+    work.tensors = result[0]
+    return (*result[:-1], work.boxed())
 
 
 class Work(dist.Work):
-    """The handle of one message: `wait` lets the current stream wait for its end."""
+    """The handle of one message: `hold` lets the current stream wait for its end."""
 
-    def __init__(self, done: Callable[[], int], tensors: Any) -> None:
+    def __init__(self, hold: Callable[[], None], ended: Callable[[], bool] = lambda: True) -> None:
         super().__init__()
-        self.done, self.tensors = done, tensors  # returns when it ends; what it filled
+        self.hold, self.ended, self.tensors = hold, ended, None
         _handles[id(self)] = self
 
     def wait(self, timeout: Any = None) -> bool:
-        model.world.hold((0, model.world.streams[0]), self.done())
+        self.hold()
         self.forget()
         return True
 
     def is_completed(self) -> bool:
-        return self.done() <= model.world.host_ns
+        return self.ended()
 
     def forget(self) -> None:
         self.tensors = None
@@ -83,19 +93,16 @@ class Work(dist.Work):
         """As of CUDA, a future that is complete at once. In a backward pass, who waits for it is C++ code that does
         not ask again: the end of the pass waits."""
         future = _Future()
-        future.end_ns = self.done()
+        future.hold = self.hold
         future.set_result(self.tensors)
         if torch._C._current_graph_task_id() != -1:
-            torch.autograd.Variable._execution_engine.queue_callback(future.hold)
+            torch.autograd.Variable._execution_engine.queue_callback(self.hold)
         self.forget()
         return future
 
 
 class _Future(torch.futures.Future):
-    end_ns = 0
-
-    def hold(self) -> None:
-        model.world.hold((0, model.world.streams[0]), self.end_ns)
+    hold: Callable[[], None]
 
     def wait(self):
         self.hold()
@@ -107,7 +114,8 @@ class _Future(torch.futures.Future):
         with stream:
             self.hold()
             future.set_result(callback(self))
-        future.end_ns = model.world.queue_ns(0, stream.stream_id)
+        end_ns = model.world.queue_ns(0, stream.stream_id)
+        future.hold = lambda: _hold(end_ns)
         return future
 
 
@@ -147,30 +155,15 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     clock = torch.tensor([ready])
     group.allreduce([clock], dist.ReduceOp.MAX).wait()
     ranks = dist.get_process_group_ranks(group)
-    ends = _queue(f"{kind} of {len(ranks)}", (0, group.group_name), kind, nbytes, ranks, ready, int(clock), which)
+    name, queue = f"{kind} of {len(ranks)}", (group.group_name,)
+    end = world.exchange(name, queue, kind, nbytes, ranks, ready, which, int(clock))
+    work = Work(lambda: _hold(end), lambda: end <= world.host_ns)
     if functional:
         filled = tree_map(outer, result)
         for tensor in filled if isinstance(filled, list | tuple) else (filled,):
-            _arrivals[tensor.untyped_storage()._cdata] = Work(lambda: ends, None)
+            _arrivals[tensor.untyped_storage()._cdata] = work
         return filled
-    filled = tree_map(outer, result[0]) if isinstance(result, tuple) else None
-    handle = Work(lambda: ends, filled if kind != "all_gather" else tree_map(outer, plain[0])).boxed()
-    return handle if filled is None else (filled, handle)
-
-
-def _queue(name, queue, kind, nbytes, ranks, ready: int, all_ready: int, which: dict) -> int:
-    """Put a message into its queue, when its last rank is ready; return when it ends."""
-    world = model.world
-    length, way = world.cluster.cost(kind, nbytes, ranks)
-    with world.lock:
-        start = max(all_ready, world.free_ns.get(queue, 0))
-        world.free_ns[queue] = end = start + length
-        if world.recorders:
-            which["stream"] = _tracks.setdefault(queue, 2000 + len(_tracks))
-            if start > ready:
-                world.note(Record("waits", f"{name}: wait for others", "sim:0", ready, start, **which))
-            world.note(Record("message", name, "sim:0", start, end, 0, nbytes, way, **which))
-    return end
+    return with_work(tree_map(outer, result), work)
 
 
 def _pass_on(result: Any, message: tuple[str, int], args: tuple, group: Any, ready: int, which: dict) -> Any:
@@ -185,24 +178,26 @@ def _pass_on(result: Any, message: tuple[str, int], args: tuple, group: Any, rea
     hear = group.recv([theirs], peer, ways[sends])
     real = dist.Work.unbox(result)
     ranks = [dist.get_global_rank(group, me), there]
-    queue = (0, "to" if sends else "from", group.group_name, there)
+    queue = ("to" if sends else "from", group.group_name, there)
     name = f"send to {there}" if sends else f"receive from {there}"
     found: list[int] = []
-    before = _last.get(queue, lambda: None)()
+    before = _last.get(queue)
 
     def done() -> int:
+        nonlocal before
         if not found:
             if before is not None:
-                before.done()
-            for work in (real, tell, hear):
-                work.wait()
-            found.append(_queue(name, queue, kind, nbytes, ranks, ready, max(ready, int(theirs)), which))
+                before()
+            before = None
+            for part in (real, tell, hear):
+                part.wait()
+            found.append(model.world.exchange(name, queue, kind, nbytes, ranks, ready, which, int(theirs)))
+            _open.pop(id(done), None)
         return found[0]
 
-    work = Work(done, None)
-    _last[queue] = weakref.ref(work)
-    return work.boxed()
+    _last[queue] = _open[id(done)] = done
+    return Work(lambda: _hold(done()), lambda: done() <= model.world.host_ns).boxed()
 
 
-_tracks: dict[tuple, int] = {}  # number of each queue in traces
-_last: dict[tuple, weakref.ref] = {}  # the message that was queued last, of each direction between two ranks
+_last: dict[tuple, Callable[[], int]] = {}  # the end of what was queued last, of each direction between two ranks
+_open: dict[int, Callable[[], int]] = {}  # of messages between two ranks whose clocks have not met yet

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import threading
 import warnings
 from collections import Counter
@@ -33,9 +34,11 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map
 
-from course_utils.base import composite, places
+from course_utils.base import collectives, composite, places
 from course_utils.gpus import GPU
+from course_utils.simulator import fake_ranks
 from course_utils.simulator.autocast import register_rules
+from course_utils.simulator.cluster import Cluster
 from course_utils.simulator.model import Costs, Record, World
 from course_utils.simulator.operators import MEMORY_ONLY, Plan
 from course_utils.simulator.prices import moved, price
@@ -43,6 +46,7 @@ from course_utils.simulator.prices import moved, price
 __all__ = ["Recorder", "as_fake", "fake_device", "fake_program", "remember_autocast", "usual_step", "with_workspace"]
 
 _ATEN = torch.ops.aten
+_MESHES = torch.distributed.device_mesh.__file__
 
 
 def fake_device(device: torch.device | None) -> torch.device:
@@ -56,27 +60,38 @@ def fake_program(
     make_model: Callable[[], nn.Module],
     make_batch: Callable[[], Any],
     make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None,
+    ranks: int | None = None,
 ) -> Iterator[tuple[nn.Module, Any, torch.optim.Optimizer | None]]:
     """Inside, tensors are fake: yield the model, the batch and the optimizer, None where none is made.
 
-    `device` None means a GPU that need not be here. Raises TypeError or ValueError that names what returned something
+    `device` None means a GPU that need not be here. With `ranks` the program is rank 0 of so many, of which no other
+    exists: `torch.distributed` is set up, and messages have sizes and no values.
+
+    Raises TypeError or ValueError that names what returned something
     else, and RuntimeError in the words of this course where the program needs the values of tensors.
     """
     outside, lower = (torch.is_grad_enabled(), torch.is_inference_mode_enabled()), _format_of_autocast()
-    with torch.random.fork_rng(devices=()), _clear_errors(), torch.inference_mode(False), torch.enable_grad():
+    with ExitStack() as stack:
+        for context in (torch.random.fork_rng(devices=()), _clear_errors(), torch.inference_mode(False)):
+            stack.enter_context(context)
+        stack.enter_context(torch.enable_grad())
+        if ranks is not None:
+            stack.enter_context(fake_ranks.fake_group(ranks))
         batch = _batch(make_batch, device)
         with faking(device):
             model = make_model()
             if not isinstance(model, nn.Module):
                 raise TypeError(f"make_model must return a torch.nn.Module, not {model!r}")
-            if not all(isinstance(parameter, FakeTensor) for parameter in model.parameters()):
+            if not all(isinstance(getattr(one, "_local_tensor", one), FakeTensor) for one in model.parameters()):
                 raise ValueError("make_model returned a model that exists already: build it inside the function")
             target = fake_device(device)
             batch = tree_map(lambda x: as_fake(x, target) if isinstance(x, torch.Tensor) else x, batch)
             optimizer = None if make_optimizer is None else make_optimizer(list(model.parameters()))
             if not isinstance(optimizer, torch.optim.Optimizer | None):
                 raise TypeError(f"make_optimizer must return a torch.optim.Optimizer, not {optimizer!r}")
-            for group in optimizer.param_groups if optimizer and (device is None or device.type != "cpu") else ():
+            kinds = {type(getattr(one, "_local_tensor", 0)) for one in model.parameters()}  # PyTorch refuses a mixture
+            on_gpu = optimizer and (device is None or device.type != "cpu") and len(kinds) < 2
+            for group in optimizer.param_groups if on_gpu else ():
                 if group.get("foreach", 0) is None and not group.get("fused") and not group.get("differentiable"):
                     group["foreach"] = True  # what optimizers choose on a GPU where the caller leaves it to them
             cast = torch.autocast("cuda", lower) if lower and device is None else nullcontext()
@@ -190,7 +205,7 @@ def faking(device: torch.device | None) -> Iterator[None]:
         stack.enter_context(mock.patch.multiple(nn.init, **as_it_is))
         if kind != "cuda":
             stack.enter_context(_autocast_on_the_cpu(as_on_a_gpu=kind != "cpu"))
-        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(_Fake(allow_non_fake_inputs=True))
         stack.enter_context(_OneDevice(fake_device(device), simulated=kind == "sim"))
         yield
 
@@ -199,6 +214,16 @@ def as_fake(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
     """Return a fake tensor with the shape, strides and format of `tensor`; call it inside `faking`."""
     made = torch.empty_strided(tuple(tensor.shape), tuple(tensor.stride()), dtype=tensor.dtype, device=target)
     return made.requires_grad_(tensor.requires_grad)
+
+
+class _Fake(FakeTensorMode):
+    """FakeTensorMode also for operators that C++ code calls, as that of DistributedDataParallel does: what it asks for
+    on `meta` is no device of the program."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunction():
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+        return fake_ranks.noted(func, args, result) if collectives.is_one(func) else result
 
 
 class _OneDevice(TorchFunctionMode):
@@ -211,6 +236,9 @@ class _OneDevice(TorchFunctionMode):
         self.stand_ins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # id of a real tensor: itself, its fake
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if sys._getframe(1).f_code.co_filename == _MESHES:  # a mesh is made of numbers, which must be known
+            with unset_fake_temporarily():
+                return func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") in ("cuda", "xpu", "cpu") and args and isinstance(args[0], torch.Tensor):
             return args[0]
         if func is torch.Tensor.__deepcopy__ and isinstance(args[0], FakeTensor):
@@ -363,7 +391,7 @@ def _real_workspace(steps: int, batch: int, shape: tuple[int, int], hidden: int)
 
 
 class Recorder(TorchDispatchMode):
-    """Keeps what a program on fake tensors asks of a GPU: `calls` has the arguments of `World.kernel`, in order."""
+    """Keeps what a program on fake tensors asks of a GPU: `calls` has names and arguments of methods of `_Player`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -375,10 +403,18 @@ class Recorder(TorchDispatchMode):
         return False  # else the first operator of a process loads the whole compiler, which takes a second
 
     def kernel(self, *call: Any) -> None:
-        self.calls.append(call)
+        self.calls.append(("kernel", *call))
+
+    def __enter__(self):
+        fake_ranks.calls = self.calls
+        return super().__enter__()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if any(kind.__name__ in ("DTensor", "AsyncCollectiveTensor") for kind in types):
+            return NotImplemented  # PyTorch asks again for the tensors inside
+        if collectives.is_one(func):
+            return func(*args, **kwargs)  # which is noted
         if func.namespace == "prim":  # a question, such as the device of a tensor
             return func(*args, **kwargs)
         plan = Plan.of(func)
@@ -404,13 +440,34 @@ class Recorder(TorchDispatchMode):
         else:
             price(self, 0, plan, inputs, outputs, args, kwargs, result)
             if plan.flops is not None:
-                self.matrix_flops[self.calls[-1][4]] += self.calls[-1][2]
+                self.matrix_flops[self.calls[-1][5]] += self.calls[-1][3]
 
-    def replay(self, spec: GPU, costs: Costs) -> tuple[list[Record], int]:
-        """Return the records of the calls on a GPU, one kernel and one launch each, and the whole time in ns."""
-        world = World(1, spec, 2**62)
-        world.costs, records = costs, []
-        world.recorders.append(records)
-        for call in self.calls:
-            world.kernel(*call)
-        return records, world.queue_ns(0)
+    def replay(self, spec: GPU, costs: Costs, cluster: Cluster | None = None) -> tuple[list[Record], int]:
+        """Return the records of the calls on a GPU, a launch for each kernel and message, and the whole time in ns."""
+        player = _Player(1, spec, 2**62)
+        player.costs, player.cluster, records = costs, cluster, []
+        player.recorders.append(records)
+        for name, *arguments in self.calls:
+            getattr(player, name)(*arguments)
+        return records, player.queue_ns(0)
+
+
+class _Player(World):
+    """A GPU that does again what a Recorder has kept."""
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.marks: dict[int, int] = {}  # when an event or a message is done; those before the recording are
+
+    def use(self, stream: int) -> None:
+        self.streams[0] = stream
+
+    def mark(self, event: int, stream: int | None) -> None:
+        self.marks[event] = self.queue_ns(0, self.streams[0] if stream is None else stream)
+
+    def wait_for(self, event: int, stream: int | None = None) -> None:
+        self.hold((0, self.streams[0] if stream is None else stream), self.marks.get(event, 0))
+
+    def send(self, handle: int, name: str, queue: tuple, kind: str, nbytes: int, ranks: list[int]) -> None:
+        ready, which = self.launch(0, name)
+        self.marks[handle] = self.exchange(f"{kind} of {len(ranks)}", queue, kind, nbytes, ranks, ready, which)

@@ -5,7 +5,7 @@ import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -182,6 +182,7 @@ class World:
         self.gpus = [Gpu(index, capacity_bytes, self.bury) for index in range(count)]
         self.costs, self.spec = Costs(), spec
         self.errors, self.failure = "immediate", None
+        self.tracks: dict[tuple, int] = {}  # numbers of the queues of messages in traces
         self.cluster: Any = None  # a `cluster.Cluster` where this process is a rank of a simulated one
         self.current = 0
         self.recorders: list[list[Record]] = []
@@ -329,6 +330,22 @@ class World:
         if self._pending:
             self.settle(launched)
         return launched
+
+    def exchange(
+        self, name: str, queue: tuple, kind: str, nbytes: int, ranks: Sequence[int], ready: int, which: dict,
+        all_ready: int = 0,
+    ) -> int:  # fmt: skip
+        """Put a message of GPU 0 into its queue and return when it ends: it begins when the last rank is ready."""
+        with self.lock:
+            length, way = self.cluster.cost(kind, nbytes, ranks)
+            start = max(ready, all_ready, self.free_ns.get((0, queue), 0))
+            self.free_ns[0, queue] = end = start + length
+            if self.recorders:
+                which = {**which, "stream": self.tracks.setdefault(queue, 2000 + len(self.tracks))}
+                if start > ready:
+                    self.note(Record("waits", f"{name}: wait for others", "sim:0", ready, start, **which))
+                self.note(Record("message", name, "sim:0", start, end, 0, nbytes, way, **which))
+        return end
 
     def order(self, later: int, earlier: int) -> None:
         """Make what GPU `later` does next wait for what was queued on GPU `earlier`."""

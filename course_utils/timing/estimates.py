@@ -59,7 +59,8 @@ class Estimate:
     - `total_s`: from the first launch until the GPU is done; `busy_s`: how long the GPU works in it; `host_s`: how
       long the host launches;
     - `flops`: operations of matrix products, convolutions and attention; `formats`: the number formats of these;
-    - `records`: one `simulator.Record` for each launch and each kernel, times in ns.
+    - `records`: one `simulator.Record` for each launch, kernel and message, times in ns;
+    - `ranks`: how many GPUs do the same at the same time.
     """
 
     spec: str
@@ -68,6 +69,7 @@ class Estimate:
     flops: int
     formats: tuple[str, ...]
     records: tuple[simulator.Record, ...] = field(repr=False)
+    ranks: int = 1
 
     @cached_property
     def kernels(self) -> tuple[simulator.Record, ...]:
@@ -119,10 +121,20 @@ class Estimate:
             shares.append(Share(name, len(records), seconds, *sizes, max(times, key=times.__getitem__)))
         return tuple(sorted(shares, key=lambda share: -share.seconds))
 
+    @property
+    def message_s(self) -> float:
+        """How long messages between ranks take, in seconds, whether something is computed meanwhile or not."""
+        return sum(record.duration_ns for record in self.records if record.kind == "message") / 1e9
+
+    @property
+    def _where(self) -> str:
+        return f"one {self.spec}" if self.ranks == 1 else f"each of {self.ranks:,} {self.spec}"
+
     def _caption(self) -> str:
-        times = f"{plots.seconds_text(self.total_s)} a step on one {self.spec}, {simulator.ERROR_BAR}"
+        times = f"{plots.seconds_text(self.total_s)} a step on {self._where}, {simulator.ERROR_BAR}"
         work = f"{self.flops:.3g} FLOPs ({', '.join(self.formats) or 'none in matrices'}), {self.tflops:.3g} TFLOP/s"
-        return f"{times}; GPU busy {self.utilisation:.0%} of it, {len(self.kernels):,} operators; {work}"
+        said = f", messages {plots.seconds_text(self.message_s)}" if self.message_s else ""
+        return f"{times}; GPU busy {self.utilisation:.0%} of it, {len(self.kernels):,} operators{said}; {work}"
 
     def _rows(self) -> list[list[str]]:
         return [
@@ -146,7 +158,7 @@ class Estimate:
 
     def plot(self) -> Any:
         """Return a figure: the time of each kind of kernel, divided by what bounds it."""
-        title = f"{plots.seconds_text(self.total_s)} a step on one {self.spec}, simulated"
+        title = f"{plots.seconds_text(self.total_s)} a step on {self._where}, simulated"
         shares = self.by_kind
         fig, axes = plots.new(title, "ms", height_in=1.1 + 0.3 * len(shares))
         left = [0.0] * len(shares)
@@ -171,10 +183,18 @@ def estimate(
     make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None,
     step: Callable[[nn.Module, Any, torch.optim.Optimizer | None], object] | None = None,
     *,
-    spec: str,
+    spec: str | None = None,
     costs: simulator.Costs | None = None,
+    cluster: simulator.Cluster | None = None,
+    ranks: int | None = None,
 ) -> Estimate:
     """Return what one step would take on the GPU `spec`, a row of `gpus`, without allocating anything.
+
+    Or on `ranks` GPUs of a `cluster`, in place of `spec`, without any other process: what is given is then the program
+    of rank 0, and all ranks take as long as it. `torch.distributed` is set up when `make_model` is called, which may
+    return a DistributedDataParallel, call `fully_shard` or `parallelize_module` on meshes of any device type; messages
+    take the time of the links, beside computation where the program's streams let them. Of pipelines, whose ranks
+    differ, it says nothing.
 
     - `make_model()` builds the model, in training mode unless it says otherwise; `make_batch()` returns the batch, as
       if it were on the GPU already; `make_optimizer(parameters)` gets the list of parameters. Devices named in them
@@ -187,20 +207,22 @@ def estimate(
     - `costs`: the simulated GPU's own (`simulator.Costs()`); `simulator.AT_PEAK` has the data sheet's rates.
 
     Without TF32 for float32 products and with it for convolutions, as PyTorch's settings say at the call. Left out: the
-    host's own work, copies from and to it, communication, torch.compile. Attention that the CPU cannot compute in one
+    host's own work, copies from and to it, torch.compile. Attention that the CPU cannot compute in one
     operator (dropout, a mask that needs gradients, heads of unequal sizes) is priced as the plain formula.
 
     Raises what `memory.estimate` raises, and ValueError for a GPU that is not in the table or whose maker states no
     rates.
     """
-    row = gpus.get(spec, "spec")
+    if (spec is None) == (cluster is None) or (cluster is None) != (ranks is None):
+        raise ValueError("give spec, or cluster and ranks")
+    row = gpus.get(spec if cluster is None else cluster.gpu, "spec")
     if not row.peak_tflops:
-        raise ValueError(f"spec is {spec!r}, whose maker states no rates")
-    with simulator.fake_program(None, make_model, make_batch, make_optimizer) as (model, batch, optimizer):
-        for _ in range(1 if optimizer is None else 2):
+        raise ValueError(f"spec is {row.name!r}, whose maker states no rates")
+    with simulator.fake_program(None, make_model, make_batch, make_optimizer, ranks) as (model, batch, optimizer):
+        for _ in range(1 if optimizer is None and ranks is None else 2):  # FSDP knows its order after the first step
             with simulator.Recorder() as recorder:
                 (step or simulator.usual_step)(model, batch, optimizer)
-    records, total_ns = recorder.replay(row, costs or simulator.Costs())
+    records, total_ns = recorder.replay(row, costs or simulator.Costs(), cluster)
     host_s = sum(record.duration_ns for record in records if record.kind == "launch") / 1e9
     flops = recorder.matrix_flops
-    return Estimate(row.name, total_ns / 1e9, host_s, flops.total(), tuple(flops), tuple(records))
+    return Estimate(row.name, total_ns / 1e9, host_s, flops.total(), tuple(flops), tuple(records), ranks or 1)
