@@ -95,51 +95,44 @@ def by_hand() -> dict:
     return train(model, _mine, finish)
 
 
-def ddp() -> dict:
-    model = made().to(rank_device())
-    return train(nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.001), _mine, plain=model)
-
-
-def fsdp() -> dict:
+def shared(way: str, device: torch.device) -> nn.Module:
+    """Return the model shared by "ddp", "fsdp", "tensor", or "both" of the last two, these on 2 x 2 ranks."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-
-    model = made().to(rank_device())
-    mesh = init_device_mesh(rank_device().type, (dist.get_world_size(),))
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    return train(fully_shard(model, mesh=mesh), _mine)
-
-
-def _tensor_parallel(model: Model, mesh) -> None:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    for block in model.blocks:
-        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    model, n = made().to(device), dist.get_world_size()
+    if way == "ddp":
+        return nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.001)
+    if way == "both":
+        mesh = init_device_mesh(device.type, (2, n // 2), mesh_dim_names=("fsdp", "tensor"))
+    else:
+        mesh = init_device_mesh(device.type, (n,), mesh_dim_names=(way,))
+    if way != "fsdp":
+        for block in model.blocks:
+            parallelize_module(block, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    if way != "tensor":
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh["fsdp"])
+        fully_shard(model, mesh=mesh["fsdp"])
+    return model
 
 
-def tensor_parallel() -> dict:
-    from torch.distributed.device_mesh import init_device_mesh
-
-    model = made().to(rank_device())
-    _tensor_parallel(model, init_device_mesh(rank_device().type, (dist.get_world_size(),)))
-    # of plain tensors and DTensors together PyTorch's foreach optimizers say that they do not take them
-    return train(model, lambda step: batch(step).to(rank_device()), foreach=False)
+def foreach(way: str) -> bool | None:
+    """Of plain tensors and DTensors together PyTorch's foreach optimizers say that they do not take them."""
+    return False if way == "tensor" else None
 
 
-def fsdp_and_tensor_parallel() -> dict:
-    """On 4 ranks: 2 that share a batch by tensor parallelism, times 2 that shard."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+def trained(way: str) -> dict:
+    """Train it; tensor parallel ranks get the same batch, others a part of it."""
+    model = shared(way, rank_device())
+    parts = {"tensor": 1, "both": 2}.get(way, dist.get_world_size())
+    at = dist.get_rank() * parts // dist.get_world_size()
 
-    mesh = init_device_mesh(rank_device().type, (2, dist.get_world_size() // 2), mesh_dim_names=("data", "tensor"))
-    model = made().to(rank_device())
-    _tensor_parallel(model, mesh["tensor"])
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh["data"])
-    fully_shard(model, mesh=mesh["data"])
-    half = mesh["data"].get_local_rank() * BATCH // 2
-    return train(model, lambda step: batch(step)[half : half + BATCH // 2].to(rank_device()))
+    def mine(step: int) -> torch.Tensor:
+        return batch(step)[at * BATCH // parts : (at + 1) * BATCH // parts].to(rank_device())
+
+    return train(model, mine, plain=getattr(model, "module", model), foreach=foreach(way))
 
 
 # ---- pipelines: as many equal layers as ranks and schedules need, one or two stages a rank --------------------------

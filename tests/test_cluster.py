@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 
@@ -6,7 +7,7 @@ import strategies
 import torch
 import torch.distributed as dist
 
-from course_utils import simulator
+from course_utils import memory, simulator, timing
 from course_utils.launch import RankError, launch, rank_device
 
 H100 = simulator.Cluster("H100 SXM", per_machine=2)
@@ -27,16 +28,18 @@ def assert_equal(found: list[dict], expected: dict) -> None:
                 )
 
 
-SHARED = [
-    (strategies.by_hand, 2), (strategies.ddp, 2), (strategies.fsdp, 4), (strategies.tensor_parallel, 2),
-    (strategies.fsdp_and_tensor_parallel, 4),
-]  # fmt: skip
+WAYS = ["ddp", "fsdp", "tensor", "both"]
 
 
 @pytest.mark.parametrize("cluster", [H100, None], ids=["sim", "gloo"])
-@pytest.mark.parametrize(("way", "ranks"), SHARED, ids=lambda value: getattr(value, "__name__", ""))
-def test_every_way_to_share_the_work_trains_as_one_process(way, ranks, cluster):
-    assert_equal(launch(way, nprocs=ranks, cluster=cluster), strategies.one_process())
+@pytest.mark.parametrize("way", ["by hand", *WAYS])
+def test_every_way_to_share_the_work_trains_as_one_process(way, cluster):
+    found = (
+        launch(strategies.by_hand, cluster=cluster)
+        if way == "by hand"
+        else launch(strategies.trained, way, nprocs=2 if way in ("ddp", "tensor") else 4, cluster=cluster)
+    )
+    assert_equal(found, strategies.one_process())
 
 
 def test_a_pipeline_by_hand_trains_as_one_process():
@@ -70,7 +73,7 @@ def stragglers(nbytes: int):
 
 @pytest.fixture(scope="module")
 def late():
-    return simulator.ClusterTimeline(launch(stragglers, 20_000_000, nprocs=4, cluster=H100))
+    return simulator.ClusterTimeline(launch(stragglers, 16_000_000, nprocs=4, cluster=H100))
 
 
 def test_a_collective_begins_with_the_last_rank_and_ends_on_all_at_once(late):
@@ -78,9 +81,9 @@ def test_a_collective_begins_with_the_last_rank_and_ends_on_all_at_once(late):
     begins = [one.begin_ns for one in late.ranks]
     assert len(set(begins)) == 1  # the barrier
     last = late.ranks[3].select("kernel")[8]
-    length, way = H100.cost("all_reduce", 20_000_000, range(4))
+    length, way = H100.cost("all_reduce", 16_000_000, range(4))
     assert {(m.start_ns, m.end_ns) for m in messages} == {(last.end_ns, last.end_ns + length)}
-    assert {m.bound for m in messages} == {way} and messages[0].nbytes == 20_000_000
+    assert {m.bound for m in messages} == {way} and messages[0].nbytes == 16_000_000
     waits = [sum(r.duration_ns for r in one.select("waits")) for one in late.ranks]
     assert waits[0] > waits[1] > waits[2] > waits[3] == 0
     for one in late.ranks:  # the kernel before wait() runs beside the message, the one after it does not
@@ -89,10 +92,10 @@ def test_a_collective_begins_with_the_last_rank_and_ends_on_all_at_once(late):
 
 
 def test_the_merged_timeline_is_the_same_on_every_run(late):
-    again = simulator.ClusterTimeline(launch(stragglers, 20_000_000, nprocs=4, cluster=H100))
+    again = simulator.ClusterTimeline(launch(stragglers, 16_000_000, nprocs=4, cluster=H100))
     assert [one.records for one in again.ranks] == [one.records for one in late.ranks]
     assert again.total_ns == late.total_ns
-    first, second = (launch(strategies.fsdp, cluster=H100).timeline for _ in range(2))
+    first, second = (launch(strategies.trained, "fsdp", cluster=H100).timeline for _ in range(2))
     assert [one.records for one in first.ranks] == [one.records for one in second.ranks] and first.total_ns > 10**5
 
 
@@ -216,3 +219,70 @@ def test_ranks_know_their_machine():
         lambda: (os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], str(rank_device())), nprocs=3, cluster=H100
     )
     assert where == [("0", "2", "sim:0"), ("1", "2", "sim:0"), ("0", "1", "sim:0")]
+
+
+# ---- the other ranks made up -----------------------------------------------------------------------------------------
+
+
+def one_step(model, batch, optimizer):
+    optimizer.zero_grad()
+    strategies.loss_of(model, batch).backward()
+    optimizer.step()
+
+
+def on_ranks(way):
+    """Return the timeline and the peak of a step, after two others; on CPU ranks the peak alone."""
+    device = rank_device()
+    model, batch = strategies.shared(way, device), strategies.batch(0).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=strategies.foreach(way))
+    step = functools.partial(one_step, model, batch, optimizer)
+    step()
+    step()
+    if device.type == "cpu":
+        return memory.measure(step, device=device).peak_bytes
+    dist.barrier()
+    with simulator.timeline() as timeline:
+        step()
+    return timeline
+
+
+def estimated(estimate, way, **options):
+    adam = functools.partial(torch.optim.AdamW, foreach=strategies.foreach(way))
+    model = lambda: strategies.shared(way, torch.device("cuda"))  # noqa: E731
+    return estimate(model, lambda: strategies.batch(0), adam, step=one_step, ranks=4, **options)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_estimate_for_one_of_many_ranks_is_what_these_ranks_take(way):
+    real = launch(on_ranks, way, nprocs=4, cluster=H100)[0]
+    found = estimated(timing.estimate, way, cluster=H100)
+    kernels = real.select("kernel")
+    assert [(r.name, r.duration_ns) for r in found.kernels] == [(r.name, r.duration_ns) for r in kernels]
+    assert round(found.total_s * 1e9) == real.total_ns
+    messages = [r for r in found.records if r.kind == "message"]
+    assert [(r.name, r.nbytes) for r in messages] == [(r.name, r.nbytes) for r in real.select("message")] != []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_estimate_of_memory_for_one_of_many_ranks_is_what_a_rank_measures(way):
+    measured = launch(on_ranks, way, nprocs=4)[0]
+    assert estimated(memory.estimate, way, device="cpu").peak_bytes == pytest.approx(measured, rel=0.02)
+
+
+def test_a_thousand_ranks_cost_no_more_than_their_names():
+    cluster = simulator.Cluster("H100 SXM")
+    few, many = (
+        timing.estimate(lambda: strategies.shared("ddp", torch.device("cuda")), lambda: strategies.batch(0),
+                        torch.optim.SGD, one_step, cluster=cluster, ranks=ranks)
+        for ranks in (8, 1024)
+    )  # fmt: skip
+    assert many.message_s > few.message_s and many.flops == few.flops and "each of 1,024 H100 SXM" in str(many)
+    assert not dist.is_initialized()
+
+
+def test_estimates_for_ranks_say_what_is_missing():
+    for options in ({}, {"spec": "T4", "cluster": H100, "ranks": 2}, {"cluster": H100}, {"spec": "T4", "ranks": 2}):
+        with pytest.raises(ValueError, match="spec, or cluster and ranks"):
+            timing.estimate(lambda: None, lambda: None, **options)
+    with pytest.raises(RankError, match="in no process group"):
+        launch(lambda: timing.estimate(lambda: None, lambda: None, cluster=H100, ranks=2))

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional_collectives
 from torch.utils._pytree import tree_map
 
 from course_utils.base import collectives
@@ -36,6 +37,8 @@ def join(cluster: Cluster) -> None:
     dist.Backend.backend_capability["gloo"].append("sim")  # of groups that are made later
     dist.Backend.default_device_backend_map["sim"] = "gloo"
     dist.barrier = dist.distributed_c10d.barrier = _barrier
+    # DTensor's collectives end at once, not at the first use of what they give: a wrapper for that would be PrivateUse1
+    functional_collectives._maybe_wrap_tensor = torch.ops._c10d_functional.wait_tensor
     from torch.distributed.tensor import DTensor
 
     DTensor.device = property(lambda self: self._local_tensor.device)  # C++ says "meta", which FSDP refuses

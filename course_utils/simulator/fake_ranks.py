@@ -104,7 +104,7 @@ def fake_group(ranks: int) -> Iterator[None]:
     arguments.whole("ranks", ranks)
     if dist.is_initialized():
         raise RuntimeError("an estimate for several ranks needs a process that is in no process group")
-    init, calls[:] = DeviceMesh.__init__, []
+    init, hook, calls[:] = DeviceMesh.__init__, sys.excepthook, []
 
     def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
         init(self, "cpu", *args, **kwargs)
@@ -130,6 +130,7 @@ def fake_group(ranks: int) -> Iterator[None]:
             yield
     finally:
         dist.destroy_process_group()
+        sys.excepthook = hook  # PyTorch's puts the rank before each line of an error
         _arrivals.clear()
 
 
