@@ -87,7 +87,8 @@ def _with_buckets(self: parallel.DistributedDataParallel, parameters: list, *arg
     def assign(tensors: list, limits: list[int], *more: Any) -> tuple[list[list[int]], list[int]]:
         if limits != [sys.maxsize]:
             return _assign(tensors, limits, *more)
-        sizes = [dist._DEFAULT_FIRST_BUCKET_BYTES, self.bucket_bytes_cap]
+        first = dist._DEFAULT_FIRST_BUCKET_BYTES if self.bucket_bytes_cap_default else self.bucket_bytes_cap
+        sizes = [first, self.bucket_bytes_cap]
         buckets, limits = _assign(tensors[::-1], sizes, more[0][::-1])
         return [[len(tensors) - 1 - at for at in bucket] for bucket in buckets[::-1]], limits[::-1]
 
