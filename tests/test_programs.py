@@ -1,6 +1,7 @@
 """Are programs found beside the lesson? Do they run as their first lines say: by torchrun, on two nodes, and killed?"""
 
 import argparse
+import contextlib
 import datetime
 import importlib.util
 import os
@@ -17,9 +18,10 @@ import torch
 import torch.distributed as dist
 
 from course_utils import data, models, programs
+from course_utils.launch import RankError, launch
 
 PROGRAMS = Path(__file__).parent.parent / "notebooks" / "programs"
-DDP = PROGRAMS / "train_ddp.py"
+DDP, FSDP = PROGRAMS / "train_ddp.py", PROGRAMS / "train_fsdp.py"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 LIMIT_S = 150
 ENVIRONMENT = {
@@ -55,13 +57,13 @@ def losses(text: str) -> dict[str, str]:
     return found
 
 
-def on_two_nodes(*rendezvous: object, options: tuple[object, ...] = ()) -> list[str]:
+def on_two_nodes(*rendezvous: object, program: tuple[object, ...] = (DDP, "--epochs", 2), **extra: str) -> list[str]:
     """Return what two agents of one process each print, the shorter text first: each agent stands for a node."""
     command = (
         *TORCHRUN, "--nnodes", 2, "--nproc-per-node", 1, "--rdzv-backend", "c10d", "--local-addr", "127.0.0.1",
-        *rendezvous, DDP, "--epochs", 2, *options,
+        *rendezvous, *program,
     )  # fmt: skip
-    nodes = [start(*command), start(*command)]
+    nodes = [start(*command, **extra), start(*command, **extra)]
     try:
         return sorted((finish(node) for node in nodes), key=len)
     finally:
@@ -69,14 +71,18 @@ def on_two_nodes(*rendezvous: object, options: tuple[object, ...] = ()) -> list[
             node.kill()
 
 
+@contextlib.contextmanager
+def meeting_point():
+    wait = datetime.timedelta(seconds=LIMIT_S)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=wait)
+    yield "--rdzv-id", "two-nodes", "--rdzv-endpoint", f"127.0.0.1:{store.port}", "--rdzv-conf", "is_host=0"
+
+
 @needs_torchrun
 def test_two_nodes_train_and_rank_0_alone_prints_the_accuracy_of_what_it_saves(tmp_path):
     """Both agents meet at a store of this test, on a port that the system has chosen; to them it is a c10d endpoint."""
-    wait = datetime.timedelta(seconds=LIMIT_S)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=wait)
-    endpoint = f"127.0.0.1:{store.port}"
-    silent, text = on_two_nodes("--rdzv-id", "two-nodes", "--rdzv-endpoint", endpoint, "--rdzv-conf", "is_host=0",
-                                options=("--checkpoint", tmp_path / "run.pt"))  # fmt: skip
+    with meeting_point() as rendezvous:
+        silent, text = on_two_nodes(*rendezvous, program=(DDP, "--epochs", 2, "--checkpoint", tmp_path / "run.pt"))
     lines = text.splitlines()
     assert silent == "" and lines[0] == "processes 2, backend gloo, device cpu, from the start"
     printed = [" ".join(line.split()[:2]) for line in lines[1:]]
@@ -174,10 +180,7 @@ def test_torchrun_asked_to_end_lets_all_processes_end_after_the_same_step(undist
 @pytest.fixture
 def program():
     """The program's functions."""
-    spec = importlib.util.spec_from_file_location("train_ddp", DDP)
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
+    return loaded(DDP)
 
 
 @pytest.mark.parametrize(("option", "words"), [
@@ -237,21 +240,87 @@ def test_another_file_is_no_checkpoint(program, tmp_path):
     assert "other.pt is damaged, or no checkpoint of this program" in program.read(tmp_path / "other.pt")
 
 
-def test_the_slurm_script_passes_the_shell_linter():
+def loaded(path: Path):
+    """Return the functions of a program."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def sharded_run(path, checkpoint, steps, shards=None, **changed):
+    """Be a process of train_fsdp.py and return what it prints."""
+    module, lines = loaded(path), []
+    module.log = lines.append
+    options = {"steps": steps, "batch": 8, "every": 4, "seed": 0, "die_at": None, "shards": shards, **changed}
+    module.train(argparse.Namespace(checkpoint=checkpoint, **options), torch.device("cpu"))
+    return lines
+
+
+def same_run(lines, expected):
+    found = [float(loss) for loss in losses("\n".join(lines)).values()]
+    assert found == pytest.approx([float(loss) for loss in losses("\n".join(expected)).values()], rel=1e-5)
+    assert len(found) > 1 and found[-1] < found[0]
+
+
+def test_a_sharded_run_goes_on_with_another_number_of_processes(tmp_path):
+    first = launch(sharded_run, FSDP, tmp_path, 4)[0]
+    assert first[0] == "processes 2, shards 2, backend gloo, device cpu, from the start"
+    ((alone, second),) = launch(lambda: [sharded_run(FSDP, None, 8), sharded_run(FSDP, tmp_path, 8)], nprocs=1)
+    assert second[0] == "processes 1, shards 1, backend gloo, device cpu, from step 4"
+    same_run(first + second, alone)
+
+
+@pytest.mark.slow
+def test_a_sharded_run_goes_on_with_another_split_and_says_what_does_not_fit(tmp_path):
+    """4 processes, as 2 copies of 2 shards, then 2 that share one."""
+    (alone,) = launch(sharded_run, FSDP, None, 12, nprocs=1)
+    first = launch(sharded_run, FSDP, tmp_path, 8, 2, nprocs=4)[0]
+    assert [folder.name for folder in tmp_path.iterdir()] == ["step-00000008"]
+    second = launch(sharded_run, FSDP, tmp_path, 12, nprocs=2)[0]
+    assert first[0] == "processes 4, shards 2, backend gloo, device cpu, from the start"
+    assert second[0] == "processes 2, shards 2, backend gloo, device cpu, from step 8"
+    same_run(first + second, alone)
+    for changed, words in (({"seed": 1}, "a run with --seed 0"), ({"shards": 2}, "--shards 2 must divide the 1")):
+        with pytest.raises(RankError, match=words):
+            launch(sharded_run, FSDP, tmp_path, 16, nprocs=1, **changed)
+    part = next((tmp_path / "step-00000012").glob("*.distcp"))
+    part.write_bytes(part.read_bytes()[:100])
+    with pytest.raises(RankError, match="step-00000012 is damaged"):
+        launch(sharded_run, FSDP, tmp_path, 16, nprocs=2)
+
+
+@pytest.mark.slow
+@needs_torchrun
+def test_a_sharded_run_on_two_nodes_that_is_killed_goes_on_to_the_same_bits(tmp_path):
+    undisturbed = finish(start(*TORCHRUN, "--standalone", "--nproc-per-node", 2, FSDP))
+    with meeting_point() as rendezvous:
+        program = (FSDP, "--checkpoint", tmp_path, "--die-at", 30)
+        silent, text = on_two_nodes(
+            "--max-restarts", 1, *rendezvous, program=program, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"
+        )
+    assert silent == "" and "processes 2, shards 2, backend gloo, device cpu, from step 24" in text.splitlines()
+    assert losses(text) == losses(undisturbed) and len(losses(text)) == 6
+    assert [folder.name for folder in tmp_path.iterdir()] == ["step-00000048"]
+
+
+@pytest.mark.parametrize("name", ["train_ddp.sbatch", "train_fsdp.sbatch"])
+def test_the_slurm_script_passes_the_shell_linter(name):
     beside = Path(sys.executable).with_name("shellcheck" + (".exe" if os.name == "nt" else ""))
     linter = str(beside) if beside.exists() else shutil.which("shellcheck")
     assert linter, "shellcheck is missing: install the development dependencies"
-    subprocess.run([linter, "--severity=style", PROGRAMS / "train_ddp.sbatch"], check=True, timeout=60)
+    subprocess.run([linter, "--severity=style", PROGRAMS / name], check=True, timeout=60)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Slurm runs on Linux")
-def test_the_slurm_script_starts_a_torchrun_that_torchrun_understands(tmp_path):
+@pytest.mark.parametrize(("name", "checkpoint"), [("ddp", "train-ddp-123456.pt"), ("fsdp", "train-fsdp-123456")])
+def test_the_slurm_script_starts_a_torchrun_that_torchrun_understands(tmp_path, name, checkpoint):
     """The script runs for real, between a scontrol and an srun that print what they are given."""
-    for name, line in {"scontrol": "printf 'node1\\nnode2\\n'", "srun": "printf '%s\\n' \"$@\""}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
-        (tmp_path / name).chmod(0o755)
+    for tool, line in {"scontrol": "printf 'node1\\nnode2\\n'", "srun": "printf '%s\\n' \"$@\""}.items():
+        (tmp_path / tool).write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+        (tmp_path / tool).chmod(0o755)
     slurm = {"NODELIST": "node[1-2]", "ID": "123456", "NUM_NODES": "2"}
-    given = {f"SLURM_JOB_{name}": value for name, value in slurm.items()}
+    given = {f"SLURM_JOB_{key}": value for key, value in slurm.items()}
     given |= {
         "SLURM_GPUS_ON_NODE": "4",
         "SLURM_CPUS_PER_TASK": "16",
@@ -259,13 +328,13 @@ def test_the_slurm_script_starts_a_torchrun_that_torchrun_understands(tmp_path):
     }
     from torch.distributed.run import parse_args
 
-    words = finish(start("bash", PROGRAMS / "train_ddp.sbatch", "--epochs", 3, **given)).splitlines()
+    words = finish(start("bash", PROGRAMS / f"train_{name}.sbatch", "--seed", 3, **given)).splitlines()
     assert words[0] == "torchrun"
     options = parse_args(words[1:])
     assert (options.nnodes, options.nproc_per_node, options.max_restarts) == ("2", "4", 3)
     assert (options.rdzv_backend, options.rdzv_endpoint, options.rdzv_id) == ("c10d", "node1:23456", "123456")
     assert [options.training_script, *options.training_script_args] == [
-        "train_ddp.py", "--checkpoint", "train-ddp-123456.pt", "--epochs", "3",
+        f"train_{name}.py", "--checkpoint", checkpoint, "--seed", "3",
     ]  # fmt: skip
 
 
