@@ -2,6 +2,7 @@
 
     python -m benchmarks.launch            # everything: about a minute
     python -m benchmarks.launch --speed    # the times alone
+    python -m benchmarks.launch --cluster  # launches whose ranks have simulated GPUs, alone
 
 Two ranks that do one all_reduce: `launch`, Accelerate's `debug_launcher` (which forks this process) and
 `torch.multiprocessing.spawn` take turns in one run. Then many launches in a row, with failing and with hanging ranks.
@@ -27,7 +28,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-from course_utils.launch import RankError, launch
+from course_utils import simulator
+from course_utils.launch import RankError, launch, rank_device
 
 FIRST_LIMIT_S, LATER_LIMIT_S = 4.0, 0.3
 FAILING_LIMIT_S = 5.0  # whatever the timeout: nobody waits for it when a rank has failed
@@ -121,6 +123,37 @@ def reliable(in_a_row: int = IN_A_ROW, failing: int = FAILING, hanging: int = HA
     return failed_s <= FAILING_LIMIT_S and hung_s <= HANG_LIMIT_S and not left
 
 
+def on_cluster(in_a_row: int = IN_A_ROW) -> bool:
+    """Train on two simulated GPUs many times; return whether clocks and losses were the same, and nothing stayed."""
+    cluster = simulator.Cluster()
+    launch(_train, cluster=cluster)
+    before, found = _state(), set()
+    seconds = timed(lambda: [found.add(_summary(launch(_train, cluster=cluster))) for _ in range(in_a_row)])
+    left = [f"{a} became {b}" for a, b in zip(before, _state(), strict=True) if a != b]
+    print(
+        f"{in_a_row} launches with simulated GPUs: none failed, {seconds / in_a_row:.2f} s each, {len(found)} outcomes"
+    )
+    print(f"left behind: {'; '.join(left) or 'nothing'}")
+    return len(found) == 1 and not left
+
+
+def _train() -> float:
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).to(rank_device()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 8, device=rank_device())).square().mean()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+def _summary(results: list[float]) -> tuple:
+    ranks = results.timeline.ranks
+    return (*results, results.timeline.total_ns, hash(tuple(record for one in ranks for record in one.records)))
+
+
 def _ended_s(fn: Callable[[int], None], rank: int, timeout_s: float) -> float:
     """Return the seconds of a launch that must end with an error that names `rank`."""
     return timed(lambda: _expect(fn, rank, timeout_s))
@@ -170,6 +203,8 @@ def _cores() -> int:
 
 def main() -> int:
     """Print all figures and return 0 if none is missed."""
+    if "--cluster" in sys.argv[1:]:
+        return int(not on_cluster())
     good = speed()
     if "--speed" not in sys.argv[1:]:
         good = reliable() and good
