@@ -41,9 +41,9 @@ class Model(nn.Module):
         return self.head(self.back(self.uneven(self.frozen(x))))
 
 
-def made() -> Model:
+def made(blocks: int = 2) -> Model:
     torch.manual_seed(0)
-    return Model()
+    return Model(blocks)
 
 
 def batch(step: int) -> torch.Tensor:
@@ -95,13 +95,13 @@ def by_hand() -> dict:
     return train(model, _mine, finish)
 
 
-def shared(way: str, device: torch.device) -> nn.Module:
+def shared(way: str, device: torch.device, blocks: int = 2) -> nn.Module:
     """Return the model shared by "ddp", "fsdp", "tensor", or "both" of the last two, these on 2 x 2 ranks."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    model, n = made().to(device), dist.get_world_size()
+    model, n = made(blocks).to(device), dist.get_world_size()
     if way == "ddp":
         return nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.001)
     if way == "both":

@@ -128,8 +128,7 @@ class _Pickler(cloudpickle.Pickler):
                 return reduced
         elif isinstance(obj, torch.device) and obj.type == torch._C._get_privateuse1_backend_name():
             raise TypeError(
-                f"{str(obj)!r} does not exist in the ranks, which compute on CUDA or the CPU; "
-                "in the function use launch.rank_device() instead"
+                f"{str(obj)!r} does not exist in the ranks; in the function use launch.rank_device() instead"
             )
         elif isinstance(obj, _OPERATORS) or (isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType):
             name = obj.__name__ if isinstance(obj, types.ModuleType) else f"torch.ops.{obj}"

@@ -10,6 +10,7 @@ are from the clock.
 An operator of your own (`torch.library.custom_op`) gets CPU tensors in its body, where nothing is counted. It is priced
 as one kernel: the bytes of its inputs and results, and the FLOPs of its formula
 (`torch.utils.flop_counter.register_flop_formula`), else one for each element.
+Several ranks, each with a GPU: `launch(..., cluster=Cluster(...))`; what links and messages cost says `cluster`.
 More lenient than CUDA: a copy to the device takes its values at the call, also a non-blocking one from pinned
 memory. Refused with an error: torch.compile, sparse, quantized and nested tensors, lazy modules before they have
 shapes, sending tensors to other processes, `device=` beside `out=` (leave `device=` out: PyTorch compares the two below
@@ -40,12 +41,44 @@ from course_utils.simulator.fakes import (
     with_workspace,
 )
 from course_utils.simulator.history import ClusterTimeline, Gap, Timeline, as_rank, timeline
-from course_utils.simulator.model import AT_PEAK, ERROR_BAR, Costs, Record, World, out_of_memory
+from course_utils.simulator.model import AT_PEAK, CLUSTER_ERROR, ERROR_BAR, Costs, Record, World, out_of_memory
 
 __all__ = [
-    "AT_PEAK", "CHILD_LIMIT_S", "ERROR_BAR", "LINKS", "Cluster", "ClusterTimeline", "Costs", "Gap", "Link",
-    "Record", "Recorder", "Timeline", "Unavailable", "World", "as_rank", "clock_ms", "configure", "enable",
-    "enabled", "fake_device", "fake_program", "hide_accelerators", "host_work", "out_of_memory", "ready",
-    "register_rules", "remember_autocast", "remember_sources", "reset", "run_in_child", "sources", "timeline",
-    "unavailable", "usual_step", "with_workspace", "world",
+    "AT_PEAK",
+    "CHILD_LIMIT_S",
+    "CLUSTER_ERROR",
+    "ERROR_BAR",
+    "LINKS",
+    "Cluster",
+    "ClusterTimeline",
+    "Costs",
+    "Gap",
+    "Link",
+    "Record",
+    "Recorder",
+    "Timeline",
+    "Unavailable",
+    "World",
+    "as_rank",
+    "clock_ms",
+    "configure",
+    "enable",
+    "enabled",
+    "fake_device",
+    "fake_program",
+    "hide_accelerators",
+    "host_work",
+    "out_of_memory",
+    "ready",
+    "register_rules",
+    "remember_autocast",
+    "remember_sources",
+    "reset",
+    "run_in_child",
+    "sources",
+    "timeline",
+    "unavailable",
+    "usual_step",
+    "with_workspace",
+    "world",
 ]  # fmt: skip

@@ -72,7 +72,7 @@ def with_work(result: Any, work: Work) -> Any:
     return (*result[:-1], work.boxed())
 
 
-class Work(dist.Work):
+class Work(torch._C._distributed_c10d.Work):
     """The handle of one message: `hold` lets the current stream wait for its end."""
 
     def __init__(self, hold: Callable[[], None], ended: Callable[[], bool] = lambda: True) -> None:

@@ -131,7 +131,8 @@ class Estimate:
         return f"one {self.spec}" if self.ranks == 1 else f"each of {self.ranks:,} {self.spec}"
 
     def _caption(self) -> str:
-        times = f"{plots.seconds_text(self.total_s)} a step on {self._where}, {simulator.ERROR_BAR}"
+        error = simulator.ERROR_BAR if self.ranks == 1 else simulator.CLUSTER_ERROR
+        times = f"{plots.seconds_text(self.total_s)} a step on {self._where}, {error}"
         work = f"{self.flops:.3g} FLOPs ({', '.join(self.formats) or 'none in matrices'}), {self.tflops:.3g} TFLOP/s"
         said = f", messages {plots.seconds_text(self.message_s)}" if self.message_s else ""
         return f"{times}; GPU busy {self.utilisation:.0%} of it, {len(self.kernels):,} operators{said}; {work}"
