@@ -429,8 +429,8 @@ class Recorder(TorchDispatchMode):
     def _charge(self, plan: Plan, args: tuple, kwargs: dict, result: Any) -> None:
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        counts = plan.name.startswith("_foreach") or (plan.name == "add_" and args[1] == 1)
-        if counts and not any(tensor.dim() for tensor in inputs):
+        adds = plan.name == "add_" and type(args[1]) is int and inputs[0].is_floating_point()
+        if (adds or plan.name.startswith("_foreach")) and not any(tensor.dim() for tensor in inputs):
             return  # an optimizer counts its steps on the host
         before = {tensor.untyped_storage()._cdata for tensor in inputs}
         if not plan.mutates and all(tensor.untyped_storage()._cdata in before for tensor in outputs):
