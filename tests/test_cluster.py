@@ -111,6 +111,32 @@ def test_a_trace_has_all_ranks_and_their_messages(late, tmp_path):
     assert len(late.plot().axes[0].get_yticks()) == 6
 
 
+PHASES = ("backward", "optimizer step")
+
+
+def buckets():
+    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(6))).to(rank_device())
+    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        with simulator.timeline() as timeline:
+            model(torch.ones(8, 256, device=rank_device())).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return timeline
+
+
+def test_ddp_reduces_buckets_beside_the_backward_pass_and_the_optimizer_waits_for_the_last():
+    timeline = launch(buckets, cluster=simulator.Cluster("H100 SXM", per_machine=1, between="Ethernet"))[0]
+    messages = timeline.select("message")
+    begins = {phase: [r.start_ns for r in timeline.select("kernel") if r.phase == phase] for phase in PHASES}
+    assert len(messages) == 3 and sum(m.nbytes for m in messages) == 6 * (256 * 256 + 256) * 4
+    assert any(messages[0].start_ns < begin < messages[0].end_ns for begin in begins["backward"])
+    assert min(begins["optimizer step"]) >= messages[-1].end_ns
+    needed = [gap for gap in timeline.gaps() if "all_reduce of 2" in gap.cause]
+    assert needed and max(gap.duration_ns for gap in needed) > 20_000
+
+
 def meet():
     """Rank 0 sends at once, rank 1 receives after a long kernel."""
     x = torch.zeros(1_000_000, device=rank_device())

@@ -119,17 +119,23 @@ def _enter(rank: int, job: Job) -> None:
     torch.manual_seed(rank)
     torch.set_num_threads(job.threads)
     if job.cluster is not None:
-        from course_utils import simulator
-
-        here = min(
-            job.cluster.per_machine, len(job.devices) - rank // job.cluster.per_machine * job.cluster.per_machine
-        )
-        os.environ.update(LOCAL_RANK=str(rank % job.cluster.per_machine), LOCAL_WORLD_SIZE=str(here))
-        simulator.hide_accelerators()
-        simulator.enable(1, job.cluster.gpu, job.cluster.capacity)
+        return  # its device is made where errors are told
     device = torch.device(job.devices[rank])
     if device.type == "cuda":
         torch.cuda.set_device(device)
+
+
+def _simulate(rank: int, job: Job) -> None:
+    """Give this rank a simulated GPU and its place in a machine of the cluster."""
+    global device
+    from course_utils import simulator
+
+    local = rank % job.cluster.per_machine
+    here = min(job.cluster.per_machine, len(job.devices) - (rank - local))
+    os.environ.update(LOCAL_RANK=str(local), LOCAL_WORLD_SIZE=str(here))
+    simulator.hide_accelerators()
+    simulator.enable(1, job.cluster.gpu, job.cluster.capacity)
+    device = torch.device(job.devices[rank])
 
 
 def _listen(channel: wire.Channel, requests: queue.SimpleQueue) -> None:
@@ -149,6 +155,8 @@ def _outcome(channel: wire.Channel, requests: queue.SimpleQueue, rank: int, job:
     """Join the process group, call the function when all have joined, and return the message for the parent."""
     modules = set(sys.modules)
     try:
+        if job.cluster is not None:
+            _simulate(rank, job)
         wait = datetime.timedelta(seconds=60)
         store = dist.TCPStore("127.0.0.1", job.store_port, is_master=False, timeout=wait, use_libuv=os.name != "nt")
         options = {"device_id": device} if "nccl" in job.backend else {}
