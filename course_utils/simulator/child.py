@@ -5,6 +5,7 @@ arguments from FILE and writes into it what the function returned or raised. So 
 `devices` runs there what lessons ask for.
 """
 
+import functools
 import inspect
 import linecache
 import os
@@ -58,7 +59,7 @@ def hide_accelerators() -> None:
     """Let PyTorch say in this process that there is no real GPU; no environment variable hides Apple's."""
     os.environ.update(_HIDDEN)
     for module in (torch.cuda, torch.xpu, torch.mps, torch.backends.mps):
-        module.is_available = lambda: False
+        module.is_available = functools.cache(lambda: False)  # PyTorch's compiler asks for its __wrapped__
 
 
 def sources(fn: Any) -> dict[str, list[str]]:
