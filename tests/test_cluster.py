@@ -298,6 +298,32 @@ def test_an_estimate_of_memory_for_one_of_many_ranks_is_what_a_rank_measures(way
     assert found.peak_bytes == pytest.approx(measured, rel=0.02)
 
 
+def counted_twice():
+    """Return the peak of a step under FSDP2 by `memory.measure`, and by PyTorch's own tracker."""
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+
+    model, batch = strategies.shared("fsdp", torch.device("cpu"), 6), strategies.batch(0)
+    optimizer = torch.optim.AdamW(model.parameters())
+    step = functools.partial(one_step, model, batch, optimizer)
+    step()
+    tracker = FSDPMemTracker(model, optimizer)
+    tracker.track_inputs((batch,))
+    with tracker:
+        step()
+        tracker.reset_mod_stats()
+        step()
+    total = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
+    return memory.measure(step, device="cpu").peak_bytes, next(
+        size for key, size in total.items() if "Total" in str(key)
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=SLOW)])
+def test_measured_memory_under_fsdp_is_what_pytorchs_tracker_counts(ranks):
+    for measured, tracked in launch(counted_twice, nprocs=ranks):
+        assert measured == pytest.approx(tracked, rel=0.02)
+
+
 def test_a_thousand_ranks_cost_no_more_than_their_names():
     cluster = simulator.Cluster("H100 SXM")
     few, many = (

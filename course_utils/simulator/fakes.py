@@ -67,8 +67,8 @@ def fake_program(
     `device` None means a GPU that need not be here. With `ranks` the program is rank 0 of so many, of which no other
     exists: `torch.distributed` is set up, and messages have sizes and no values.
 
-    Raises TypeError or ValueError that names what returned something
-    else, and RuntimeError in the words of this course where the program needs the values of tensors.
+    Raises TypeError or ValueError that names what returned something else, and RuntimeError in the words of this course
+    where the program needs the values of tensors.
     """
     outside, lower = (torch.is_grad_enabled(), torch.is_inference_mode_enabled()), _format_of_autocast()
     with ExitStack() as stack:
