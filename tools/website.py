@@ -156,6 +156,10 @@ def pages(folder: Path) -> None:
     write(folder / "index.md", readme)
     shutil.copy(ROOT / "CONTRIBUTING.md", folder)
     shutil.copy(ROOT / "docs" / "lesson.png", folder)
+    for part in ("docs", "static"):  # the card: where lessons link to it, and where pages do
+        (folder / part).mkdir()
+        for path in (ROOT / "docs").glob("what_is_wrong.*"):
+            shutil.copy(path, folder / part)
     (folder / "notebooks").mkdir()
     for path in lessons.lessons():
         write(folder / "notebooks" / path.name, with_alternatives(path))
@@ -190,8 +194,6 @@ def main() -> int:
         for name in EXPLORED:
             lessons.write(SOURCES / "explorers" / f"{name}.md", explorer_page(name, grid_of(name, pool, static / name)))
     shutil.copytree(ROOT / "docs" / "static", SOURCES / "static", dirs_exist_ok=True)
-    for name in ("what_is_wrong.pdf", "what_is_wrong.svg"):
-        shutil.copy(ROOT / "docs" / name, SOURCES / "static")
     shutil.copy(ROOT / "docs" / "conf.py", SOURCES)
     sphinx = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-j", "2", "-b", "html"]
     status = subprocess.run([*sphinx, str(SOURCES), str(target)], check=False).returncode

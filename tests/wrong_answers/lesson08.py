@@ -52,7 +52,7 @@ WRONG = {
     "scale_add": [
         ("writes to x", _writes_x),
         ("which program 0 writes too", edit("tl.program_id(0) * BLOCK", "tl.program_id(0) // 2 * BLOCK")),
-        ("does not end", _loops),
+        (" end", _loops),
         ("AttributeError", _in_python),
         ("stores nothing to out", _forgets),
         ("stands under @triton.jit", triton.jit(_writes_x)),
