@@ -229,4 +229,4 @@ def test_search_finds_terms_and_explorers_move(site):
             slider.focus()
             page.keyboard.press("Home")
             assert words.inner_text() != before[0] or page.locator(".explorer img").get_attribute("src") != before[1]
-            assert page.evaluate("document.querySelector('.explorer img').naturalWidth > 300")
+            page.wait_for_function("document.querySelector('.explorer img').naturalWidth > 300", timeout=20_000)
