@@ -19,9 +19,9 @@ from course_utils.kernels.cuda import Kernel, compile_cuda
 from course_utils.kernels.faults import KernelFault
 from course_utils.kernels.report import CudaFault, Report, picture
 from course_utils.kernels.toolchain import CompileError, Compiler, Unavailable, compiler, why_not
+from course_utils.kernels.traffic import Traffic
 from course_utils.kernels.triton_language import checked, triton
 from course_utils.kernels.triton_memory import Report as TritonReport
-from course_utils.kernels.triton_memory import Traffic
 
 __all__ = [
     "CompileError", "Compiler", "CudaFault", "Kernel", "KernelFault", "Report", "Traffic", "TritonReport",

@@ -12,8 +12,8 @@ import torch
 
 from course_utils.base import tables
 from course_utils.kernels import faults
+from course_utils.kernels.traffic import Sums, Traffic
 from course_utils.kernels.triton_memory import Report as TritonReport
-from course_utils.kernels.triton_memory import Traffic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,7 +80,7 @@ class Memory:
 
 
 @dataclass
-class Report:
+class Report(Sums):
     """What a launch did. Bytes are of global memory; sectors are the 32-byte pieces that each warp's request touches.
 
     `requests` are accesses of a warp to global memory, `barriers` the passes of a block through `__syncthreads()`,
@@ -93,10 +93,6 @@ class Report:
     kernel: str
     grid: Three = (0, 0, 0)
     block: Three = (0, 0, 0)
-    loaded_bytes: int = 0
-    stored_bytes: int = 0
-    sectors: int = 0
-    requests: int = 0
     barriers: int = 0
     shared_accesses: int = 0
     bank_conflicts: int = 0
@@ -178,11 +174,7 @@ class Report:
         self.barriers, self.shared_accesses, self.bank_conflicts, self.atomics = found["counts"]
         for memory, (loaded, stored, sectors, requests, missing) in zip(memories, found["arrays"], strict=True):
             self.by_array[memory.name] = Traffic(loaded, stored, requests, sectors)
-            self.sectors += sectors
-            self.requests += requests
             self.sizes[memory.name] = memory.count
-            self.loaded_bytes += loaded
-            self.stored_bytes += stored
             if stored:
                 self.unwritten[memory.name] = missing
         names, per_block, flat = list(self.by_array), math.prod(self.block), found["touched"]

@@ -22,11 +22,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from course_utils.base import places, tables
 from course_utils.kernels.faults import KernelFault
+from course_utils.kernels.traffic import Sums, Traffic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Buffer", "Launch", "Memory", "Report", "Traffic", "line_of", "running", "wrong"]
+__all__ = ["Buffer", "Launch", "Memory", "Report", "line_of", "running", "wrong"]
 
 _SECTOR, _WARP = 32, 32
 _MOST_TOUCHED = 1_000_000  # elements that a report remembers
@@ -36,17 +37,7 @@ running: list[Launch] = []  # the innermost last
 
 
 @dataclass
-class Traffic:
-    """What a kernel asks of one array: bytes loaded, bytes stored (by atomic operations too), requests and sectors."""
-
-    loaded_bytes: int = 0
-    stored_bytes: int = 0
-    requests: int = 0
-    sectors: int = 0
-
-
-@dataclass
-class Report:
+class Report(Sums):
     """What a checked launch did, and what was found wrong: `fault` is None or a `KernelFault`.
 
     - `by_array`: a `Traffic` for each array, by the name of its parameter; the sums of its fields are properties here;
@@ -65,11 +56,6 @@ class Report:
     touched: dict[str, dict[tuple[int, int, int], np.ndarray]] = field(default_factory=dict)
     results: dict[str, torch.Tensor] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
-
-    loaded_bytes = property(lambda self: sum(one.loaded_bytes for one in self.by_array.values()))
-    stored_bytes = property(lambda self: sum(one.stored_bytes for one in self.by_array.values()))
-    requests = property(lambda self: sum(one.requests for one in self.by_array.values()))
-    sectors = property(lambda self: sum(one.sectors for one in self.by_array.values()))
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [
