@@ -9,7 +9,6 @@ import argparse
 import concurrent.futures
 import functools
 import html
-import importlib.util
 import itertools
 import json
 import multiprocessing
@@ -17,7 +16,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,7 @@ from tools import slides
 
 __all__ = ["EXPLORED", "explorer_page", "grid_of", "pages"]
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = lessons.ROOT
 SITE, SOURCES = ROOT / "build" / "site", ROOT / "build" / "site-sources"
 
 # Explorers that answer on the site: the values of their controls over which pictures are drawn; the others keep theirs.
@@ -115,13 +113,9 @@ def with_alternatives(path: Path) -> str:
 
 def reference() -> str:
     """Return the reference: each room of the package with what it exports, from the docstrings."""
-    from course_utils.base import arguments  # noqa: F401  # the package must be importable
-
-    contract = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
-    layers = contract["contracts"][0]["layers"]
-    rooms = [room.strip(" ()") for layer in layers for room in layer.split("|")]
+    layers = lessons.PYPROJECT["tool"]["importlinter"]["contracts"][0]["layers"]
+    rooms = [room.strip() for layer in layers for room in layer.split("|")]
     rooms = [room for room in rooms if room not in ("exercises", "explorers", "base", "checks")]
-    rooms = [room for room in rooms if importlib.util.find_spec(f"course_utils.{room}")]
     parts = [
         f"## {room}\n\n```{{eval-rst}}\n.. automodule:: course_utils.{room}\n   :members:\n```\n" for room in rooms
     ]
@@ -150,23 +144,21 @@ def pages(folder: Path) -> None:
         "Reference": [*(name for name in guides if "/" not in name), "gpus", "reference", "CONTRIBUTING"],
     }  # fmt: skip
     for caption, names in tree.items():
-        if names:
-            readme += "\n```{toctree}\n:hidden:\n:caption: " + caption + "\n\n" + "\n".join(names) + "\n```\n"
+        readme += "\n```{toctree}\n:hidden:\n:caption: " + caption + "\n\n" + "\n".join(names) + "\n```\n"
     write = lessons.write
     write(folder / "index.md", readme)
     shutil.copy(ROOT / "CONTRIBUTING.md", folder)
     shutil.copy(ROOT / "docs" / "lesson.png", folder)
-    for part in ("docs", "static"):  # the card: where lessons link to it, and where pages do
-        (folder / part).mkdir()
-        for path in (ROOT / "docs").glob("what_is_wrong.*"):
-            shutil.copy(path, folder / part)
+    for path in (ROOT / "docs").glob("what_is_wrong.*"):  # the card to print
+        shutil.copy(path, folder)
     (folder / "notebooks").mkdir()
-    for path in lessons.lessons():
-        write(folder / "notebooks" / path.name, with_alternatives(path))
+    for path in lessons.lessons():  # what lies in docs/ lies at the top of the site
+        write(folder / "notebooks" / path.name, with_alternatives(path).replace("](../docs/", "](../"))
+    error_bar = timing.error_bar()._repr_html_()
     for name in others:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
-        write(folder / name, text.replace("{{error_bar}}", timing.error_bar()._repr_html_()))
+        write(folder / name, text.replace("{{error_bar}}", error_bar))
     table = gpus.table()
     write(
         folder / "gpus.md",
