@@ -14,7 +14,6 @@ import argparse
 import html
 import sys
 import unicodedata
-import zlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote_plus, unquote_plus
 
-from course_utils.base import arguments, tables
+from course_utils.base import arguments, sealing, tables
 from course_utils.base import solved as file
 
 __all__ = ["Lesson", "Progress", "export", "progress", "restore"]
@@ -86,8 +85,7 @@ def export(name: str | None = None, *, mistakes: bool = False) -> str:
     if mistakes:
         found = sorted(file.tries().items())
         parts += [f"!{lesson}:{each}:{_encoded(mistake)}:{count}" for (lesson, each, mistake), count in found]
-    body = ";".join([_PREFIX, _encoded(name or ""), version("course-utils"), *parts])
-    return f"{body};{_checksum(body)}"
+    return sealing.sealed(";".join([_PREFIX, _encoded(name or ""), version("course-utils"), *parts]))
 
 
 def restore(line: str) -> Progress:
@@ -140,10 +138,6 @@ def _encoded(name: str) -> str:
     return "".join(sign if sign.isalnum() else quote_plus(sign) for sign in name)
 
 
-def _checksum(body: str) -> str:
-    return f"{zlib.crc32(body.encode()):08x}"
-
-
 @dataclass(frozen=True)
 class Person:
     """What exported lines say of one person: what is solved, and how often which mistake was made."""
@@ -159,10 +153,7 @@ def _parsed(line: str) -> Person:
     text = unicodedata.normalize("NFC", "".join(line.split()).strip("'\"`“”‘’"))
     if not text.startswith((f"{_PREFIX};", f"{_EARLIER};")):
         raise ValueError(f"it does not begin with {_PREFIX}")
-    body, _, checksum = text.rpartition(";")
-    if checksum != _checksum(body):
-        raise ValueError("its checksum does not match")
-    prefix, name, *parts = body.split(";")
+    prefix, name, *parts = sealing.unsealed(text).split(";")
     person = Person(_plain(name))
     for part in parts[prefix == _PREFIX :]:
         if part.startswith("!"):
@@ -175,8 +166,7 @@ def _parsed(line: str) -> Person:
 
 
 def _plain(text: str) -> str:
-    # anybody can make up a line: signs that are not printable would move the cursor or forge rows of a table
-    return "".join(sign for sign in unquote_plus(text) if sign.isprintable())[:200]
+    return sealing.printable(unquote_plus(text), 200)
 
 
 def _people(lines: Iterable[str]) -> tuple[list[Person], list[str]]:

@@ -16,7 +16,7 @@ import pytest
 
 from course_utils import exercises
 from course_utils import progress as module
-from course_utils.base import solved
+from course_utils.base import sealing, solved
 from course_utils.progress import progress
 
 ROOT = Path(__file__).parents[1]
@@ -117,7 +117,7 @@ def test_marks_are_kept_and_forgotten(path):
 
 
 def test_notebooks_that_write_at_once_lose_nothing(path):
-    code = "import sys; from course_utils.base import solved as file\n"
+    code = "import sys; from course_utils.base import sealing, solved as file\n"
     code += "for i in range(40): file.change({('01', f'{sys.argv[1]}_{i}'): True})"
     writers = [python(code, name) for name in ("a", "b", "c")]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0] and ("01", "c_39") in solved.solved()
@@ -128,7 +128,7 @@ def test_notebooks_that_write_at_once_lose_nothing(path):
 def holder(path):
     """Give another process that holds the lock."""
     path.parent.mkdir()
-    code = "import sys; from course_utils.base import solved as file\nwith file._locked(file.location()):\n"
+    code = "import sys; from course_utils.base import sealing, solved as file\nwith file._locked(file.location()):\n"
     code += " print('held', flush=True); sys.stdin.read()"
     holder = python(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout.readline() == "held\n"
@@ -373,7 +373,7 @@ def test_lines_without_a_name_stay_apart():
 
 def test_a_made_up_line_forges_no_row_and_moves_no_cursor():
     body = "course-progress-1;" + quote_plus("Eve\nAda  1  4 of 4\x1b[2J\u202e\r") + ";00:double"
-    table, count = module.class_table([f"{body};{module._checksum(body)}"])
+    table, count = module.class_table([f"{body};{sealing.checksum(body)}"])
     assert count == 1 and len(table.splitlines()) == 2 and table.replace("\n", "").isprintable()
     assert table.splitlines()[1].startswith("EveAda  1  4 of 4[2J  1 ")
 
@@ -465,13 +465,13 @@ def test_a_damaged_count_of_tries_begins_anew(path):
 
 def test_lines_of_the_first_version_are_still_read():
     body = "course-progress-1;Ada;00:double"
-    assert progress.restore(f"{body};{module._checksum(body)}").total.solved == 1
+    assert progress.restore(f"{body};{sealing.checksum(body)}").total.solved == 1
 
 
 def test_the_map_of_thirty_people_shows_who_stands_where_and_hostile_lines_forge_nothing(tmp_path, capsys):
     def line(*parts: str) -> str:
         body = ";".join(["course-progress-2", *parts])
-        return f"{body};{module._checksum(body)}"
+        return f"{body};{sealing.checksum(body)}"
 
     lines = [line(f"person+{number}", "0.1.0", "00:double", "!01:pick:returns+a+string:4") for number in range(28)]
     lines += [

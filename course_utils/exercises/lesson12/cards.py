@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import io
 import math
-import zlib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from course_utils.base import arguments, solved, tables
+from course_utils.base import arguments, sealing, solved, tables
 from course_utils.exercises.lesson12 import scoring
 from course_utils.exercises.lesson12.program import given, reference
 from course_utils.exercises.lesson12.scoring import RIGHT, Costs, Score
@@ -40,8 +39,7 @@ def export(score: Score, name: str = "") -> str:
         raise ValueError(f"name must be at most 60 printable characters, not {name!r}")
     right = "".join("0" if getattr(score.costs, part) else "1" for part in RIGHT)
     numbers = [f"{getattr(one, part):.10g}" for one in (score.naive, score.costs) for part in _NUMBERS]
-    body = ";".join([_PREFIX, quote(name, safe=""), right, *numbers])
-    return f"{body};{zlib.crc32(body.encode()):08x}"
+    return sealing.sealed(";".join([_PREFIX, quote(name, safe=""), right, *numbers]))
 
 
 def parse(line: str) -> tuple[str, Score]:
@@ -50,13 +48,14 @@ def parse(line: str) -> tuple[str, Score]:
     Level and credit are computed anew from the numbers.
     """
     text = "".join(arguments.text("line", line).split()) if len(line) <= _LONGEST else ""
-    body, _, checksum = text.rpartition(";")
-    parts = body.split(";")
+    parts = text.rpartition(";")[0].split(";")
     shown = repr(line if len(line) <= 60 else f"{line[:60]}…")
     if parts[0] != _PREFIX or len(parts) != 3 + 2 * len(_NUMBERS):
         raise ValueError(f"line must be what lesson12.export gave, whole: {shown}")
-    if checksum != f"{zlib.crc32(body.encode()):08x}":
-        raise ValueError(f"line is damaged, its checksum does not match: {shown}")
+    try:
+        sealing.unsealed(text)
+    except ValueError as error:
+        raise ValueError(f"line is damaged, {error}: {shown}") from None
     _, name, right, *numbers = parts
     try:
         values = [float(number) for number in numbers]
@@ -69,8 +68,7 @@ def parse(line: str) -> tuple[str, Score]:
     if not (naive.t4_ms and naive.h200_ms and costs.t4_ms and costs.h200_ms and costs.peak_mib):
         raise ValueError(f"line holds numbers that no program has: {shown}")
     wrong = {part: "" if sign == "1" else "wrong" for part, sign in zip(RIGHT, right, strict=True)}
-    name = "".join(sign for sign in unquote(name) if sign.isprintable())[:60]  # none that moves the cursor
-    return name, Score(naive, replace(costs, **wrong))
+    return sealing.printable(unquote(name), 60), Score(naive, replace(costs, **wrong))
 
 
 def start(path: str | Path = "my_capstone.py") -> Path:
