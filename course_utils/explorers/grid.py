@@ -93,7 +93,7 @@ def explore() -> Explorer:
         Slider("n", "Elements", (20, 32, 50, 64, 100, 128), 50),
         Slider("block", "Threads a block", (4, 8, 16, 32), 16),
         Slider("blocks", "Blocks", (1, 2, 3, 4, 6, 8, 12, 16), 4),
-        Choice("order", "Element of a thread", ORDERS, ORDERS[0]),
+        Choice("order", "Its element", ORDERS, ORDERS[0]),
         Switch("masked", "Mask: element < n", True),
     ]
     return Explorer("which thread touches which element", grid, draw, describe, controls)
