@@ -8,9 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 from pathlib import Path
 
+import jupyter_client
+import nbclient
+import nbformat
 import pytest
 import yaml
 
@@ -146,15 +151,18 @@ def shell(command: str, folder: Path, **extra: str) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(not shutil.which("git") or sys.platform == "win32", reason="the workflow runs on Linux")
-def test_a_fork_publishes_itself_and_its_notebooks_install_its_own_commit(tmp_path):
-    """The workflow's own steps, in a clone of a bare repository under another name."""
-    bare, fork = tmp_path / "somebody.git", tmp_path / "course"
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A fork after the workflow's own steps, in a clone of a bare repository under another name; and its commit."""
+    if not shutil.which("git") or sys.platform == "win32":
+        pytest.skip("the workflow runs on Linux")
+    folder = tmp_path_factory.mktemp("fork")
+    bare, fork = folder / "somebody.git", folder / "course"
     ignored = shutil.ignore_patterns(".git", ".venv", "build", "workbook", "__pycache__", ".*cache*")
     shutil.copytree(notebooks.ROOT, fork, ignore=ignored)
     (fork / ".venv").symlink_to(Path(sys.prefix))
     who = "-c user.name=a -c user.email=a@b"
-    shell(f"git init -q -b main && git add -A && git {who} commit -qm all && git init -q --bare {bare}", fork)
+    shell(f"git init -q -b main && git add -A && git {who} commit -qm all && git init -q -b main --bare {bare}", fork)
     shell(f"git remote add origin {bare} && git push -q origin main", fork)
     commit = shell("git rev-parse HEAD", fork).strip()
     given = {
@@ -168,13 +176,52 @@ def test_a_fork_publishes_itself_and_its_notebooks_install_its_own_commit(tmp_pa
     (write,) = (step for step in STEPS.values() if step.startswith("make address"))
     python = f'{sys.executable} tools/notebooks.py --address "$GITHUB_SERVER_URL/$GITHUB_REPOSITORY" "$GITHUB_SHA"'
     shell(write.replace("make address URL=", "true ") + f"\n{python}", fork, **given)
-    first = notebooks.read(fork / "notebooks" / notebooks.lessons()[0].name)
-    assert "colab.research.google.com/github/somebody/gpu.course/blob/published/notebooks/" in first.cells[0].source
-    assert any(f'"git+https://github.com/somebody/gpu.course@{commit}"' in cell.source for cell in first.cells)
     assert not shell(f"{sys.executable} -c 'from tools import website; print(*website.unaddressed())'", fork).strip()
     shell(STEPS["The notebooks that the badges open"], fork, **given)
-    assert f"@{commit}" in shell("git show published:notebooks/00_start_here.ipynb", bare)
+    return bare, commit
+
+
+def test_a_fork_publishes_itself_and_its_notebooks_install_its_own_commit(published):
+    bare, commit = published
+    first = shell("git show published:notebooks/00_start_here.ipynb", bare)
+    assert "colab.research.google.com/github/somebody/gpu.course/blob/published/notebooks/" in first
+    assert f'git+https://github.com/somebody/gpu.course@{commit}\\"' in first
     assert "REPLACE_ME" in shell("git show main:notebooks/00_start_here.ipynb", bare) or website.unaddressed() == []
+
+
+@pytest.mark.slow
+def test_a_lesson_opened_from_a_fork_installs_that_fork_at_that_commit_and_runs(published, tmp_path):
+    """As Colab does it: torch is there, the course is not; git finds the fork's address in the bare repository."""
+    bare, commit = published
+    venv.EnvBuilder(with_pip=True).create(tmp_path / "colab")
+    python = tmp_path / "colab" / "bin" / "python"
+    purelib = Path(shell(f"{python} -c \"import sysconfig; print(sysconfig.get_path('purelib'))\"", tmp_path).strip())
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():  # all that Colab has, and no course
+        if "course_utils" not in entry.name and not (purelib / entry.name).exists():
+            (purelib / entry.name).symlink_to(entry)
+    lesson = tmp_path / "lesson.ipynb"
+    lesson.write_text(shell("git show published:notebooks/02_tensors_on_the_device.ipynb", bare), encoding="utf-8")
+    kernel = {"argv": [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"], "display_name": "python3"}
+    (tmp_path / "kernels" / "python3").mkdir(parents=True)
+    (tmp_path / "kernels" / "python3" / "kernel.json").write_text(json.dumps(kernel), encoding="utf-8")
+    manager = jupyter_client.kernelspec.KernelSpecManager(kernel_dirs=[str(tmp_path / "kernels")])
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{bare.as_uri()}.insteadOf",
+        "GIT_CONFIG_VALUE_0": "https://github.com/somebody/gpu.course",
+        "PIP_NO_BUILD_ISOLATION": "0",  # pip's way to say: without; hatchling is there, and nothing has to be fetched
+    }  # fmt: skip
+    found = nbformat.read(lesson, 4)
+    found.cells.append(
+        nbformat.v4.new_code_cell(
+            "import course_utils, importlib.metadata as m; print(course_utils.__file__)\n"
+            "print(m.distribution('course-utils').read_text('direct_url.json'))"
+        )
+    )
+    started = jupyter_client.AsyncKernelManager(kernel_name="python3", kernel_spec_manager=manager)
+    nbclient.NotebookClient(found, km=started, timeout=300).execute(env=environment, cwd=str(tmp_path))
+    said = found.cells[-1].outputs[0].text
+    assert str(purelib) in said and commit in said and "somebody/gpu.course" in said
 
 
 @pytest.fixture(scope="module")
