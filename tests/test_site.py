@@ -86,9 +86,8 @@ def test_slides_name_cells_and_every_lesson_has_some():
     for path in notebooks.lessons():
         deck = slides.deck(path, marks[path.name[:2]])
         headings = [cell.source for cell in deck.cells if cell.cell_type == "markdown"]
-        assert (
-            len(headings) > 4 and headings[0].startswith("# ") and all(text.startswith("##") for text in headings[1:])
-        )
+        assert headings[0].startswith("# ") and all(text.startswith("##") for text in headings[1:])
+        assert 4 < len(headings) - 1 == len(marks[path.name[:2]]), "a slide begins with a text, and has no second one"
 
 
 def test_printed_solutions_hold_every_exercise_and_its_other_style():
@@ -277,3 +276,24 @@ def test_search_finds_terms_and_explorers_move(site):
             page.keyboard.press("Home")
             assert words.inner_text() != before[0] or page.locator(".explorer img").get_attribute("src") != before[1]
             page.wait_for_function("document.querySelector('.explorer img').naturalWidth > 300", timeout=20_000)
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_no_slide_is_taller_or_wider_than_the_screen(tmp_path):
+    assert slides.main(tmp_path) == 0
+    where = "(({bottom, right}) => [bottom, right])(Reveal.getCurrentSlide().getBoundingClientRect())"
+    count, beyond = 0, []
+    with browser.browsing() as chromium:
+        page = chromium.new_page(viewport={"width": 1280, "height": 720})
+        for path in notebooks.lessons():
+            page.goto((tmp_path / f"{path.stem}.html").as_uri())
+            page.wait_for_function("window.Reveal && Reveal.isReady()")
+            page.evaluate("Reveal.configure({transition: 'none'})")
+            for number in range(page.evaluate("Reveal.getTotalSlides()")):
+                page.evaluate(f"Reveal.slide({number})")
+                page.wait_for_timeout(100)
+                bottom, right = page.evaluate(where)
+                count += 1
+                beyond += [(path.stem, number, bottom, right)] * (bottom > 730 or right > 1285)
+    assert count > 100 and not beyond

@@ -1,7 +1,8 @@
 """How does a lesson become slides?  `make slides` writes them to build/slides.
 
 docs/instructors/slides.toml names the cells. There is one source, the notebook: of a text its heading and first
-paragraph are shown, of a folded cell what it draws, of an open cell code and output. The pages need no network.
+paragraph are shown, of a folded cell what it draws, of an open cell code and output (two outputs at most). A slide
+begins with a text. The pages need no network.
 """
 
 import itertools
@@ -22,6 +23,7 @@ __all__ = ["MARKS", "deck", "main"]
 ROOT = notebooks.ROOT
 MARKS = ROOT / "docs" / "instructors" / "slides.toml"
 SOURCES, TARGET = ROOT / "build" / "slides-sources", ROOT / "build" / "slides"
+ROOM = 2  # of a cell that draws seven pictures, the first with its text
 HEADINGS = {"scene": "A problem", "recap": "So far"}  # of cells that have none
 CONF = """extensions = ["myst_nb", "sphinx_revealjs"]
 project, root_doc, nb_execution_mode = "Slides", "index", "off"
@@ -35,6 +37,7 @@ def shown(cell: NotebookNode, first: bool) -> NotebookNode:
     """Return the cell as a slide shows it; the `first` of a slide has a heading of the second level."""
     cell = nbformat.from_dict(cell)
     if cell.cell_type == "code":
+        cell["outputs"] = cell.outputs[:ROOM]
         cell.metadata["tags"] = ["remove-input"] if notebooks.FOLDED in cell.metadata.get("tags", []) else []
         return cell
     heading, _, text = cell.source.partition("\n") if cell.source.startswith("#") else ("", "", cell.source)
