@@ -16,10 +16,14 @@ from torch import nn
 from torch.cuda import _memory_viz
 
 from course_utils import simulator
+from course_utils.simulator import patches
 
 pytestmark = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
 MIB = 2**20
-settings = torch._C._accelerator_setAllocatorSettings
+
+
+def settings(text):
+    torch._C._accelerator_setAllocatorSettings(text)
 
 
 @pytest.fixture(autouse=True)
@@ -162,6 +166,17 @@ def test_allocator_settings():
     settings("roundup_power2_divisions:4")  # the example of the notes, 1,200 between 1,024 and 2,048, in KiB
     kept = alloc(1200 / 1024)
     assert torch.sim.memory_allocated() == 1280 * 1024 == kept.nbytes + 80 * 1024
+
+
+def test_settings_are_remembered_where_pytorch_does_not_give_them_back(monkeypatch):
+    for name in ("set", "get"):
+        name = f"_accelerator_{name}AllocatorSettings"
+        monkeypatch.setattr(torch._C, name, getattr(torch._C, name, None), raising=False)
+    patches.remember_allocator_settings()
+    settings("roundup_power2_divisions:4")
+    kept = alloc(84)
+    assert torch._C._accelerator_getAllocatorSettings() == "roundup_power2_divisions:4"
+    assert torch.sim.memory_allocated() == kept.nbytes + 12 * MIB
 
 
 def test_settings_are_read_as_pytorch_reads_them():

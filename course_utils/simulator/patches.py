@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import os
 import re
 import weakref
 from functools import partial, wraps
@@ -32,9 +33,24 @@ def replace_functions(module) -> None:
     clip_grad = importlib.import_module("torch.nn.utils.clip_grad")
     supported = clip_grad._device_has_foreach_support  # is asked about the device that the C++ side sees, which is meta
     clip_grad._device_has_foreach_support = lambda device: device.type == "meta" or supported(device)
+    if not hasattr(torch._C, "_accelerator_getAllocatorSettings"):
+        remember_allocator_settings()
     torch.autograd._engine_run_backward = _in_words_of_sim(torch.autograd._engine_run_backward)
     leaves = "a tensor on the simulated GPU cannot be sent to another process: send tensor.cpu()"
     ForkingPickler.register(SimTensor, partial(_refuse, leaves))
+
+
+def remember_allocator_settings() -> None:
+    """Let PyTorch 2.11, which takes settings of the allocator, give them back as later versions do."""
+    told = [os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))]
+    take = torch._C._accelerator_setAllocatorSettings
+
+    def remembered(text: str) -> None:
+        take(text)
+        told[:] = [text]
+
+    torch._C._accelerator_setAllocatorSettings = remembered
+    torch._C._accelerator_getAllocatorSettings = lambda: told[0]
 
 
 def _refuse(words: str, *args):
