@@ -8,9 +8,9 @@
   These cards had HBM2e at 2.4 TB/s and were held to 500 W, which the clock does not know; 400 Gb/s for each GPU.
 - DDP: NVIDIA's ResNet-50 without torch.compile, SGD with momentum. By NVIDIA on 1 and on 8 A100 80GB in a DGX, 256
   images a GPU: in TF32, channels first, 938 and 7,248 images a second, in float16, channels last, 2,470 and 16,621,
-  with the reading of images in the time. By Lambda on 1 and on 8 H100 SXM, channels first, on images that are made once: in
-  TF32 with 640 images a GPU 1,903 and 15,043 a second, in float16 with 1,280 2,804 and 22,167: medians over 37 machines
-  with one GPU and 22 with eight, each of its second epoch of 100 steps (total_ips), none further off than 4 %.
+  with the reading of images in the time. By Lambda on 1 and on 8 H100 SXM, channels first, on images that are made
+  once: in TF32 with 640 images a GPU 1,903 and 15,043 a second, in float16 with 1,280 2,804 and 22,167: medians over 37
+  machines with one GPU and 22 with eight, each of its second epoch of 100 steps, none further off than 4 %.
   https://github.com/NVIDIA/DeepLearningExamples/blob/291f0d02e815b148fa5c2b81bf07aa3552142895/PyTorch/Classification/ConvNets/resnet50v1.5/README.md
   https://github.com/lambdal/deeplearning-benchmark/tree/aa5addb6a53675a649a80036dad548f1c27cbcc4/pytorch/results_v2
 - DDP of a language model: GPT-2 of 124M by modded-nanogpt on 8 H100 SXM of 700 W, autocast to bfloat16, 64 texts of

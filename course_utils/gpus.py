@@ -12,6 +12,7 @@ How to read the numbers:
   counted as two; those of int8 are integer operations (TOP/s). Sums of tensor cores are kept in float32 (integers for
   int8). "fp32" is plain float32; "tf32" is the rounded float32 that tensor cores use when they are allowed to. "fp64"
   includes tensor cores where they have it.
+- `best_bf16_tflops` is no promise: the best matrix product that somebody measured and published, where we know of one.
 - Bandwidths are in GB/s, 10^9 bytes a second.
 - `memory_gb` is the size on the box, a name rather than a measure. `memory_mib` is what the driver reports, as
   nvidia-smi and its kin print it: no data sheet states that, so its source is a place where somebody shows the output.
@@ -50,6 +51,7 @@ class GPU:
     memory_gb: int
     bandwidth_gbps: float
     peak_tflops: dict[str, float] = field(default_factory=dict, hash=False)
+    best_bf16_tflops: float | None = None
     memory_mib: int | None = None
     power_w: int | None = None
     bus: str | None = None  # to the host
@@ -171,6 +173,7 @@ def _rows() -> tuple[GPU, ...]:
         sources = dict.fromkeys((name for name in _BY_PAGE if name in row), row.pop("page", ""))
         capability = tuple(row.pop("compute_capability", ())) or None
         sources |= {"compute_capability": "capability"} if capability else {}
+        sources |= {"best_bf16_tflops": "products"} if "best_bf16_tflops" in row else {}
         sources |= row.pop("sources", {})
         sources = {name: file["pages"].get(page, page) for name, page in sources.items()}
         rows.append(GPU(**row, compute_capability=capability, sources=sources))

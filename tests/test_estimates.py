@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_utils import devices, models, plots, simulator, timing
+from course_utils import devices, gpus, models, plots, simulator, timing
 from course_utils.timing import published
 from tests.simulated import _fresh  # noqa: F401
 
@@ -121,6 +121,33 @@ def test_arithmetic_bandwidth_and_the_data_sheets_own_rates():
     least_s = (costs.launch_ns + costs.kernel_ns) / 1e9
     assert e.total_s == pytest.approx(flops / 165.2e12 / costs.matrix_share + least_s)
     assert peak.total_s == pytest.approx(flops / 165.2e12 + least_s)
+    with torch.no_grad():
+        e = timing.estimate(layer, batch, spec="H100 SXM")
+        peak = timing.estimate(layer, batch, spec="H100 SXM", costs=simulator.AT_PEAK)
+    assert e.total_s == pytest.approx(flops / 794.5e12 + least_s)  # the best that was published
+    assert peak.total_s == pytest.approx(flops / 989.5e12 + least_s)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_attention_is_slower_than_products_where_that_was_measured_and_skips_what_a_causal_mask_hides(backward):
+    def seconds(spec, causal, costs=None):
+        def step(model, qkv, optimizer):
+            y = F.scaled_dot_product_attention(*qkv, is_causal=causal)
+            return y.backward(qkv[0].detach()) if backward else y
+
+        make = lambda: [torch.zeros(1, 16, 8192, 128, dtype=torch.bfloat16, requires_grad=True) for _ in "qkv"]  # noqa: E731
+        e = timing.estimate(nn.Identity, make, step=step, spec=spec, costs=costs)
+        assert e.flops == flops  # as PyTorch counts them
+        return sum(share.seconds for share in e.by_kind if share.name == "attention")
+
+    flops = 4 * 16 * 8192**2 * 128 * (3.5 if backward else 1)
+    least_s = (1 + backward) * simulator.Costs().kernel_ns / 1e9
+    for spec, rate in (("H100 SXM", 338e12), ("H200", 338e12), ("A100 80GB", 203e12)):
+        assert seconds(spec, False) == pytest.approx(flops / rate + least_s)
+        assert seconds(spec, True) == pytest.approx(flops / 2 / rate + least_s)
+        at_peak = seconds(spec, True, simulator.AT_PEAK)
+        assert at_peak == pytest.approx(flops / gpus.get(spec).peak_tflops["bf16"] / 1e12 + least_s)
+    assert seconds("RTX 4090", True) == pytest.approx(flops / 165.2e12 / 0.9 + least_s)
 
 
 def test_depthwise_and_grouped_convolutions_cost_what_they_compute():

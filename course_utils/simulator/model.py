@@ -21,7 +21,8 @@ class Costs:
     """What the time model adds to a data sheet: fixed costs in nanoseconds, and which share of a peak kernels reach.
 
     The four shares of the GPU's own rates were chosen on one GPU's published measurements, rounded, and tried on others
-    (`python -m benchmarks.published`); the rest are assumptions. `AT_PEAK` has the data sheet's rates.
+    (`python -m benchmarks.published`); the rest are assumptions. In fp16 and bf16 nothing is faster than the best
+    product published for the GPU (`best_bf16_tflops`); attention may be slower. `AT_PEAK` has the data sheet's rates.
     """
 
     launch_ns: int = 5_000  # the host hands one operation to the queue
@@ -34,10 +35,15 @@ class Costs:
     depthwise_share: float = 0.05  # of fp32's peak: convolutions of single channels, which tensor cores cannot do
 
 
+# The share of the peak in fp16 and bf16 that fused attention reaches, forward and backward, by compute capability;
+# other GPUs are taken to be as fast at it as at products. A100 and H100: "Attention forward + backward speed" in
+# https://github.com/Dao-AILab/flash-attention/tree/0251105a2f. PyTorch takes these kernels on both; on an H100 others
+# would be faster: https://github.com/pytorch/pytorch/issues/142132, https://github.com/huggingface/transformers/pull/48163
+_ATTENTION = {(8, 0): 203 / 312, (9, 0): 338 / 989.5}
 # The median error over all published runs in inference, as `python -m benchmarks.published` stored it
 ERROR_BAR = "simulated, median error 7 % on published runs"
 # Of several GPUs, as `python -m benchmarks.cluster` prints it
-CLUSTER_ERROR = "simulated, throughput 34 to 78 % too high on published runs"
+CLUSTER_ERROR = "simulated, throughput 22 to 78 % too high on published runs"
 AT_PEAK = Costs(matrix_share=1.0, bandwidth_share=1.0, strided_share=1.0)
 
 
@@ -262,18 +268,19 @@ class World:
 
     def kernel(
         self, index: int, name: str, flops: int, nbytes: int, peak: str = "fp32", steps: int = 1, extra_bytes: int = 0,
-        strided: bool = False,
+        strided: bool = False, attends: float = 0.0,
     ) -> None:  # fmt: skip
         """Queue what one operator starts: the host pays the launch, the GPU the larger of arithmetic and memory
         traffic, by the rates that kernels reach.
 
         One that works in `steps`, each of which needs the one before, pays the least time of a kernel for each.
         `extra_bytes` are moved before or after the arithmetic, not during it. `peak`: a number format or "depthwise".
+        `attends`: the share of its `flops` that a kernel of attention cannot skip; a causal mask halves it.
         """
-        costs, rates = self.costs, self.spec.peak_tflops
-        share = costs.matrix_share if peak != "depthwise" else costs.depthwise_share
+        costs = self.costs
+        rate_tflops = self._tflops(peak, attends)
         rate_gbps = self.spec.bandwidth_gbps * costs.bandwidth_share * (costs.strided_share if strided else 1.0)
-        compute_ns = math.ceil(flops / (rates.get(peak, rates["fp32"]) * share * 1_000))
+        compute_ns = math.ceil(flops / (rate_tflops * 1_000))
         memory_ns = math.ceil(nbytes / rate_gbps)
         work_ns = compute_ns if compute_ns > memory_ns else memory_ns
         if extra_bytes:
@@ -288,6 +295,17 @@ class World:
                 start = end - least_ns - work_ns
                 which = {"number": self.launches, "stream": self.streams[index]}
                 self.note(Record("kernel", name, f"sim:{index}", start, end, flops, nbytes, bound, **which))
+
+    def _tflops(self, peak: str, attends: float) -> float:
+        """Return the rate that kernels reach, at which all the operations are counted that they are given."""
+        costs, rates = self.costs, self.spec.peak_tflops
+        if peak == "depthwise":
+            return rates["fp32"] * costs.depthwise_share
+        rate = rates.get(peak, rates["fp32"]) * costs.matrix_share
+        if peak not in ("fp16", "bf16") or costs.matrix_share == 1:  # `AT_PEAK` has the data sheet's rates
+            return rate
+        known = _ATTENTION.get(self.spec.compute_capability) if attends else None
+        return min(rate, self.spec.best_bf16_tflops or rate) if known is None else rates[peak] * known / attends
 
     def copy(self, index: int, direction: str, nbytes: int, *, pinned: bool, blocking: bool) -> int:
         """Queue one copy over the bus and return when it arrives (ns); a blocking copy makes the host wait."""

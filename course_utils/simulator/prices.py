@@ -8,7 +8,7 @@ Rules that differ from "reads its inputs, writes its results", with their causes
   matrices in either order.
 - A convolution's bias is added by a kernel of its own; its backward pass is one kernel for each gradient.
 - Batch and group norm in training pass twice over their input, and so do the backward passes of all norms.
-- Attention is one kernel in which the scores never reach the memory.
+- Attention is one kernel in which the scores never reach the memory, and which skips what a causal mask hides.
 """
 
 import math
@@ -16,12 +16,14 @@ import math
 import torch
 
 _RECURRENT = {"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"}  # input (time, batch, features), one step after another
+_FUSED = "_scaled_dot_product_flash_attention_for_cpu"
+_CAUSAL = {_FUSED: 4, f"{_FUSED}_backward": 7}  # where fused attention is told of a causal mask
 _PEAKS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 def price(world, index: int, plan, inputs: list, outputs: list, args, kwargs, out) -> None:
     """Queue on GPU `index` of `world` what an operator costs, by the sizes of its tensors alone."""
-    flops, peak, steps, strided, extra = 0, "fp32", 1, False, 0
+    flops, peak, steps, strided, extra, attends = 0, "fp32", 1, False, 0, 0.0
     if plan.gathers:
         written = sum(t.nbytes for t in outputs)
         nbytes = 2 * written + sum(t.nbytes for t in inputs if not t.is_floating_point())
@@ -46,7 +48,10 @@ def price(world, index: int, plan, inputs: list, outputs: list, args, kwargs, ou
         nbytes += (steps - 1) * args[2].nbytes  # each step reads the recurrent weight again
     elif plan.name in _RULES:
         extra, steps, peak = _RULES[plan.name](args, outputs, peak)
-    world.kernel(index, plan.name, flops, nbytes, peak, steps, extra, strided)
+    elif plan.name in _CAUSAL:
+        place = _CAUSAL[plan.name]
+        attends = 0.5 if kwargs.get("is_causal", args[place] if len(args) > place else False) else 1.0
+    world.kernel(index, plan.name, flops, nbytes, peak, steps, extra, strided, attends)
 
 
 def moved(inputs: list[torch.Tensor], output: torch.Tensor | None) -> tuple[int, bool]:
