@@ -195,7 +195,8 @@ def estimate(
     of rank 0, and all ranks take as long as it. `torch.distributed` is set up when `make_model` is called, which may
     return a DistributedDataParallel, call `fully_shard` or `parallelize_module` on meshes of any device type; messages
     take the time of the links, beside computation where the program's streams let them. Of pipelines, whose ranks
-    differ, it says nothing.
+    differ, it says nothing: PyTorch's schedules raise, and what another stage sends comes at once. Estimate the forward
+    pass of a stage, and with its backward pass, as the program of one GPU.
 
     - `make_model()` builds the model, in training mode unless it says otherwise; `make_batch()` returns the batch, as
       if it were on the GPU already; `make_optimizer(parameters)` gets the list of parameters. Devices named in them
