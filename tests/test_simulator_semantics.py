@@ -246,6 +246,23 @@ def test_cpu_tensors_of_indices():
         x[torch.tensor([0, 1])] = torch.ones(2)
 
 
+INDICES = [
+    [1, 2], [True, False, True], ([0, 1], [1, 0]), (..., [2, 0]), ([2, 1], slice(1, None)), [[0, 2], [1, 1]], [[1, 2]],
+    [], [2] * 40, range(2), (range(2), 1), np.array([2, 0]), (np.array([0, 1]), np.int64(1)), ((0, 1), [2, 2]), [-1],
+    (None, [0]), ([torch.tensor(1), torch.tensor(0)], 2),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_sequences_among_indices_pick_what_they_pick_on_the_cpu(index):
+    plain = torch.arange(9.0).view(3, 3)
+    ours = plain.to("sim")
+    assert torch.equal(ours[index].cpu(), plain[index]) and ours[index].device.type == "sim"
+    ours[index] = plain[index] = 7.0
+    assert torch.equal(ours.cpu(), plain)
+
+
 @pytest.mark.parametrize("target", ["sim:0", "sim:1", "cpu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("copy", [False, True])

@@ -213,6 +213,36 @@ class SimTensor(torch.Tensor):
     __tensor_unflatten__ = staticmethod(__tensor_flatten__)
 
 
+def _indices(index, device: torch.device):
+    """Return `index` with a tensor for each sequence of numbers in it, by PyTorch's rule of what is one."""
+    parts = torch.Tensor, list, tuple, range, slice, type(...), type(None)
+    if isinstance(index, tuple):
+        return tuple(_numbers(item, device) for item in index)
+    if isinstance(index, list) and len(index) < 32 and any(isinstance(item, parts) for item in index):
+        return [_numbers(item, device) for item in index]
+    return _numbers(index, device)
+
+
+def _numbers(item, device: torch.device):
+    if isinstance(item, torch.Tensor) or not (isinstance(item, list | tuple | range) or getattr(item, "ndim", 0)):
+        return item
+    return torch.tensor(item, dtype=None if len(item) else torch.int64, device=device)
+
+
+if tuple(map(int, torch.__version__.split(".")[:2])) > (2, 13):
+    # A list among indices becomes a tensor in C++, which makes it on `meta` and from 2.15 on never writes it.
+
+    @_shown_to_modes
+    def _get(self, index):
+        return _Base.__getitem__(self, _indices(index, self.device))
+
+    @_shown_to_modes
+    def _set(self, index, value):
+        return _Base.__setitem__(self, _indices(index, self.device), value)
+
+    SimTensor.__getitem__, SimTensor.__setitem__ = _get, _set
+
+
 class _Rebuilt:
     """Pickles as the tensor that calling `function(*args)` gives."""
 
