@@ -17,39 +17,11 @@ def t(name, src, grid, block, args, expect, kname=None, shared=0):
     T.append((name, src, grid, block, args, expect, kname, shared))
 
 
-x=R(256)
-SCAN="""__global__ void scan(const float* x, float* y, int n) {
-  __shared__ float buf[2][256]; int t = threadIdx.x, in = 0;
-  buf[0][t] = x[t]; __syncthreads();
-  for (int d = 1; d < n; d <<= 1) { int out = 1 - in;
-    buf[out][t] = t >= d ? buf[in][t] + buf[in][t - d] : buf[in][t]; in = out; __syncthreads(); }
-  y[t] = buf[in][t]; }"""
-y=Z(256); t("scan", SCAN,1,256,[x,y,256],lambda y=y: torch.allclose(y,x.cumsum(0),atol=1e-3))
-y=Z(256); t("W scan one buffer", """__global__ void scan(const float* x, float* y, int n) {
-  __shared__ float buf[256]; int t = threadIdx.x; buf[t] = x[t]; __syncthreads();
-  for (int d = 1; d < n; d <<= 1) { if (t >= d) buf[t] += buf[t - d]; __syncthreads(); }
-  y[t] = buf[t]; }""",1,256,[x,y,256],"race")
-y=Z(256); t("scan one buffer ok", """__global__ void scan(const float* x, float* y, int n) {
-  __shared__ float buf[256]; int t = threadIdx.x; buf[t] = x[t];
-  for (int d = 1; d < n; d <<= 1) { float v = 0; __syncthreads(); if (t >= d) v = buf[t - d]; __syncthreads(); buf[t] += v; }
-  y[t] = buf[t]; }""",1,256,[x,y,256],lambda y=y: torch.allclose(y,x.cumsum(0),atol=1e-3))
-y=Z(256); t("blelloch", """#define NB 32
-#define OFF(n) ((n) >> 5)
-__global__ void scan(float *g_odata, const float *g_idata, int n) {
-  extern __shared__ float temp[];
-  int thid = threadIdx.x, offset = 1; int ai = thid, bi = thid + (n/2); int oa = OFF(ai), ob = OFF(bi);
-  temp[ai + oa] = g_idata[ai]; temp[bi + ob] = g_idata[bi];
-  for (int d = n>>1; d > 0; d >>= 1) { __syncthreads(); if (thid < d) { int ai = offset*(2*thid+1)-1, bi = offset*(2*thid+2)-1; ai += OFF(ai); bi += OFF(bi); temp[bi] += temp[ai]; } offset *= 2; }
-  if (thid==0) { temp[n - 1 + OFF(n - 1)] = 0; }
-  for (int d = 1; d < n; d *= 2) { offset >>= 1; __syncthreads(); if (thid < d) { int ai = offset*(2*thid+1)-1, bi = offset*(2*thid+2)-1; ai += OFF(ai); bi += OFF(bi); float t = temp[ai]; temp[ai] = temp[bi]; temp[bi] += t; } }
-  __syncthreads();
-  g_odata[ai] = temp[ai + oa]; g_odata[bi] = temp[bi + ob]; }""",1,128,[y,x,256],lambda y=y: torch.allclose(y,x.cumsum(0)-x,atol=1e-3),None,4*264)
 BIT="""__global__ void bitonic(float* d) { __shared__ float s[256]; unsigned t = threadIdx.x; s[t] = d[t]; __syncthreads();
  for (unsigned k = 2; k <= blockDim.x; k *= 2) for (unsigned j = k / 2; j > 0; j /= 2) { unsigned p = t ^ j;
    if (p > t) { bool up = (t & k) == 0; if ((s[t] > s[p]) == up) { float v = s[t]; s[t] = s[p]; s[p] = v; } } __syncthreads(); }
  d[t] = s[t]; }"""
 a=R(256); want=a.sort()[0].clone(); t("bitonic",BIT,1,256,[a],lambda a=a,w=want: torch.equal(a,w))
-t("W bitonic no sync",BIT.replace("} } __syncthreads(); }","} } }"),1,256,[R(256)],"race")
 CONV="""#define RAD 2
 __constant__ float w[5] = {0.1f, 0.2f, 0.4f, 0.2f, 0.1f};
 __global__ void conv(const float* x, float* y, int n) { __shared__ float s[64 + 2 * RAD];
@@ -58,9 +30,6 @@ __global__ void conv(const float* x, float* y, int n) { __shared__ float s[64 + 
  if (threadIdx.x < RAD) { s[l - RAD] = g >= RAD ? x[g - RAD] : 0; s[l + 64] = g + 64 < n ? x[g + 64] : 0; }
  __syncthreads(); if (g >= n) return; float v = 0; for (int k = -RAD; k <= RAD; k++) v += w[k + RAD] * s[l + k]; y[g] = v; }"""
 xx=R(200); y=Z(200); t("conv",CONV,4,64,[xx,y,200],lambda y=y: torch.allclose(y,torch.nn.functional.conv1d(xx[None,None],torch.tensor([.1,.2,.4,.2,.1])[None,None],padding=2)[0,0],atol=1e-5))
-t("W conv halo oob",CONV.replace("s[64 + 2 * RAD]","s[64 + RAD]"),4,64,[xx,Z(200),200],"out of bounds")
-t("W conv no halo",CONV.replace("s[l + 64] = g + 64 < n ? x[g + 64] : 0;",""),4,64,[xx,Z(200),200],"uninitialised shared")
-t("W conv early return",CONV.replace("s[l] = g","if (g >= n) return; s[l] = g"),4,64,[xx,Z(200),200],"divergent barrier")
 LN="""template <typename T> __inline__ __device__ T block_sum(T v) { static __shared__ T s[32]; int lane = threadIdx.x & 31, w = threadIdx.x >> 5;
  for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffff, v, o, 32); if (lane == 0) s[w] = v; __syncthreads();
  v = (threadIdx.x < (blockDim.x >> 5)) ? s[lane] : (T)0.0f; if (w == 0) for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffff, v, o, 32); return v; }
@@ -72,23 +41,6 @@ __global__ void layernorm(const float* __restrict__ x, const float* __restrict__
  var = block_sum<float>(var); if (threadIdx.x == 0) s_var = rsqrtf(var / d + eps); __syncthreads();
  for (int i = threadIdx.x; i < d; i += blockDim.x) y[blockIdx.x * d + i] = (x[blockIdx.x * d + i] - s_mean) * s_var * __ldg(&gamma[i]) + __ldg(&beta[i]); }"""
 lx=R(6,512); ga=R(512); be=R(512); y=Z(6,512); t("layernorm",LN,6,128,[lx,ga,be,y,512,1e-5],lambda y=y: torch.allclose(y,torch.nn.functional.layer_norm(lx,(512,),ga,be),atol=1e-4))
-t("W layernorm race in block_sum",LN.replace("s_mean = sum / d; __syncthreads();","s_mean = sum / d;"),6,128,[lx,ga,be,Z(6,512),512,1e-5],"race")
-FA="""#define D 16
-#define BR 8
-#define BC 8
-__global__ void attention(const float* Q, const float* K, const float* V, float* O, int n) {
-  __shared__ float k[BC][D], v[BC][D]; int r = blockIdx.x * BR + threadIdx.x; float q[D], acc[D], m = -INFINITY, l = 0;
-  for (int d = 0; d < D; d++) { q[d] = r < n ? Q[r * D + d] : 0; acc[d] = 0; }
-  for (int j0 = 0; j0 < n; j0 += BC) {
-    for (int i = threadIdx.x; i < BC * D; i += blockDim.x) { int j = j0 + i / D; k[i / D][i % D] = j < n ? K[j * D + i % D] : 0; v[i / D][i % D] = j < n ? V[j * D + i % D] : 0; }
-    __syncthreads();
-    for (int j = 0; j < BC && j0 + j < n; j++) { float s = 0; for (int d = 0; d < D; d++) s += q[d] * k[j][d]; s *= rsqrtf((float)D);
-      float top = fmaxf(m, s), f = __expf(m - top), p = __expf(s - top); l = l * f + p; m = top; for (int d = 0; d < D; d++) acc[d] = acc[d] * f + p * v[j][d]; }
-    __syncthreads(); // 2
-  }
-  if (r < n) for (int d = 0; d < D; d++) O[r * D + d] = acc[d] / l; }"""
-q,k,v=R(20,16),R(20,16),R(20,16); o=Z(20,16); t("attention",FA,3,8,[q,k,v,o,20],lambda o=o: torch.allclose(o,torch.nn.functional.scaled_dot_product_attention(q[None],k[None],v[None])[0],atol=1e-4))
-t("W attention 2",FA.replace("__syncthreads(); // 2",""),3,8,[q,k,v,Z(20,16),20],"race")
 CSR="""__global__ void spmv(const int* ptr, const int* col, const float* val, const float* x, float* y, int rows) {
  int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x & 31; if (row >= rows) return;
  float s = 0; for (int j = ptr[row] + lane; j < ptr[row + 1]; j += 32) s += val[j] * x[col[j]];
@@ -96,7 +48,6 @@ CSR="""__global__ void spmv(const int* ptr, const int* col, const float* val, co
 A=(torch.rand(10,50,generator=g)<.3)*R(10,50); px=R(50); y=Z(10)
 csr=[torch.cat([torch.zeros(1), (A != 0).sum(1).cumsum(0)]).int(),A.nonzero()[:, 1].int(),A[A != 0],px]
 t("csr",CSR,3,128,[*csr, y, 10],lambda y=y: torch.allclose(y,A@px,atol=1e-4))
-t("W csr",CSR.replace("row >= rows","row > rows"),3,128,[*csr, Z(10), 10],"out of bounds")
 AGG="""__device__ int agg(int* c) { unsigned m = __activemask(); int leader = __ffs(m) - 1, lane = threadIdx.x & 31, r = 0; if (lane == leader) r = atomicAdd(c, __popc(m)); r = __shfl_sync(m, r, leader); return r + __popc(m & ((1u << lane) - 1)); }
 __global__ void filter(const float* x, float* out, int* count, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n && x[i] > 0) out[agg(count)] = x[i]; }"""
 xx2=R(300); o2=Z(300); c=torch.zeros(1,dtype=torch.int32); t("warp aggregated",AGG,3,128,[xx2,o2,c,300],lambda o=o2,c=c: c.item()==(xx2>0).sum().item() and torch.equal(o[:c.item()].sort()[0],xx2[xx2>0].sort()[0]))
@@ -128,84 +79,51 @@ __global__ void k(float* x, int op, int n) { __shared__ Pair s[32]; static const
  Vec v = Vec(x[i], 1) + Vec(1, 2); switch ((Op)op) { case PLUS: x[i] = v.a + v.b; break; default: x[i] = best.v + best.i; }
  auto f = [&](float q) { return q * v.a; }; float a = f(1), b = f(2); swap_(a, b); x[i] += a - b; float loc[4]; for (int j = 0; j < 4; j++) loc[(j + i) % 4] = j; x[i] += loc[i % 4]; }""",1,32,[R(32),1,32],None)
 t("float2 shared","__global__ void k(float2* x) { __shared__ float2 s[8][5]; int i = threadIdx.x; if (i < 32) { s[i / 4][i % 4] = x[i]; } __syncthreads(); float2 v = s[7 - i / 4][i % 4]; v.x += 1; s[i / 4][i % 4].y = 1; x[i] = v; }",1,32,[R(64)],"race")
-t("float2 shared ok","__global__ void k(float2* x) { __shared__ float2 s[8][5]; int i = threadIdx.x; if (i < 32) { s[i / 4][i % 4] = x[i]; } __syncthreads(); float2 v = s[7 - i / 4][i % 4]; v.x += 1; __syncthreads(); s[i / 4][i % 4].y = 1; x[i] = v; }",1,32,[R(64)],None)
 t("bool/uchar","__global__ void life(const unsigned char* a, unsigned char* b, bool* alive, int w, int h) { int x = blockIdx.x * 8 + threadIdx.x, y = blockIdx.y * 8 + threadIdx.y; if (x >= w || y >= h) return; int n = 0; for (int dy = -1; dy <= 1; dy++) for (int dx = -1; dx <= 1; dx++) if (dx || dy) n += a[(y + dy + h) % h * w + (x + dx + w) % w]; unsigned char c = a[y * w + x]; b[y * w + x] = n == 3 || (c && n == 2); alive[y * w + x] = b[y * w + x]; }",(2,2),(8,8),[torch.randint(0,2,(13,14),generator=g,dtype=torch.uint8),torch.zeros(13,14,dtype=torch.uint8),torch.zeros(13,14,dtype=torch.bool),14,13],None)
 t("uchar shared hist","__global__ void k(const unsigned char* x, unsigned* out) { __shared__ unsigned char s[64 * 4]; for (int i = 0; i < 4; i++) s[threadIdx.x * 4 + i] = 0; for (int i = 0; i < 50; i++) s[threadIdx.x * 4 + (x[i] & 3)]++; __syncthreads(); if (threadIdx.x < 4) { unsigned n = 0; for (int i = 0; i < 64; i++) n += s[i * 4 + threadIdx.x]; out[threadIdx.x] = n; } }",1,64,[torch.randint(0,255,(50,),generator=g,dtype=torch.uint8),torch.zeros(4,dtype=torch.int32)],None)
 t("int64 gather","__global__ void k(const float* w, const long long* idx, float* out, int d, long n) { for (long i = blockIdx.x; i < n; i += gridDim.x) for (int c = threadIdx.x; c < d; c += blockDim.x) out[i * d + c] = w[idx[i] * d + c]; }",2,16,[R(10,20),torch.randint(0,10,(7,),generator=g),Z(7,20),20,7],None)
-t("W int64 gather","__global__ void k(const float* w, const long long* idx, float* out, int d, long n) { for (long i = blockIdx.x; i < n; i += gridDim.x) for (int c = threadIdx.x; c < d; c += blockDim.x) out[i * d + c] = w[idx[i] * d + c]; }",2,16,[R(10,20),torch.full((7,),10),Z(7,20),20,7],"out of bounds")
 t("syncthreads_or","__global__ void k(int* x, int n) { int i = threadIdx.x; __shared__ int s[64]; s[i] = x[i]; __syncthreads(); int more; do { int v = s[i]; int left = i ? s[i - 1] : 0; __syncthreads(); if (left > v) s[i] = left; more = __syncthreads_or(left > v); } while (more); x[i] = s[i] + __syncthreads_count(i < 5) + __syncthreads_and(1); }",1,64,[torch.arange(64,0,-1,dtype=torch.int32),64],None)
 t("W loop barrier uneven","__global__ void k(float* x, int n) { __shared__ float s[64]; for (int i = threadIdx.x; i < n; i += 64) { s[threadIdx.x] = x[i]; __syncthreads(); x[i] = s[63 - threadIdx.x]; __syncthreads(); } }",1,64,[R(100),100],"divergent barrier|uninitialised")
 t("W syncwarp missing","__global__ void k(const float* x, float* y) { __shared__ float s[32]; int i = threadIdx.x; s[i] = x[i]; __syncwarp(); for (int d = 16; d; d /= 2) { if (i < d) s[i] += s[i + d]; } if (!i) *y = s[0]; }",1,32,[R(32),Z(1)],"race")
 t("syncwarp","__global__ void k(const float* x, float* y) { __shared__ float s[4][32]; int i = threadIdx.x, w = threadIdx.y; s[w][i] = x[w * 32 + i]; __syncwarp(); for (int d = 16; d; d /= 2) { if (i < d) s[w][i] += s[w][i + d]; __syncwarp(); } if (!i) y[w] = s[w][0]; }",1,(32,4),[R(128),Z(4)],None)
 t("W broadcast","__global__ void k(const float* x, float* y) { __shared__ float first; if (threadIdx.x == 0) first = x[0]; y[threadIdx.x] = first; }",1,32,[R(32),Z(32)],"race")
 t("W broadcast reversed","__global__ void k(const float* x, float* y) { __shared__ float last; if (threadIdx.x == 31) last = x[0]; y[threadIdx.x] = last; }",1,32,[R(32),Z(32)],"race")
-t("W transposed in place","__global__ void k(float* x, int n) { int i = blockIdx.x * 8 + threadIdx.x, j = blockIdx.y * 8 + threadIdx.y; float v = x[i * n + j]; x[j * n + i] = v; }",(2,2),(8,8),[R(16,16),16],"race")
 t("W lock not released","__device__ int lock;\n__global__ void k(float* x) { while (atomicCAS(&lock, 0, 1)); x[0] += 1; }",1,32,[R(32)],"endless")
 t("lock released","__device__ int lock;\n__global__ void k(float* x) { bool done = false; while (!done) { if (atomicCAS(&lock, 0, 1) == 0) { __threadfence(); x[0] += 1; __threadfence(); atomicExch(&lock, 0); done = true; } } }",2,32,[Z(1)],None)
-t("W block flag","__global__ void k(float* x, float* y) { if (blockIdx.x == 0) x[threadIdx.x] = 5; else y[threadIdx.x] = x[threadIdx.x]; }",2,32,[Z(32),Z(32)],"race")
-t("volatile flag spin","__global__ void k(volatile int* flag, float* y) { if (threadIdx.x == 1) { while (!*flag); } if (threadIdx.x == 0) { __threadfence(); *flag = 1; } y[threadIdx.x] = 1; }",1,32,[torch.zeros(1,dtype=torch.int32),Z(32)],"race|None")
 t("3d","__global__ void k(float* x, int a, int b, int c) { int i = threadIdx.x + blockIdx.x * blockDim.x, j = threadIdx.y + blockIdx.y * blockDim.y, l = threadIdx.z + blockIdx.z * blockDim.z; if (i < c && j < b && l < a) x[(l * b + j) * c + i] += i + 10 * j + 100 * l; }",(2,2,2),(4,4,2),[Z(3,5,7),3,5,7],None)
-t("W 3d","__global__ void k(float* x, int a, int b, int c) { int i = threadIdx.x + blockIdx.x * blockDim.x, j = threadIdx.y + blockIdx.y * blockDim.y, l = threadIdx.z + blockIdx.z * blockDim.z; if (i < c && j < b) x[(l * b + j) * c + i] += i + 10 * j + 100 * l; }",(2,2,2),(4,4,2),[Z(3,5,7),3,5,7],"out of bounds")
-t("view arg","__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }",1,8,[R(100)[10:18],Z(100)[50:58]],None)
 t("W view arg","__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }",1,9,[R(100)[10:18],Z(100)[50:58]],"out of bounds")
 al=R(64); t("aliased","__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x] * 2; }",1,64,[al,al],None)
 t("W aliased shift","__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x] * 2; }",1,63,[al[1:],al[:-1]],"race")
 t("wb empty","__global__ void k(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 1; }",1,63,[Z(0),0],None)
-t("W empty","__global__ void k(float* x, int n) { x[threadIdx.x] = 1; }",1,63,[Z(0),0],"out of bounds")
 t("divergent shfl subgroup","__global__ void k(float* x) { int i = threadIdx.x; float v = x[i]; if (i < 16) { v += __shfl_xor_sync(0x0000ffff, v, 1); } else { v -= __shfl_xor_sync(0xffff0000, v, 1); } x[i] = v; }",1,32,[R(32)],None)
 t("tail warp","__global__ void k(float* x) { float v = x[threadIdx.x]; v += __shfl_down_sync(0xffffffff, v, 1); x[threadIdx.x] = v; }",1,40,[R(40)],None)
 t("match/reduce","__global__ void k(int* x) { unsigned m = __match_any_sync(~0u, x[threadIdx.x] & 3); int s = __reduce_add_sync(~0u, 1); x[threadIdx.x] = __popc(m) + s + __any_sync(~0u, x[threadIdx.x] > 3) + __all_sync(~0u, 1); }",1,32,[torch.arange(32,dtype=torch.int32)],None)
 t("clock","__global__ void k(long long* x) { long long a = clock64(); x[threadIdx.x] = clock64() - a; clock_t b = clock(); }",1,4,[torch.zeros(4,dtype=torch.int64)],None)
 t("goto/dowhile","__global__ void k(float* x) { int i = threadIdx.x; do { if (i > 30) goto out; x[i] += 1; i += 7; } while (true); out: return; }",1,7,[Z(31)],None)
-t("W unsigned loop","__global__ void k(float* x) { for (unsigned i = 10; i >= 0; i--) x[i] = 1; }",1,1,[Z(31)],"out of bounds")
 t("big launch","__global__ void k(float* x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = i; }",4096,256,[Z(1<<20),1<<20],None)
 t("max threads","__global__ void k(float* x) { __shared__ float s[1024]; s[threadIdx.x] = 1; __syncthreads(); x[threadIdx.x] = s[1023 - threadIdx.x]; }",64,1024,[Z(1024)],None)
 
-t("W missing mask y","__global__ void k(float* x, int w, int h) { int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y; if (c < w) x[r * w + c] = 1; }",(2,2),(8,8),[Z(10,10),10,10],"out of bounds")
-t("W x/y swapped","__global__ void k(float* x, int w, int h) { int r = blockIdx.x * blockDim.x + threadIdx.x, c = blockIdx.y * blockDim.y + threadIdx.y; if (c < w && r < h) x[c * w + r] = x[c*w+r] + 1; }",(2,3),(8,8),[Z(12,20),20,12],"out of bounds")
-t("W threads share index","__global__ void k(float* x, const float* y) { int i = threadIdx.x / 2; x[i] = y[threadIdx.x]; }",1,32,[Z(16),R(32)],"race")
-t("W sum into local of thread 0","__global__ void k(const float* x, float* out, int n) { int i = threadIdx.x; if (i < n) *out += x[i]; }",1,32,[R(32),Z(1),32],"race")
-t("W sum single thread per block","__global__ void k(const float* x, float* out, int n) { if (threadIdx.x == 0) for (int i = blockIdx.x; i < n; i += gridDim.x) *out += x[i]; }",4,32,[R(32),Z(1),32],"race")
-t("W sync in for cond","__global__ void k(float* x, int n) { __shared__ float s[64]; s[threadIdx.x] = x[threadIdx.x]; for (int d = 32; d > threadIdx.x; d /= 2) { __syncthreads(); s[threadIdx.x] += s[threadIdx.x + d]; } x[threadIdx.x] = s[threadIdx.x]; }",1,64,[R(64),64],"divergent barrier|race")
 t("W sync in one branch only","__global__ void k(float* x) { if (threadIdx.x & 1) { __syncthreads(); x[threadIdx.x] = 1; } else x[threadIdx.x] = 2; __syncthreads(); x[threadIdx.x] += 1; }",1,64,[R(64)],"divergent barrier")
-t("W shared index threadIdx.x wrong block","__global__ void k(float* x) { __shared__ float s[64]; int i = blockIdx.x * 64 + threadIdx.x; s[i] = x[i]; __syncthreads(); x[i] = s[i]; }",2,64,[R(128)],"out of bounds")
-t("W shared 2d idx swapped","__global__ void k(float* x) { __shared__ float s[8][16]; s[threadIdx.x][threadIdx.y] = x[threadIdx.y * 16 + threadIdx.x]; __syncthreads(); x[threadIdx.y * 16 + threadIdx.x] = s[threadIdx.x][threadIdx.y]; }",1,(16,8),[R(128)],"out of bounds")
-t("W byte offset","__global__ void k(float* x, int n) { int i = threadIdx.x * sizeof(float); x[i] = 1; }",1,64,[R(64),64],"out of bounds")
-t("W uint underflow loop","__global__ void k(float* x, unsigned n) { for (unsigned i = n - 1; i < n; i--) x[i] = 1; x[n - 65] = 2; }",1,1,[R(64),64],"out of bounds")
 t("W int overflow index","__global__ void k(float* x, int n) { int i = threadIdx.x * n * n; x[i] = 1; }",1,64,[R(64),50000],"out of bounds")
-t("W atomic on float out of range","__global__ void k(float* x) { atomicAdd(&x[threadIdx.x], 1.0f); }",1,65,[R(64)],"out of bounds")
 t("W atomicAdd plain read after","__global__ void k(int* x, int* y) { atomicAdd(x, 1); y[threadIdx.x] = *x; }",1,64,[torch.zeros(1,dtype=torch.int32),torch.zeros(64,dtype=torch.int32)],"race")
 t("atomic return used","__global__ void k(int* x, int* y) { int p = atomicAdd(x, 1); y[p] = threadIdx.x; }",2,64,[torch.zeros(1,dtype=torch.int32),torch.zeros(128,dtype=torch.int32)],None)
-t("W half written","__global__ void k(const float* x, float* y, int n) { int i = 2 * (blockIdx.x * blockDim.x + threadIdx.x); if (i < n) { y[i] = x[i]; y[i + 1] = x[i + 1]; } }",1,64,[R(63),Z(63),63],"out of bounds")
 t("W float4 tail","__global__ void k(const float4* x, float4* y, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i * 4 < n) y[i] = x[i]; }",1,64,[R(63),Z(63),63],"out of bounds")
 t("W float4 misaligned view","__global__ void k(const float4* x, float4* y) { y[threadIdx.x] = x[threadIdx.x]; }",1,4,[R(64)[1:17],Z(16)],"misaligned")
-t("W double in float","__global__ void k(double* x) { x[threadIdx.x] = 1; }",1,4,[Z(4)],"arguments")
-t("W wrong order args","__global__ void k(float* x, int n, float a) { x[0] = a; }",1,4,[Z(4),2.5,3],"arguments")
 t("int for float ok","__global__ void k(float* x, float a) { x[0] = a; }",1,4,[Z(4),3],None)
-t("W K tile","__global__ void k(const float* A, const float* B, float* C, int n) { __shared__ float a[8][8], b[8][8]; int r = blockIdx.y * 8 + threadIdx.y, c = blockIdx.x * 8 + threadIdx.x; float s = 0; for (int t = 0; t < n / 8; t++) { a[threadIdx.y][threadIdx.x] = A[r * n + t * 8 + threadIdx.x]; b[threadIdx.x][threadIdx.y] = B[(t * 8 + threadIdx.y) * n + c]; for (int k = 0; k < 8; k++) s += a[threadIdx.y][k] * b[threadIdx.x][k]; __syncthreads(); } C[r * n + c] = s; }",(2,2),(8,8),[R(16,16),R(16,16),Z(16,16),16],"race")
 t("register tile volatile ptr ok","__global__ void k(const float* __restrict__ A, float* __restrict__ C, int n) { extern __shared__ float sm[]; float* a = sm; float (*b)[9] = (float (*)[9])(sm + 64); int t = threadIdx.x; a[t] = A[t]; b[t / 8][t % 8] = A[t]; __syncthreads(); C[t] = a[63 - t] + b[t % 8][t / 8]; }",1,64,[R(64),Z(64),64],None,None,(64+72)*4)
 t("W dyn partition too small","__global__ void k(const float* __restrict__ A, float* __restrict__ C, int n) { extern __shared__ float sm[]; float* a = sm; float (*b)[9] = (float (*)[9])(sm + 64); int t = threadIdx.x; a[t] = A[t]; b[t / 8][t % 8] = A[t]; __syncthreads(); C[t] = a[63 - t] + b[t % 8][t / 8]; }",1,64,[R(64),Z(64),64],"out of bounds",None,(64+64)*4)
 t("W shared_mem forgotten","__global__ void k(float* x) { extern __shared__ float s[]; s[threadIdx.x] = x[threadIdx.x]; }",1,64,[R(64)],"out of bounds")
-t("W warp reduce to wrong lane count","__global__ void k(const float* x, float* y) { float v = x[threadIdx.x]; for (int d = 16; d; d /= 2) v += __shfl_down_sync(0xffffffff, v, d); __shared__ float s[2]; if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = v; if (threadIdx.x == 0) *y = s[0] + s[1]; }",1,64,[R(64),Z(1)],"race|uninit")
 t("shared constexpr","constexpr int N = 8; template <int M> struct S { static constexpr int v = M * 2; };\n__global__ void k(float* x) { __shared__ float s[S<N>::v + 1]; s[threadIdx.x] = 1; __syncthreads(); x[threadIdx.x] = s[15 - threadIdx.x]; }",1,16,[R(20)],None)
 t("shared in device fn","__device__ float share(float v) { __shared__ float s[64]; s[threadIdx.x] = v; __syncthreads(); float r = s[63 - threadIdx.x]; __syncthreads(); return r; }\n__global__ void k(float* x) { x[threadIdx.x] = share(share(x[threadIdx.x])); }",1,64,[R(64)],None)
-t("shared ptr passed","__device__ void fill(float* s, int n) { for (int i = threadIdx.x; i < n; i += blockDim.x) s[i] = i; }\n__global__ void k(float* x) { __shared__ float s[100]; fill(s, 100); __syncthreads(); x[threadIdx.x] = s[99 - threadIdx.x]; }",1,64,[R(64)],None)
 t("W shared ptr passed","__device__ void fill(float* s, int n) { for (int i = threadIdx.x; i <= n; i += blockDim.x) s[i] = i; }\n__global__ void k(float* x) { __shared__ float s[100]; fill(s, 100); __syncthreads(); x[threadIdx.x] = s[99 - threadIdx.x]; }",1,64,[R(64)],"out of bounds")
-t("W shared negative","__global__ void k(float* x) { __shared__ float s[64]; int i = threadIdx.x; s[i] = x[i]; __syncthreads(); x[i] = s[i - 1]; }",1,64,[R(64)],"out of bounds")
 t("W shared far","__global__ void k(float* x) { __shared__ float s[64]; int i = threadIdx.x; s[i * 100000] = x[i]; }",1,64,[R(64)],"out of bounds|wild")
 t("W two arrays overflow into next","__global__ void k(float* x) { __shared__ float a[64]; __shared__ float b[64]; int i = threadIdx.x; b[i] = 0; a[i + 1] = x[i]; __syncthreads(); x[i] = a[i] + b[i]; }",1,64,[R(64)],"out of bounds")
-t("W same decl overflow","__global__ void k(float* x) { __shared__ float a[64], b[64]; int i = threadIdx.x; b[i] = 0; a[i + 1] = x[i]; __syncthreads(); x[i] = a[i] + b[i]; }",1,64,[R(64)],"out of bounds|race")
-t("const mem","__constant__ int off[3] = {1, 2, 3};\n__device__ const float scale = 2.5f;\n__global__ void k(float* x) { x[threadIdx.x] = off[threadIdx.x % 3] * scale; }",1,64,[R(64)],None)
 t("W device counter race","__device__ int counter = 0;\n__global__ void k(int* x) { counter++; x[threadIdx.x] = counter; }",1,64,[torch.zeros(64,dtype=torch.int32)],"race")
-t("prng struct","struct Rng { unsigned s; __device__ explicit Rng(unsigned x) : s(x * 747796405u + 2891336453u) {} __device__ float next() { s ^= s << 13; s ^= s >> 17; s ^= s << 5; return s * 2.3283064365386963e-10f; } };\n__global__ void k(float* x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; Rng r(i + 1); if (i < n) x[i] = r.next() < 0.5f ? 0.f : x[i] * 2; }",2,64,[R(100),100],None)
-t("mandel","__global__ void k(int* out, int w, int h) { int px = blockIdx.x * blockDim.x + threadIdx.x, py = blockIdx.y * blockDim.y + threadIdx.y; if (px >= w || py >= h) return; float2 c = make_float2(-2.f + 3.f * px / w, -1.f + 2.f * py / h), z = {0, 0}; int i = 0; for (; i < 50 && z.x * z.x + z.y * z.y < 4; i++) z = make_float2(z.x * z.x - z.y * z.y + c.x, 2 * z.x * z.y + c.y); out[py * w + px] = i; }",(4,4),(16,16),[torch.zeros(50,60,dtype=torch.int32),60,50],None)
 t("rgb","__global__ void k(const uchar3* in, unsigned char* gray, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) { uchar3 p = in[i]; gray[i] = 0.3f * p.x + 0.59f * p.y + 0.11f * p.z; } }",1,64,[torch.zeros(60,3,dtype=torch.uint8),torch.zeros(60,dtype=torch.uint8),60],None)
 t("uchar4","__global__ void k(const uchar4* in, uchar4* out, int n) { int i = threadIdx.x; if (i < n) { uchar4 p = in[i]; p.x = 255 - p.x; out[i] = make_uchar4(p.x, p.y, p.z, 0); } }",1,64,[torch.zeros(60,4,dtype=torch.uint8),torch.zeros(60,4,dtype=torch.uint8),60],None)
 t("float3","__global__ void k(float3* p, float3* v, float dt, int n) { int i = threadIdx.x; if (i < n) { float3 a = p[i], b = v[i]; a.x += b.x * dt; a.y += b.y * dt; a.z += b.z * dt; p[i] = a; v[i] = make_float3(0, 0, 0); } }",1,64,[R(60,3),R(60,3),0.1,60],None)
 t("long kernels","__global__ void k(float* x, long n) { for (long i = 0; i < n; i++) x[threadIdx.x] = x[threadIdx.x] * 0.5f + 1; }",1,64,[R(64),20000],None)
-t("lambda generic","template <class F> __device__ void for_each(int n, F f) { for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) f(i); }\n__global__ void k(float* x, int n) { for_each(n, [=] __device__ (int i) { x[i] = i; }); }",1,64,[R(164),164],None)
 t("nullptr opt","__global__ void k(const float* b, float* x) { x[threadIdx.x] = b ? b[threadIdx.x] : 0; }",1,64,[None,R(64)],None)
-t("inclusive ldg vec","__global__ void k(const float* __restrict__ x, float* y) { float4 v = __ldg(reinterpret_cast<const float4*>(x) + threadIdx.x); reinterpret_cast<float4*>(y)[threadIdx.x] = v; }",1,16,[R(64),Z(64)],None)
 t("extern C block","extern \"C\" {\n__global__ void k(float* x) { x[threadIdx.x] = 1; }\n}",1,16,[R(64)],None)
 t("static global","static __global__ void k(float* x) { x[threadIdx.x] = 1; }",1,16,[R(64)],None)
 t("proto then def","__global__ void k(float* x, int n);\n__device__ float f(float v);\n__global__ void k(float* x, int n) { x[threadIdx.x] = f(n); }\n__device__ float f(float v) { return v * 2; }",1,16,[R(64),3],None)
@@ -218,28 +136,22 @@ t("sync in uniform loop","__global__ void k(float* x, int f) { for (int i = 0; i
 t("W local array","__global__ void k(float* x, int n) { float a[4]; for (int i = 0; i <= n; i++)\n a[i] = x[i]; x[4 + threadIdx.x] = a[n & 3]; }",1,1,[Z(8),4],"out of bounds")
 t("W local matrix","__global__ void k(float* x) { float acc[4][4] = {}; for (int i = 0; i < 4; i++) for (int j = 0; j <= 4; j++) acc[i][j] += x[i]; x[threadIdx.x + 4] = acc[threadIdx.x][1]; }",1,4,[Z(8)],"out of bounds")
 t("flattened rows","__global__ void k(float* x) { __shared__ float s[4][8]; s[0][threadIdx.x] = 1; __syncthreads(); x[threadIdx.x] = s[0][31 - threadIdx.x]; }",1,32,[Z(32)],None)
-t("device counter","__device__ int counter = 0;\n__global__ void k(int* x) { x[threadIdx.x] = atomicAdd(&counter, 1); }",1,64,[torch.zeros(64,dtype=torch.int32)],None)
 
 # text, a phrase of what is said of it, arguments; two blocks of 64 threads
 HOSTILE = [
     ('__global__ void k(float* x){ for(;;); }', 'endless', [F(64)]),
-    ('__global__ void k(float* x){ while(1) x[threadIdx.x]+=1; }', 'endless', [F(64)]),
     ('__device__ int f(int n){ volatile int a[10]; a[0]=n; return f(n+1)+a[0]; } __global__ void k(float* x){ x[0]=f(0); }', 'stack', [F(64)]),
     ('__global__ void k(float* x){ volatile float a[1<<20]; for(int i=0;i<(1<<20);i+=7) a[i]=i; x[threadIdx.x]=a[5]; }', 'stack', [F(64)]),
     ('__global__ void k(float* x){ *(float*)0 = 1; }', 'wild pointer', [F(64)]),
     ('__global__ void k(float* x){ x[threadIdx.x] = 1; }', 'wild pointer', [None]),
-    ('__global__ void k(float* x){ void (*f)() = (void(*)())0; f(); }', 'wild pointer', [F(64)]),
     ('__global__ void k(float* x){ exit(0); }', 'exit', [F(64)]),
     ('#include <unistd.h>\n__global__ void k(float* x){ _exit(0); }', 'exit', [F(64)]),
     ('__global__ void k(float* x){ abort(); }', 'abort', [F(64)]),
     ('__global__ void k(float* x){ while(1) printf("hello %d\\n", threadIdx.x); }', 'endless', [F(64)]),
-    ('__global__ void k(float* x){ while(1) puts("hello"); }', 'endless', [F(64)]),
     ('#include <assert.h>\n__global__ void k(float* x){ assert(threadIdx.x < 5); }', 'assert', [F(64)]),
     ('__global__ void k(float* x){ __trap(); }', 'trap', [F(64)]),
     ('__global__ void k(float* x){ throw 1; }', 'exception', [F(64)]),
     ('#include <signal.h>\n__global__ void k(float* x){ kill(getpid(), 9); }', 'exit', [F(64)]),
-    ('#include <unistd.h>\n__global__ void k(float* x){ sleep(100); }', 'endless', [F(64)]),
-    ('#include <signal.h>\n__global__ void k(float* x){ sigset_t s; sigfillset(&s); sigprocmask(SIG_BLOCK,&s,0); while(1); }', 'endless', [F(64)]),
     ('__global__ void k(float* x){ while(1) memset(malloc(1<<20),1,1<<20); }', 'allocates itself', [F(64)]),
     ('__global__ void k(float* x){ x[threadIdx.x] = 5 / (int)x[0]; }', 'division by zero', [F(64)]),
     ('__global__ void k(float* x){ int i = threadIdx.x; x[i - 5] = 1; }', 'element -5 of `x`', [F(64)]),
@@ -256,11 +168,7 @@ HOSTILE = [
     ('__global__ void k(float* x){ __shared__ volatile float s[64]; s[threadIdx.x]=threadIdx.x; if (threadIdx.x < 32) { s[threadIdx.x]+=s[threadIdx.x+32]; } x[threadIdx.x]=s[threadIdx.x]; }', 'race', [F(64)]),
     ('__global__ void k(float* x){ if(threadIdx.x==0) memcpy(x, x + 60, 32); }', 'element 64 of `x`', [F(64)]),
     ('extern __shared__ float s[];\n__global__ void k(float* x){ s[threadIdx.x]=1; __syncthreads(); x[threadIdx.x]=s[threadIdx.x]; }', 'beyond the shared_mem', [F(64)]),
-    ('__global__ void k(float* x){ x[threadIdx.x] = x[(threadIdx.x+1) % 64]; }', 'race', [F(64)]),
     ('__global__ void k(float* x){ float v = x[(threadIdx.x+1) % 64]; __syncthreads(); x[threadIdx.x] = v; }', 'blocks run in no order', [F(64)]),
-    ('#include <setjmp.h>\n__global__ void k(float* x){ jmp_buf b; longjmp(b, 1); }', 'wild pointer', [F(64)]),
-    ('__global__ void k(float* x){ void (*f)() = (void(*)())0x123456789; f(); }', 'wild pointer', [F(64)]),
-    ('__global__ void k(float* x){ char* p = (char*)&k; p[0] = 1; }', 'wild pointer', [F(64)]),
     ('__global__ void k(char* x){ *(int*)(x+1) = 4; }', 'misaligned', [torch.zeros(64, dtype=torch.int8)]),
     ('template<int N> struct A { static const int v = A<N-1>::v + A<N-2>::v; }; __global__ void k(float* x){ x[0] = A<100000>::v; }', 'line 1', [F(64)]),
     ('__global__ void k(float* x){\n int i = threadIdx.x\n x[i] = 1;\n}', 'line 3', [F(64)]),
@@ -273,8 +181,6 @@ HOSTILE = [
     ('__global__ void k(float* x){ threadIdx.x = 3; }', 'line 1', [F(64)]),
     ('__global__ void k(float* x){ atomicMax(x, 1.0f); }', 'atomicMax does not exist for this type', [F(64)]),
     ('struct P { float* a; int n; }; __global__ void k(P p){ p.a[0] = 1; }', 'a structure', [F(64)]),
-    ('__global__ void k(double* x){ x[0] = 1; }', 'needs torch.float64', [F(64)]),
     ('__global__ void k(float* x, int n){ x[0] = n; }', '`int n` cannot hold', [F(64), 2147483648]),
-    ('__global__ void k(float* x, unsigned n){ x[0] = n; }', '`unsigned n` cannot hold', [F(64), -1]),
     ('__global__ void k(float* x, int n){ x[0] = n; }', 'needs a whole number', [F(64), 1.0]),
 ]
