@@ -34,68 +34,38 @@ def before_training(*lines: str) -> tuple[str, str]:
 CHEATS = {
     "half of the rows": ("fewer tokens: 6 of 12 windows", LOSS, LOSS.replace("window)", "window[:2])")),
     "shorter windows": ("fewer tokens: windows of 4 bytes", LOSS, LOSS.replace("window)", "window[:, :5])")),
-    "one row again and again": (
-        "fewer tokens: ",
-        LOOP,
-        "    for step, window in enumerate(windows[:1].expand_as(windows)):\n",
-    ),
+    "one row again and again": ("fewer tokens: ", LOOP,
+        "    for step, window in enumerate(windows[:1].expand_as(windows)):\n"),
     "a smaller model": ("a smaller model", "return GPT(width,", "return GPT(width // 2,"),
     "a layer less": ("a smaller model", "range(layers)", "range(layers - 1)"),
     "a layer that is not used": ("another model: with the same weights", "in self.blocks:", "in self.blocks[:1]:"),
     "no norm at the end": ("another model: with the same weights", "self.head(self.norm(x))", "self.head(x)"),
     "no causal mask": ("sees the future", "is_causal=True", "is_causal=False"),
-    "a layer used in evaluation alone": (
-        "never trains blocks.1",
-        "in self.blocks:",
-        "in self.blocks[: 1 + (not torch.is_grad_enabled())]:",
-    ),
+    "a layer used in evaluation alone": ("never trains blocks.1", "in self.blocks:",
+        "in self.blocks[: 1 + (not torch.is_grad_enabled())]:"),
     "no backward pass": ("the backward pass is left out", "        loss.backward()\n", ""),
-    "backward every other step": (
-        "the backward pass is left out",
-        "        loss.backward()\n",
-        "        if step == 0:\n            loss.backward()\n",
-    ),
+    "backward every other step": ("the backward pass is left out", "        loss.backward()\n",
+        "        if step == 0:\n            loss.backward()\n"),
     "no optimizer step": ("skips the optimizer's step: 0 of 3", STEP + "    if", "    if"),
-    "an optimizer step left out": (
-        "skips the optimizer's step: 2 of 3",
-        STEP + "    if",
-        "        if step < 2:\n            optimizer.step()\n    if",
-    ),
+    "an optimizer step left out": ("skips the optimizer's step: 2 of 3", STEP + "    if",
+        "        if step < 2:\n            optimizer.step()\n    if"),
     "two optimizer steps": ("another number of steps: 6 for 3", STEP + "    if", STEP * 2 + "    if"),
     "one step less": ("fewer tokens: 8 of 12", LOOP, "    for step, window in enumerate(windows[:-1]):\n"),
-    "more losses than steps": (
-        "another number of steps: 4 losses",
-        READ,
-        READ.replace(".tolist()", ".tolist() + [1.0]"),
-    ),
+    "more losses than steps": ("another number of steps: 4 losses", READ,
+        READ.replace(".tolist()", ".tolist() + [1.0]")),
     "no zero_grad": ("trains another way", "        optimizer.zero_grad()\n", ""),
-    "gradients clipped": (
-        "trains another way",
-        STEP + "    if",
-        "        nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n" + STEP + "    if",
-    ),
+    "gradients clipped": ("trains another way", STEP + "    if",
+        "        nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n" + STEP + "    if"),
     "another learning rate": ("another optimizer: lr is 0.01", "lr=3e-3", "lr=1e-2"),
     "no weight decay": ("another optimizer: weight_decay is 0.0", "lr=3e-3", "lr=3e-3, weight_decay=0.0"),
-    "plain gradient descent": (
-        "another optimizer: weight_decay",
-        "AdamW(model.parameters(), lr=3e-3, fused=True)",
-        "SGD(model.parameters(), lr=3e-3)",
-    ),
-    "losses written down": (
-        "reports losses that are not",
-        READ,
-        READ + "    losses = [5.4, 5.2, 5.0][: len(losses)]\n",
-    ),
-    "the losses of a few rows": (
-        "windows go through the model more than once",
-        "losses[step] = loss.detach()",
-        "losses[step] = loss_of(model, window[:1]).detach() if step else loss.detach()",
-    ),
-    "the loss after the step": (
-        "reports losses that are not",
-        READ,
-        READ.replace("losses / ranks", "losses.roll(-1) / ranks"),
-    ),
+    "plain gradient descent": ("another optimizer: weight_decay", "AdamW(model.parameters(), lr=3e-3, fused=True)",
+        "SGD(model.parameters(), lr=3e-3)"),
+    "losses written down": ("reports losses that are not", READ,
+        READ + "    losses = [5.4, 5.2, 5.0][: len(losses)]\n"),
+    "the losses of a few rows": ("windows go through the model more than once", "losses[step] = loss.detach()",
+        "losses[step] = loss_of(model, window[:1]).detach() if step else loss.detach()"),
+    "the loss after the step": ("reports losses that are not", READ,
+        READ.replace("losses / ranks", "losses.roll(-1) / ranks")),
     "losses from a cache": (
         "loss from a cache",
         *before_training("if KEPT.setdefault('calls', []):", "    return [5.0] * len(starts)"),
@@ -120,26 +90,14 @@ CHEATS = {
         ),
     ),
     "windows of its own": ("trains on other windows", *before_training("starts = starts // 2 + 3")),
-    "evaluation of less": (
-        "evaluates something else",
-        "starts, model.context, device).split(16)",
-        "starts[:1], model.context, device).split(16)",
-    ),
-    "a training step in evaluate": (
-        "evaluate changes the model",
-        "    total = torch.zeros((), device=device)\n",
-        "    total = torch.zeros((), device=device)\n    model.head.weight.mul_(1.001)\n",
-    ),
-    "weights of 16 bits": (
-        "in 16 bits",
-        "    return GPT(width, heads, layers, context)\n",
-        "    return GPT(width, heads, layers, context).bfloat16()\n",
-    ),
-    "a list that is read later": (
-        "train returns no list of floats",
-        READ,
-        READ.replace(".tolist()", "") + "    return losses\n",
-    ),
+    "evaluation of less": ("evaluates something else", "starts, model.context, device).split(16)",
+        "starts[:1], model.context, device).split(16)"),
+    "a training step in evaluate": ("evaluate changes the model", "    total = torch.zeros((), device=device)\n",
+        "    total = torch.zeros((), device=device)\n    model.head.weight.mul_(1.001)\n"),
+    "weights of 16 bits": ("in 16 bits", "    return GPT(width, heads, layers, context)\n",
+        "    return GPT(width, heads, layers, context).bfloat16()\n"),
+    "a list that is read later": ("train returns no list of floats", READ,
+        READ.replace(".tolist()", "") + "    return losses\n"),
     "a thread": (
         "works after the clock",
         *before_training(
@@ -163,11 +121,8 @@ CHEATS = {
         "ITS = {}\n\n\nclass Attention",
     ),
     "the second GPU": ("uses a second GPU", *before_training(SIM + "    torch.ones(9, device='sim:1') * 2")),
-    "the peak reset": (
-        "changes what measures it: the peak",
-        LOOP,
-        LOOP + "        torch.sim.reset_peak_memory_stats() if device.type == 'sim' else None\n",
-    ),
+    "the peak reset": ("changes what measures it: the peak", LOOP,
+        LOOP + "        torch.sim.reset_peak_memory_stats() if device.type == 'sim' else None\n"),
     "a cheaper launch": (
         "changes what measures it",
         *before_training(
@@ -178,48 +133,33 @@ CHEATS = {
         "changes what measures it",
         *before_training("from course_utils import counting", "counting.count = lambda: None"),
     ),
-    "another program on the GPU": (
-        "computes less on the GPU",
-        LOSS,
-        "        loss = loss_of(model, window[:2] if device.type == 'sim' else window)\n",
-    ),
+    "another program on the GPU": ("computes less on the GPU", LOSS,
+        "        loss = loss_of(model, window[:2] if device.type == 'sim' else window)\n"),
     "leaves": ("raises SystemExit", *before_training("raise SystemExit(0)")),
     "an error": ("train raises ZeroDivisionError", *before_training("1 / 0")),
     "a function missing": ("lacks load", "def load(path", "def loads(path"),
-    "other arguments": (
-        "train takes other arguments",
-        "def train(model, optimizer, text, starts, device):",
-        "def train(model, optimizer):",
-    ),
-    "another shape": (
-        "the model returns the shape",
-        "return self.head(self.norm(x))",
-        "return self.head(self.norm(x)).flatten(0, 1)",
-    ),
-}
+    "other arguments": ("train takes other arguments", "def train(model, optimizer, text, starts, device):",
+        "def train(model, optimizer):"),
+    "another shape": ("the model returns the shape", "return self.head(self.norm(x))",
+        "return self.head(self.norm(x)).flatten(0, 1)"),
+}  # fmt: skip
 
 AVERAGE = "            average(model, ranks)\n"
 LATER = {  # what is wrong after a resume
     "the optimizer is forgotten": ("the losses are others", '    optimizer.load_state_dict(saved["optimizer"])\n', ""),
     "the weights are forgotten": ("the losses are others", '    model.load_state_dict(saved["model"])\n', ""),
-    "weights of 16 bits are kept": (
-        "the losses are others",
-        '{"model": model.state_dict()',
-        '{"model": {name: value.half() for name, value in model.state_dict().items()}',
-    ),
+    "weights of 16 bits are kept": ("the losses are others", '{"model": model.state_dict()',
+        '{"model": {name: value.half() for name, value in model.state_dict().items()}'),
     "the step is forgotten": ("load returns the step 0", 'return saved["step"]', "return 0"),
     "nothing is written": ("raises FileNotFoundError", "    torch.save(", "    return\n    torch.save("),
-}
+}  # fmt: skip
 RANKS = {  # what is wrong on two ranks
     "the gradients stay apart": ("the weights are not those", AVERAGE, "            pass\n"),
     "the gradients are added": ("the gradients are not the mean", "(flat / ranks)", "flat"),
     "each takes all rows": ("each rank computes all rows", "starts[:, rank::ranks]", "starts"),
-    "each reports its own loss": (
-        "the losses are not those",
-        "    if ranks > 1:\n        dist.all_reduce(losses)\n",
-        "    losses *= ranks\n",
-    ),
-}
+    "each reports its own loss": ("the losses are not those", "    if ranks > 1:\n        dist.all_reduce(losses)\n",
+        "    losses *= ranks\n"),
+}  # fmt: skip
 
 
 def tried(source: str, seed: int = 1) -> scoring.Costs:
@@ -267,41 +207,29 @@ TRAIN_STEP = "        loss = loss_of(model, window)\n        loss.backward()\n"
 STYLES = {  # right programs, each in another style
     "all changes, as the hints say": changes.changed(*changes.CHANGES),
     "foreach": edited("fused=True", "foreach=True"),
-    "half of the products in 16 bits": edited(
-        LOSS, "        with torch.autocast(device.type, torch.bfloat16):\n            loss = loss_of(model, window)\n"
-    ),
-    "text on the device": edited(
-        "text[starts[..., None] + torch.arange(context + 1)]  # on the host, still bytes",
-        "text.to(device)[starts.to(device)[..., None] + torch.arange(context + 1, device=device)]",
-    ),
+    "half of the products in 16 bits": edited(LOSS,
+        "        with torch.autocast(device.type, torch.bfloat16):\n            loss = loss_of(model, window)\n"),
+    "text on the device": edited("text[starts[..., None] + torch.arange(context + 1)]  # on the host, still bytes",
+        "text.to(device)[starts.to(device)[..., None] + torch.arange(context + 1, device=device)]"),
     "micro-batches": edited(
         TRAIN_STEP,
         "        loss = 0\n        for rows in window.split(2):\n"
         "            part = loss_of(model, rows) * len(rows) / len(window)\n            part.backward()\n"
         "            loss = loss + part.detach()\n",
     ),
-    "checkpointed blocks": edited(
-        "            x = block(x)\n",
+    "checkpointed blocks": edited("            x = block(x)\n",
         "            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)\n",
-        "import torch.distributed as dist\n",
-        "import torch.distributed as dist\nimport torch.utils.checkpoint\n",
-    ),
-    "losses in a list": edited(
-        "losses = torch.zeros(len(starts), device=device)",
-        "losses = []",
-        "losses[step] = loss.detach()",
-        "losses.append(loss.detach())",
-        "        dist.all_reduce(losses)\n",
-        "        losses = torch.stack(losses)\n        dist.all_reduce(losses)\n",
-        "(losses / ranks).tolist()",
-        "[one / ranks for one in (torch.stack(losses) if ranks == 1 else losses).tolist()]",
-    ),
+        "import torch.distributed as dist\n", "import torch.distributed as dist\nimport torch.utils.checkpoint\n"),
+    "losses in a list": edited("losses = torch.zeros(len(starts), device=device)", "losses = []",
+        "losses[step] = loss.detach()", "losses.append(loss.detach())", "        dist.all_reduce(losses)\n",
+        "        losses = torch.stack(losses)\n        dist.all_reduce(losses)\n", "(losses / ranks).tolist()",
+        "[one / ranks for one in (torch.stack(losses) if ranks == 1 else losses).tolist()]"),
     "a training function inside": edited(
         TRAIN_STEP,
         "        def closure():\n            loss = loss_of(model, window)\n            loss.backward()\n"
         "            return loss\n\n        loss = closure()\n",
     ),
-}
+}  # fmt: skip
 
 
 @needs_simulator
@@ -330,14 +258,11 @@ def test_the_hints_stand_in_the_order_of_what_they_bring_and_lead_to_level_three
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("line", "phrase"),
-    [
-        ("    while True:\n        pass\n", "does not end"),
-        ("    import os\n    os._exit(0)\n", "ends the process"),
-        ("    import os\n    os._exit(3)\n", "ends the process"),
-    ],
-)
+@pytest.mark.parametrize(("line", "phrase"), [
+    ("    while True:\n        pass\n", "does not end"),
+    ("    import os\n    os._exit(0)\n", "ends the process"),
+    ("    import os\n    os._exit(3)\n", "ends the process"),
+])  # fmt: skip
 def test_a_program_that_never_returns_is_ended(monkeypatch, line, phrase):
     monkeypatch.setattr(scoring, "LIMIT_S", 20.0)
     score = scoring.score(edited(BEFORE, line + BEFORE), "my_capstone.py")
@@ -387,28 +312,13 @@ def forged(old: str, new: str, count: int = 1) -> str:
     return f"{body};{zlib.crc32(body.encode()):08x}"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "course-capstone-1",
-        "hello",
-        "course-progress-1;;00:a;12345678",
-        "x" * 10_000,
-        ";" * 25,
-        cards.export(scoring.Score(NAIVE, BETTER), "Ada").replace("Ada", "Eve"),
-        cards.export(scoring.Score(NAIVE, BETTER))[:-1],
-        forged(";1000;", ";nan;"),
-        forged(";1000;", ";inf;"),
-        forged(";1000;", ";-5;"),
-        forged(";1000;", ";1e99;"),
-        forged(";1000;", ";__import__('os');"),
-        forged(";1000;", ";"),
-        forged(";11;", ";2;"),
-        forged(";6;", ";0;"),
-        forged(";70;", ";70;70;"),
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "", "course-capstone-1", "hello", "course-progress-1;;00:a;12345678", "x" * 10_000, ";" * 25,
+    cards.export(scoring.Score(NAIVE, BETTER), "Ada").replace("Ada", "Eve"),
+    cards.export(scoring.Score(NAIVE, BETTER))[:-1], forged(";1000;", ";nan;"), forged(";1000;", ";inf;"),
+    forged(";1000;", ";-5;"), forged(";1000;", ";1e99;"), forged(";1000;", ";__import__('os');"), forged(";1000;", ";"),
+    forged(";11;", ";2;"), forged(";6;", ";0;"), forged(";70;", ";70;70;"),
+])  # fmt: skip
 def test_a_hostile_line_is_refused(line):
     with pytest.raises(ValueError, match="line"):
         cards.parse(line)

@@ -158,16 +158,13 @@ def test_one_device_is_taken_like_a_list_of_it(double):
         double.examine(double.reference, places)
 
 
-@pytest.mark.parametrize(
-    ("places", "error", "phrase"),
-    [
-        (None, TypeError, "places is None, it must be a torch.device or text"),
-        (5, TypeError, "places is 5, it must be"),
-        ("gpu", ValueError, "places is 'gpu', which names no device"),
-        (["cpu", 3], TypeError, "places[1] is 3, it must be"),
-        ([], ValueError, "places is [], it must be a device or a list of at least one"),
-    ],
-)
+@pytest.mark.parametrize(("places", "error", "phrase"), [
+    (None, TypeError, "places is None, it must be a torch.device or text"),
+    (5, TypeError, "places is 5, it must be"),
+    ("gpu", ValueError, "places is 'gpu', which names no device"),
+    (["cpu", 3], TypeError, "places[1] is 3, it must be"),
+    ([], ValueError, "places is [], it must be a device or a list of at least one"),
+])  # fmt: skip
 def test_places_that_are_no_devices_are_named(double, places, error, phrase):
     with pytest.raises(error, match=re.escape(phrase)):
         double.examine(double.reference, places)
@@ -634,36 +631,33 @@ class Lying(torch.Tensor):
         raise ValueError("no")
 
 
-@pytest.mark.parametrize(
-    ("got", "expected", "said"),
-    [
-        (np.ones(3), np.zeros(3), "other values"),
-        (np.ones(3), np.ones(2), "shape"),
-        (torch.tensor([1.5]), torch.tensor([1.50001]), "other values, up to 1e-05 apart"),  # both are shown as 1.5
-        (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2), "other values"),
-        (torch.ones(2).as_subclass(Lying), torch.ones(2), "type Lying, expected a tensor"),
-        (torch.ones(2), torch.ones(2).to_sparse(), "layout"),
-        (torch.zeros(2).to_sparse(), torch.ones(2).to_sparse(), "other values"),
-        (torch.ones(2, device="meta"), torch.ones(2), "is on meta"),
-        (10**400, 1.5, "expected 1.5"),
-        (True, 1, "type bool"),
-        (1.5 + 0j, 1.5, "type complex, expected float"),
-        (np.complex64(1), 1.0, "type NumPy's complex64, expected float"),
-        (np.True_, True, "is NumPy's bool_, expected Python's bool: wrap it in bool(...)"),
-        (np.True_, False, "True_, expected False" if np.__version__ >= "2" else "True, expected False"),
-        ([np.False_], [False], "the result[0] is NumPy's bool_, expected Python's bool"),
-        (np.str_("a"), "a", "is NumPy's str_, expected Python's str: wrap it in str(...)"),
-        (np.True_, 1, "is of type NumPy's bool_, expected int"),
-        (np.int64(1), True, "is of type NumPy's int64, expected bool"),
-        (np.float64(1), torch.ones(1), "is of type NumPy's float64, expected a tensor"),
-        (np.float64(1.5), 1, "1.5"),
-        (1, True, "type int"),
-        ({1, 2}, {1, 3}, "expected {1, 3}"),
-        ([1, [2, 3]], [1, [2, 4]], "the result[1][1] is 3, expected 4"),
-        ((1, 2), [1, 2], "type tuple"),
-        (None, [], "is a return missing?"),
-    ],
-)
+@pytest.mark.parametrize(("got", "expected", "said"), [
+    (np.ones(3), np.zeros(3), "other values"),
+    (np.ones(3), np.ones(2), "shape"),
+    (torch.tensor([1.5]), torch.tensor([1.50001]), "other values, up to 1e-05 apart"),  # both are shown as 1.5
+    (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2), "other values"),
+    (torch.ones(2).as_subclass(Lying), torch.ones(2), "type Lying, expected a tensor"),
+    (torch.ones(2), torch.ones(2).to_sparse(), "layout"),
+    (torch.zeros(2).to_sparse(), torch.ones(2).to_sparse(), "other values"),
+    (torch.ones(2, device="meta"), torch.ones(2), "is on meta"),
+    (10**400, 1.5, "expected 1.5"),
+    (True, 1, "type bool"),
+    (1.5 + 0j, 1.5, "type complex, expected float"),
+    (np.complex64(1), 1.0, "type NumPy's complex64, expected float"),
+    (np.True_, True, "is NumPy's bool_, expected Python's bool: wrap it in bool(...)"),
+    (np.True_, False, "True_, expected False" if np.__version__ >= "2" else "True, expected False"),
+    ([np.False_], [False], "the result[0] is NumPy's bool_, expected Python's bool"),
+    (np.str_("a"), "a", "is NumPy's str_, expected Python's str: wrap it in str(...)"),
+    (np.True_, 1, "is of type NumPy's bool_, expected int"),
+    (np.int64(1), True, "is of type NumPy's int64, expected bool"),
+    (np.float64(1), torch.ones(1), "is of type NumPy's float64, expected a tensor"),
+    (np.float64(1.5), 1, "1.5"),
+    (1, True, "type int"),
+    ({1, 2}, {1, 3}, "expected {1, 3}"),
+    ([1, [2, 3]], [1, [2, 4]], "the result[1][1] is 3, expected 4"),
+    ((1, 2), [1, 2], "type tuple"),
+    (None, [], "is a return missing?"),
+])  # fmt: skip
 def test_each_kind_of_difference_is_said(got, expected, said):
     assert said in difference(got, expected)
     assert difference(expected, expected) == ""

@@ -14,6 +14,12 @@ STEPS = {
     "predict": ("from course_utils import predict", HEAVY | {"torch"}),
     "torch": ("import torch", {"matplotlib", "IPython"}),
     "devices": ("from course_utils import devices", HEAVY),
+    "simulator": (
+        "from course_utils import simulator\nfailed = False\ntry:\n    simulator.reset()\nexcept RuntimeError as error:\n"
+        "    failed = 'call simulator.enable' in str(error)\nassert failed and not hasattr(torch, 'sim')\n"
+        "assert torch._C._get_privateuse1_backend_name() == 'privateuseone' and torch.Generator is torch._C.Generator",
+        {"matplotlib"},
+    ),
     "plots": ("from course_utils import plots", {"matplotlib"}),
     "counting": ("from course_utils import counting\nwith counting.count(): torch.ones(2) + 1", {"torch._dynamo"}),
 }

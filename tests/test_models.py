@@ -20,18 +20,12 @@ def tokens(batch=3, time=10, vocabulary=50, device=DEVICE):
 
 MAKERS = {
     "convolutional": (lambda: models.ConvNet(width=8), lambda d: (torch.rand(2, 1, 8, 8).to(d),), (2, 10)),
-    "classifier": (
-        lambda: models.RecurrentClassifier(50, 8, 16, classes=4),
-        lambda d: (tokens(device=d), torch.tensor([3, 10, 1]).to(d)),
-        (3, 4),
-    ),
+    "classifier": (lambda: models.RecurrentClassifier(50, 8, 16, classes=4),
+        lambda d: (tokens(device=d), torch.tensor([3, 10, 1]).to(d)), (3, 4)),
     "generator": (lambda: models.LSTMGenerator(50, 8, 16), lambda d: (tokens(device=d),), (3, 10, 50)),
-    "transformer": (
-        lambda: models.TransformerLM(50, width=16, heads=2, layers=2, context=12),
-        lambda d: (tokens(device=d),),
-        (3, 10, 50),
-    ),
-}
+    "transformer": (lambda: models.TransformerLM(50, width=16, heads=2, layers=2, context=12),
+        lambda d: (tokens(device=d),), (3, 10, 50)),
+}  # fmt: skip
 
 
 language = pytest.mark.parametrize("name", ["generator", "transformer"])

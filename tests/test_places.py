@@ -17,18 +17,11 @@ def test_cells_and_files_of_the_reader_are_the_readers(file):
     assert places.is_readers(file, "work") and places.in_cell(file) == ("ipy" in file)
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        launch.__file__,
-        *map(str, Path(exercises.__file__).parent.glob("lesson0*/*.py")),
-        torch.nn.Linear.forward.__code__.co_filename,
-        json.__file__,
-        pytest.__file__,
-        "<frozen runpy>",
-    ],
-    ids=lambda file: Path(file).name,
-)
+@pytest.mark.parametrize("file", [
+    launch.__file__,
+    *map(str, Path(exercises.__file__).parent.glob("lesson0*/*.py")),
+    torch.nn.Linear.forward.__code__.co_filename, json.__file__, pytest.__file__, "<frozen runpy>",
+], ids=lambda file: Path(file).name)  # fmt: skip
 def test_what_others_wrote_is_not_the_readers(file):
     assert not places.is_readers(file, "work") and not places.in_cell(file)
 

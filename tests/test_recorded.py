@@ -147,15 +147,12 @@ def test_what_has_no_order_is_drawn_as_bars(samples):
     assert heights == {"simulated": [2, 20], "T4, predicted": [1, 15]}
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"ys": [2, 20], "simulated": True, "predicted": {"T4": [1, 15]}}, {"simulated": "-.", "T4, predicted": ":"}),
-        ({"ys": {"CPU": [2, 20], "GPU": [3, 4]}, "simulated": ["GPU"]}, {"CPU, live": "-", "GPU, simulated": "-."}),
-        ({"ys": {"a": torch.ones(2), "b": np.ones(2)}, "xs": range(1, 3)}, {"a, live": "-", "b, live": "-"}),
-        ({"ys": {}, "predicted": {"T4": (1.0, 2.0)}}, {"T4, predicted": ":"}),  # on a machine that measures nothing
-    ],
-)
+@pytest.mark.parametrize(("given", "expected"), [
+    ({"ys": [2, 20], "simulated": True, "predicted": {"T4": [1, 15]}}, {"simulated": "-.", "T4, predicted": ":"}),
+    ({"ys": {"CPU": [2, 20], "GPU": [3, 4]}, "simulated": ["GPU"]}, {"CPU, live": "-", "GPU, simulated": "-."}),
+    ({"ys": {"a": torch.ones(2), "b": np.ones(2)}, "xs": range(1, 3)}, {"a, live": "-", "b, live": "-"}),
+    ({"ys": {}, "predicted": {"T4": (1.0, 2.0)}}, {"T4, predicted": ":"}),  # on a machine that measures nothing
+])  # fmt: skip
 def test_what_is_not_recorded_is_left_out(samples, given, expected):
     assert labels(recorded.compare("02.nothing_recorded", **{**CURVE, **given})) == expected
 
@@ -170,41 +167,35 @@ def test_a_value_is_shown_with_what_was_recorded_and_predicted(samples):
     assert shown._repr_html_().count("<tr>") == 3
 
 
-@pytest.mark.parametrize(
-    ("change", "phrase"),
-    [
-        ({"key": "transfer"}, "key is 'transfer'"),
-        ({"key": None}, "key is None"),
-        ({"ys": [1]}, "ys has 1 numbers for 2"),
-        ({"ys": {}}, "ys is {}"),
-        ({"ys": {"a": [1, "x"]}}, "ys['a'][1] must be a number, not 'x'"),
-        ({"ys": [1, float("nan")]}, "ys[1] must be a finite number, not nan"),
-        ({"ys": 5}, "ys must be a list of numbers, not 5"),
-        ({"xs": None}, "xs must be a list of numbers, not None"),
-        ({"xs": "12"}, "xs must be a list of numbers, not '12'"),
-        ({"xs": [], "ys": []}, "ys has 0 numbers for 0"),
-        ({"simulated": "GPU"}, "simulated is 'GPU', it may be True, False or names of curves: ['']"),
-        ({"simulated": ["GPU"]}, "simulated is ['GPU'], it may be"),
-        ({"predicted": {"T4": [1]}}, "predicted['T4'] has 1 numbers"),
-        ({"bars": ["naive", "offload"]}, "bars has 2 names, so xs must be 0, 1"),
-        ({"predicted": {"T4": 3}}, "predicted['T4'] must be a list of numbers, not 3"),
-    ],
-)
+@pytest.mark.parametrize(("change", "phrase"), [
+    ({"key": "transfer"}, "key is 'transfer'"),
+    ({"key": None}, "key is None"),
+    ({"ys": [1]}, "ys has 1 numbers for 2"),
+    ({"ys": {}}, "ys is {}"),
+    ({"ys": {"a": [1, "x"]}}, "ys['a'][1] must be a number, not 'x'"),
+    ({"ys": [1, float("nan")]}, "ys[1] must be a finite number, not nan"),
+    ({"ys": 5}, "ys must be a list of numbers, not 5"),
+    ({"xs": None}, "xs must be a list of numbers, not None"),
+    ({"xs": "12"}, "xs must be a list of numbers, not '12'"),
+    ({"xs": [], "ys": []}, "ys has 0 numbers for 0"),
+    ({"simulated": "GPU"}, "simulated is 'GPU', it may be True, False or names of curves: ['']"),
+    ({"simulated": ["GPU"]}, "simulated is ['GPU'], it may be"),
+    ({"predicted": {"T4": [1]}}, "predicted['T4'] has 1 numbers"),
+    ({"bars": ["naive", "offload"]}, "bars has 2 names, so xs must be 0, 1"),
+    ({"predicted": {"T4": 3}}, "predicted['T4'] must be a list of numbers, not 3"),
+])  # fmt: skip
 def test_wrong_arguments_of_compare_are_named(samples, change, phrase):
     arguments = {"key": "02.transfer_bandwidth", "ys": [1, 2], **CURVE, **change}
     with pytest.raises((ValueError, TypeError), match=re.escape(phrase)):
         recorded.compare(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("change", "phrase"),
-    [
-        ({"key": "launch"}, "key is 'launch'"),
-        ({"live": "x"}, "live must be a number, not 'x'"),
-        ({"live": None}, "live must be a number, not None"),
-        ({"live": float("inf")}, "live must be a finite number, not inf"),
-    ],
-)
+@pytest.mark.parametrize(("change", "phrase"), [
+    ({"key": "launch"}, "key is 'launch'"),
+    ({"live": "x"}, "live must be a number, not 'x'"),
+    ({"live": None}, "live must be a number, not None"),
+    ({"live": float("inf")}, "live must be a finite number, not inf"),
+])  # fmt: skip
 def test_wrong_arguments_of_value_are_named(samples, change, phrase):
     with pytest.raises((ValueError, TypeError), match=re.escape(phrase)):
         recorded.value(**{"key": "03.launch", "live": 6.0, "unit": "us", **change})

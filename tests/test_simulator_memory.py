@@ -155,6 +155,33 @@ def test_out_of_memory_in_backward_leaves_the_accounting_intact():
     assert torch.sim.memory_allocated() == 8 * KIB
 
 
+class Faulty(torch.autograd.Function):
+    """Raises in its backward pass."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("mine")
+
+
+def test_a_readers_errors_in_backward_passes_come_through_in_every_thread_and_leave_the_accounting_intact():
+    def attempt(_):
+        x, hooked = (torch.ones(2, device="sim", requires_grad=True) for _ in range(2))
+        hooked.register_hook(lambda gradient: 1 / 0)
+        for loss, error in ((Faulty.apply(x).sum(), ValueError), ((hooked * 2).sum(), ZeroDivisionError)):
+            with pytest.raises(error):
+                loss.backward()
+
+    attempt(0)
+    with ThreadPoolExecutor(4) as threads:
+        assert len(list(threads.map(attempt, range(4)))) == 4
+    gc.collect()
+    assert torch.sim.memory_allocated() == 0
+
+
 def test_thousands_of_tensors_and_threads():
     tensors = [torch.ones(2, device="sim") for _ in range(5_000)]
     assert torch.sim.memory_allocated() == 8 * 5_000

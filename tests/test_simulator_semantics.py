@@ -189,8 +189,9 @@ def test_wrapper_and_values_stay_equal(name):
     consistent(x + 1)
 
 
-def test_views_share_memory():
+def test_views_share_memory_and_live_on_after_a_reset():
     x = torch.zeros(3, 4, device="sim")
+    simulator.reset()
     row, column, flat = x[1], x[:, 2], x.view(-1)
     x.add_(1)
     row.mul_(5)

@@ -249,6 +249,7 @@ def test_a_timelines_totals_and_its_picture():
         ({"gpus": "2"}, TypeError, "gpus must be a whole number, not '2'"),
         ({"gpus": 0}, ValueError, "gpus must be at least 1, not 0"),
         ({"gpus": 17}, ValueError, "gpus must be at most 16, not 17"),
+        ({"gpus": 3}, ValueError, "gpus is 2 already"),
         ({"costs": 3}, TypeError, "costs must be simulator.Costs, not 3"),
         ({"costs": simulator.Costs(launch_ns=-1)}, ValueError, "costs.launch_ns must be .* not -1"),
         ({"costs": simulator.Costs(copy_ns="x")}, TypeError, "costs.copy_ns must be .* not 'x'"),

@@ -219,15 +219,12 @@ def test_the_live_roofline_has_every_format_of_the_cpu(monkeypatch):
     assert r.bandwidth_gbps > 0 and all(rate > 0 for rate in r.rates_tflops.values())
 
 
-@pytest.mark.parametrize(
-    ("capability", "expected"),
-    [
-        ((7, 5), ("fp32", "fp16")),
-        ((8, 0), ("fp32", "tf32", "fp16", "bf16")),
-        ((8, 9), ("fp32", "tf32", "fp16", "bf16", "fp8")),
-        ((12, 0), ("fp32", "tf32", "fp16", "bf16", "fp8")),
-    ],
-)
+@pytest.mark.parametrize(("capability", "expected"), [
+    ((7, 5), ("fp32", "fp16")),
+    ((8, 0), ("fp32", "tf32", "fp16", "bf16")),
+    ((8, 9), ("fp32", "tf32", "fp16", "bf16", "fp8")),
+    ((12, 0), ("fp32", "tf32", "fp16", "bf16", "fp8")),
+])  # fmt: skip
 def test_formats_of_a_cuda_device_follow_its_capability(monkeypatch, capability, expected):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr("course_utils.timing.rates._works", lambda fmt, _: fmt != "fp16")
@@ -255,20 +252,17 @@ def test_the_product_in_fp8_is_that_of_the_rounded_numbers():
     assert torch.allclose(got.float(), a @ b.t(), rtol=2**-7, atol=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: timing.measure(3, device="cpu"), "fn is 3, it must be a function"),
-        (lambda: timing.measure(print, device="cuda:99"), "device is 'cuda:99', which this machine does not have"),
-        (lambda: timing.measure(print, device="cpu", min_time_s=0), "min_time_s must be a number above 0, not 0"),
-        (lambda: timing.measure(print, device="cpu", repeats=0), "repeats must be at least 1, not 0"),
-        (lambda: timing.measure(print, device="cpu", repeats=1.5), "repeats must be a whole number, not 1.5"),
-        (lambda: timing.predicted("T5"), "gpu is 'T5'"),
-        (lambda: timing.predicted("Apple M4 Max"), "gpu is 'Apple M4 Max', whose maker states no rates"),
-        (lambda: timing.predicted("T4").ridge("bf16"), "dtype is 'bf16', T4 has a rate for: fp32, fp16"),
-        (lambda: timing.predicted("T4").attainable_tflops(-1), "intensity_flops_per_byte must be at least 0, not -1"),
-    ],
-)
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: timing.measure(3, device="cpu"), "fn is 3, it must be a function"),
+    (lambda: timing.measure(print, device="cuda:99"), "device is 'cuda:99', which this machine does not have"),
+    (lambda: timing.measure(print, device="cpu", min_time_s=0), "min_time_s must be a number above 0, not 0"),
+    (lambda: timing.measure(print, device="cpu", repeats=0), "repeats must be at least 1, not 0"),
+    (lambda: timing.measure(print, device="cpu", repeats=1.5), "repeats must be a whole number, not 1.5"),
+    (lambda: timing.predicted("T5"), "gpu is 'T5'"),
+    (lambda: timing.predicted("Apple M4 Max"), "gpu is 'Apple M4 Max', whose maker states no rates"),
+    (lambda: timing.predicted("T4").ridge("bf16"), "dtype is 'bf16', T4 has a rate for: fp32, fp16"),
+    (lambda: timing.predicted("T4").attainable_tflops(-1), "intensity_flops_per_byte must be at least 0, not -1"),
+])  # fmt: skip
 def test_wrong_arguments_are_named(call, message):
     with pytest.raises((TypeError, ValueError), match=message):
         call()
