@@ -59,13 +59,12 @@ def _whole(value: torch.Tensor | None) -> torch.Tensor | None:
     return None if value is None else value.detach().cpu()
 
 
-def train(model: nn.Module, data, finish=lambda: None, plain: nn.Module | None = None, **options) -> dict:
+def train(model: nn.Module, data, plain: nn.Module | None = None, **options) -> dict:
     """Train for three steps on what `data(step)` gives and return parameters and gradients, whole, by name."""
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01, **options)
     for step in range(STEPS):
         optimizer.zero_grad()
         loss_of(model, data(step)).backward()
-        finish()
         optimizer.step()
     found = {}
     for name, parameter in (plain or model).named_parameters():
@@ -75,24 +74,6 @@ def train(model: nn.Module, data, finish=lambda: None, plain: nn.Module | None =
 
 def one_process() -> dict:
     return train(made(), batch)
-
-
-def _mine(step: int) -> torch.Tensor:
-    rank, n = dist.get_rank(), dist.get_world_size()
-    return batch(step)[rank * BATCH // n : (rank + 1) * BATCH // n].to(rank_device())
-
-
-def by_hand() -> dict:
-    """Data parallel: sum all gradients after the backward pass."""
-    model = made().to(rank_device())
-
-    def finish() -> None:
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= dist.get_world_size()
-
-    return train(model, _mine, finish)
 
 
 def shared(way: str, device: torch.device, blocks: int = 2) -> nn.Module:
@@ -171,35 +152,6 @@ def _train_stages(stages: dict[int, nn.Module], run) -> dict:
         for name, parameter in layer.named_parameters()
         for end, value in (("", parameter), (".grad", parameter.grad))
     }
-
-
-def pipeline_by_hand(micro: int = 4) -> dict:
-    """GPipe with send and recv, one layer a rank."""
-    rank, last, device = dist.get_rank(), dist.get_world_size() - 1, rank_device()
-    stage = nn.Sequential(layers(last + 1)[rank]).to(device)
-
-    def run(step: int) -> None:
-        parts, given, made_ = _points(step).chunk(micro), [], []
-        for part in parts:
-            x = part.to(device) if rank == 0 else torch.empty(part.shape, device=device)
-            if rank:
-                dist.recv(x, rank - 1)
-                x.requires_grad_()
-            y = stage(x)
-            if rank < last:
-                dist.send(y.detach(), rank + 1)
-            given.append(x)
-            made_.append(y)
-        for x, y, part in zip(given, made_, parts, strict=True):
-            if rank == last:
-                (F.mse_loss(y, part.to(device)) / micro).backward()
-            else:
-                dist.recv(gradient := torch.empty_like(y), rank + 1)
-                y.backward(gradient)
-            if rank:
-                dist.send(x.grad, rank - 1)
-
-    return _train_stages({rank: stage}, run)
 
 
 def pipeline(name: str, micro: int = 4) -> dict:

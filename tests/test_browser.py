@@ -16,7 +16,7 @@ NAMES = (
 )  # fmt: skip
 EXPLORERS = {name: importlib.import_module(f"course_utils.explorers.{name}") for name in NAMES}
 PICTURES = ".jp-OutputArea-output img"
-QUICK = ("choose_gpu", "transfer")  # `make test` drives these, `make test-all` every one
+QUICK = ("transfer",)  # `make test` drives it, `make test-all` every one
 OTHERS = tuple(name for name in EXPLORERS if name not in QUICK)
 missing = browser.chromium() is None and not os.environ.get("CI")
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(missing, reason="there is no Chromium on this machine")]

@@ -31,22 +31,14 @@ def assert_equal(found: list[dict], expected: dict) -> None:
 WAYS = ["ddp", "fsdp", "tensor", "both"]
 
 
-CASES = [("by hand", H100), ("ddp", H100), ("fsdp", H100), ("tensor", H100), ("fsdp", None)]
+CASES = [("ddp", H100), ("fsdp", H100), ("tensor", H100), ("fsdp", None)]
 CASES += [pytest.param(*case, marks=SLOW) for case in (("both", H100), ("both", None), ("tensor", None), ("ddp", None))]
 
 
 @pytest.mark.parametrize(("way", "cluster"), CASES)
 def test_every_way_to_share_the_work_trains_as_one_process(way, cluster):
-    found = (
-        launch(strategies.by_hand, cluster=cluster)
-        if way == "by hand"
-        else launch(strategies.trained, way, nprocs=2 if way in ("ddp", "tensor") else 4, cluster=cluster)
-    )
+    found = launch(strategies.trained, way, nprocs=2 if way in ("ddp", "tensor") else 4, cluster=cluster)
     assert_equal(found, strategies.one_process())
-
-
-def test_a_pipeline_by_hand_trains_as_one_process():
-    assert_equal(launch(strategies.pipeline_by_hand, nprocs=2, cluster=H100), strategies.pipeline_alone(2))
 
 
 @pytest.mark.parametrize("name", ["1F1B", *(pytest.param(one, marks=SLOW) for one in SCHEDULES if one != "1F1B")])
@@ -92,10 +84,7 @@ def test_a_collective_begins_with_the_last_rank_and_ends_on_all_at_once(late):
         assert beside.start_ns < messages[0].end_ns <= after.start_ns
 
 
-def test_the_merged_timeline_is_the_same_on_every_run(late):
-    again = simulator.ClusterTimeline(launch(stragglers, 12_000_000, nprocs=3, cluster=H100))
-    assert [one.records for one in again.ranks] == [one.records for one in late.ranks]
-    assert again.total_ns == late.total_ns
+def test_the_merged_timeline_is_the_same_on_every_run():
     first, second = (launch(strategies.trained, "fsdp", cluster=H100).timeline for _ in range(2))
     assert [one.records for one in first.ranks] == [one.records for one in second.ranks] and first.total_ns > 10**5
 
@@ -294,7 +283,6 @@ def test_an_estimate_for_one_of_many_ranks_is_what_these_ranks_take(way):
 def test_an_estimate_of_memory_for_one_of_many_ranks_is_what_a_rank_measures(way):
     """Within 2 %: where DTensor waits for a result at its first use, its input lives as long, 1,280 bytes here."""
     measured, found = launch(on_ranks, way, 8, nprocs=4)[0], estimated(memory.estimate, way, 8, device="cpu")
-    print(f"{way}: measured {measured:,} bytes, estimated {found.peak_bytes:,}")
     assert found.peak_bytes == pytest.approx(measured, rel=0.02)
 
 
@@ -313,14 +301,12 @@ def counted_twice():
         tracker.reset_mod_stats()
         step()
     total = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
-    return memory.measure(step, device="cpu").peak_bytes, next(
-        size for key, size in total.items() if "Total" in str(key)
-    )
+    counted = next(size for key, size in total.items() if "Total" in str(key))
+    return memory.measure(step, device="cpu").peak_bytes, counted
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=SLOW)])
-def test_measured_memory_under_fsdp_is_what_pytorchs_tracker_counts(ranks):
-    for measured, tracked in launch(counted_twice, nprocs=ranks):
+def test_measured_memory_under_fsdp_is_what_pytorchs_tracker_counts():
+    for measured, tracked in launch(counted_twice):
         assert measured == pytest.approx(tracked, rel=0.02)
 
 

@@ -389,7 +389,7 @@ def test_the_devices_that_there_are_are_listed():
     assert str(devices.describe("sim")).startswith("sim: Simulated")
 
 
-@pytest.mark.parametrize("picked", [True, False])
+@pytest.mark.parametrize("picked", [True, pytest.param(False, marks=pytest.mark.slow)])  # that there was a line
 def test_a_toolkit_beside_a_build_without_a_gpu_draws_no_red_line(tmp_path, picked):
     pick = "from course_utils import devices; devices.pick()" if picked else ""
     code = f"{pick}\nfrom torch.utils import cpp_extension\ncpp_extension._find_cuda_home()"

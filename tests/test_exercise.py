@@ -85,7 +85,14 @@ def test_stubs_are_recognised_and_answers_that_begin_like_one_are_not():
     def other(x):
         raise ValueError
 
-    assert unsolved(bare) and unsolved(with_text)
+    def idle(x):
+        """Its text."""
+        raise NotImplementedError
+        ...
+        "your code here"
+        pass
+
+    assert unsolved(bare) and unsolved(with_text) and unsolved(idle)
     assert not unsolved(conditional) and not unsolved(other) and not unsolved(lambda x: x) and not unsolved(None)
 
 
@@ -110,28 +117,6 @@ def test_code_below_the_raise_of_the_stub_is_named_and_not_passed_over(double, m
     assert capsys.readouterr().out == ""
 
 
-def test_a_stub_with_idle_lines_is_not_attempted(double, capsys):
-    def idle(x, device):
-        """Return twice `x`, on `device`."""
-        raise NotImplementedError
-        ...
-        "your code here"
-        pass
-
-    assert double.check(idle) is double.reference
-    assert capsys.readouterr().out.count("not attempted") == 1
-
-
-def test_code_above_the_raise_of_the_stub_is_the_answer(double, monkeypatch):
-    monkeypatch.setattr(solved, "change", lambda *names: None)
-
-    def above(x, device):
-        return 2 * x.to(device)
-        raise NotImplementedError
-
-    assert double.check(above) is above
-
-
 def test_a_broken_program_as_it_was_given_is_not_attempted_and_what_is_left_of_it_is_wrong(double, capsys, monkeypatch):
     monkeypatch.setattr(solved, "change", lambda *names: None)
     double.broken("2 * x.to(device)", "3 * x.to(device)")
@@ -153,11 +138,6 @@ def test_a_broken_program_as_it_was_given_is_not_attempted_and_what_is_left_of_i
         assert not double.untouched(answer)
 
 
-def test_one_device_is_taken_like_a_list_of_it(double):
-    for places in (PLACES[0], str(PLACES[0]), tuple(PLACES), iter(PLACES), [str(place) for place in PLACES]):
-        double.examine(double.reference, places)
-
-
 @pytest.mark.parametrize(("places", "error", "phrase"), [
     (None, TypeError, "places is None, it must be a torch.device or text"),
     (5, TypeError, "places is 5, it must be"),
@@ -165,7 +145,9 @@ def test_one_device_is_taken_like_a_list_of_it(double):
     (["cpu", 3], TypeError, "places[1] is 3, it must be"),
     ([], ValueError, "places is [], it must be a device or a list of at least one"),
 ])  # fmt: skip
-def test_places_that_are_no_devices_are_named(double, places, error, phrase):
+def test_one_device_is_taken_like_a_list_of_it_and_what_is_no_device_is_named(double, places, error, phrase):
+    for good in (PLACES[0], str(PLACES[0]), iter(PLACES)):
+        double.examine(double.reference, good)
     with pytest.raises(error, match=re.escape(phrase)):
         double.examine(double.reference, places)
 
@@ -176,6 +158,7 @@ def test_a_right_answer_is_returned_and_remembered(double, capsys, monkeypatch):
 
     def answer(x, device):
         return x.to(device) + x.to(device) if device.type == "cpu" else x.to(device) * 2
+        raise NotImplementedError  # of the stub
 
     assert double.check(answer) is answer
     assert marked == [{(double.lesson, "double"): True}]
@@ -529,15 +512,6 @@ def test_rows_of_edits_are_mistakes_with_one_answer_or_several(third):
     assert "  shifts\n" in refuse(third, lambda x: 3 + x)
     with pytest.raises(ValueError, match="stands 0 times"):
         third.edits(("halves", "a half is more", "/ 4", "/ 2"))
-
-
-def test_hints_become_more_direct_and_the_solution_is_printed(double, capsys):
-    for expected in ("Hint 1 of 2: first", "Hint 2 of 2: second", "Hint 2 of 2: second"):
-        double.hint()
-        assert expected in capsys.readouterr().out
-    double.solution()
-    said = capsys.readouterr().out
-    assert said.startswith("def double(x: torch.Tensor") and "# one copy" in said
 
 
 def test_reset_forgets(double, monkeypatch, capsys):

@@ -80,8 +80,8 @@ def test_the_settings_that_are_tried_hold_every_pair_of_values_and_each_gives_wo
         assert len(found) == len(one.values) * len(two.values)
     for setting in tried:
         assert len(explorer.caption(**setting)) > 60
-    drawn = [explorer.figure(**setting) for setting in random.Random(1).sample(tried, 5)]
-    assert plots.png(drawn[0]).startswith(b"\x89PNG")
+    for setting in random.Random(1).sample(tried, 2):
+        assert explorer.figure(**setting).axes
 
 
 def others(explorer, control):
@@ -92,8 +92,13 @@ def others(explorer, control):
 
 
 @each
-def test_every_control_shows_its_default_and_changes_the_words_and_the_first_one_the_picture_too(made, monkeypatch):
+def test_a_bundle_has_widget_picture_and_words_with_their_source_and_every_control_changes_them(made, monkeypatch):
     explorer = made.explore()
+    bundle = explorer._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "text/html", VIEW}
+    assert bundle["text/plain"] == repr(made.explore()) and "0x" not in bundle["text/plain"]
+    page = bundle["text/html"]
+    assert page.count("<img") == 1 and len(page) < 120_000 and made.source in re.search(r'alt="([^"]+)"', page)[1]
     picture, words = explorer.widget().children[-2:]
     before, said = bytes(picture.value), words.value
     assert before.startswith(b"\x89PNG") and "failed" not in said
@@ -117,16 +122,6 @@ def test_every_control_shows_its_default_and_changes_the_words_and_the_first_one
         box.value = control.default
         for name in beside:
             explorer.boxes[name].value = explorer.defaults[name]
-
-
-@each
-def test_one_bundle_has_the_widget_the_picture_with_words_that_say_where_numbers_come_from_and_a_stable_line(made):
-    bundle = made.explore()._repr_mimebundle_()
-    assert set(bundle) == {"text/plain", "text/html", VIEW}
-    assert bundle["text/plain"] == repr(made.explore()) and "0x" not in bundle["text/plain"]
-    page = made.explore().static_html()
-    assert bundle["text/html"] == page and page.count("<img") == 1 and len(page) < 120_000
-    assert made.source in re.search(r'alt="([^"]+)"', page)[1]
 
 
 def test_a_setting_that_fails_says_so_in_place_of_the_picture_and_the_next_one_works():

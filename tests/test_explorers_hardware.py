@@ -23,12 +23,6 @@ def test_the_constants_are_those_of_the_simulated_gpu():
     assert costs.pageable_share == transfer.PAGEABLE_SHARE
 
 
-def test_break_even_is_where_half_the_rate_is_reached():
-    t = transfer.transfer(nbytes=2**26, pieces=1, pinned=True, gpu="T4")
-    half = transfer.transfer(nbytes=round(t.break_even_bytes), pieces=1, pinned=True, gpu="T4")
-    assert half.reached_gbps == pytest.approx(t.rate_gbps / 2, rel=1e-4)
-
-
 def test_the_picture_of_a_transfer_shows_predicted_live_and_recorded_curves_each_in_its_style():
     xs = [2.0**n for n in range(8, 21)]
     entry = {"x": xs, "curves": {"pinned": [x / 1e6 for x in xs]}, "xlabel": "bytes", "ylabel": "GB/s"}
@@ -84,13 +78,6 @@ def test_choices_hold_in_every_setting():
 ])  # fmt: skip
 def test_bytes_for_each_parameter(job, fmt, bytes_each):
     assert choose_gpu.choose(job=job, parameters=2**30, fmt=fmt, tokens=1).need_gib == bytes_each
-
-
-def test_generating_one_sequence_is_bound_by_bandwidth_and_training_on_many_tokens_by_compute():
-    one = choose_gpu.choose(job="generating text", parameters=1e9, fmt="fp16", tokens=1)
-    many = choose_gpu.choose(job="training", parameters=1e9, fmt="fp32", tokens=4096)
-    assert {c.bound for c in one.candidates if c.step_s} == {"bandwidth"}
-    assert {c.bound for c in many.candidates if c.step_s} == {"compute"}
 
 
 @pytest.mark.parametrize(("wrong", "message"), [

@@ -15,13 +15,6 @@ def test_a_grid_touches_each_number_once_and_nothing_outside_where_there_is_a_ma
         assert g.outside == len([i for i in found if i >= g.n]) and g.missed == max(0, g.n - g.block * g.blocks)
 
 
-def test_neighbours_share_a_sector_and_strangers_do_not():
-    side_by_side, apart = (
-        grid.grid(n=128, block=32, blocks=4, order=order, masked=True).sectors for order in grid.ORDERS
-    )
-    assert (side_by_side, apart) == (16, 4 * 16)
-
-
 def test_the_picture_of_a_grid_has_a_cell_for_each_thread_and_each_element():
     g = grid.grid(n=50, block=16, blocks=4, order=grid.ORDERS[0], masked=False)
     left, right = grid.draw(g).axes

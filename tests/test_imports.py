@@ -15,7 +15,8 @@ STEPS = {
     "torch": ("import torch", {"matplotlib", "IPython"}),
     "devices": ("from course_utils import devices", HEAVY),
     "simulator": (
-        "from course_utils import simulator\nfailed = False\ntry:\n    simulator.reset()\nexcept RuntimeError as error:\n"
+        "from course_utils import simulator\nfailed = False\n"
+        "try:\n    simulator.reset()\nexcept RuntimeError as error:\n"
         "    failed = 'call simulator.enable' in str(error)\nassert failed and not hasattr(torch, 'sim')\n"
         "assert torch._C._get_privateuse1_backend_name() == 'privateuseone' and torch.Generator is torch._C.Generator",
         {"matplotlib"},

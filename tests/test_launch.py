@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks import launch as launch_figures
 from benchmarks.launch import abandoned_segments
 from course_utils import counting
 from course_utils import launch as module
@@ -92,12 +91,10 @@ def test_functions_of_any_kind_run():
             return add + dist.get_rank()
 
         def method(self):
-            return "method"
+            return launch(module_level, nprocs=1)  # in a rank
 
-    assert launch(lambda: add) == [5, 5]
-    assert launch(module_level) == [0, 1]
-    assert launch(Adder()) == [5, 6]
-    assert launch(Adder().method) == ["method", "method"]
+    assert launch(module_level) == [0, 1] and launch(Adder()) == [5, 6]
+    assert launch(Adder().method, nprocs=1) == [[0]]
 
 
 def test_a_function_of_a_module_that_ranks_cannot_import_travels_by_value(tmp_path):
@@ -203,18 +200,12 @@ def test_tensors_come_back_as_they_were_on_the_cpu():
     assert Net.forward is marker  # the class is still the reader's own
 
 
-def test_small_tensors_are_not_written_as_archives():
-    tensors = [torch.ones(1) for _ in range(100)]
-    assert len(wire.dumps(tensors)) < 100 * 100
-    again = pickle.loads(wire.dumps(tensors[0]))
-    assert again.resize_(2).shape == (2,)  # its memory is PyTorch's own
-
-
-def test_operations_of_sending_are_not_the_readers():
+def test_small_tensors_are_not_written_as_archives_and_operations_of_sending_are_not_the_readers():
     with counting.count() as counts:
-        data = wire.dumps(torch.ones(4)[:2])
-        pickle.loads(data)
+        again = pickle.loads(wire.dumps(torch.ones(4)[:2]))
     assert (counts.operators, counts.views) == (1, 1)  # `ones` and the slice
+    assert again.resize_(3).shape == (3,)  # its memory is PyTorch's own
+    assert len(wire.dumps([torch.ones(1) for _ in range(100)])) < 100 * 100
 
 
 def test_large_arguments_and_results_travel():
@@ -520,12 +511,6 @@ def test_a_hang_says_where_each_rank_waits():
     ]
 
 
-def test_functions_of_python_c_are_the_readers_and_generated_methods_are_not():
-    names = ("<module>", "hang", "__init__")
-    seen = report.Seen(1, stack={0: [FrameSummary("<string>", line, name) for line, name in enumerate(names, 1)]})
-    assert str(report.hang(seen, [0], 1.0)).splitlines()[1] == "rank 0: at <string>, line 2, in hang"
-
-
 def test_a_rank_that_keeps_others_waiting_in_a_backward_pass_is_named():
     def work():
         layer = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
@@ -547,8 +532,12 @@ def test_a_rank_that_keeps_others_waiting_in_a_backward_pass_is_named():
 
 
 @linux
-def test_a_hang_in_compiled_code_that_holds_the_lock_of_python_is_located_too(monkeypatch):
+def test_a_hang_in_compiled_code_that_holds_pythons_lock_is_located_and_a_rank_that_does_not_answer_ends(
+    monkeypatch,
+):
     monkeypatch.setattr(run, "_ANSWER_S", 0.3)
+    error = failing(lambda: os.kill(os.getpid(), signal.SIGSTOP), nprocs=1, timeout_s=0.3)
+    assert "rank 0: gave no answer" in str(error)
 
     def stuck():
         import ctypes
@@ -557,12 +546,6 @@ def test_a_hang_in_compiled_code_that_holds_the_lock_of_python_is_located_too(mo
 
     error = failing(stuck, nprocs=1, timeout_s=0.3)
     assert "ctypes.PyDLL(None).sleep(60)" in str(error)
-
-
-def test_a_rank_that_does_not_answer_ends_too(monkeypatch):
-    monkeypatch.setattr(run, "_ANSWER_S", 0.3)
-    error = failing(lambda: os.kill(os.getpid(), signal.SIGSTOP), nprocs=1, timeout_s=0.3)
-    assert "rank 0: gave no answer" in str(error)
 
 
 def test_results_that_cannot_be_sent_say_so():
@@ -658,38 +641,6 @@ def test_what_a_rank_started_ends_with_it(how):
     assert len(pids) == 2 and not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
-def test_functions_typed_in_cells_run_and_fail_with_their_own_line(tmp_path):
-    import nbformat
-
-    from tools import notebooks
-
-    cells = (
-        "import torch\nimport torch.distributed as dist\nfrom course_utils.launch import RankError, launch\n"
-        "scale = 3\ndef work(x):\n    print('here')\n    return x * scale * dist.get_rank()\n"
-        "print(launch(work, torch.ones(1)))",
-        "import functools\nclass Point:\n    def __init__(self, x):\n        self.x = x\n"
-        "@functools.cache\ndef fibonacci(n):\n    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)\n"
-        "def gather():\n    found = [None, None]\n    dist.all_gather_object(found, Point(fibonacci(9)))\n"
-        "    return found\n"
-        "[[type(point) is Point and point.x for point in found] for found in launch(gather)]",
-        "def broken():\n    helper()\ndef helper():\n    raise ValueError('typed')\n"
-        "try:\n    launch(broken)\nexcept RankError as error:\n    print(error)",
-    )
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    ran = notebooks.run(notebook, tmp_path, "cpu")
-    assert ran.cells[1].outputs[0].data["text/plain"] == "[[34, 34], [34, 34]]"
-    texts = ["".join(output.get("text", "") for output in cell.outputs) for cell in ran.cells]
-    assert texts[0] == "[rank 0] here\n[rank 1] here\n[tensor([0.]), tensor([3.])]\n"
-    assert texts[2].splitlines() == [
-        "ranks 0 and 1 raised ValueError:",
-        "  cell, line 2, in broken",
-        "    helper()",
-        "  cell, line 4, in helper",
-        "    raise ValueError('typed')",
-        "ValueError: typed",
-    ]
-
-
 def test_two_launches_at_once_do_not_meet():
     got = {}
 
@@ -708,13 +659,6 @@ def test_two_launches_at_once_do_not_meet():
     for thread in threads:
         thread.join()
     assert got == {1: [2, 2], 2: [4, 4], 3: [6, 6]}
-
-
-def test_a_launch_in_a_rank_works():
-    def inner():
-        return dist.get_rank()
-
-    assert launch(lambda: launch(inner, nprocs=1), nprocs=1) == [[0]]
 
 
 @linux
@@ -738,8 +682,6 @@ def test_everything_ends_with_a_kernel_that_is_killed():
 
 @linux
 def test_a_server_that_died_is_replaced():
-    from course_utils.launch import forked
-
     launch(lambda: None)
     server = forked._running[-1].process
     error = failing(lambda pid=server.pid: os.kill(pid, signal.SIGKILL) or time.sleep(30), nprocs=1)
@@ -750,8 +692,6 @@ def test_a_server_that_died_is_replaced():
 
 @linux
 def test_a_server_that_cannot_start_or_is_interrupted_leaves_nothing(monkeypatch):
-    from course_utils.launch import forked
-
     monkeypatch.setattr(forked, "_running", [])
     monkeypatch.setattr(forked, "fresh", lambda _, **to: subprocess.Popen(["sh", "-c", "echo broken >&2"], **to))
     with pytest.raises(RuntimeError, match=r"could not start:\nbroken"):
@@ -785,11 +725,6 @@ async def asynchronous():
 def test_wrong_arguments_are_named(fn, args, options, words):
     with pytest.raises((TypeError, ValueError), match=words):
         launch(fn, *args, **options)
-
-
-def test_only_a_rank_has_a_device():
-    with pytest.raises(RuntimeError, match="rank_device"):
-        rank_device()
 
 
 def test_what_a_function_uses_and_cannot_be_sent_is_named():
@@ -853,6 +788,8 @@ def test_gpus_are_used_where_each_rank_has_its_own(monkeypatch):
     assert module._backend(("cuda:0", "cuda:0")) == module._backend(("cuda:0", "cpu")) == "gloo"
     monkeypatch.setenv("COURSE_DEVICE", "cpu")
     assert module._places(None, 2) == ("cpu", "cpu")
+    with pytest.raises(RuntimeError, match="rank_device"):  # only a rank has a device
+        rank_device()
 
 
 def test_a_rank_that_lost_its_partner_is_not_the_first_failure():
@@ -865,16 +802,6 @@ def test_a_rank_that_lost_its_partner_is_not_the_first_failure():
     assert report.first_failure(seen).rank == 0
 
 
-def test_a_figure_that_is_missed_is_said(monkeypatch, capsys):
-    assert launch_figures.reliable(in_a_row=0, failing=1, hanging=0)
-    monkeypatch.setattr(launch_figures, "FAILING_LIMIT_S", 0.0)
-    assert not launch_figures.reliable(in_a_row=0, failing=1, hanging=0)
-    monkeypatch.setattr(launch_figures, "HANG_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(launch_figures, "HANG_LIMIT_S", 0.4)
-    assert not launch_figures.reliable(in_a_row=0, failing=0, hanging=1)
-    assert "1 with a hang: the right rank named each time" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_the_command_of_the_figures_works():
     """One round, in a process of its own: how fast ranks start on a busy machine is not judged here."""
@@ -882,17 +809,8 @@ def test_the_command_of_the_figures_works():
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=HERE.parent.parent, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    for words in (
-        r"first launch of a process: \d+\.\d\d \(at most 4\)",
-        r"launch, later: \d\.\d{3} \(at most 0\.3\), .* in 1 runs",
-        r"accelerate's debug_launcher: \d+\.\d{3}, .* in 1 runs",
-        r"spawn: \d+\.\d{3}, .* in 1 runs",
-        r"2 launches in a row: none failed",
-        r"2 with a failing rank: the right rank named each time, \d\.\d\d s at most \(limit 5\)",
-        r"1 with a hang: the right rank named each time, \d\.\d\d s at most \(limit 8\)",
-        r"left behind: nothing",
-    ):
-        assert re.search(words, done.stdout), done.stdout
+    words = r"first launch.*launch, later.*debug_launcher.*spawn.*none failed.*named each time.*left behind: nothing"
+    assert re.search(words, done.stdout, re.DOTALL), done.stdout
 
 
 def test_what_ranks_load_late_is_loaded_once():

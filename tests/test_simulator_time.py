@@ -48,9 +48,9 @@ def test_a_result_that_has_its_place_already_is_written_and_not_read():
 
 @pytest.mark.parametrize("dtype, peak", [(torch.float32, "fp32"), (torch.float16, "fp16"), (torch.float64, "fp64")])
 def test_compute_bound(dtype, peak):
-    a = torch.ones(1024, 1024, dtype=dtype, device="sim")
+    a = torch.ones(768, 768, dtype=dtype, device="sim")
     peak_tflops = T4.peak_tflops.get(peak, T4.peak_tflops["fp32"])
-    arithmetic = math.ceil(2 * 1024**3 / (peak_tflops * C.matrix_share * 1_000))
+    arithmetic = math.ceil(2 * 768**3 / (peak_tflops * C.matrix_share * 1_000))
     traffic = moving(3 * a.nbytes)
     assert ns(lambda: a @ a) == C.launch_ns + C.kernel_ns + max(arithmetic, traffic)
 
