@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -51,15 +52,25 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return f"notebooks: executed, stored outputs not compared ({reason})" if reason else None
 
 
+def exercise_of(nodeid: str) -> str:
+    """Return the exercise of a test of wrong answers: all of one exercise share what its check was seen to do."""
+    found = re.search(r"test_wrong_answers.py::\w+\[(\d\d-\w+)", nodeid)
+    return found[1] if found else ""
+
+
 class _Groups(LoadScopeScheduling):
-    """Gives a worker a notebook, or some tests of a file, at a time. xdist's own groups do nothing in pytest 9.2."""
+    """Gives a worker a notebook, the tests of an exercise, or some tests of a file, at a time.
+
+    xdist's own groups do nothing in pytest 9.2.
+    """
 
     def add_node_collection(self, node, collection) -> None:
         """Take the tests that a worker found, which are the same for all."""
         count, self._group = Counter(), {}
         for nodeid in collection:
             file = nodeid.split("::")[0]
-            self._group[nodeid] = file if file.endswith(".ipynb") else f"{file} {count[file] // _PART}"
+            part = exercise_of(nodeid) or str(count[file] // _PART)
+            self._group[nodeid] = file if file.endswith(".ipynb") else f"{file} {part}"
             count[file] += 1
         super().add_node_collection(node, collection)
 
@@ -91,7 +102,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             took[item.path] += config.workerinput["measured"].get(item.nodeid, 0)
         # Notebooks, then other tests; each by what the file took in the last runs, or by its size.
-        items.sort(key=lambda item: (not _is_cell(item), -took[item.path], -item.path.stat().st_size, item.path))
+        items.sort(
+            key=lambda item: (
+                not _is_cell(item), -took[item.path], -item.path.stat().st_size, item.path, exercise_of(item.nodeid)
+            )
+        )  # fmt: skip
 
 
 def _freeze(config: pytest.Config) -> None:

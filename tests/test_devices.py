@@ -39,7 +39,7 @@ def forget():
         cached.cache_clear()
 
 
-def test_each_stored_report_has_its_cause_and_a_cure():
+def test_each_stored_report_has_its_cause_and_a_cure_that_fits_the_machine():
     assert set(STORED) == set(EXPECTED)
     for name, machine in STORED.items():
         found = devices.diagnose(machine)
@@ -47,6 +47,13 @@ def test_each_stored_report_has_its_cause_and_a_cure():
         assert found.cause in diagnosis.CAUSES and found.cure and machine.story
         assert found.what.endswith((".", "!")) or machine.kernel_error
         assert len(str(found).splitlines()) == 2
+    cure = {name: devices.diagnose(machine).cure for name, machine in STORED.items()}
+    assert "download.pytorch.org/whl/cu130" in cure["windows_from_pip"]
+    assert "index-url" not in cure["laptop_without_gpu"]
+    assert "Change runtime type" in cure["colab_without_gpu"]
+    assert "T4 x2" in cure["kaggle_p100"]
+    own = dataclasses.replace(STORED["kaggle_p100"], service=None)
+    assert "whl/cu126" in devices.diagnose(own).cure
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -64,16 +71,6 @@ def test_the_machines_cover_every_cause():
     rare = {"kernel failed"}  # below
     assert {entry["cause"] for entry in MACHINES.values()} | set(EXPECTED.values()) | rare == set(diagnosis.CAUSES)
     assert len(MACHINES) + len(STORED) >= 24
-
-
-def test_the_cures_fit_the_machine():
-    cure = {name: devices.diagnose(machine).cure for name, machine in STORED.items()}
-    assert "download.pytorch.org/whl/cu130" in cure["windows_from_pip"]
-    assert "index-url" not in cure["laptop_without_gpu"]
-    assert "Change runtime type" in cure["colab_without_gpu"]
-    assert "T4 x2" in cure["kaggle_p100"]
-    own = dataclasses.replace(STORED["kaggle_p100"], service=None)
-    assert "whl/cu126" in devices.diagnose(own).cure
 
 
 @pytest.mark.parametrize(
@@ -327,21 +324,11 @@ def test_where_no_process_has_a_simulated_gpu_the_reason_is_printed(monkeypatch,
     assert out.startswith("No simulated GPU: ") and "(ModuleNotFoundError: import of course_utils.simulator" in out
 
 
-def test_the_description_is_one_line():
+def test_the_description_is_one_line_and_the_table_has_what_lesson_00_shows(monkeypatch):
     line = str(devices.describe("cpu"))
     assert line.startswith("cpu: the CPU of this machine. Live: results") and "\n" not in line
     assert "predicted" in line and "recorded" in line
     assert "<b>cpu</b>" in devices.describe(torch.device("cpu"))._repr_html_()
-
-
-@needs_simulator
-def test_the_description_of_the_simulated_gpu_says_that_it_is_simulated(monkeypatch):
-    monkeypatch.setenv("COURSE_DEVICE", "sim")
-    line = str(devices.describe(devices.pick()))
-    assert line.startswith("sim:0: Simulated T4") and "simulated" in line.partition("Live")[2]
-
-
-def test_the_table_has_what_lesson_00_shows(monkeypatch):
     monkeypatch.setenv("COURSE_DEVICE", "cpu")
     shown = devices.table()
     names = [name for name, _ in shown.rows]
@@ -349,9 +336,15 @@ def test_the_table_has_what_lesson_00_shows(monkeypatch):
     assert torch.__version__ in str(shown) and shown._repr_html_().count("<tr>") == len(names)
 
 
-def test_synchronize_takes_every_device():
-    for device in ("cpu", *devices.check_devices()):
-        devices.synchronize(device)
+@needs_simulator
+def test_the_simulated_gpus_are_listed_and_described_as_simulated(monkeypatch):
+    monkeypatch.setenv("COURSE_DEVICE", "sim")
+    line = str(devices.describe(devices.pick()))
+    assert line.startswith("sim:0: Simulated T4") and "simulated" in line.partition("Live")[2]
+    assert devices.check_devices()[-1] == torch.device("sim", 0)
+    with pytest.raises(ValueError, match=r"device is 'sim:9', which .*; it may be: cpu, sim:0, sim:1"):
+        devices.describe("sim:9")
+    assert str(devices.describe("sim")).startswith("sim: Simulated")
 
 
 not_on_a_mac = pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine is a Mac with a GPU")
@@ -379,14 +372,6 @@ def test_what_is_no_device_of_this_machine_is_refused_by_name(function, wrong, e
     else:
         with pytest.raises(error, match=phrase):
             function(wrong)
-
-
-@needs_simulator
-def test_the_devices_that_there_are_are_listed():
-    assert devices.check_devices()[-1] == torch.device("sim", 0)
-    with pytest.raises(ValueError, match=r"device is 'sim:9', which .*; it may be: cpu, sim:0, sim:1"):
-        devices.describe("sim:9")
-    assert str(devices.describe("sim")).startswith("sim: Simulated")
 
 
 @pytest.mark.parametrize("picked", [True, pytest.param(False, marks=pytest.mark.slow)])  # that there was a line

@@ -427,7 +427,7 @@ def test_an_endless_answer_ends_on_another_thread_too(double):
     assert not thread.is_alive() and "does not end" in result[0]
 
 
-def test_a_failing_check_blames_itself(double):
+def test_a_check_that_fails_or_never_calls_the_answer_blames_itself(double):
     @double.checks
     def _(case):
         raise ZeroDivisionError("ours")
@@ -435,8 +435,6 @@ def test_a_failing_check_blames_itself(double):
     with pytest.raises(RuntimeError, match="check of double itself failed, your answer may be right"):
         double.examine(double.reference, PLACES)
 
-
-def test_a_check_that_never_calls_the_answer_is_a_fault(double):
     @double.checks
     def _(case):
         return None
@@ -551,12 +549,7 @@ def test_a_real_interrupt_of_the_user_passes_through():
     assert done.stdout.strip() == "passed through", done.stderr
 
 
-def test_the_sandbox_bounds_what_it_keeps_of_printed_text():
-    outcome = sandbox.call(lambda: print("x" * 50_000), (), {}, limit_s=5, device=torch.device("cpu"), draws=False)
-    assert len(outcome.printed) < 3 * sandbox.KEPT_CHARACTERS and "more characters" in outcome.printed
-
-
-def test_what_the_answer_printed_in_the_failing_call_is_shown(double):
+def test_what_the_answer_printed_is_shown_and_what_the_sandbox_keeps_of_it_is_bounded(double):
     def answer(x, device):
         for number in range(9):
             print("seen", number)
@@ -564,6 +557,8 @@ def test_what_the_answer_printed_in_the_failing_call_is_shown(double):
 
     message = refuse(double, answer)
     assert "your code printed:\n    seen 0\n" in message and "seen 5" not in message and "4 more lines" in message
+    outcome = sandbox.call(lambda: print("x" * 50_000), (), {}, limit_s=5, device=torch.device("cpu"), draws=False)
+    assert len(outcome.printed) < 3 * sandbox.KEPT_CHARACTERS and "more characters" in outcome.printed
 
 
 def test_a_warning_is_shown_without_the_line_of_ours_that_stands_for_the_readers(double):
@@ -637,15 +632,12 @@ def test_each_kind_of_difference_is_said(got, expected, said):
     assert difference(expected, expected) == ""
 
 
-def test_equal_values_do_not_differ():
+def test_equal_values_do_not_differ_and_what_cannot_be_compared_is_a_fault_of_the_check():
     layer = torch.nn.Linear(2, 2)
     assert difference(layer, layer) == difference([float("nan")], [float("nan")]) == ""
     assert difference({"a": (1,)}, {"a": (1,)}) == ""
     for got, expected in [(np.float32(1), 1.0), (np.float64(1), 1.0), (np.int64(1), 1), (np.float64(1), 1)]:
         assert difference(got, expected) == ""
-
-
-def test_what_cannot_be_compared_is_a_fault_of_the_check():
     with pytest.raises(TypeError, match="compare by identity"):
         difference(iter_of(), iter_of())
 

@@ -269,7 +269,7 @@ def test_errors_that_only_a_device_has_are_explained(sim, program, name, phrase)
     assert phrase in c.explanation.what
 
 
-def test_an_explanation_is_three_short_lines():
+def test_an_explanation_is_three_short_lines_and_leaves_out_what_the_message_lacks():
     for _, _, what, why, now in module._KNOWN:
         assert all(len(f"Why:  {text}") <= 160 and text.endswith(".") for text in (*what.split(" | "), why, now))
     for message in ELSEWHERE:
@@ -277,9 +277,6 @@ def test_an_explanation_is_three_short_lines():
         assert [line[:6] for line in lines] == ["What: ", "Why:  ", "Now:  "]
         assert all(len(line) <= 160 and line.endswith(".") for line in lines), lines
         assert "{" not in str(lines) and " | " not in str(lines)
-
-
-def test_a_part_that_the_message_lacks_is_left_out():
     assert explain(RuntimeError("CUDA out of memory.")).what == "the device had no room for a tensor."
     assert explain(RuntimeError("weight and input must be on the same device")).what.endswith("on two devices.")
 

@@ -169,11 +169,6 @@ def test_the_picture_marks_complete_pieces_and_the_chosen_number_of_ranks():
     assert marks == {(4, r.ring_s), (4, r.root_s)}
 
 
-def test_more_ranks_than_can_be_drawn_leave_no_empty_panel():
-    (times,) = ring.draw(ring.ring(ranks=16, nbytes=2**20, gbps=10.0, latency_us=10.0)).axes
-    assert times.get_title(loc="left") or times.get_title()
-
-
 # ---- buckets
 
 

@@ -68,10 +68,15 @@ def test_a_layer_takes_the_longer_of_arithmetic_and_memory_and_lies_on_the_roof(
         assert (p.bound == "compute") == (p.intensity >= p.roof.ridge(p.unit))
 
 
-def test_a_format_without_a_stated_rate_says_so():
+def test_a_format_without_a_stated_rate_says_so_and_a_simulated_roof_is_drawn_as_simulated():
     p = roofline.roofline(machine="T4", fmt="bf16", layer="linear", size=64, rows=1)
     assert p.time_s is None and "no stated rate for bf16" in roofline.describe(p)
     assert roofline.roofline(machine="T4", fmt="bf16", layer="softmax", size=64, rows=1).time_s  # needs float32 alone
+    spec = gpus.get("T4")
+    roof = timing.Roofline(spec.bandwidth_gbps, {"fp32": 8.1}, "simulated", "sim:0")
+    p = roofline.roofline(machine="this machine", fmt="fp32", layer="linear", size=64, rows=8, live=roof)
+    curves = {line.get_label(): line for line in roofline.draw(p).axes[0].lines}
+    assert curves["this machine fp32, simulated"].get_linestyle() == "-." and "simulated" in roofline.describe(p)
 
 
 def test_the_picture_shows_live_recorded_and_predicted_roofs_each_in_its_style():
@@ -91,14 +96,6 @@ def test_the_picture_shows_live_recorded_and_predicted_roofs_each_in_its_style()
         assert y == pytest.approx(min(8.1, x * 320 / 1e3))
     assert curves["softmax"].get_xydata()[0] == pytest.approx([5 / 8, 5 / 8 * 14 / 1e3])
     assert curves["layers measured here, live"].get_xydata()[0] == pytest.approx([0.1, 0.001])
-
-
-def test_a_simulated_roof_is_drawn_as_simulated():
-    spec = gpus.get("T4")
-    roof = timing.Roofline(spec.bandwidth_gbps, {"fp32": 8.1}, "simulated", "sim:0")
-    p = roofline.roofline(machine="this machine", fmt="fp32", layer="linear", size=64, rows=8, live=roof)
-    curves = {line.get_label(): line for line in roofline.draw(p).axes[0].lines}
-    assert curves["this machine fp32, simulated"].get_linestyle() == "-." and "simulated" in roofline.describe(p)
 
 
 # ---- number formats

@@ -577,7 +577,7 @@ def interrupt(after_s, fn):
 def test_an_interrupt_at_any_moment_stops_all_ranks_and_leaves_nothing():
     launch(lambda: None)
     descriptors = psutil.Process().num_fds()
-    for moment in [*range(0, 200, 10), 500]:
+    for moment in [*range(0, 200, 20), 500]:
         interrupt(moment / 1000, lambda: time.sleep(60))
     assert psutil.Process().num_fds() == descriptors
 

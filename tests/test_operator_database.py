@@ -30,12 +30,20 @@ def test_a_sample_of_the_operators():
     assert forward >= 0.97 and backward >= 0.93
 
 
-def test_an_unlisted_difference_is_reported_and_a_listed_one_is_not():
+def test_unlisted_differences_and_those_that_values_do_not_show_are_reported():
     wrong = operator_database.Outcome("add", samples=1, forward="values differ")
     listed = operator_database.Outcome("prod", samples=1, backward="values differ")
     assert operator_database.unlisted([wrong, listed]) == ["add"]
     agree = [operator_database.Outcome(name, samples=1) for name in ("prod", "linalg.lstsq", "empty")]
     assert operator_database.no_longer(agree) == ["prod"]
+    x = torch.ones(2, 3)
+    state = [x], [False], [x]
+    assert operator_database._differs(state, state, "add") == ""
+    assert "counts changes" in operator_database._differs(state, ([x], [True], [x]), "add")
+    assert "strides" in operator_database._differs(state, ([x.mT.contiguous().mT], [False], [x]), "add")
+    assert "values" in operator_database._differs(state, ([x + 1], [False], [x]), "add")
+    z = torch.ones(2, dtype=torch.complex64)
+    assert "bits" in operator_database._differs(([z], [], []), ([z.conj()], [], []), "add")
 
 
 def test_what_differs_by_chance_differs_in_its_last_bits_alone():
@@ -58,14 +66,3 @@ def test_all_operators():
 def test_version_counters_strides_and_views_are_the_cpus(sim, every):
     compared, wrong = operator_database.sweep(every, limit=1 if every > 1 else 2)
     assert compared > 20_000 / every and wrong == [], "\n".join(wrong)
-
-
-def test_a_difference_in_what_values_do_not_show_is_reported():
-    x = torch.ones(2, 3)
-    state = [x], [False], [x]
-    assert operator_database._differs(state, state, "add") == ""
-    assert "counts changes" in operator_database._differs(state, ([x], [True], [x]), "add")
-    assert "strides" in operator_database._differs(state, ([x.mT.contiguous().mT], [False], [x]), "add")
-    assert "values" in operator_database._differs(state, ([x + 1], [False], [x]), "add")
-    z = torch.ones(2, dtype=torch.complex64)
-    assert "bits" in operator_database._differs(([z], [], []), ([z.conj()], [], []), "add")

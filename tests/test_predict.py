@@ -27,13 +27,16 @@ def field(guess):
 # --- numbers ---
 
 
-def test_a_number_is_guessed_and_revealed():
+def test_a_number_is_guessed_and_the_result_says_where_it_comes_from():
     guess = predict("How long does it take?", unit="ms")
     control, line = field(guess)
     assert guess.value is None and control.value == "" and control.placeholder == "a number, in ms"
     control.value = "3"
     assert guess.value == 3 and line.value == "Your guess: 3 ms"
     assert str(guess.reveal(12.34)) == "guess     3 ms\nmeasured  12.34 ms\nThe result is 4.11 times the guess."
+    assert str(predict("How many?").commit(1_000_000).reveal(2_500_000, "counted")) == (
+        "guess    1,000,000\ncounted  2,500,000\nThe result is 2.5 times the guess."
+    )
 
 
 @pytest.mark.parametrize(("written", "value"), [
@@ -79,16 +82,10 @@ def test_numbers_of_any_library_are_taken(measured):
     assert predict("How many?").reveal(measured).result == 5.0
 
 
-def test_the_result_says_where_it_comes_from():
-    assert str(predict("How many?").commit(1_000_000).reveal(2_500_000, "counted")) == (
-        "guess    1,000,000\ncounted  2,500,000\nThe result is 2.5 times the guess."
-    )
-
-
 # --- choices ---
 
 
-def test_a_choice_is_guessed_and_revealed():
+def test_a_choice_is_guessed_and_a_wrong_one_answered_by_what_speaks_against_it():
     guess = predict("Which is faster?", choices=["CPU", "GPU"])
     control, line = field(guess)
     assert control.value is None and guess.value is None
@@ -97,12 +94,6 @@ def test_a_choice_is_guessed_and_revealed():
     assert str(guess.reveal("GPU")) == "guess     CPU\nmeasured  GPU\nThe guess was another one."
     assert guess.reveal("CPU").right and guess.reveal("CPU").verdict == "The guess was right."
     assert guess.reveal("CPU").ratio is None
-
-
-# --- with and without a guess ---
-
-
-def test_a_wrong_choice_is_answered_by_what_speaks_against_it():
     guess = predict("Why is it slow?", choices=["copies", "launches", "waiting"])
     against = {"copies": "there are 0 of them.", "launches": "10 of them take 0.1 ms."}
     assert guess.reveal("waiting", "counted", against).verdict == ""
@@ -110,6 +101,9 @@ def test_a_wrong_choice_is_answered_by_what_speaks_against_it():
     assert guess.commit("waiting").reveal("waiting", "counted", against).verdict == "The guess was right."
     with pytest.raises(ValueError, match="against must be about all choices but 'copies'"):
         guess.reveal("copies", "counted", against)
+
+
+# --- with and without a guess ---
 
 
 def test_without_a_guess_the_result_alone_is_shown():

@@ -92,16 +92,6 @@ def test_the_bar_is_full_only_when_all_is_solved_and_empty_only_when_nothing_is(
     assert str(progress()).splitlines()[-2:] == ["all     4 of 4  ##########", "Everything is solved."]
 
 
-def test_titles_are_escaped_in_html(monkeypatch):
-    monkeypatch.setattr(EXERCISES[0].task, "title", "<b>a & b</b>")
-    assert "&lt;b&gt;a &amp; b&lt;/b&gt;" in progress()._repr_html_()
-
-
-def test_the_real_registry_is_shown(monkeypatch):
-    monkeypatch.undo()
-    assert progress().total.exercises >= 1 and progress().lessons[0].number == "00"
-
-
 # --- the file ---
 
 
@@ -323,11 +313,8 @@ def test_no_damage_to_a_line_is_taken(line, path):
     assert counts() == {"00": 0, "01": 0} and not path.with_name("elsewhere.json").exists()
 
 
-def test_nothing_solved_can_be_exported_and_restored():
+def test_nothing_solved_and_exercises_of_another_version_can_be_exported(path):
     assert str(progress.restore(progress.export())).endswith("Restored 0 exercises, 0 of them new here.")
-
-
-def test_exercises_of_another_version_are_kept(path):
     mark("09", "later")
     assert counts() == {"00": 0, "01": 0} and ";09:later;" in progress.export()
     assert str(progress()).endswith("1 exercise of another version of the course kept.")
@@ -366,12 +353,9 @@ line 5 is damaged: it does not begin with course-progress-2
 line 6 is damaged: its checksum does not match"""
 
 
-def test_lines_without_a_name_stay_apart():
+def test_lines_without_a_name_stay_apart_and_a_made_up_line_forges_no_row_and_moves_no_cursor():
     table, count = module.class_table([progress.export(), progress.export()])
     assert count == 2 and table.count("(no name)") == 2
-
-
-def test_a_made_up_line_forges_no_row_and_moves_no_cursor():
     body = "course-progress-1;" + quote_plus("Eve\nAda  1  4 of 4\x1b[2J\u202e\r") + ";00:double"
     table, count = module.class_table([f"{body};{sealing.checksum(body)}"])
     assert count == 1 and len(table.splitlines()) == 2 and table.replace("\n", "").isprintable()

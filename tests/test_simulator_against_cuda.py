@@ -1,10 +1,6 @@
 """Is the simulated half of the comparison there and the same each time, and is the table what its halves say?"""
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -17,22 +13,12 @@ PREDICTED = {"a": Figures(1.0, 8.0), "b": Figures(3.0, 4.0), "c": Figures(0.5, 1
 MEASURED = {"a": Figures(2.0, 8.0), "b": Figures(4.0, 2.0), "c": Figures(0.5, 4.0)}
 
 
-def child(*arguments):
-    command = [sys.executable, "-m", "benchmarks.against_cuda", *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # two of them run at the same time
-    return subprocess.Popen(command, cwd=comparison.ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-
-
 @pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
 @pytest.mark.slow
-def test_twenty_programs_take_time_and_memory_and_the_same_in_another_process():
-    processes = child("--simulate", "T4", "--json"), child("--simulate", "Tesla T4")
-    numbers, text = (process.communicate(timeout=170)[0] for process in processes)
-    assert [process.returncode for process in processes] == [0, 0]
-    found = {name: Figures(*figures) for name, figures in json.loads(numbers).items()}
+def test_twenty_programs_take_time_and_memory():
+    found = comparison.simulate_in_child("T4")
     assert list(found) == list(PROGRAMS) and len(found) == 20
     assert all(figures.ms > 0 and figures.mib > 0 for figures in found.values())
-    assert text.rstrip("\n") == comparison.half(found)
     # a tensor of ones goes in, another comes out; the bus carries 32 MiB to the device and nothing else is there
     assert found["elementwise, 8 million"].mib == 64 and found["H2D pinned, 32 MiB"].mib == 32
     assert found["MLP step, AdamW"].mib > found["MLP step, SGD"].mib  # two numbers more for each parameter
@@ -79,14 +65,11 @@ def test_the_driver_prints_the_table_and_records_measured_numbers_and_ratios(mon
     assert statistics.median(share) == 0.75
 
 
-def test_a_gpu_without_data_sheet_is_named(monkeypatch, capsys):
+def test_a_gpu_without_data_sheet_is_named_and_without_cuda_one_line_says_so(monkeypatch, capsys):
     pretend_cuda(monkeypatch, "NVIDIA Unheard-of 1")
     assert comparison.main([]) == 2
     assert "'NVIDIA Unheard-of 1'" in capsys.readouterr().err
     assert comparison.main(["--simulate", "Unheard-of 2"]) == 2
-
-
-def test_without_cuda_one_line_says_so(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert comparison.main([]) == 0
     assert capsys.readouterr().out == "There is no CUDA device here, so nothing was compared.\n"

@@ -108,43 +108,6 @@ def test_segments(requests, expected_mib):
     assert reserved() == 0
 
 
-def test_memory_stats():
-    """The generator of test_cuda.py, with N = 15 in place of 35."""
-    n, tensors, before = 15, [], torch.sim.memory_allocated()
-
-    def new(*size):
-        tensors.append(torch.empty(size, device="sim"))
-        check_consistency()
-
-    for size in ((1,), (10, 20), (200, 300, 200)):
-        new(*size)
-    for i in range(1, n // 2 + 1):
-        new(i, i * 4)
-    for i in range(5, n // 2 + 5):
-        new(i, i * 7, i * 9, i * 11)
-    new(0, 0, 0)
-    Random(0).shuffle(tensors)
-    for i in range(n // 2):
-        was, size = torch.sim.memory_allocated(), tensors[i].nbytes
-        del tensors[i]
-        assert was - torch.sim.memory_allocated() >= size
-        check_consistency()
-    for i in range(2, 2 * n // 3 + 2):
-        new(i, i * 3, i * 8)
-    peak = torch.sim.max_memory_reserved()
-    del tensors[:]
-    check_consistency()
-    assert torch.sim.memory_allocated() == before and torch.sim.max_memory_reserved() == peak
-    torch.sim.empty_cache()
-    torch.sim.reset_peak_memory_stats()
-    assert torch.sim.memory_reserved() == torch.sim.max_memory_reserved() == torch.sim.max_memory_allocated() == 0
-    kept = alloc(3)
-    torch.accelerator.reset_accumulated_memory_stats()
-    assert torch.sim.memory_stats()["allocated_bytes.all.allocated"] == 0 < kept.nbytes
-    words = torch.sim.memory_summary().split()
-    assert (words[words.index("allocated") + 1], words[words.index("reserved") + 1]) == ("3,145,728", "20,971,520")
-
-
 def test_allocator_settings():
     """Rounding to divisions of a power of two, as in test_cuda.py: 84 MiB in 4 and in 8, 400 MiB in 2."""
     active = lambda: torch.sim.memory_stats()["active_bytes.all.allocated"] / MIB  # noqa: E731
@@ -200,33 +163,6 @@ def test_settings_are_read_as_pytorch_reads_them():
     assert not read_settings("expandable_segments:False,", found).expandable
 
 
-def test_max_split_expandable():
-    simulator.configure(capacity="240 MiB")
-    torch.sim.set_per_process_memory_fraction(0.5)
-    kept = []
-    for expandable in (False, True, False):
-        settings(f"expandable_segments:{expandable},max_split_size_mb:40")
-        kept.append(alloc(40))
-    assert reserved() == 120
-    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 40.00 MiB.*120.00 MiB allowed"):
-        alloc(40)
-    kept.clear()
-    kept = alloc(120)  # gives back what is cached, also in the expandable segment
-    assert reserved() == 120 == kept.nbytes / MIB and not torch.sim.memory_stats()["inactive_split.all.current"]
-
-
-def test_garbage_collect_expandable():
-    simulator.configure(capacity="240 MiB")
-    torch.sim.set_per_process_memory_fraction(0.5)
-    settings("expandable_segments:False,garbage_collection_threshold:0.5")
-    a = alloc(40)
-    settings("expandable_segments:True,garbage_collection_threshold:0.5")
-    b = alloc(40)
-    del a, b
-    kept = alloc(80)  # 80 of 120 MiB are above half: the segment of 40 goes, the expandable one grows
-    assert reserved() == 80 == kept.nbytes / MIB and torch.sim.memory_stats()["num_alloc_retries"] == 0
-
-
 def test_garbage_is_collected_only_above_the_threshold():
     simulator.configure(capacity="200 MiB")
     torch.sim.set_per_process_memory_fraction(1.0)
@@ -238,7 +174,7 @@ def test_garbage_is_collected_only_above_the_threshold():
     assert reserved() == 30 * 0 + 50 + 60 and kept.nbytes == 60 * MIB
 
 
-def test_set_per_process_memory_fraction():
+def test_the_fraction_of_memory_that_a_process_may_use():
     for wrong, error in ((1, TypeError), (-0.1, ValueError), (2.0, ValueError)):
         with pytest.raises(error, match="Invalid"):
             torch.sim.set_per_process_memory_fraction(wrong)
@@ -356,21 +292,6 @@ def test_record_stream():
     check_consistency()
 
 
-def test_caching_allocator_record_stream_oom():
-    """Memory that waits for another stream is freed before the allocator gives up."""
-    simulator.configure(capacity="200 MiB")
-    stream = torch.sim.Stream()
-    with torch.sim.stream(stream):
-        y = torch.zeros(10 * MIB // 4, device="sim")
-    for _ in range(100):
-        x = torch.empty(10 * MIB // 4, device="sim")
-        with torch.sim.stream(stream):
-            y += x
-        x.record_stream(stream)
-        del x
-    assert torch.sim.memory_stats()["num_ooms"] == 0 and torch.sim.memory_stats()["num_alloc_retries"] > 0
-
-
 def test_memory_snapshot(tmp_path):
     torch.sim.memory._record_memory_history(stacks="python")
     torch.empty(2 * 311, 411, device="sim")
@@ -474,7 +395,7 @@ def test_any_program_leaves_nothing_behind(seed):
         lambda: settings(f"expandable_segments:{random.random() < 0.5}"),
         lambda: settings(random.choice(["max_split_size_mb:25", "roundup_power2_divisions:8"])),
     ]
-    for _ in range(150):
+    for turn in range(150):
         with torch.sim.stream(random.choice(streams)):
             try:
                 random.choices(choices, [16, 8, 1, 4, 1, 1, 1, 1])[0]()
@@ -484,8 +405,17 @@ def test_any_program_leaves_nothing_behind(seed):
             states = [block["state"] for block in segment["blocks"]]
             assert ("inactive", "inactive") not in itertools.pairwise(states)
             assert segment["total_size"] == sum(block["size"] for block in segment["blocks"])
+        if turn % 10 == 0:
+            check_consistency(segments=False)
     held.clear()
     torch.sim.synchronize()
     check_consistency(segments=False)
     torch.sim.empty_cache()
     assert torch.sim.memory_reserved() == torch.sim.memory_allocated() == 0 == len(torch.sim.memory_snapshot())
+    torch.sim.reset_peak_memory_stats()
+    assert torch.sim.max_memory_reserved() == torch.sim.max_memory_allocated() == 0
+    kept = alloc(3)
+    torch.accelerator.reset_accumulated_memory_stats()
+    assert torch.sim.memory_stats()["allocated_bytes.all.allocated"] == 0 < kept.nbytes
+    words = torch.sim.memory_summary().split()
+    assert words[words.index("allocated") + 1] == f"{torch.sim.memory_allocated():,}"

@@ -18,14 +18,6 @@ def _capacity():
     simulator.enable()  # as other tests expect it
 
 
-def test_a_linear_layer_is_priced_by_its_arithmetic():
-    layer, x = nn.Linear(2048, 2048).to("sim"), torch.ones(2048, 2048, device="sim")
-    with torch.inference_mode(), simulator.timeline() as timeline:
-        layer(x)
-    assert [r.name for r in timeline.select("kernel")] == ["addmm"]
-    assert timeline.busy_ms() == pytest.approx(2.359, abs=0.001)  # 2 x 2048³ operations at 90 % of 8.1 TFLOP/s
-
-
 @pytest.mark.usefixtures("_capacity")
 @pytest.mark.parametrize("every", [20, pytest.param(1, marks=pytest.mark.slow)])
 def test_operators_that_come_whole_are_taken_apart(every):

@@ -201,18 +201,6 @@ def test_a_gap_is_blamed_on_what_a_kernel_needed_though_it_was_launched_in_time(
     del side
 
 
-def test_a_gap_is_blamed_on_what_the_host_did_before_a_copy_that_began_late():
-    batch = torch.ones(2**10).pin_memory()
-    with simulator.timeline() as timeline:
-        for _ in range(2):
-            simulator.host_work("read", 1)
-            x, y = batch.to("sim:0", non_blocking=True), batch.to("sim:0", non_blocking=True)
-            x.add_(y)
-        torch.sim.synchronize()
-    assert [gap.cause for gap in timeline.gaps()] == ["read"] * 2
-    assert not timeline.plot(causes=False).axes[0].get_xlabel().count("\n")
-
-
 def test_phases_are_of_training_alone():
     with simulator.timeline() as timeline, torch.no_grad():
         nn.Linear(8, 8, device="sim")(torch.ones(2, 8, device="sim"))

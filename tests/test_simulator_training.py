@@ -1,14 +1,11 @@
 """Does a model train on the simulated GPU with the CPU's losses? Four models, 20 steps each."""
 
-import copy
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks import models
 from course_utils import simulator
 from tests.simulated import _fresh  # noqa: F401
 
@@ -190,29 +187,3 @@ def test_a_step_between_forward_and_backward_is_refused(kind, options):
     optimizer.step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
-
-
-def test_the_copy_of_a_parameter_has_no_gradient_and_that_of_another_tensor_has():
-    for device in ("cpu", "sim"):
-        leaf = torch.ones(2, device=device, requires_grad=True)
-        parameter = nn.Parameter(leaf.detach())
-        leaf.grad, parameter.grad = torch.ones(2, device=device), torch.ones(2, device=device)
-        copied = copy.deepcopy([leaf, parameter, parameter])
-        assert copied[0].grad.tolist() == [1, 1] and copied[1].grad is None and copied[1] is copied[2]
-        assert isinstance(copied[1], nn.Parameter) and copied[1].device == leaf.device and copied[1].requires_grad
-
-
-class Doubled(nn.Linear):
-    """Differs from the CPU in its second step."""
-
-    def forward(self, x):
-        return super().forward(x) * (2 if self.weight.device.type == "sim" and self.weight.grad is not None else 1)
-
-
-@pytest.mark.parametrize(("kind", "phrase"), [(nn.Linear, ""), (Doubled, "and not ["), (None, "[TypeError: ")])
-def test_the_command_that_compares_models_sees_other_losses(kind, phrase):
-    def make():
-        return kind(8, 8), (torch.randn(4, 8),), lambda model, x: model(x).square().mean()
-
-    found = models.compare(make)
-    assert phrase in found and bool(found) == bool(phrase)

@@ -1,13 +1,11 @@
 """Is what the timing helper says what the clock said, on the CPU and exactly so on the simulated GPU?"""
 
 import time
-from unittest import mock
 
 import pytest
 import torch
 from torch.utils import benchmark
 
-from benchmarks import timing as timing_figures
 from course_utils import gpus, settings, simulator, timing
 from course_utils.timing.rates import best_tflops, formats, product
 
@@ -38,40 +36,18 @@ def test_a_sleep_takes_as_long_as_it_sleeps(min_time_s):
     assert (t.label, t.device) == ("live", "cpu")
 
 
-def test_the_figures_say_which_spread_of_the_benchmark_holds_the_difference():
-    for theirs_s, verdict in ((1.05, ""), (1.1, "within the wider spread only"), (0.7, "MISSED")):
-        found = timing_figures.Compared(1.0, theirs_s, 0.06, 0.2)
-        assert (found.verdict, found.missed) == (verdict, verdict == "MISSED") and str(found).endswith(verdict or "ms")
-    assert not timing_figures.Compared(1.0, 1.05, 0.06, 0.01).missed  # the wider one may be the narrower
-
-
-def test_the_figures_take_the_benchmarks_own_spread():
-    found = timing_figures.compare(lambda: time.sleep(0.001), turns=2, min_time_s=0.01)
-    assert min(found.ours_s, found.theirs_s) >= 1e-3 and found.iqr_s > 0 and found.wider_s > 0
-    with mock.patch.object(timing_figures, "reference", lambda fn, least_s: (measured(3e-3, 1e-3, 2e-3), [9e-3] * 3)):
-        found = timing_figures.compare(lambda: None, turns=2, min_time_s=0.001)
-    assert (found.theirs_s, found.iqr_s) == pytest.approx((2e-3, 1.5e-3))
-    assert found.wider_s == pytest.approx(7e-3)  # of 1, 1, 2, 2, 3, 3 and six times 9 ms
-
-
 def measured(*times_s):
     return benchmark.Measurement(1, list(times_s), benchmark.TaskSpec("fn()", "pass"))
 
 
-def test_short_calls_are_timed_many_at_once():
+def test_short_calls_are_timed_many_at_once_and_no_more_runs_than_asked_for_with_errors_of_the_caller():
     x = torch.ones(4)
     t = timing.measure(lambda: x + x, device=CPU, min_time_s=0.02)
     assert t.number >= 10 and t.median_s < 1e-2
-
-
-def test_as_many_runs_as_asked_for_and_no_more():
     calls = []
     t = timing.measure(lambda: calls.append(time.sleep(0.002)), device="cpu", min_time_s=0.012, repeats=3)
     assert t.repeats == 3 and t.number in (1, 2)
     assert len(calls) == 2 + 3 * t.number
-
-
-def test_an_error_in_the_timed_function_is_the_callers():
     with pytest.raises(ZeroDivisionError):
         timing.measure(lambda: 1 / 0, device=CPU)
 
@@ -195,7 +171,7 @@ def test_a_device_with_little_memory_gets_small_arrays(monkeypatch):
     assert sizes == [4 * 16 * 16, 1024, 1024]  # one product, a copy, a sum
 
 
-def test_the_roofline_is_the_lower_of_its_two_bounds():
+def test_the_roofline_is_the_lower_of_its_two_bounds_and_a_predicted_one_that_of_the_data_sheet():
     r = timing.Roofline(100.0, {"fp32": 2.0, "fp16": 8.0}, "live", "cpu")
     assert r.ridge("fp32") == 20.0 and r.ridge("fp16") == 80.0
     assert r.attainable_tflops(5.0, "fp32") == 0.5 and r.attainable_tflops(1000.0, "fp32") == 2.0
@@ -203,9 +179,6 @@ def test_the_roofline_is_the_lower_of_its_two_bounds():
     assert [r.bound(i, "fp16") for i in (79.9, 80.0, 81.0)] == ["bandwidth", "compute", "compute"]
     assert "cpu, live: 100 GB/s" in str(r) and "ridge at 80 FLOP/byte" in str(r)
     assert r._repr_html_().count("<tr>") == 3
-
-
-def test_a_predicted_roofline_is_that_of_the_data_sheet():
     r = timing.predicted("T4")
     assert (r.bandwidth_gbps, r.label, r.device) == (320, "predicted", "T4")
     assert r.rates_tflops == {"fp32": 8.1, "fp16": 65.0}

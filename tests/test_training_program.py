@@ -223,14 +223,6 @@ def test_a_write_that_fails_leaves_the_old_checkpoint(program, tmp_path, monkeyp
     assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
 
 
-def test_it_says_how_to_be_used(program, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["train_photos.py", "--help"])
-    with pytest.raises(SystemExit):
-        program.arguments()
-    shown = capsys.readouterr().out
-    assert "--checkpoint" in shown and "killed at any moment" in " ".join(shown.split())
-
-
 def test_losses_stay_on_the_device_until_they_are_reported(program, capsys):
     run = program.Run(devices.pick(), seed=0, steps=8)
     run.scaler = torch.amp.GradScaler(run.device.type, enabled=False)

@@ -18,10 +18,12 @@ def folders(tmp_path):
     return lessons, tmp_path / "workbook"
 
 
-def test_missing_copies_are_made_once(folders):
+def test_missing_copies_are_made_once_and_a_missing_folder_of_lessons_is_named(folders, tmp_path):
     assert workbook.prepare(*folders).copied == ("00_start_here.ipynb",)
     assert (folders[1] / "00_start_here.ipynb").read_text(encoding="utf-8") == "first"
     assert workbook.prepare(*folders) == workbook.Update((), ())
+    with pytest.raises(ValueError, match="lessons"):
+        workbook.prepare(tmp_path / "nowhere", tmp_path / "workbook")
 
 
 def test_a_copy_shows_no_output_and_new_outputs_alone_are_no_newer_lesson(folders):
@@ -83,15 +85,15 @@ def test_a_damaged_record_loses_no_copy(folders, damage):
     assert copy.read_text(encoding="utf-8") == "my answers"
 
 
-def test_a_missing_folder_of_lessons_is_named(tmp_path):
-    with pytest.raises(ValueError, match="lessons"):
-        workbook.prepare(tmp_path / "nowhere", tmp_path / "workbook")
-
-
-def test_the_set_up_names_an_old_python_and_a_missing_module():
+def test_the_set_up_names_what_is_missing_and_a_changed_file_makes_the_environment_out_of_date(tmp_path):
     assert environment.problem() is None
     assert "3.10.4" in environment.problem((3, 10, 4))
     assert "no_such_module" in environment.problem(modules=("no_such_module",))
+    file = tmp_path / "pyproject.toml"
+    file.write_text("a", encoding="utf-8")
+    before = environment.fingerprint([file])
+    file.write_text("b", encoding="utf-8")
+    assert environment.fingerprint([file]) != before
 
 
 def test_an_installed_torch_is_never_replaced():
@@ -103,14 +105,6 @@ def test_an_installed_torch_is_never_replaced():
         "torch==2.11.0+cu128",
     ]
     assert environment.usable("2.11.0+cu128") and not environment.usable("2.10.1") and not environment.usable(None)
-
-
-def test_a_changed_file_makes_the_environment_out_of_date(tmp_path):
-    file = tmp_path / "pyproject.toml"
-    file.write_text("a", encoding="utf-8")
-    before = environment.fingerprint([file])
-    file.write_text("b", encoding="utf-8")
-    assert environment.fingerprint([file]) != before
 
 
 @pytest.mark.parametrize(

