@@ -6,9 +6,7 @@ import math
 import pytest
 import torch
 import torch.distributed as dist
-from matplotlib.colors import to_hex
 
-from course_utils import plots
 from course_utils.explorers import buckets, collectives, ring
 from course_utils.explorers.exchange import OPERATIONS, exchange
 from tests.explorer_settings import settings
@@ -156,17 +154,6 @@ def test_over_one_root_everything_goes_through_one_link():
     r = ring.ring(ranks=5, nbytes=10**9, gbps=10.0, latency_us=100.0)
     assert r.root_bytes == 8e9 and r.root_s == pytest.approx(8 * (1e-4 + 0.1))
     assert r.root_s > r.ring_s
-
-
-def test_the_picture_marks_complete_pieces_and_the_chosen_number_of_ranks():
-    r = ring.ring(ranks=4, nbytes=2**20, gbps=10.0, latency_us=10.0, step=6)
-    left, right = ring.draw(r).axes
-    held = [slot for state in exchange("all_reduce", 4).states[5] for slot in state]
-    boxes = [patch for patch in left.patches if hasattr(patch, "get_xy")]
-    green = [box for box in boxes if to_hex(box.get_facecolor()) == plots.GREEN]
-    assert len(green) == sum(len(slot) == 4 for slot in held) == 12
-    marks = {tuple(line.get_xydata()[0]) for line in right.lines if line.get_marker() == "o"}
-    assert marks == {(4, r.ring_s), (4, r.root_s)}
 
 
 # ---- buckets

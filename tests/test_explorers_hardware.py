@@ -45,15 +45,6 @@ def test_the_picture_of_a_transfer_shows_predicted_live_and_recorded_curves_each
     )
 
 
-def test_the_picture_of_the_choice_shows_each_memory_and_both_times():
-    found = choose_gpu.choose(job="generating text", parameters=1e10, fmt="fp16", tokens=16)
-    memory, times = choose_gpu.draw(found).axes
-    assert [bar.get_width() for bar in memory.patches] == [c.memory_gib for c in reversed(found.candidates)]
-    marks = {tuple(line.get_xydata()[0]) for line in times.lines if line.get_marker() in "os" and len(line.get_xdata())}
-    fitting = [(i, c) for i, c in enumerate(reversed(found.candidates)) if c.fits and c.step_s]
-    assert fitting and marks == {(s, i) for i, c in fitting for s in (c.compute_s, c.memory_s)}
-
-
 def test_a_power_limit_that_no_gpu_meets_leaves_no_choice():
     found = choose_gpu.choose(job="training", parameters=1e9, fmt="fp32", tokens=1, watts=1)
     assert found.candidates == () and found.best is None and "no GPU of this table" in choose_gpu.describe(found)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_utils import gpus, recorded, timing
+from course_utils import gpus, timing
 from course_utils.explorers import loss_scaling, number_formats, roofline
 from course_utils.explorers.formats import FORMATS, store
 from course_utils.explorers.roofline import HEAD, IMAGE, LAYERS
@@ -77,25 +77,6 @@ def test_a_format_without_a_stated_rate_says_so_and_a_simulated_roof_is_drawn_as
     p = roofline.roofline(machine="this machine", fmt="fp32", layer="linear", size=64, rows=8, live=roof)
     curves = {line.get_label(): line for line in roofline.draw(p).axes[0].lines}
     assert curves["this machine fp32, simulated"].get_linestyle() == "-." and "simulated" in roofline.describe(p)
-
-
-def test_the_picture_shows_live_recorded_and_predicted_roofs_each_in_its_style():
-    xs = [0.1, 1.0, 10.0]
-    entry = {"x": xs, "curves": {"fp32": [1.0, 2.0, 3.0]}, "xlabel": "FLOP/byte", "ylabel": "TFLOP/s"}
-    run = recorded.Run("A GPU", "2026-01-02", dict.fromkeys(("torch", "cuda", "driver", "python"), "1"), {})
-    run.entries[roofline.KEY] = entry
-    p = roofline.roofline(
-        machine="this machine", fmt="fp32", layer="softmax", size=64, rows=8, live=LIVE, runs=[run],
-        measured={"relu": (0.1, 0.001)},
-    )  # fmt: skip
-    curves = {line.get_label(): line for line in roofline.draw(p).axes[0].lines}
-    assert curves["this machine fp32, live"].get_linestyle() == "-" and curves["T4, predicted"].get_linestyle() == ":"
-    known = next(line for name, line in curves.items() if "recorded on A GPU, 2026-01-02" in name)
-    assert known.get_linestyle() == "--" and list(known.get_xdata()) == xs
-    for x, y in curves["T4, predicted"].get_xydata():
-        assert y == pytest.approx(min(8.1, x * 320 / 1e3))
-    assert curves["softmax"].get_xydata()[0] == pytest.approx([5 / 8, 5 / 8 * 14 / 1e3])
-    assert curves["layers measured here, live"].get_xydata()[0] == pytest.approx([0.1, 0.001])
 
 
 # ---- number formats

@@ -409,35 +409,18 @@ def on_default(device):
         torch.set_default_device(None)
 
 
-def in_context(device):
-    with torch.device(device):
-        return linear()
-
-
 def of_two(device):
     model = copy.deepcopy(nn.ModuleList([linear(), linear()]))
     model[1].weight = model[0].weight
     return copy.deepcopy(model)[1]
 
 
-def drawn_until_it_fits(device):
-    layer = linear()
-    nn.init.trunc_normal_(layer.weight, std=0.02)
-    nn.init.orthogonal_(layer.weight)
-    return layer
-
-
 SAME_MODELS = {
-    "to": lambda device: linear().to(device),
     "cuda": lambda device: linear().cuda(),
-    "keyword": lambda device: linear(device=device),
     "text": lambda device: linear().to("cuda:1"),
     "empty": lambda device: linear(device="meta").to_empty(device=device),
-    "context": in_context,
     "default": on_default,
-    "copy": lambda device: copy.deepcopy(linear()),
     "copies": of_two,
-    "first values": drawn_until_it_fits,
 }
 
 

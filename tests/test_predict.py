@@ -166,18 +166,12 @@ def test_outside_a_notebook_the_question_is_printed(capsys):
     (lambda: predict("Q", unit=""), ValueError, "unit must not be empty"),
     (lambda: predict("Q", unit="ms", choices=["a", "b"]), ValueError, "unit must be None where choices are given"),
     (lambda: predict("Q", choices="ab"), ValueError, "choices must be a list of two or more different texts, .* 'ab'"),
-    (lambda: predict("Q", choices=[1, 2]), ValueError, "choices must be a list of two or more different texts"),
-    (lambda: predict("Q", choices=["a"]), ValueError, "choices must be a list of two or more different texts"),
     (lambda: predict("Q", choices=["a", "a"]), ValueError, "choices must be a list of two or more different texts"),
-    (lambda: predict("Q", choices=["a", " "]), ValueError, "choices must be a list of two or more different texts"),
     (lambda: predict("Q").reveal("3"), TypeError, "measured must be a number, not '3'"),
-    (lambda: predict("Q").reveal(torch.ones(2)), TypeError, "measured must be a number"),
     (lambda: predict("Q").reveal(float("nan")), ValueError, "measured must be a finite number, not nan"),
     (lambda: predict("Q").reveal(3, label=3), TypeError, "label must be text"),
-    (lambda: predict("Q").reveal(3, label=""), ValueError, "label must not be empty"),
     (lambda: predict("Q").commit("3"), TypeError, "value must be a number, not '3'"),
     (lambda: predict("Q", choices=["a", "b"]).reveal(1), ValueError, r"measured must be one of \['a', 'b'\], not 1"),
-    (lambda: predict("Q", choices=["a", "b"]).commit("c"), ValueError, "value must be one of"),
 ])  # fmt: skip
 def test_wrong_arguments_are_named(call, error, phrase):
     with pytest.raises(error, match=phrase):

@@ -162,18 +162,14 @@ def test_what_is_not_recorded_is_left_out(samples, given, expected):
 
 @pytest.mark.parametrize(("change", "phrase"), [
     ({"key": "transfer"}, "key is 'transfer'"),
-    ({"key": None}, "key is None"),
     ({"ys": [1]}, "ys has 1 numbers for 2"),
-    ({"ys": {}}, "ys is {}"),
     ({"ys": {"a": [1, "x"]}}, "ys['a'][1] must be a number, not 'x'"),
     ({"ys": [1, float("nan")]}, "ys[1] must be a finite number, not nan"),
     ({"ys": 5}, "ys must be a list of numbers, not 5"),
     ({"xs": None}, "xs must be a list of numbers, not None"),
-    ({"xs": "12"}, "xs must be a list of numbers, not '12'"),
     ({"xs": [], "ys": []}, "ys has 0 numbers for 0"),
     ({"simulated": "GPU"}, "simulated is 'GPU', it may be True, False or names of curves: ['']"),
     ({"simulated": ["GPU"]}, "simulated is ['GPU'], it may be"),
-    ({"predicted": {"T4": [1]}}, "predicted['T4'] has 1 numbers"),
     ({"bars": ["naive", "offload"]}, "bars has 2 names, so xs must be 0, 1"),
     ({"predicted": {"T4": 3}}, "predicted['T4'] must be a list of numbers, not 3"),
 ])  # fmt: skip
@@ -186,7 +182,6 @@ def test_wrong_arguments_of_compare_are_named(samples, change, phrase):
 @pytest.mark.parametrize(("change", "phrase"), [
     ({"key": "launch"}, "key is 'launch'"),
     ({"live": "x"}, "live must be a number, not 'x'"),
-    ({"live": None}, "live must be a number, not None"),
     ({"live": float("inf")}, "live must be a finite number, not inf"),
 ])  # fmt: skip
 def test_wrong_arguments_of_value_are_named(samples, change, phrase):

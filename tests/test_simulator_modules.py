@@ -238,6 +238,24 @@ def test_load_with_every_map_location(where, expected, weights_only):
         assert loaded["part"].data_ptr() == loaded["all"].data_ptr() + 8
 
 
+def saved(value, **options):
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, **options)
+
+
+def test_copies_and_files_keep_the_values_of_conjugate_and_negative_views():
+    on_cpu = torch.tensor([1 + 2j, 3 - 1j])
+    for device in ("cpu", "sim"):
+        z = on_cpu.to(device)
+        for view, values in ((z.conj(), [1 - 2j, 3 + 1j]), (z.conj().imag, [-2.0, 1.0]), (z.imag, [2.0, -1.0])):
+            assert copy.deepcopy(view).tolist() == view.tolist() == values
+            for moved in (saved(view), saved(view, map_location="sim:1"), saved(view, map_location="cpu")):
+                assert moved.tolist() == values and moved.is_conj() == view.is_conj()
+                assert (moved + 0).tolist() == values
+
+
 def test_load_a_cpu_file_to_the_device_and_to_one_that_is_not_there(tmp_path):
     torch.save(torch.ones(2), tmp_path / "x.pt")
     for mapped in (False, True):

@@ -228,9 +228,7 @@ def test_the_product_in_fp8_is_that_of_the_rounded_numbers():
 @pytest.mark.parametrize(("call", "message"), [
     (lambda: timing.measure(3, device="cpu"), "fn is 3, it must be a function"),
     (lambda: timing.measure(print, device="cuda:99"), "device is 'cuda:99', which this machine does not have"),
-    (lambda: timing.measure(print, device="cpu", min_time_s=0), "min_time_s must be a number above 0, not 0"),
     (lambda: timing.measure(print, device="cpu", repeats=0), "repeats must be at least 1, not 0"),
-    (lambda: timing.measure(print, device="cpu", repeats=1.5), "repeats must be a whole number, not 1.5"),
     (lambda: timing.predicted("T5"), "gpu is 'T5'"),
     (lambda: timing.predicted("Apple M4 Max"), "gpu is 'Apple M4 Max', whose maker states no rates"),
     (lambda: timing.predicted("T4").ridge("bf16"), "dtype is 'bf16', T4 has a rate for: fp32, fp16"),

@@ -14,23 +14,6 @@ RIGHT: list[tuple[str, str, dict]] = [
     out[i] = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
   }
 }""", {"grid": 1}),
-    ("add", """template <typename T, int PER>
-__global__ void add_many(const T* x, const T* y, T* out, int n) {
-#pragma unroll
-  for (int k = 0; k < PER; k++) {
-    int i = (blockIdx.x * PER + k) * blockDim.x + threadIdx.x;
-    if (i < n) out[i] = x[i] + y[i];
-  }
-}""", {"name": "add_many<float, 4>", "grid": 1}),
-    ("add", """#include <cuda_runtime.h>
-#include <stdio.h>
-struct Sum { __device__ __forceinline__ float operator()(float a, float b) const { return a + b; } };
-template <class F> __device__ void each(const float* x, const float* y, float* out, unsigned n, F f) {
-  unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= n) return;
-  out[i] = f(__ldg(x + i), __ldg(&y[i]));
-}
-__global__ void add(const float* x, const float* y, float* out, unsigned n) { each(x, y, out, n, Sum()); }""", {}),
     ("transpose", """__global__ void transpose(const float* in, float* out, int rows, int cols) {
   int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;
   if (c < cols && r < rows) out[c * rows + r] = in[r * cols + c];
@@ -61,20 +44,6 @@ __global__ void add(const float* x, const float* y, float* out, unsigned n) { ea
     if (lane == 0) out[blockIdx.x] = sum;
   }
 }""", {"grid": 2}),
-    ("total", """__global__ void total(const float* x, float* out, int n) {
-  extern __shared__ float part[];
-  unsigned t = threadIdx.x, i = blockIdx.x * blockDim.x * 2 + t;
-  part[t] = (i < n ? x[i] : 0) + (i + blockDim.x < n ? x[i + blockDim.x] : 0);
-  __syncthreads();
-  for (unsigned s = blockDim.x / 2; s > 32; s >>= 1) { if (t < s) part[t] += part[t + s]; __syncthreads(); }
-  if (t < 32) {
-    volatile float* p = part;
-    float v = p[t] + p[t + 32]; __syncwarp();
-    p[t] = v; __syncwarp();
-    for (int s = 16; s; s >>= 1) { if (t < s) v += p[t + s]; __syncwarp(); if (t < s) p[t] = v; __syncwarp(); }
-    if (t == 0) out[blockIdx.x] = p[0];
-  }
-}""", {"grid": 2, "shared_mem": 1024}),
     ("total", """__device__ unsigned arrived = 0;
 __global__ void total(const float* x, float* out, int n) {
   __shared__ float part[256]; __shared__ bool last;
@@ -105,38 +74,6 @@ __global__ void total(const float* x, float* out, int n) {
   for (int d = 16; d; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
   for (int c = threadIdx.x; c < cols; c += 32) y[c] = __fdividef(__expf(x[c] - most), sum);
 }""", {"grid": 2, "block": (32, 4)}),
-    ("softmax", """__global__ void softmax(const float* x, float* y, int rows, int cols) {
-  __shared__ float top, total; __shared__ float part[2][2];
-  int t = threadIdx.x, lane = t & 31, w = t >> 5; const float* in = x + (size_t)blockIdx.x * cols;
-  float m = -INFINITY, s = 0;
-  for (int c = t; c < cols; c += 64) m = fmaxf(m, in[c]);
-  for (int d = 16; d; d /= 2) m = fmaxf(m, __shfl_down_sync(~0u, m, d));
-  if (!lane) part[0][w] = m;
-  __syncthreads();
-  if (!t) top = fmaxf(part[0][0], part[0][1]);
-  __syncthreads();
-  for (int c = t; c < cols; c += 64) s += expf(in[c] - top);
-  for (int d = 16; d; d /= 2) s += __shfl_down_sync(~0u, s, d);
-  if (!lane) part[1][w] = s;
-  __syncthreads();
-  total = part[1][0] + part[1][1];  // every thread writes the same value
-  __syncthreads();
-  for (int c = t; c < cols; c += 64) y[blockIdx.x * cols + c] = expf(in[c] - top) / total;
-}""", {}),
-    ("softmax", """__global__ void softmax(const float* x, float* y, int rows, int cols) {
-  extern __shared__ __align__(16) unsigned char raw[];
-  float* row = reinterpret_cast<float*>(raw); float* part = row + cols;
-  for (int c = threadIdx.x; c < cols; c += blockDim.x) row[c] = x[blockIdx.x * cols + c];
-  __syncthreads();
-  float m = -INFINITY, s = 0;
-  for (int c = 0; c < cols; c++) m = fmaxf(m, row[c]);
-  for (int c = threadIdx.x; c < cols; c += blockDim.x) s += expf(row[c] - m);
-  part[threadIdx.x] = s;
-  __syncthreads();
-  if (threadIdx.x == 0) for (int k = 1; k < blockDim.x; k++) part[0] += part[k];
-  __syncthreads();
-  for (int c = threadIdx.x; c < cols; c += blockDim.x) y[blockIdx.x * cols + c] = expf(row[c] - m) / part[0];
-}""", {"shared_mem": 4 * (77 + 64)}),
     ("product", """__global__ void product(const float* A, const float* B, float* C, int M, int N, int K) {
   int col = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
   if (row >= M || col >= N) return;
@@ -155,24 +92,6 @@ __global__ void total(const float* x, float* out, int n) {
   }
   if (row < M && col < N) C[row * N + col] = sum;
 }""", {"name": "product<16>"}),
-    ("product", """#define AT(m, r, c, w) m[(r) * (w) + (c)]
-__global__ void product(const float* A, const float* B, float* C, int M, int N, int K) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;  // split over K, by atomics
-  int part = blockIdx.y, parts = gridDim.y;
-  if (i < M * N) {
-    float sum = 0;
-    for (int k = part; k < K; k += parts) sum += AT(A, i / N, k, K) * AT(B, k, i % N, N);
-    atomicAdd(C + i, sum);
-  }
-}""", {"grid": (6, 3), "block": 128}),
-    ("histogram", """__device__ int add_by_cas(int* p, int v) {
-  int old = *p, seen;
-  do { seen = old; old = atomicCAS(p, seen, seen + v); } while (old != seen);
-  return old;
-}
-__global__ void histogram(const int* x, int* bins, int n) {
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) add_by_cas(&bins[x[i]], 1);
-}""", {}),
     ("histogram", """__global__ void histogram(const int* x, int* bins, int n) {
   __shared__ int own[16]; __shared__ int lock;
   if (threadIdx.x == 0) { lock = 0; memset(own, 0, sizeof own); }
@@ -184,12 +103,5 @@ __global__ void histogram(const int* x, int* bins, int n) {
   }
   __syncthreads();
   if (threadIdx.x < 16) atomicAdd(&bins[threadIdx.x], own[threadIdx.x]);
-}""", {"grid": 24}),
-    ("histogram", """__global__ void histogram(const int* x, int* bins, int n) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32;
-  for (int bin = 0; bin < 16; bin++) {
-    unsigned votes = __ballot_sync(0xffffffff, i < n && x[i] == bin);
-    if (lane == bin && votes) atomicAdd(&bins[bin], __popc(votes));
-  }
 }""", {"grid": 24}),
 ]  # fmt: skip
