@@ -225,20 +225,6 @@ def test_host_work_is_time_in_which_the_gpu_goes_on_and_copies_arrive():
     assert there.sum() == x.numel()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "phrase"),
-    [
-        ((3, 1), TypeError, "name must be text, not 3"),
-        (("read", -1), ValueError, "ms must be a number above 0, not -1"),
-        (("read", "1"), TypeError, "ms must be"),
-    ],
-)
-def test_wrong_arguments_of_host_work(arguments, error, phrase):
-    with pytest.raises(error, match=phrase):
-        simulator.host_work(*arguments)
-    assert simulator.clock_ms() == 0
-
-
 def test_a_picture_shows_parts_gaps_and_the_lines_that_cost_most():
     for steps in (1, 40):  # 800 kernels and more: no edges, which would hide them
         timeline = training(steps)
