@@ -1,11 +1,14 @@
 """What do the tests of the simulated GPU share? A fresh one for each test, and a look at wrapper and values."""
 
+import contextlib
+import gc
+
 import pytest
 import torch
 
 from course_utils import simulator
 
-__all__ = ["_fresh", "consistent", "on_sim"]
+__all__ = ["_fresh", "consistent", "nothing_alive", "on_sim"]
 
 
 @pytest.fixture(autouse=True)
@@ -14,6 +17,27 @@ def _fresh():
     simulator.reset()
     yield
     torch.set_default_device(None)
+    simulator.reset()
+
+
+@contextlib.contextmanager
+def nothing_alive():
+    """Begin with 0 bytes: what other tests of this process left alive is not counted meanwhile."""
+    simulator.enable()
+    gc.collect()
+    simulator.reset()
+    world = simulator.world()
+    world.bury()
+    live, world.live = world.live, {}
+    before = [gpu.allocated_bytes for gpu in world.gpus]
+    for gpu in world.gpus:
+        gpu.allocated_bytes = gpu.peak_bytes = 0
+    yield
+    gc.collect()
+    simulator.configure(allocator="exact")
+    world.live.update(live)
+    for gpu, nbytes in zip(world.gpus, before, strict=True):
+        gpu.allocated_bytes += nbytes
     simulator.reset()
 
 

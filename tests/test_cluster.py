@@ -184,7 +184,7 @@ def test_the_bubble_of_a_pipeline_is_that_of_the_formula(p, m):
 # ---- links -----------------------------------------------------------------------------------------------------------
 
 
-def test_large_messages_reach_the_rate_of_the_slowest_link():
+def test_messages_take_the_rate_of_the_slowest_link_or_their_latency_and_many_ranks_a_tree():
     cluster, size = simulator.Cluster("H100 SXM"), 10**9
     inside = cluster.gbps(range(8))
     assert inside == pytest.approx(18 * 20.6)  # NCCL's constant for each of the 18 links
@@ -197,9 +197,6 @@ def test_large_messages_reach_the_rate_of_the_slowest_link():
     shared = simulator.Cluster("H100 SXM", between="Ethernet")
     assert shared.gbps(range(16)) == pytest.approx(12.0) and shared.gbps(alone) == pytest.approx(12 / 8)
     assert simulator.Cluster("T4", per_machine=4).gbps(range(4)) == pytest.approx(12.0)  # PCIe 3.0
-
-
-def test_small_messages_take_their_latency_and_many_ranks_a_tree():
     cluster = simulator.Cluster("H100 SXM")
     assert cluster.cost("all_reduce", 8, range(8)) == (6600 + 14 * 600 + 1, "ring")
     length, way = cluster.cost("all_reduce", 8, range(1024))
@@ -217,7 +214,7 @@ def test_a_cluster_names_what_is_wrong(wrong, word):
         simulator.Cluster(**wrong)
 
 
-def test_launch_says_what_does_not_fit_and_names_failures_on_a_cluster():
+def test_launch_says_what_does_not_fit_names_failures_and_ranks_know_their_machine():
     with pytest.raises(TypeError, match="must be a simulator"):
         launch(stragglers, 4, cluster="H100")
     with pytest.raises(ValueError, match="devices or cluster"):
@@ -227,10 +224,6 @@ def test_launch_says_what_does_not_fit_and_names_failures_on_a_cluster():
     assert caught.value.rank == 0 and caught.value.error == "OutOfMemoryError"
     with pytest.raises(RankError, match="from whom"):
         launch(lambda: dist.recv(torch.ones(1, device="sim")), cluster=H100)
-
-
-def test_ranks_know_their_machine():
-
     where = launch(
         lambda: (os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], str(rank_device())), nprocs=3, cluster=H100
     )

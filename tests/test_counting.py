@@ -23,13 +23,17 @@ def test_operators_and_views_are_counted_apart():
     assert counts.by_operator == {"add": 1, "mul_": 1}
 
 
-def test_the_backward_pass_is_counted():
+def test_the_backward_pass_and_vmap_in_vmap_are_counted():
     layer, x = torch.nn.Linear(8, 4), torch.randn(2, 8)
     with counting.count() as counts:
         layer(x).sum().backward()
     assert counts.by_operator["addmm"] == 1
     assert counts.by_operator["mm"] == 1  # the gradient of the weight
     assert counts.flops == 2 * (2 * 2 * 8 * 4)
+    with counting.count() as counts:
+        got = torch.vmap(torch.vmap(lambda a, b: 0.5 * (a - b) ** 2))(torch.ones(2, 3), torch.zeros(2, 3))
+    assert torch.equal(got, torch.full((2, 3), 0.5))
+    assert counts.operators > 0 and counts.copies == []
 
 
 @pytest.mark.parametrize("inference", [False, True], ids=["grad", "inference"])
@@ -83,13 +87,6 @@ def test_an_exception_leaves_what_was_counted_and_a_usable_counter():
         x + 1
     x + 1
     assert again.operators == 1
-
-
-def test_vmap_in_vmap_is_counted():
-    with counting.count() as counts:
-        got = torch.vmap(torch.vmap(lambda a, b: 0.5 * (a - b) ** 2))(torch.ones(2, 3), torch.zeros(2, 3))
-    assert torch.equal(got, torch.full((2, 3), 0.5))
-    assert counts.operators > 0 and counts.copies == []
 
 
 def test_other_threads_and_numpy_of_a_cpu_tensor_are_not_counted():
@@ -167,7 +164,7 @@ def test_counts_print_as_one_line_and_as_a_table():
     assert counts._repr_html_().count("<tr>") == 7
 
 
-def test_each_direction_of_a_copy(sim):
+def test_each_direction_of_a_copy_each_parameter_of_a_module_and_pinned_copies_are_counted(sim):
     other = torch.device("sim:1")
     x = torch.ones(10, 10)
     with counting.count() as counts:
@@ -181,9 +178,15 @@ def test_each_direction_of_a_copy(sim):
     assert moved(counts) == (2, 3, 1)
     assert (counts.bytes_h2d, counts.bytes_d2h, counts.bytes_d2d) == (800, 400 + 800 + 400, 400)
     assert counts.host_reads == 0
+    pinned = torch.ones(3).pin_memory()
+    with counting.count() as counts:
+        torch.nn.Linear(3, 2).to(sim)
+        pinned.to(sim, non_blocking=True)
+    bytes_and_kinds = [(24, False, False), (8, False, False), (12, True, True)]
+    assert counts.copies == [counting.Copy("h2d", *kind) for kind in bytes_and_kinds]
 
 
-def test_made_on_the_device_is_no_copy_and_made_of_a_list_is_one(sim):
+def test_what_is_made_on_the_device_or_joins_it_as_a_number_is_no_copy_and_a_list_is_one(sim):
     with counting.count() as counts:
         torch.zeros(3, device=sim)
         torch.randn(3, device=sim)
@@ -197,6 +200,12 @@ def test_made_on_the_device_is_no_copy_and_made_of_a_list_is_one(sim):
         torch.as_tensor(np.ones(3), device=sim)
         torch.zeros(3, device=sim).new_tensor([1.0])
     assert moved(counts) == (2, 0, 0)
+    x = torch.ones(3, device=sim)
+    with counting.count() as counts:
+        x + 1.5
+        x * torch.tensor(2.0)
+        x.masked_fill(x > 0, 0.0)
+    assert moved(counts) == (0, 0, 0) and counts.host_reads == 0
 
 
 def test_the_default_device_is_the_same_to_the_counter(sim):
@@ -226,15 +235,6 @@ def test_each_way_of_reading_a_value_is_one_host_read_and_no_copy(sim, read, inf
             read(x)
     assert (counts.host_reads, counts.cpu_reads) == (1, 0)
     assert moved(counts) == (0, 0, 0)
-
-
-def test_a_number_may_join_a_device_tensor_without_a_copy(sim):
-    x = torch.ones(3, device=sim)
-    with counting.count() as counts:
-        x + 1.5
-        x * torch.tensor(2.0)
-        x.masked_fill(x > 0, 0.0)
-    assert moved(counts) == (0, 0, 0) and counts.host_reads == 0
 
 
 def test_indices_on_the_cpu_are_copied_and_a_number_written_through_a_mask_is_no_read(sim):
@@ -274,15 +274,6 @@ def test_training_on_the_device_counts_as_on_the_cpu(sim):
     assert there.by_operator == here.by_operator
     assert there.flops == here.flops == 3 * 2 * 4 * (8 * 8 + 8 * 2) - 2 * 4 * 8 * 8  # no gradient of the input
     assert moved(there) == (0, 0, 0) and there.host_reads == 0
-
-
-def test_a_module_copies_each_parameter_once_and_pinned_and_non_blocking_copies_say_so(sim):
-    pinned = torch.ones(3).pin_memory()
-    with counting.count() as counts:
-        torch.nn.Linear(3, 2).to(sim)
-        pinned.to(sim, non_blocking=True)
-    bytes_and_kinds = [(24, False, False), (8, False, False), (12, True, True)]
-    assert counts.copies == [counting.Copy("h2d", *kind) for kind in bytes_and_kinds]
 
 
 @pytest.mark.parametrize(("options", "most"), [({"foreach": False}, 40), ({"foreach": True}, 20), ({"fused": True}, 2)])

@@ -119,10 +119,13 @@ def test_controls_offer_only_the_steps_and_roots_that_there_are():
     assert shown.boxes["step"].layout.display == "none" and "Step" not in words.value
 
 
-def test_bytes_are_pieces_times_their_size():
+def test_bytes_are_pieces_times_their_size_and_over_one_root_everything_goes_through_one_link():
     s = collectives.collective(operation="all_reduce", ranks=4, step=99, nbytes=400)
     assert s.step == 6 and s.sent_bytes == (600.0,) * 4 and s.total_bytes == 2400.0
     assert "Step 6 of 6" in collectives.describe(s) and "each rank sends 600 B" in collectives.describe(s)
+    r = ring.ring(ranks=5, nbytes=10**9, gbps=10.0, latency_us=100.0)
+    assert r.root_bytes == 8e9 and r.root_s == pytest.approx(8 * (1e-4 + 0.1))
+    assert r.root_s > r.ring_s
 
 
 def test_the_picture_shows_what_is_held_before_and_after_and_an_arrow_for_each_message():
@@ -148,12 +151,6 @@ def test_the_ring_costs_what_its_simulated_messages_cost():
         largest = [max(m.pieces for m in step) for step in run.steps]
         assert r.ring_s == pytest.approx(sum(latency * 1e-6 + pieces * nbytes / n / 5e9 for pieces in largest))
         assert r.ring_s == pytest.approx(2 * (n - 1) * (latency * 1e-6 + nbytes / (n * 5e9)))
-
-
-def test_over_one_root_everything_goes_through_one_link():
-    r = ring.ring(ranks=5, nbytes=10**9, gbps=10.0, latency_us=100.0)
-    assert r.root_bytes == 8e9 and r.root_s == pytest.approx(8 * (1e-4 + 0.1))
-    assert r.root_s > r.ring_s
 
 
 # ---- buckets

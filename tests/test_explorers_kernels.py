@@ -7,15 +7,12 @@ from course_utils.explorers import grid, tiles
 from tests.explorer_settings import settings
 
 
-def test_a_grid_touches_each_number_once_and_nothing_outside_where_there_is_a_mask():
+def test_a_grid_touches_each_number_once_and_its_picture_has_a_cell_for_each_thread_and_element():
     for setting in settings(grid.explore()):
         g = grid.grid(**setting)
         found = sorted(i for row in g.threads for i in row if i is not None)
         assert found == list(range(min(g.n, g.block * g.blocks) if g.masked else g.block * g.blocks))
         assert g.outside == len([i for i in found if i >= g.n]) and g.missed == max(0, g.n - g.block * g.blocks)
-
-
-def test_the_picture_of_a_grid_has_a_cell_for_each_thread_and_each_element():
     g = grid.grid(n=50, block=16, blocks=4, order=grid.ORDERS[0], masked=False)
     left, right = grid.draw(g).axes
     assert len(left.patches) == 64 and len(right.patches) == 64 and g.outside == 14

@@ -21,8 +21,6 @@ MORE = {
     "parameters": {"width": 1024, "layers": 6, "heads": 16, "vocabulary": 4096, "sequence": 128, "batch": 1},
     "the embedding": {"width": 512, "layers": 4, "heads": 8, "vocabulary": 65536, "sequence": 256, "batch": 2,
                       "optimizer": "SGD, momentum", "checkpointing": True},
-    "the loss, not fused": {"width": 768, "layers": 12, "heads": 12, "vocabulary": 50304, "sequence": 1024, "batch": 4,
-                            "fmt": "bf16 autocast", "fused": False},
     "4 parts, not fused, autocast": {"width": 512, "layers": 2, "heads": 8, "vocabulary": 8192, "sequence": 1024,
                                      "batch": 8, "fmt": "bf16 autocast", "fused": False, "accumulation": 4},
 }  # fmt: skip

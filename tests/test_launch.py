@@ -83,7 +83,7 @@ def module_level():
     return dist.get_rank()
 
 
-def test_functions_of_any_kind_run():
+def test_functions_of_any_kind_run_and_large_arguments_and_results_travel():
     add = 5
 
     class Adder:
@@ -95,6 +95,8 @@ def test_functions_of_any_kind_run():
 
     assert launch(module_level) == [0, 1] and launch(Adder()) == [5, 6]
     assert launch(Adder().method, nprocs=1) == [[0]]
+    got = launch(lambda x: x + 1, torch.zeros(5_000_000))
+    assert all(one.shape == (5_000_000,) and one[-1] == 1 for one in got)
 
 
 def test_a_function_of_a_module_that_ranks_cannot_import_travels_by_value(tmp_path):
@@ -206,11 +208,6 @@ def test_small_tensors_are_not_written_as_archives_and_operations_of_sending_are
     assert (counts.operators, counts.views) == (1, 1)  # `ones` and the slice
     assert again.resize_(3).shape == (3,)  # its memory is PyTorch's own
     assert len(wire.dumps([torch.ones(1) for _ in range(100)])) < 100 * 100
-
-
-def test_large_arguments_and_results_travel():
-    got = launch(lambda x: x + 1, torch.zeros(5_000_000))
-    assert all(one.shape == (5_000_000,) and one[-1] == 1 for one in got)
 
 
 def test_simulated_tensors_arrive_on_the_cpu_and_a_simulated_device_is_refused():

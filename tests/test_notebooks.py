@@ -373,7 +373,7 @@ def not_shown(notebook: NotebookNode, lesson: str, earlier: set[str]) -> dict[st
     return missing
 
 
-def test_a_name_is_shown_before_an_exercise_needs_it():
+def test_a_name_is_shown_before_an_exercise_needs_it_and_one_that_no_cell_shows_is_found():
     earlier, missing = set(), {}
     for lesson in LESSONS:
         notebook = notebooks.read(lesson)
@@ -383,9 +383,6 @@ def test_a_name_is_shown_before_an_exercise_needs_it():
         for cell, left in zip(notebook.cells, deeper(notebook), strict=True):
             earlier |= set() if left else set(re.findall(r"[A-Za-z_]\w*", cell.source))
     assert missing == {}
-
-
-def test_a_name_that_no_cell_shows_is_found():
     stub = 'def huber(a):\n    """Doc."""\n    raise NotImplementedError'
     assert not_shown(notebook_of([("torch", ""), (stub, "")]), "03", set())["huber"] >= {"where", "mean"}
 

@@ -16,6 +16,7 @@ from torch.cuda import _memory_viz
 
 from course_utils import simulator
 from course_utils.simulator import patches
+from tests.simulated import nothing_alive
 
 pytestmark = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
 MIB = 2**20
@@ -27,26 +28,11 @@ def settings(text):
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    """Begin with an empty cache: what other tests of this process left alive is not counted meanwhile."""
-    simulator.enable()
-    gc.collect()
-    simulator.reset()
-    world = simulator.world()
-    world.bury()
-    live, world.live = world.live, {}
-    before = [gpu.allocated_bytes for gpu in world.gpus]
-    for gpu in world.gpus:
-        gpu.allocated_bytes = 0
-    simulator.configure(allocator="caching")
-    yield
-    gc.collect()
-    simulator.configure(allocator="exact")
-    settings("expandable_segments:False")
-    settings("")
-    world.live.update(live)
-    for gpu, nbytes in zip(world.gpus, before, strict=True):
-        gpu.allocated_bytes += nbytes
-    simulator.reset()
+    with nothing_alive():
+        simulator.configure(allocator="caching")
+        yield
+        settings("expandable_segments:False")
+        settings("")
 
 
 def alloc(mib):

@@ -9,6 +9,7 @@ from torch import nn
 
 from course_utils import simulator
 from tests import interrupts
+from tests.simulated import nothing_alive
 
 pytestmark = pytest.mark.skipif(simulator.unavailable() is not None, reason=str(simulator.unavailable()))
 KIB = 1024
@@ -16,23 +17,8 @@ KIB = 1024
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    """Begin with 0 bytes: what other tests of this process left alive stays alive, and is not counted meanwhile."""
-    simulator.enable()
-    from course_utils.simulator.tensor import SimTensor
-
-    gc.collect()
-    simulator.reset()
-    world = simulator.world()
-    held = [thing for thing in gc.get_objects() if type(thing) is SimTensor]
-    before = [gpu.allocated_bytes for gpu in world.gpus]
-    for gpu in world.gpus:
-        gpu.allocated_bytes = gpu.peak_bytes = 0
-    yield
-    for gpu, nbytes in zip(world.gpus, before, strict=True):
-        gpu.allocated_bytes += nbytes
-    del held
-    gc.collect()
-    simulator.reset()
+    with nothing_alive():
+        yield
 
 
 def kib(n, **options):

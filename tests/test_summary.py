@@ -70,11 +70,15 @@ def test_tied_parameters_count_once_and_are_named():
     assert "one parameter under several names: embed.weight, head.weight" in str(tied)
 
 
-def test_a_module_called_twice_buffers_and_outputs_in_a_dict():
+def test_modules_called_twice_in_lists_and_with_outputs_in_a_dict_have_their_flops():
     found = rows(summary(Twice(), torch.ones(2, 3)))
     assert found["layer"].flops == found[""].flops == 2 * (2 * 2 * 3 * 3)
     assert found[""].bytes == 12 * 4 + 5 * 8 and found[""].parameters == 12
     assert found[""].shape == "(2, 3)" and found[""].dtype == "float32"
+    model = models.TransformerLM(50, width=16, heads=2, layers=3)
+    found = rows(summary(model, torch.zeros(1, 4, dtype=torch.int64)))
+    assert found["blocks"].flops == 3 * found["blocks.0"].flops > 0 and found["blocks"].shape == ""
+    assert found[""].flops == found["blocks"].flops + found["head"].flops
 
 
 def test_a_model_on_two_devices_says_so():
@@ -85,13 +89,6 @@ def test_a_model_on_two_devices_says_so():
     found = summary(model, torch.ones(1, 2, dtype=torch.float16, device=DEVICE))
     assert found.device == f"cpu, {DEVICE}" and rows(found)["0"].device == str(DEVICE)
     assert rows(found)[""].dtype == "float16, float32"
-
-
-def test_a_list_of_modules_has_the_flops_of_what_is_in_it():
-    model = models.TransformerLM(50, width=16, heads=2, layers=3)
-    found = rows(summary(model, torch.zeros(1, 4, dtype=torch.int64)))
-    assert found["blocks"].flops == 3 * found["blocks.0"].flops > 0 and found["blocks"].shape == ""
-    assert found[""].flops == found["blocks"].flops + found["head"].flops
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -112,7 +109,7 @@ def test_nothing_is_left_behind(training):
     assert [module.training for module in model.modules()] == modes
 
 
-def test_depth_text_and_table():
+def test_depth_text_and_table_and_wrong_arguments_are_named():
     found = summary(models.ConvNet(width=8), torch.rand(2, 1, 8, 8), depth=1)
     assert [row.name for row in found.rows] == ["", "features", "head"]
     assert repr(found) == str(found)
@@ -122,9 +119,6 @@ def test_depth_text_and_table():
     assert found._repr_html_().count("<tr>") == 4
     whole = summary(models.ConvNet(width=8), torch.rand(2, 1, 8, 8))
     assert whole.flops == found.flops and len(whole.rows) > len(found.rows)
-
-
-def test_wrong_arguments_are_named():
     with pytest.raises(TypeError, match="model is Tensor"):
         summary(torch.ones(2), torch.ones(2))
     with pytest.raises(ValueError, match="depth"):
