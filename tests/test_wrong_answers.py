@@ -129,9 +129,9 @@ def test_a_broken_program_that_is_to_be_repaired_is_wrong(exercise):
     assert not exercise.untouched(exercise.reference)
 
 
-@each_exercise
-def test_three_mistakes_or_wrong_answers_are_stored(exercise):
-    assert len({mistake.name for mistake in exercise.mistakes} | {phrase for phrase, _ in stored(exercise)}) >= 3
+def test_three_mistakes_or_wrong_answers_are_stored_of_each_exercise():
+    names = {e: {mistake.name for mistake in e.mistakes} | {phrase for phrase, _ in stored(e)} for e in EXERCISES}
+    assert names and [e.name for e, found in names.items() if len(found) < 3] == []
 
 
 KINDS = {(inspect.isclass(e.reference), e.task.simulated, "ranks" in e.task.where): e for e in reversed(EXERCISES)}
@@ -178,6 +178,7 @@ def test_hints_solution_and_numbers_are_there(exercise, capsys):
     assert len(set(exercise.task.hints)) == len(exercise.task.hints) >= 2
 
 
+@functools.cache
 def stubs(path):
     """Return the stubs of a lesson, by name."""
     found = [stub_of(cell.source) for cell in notebooks.read(path).cells if cell.cell_type == "code"]
