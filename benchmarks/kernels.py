@@ -15,8 +15,7 @@ import torch
 
 from course_utils import kernels
 from course_utils.base import tables
-from tests.kernels.right_variants import RIGHT
-from tests.kernels.variants import BASES
+from tests.kernels.cuda_samples import BASES, RIGHT
 
 LIMIT_S = 1.5
 

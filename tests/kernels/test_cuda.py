@@ -7,9 +7,7 @@ import torch
 
 from course_utils import kernels, simulator
 from course_utils.kernels import toolchain
-from tests.kernels.right_variants import RIGHT
-from tests.kernels.unseen import HOSTILE, T
-from tests.kernels.variants import BASES, BROKEN, Broken
+from tests.kernels.cuda_samples import BASES, BROKEN, HOSTILE, RIGHT, Broken, T
 
 needs_compiler = pytest.mark.skipif(bool(kernels.why_not()), reason="no C++ compiler")
 ADD = BASES["add"].source
