@@ -132,6 +132,14 @@ def test_nested_tensors_are_refused_in_one_sentence():
             torch.testing.assert_close(got.cpu(), expected)
 
 
+def test_parametrizations_run():
+    for change in (nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm):
+        change(nn.Linear(2, 2)).to("sim")(on_sim(1, 2)).sum().backward()
+    average = torch.optim.swa_utils.AveragedModel(nn.Linear(2, 2).to("sim"))
+    average.update_parameters(nn.Linear(2, 2).to("sim"))
+    assert average.module.weight.device.type == "sim"
+
+
 @pytest.mark.parametrize("shape", [(2, 8, 16), (2, 3, 8, 16)])
 @pytest.mark.parametrize("mask", ["none", "causal", "square", "batch"])
 def test_attention_with_and_without_heads_gives_the_cpus_numbers(shape, mask):
