@@ -141,13 +141,10 @@ def test_a_layer_and_its_loss_in_one_operator_have_the_flops_of_their_products(r
                 assert counts.flops == both * 2 * 64 * 16 * 32
 
 
-@pytest.mark.parametrize(
-    ("layer", "shape", "times"),
-    [
-        (lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q), (2, 4, 32, 16), 2.5),  # scores twice
-        (lambda x: torch.nn.LSTM(4, 8)(x)[0], (5, 3, 4), 2),
-    ],
-)
+@pytest.mark.parametrize(("layer", "shape", "times"), [
+    (lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q), (2, 4, 32, 16), 2.5),  # scores twice
+    (lambda x: torch.nn.LSTM(4, 8)(x)[0], (5, 3, 4), 2),
+])  # fmt: skip
 def test_gradients_cost_more_than_the_forward_pass(layer, shape, times):
     with counting.count() as forward:
         y = layer(torch.randn(shape, requires_grad=True))

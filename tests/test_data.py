@@ -171,20 +171,17 @@ def test_the_files_are_decoded_for_each_sample(monkeypatch):
     assert torch.equal(often, once)
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "words"),
-    [
-        (lambda: data.PhotoCrops(0), ValueError, "length"),
-        (lambda: data.PhotoCrops(2, seed=-1), ValueError, "seed"),
-        (lambda: data.PhotoCrops(2, dtype=torch.int64), ValueError, "dtype"),
-        (lambda: data.PhotoCrops(2).set_epoch(-1), ValueError, "epoch"),
-        (lambda: data.PhotoCrops(2)[2], IndexError, "index"),
-        (lambda: data.TextWindows(0), ValueError, "context"),
-        (lambda: data.TextWindows(10**9), ValueError, "context"),
-        (lambda: data.TextWindows(4, 0), ValueError, "stride"),
-        (lambda: data.text_batch(0, 4), ValueError, "batch"),
-    ],
-)
+@pytest.mark.parametrize(("make", "error", "words"), [
+    (lambda: data.PhotoCrops(0), ValueError, "length"),
+    (lambda: data.PhotoCrops(2, seed=-1), ValueError, "seed"),
+    (lambda: data.PhotoCrops(2, dtype=torch.int64), ValueError, "dtype"),
+    (lambda: data.PhotoCrops(2).set_epoch(-1), ValueError, "epoch"),
+    (lambda: data.PhotoCrops(2)[2], IndexError, "index"),
+    (lambda: data.TextWindows(0), ValueError, "context"),
+    (lambda: data.TextWindows(10**9), ValueError, "context"),
+    (lambda: data.TextWindows(4, 0), ValueError, "stride"),
+    (lambda: data.text_batch(0, 4), ValueError, "batch"),
+])  # fmt: skip
 def test_wrong_arguments_are_named(make, error, words):
     with pytest.raises(error, match=words):
         make()

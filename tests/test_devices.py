@@ -73,19 +73,16 @@ def test_the_machines_cover_every_cause():
     assert len(MACHINES) + len(STORED) >= 24
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "cause"),
-    [
-        ("hidden_gpu", {"visible_devices": None}, "unknown"),
-        ("colab_t4", {"kernel_error": "CUDA error: unspecified launch failure"}, "kernel failed"),
-        # the oldest driver depends on the major version of CUDA
-        ("hidden_gpu", {"cuda_build": "13.0", "driver": "579.99"}, "driver too old"),
-        ("hidden_gpu", {"cuda_build": "13.0", "driver": "580.65.06"}, "hidden"),
-        ("hidden_gpu", {"cuda_build": "12.8", "driver": "524.0"}, "driver too old"),
-        ("hidden_gpu", {"cuda_build": "12.8", "driver": "525.60.13"}, "hidden"),
-        ("hidden_gpu", {"cuda_build": "11.8", "driver": "450.80.02"}, "hidden"),
-    ],
-)
+@pytest.mark.parametrize(("name", "changes", "cause"), [
+    ("hidden_gpu", {"visible_devices": None}, "unknown"),
+    ("colab_t4", {"kernel_error": "CUDA error: unspecified launch failure"}, "kernel failed"),
+    # the oldest driver depends on the major version of CUDA
+    ("hidden_gpu", {"cuda_build": "13.0", "driver": "579.99"}, "driver too old"),
+    ("hidden_gpu", {"cuda_build": "13.0", "driver": "580.65.06"}, "hidden"),
+    ("hidden_gpu", {"cuda_build": "12.8", "driver": "524.0"}, "driver too old"),
+    ("hidden_gpu", {"cuda_build": "12.8", "driver": "525.60.13"}, "hidden"),
+    ("hidden_gpu", {"cuda_build": "11.8", "driver": "450.80.02"}, "hidden"),
+])  # fmt: skip
 def test_a_report_that_changed_has_another_cause(name, changes, cause):
     assert devices.diagnose(dataclasses.replace(STORED[name], **changes)).cause == cause
 
@@ -351,17 +348,14 @@ not_on_a_mac = pytest.mark.skipif(torch.backends.mps.is_available(), reason="thi
 
 
 @pytest.mark.parametrize("function", [devices.describe, devices.table, devices.synchronize, reporting.kernel_error])
-@pytest.mark.parametrize(
-    ("wrong", "error", "phrase"),
-    [
-        (5, TypeError, "device is 5, it must be a torch.device or text"),
-        ("gpu", ValueError, "device is 'gpu', which names no device that PyTorch knows"),
-        ("meta", ValueError, "device is 'meta', which this machine does not have; it may be: cpu"),
-        ("cuda:99", ValueError, "device is 'cuda:99', which this machine does not have; it may be: cpu"),
-        pytest.param("mps", ValueError, "device is 'mps', which this machine does not have; it", marks=not_on_a_mac),
-        (None, TypeError, r"device is None, it must be a torch\.device or text"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "error", "phrase"), [
+    (5, TypeError, "device is 5, it must be a torch.device or text"),
+    ("gpu", ValueError, "device is 'gpu', which names no device that PyTorch knows"),
+    ("meta", ValueError, "device is 'meta', which this machine does not have; it may be: cpu"),
+    ("cuda:99", ValueError, "device is 'cuda:99', which this machine does not have; it may be: cpu"),
+    pytest.param("mps", ValueError, "device is 'mps', which this machine does not have; it", marks=not_on_a_mac),
+    (None, TypeError, r"device is None, it must be a torch\.device or text"),
+])  # fmt: skip
 def test_what_is_no_device_of_this_machine_is_refused_by_name(function, wrong, error, phrase):
     if function is devices.table and wrong is None:
         assert function(None).rows  # of the picked one

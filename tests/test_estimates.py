@@ -177,16 +177,13 @@ def test_memory_read_in_another_order_costs_twice():
     assert copied_ns(x[:1].expand(1024, 1024)) == pytest.approx(copied_ns(x) / 2, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "phrase"),
-    [
-        ({"spec": "T5"}, ValueError, "spec is 'T5'"),
-        ({"spec": "Apple M4 Max"}, ValueError, "states no rates"),
-        ({"make_model": lambda: 3}, TypeError, "make_model must return a torch.nn.Module, not 3"),
-        ({"make_optimizer": lambda parameters: 3}, TypeError, "make_optimizer must return"),
-        ({"step": lambda model, batch, optimizer: model(batch[0]).sum().item()}, RuntimeError, "shapes and no values"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "phrase"), [
+    ({"spec": "T5"}, ValueError, "spec is 'T5'"),
+    ({"spec": "Apple M4 Max"}, ValueError, "states no rates"),
+    ({"make_model": lambda: 3}, TypeError, "make_model must return a torch.nn.Module, not 3"),
+    ({"make_optimizer": lambda parameters: 3}, TypeError, "make_optimizer must return"),
+    ({"step": lambda model, batch, optimizer: model(batch[0]).sum().item()}, RuntimeError, "shapes and no values"),
+])  # fmt: skip
 def test_wrong_arguments_are_named(arguments, error, phrase):
     with pytest.raises(error, match=phrase):
         timing.estimate(**{"make_model": convolutions, "make_batch": images, "spec": "T4", **arguments})

@@ -135,14 +135,11 @@ def test_memory_in_bytes_is_what_the_driver_reports_and_a_row_prints_as_one_line
     assert "<td>no</td>" in gpus.table([gpus.get("T4")]) and "<td>no</td>" not in gpus.table([gpus.get("Apple M1")])
 
 
-@pytest.mark.parametrize(
-    ("rows", "without", "error", "phrase"),
-    [
-        ("T4", (), TypeError, "gpus is 'T4', it must be None or a list of rows"),
-        (None, "year", ValueError, "without is 'year', it may hold: GPU, kind"),
-        (None, ["colour"], ValueError, r"without is \['colour'\], it may hold: GPU, kind"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "without", "error", "phrase"), [
+    ("T4", (), TypeError, "gpus is 'T4', it must be None or a list of rows"),
+    (None, "year", ValueError, "without is 'year', it may hold: GPU, kind"),
+    (None, ["colour"], ValueError, r"without is \['colour'\], it may hold: GPU, kind"),
+])  # fmt: skip
 def test_wrong_arguments_of_the_table_are_named(rows, without, error, phrase):
     with pytest.raises(error, match=phrase):
         gpus.table(rows, without=without)

@@ -703,20 +703,17 @@ async def asynchronous():
     return dist.get_rank()
 
 
-@pytest.mark.parametrize(
-    ("fn", "args", "options", "words"),
-    [
-        (3, (), {}, "fn is 3, it must be a function"),
-        (asynchronous, (), {}, r"fn is an async function.*asyncio\.run"),
-        (module_level, (), {"nproc": 4}, r"do not fit fn: .*'nproc' .nprocs, timeout_s, devices and cluster are"),
-        (module_level, (4,), {}, "the arguments do not fit fn: too many positional arguments"),
-        (module_level, (), {"nprocs": 0}, "nprocs must be at least 1"),
-        (module_level, (), {"nprocs": 65}, "nprocs is 65, it may be at most 64"),
-        (module_level, (), {"devices": ["cpu"]}, "devices has 1 entries, it must have one for each of the 2 ranks"),
-        (module_level, (), {"devices": ["cpu", "meta"]}, r"devices\[1\] is meta"),
-        (lambda a, b: None, (1, threading.Lock()), {}, "argument 2 cannot be sent to the ranks"),
-    ],
-)
+@pytest.mark.parametrize(("fn", "args", "options", "words"), [
+    (3, (), {}, "fn is 3, it must be a function"),
+    (asynchronous, (), {}, r"fn is an async function.*asyncio\.run"),
+    (module_level, (), {"nproc": 4}, r"do not fit fn: .*'nproc' .nprocs, timeout_s, devices and cluster are"),
+    (module_level, (4,), {}, "the arguments do not fit fn: too many positional arguments"),
+    (module_level, (), {"nprocs": 0}, "nprocs must be at least 1"),
+    (module_level, (), {"nprocs": 65}, "nprocs is 65, it may be at most 64"),
+    (module_level, (), {"devices": ["cpu"]}, "devices has 1 entries, it must have one for each of the 2 ranks"),
+    (module_level, (), {"devices": ["cpu", "meta"]}, r"devices\[1\] is meta"),
+    (lambda a, b: None, (1, threading.Lock()), {}, "argument 2 cannot be sent to the ranks"),
+])  # fmt: skip
 def test_wrong_arguments_are_named(fn, args, options, words):
     with pytest.raises((TypeError, ValueError), match=words):
         launch(fn, *args, **options)

@@ -477,21 +477,18 @@ SPARSE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("change", "kind", "words"),
-    [
-        ({"make_model": lambda: 3}, TypeError, "make_model must return a torch.nn.Module"),
-        ({"make_optimizer": lambda p: 3}, TypeError, "make_optimizer must return a torch.optim.Optimizer"),
-        ({"make_model": lambda: THERE_ALREADY}, ValueError, "build it inside the function"),
-        ({"make_model": lambda: nn.LazyLinear(4)}, TypeError, "make_model must give every layer its sizes"),
-        ({"make_model": lambda: copy.deepcopy(linear().weight * 2)}, RuntimeError, "only tensors that are leaves"),
-        ({"step": step_with(lambda y, t: y.sum() / y.mean().item())}, RuntimeError, "leave .item()"),
-        ({"step": step_with(lambda y, t: y.sum() * float(t.max()))}, RuntimeError, "(test_memory.py:LINE: ({"),
-        ({"step": raises}, RuntimeError, "mine"),
-        (SPARSE, RuntimeError, "no tensors of layout torch.sparse_coo: leave sparse=True out of it"),
-        ({"device": "cuda:99"}, ValueError, "device is 'cuda:99'"),
-    ],
-)
+@pytest.mark.parametrize(("change", "kind", "words"), [
+    ({"make_model": lambda: 3}, TypeError, "make_model must return a torch.nn.Module"),
+    ({"make_optimizer": lambda p: 3}, TypeError, "make_optimizer must return a torch.optim.Optimizer"),
+    ({"make_model": lambda: THERE_ALREADY}, ValueError, "build it inside the function"),
+    ({"make_model": lambda: nn.LazyLinear(4)}, TypeError, "make_model must give every layer its sizes"),
+    ({"make_model": lambda: copy.deepcopy(linear().weight * 2)}, RuntimeError, "only tensors that are leaves"),
+    ({"step": step_with(lambda y, t: y.sum() / y.mean().item())}, RuntimeError, "leave .item()"),
+    ({"step": step_with(lambda y, t: y.sum() * float(t.max()))}, RuntimeError, "(test_memory.py:LINE: ({"),
+    ({"step": raises}, RuntimeError, "mine"),
+    (SPARSE, RuntimeError, "no tensors of layout torch.sparse_coo: leave sparse=True out of it"),
+    ({"device": "cuda:99"}, ValueError, "device is 'cuda:99'"),
+])  # fmt: skip
 def test_an_estimate_says_what_it_takes(change, kind, words):
     with pytest.raises(kind, match=re.escape(words).replace("LINE", r"\d+")):
         estimate(**change)

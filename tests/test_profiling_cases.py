@@ -76,16 +76,13 @@ def test_a_repair_of_a_case_is_seen_as_one_and_the_case_itself_is_not(number, ca
     assert "not repaired: it leaves a cause as it is" in said(number, cases.program(number), capsys)
 
 
-@pytest.mark.parametrize(
-    ("number", "program", "phrase"),
-    [
-        (4, train(plain), "leaves a cause as it is: loader"),
-        (5, train(on_the_host), "brings the data back to the host in every step"),
-        (5, train(plain), "changes the result"),
-        (3, lambda model, optimizer, photos, device: 0.0, "is faster by doing less (batches loaded: 0 instead of 8)"),
-        (7, lambda *given: max(cases.program(7)(*given) for _ in range(2)), "does more than before"),
-    ],
-)
+@pytest.mark.parametrize(("number", "program", "phrase"), [
+    (4, train(plain), "leaves a cause as it is: loader"),
+    (5, train(on_the_host), "brings the data back to the host in every step"),
+    (5, train(plain), "changes the result"),
+    (3, lambda model, optimizer, photos, device: 0.0, "is faster by doing less (batches loaded: 0 instead of 8)"),
+    (7, lambda *given: max(cases.program(7)(*given) for _ in range(2)), "does more than before"),
+])  # fmt: skip
 def test_what_is_no_repair_is_told_why(number, program, phrase, capsys):
     assert f"case {number}: not repaired: it {phrase}" in said(number, program, capsys)
 

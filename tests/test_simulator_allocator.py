@@ -68,21 +68,18 @@ def check_consistency(segments=True):
     assert {name: stats[name] for name in names} == {name: expected[name] for name in names}
 
 
-@pytest.mark.parametrize(
-    ("requests", "expected_mib"),
-    [
-        ([1 / MIB], 2),  # packed in 2 MiB
-        ([1], 2),  # the largest small request
-        ([1, 1, 1 / MIB], 4),
-        ([1 + 1 / MIB], 20),  # from 1 to 10 MiB: out of 20
-        ([9, 9], 20),
-        ([9, 9, 3], 40),
-        ([10], 10),  # from 10 MiB: rounded to 2
-        ([11], 12),
-        ([21, 1.5], 42),  # a rest of at most 1 MiB is not split off
-        ([20.5, 1.2], 22),  # a rest of 1.5 MiB is
-    ],
-)
+@pytest.mark.parametrize(("requests", "expected_mib"), [
+    ([1 / MIB], 2),  # packed in 2 MiB
+    ([1], 2),  # the largest small request
+    ([1, 1, 1 / MIB], 4),
+    ([1 + 1 / MIB], 20),  # from 1 to 10 MiB: out of 20
+    ([9, 9], 20),
+    ([9, 9, 3], 40),
+    ([10], 10),  # from 10 MiB: rounded to 2
+    ([11], 12),
+    ([21, 1.5], 42),  # a rest of at most 1 MiB is not split off
+    ([20.5, 1.2], 22),  # a rest of 1.5 MiB is
+])  # fmt: skip
 def test_segments(requests, expected_mib):
     kept = [alloc(mib) for mib in requests]
     assert reserved() == expected_mib == torch.sim.max_memory_reserved() / MIB

@@ -205,20 +205,17 @@ def test_a_timelines_totals_and_its_picture():
 
 
 @pytest.mark.parametrize("function", [simulator.enable, simulator.configure])
-@pytest.mark.parametrize(
-    ("arguments", "error", "phrase"),
-    [
-        ({"spec": "T5"}, ValueError, "spec is 'T5', which is not in the table; it may be one of: T4"),
-        ({"spec": 4}, TypeError, "spec is a int, it must be a string"),
-        ({"capacity": "lots"}, ValueError, "capacity must be a positive number of bytes or text .* not 'lots'"),
-        ({"gpus": "2"}, TypeError, "gpus must be a whole number, not '2'"),
-        ({"gpus": 17}, ValueError, "gpus must be at most 16, not 17"),
-        ({"gpus": 3}, ValueError, "gpus is 2 already"),
-        ({"costs": 3}, TypeError, "costs must be simulator.Costs, not 3"),
-        ({"costs": simulator.Costs(launch_ns=-1)}, ValueError, "costs.launch_ns must be .* not -1"),
-        ({"costs": simulator.Costs(pageable_share=0)}, ValueError, "costs.pageable_share must be .* not 0"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "phrase"), [
+    ({"spec": "T5"}, ValueError, "spec is 'T5', which is not in the table; it may be one of: T4"),
+    ({"spec": 4}, TypeError, "spec is a int, it must be a string"),
+    ({"capacity": "lots"}, ValueError, "capacity must be a positive number of bytes or text .* not 'lots'"),
+    ({"gpus": "2"}, TypeError, "gpus must be a whole number, not '2'"),
+    ({"gpus": 17}, ValueError, "gpus must be at most 16, not 17"),
+    ({"gpus": 3}, ValueError, "gpus is 2 already"),
+    ({"costs": 3}, TypeError, "costs must be simulator.Costs, not 3"),
+    ({"costs": simulator.Costs(launch_ns=-1)}, ValueError, "costs.launch_ns must be .* not -1"),
+    ({"costs": simulator.Costs(pageable_share=0)}, ValueError, "costs.pageable_share must be .* not 0"),
+])  # fmt: skip
 def test_wrong_arguments_are_named_and_change_nothing(function, arguments, error, phrase):
     if set(arguments) & ({"costs"} if function is simulator.enable else {"gpus"}):
         error, phrase = TypeError, "unexpected keyword argument"
