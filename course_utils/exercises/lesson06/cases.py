@@ -194,9 +194,11 @@ class Run:
         self.model = _Model(*layers, nn.Linear(width, 10)).to(device)
         self.optimizer = _SGD(self.model.parameters(), lr=0.01)
         self.samples, self.backwards, self.steps = [], 0, []
-        self.model.register_forward_hook(lambda model, args, out: self.samples.append(len(args[0])))
-        self.model[-1].bias.register_post_accumulate_grad_hook(self._backward)
-        self.optimizer.register_step_post_hook(self._stepped)
+        self.hooks = (
+            self.model.register_forward_hook(lambda model, args, out: self.samples.append(len(args[0]))),
+            self.model[-1].bias.register_post_accumulate_grad_hook(self._backward),
+            self.optimizer.register_step_post_hook(self._stepped),
+        )
         self.begin, self.got, self.timeline = self._parameters(), None, None
 
     def _backward(self, parameter: torch.Tensor) -> None:
@@ -209,9 +211,13 @@ class Run:
     def do(self, call: Callable) -> Run:
         """Let `call(model, optimizer, photos, device)` run, from an empty queue until the GPU is done."""
         torch.sim.synchronize()
-        with simulator.timeline() as self.timeline:
-            self.got = call(self.model, self.optimizer, self.photos, self.device)
-            torch.sim.synchronize()
+        try:
+            with simulator.timeline() as self.timeline:
+                self.got = call(self.model, self.optimizer, self.photos, self.device)
+                torch.sim.synchronize()
+        finally:
+            for hook in self.hooks:  # a hook of a parameter leads back here by a way that no collector sees
+                hook.remove()
         return self
 
     def learned(self) -> torch.Tensor:
