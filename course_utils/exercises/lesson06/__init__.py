@@ -66,8 +66,9 @@ _WAIT, _ACTIVE = "wait=first - 1", "active=last - first + 1"
 record_steps.edits(
     ("begins a step too late", "wait and warm-up together are the steps before the first", _WAIT, "wait=first"),
     ("begins a step too early", "step 0 is the first: wait and warm-up together are `first` steps",
-     _WAIT, "wait=max(first - 2, 0)"),
-    ("ends a step too early", "both `first` and `last` are recorded", _ACTIVE, "active=max(last - first, 1)"),
+     (_WAIT, "wait=first - 2"), (_WAIT, "wait=max(first - 2, 0)")),
+    ("ends a step too early", "both `first` and `last` are recorded",
+     (_ACTIVE, "active=last - first"), (_ACTIVE, "active=max(last - first, 1)")),
     ("records as many steps as `last` says", "`last` is a step, not a number of steps", _ACTIVE, "active=last"),
     ("has no warm-up", "the profiler's own start then stands in the first recorded step",
      _WAIT, "wait=first", "warmup=1", "warmup=0"),
@@ -131,6 +132,13 @@ _PIECES = _events(  # two short calls of a line outweigh a longer one of another
 )
 
 
+_HALVES = _events(  # half microseconds, two that begin at once, and an end behind all of them
+    ("kernel", "a", 1.5, 3.0, 0, ""), ("kernel", "b", 1.5, 6.5, 1, ""), ("kernel", "c", 1.5, 0.5, 2, ""),
+    ("host", "cudaLaunchKernel", 0.0, 1.5, 0, "step.py:1: y = f(x)"),
+    ("host", "cudaStreamSynchronize", 1.5, 8.0, 0, "step.py:2: y.item()"),
+)
+
+
 @exercise(title="Gaps, and whose they are", minutes=15, difficulty=3, hints=(
     "Sort the kernels by their begin, and keep in a variable until when the GPU was busy so far.",
     "A gap is where a kernel begins later than that; the end of the trace counts as one more kernel. With streams, "
@@ -156,8 +164,9 @@ def idle_gaps(events: list[dict], end_us: float) -> list[tuple[float, float, str
 @idle_gaps.checks
 def _(case: Case) -> None:
     first = [_STEP[0], _STEP[2]]
-    for events, end in ((first, 25.0), (_STEP, 68.0), (_PIECES, 40.0), (_STREAMS, 70.0), (_STREAMS[::-1], 70.0)):
-        case.equal(_plain(case.call(events, end)), _gaps_by_tick(events, round(end)))
+    for events, end in ((first, 25.0), (_STEP, 68.0), (_PIECES, 40.0), (_STREAMS, 70.0), (_STREAMS[::-1], 70.0),
+                        (_HALVES, 12.0)):
+        case.equal(_plain(case.call(events, end)), _gaps_by_tick(events, end))
 
 
 def _plain(got: object) -> object:
@@ -167,20 +176,20 @@ def _plain(got: object) -> object:
     return [tuple(float(part) if isinstance(part, int) else part for part in gap) for gap in got]
 
 
-def _gaps_by_tick(events: list[dict], end: int) -> list[tuple[float, float, str]]:
-    """Return the gaps by looking at every microsecond: slow and obvious."""
-    def at(cat: str, tick: int) -> list[str]:
+def _gaps_by_tick(events: list[dict], end: float) -> list[tuple[float, float, str]]:
+    """Return the gaps by looking at every half microsecond: slow and obvious."""
+    def at(cat: str, tick: float) -> list[str]:
         return [e["line"] for e in events if e["cat"] == cat and e["ts"] <= tick < e["ts"] + e["dur"]]
 
-    found, tick = [], 0
+    found, tick = [], 0.0
     while tick < end:
         begin, lines = tick, Counter()
         while tick < end and not at("kernel", tick):
             lines.update(at("host", tick))
-            tick += 1
+            tick += 0.5
         if tick > begin:
-            found.append((float(begin), float(tick - begin), max(lines, key=lines.get, default="")))
-        tick += 1
+            found.append((begin, tick - begin, max(lines, key=lines.get, default="")))
+        tick += 0.5
     return found
 
 
@@ -244,11 +253,13 @@ def _(case: Case) -> None:
     nested = _events(("host", "aten::linear", 2.0, 20.0, 0, ""), ("host", "aten::addmm", 5.0, 10.0, 0, ""),
                      ("host", "cudaLaunchKernel", 8.0, 4.0, 0, ""), ("host", "aten::relu", 25.0, 5.0, 0, ""))
     both = nested + _STREAMS
-    for events, end in ((nested[3:], 40.0), (nested, 40.0), (_STREAMS, 100.0), (both, 80.0), (_STEP, 70.0)):
+    for events, end in (
+        (nested[3:], 40.0), (nested, 40.0), (_STREAMS, 100.0), (both, 80.0), (_STEP, 70.0), (_HALVES, 12.0),
+    ):
         expected = {}
-        for cat in sorted({e["cat"] for e in events}):
-            ticks = {tick for e in events if e["cat"] == cat for tick in range(int(e["ts"]), int(e["ts"] + e["dur"]))}
-            expected[cat] = len(ticks) / end
+        for cat in sorted({e["cat"] for e in events}):  # by half microseconds
+            spans = [(int(2 * e["ts"]), int(2 * (e["ts"] + e["dur"]))) for e in events if e["cat"] == cat]
+            expected[cat] = len({tick for span in spans for tick in range(*span)}) / 2 / end
         got = case.call(events, end)
         case.equal(dict(sorted(got.items(), key=str)) if isinstance(got, dict) else got, expected)
 
@@ -334,7 +345,7 @@ at_most.alternative("the form in which Amdahl's law is quoted: shares of the tim
                     edit(_ANSWER, "1 / (1 - sum(idle_ms[cause] / total_ms for cause in removed))"))
 
 
-@exercise(title="Seven diagnoses", minutes=15, difficulty=2, simulated=True, limit_s=20, hints=(
+@exercise(title="Seven diagnoses", minutes=12, difficulty=2, simulated=True, limit_s=20, hints=(
     "Ask three questions. Does the GPU compute nearly all the time? If not, what does the host do in the gaps: wait, "
     "work, or launch? If it waits: for a small value, or for a large copy?",
     "Look at the number of calls: some causes are few and long, others thousands of short ones. Work of the host "
@@ -389,6 +400,8 @@ diagnose.edits(
      '7: {"none"}', '7: {"synchronisation"}'),
     ("takes host work for loading", "the batch had been on the GPU, and came back: look at the copies around the work",
      '{"host work"}', '{"loader"}'),
+    ("takes loading for host work", "in case 4 nothing comes back from the GPU: the host works before it has a batch",
+     '{"loader"}', '{"host work"}'),
     ("stops at the first cause", "case 6 has a second one", '6: {"loader", "synchronisation"}', '6: {"loader"}'),
     ("takes large copies for reads", "in case 3 the host waits for copies to the GPU, not for values from it",
      '{"copies"}', '{"synchronisation"}'),

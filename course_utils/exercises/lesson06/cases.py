@@ -86,7 +86,7 @@ def case_2(model, optimizer, photos, device):
         loss.backward()
         norm = sum(p.grad.square().sum().item() for p in model.parameters()) ** 0.5
         for p in model.parameters():
-            p.grad.mul_(min(1.0, 0.05 / (norm + 1e-6)))  # clips the gradients to a norm of 0.05
+            p.grad.mul_(min(1.0, 0.12 / (norm + 1e-6)))  # clips the gradients to a norm of 0.12
         optimizer.step()
         losses.append(loss.item())
     return sum(losses) / len(losses)
