@@ -166,8 +166,10 @@ def _(case: Case) -> None:
         (4, 27, 6, 32, 1.0),
     ):
         x, out = (torch.randn(rows, columns + gap) + shift)[:, :columns], torch.full((rows, columns), -99.0)
-        got, _ = launch(case, (rows,), x, out, columns, columns + gap, block, out=1)
+        x[0, 0] -= shift  # alone near 0: neither a constant nor the mean is a maximum
+        got, report = launch(case, (rows,), x, out, columns, columns + gap, block, out=1)
         case.equal(got, x.double().softmax(1).float(), rtol=1e-4, why=f"numbers near {shift:g}; each row adds up to 1")
+        case.budget("bytes loaded", report.loaded_bytes, 4 * x.numel(), "a row stays in the block: read it once")
 
 
 _OTHER = ', other=float("-inf"))'
@@ -177,6 +179,10 @@ softmax_rows.edits(
     ("fills with 0 where the mask is off", "exp(0 - maximum) counts in the sum, and 0 may be the maximum",
      _OTHER, ", other=0.0)"),
     ("leaves open what stands where the mask is off", "on a GPU it may be anything", _OTHER, ")"),
+    ("subtracts the mean", "a number far above it still overflows",
+     _MAX, "values - tl.sum(tl.where(inside, values, 0.0), axis=0) / columns"),
+    ("reads each number twice", "what is in the block costs nothing to use again", _MAX,
+     'values - tl.max(tl.load(x + row * x_stride + at, mask=inside, other=float("-inf")), axis=0)'),
     ("does not divide by the sum", "a row adds up to 1",
      (f"powers / {_SUM}", "powers"), (_SUM, "tl.max(powers, axis=0)")),
     ("divides by the number of columns", "a row adds up to 1", _SUM, "columns"),

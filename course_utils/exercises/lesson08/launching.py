@@ -39,10 +39,10 @@ def launch(case: Case, grid: tuple[int, ...], *args: Any, out: int) -> tuple[tor
         case.answer = answer
     refuse(case, report.fault)
     names = list(inspect.signature(answer).parameters)
-    nothing = names[out] not in report.by_array or not report.by_array[names[out]].stored_bytes
-    case.instead(nothing, f"stores nothing to {names[out]}", "a kernel returns nothing: tl.store writes its result")
-    written = [name for name, traffic in report.by_array.items() if traffic.stored_bytes and name != names[out]]
-    case.instead(written, f"writes to {' and '.join(written)}", f"`{names[out]}` alone is asked for")
+    written = [name for name, traffic in report.by_array.items() if traffic.stored_bytes]
+    others = [name for name in written if name != names[out]]
+    case.instead(others, f"writes to {' and '.join(others)}", f"`{names[out]}` alone is asked for")
+    case.instead(not written, f"stores nothing to {names[out]}", "a kernel returns nothing: tl.store writes its result")
     return report.results[names[out]], report
 
 
