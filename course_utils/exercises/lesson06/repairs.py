@@ -31,12 +31,14 @@ def repaired(number: int, program: Callable) -> None:
             run = Run(number, torch.device("sim", 0)).do(program)
             compare(number, run, say)
             needed = original(number).got
-            say(not _alike(run.got, needed), "returns something else", f"{run.got} for {needed}")
+            shown = ", ".join(f"{one:.4f}" for one in (needed if isinstance(needed, tuple) else (needed,)))
+            say(not _alike(run.got, needed), "returns something else", f"the case returns {shown}")
         except ValueError as wrong:
             return str(wrong)
-        return f"repaired, {original(number).timeline.total_ms:.2f} ms before, {run.timeline.total_ms:.2f} ms now"
+        before_ms, now_ms = original(number).timeline.total_ms, run.timeline.total_ms
+        return f"repaired, {before_ms:.2f} ms before, {now_ms:.2f} ms now ({simulator.ERROR_BAR})"
 
-    print(f"case {number}: {devices.on_simulated(judge)} ({simulator.ERROR_BAR})")
+    print(f"case {number}: {devices.on_simulated(judge)}")
 
 
 def _alike(got: object, expected: object) -> bool:
