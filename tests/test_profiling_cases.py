@@ -76,15 +76,26 @@ def test_a_repair_of_a_case_is_seen_as_one_and_the_case_itself_is_not(number, ca
     assert "not repaired: it leaves a cause as it is" in said(number, cases.program(number), capsys)
 
 
-@pytest.mark.parametrize(("number", "program", "phrase"), [
-    (4, train(plain), "leaves a cause as it is: loader"),
-    (5, train(on_the_host), "brings the data back to the host in every step"),
-    (5, train(plain), "changes the result"),
-    (3, lambda model, optimizer, photos, device: 0.0, "is faster by doing less (batches loaded: 0 instead of 8)"),
-    (7, lambda *given: max(cases.program(7)(*given) for _ in range(2)), "does more than before"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "program", "phrase"),
+    [
+        (4, train(plain), "leaves a cause as it is: loader"),
+        (5, train(on_the_host), "brings the data back to the host in every step"),
+        (5, train(plain), "changes the result"),
+        (3, lambda model, optimizer, photos, device: 0.0, "is faster by doing less (batches loaded: 0 instead of 8)"),
+        (6, train(plain, num_workers=8), "returns something else (the case returns 2.3015, 0.1035)"),
+        (7, lambda *given: max(cases.program(7)(*given) for _ in range(2)), "does more than before"),
+    ],
+)
 def test_what_is_no_repair_is_told_why(number, program, phrase, capsys):
     assert f"case {number}: not repaired: it {phrase}" in said(number, program, capsys)
+
+
+def test_a_run_that_is_over_holds_no_memory():
+    cases.original(7)
+    held = torch.sim.memory_allocated()
+    cases.Run(7, torch.device("sim", 0)).do(cases.program(7))
+    assert torch.sim.memory_allocated() == held
 
 
 def test_evidence_against_a_cause_is_what_the_trace_says_and_a_source_is_printed(capsys):

@@ -51,6 +51,7 @@ WRONG = {
         ("entries", edit("return gaps", "return gaps[-1:]")),
         ("[0] is 5.0, expected 0.0", edit(_GAPS, "gaps.append((begin - until, until, max(spent, key=spent.get)))")),
         ("modifies its input", edit("kernels = sorted(", "events.sort(key=lambda e: e['ts']); kernels = sorted(")),
+        ("expected 4.0", edit("(end_us, end_us)", "(max(e['ts'] + e['dur'] for e in events),) * 2")),
         ("train.py:2", edit("max(spent, key=spent.get)", "min(spent, key=spent.get)")),
     ],
     "share_of_time": [
@@ -59,6 +60,7 @@ WRONG = {
         ("is 0.2, expected 0.625", edit("max(0.0, end - max(begin, until))", "end - max(begin, until)")),
         ("is 0.875", edit("busy / end_us", "1 - busy / end_us")),
         ("3 entries, expected 1", edit('{e["cat"] for e in events}', '("kernel", "copy", "host")')),
+        ("expected 0.79", edit("busy += max(0.0, end - ", "busy += max(0, int(end) - ")),
         ("is 0.0, expected 0.125", edit('e["cat"] == cat)', 'e["name"] == cat)')),
     ],
     "at_most": [
@@ -92,6 +94,7 @@ WRONG = {
         ("does not read the clock twice", edit("(clock() - begin_ms) / (len(losses) - 1)", "0.275",
                                                "begin_ms = clock()", "pass")),
         ("starts the clock while the GPU is still busy", edit(_CLOCK, "            begin_ms = clock()\n")),
+        ("leaves out more than the first step", edit("if number == 0", "if number == 1")),
         ("leaves a cause as it is: loader", edit("num_workers=8", "num_workers=1")),
         ("does not return a tuple of three", edit(", step_ms\n", "\n")),
         ("is 0.000", edit("/ (len(losses) - 1)", "/ (len(losses) - 1) / 1000")),

@@ -73,6 +73,8 @@ WRONG = {
     "keep_rows_operator": [
         ("returns a function", _not_an_operator),
         ("has shape", edit("> level", ">= 0")),
+        ("has another name", edit("custom_op(name,", 'custom_op("mine::keep_rows",')),
+        ("stack expects", edit("x[kept]", "torch.stack([row for row, keep in zip(x, kept) if keep])")),
         ("has dtype", edit("return x[kept]", "return x[kept].half()")),
     ],
     "matmul_tiles": [
