@@ -3,8 +3,6 @@
 Beside the lesson that is open (a reader may edit that copy), else in the repository, else in the installed package.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from course_utils.base import arguments

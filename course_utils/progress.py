@@ -8,8 +8,6 @@ page that shows which exercise stops whom, and by which mistake:
     python -m course_utils.progress lines.txt --map class.html
 """
 
-from __future__ import annotations
-
 import argparse
 import html
 import sys

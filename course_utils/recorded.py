@@ -7,8 +7,6 @@ calls write what they were given into notebooks/recorded/<device>.json: no numbe
 way. A file belongs to one set of versions; recording with other versions starts it anew.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import itertools

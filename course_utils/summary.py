@@ -3,8 +3,6 @@
 print(summary(model, images))
 """
 
-from __future__ import annotations
-
 import html
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 And which of the reader's lines is running, as what part of a training step?
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import linecache

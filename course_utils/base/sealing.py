@@ -1,7 +1,5 @@
 """How does something become one line of text that people send, and that is damaged, or made up, without harm?"""
 
-from __future__ import annotations
-
 import zlib
 
 __all__ = ["checksum", "printable", "sealed", "unsealed"]

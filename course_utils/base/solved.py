@@ -6,8 +6,6 @@ is written with the next change. A damaged file is put aside under another name 
 Wrong answers are counted in a file beside it, by the name of the mistake: nothing else of them is kept.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

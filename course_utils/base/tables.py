@@ -1,7 +1,5 @@
 """How do rows of cells become a table, in plain text and in HTML?"""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Collection, Mapping, Sequence
 

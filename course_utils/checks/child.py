@@ -1,7 +1,5 @@
 """How is an answer checked on the simulated GPU where this process has a real one? In a child process."""
 
-from __future__ import annotations
-
 import importlib
 import pickle
 import subprocess

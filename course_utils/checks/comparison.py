@@ -1,7 +1,5 @@
 """How do two values differ, in words, and how is a value shown in a message?"""
 
-from __future__ import annotations
-
 import numbers
 import reprlib
 from typing import Any

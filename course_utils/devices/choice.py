@@ -1,7 +1,5 @@
 """Which device do the lessons use on this machine, and what is it?"""
 
-from __future__ import annotations
-
 import functools
 import html
 import logging

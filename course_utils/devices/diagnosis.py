@@ -4,8 +4,6 @@
 the course (`Report.stored()`).
 """
 
-from __future__ import annotations
-
 import html
 import re
 from dataclasses import dataclass

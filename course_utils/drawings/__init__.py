@@ -1,7 +1,5 @@
 """What does this idea look like? Drawings of concepts, one SVG file each, on a white card that any page can show."""
 
-from __future__ import annotations
-
 import base64
 import html
 import xml.etree.ElementTree as ElementTree

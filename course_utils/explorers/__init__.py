@@ -5,8 +5,6 @@ and one control for each parameter. In JupyterLab and Colab it shows controls an
 picture for the default parameters; in plain text one stable line. `transfer` shows how to write one.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What becomes the next bottleneck when one is removed? A training step with four faults that can be repaired."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How much of the gradients' communication does DistributedDataParallel hide behind the backward pass?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

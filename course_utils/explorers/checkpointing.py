@@ -5,8 +5,6 @@ each segment but the last only the input is kept, and the rest is computed again
 of Chen et al. 2016, https://arxiv.org/abs/1604.06174; what a block keeps is counted as in `will_it_fit`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

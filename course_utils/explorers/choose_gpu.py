@@ -1,7 +1,5 @@
 """Which GPU suits a job? Memory needed against memory there, and the time of one step from data-sheet rates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

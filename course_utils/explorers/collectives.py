@@ -1,7 +1,5 @@
 """Who sends what to whom in a collective operation, step by step, and how many bytes is that?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """How many bytes does a training step of a Transformer hold at each of its moments? The formulas of `will_it_fit`."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

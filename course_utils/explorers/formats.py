@@ -1,7 +1,5 @@
 """Which bits does a number format store for a value, and what is lost?"""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

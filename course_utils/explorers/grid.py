@@ -1,7 +1,5 @@
 """Which thread of which block touches which element, which touches none, and which one beyond the end?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

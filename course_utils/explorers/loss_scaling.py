@@ -1,7 +1,5 @@
 """Which share of the gradients does fp16 lose, and what does it help to multiply the loss by a scale?"""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

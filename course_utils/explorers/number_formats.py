@@ -3,8 +3,6 @@
 Gradients too small for fp16, and the cure, are in `loss_scaling`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Who sets the pace: the host that launches, the GPU that computes, or the host that waits for values?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What does a ring all-reduce cost, and why is it better than sending everything to one rank?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

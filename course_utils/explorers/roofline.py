@@ -1,7 +1,5 @@
 """Which side of the ridge is a layer on, and how long does it take at least?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

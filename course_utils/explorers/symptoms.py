@@ -1,7 +1,5 @@
 """What is wrong, where is it to be looked for first, and what is it usually? A tree from symptoms to causes."""
 
-from __future__ import annotations
-
 import html
 import textwrap
 import tomllib

@@ -1,7 +1,5 @@
 """What does the size of a tile do to a product of matrices: bytes read, shared memory, threads at work?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What does it cost to bring data to the device? Size, number of pieces, pinned or not."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -9,8 +9,6 @@ a product, a mask, a softmax and a product. The program holds the logits in a va
 CUDA context, workspaces of libraries, fragmentation.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is wrong with a kernel, at which of the reader's lines, at which element of which array?"""
 
-from __future__ import annotations
-
 __all__ = ["KernelFault"]
 
 

@@ -1,7 +1,5 @@
 """Which compiler builds a kernel here, and what does it say of the reader's text?"""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util

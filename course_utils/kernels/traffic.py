@@ -1,7 +1,5 @@
 """How many bytes does a kernel ask of each array, in how many requests and sectors?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 __all__ = ["Sums", "Traffic"]

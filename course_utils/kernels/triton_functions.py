@@ -1,7 +1,5 @@
 """What can a Triton kernel call? The functions of `triton.language`, on blocks of NumPy."""
 
-from __future__ import annotations
-
 import builtins
 import math
 import operator

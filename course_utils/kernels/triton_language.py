@@ -16,8 +16,6 @@ Other than on the device: products of float32 are exact, not TF32; what Triton's
 that changes the type of a variable, runs here; and `and` and `or` of blocks, of which it warns, are refused.
 """
 
-from __future__ import annotations
-
 import ast
 import dis
 import functools

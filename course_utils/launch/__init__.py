@@ -11,8 +11,6 @@ has a GPU of its own. The notebook's process is never forked. What the function 
 what they change stays there; only the returned values come back.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import pickle

@@ -5,8 +5,6 @@ it is safe; the kernel, which may hold CUDA, is never forked. It ends when the c
 has another parent, and takes the ranks with it. Ranks die with the server, and what a rank started dies after the rank.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes

@@ -4,8 +4,6 @@ Lines of rank 0 at once; those of the other ranks at the end, rank after rank, s
 each time. In a long run nothing is held for more than `HOLD_S` seconds, not even an unfinished line: a progress bar.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import time

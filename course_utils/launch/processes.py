@@ -1,7 +1,5 @@
 """How do ranks start as fresh interpreters, and what do all ways to start ranks share?"""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

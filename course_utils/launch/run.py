@@ -6,8 +6,6 @@ not `multiprocessing`: its one fork server serves everybody in the process, and 
 `__main__` again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import os

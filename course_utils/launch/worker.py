@@ -4,8 +4,6 @@ It is told its place, joins the process group, calls the function, and sends wha
 until all ranks are done: a rank that left early would close connections that others still use.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes

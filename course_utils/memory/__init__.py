@@ -15,8 +15,6 @@ While something measures, PyTorch does not take the fused path of `nn.Transforme
 All sizes are bytes of storages: views share one, and a storage lives as long as anything, autograd included, holds it.
 """
 
-from __future__ import annotations
-
 from course_utils.memory.budgets import Budget, budget, fresh_peak
 from course_utils.memory.estimates import Estimate, Reconciled, estimate, reconcile
 from course_utils.memory.live import Census, census, watch

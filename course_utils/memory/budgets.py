@@ -1,7 +1,5 @@
 """What happens when memory is smaller than it is? A limit on the bytes that a block may have alive."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """How much memory will this training step need, before anything is allocated?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Which storages did a program make on a device, how large, whose, in which line, and when were they freed?"""
 
-from __future__ import annotations
-
 import itertools
 import os
 import sys

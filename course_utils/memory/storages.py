@@ -1,7 +1,5 @@
 """Which storage is behind a tensor, and which tensors are alive?"""
 
-from __future__ import annotations
-
 import gc
 
 import torch

@@ -9,8 +9,6 @@ it), of which are left out: reductions inside the switches (NVLS, SHARP), the pr
 systems, and what other traffic takes on the same link.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

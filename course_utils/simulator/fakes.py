@@ -5,8 +5,6 @@ elsewhere they are fake CPU tensors, made to take the paths that a GPU takes: th
 CUDA's lists, and optimizers work on all parameters at once ("foreach").
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import sys

@@ -8,8 +8,6 @@ Measured with torch.utils.benchmark: warm-up, synchronisation, repetitions, medi
 times are those of its virtual clock, because the host's time of a simulated operator says nothing about a GPU.
 """
 
-from __future__ import annotations
-
 from course_utils.timing.estimates import Estimate, estimate
 from course_utils.timing.measurements import Timing, measure
 from course_utils.timing.published import ErrorBar, error_bar

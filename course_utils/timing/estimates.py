@@ -10,8 +10,6 @@ The program runs on tensors that have shapes and no memory, so that any size is 
 the simulated GPU, whose clock shows the same time.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How long does one call take, in the median, and how far do its times spread?"""
 
-from __future__ import annotations
-
 import statistics
 import timeit
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The roofline (Williams, Waterman and Patterson 2009, https://doi.org/10.1145/149
 operations for each byte it moves reaches at most min(peak rate, I x bandwidth).
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """How much memory and time did a call take on the simulated GPU, and what is said when that is over a budget?"""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import gc

@@ -1,7 +1,5 @@
 """On which other device can a check try an answer, to see whether it takes the device from its argument?"""
 
-from __future__ import annotations
-
 import torch
 
 __all__ = ["elsewhere"]

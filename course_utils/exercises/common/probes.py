@@ -1,7 +1,5 @@
 """What is a model beside its numbers, and did an answer leave that as it was?"""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

@@ -1,7 +1,5 @@
 """What happens on one rank when an answer is called? A small module: every rank imports it anew."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import sys

@@ -4,8 +4,6 @@ A check hands `on_ranks` a program: a function that runs on every rank and calls
 Exercises run on the CPU with gloo on every machine, so that messages and bytes are the same everywhere.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -1,7 +1,5 @@
 """Which device, why none, which formats, and does it fit? The exercises of lesson 01."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Where is the tensor, and what did it cost to get it there? The exercises of lesson 02."""
 
-from __future__ import annotations
-
 import math
 from collections import namedtuple
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How long does it take, and what limits it? The exercises of lesson 03."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

@@ -1,7 +1,5 @@
 """Was this timing honest? A queue on the simulated GPU, with the clock that an answer is given."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Where are the parts of the model, and does it compute what it should? The exercises of lesson 04."""
 
-from __future__ import annotations
-
 import copy
 import tempfile
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What may a file of somebody else hold: tensors of a device that is not here, and code that runs when it is read?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from unittest import mock

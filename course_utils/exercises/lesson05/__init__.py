@@ -1,7 +1,5 @@
 """Does the loop train, measure, cast, count and resume as it should? The exercises of lesson 05."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterable

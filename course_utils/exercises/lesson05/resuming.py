@@ -1,7 +1,5 @@
 """Does a run that was saved and loaded go on to the losses of one that nobody disturbed?"""
 
-from __future__ import annotations
-
 import copy
 import io
 from collections.abc import Iterator

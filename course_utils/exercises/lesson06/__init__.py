@@ -1,7 +1,5 @@
 """Exercises of lesson 06: what a profile says, and programs whose GPU waits."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections import Counter

@@ -1,7 +1,5 @@
 """Is a program of lesson 06 repaired? What it does is compared with the case, its trace with what it was to gain."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exercises of lesson 07: where the bytes are, and how to do with fewer of them."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator

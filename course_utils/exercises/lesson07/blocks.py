@@ -1,7 +1,5 @@
 """Did an answer checkpoint the right blocks: same result, same gradients, within the limit, none too many?"""
 
-from __future__ import annotations
-
 import functools
 import itertools
 

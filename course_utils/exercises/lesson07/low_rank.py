@@ -1,7 +1,5 @@
 """Does a layer train two thin matrices beside a frozen one, and start as the frozen one was?"""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

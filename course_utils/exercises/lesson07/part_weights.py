@@ -1,7 +1,5 @@
 """How much does each part count in a gradient that was added up from parts?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

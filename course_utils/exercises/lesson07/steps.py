@@ -1,7 +1,5 @@
 """Which training steps of a Transformer are right, and fit into a budget?"""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Exercises of lesson 08: kernels in Triton's language and in CUDA C++, and operators around them."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 

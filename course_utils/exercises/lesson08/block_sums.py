@@ -1,7 +1,5 @@
 """Does a CUDA kernel add up a block in shared memory, with a barrier wherever one is needed?"""
 
-from __future__ import annotations
-
 import torch
 
 from course_utils import kernels, simulator

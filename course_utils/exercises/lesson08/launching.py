@@ -1,7 +1,5 @@
 """What does the reader's kernel compute, and what is wrong with it? It runs on the CPU, every access looked at."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

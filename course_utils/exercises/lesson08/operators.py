@@ -1,7 +1,5 @@
 """Does an operator have the right gradient, and does it say truly what it returns and changes?"""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

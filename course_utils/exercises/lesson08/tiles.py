@@ -1,7 +1,5 @@
 """Does a product of matrices read each element once for each tile, and not once for each product?"""
 
-from __future__ import annotations
-
 import torch
 
 from course_utils import kernels

@@ -1,7 +1,5 @@
 """Do the ranks agree, and what did they send? The exercises of lesson 09: each answer runs on real ranks."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What do the ranks of an exercise of lesson 09 prepare, and what do they send back to the check?"""
 
-from __future__ import annotations
-
 import copy
 import tempfile
 from collections import OrderedDict

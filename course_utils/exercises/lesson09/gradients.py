@@ -1,7 +1,5 @@
 """Are the gradients right that were averaged over ranks or accumulated over micro-batches, and what did they take?"""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

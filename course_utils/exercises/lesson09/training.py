@@ -1,7 +1,5 @@
 """Which data did each rank take, what did it learn, and what is in the file?"""
 
-from __future__ import annotations
-
 import io
 import warnings
 from typing import Any

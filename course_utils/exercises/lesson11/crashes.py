@@ -1,7 +1,5 @@
 """Which repair of a program that crashes is a cure? The first exercises of lesson 11."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager

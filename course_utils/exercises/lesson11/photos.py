@@ -1,7 +1,5 @@
 """Photographs whose readers may hold little memory: a process that holds more is killed, as by a container's limit."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

@@ -1,7 +1,5 @@
 """Which repair makes a program that runs, and gives wrong numbers, right? The middle exercises of lesson 11."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,7 +1,5 @@
 """Which repair lets ranks that hang train together again? The last exercise of lesson 11."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Was the failure cured or silenced? What reached the model, where, and whether other errors still come out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Is the capstone fast, and does it train as the given program does? Its score, and the exercises of lesson 12."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

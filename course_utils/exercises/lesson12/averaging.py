@@ -1,7 +1,5 @@
 """What do ranks prepare for the exercise of lesson 12, and what do they send back? A small module: each imports it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 A change is an edit of the given program's text. The edits show the answer: a reader sees names, numbers and hints.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

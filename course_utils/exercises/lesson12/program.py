@@ -5,8 +5,6 @@ program makes of the same first weights and the same windows, which are drawn an
 rejected: `Rejected` has a name, which says what was seen.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import linecache

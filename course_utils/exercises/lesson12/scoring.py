@@ -4,8 +4,6 @@ score = lesson12.score("my_capstone.py")
 print(score)
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import html
