@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["device", "mapping", "number", "numbers", "one_of", "positive", "size_bytes", "text", "whole"]
-
 
 def device(argument: str, given: Any) -> torch.device:
     """Return `given` as a device. Raises TypeError or ValueError that names `argument`; the device need not exist."""

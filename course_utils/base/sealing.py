@@ -2,8 +2,6 @@
 
 import zlib
 
-__all__ = ["checksum", "printable", "sealed", "unsealed"]
-
 
 def checksum(body: str) -> str:
     """Return eight signs that find a letter that was lost; anybody can compute them."""

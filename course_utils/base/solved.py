@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Key", "by_lesson", "change", "key", "location", "solved", "tried", "tries"]
-
 VERSION = 1
 LOCK_S = 5.0
 Key = tuple[str, str]  # lesson, exercise

@@ -25,8 +25,6 @@ from course_utils.checks import sandbox
 from course_utils.checks.comparison import difference, shown
 from course_utils.explain import explain
 
-__all__ = ["Case", "Finding", "Task", "WrongAnswer", "methods_of"]
-
 # A warning that names a line of ours as the caller's, and shows it below.
 _FROM_OURS = re.compile(rf"^{re.escape(str(PACKAGE))}[^\n]*?:\d+: (\w+: (?:[^\n]*\n)+?)  [^\n]*(?:\n|\Z)", re.MULTILINE)
 _PRINTED = 5  # lines of what the answer printed that a message shows

@@ -11,8 +11,6 @@ import torch
 from course_utils import simulator
 from course_utils.checks.case import Finding, Task, WrongAnswer
 
-__all__ = ["examine_in_child"]
-
 
 def examine_in_child(task: Task, reference: Callable, answer: Any) -> None:
     """Run the check on the simulated GPU of a child process.

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["difference", "shown"]
-
 _LIMIT = 240  # characters of a value that a message shows
 _EXACT = (bool, str, bytes, torch.device, torch.dtype, type(None))
 

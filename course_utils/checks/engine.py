@@ -45,8 +45,6 @@ from course_utils.checks.child import examine_in_child
 from course_utils.checks.comparison import shown
 from course_utils.checks.mistakes import Alternative, Edit, Mistake, Note, edit, recognised, recorded, source_of
 
-__all__ = ["Exercise", "exercise", "lesson", "unsolved"]
-
 
 def exercise(
     *, lesson: str = "", title: str, minutes: int, difficulty: int, hints: tuple[str, ...], **options: Any

@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-__all__ = ["Interrupt", "Limit", "TimeUp", "time_limit", "user_interrupt"]
-
 REPEAT_S = 0.02
 LOADING_S = 60.0  # an import that takes longer is ended too
 

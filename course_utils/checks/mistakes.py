@@ -19,8 +19,6 @@ from course_utils.checks import sandbox
 from course_utils.checks.case import Case, Task, WrongAnswer
 from course_utils.checks.comparison import difference
 
-__all__ = ["Alternative", "Edit", "Mistake", "Note", "alike", "edit", "recognised", "recorded", "source_of"]
-
 
 @dataclass(frozen=True)
 class Edit:

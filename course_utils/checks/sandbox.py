@@ -18,8 +18,6 @@ import torch
 from course_utils import settings
 from course_utils.checks import limits
 
-__all__ = ["KEPT_CHARACTERS", "Outcome", "State", "call", "isolated"]
-
 KEPT_CHARACTERS = 2_000
 
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["OPERATIONS", "Exchange", "Message", "exchange"]
-
 # What one slot holds: the (rank, piece) pairs that were added up in it. Sums are kept as what was added, in order of
 # rank, so that nothing can be counted twice unseen.
 Slot = tuple[tuple[int, int], ...]

@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-__all__ = ["FORMATS", "OPTIMIZERS", "Format", "Moment", "Setting", "kept_bytes", "moments"]
-
 
 @dataclass(frozen=True)
 class Format:

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["FORMATS", "Format", "Stored", "store"]
-
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 

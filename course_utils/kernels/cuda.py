@@ -23,8 +23,6 @@ import torch
 from course_utils.kernels import toolchain
 from course_utils.kernels.report import CudaFault, Memory, Report, Three, describe
 
-__all__ = ["Kernel", "compile_cuda"]
-
 SHARED_LIMIT = 48 * 1024  # bytes of static shared memory of a block
 SHARED_MOST = 227 * 1024  # with dynamic shared memory, which a launch asks for
 CHECKED_THREADS = 2**21  # a launch on a real GPU that is larger is not looked at on the CPU first

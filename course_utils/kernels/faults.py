@@ -1,7 +1,5 @@
 """What is wrong with a kernel, at which of the reader's lines, at which element of which array?"""
 
-__all__ = ["KernelFault"]
-
 
 class KernelFault(RuntimeError):
     """A kernel did what a GPU does not allow, or whose result it does not define. The message is one to three lines.

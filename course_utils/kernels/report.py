@@ -18,8 +18,6 @@ from course_utils.kernels.triton_memory import Report as TritonReport
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["CudaFault", "Memory", "Report", "describe", "picture"]
-
 Three = tuple[int, int, int]
 VERBS = ("reads", "writes", "changes by an atomic")
 PAST = ("read", "wrote", "changed by an atomic")

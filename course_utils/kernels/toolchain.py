@@ -16,8 +16,6 @@ from pathlib import Path
 
 import platformdirs
 
-__all__ = ["CompileError", "Compiler", "Program", "Shared", "Unavailable", "build", "compiler", "find", "why_not"]
-
 HERE = Path(__file__).parent
 FLAGS = (
     *(

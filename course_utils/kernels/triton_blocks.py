@@ -12,11 +12,6 @@ import torch
 
 from course_utils.kernels.triton_memory import Buffer, running, wrong
 
-__all__ = [
-    "BOOL", "F32", "I32", "I64", "OF_TORCH", "TYPES", "Block", "DType", "Pointer", "as_block", "combine", "constant",
-    "promote", "shaped", "sizes",
-]  # fmt: skip
-
 _MOST_ELEMENTS = 1 << 20  # of a block, as in Triton
 
 

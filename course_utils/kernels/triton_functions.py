@@ -26,8 +26,6 @@ from course_utils.kernels.triton_blocks import (
 )  # fmt: skip
 from course_utils.kernels.triton_memory import Buffer, running, wrong
 
-__all__ = ["IN_KERNELS", "cdiv", "constexpr", "next_power_of_2", "tl"]
-
 
 class constexpr:
     """Marks a parameter, or a global, that is known when the kernel is compiled."""

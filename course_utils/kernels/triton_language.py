@@ -36,8 +36,6 @@ from course_utils.kernels.triton_blocks import OF_TORCH, Pointer, as_block
 from course_utils.kernels.triton_functions import IN_KERNELS, cdiv, next_power_of_2, tl
 from course_utils.kernels.triton_memory import Buffer, Launch, Memory, Report, line_of, running, wrong
 
-__all__ = ["checked", "triton"]
-
 _MOST_PROGRAMS = 1_000_000  # one after the other
 _OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
 _FORBIDDEN = {

@@ -27,8 +27,6 @@ from course_utils.kernels.traffic import Sums, Traffic
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Buffer", "Launch", "Memory", "Report", "line_of", "running", "wrong"]
-
 _SECTOR, _WARP = 32, 32
 _MOST_TOUCHED = 1_000_000  # elements that a report remembers
 _MOST_TURNS = 10_000  # of loops of one program

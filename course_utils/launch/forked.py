@@ -27,8 +27,6 @@ from course_utils.launch import worker
 from course_utils.launch.processes import Processes, Put, check_interrupt, fresh
 from course_utils.launch.wire import Channel
 
-__all__ = ["Forked", "preload", "serve"]
-
 _SUBREAPER, _DEATH_SIGNAL = 36, 1  # PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG of prctl(2)
 _MAX_FDS = 250  # Linux passes at most 253 descriptors in one message (SCM_MAX_FD, unix(7))
 _PATIENCE_S = 0.5  # what a rank left behind has this long to end after SIGTERM: trackers of shared memory clean up

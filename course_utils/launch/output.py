@@ -9,8 +9,6 @@ import sys
 import time
 from collections.abc import Iterable
 
-__all__ = ["HOLD_S", "Output"]
-
 HOLD_S = 5.0
 # DistributedDataParallel says it on a simulated GPU, from C++, in each rank; no setting of a running process stops it
 _NOISE = b"Time stats are currently only collected for CPU and CUDA devices"

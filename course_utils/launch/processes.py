@@ -16,8 +16,6 @@ import psutil
 
 from course_utils.launch.wire import Channel
 
-__all__ = ["Processes", "Put", "Spawned", "check_interrupt", "folder", "fresh", "interrupts_held", "search_path"]
-
 _NEW_GROUP = 0x00000200  # CREATE_NEW_PROCESS_GROUP of Windows: Ctrl-C of a console is not for the ranks
 Put = Callable[[int, str, Any], None]  # gives (rank, kind, value) to the launch; called from threads
 _kept: list[Any] = []  # handlers of interrupts that came while they were held

@@ -20,8 +20,6 @@ from course_utils.launch.wire import Failure, short
 
 _ROOM = Path(__file__).parent
 
-__all__ = ["RankError", "Seen", "first_failure", "hang"]
-
 _SHOWN = 8  # frames of the reader in a message
 _LONGEST = 8000  # characters of a message
 

@@ -29,8 +29,6 @@ from course_utils.launch.processes import Processes, Spawned, check_interrupt, f
 from course_utils.launch.report import RankError
 from course_utils.launch.worker import Job
 
-__all__ = ["Run"]
-
 _START_S = 120.0  # for the ranks to be there: fresh interpreters import torch on a machine that may be busy
 _GRACE_S = 0.2  # after the first failure: what else failed, and what came first?
 _ANSWER_S = 1.0  # for a rank to say where it is

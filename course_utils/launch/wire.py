@@ -27,8 +27,6 @@ import torch
 from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["Channel", "Failure", "dumps", "dumps_call", "failure", "frames", "known_classes", "name_in_main", "short"]
-
 _CACHED = type(functools.cache(print))  # cloudpickle takes it for a function that can be imported
 _OPERATORS = type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor)  # and torch.ops is a module of its own kind
 _DEEPEST = 8  # errors that are told of: one, its cause, the cause of that

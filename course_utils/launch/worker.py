@@ -31,8 +31,6 @@ import torch.distributed as dist
 
 from course_utils.launch import wire
 
-__all__ = ["Job", "device", "main", "run"]
-
 device: torch.device | None = None  # the device of this rank; None in a process that is none
 
 

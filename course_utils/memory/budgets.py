@@ -11,8 +11,6 @@ from course_utils.base import arguments
 from course_utils.memory.ledger import Ledger
 from course_utils.memory.storages import resolve
 
-__all__ = ["Budget", "Limited", "budget", "fresh_peak"]
-
 
 class Budget:
     """What a budget allows, and the most that was used of it; bytes are counted from the start of the block."""

@@ -14,8 +14,6 @@ from course_utils.memory.measurements import Measured, Moment, draw_timeline
 from course_utils.memory.parts import Parts, Table, by_owner
 from course_utils.memory.storages import local, resolve, states_of, tensors_in
 
-__all__ = ["Estimate", "Reconciled", "estimate", "reconcile"]
-
 
 @dataclass(frozen=True)
 class Estimate(Table):

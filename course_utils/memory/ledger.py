@@ -23,8 +23,6 @@ from course_utils.base import places
 from course_utils.memory.parts import OWNERS
 from course_utils.memory.storages import found, states_of, storage_of, tensors_in
 
-__all__ = ["Ledger", "Record"]
-
 _WRAPPERS = ("DTensor", "AsyncCollectiveTensor")
 _DISTRIBUTED = os.path.join(os.path.dirname(torch.__file__), "distributed")
 _LIFT = torch.ops.aten.lift_fresh.default  # returns what `torch.tensor` has made out of sight

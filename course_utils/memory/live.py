@@ -15,8 +15,6 @@ from course_utils.memory.measurements import Alive
 from course_utils.memory.parts import Table
 from course_utils.memory.storages import found, resolve, storage_of
 
-__all__ = ["Census", "census", "watch"]
-
 _known: dict[int, Record] = {}  # storages that a census or a watch has met, by address
 
 

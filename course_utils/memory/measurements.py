@@ -19,8 +19,6 @@ from course_utils.memory.ledger import Ledger, Record
 from course_utils.memory.parts import Parts, Table, by_owner
 from course_utils.memory.storages import resolve
 
-__all__ = ["Alive", "Measured", "Moment", "draw_timeline", "measure"]
-
 PHASES = ("forward", "recomputation", "backward", "optimizer step")
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from course_utils.base import tables
 
-__all__ = ["OWNERS", "Parts", "Table", "by_owner"]
-
 OWNERS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
 _NAMES = {"optimizer": "optimizer state"}
 

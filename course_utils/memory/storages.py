@@ -9,8 +9,6 @@ from torch.nn.parameter import UninitializedTensorMixin
 
 from course_utils import devices
 
-__all__ = ["found", "local", "resolve", "states_of", "storage_of", "tensors_in"]
-
 
 def resolve(device: torch.device | str | None) -> torch.device:
     """Return DEVICE for None, else the device of this machine that is meant, with its index.

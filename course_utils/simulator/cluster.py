@@ -17,8 +17,6 @@ from typing import Any
 from course_utils import gpus
 from course_utils.base import arguments
 
-__all__ = ["LINKS", "Cluster", "Link"]
-
 
 @dataclass(frozen=True)
 class Link:

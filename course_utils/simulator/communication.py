@@ -21,8 +21,6 @@ from course_utils.simulator import model
 from course_utils.simulator.cluster import Cluster
 from course_utils.simulator.tensor import SimTensor, adopt
 
-__all__ = ["Work", "finish", "join", "run", "with_work"]
-
 _CLOCK_TAG = 1 << 20  # of messages that carry clocks, beyond those that a program uses
 _handles: dict[int, Work] = {}  # C++ keeps no Python object alive
 _arrivals: dict[int, Work] = {}  # of functional collectives, by the storage that they fill

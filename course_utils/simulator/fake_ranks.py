@@ -21,8 +21,6 @@ from torch.nn.parallel import distributed as parallel
 from course_utils.base import arguments, collectives
 from course_utils.simulator.communication import Work, with_work
 
-__all__ = ["fake_group", "noted"]
-
 calls: list[tuple] = []  # of the Recorder that records now
 _numbers = itertools.count(1)  # of streams, events, messages
 _arrivals: dict[int, int] = {}  # messages of functional collectives, by the storage that they fill

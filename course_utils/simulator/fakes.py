@@ -41,8 +41,6 @@ from course_utils.simulator.model import Costs, Record, World
 from course_utils.simulator.operators import MEMORY_ONLY, Plan
 from course_utils.simulator.prices import moved, price
 
-__all__ = ["Recorder", "as_fake", "fake_device", "fake_program", "remember_autocast", "usual_step", "with_workspace"]
-
 _ATEN = torch.ops.aten
 _MESHES = torch.distributed.device_mesh.__file__
 

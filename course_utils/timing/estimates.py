@@ -22,8 +22,6 @@ from torch import nn
 from course_utils import gpus, plots, simulator
 from course_utils.base import tables
 
-__all__ = ["Estimate", "Share", "estimate"]
-
 simulator.remember_autocast()  # of those that a caller of `estimate` is in
 
 _KINDS = {  # the first whose words are in the name of an operator

@@ -11,8 +11,6 @@ import torch
 from course_utils import devices, plots, simulator
 from course_utils.base import arguments
 
-__all__ = ["Timing", "measure"]
-
 _LEAST_RUNS = 5  # fewer say nothing about the spread
 _SIMULATED_RUNS = 3
 

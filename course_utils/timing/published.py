@@ -19,8 +19,6 @@ import torch
 from course_utils import plots
 from course_utils.base import tables
 
-__all__ = ["FILE", "ErrorBar", "Run", "error_bar"]
-
 FILE = Path(__file__).with_name("published.json")
 
 

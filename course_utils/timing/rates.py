@@ -15,8 +15,6 @@ from course_utils import devices, gpus, settings
 from course_utils.base import arguments, tables
 from course_utils.timing.measurements import measure
 
-__all__ = ["SIZES", "Roofline", "best_tflops", "formats", "predicted", "product", "roofline"]
-
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
            "fp8": torch.float8_e4m3fn}  # fmt: skip
 SIZES = {"cpu": (128, 256, 512, 1024, 2048)}

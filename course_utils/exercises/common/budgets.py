@@ -17,8 +17,6 @@ from course_utils import memory, plots, simulator
 from course_utils.checks import Case, WrongAnswer
 from course_utils.memory import fresh_peak
 
-__all__ = ["Floor", "Spent", "over_budget", "spend"]
-
 
 class Floor:
     """The bytes alive on the simulated GPU before the check makes anything: a reader's own tensors do not count."""

@@ -2,8 +2,6 @@
 
 import torch
 
-__all__ = ["elsewhere"]
-
 
 def elsewhere(device: torch.device) -> torch.device:
     """Return another device than `device`, the second simulated GPU or the CPU; from the CPU there is only itself."""

@@ -4,8 +4,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["left_changed", "state_of"]
-
 
 def state_of(model: nn.Module) -> dict[str, Any]:
     """Return what a model is beside its numbers: settings such as `training`, hooks, requires_grad, the device."""

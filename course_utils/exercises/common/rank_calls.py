@@ -17,8 +17,6 @@ from torch.utils._pytree import tree_leaves
 from course_utils import counting
 from course_utils.checks import difference
 
-__all__ = ["Call", "Imported", "on_rank"]
-
 
 @dataclass(frozen=True)
 class Call:

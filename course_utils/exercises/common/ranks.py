@@ -17,8 +17,6 @@ from course_utils.base import places
 from course_utils.checks import Case
 from course_utils.exercises.common.rank_calls import Call, Imported, on_rank
 
-__all__ = ["check_call", "describe", "on_ranks"]
-
 _PLACE = re.compile(r"(?:in (?P<called>\w+), called )?at (?P<file>.+), line (?P<line>\d+), in .+\n\s+(?P<source>.*)")
 _NOISE = re.compile(  # a warning with its file, and what C++ says when a process dies
     r"^(\[rank \d+\] )(?:\S+\.py:\d+: (\w*Warning: .*)\n.*|(?:terminate called| +what\(\):).*\n?)", re.MULTILINE

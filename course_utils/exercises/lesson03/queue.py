@@ -7,8 +7,6 @@ import torch
 
 from course_utils import simulator
 
-__all__ = ["Bench", "slow_kernels"]
-
 _KERNEL_NS = 200_000
 
 

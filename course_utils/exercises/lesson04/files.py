@@ -6,8 +6,6 @@ from unittest import mock
 
 import torch
 
-__all__ = ["Payload", "payloads_run", "save_elsewhere"]
-
 payloads_run: list[str] = []  # one entry for each time that a payload was unpickled
 
 

@@ -15,8 +15,6 @@ from course_utils.checks import Case, difference
 from course_utils.exercises.common.places import elsewhere
 from course_utils.exercises.lesson05.training import Classifier, batches, named
 
-__all__ = ["resumes"]
-
 # What the next steps depend on, and why: in this order, because a scheduler that steps changes its optimizer too.
 _WHY = {
     "step": "the position in the data follows from it",

@@ -18,8 +18,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils.checks import Case
 
-__all__ = ["Classifier", "Log", "Training", "batches", "loader", "named"]
-
 _RATE = 0.01
 _ADDS = "backward() adds to those that it finds: a step would use the sum over several batches"
 # fmt: off

@@ -15,8 +15,6 @@ from torch import nn
 
 from course_utils import simulator
 
-__all__ = ["CASES", "CAUSES", "Photos", "Run", "evidence", "lost_ms", "original", "program", "table", "with_numpy"]
-
 # What may keep a GPU waiting, and what its gaps in a timeline are then put down to
 CAUSES = {
     "loader": ("load a batch", "wait for a batch"),

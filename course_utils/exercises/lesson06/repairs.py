@@ -11,8 +11,6 @@ from course_utils import devices, simulator
 from course_utils.checks import Case, lesson
 from course_utils.exercises.lesson06.cases import CASES, Run, lost_ms, original
 
-__all__ = ["repair_both", "repair_reads", "repaired"]
-
 exercise = lesson("06")
 Say = Callable[..., None]  # when, name, why
 

@@ -12,8 +12,6 @@ from course_utils.checks import Case, lesson
 from course_utils.exercises.common.budgets import Floor
 from course_utils.exercises.common.probes import left_changed, state_of
 
-__all__ = ["run_blocks"]
-
 exercise = lesson("07")
 # fmt: off
 

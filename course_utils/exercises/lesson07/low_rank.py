@@ -8,8 +8,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.checks import Case, edit, lesson
 
-__all__ = ["LowRank"]
-
 exercise = lesson("07")
 # fmt: off
 

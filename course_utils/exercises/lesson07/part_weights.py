@@ -4,8 +4,6 @@ from collections.abc import Iterable
 
 import torch
 
-__all__ = ["part_weights", "vector"]
-
 
 def vector(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """Return all numbers of `tensors` in one float64 vector on the CPU."""

@@ -15,8 +15,6 @@ from course_utils.exercises.common.budgets import Floor, Spent, over_budget, spe
 from course_utils.exercises.common.probes import left_changed, state_of
 from course_utils.exercises.lesson07.part_weights import part_weights, vector
 
-__all__ = ["accumulate", "quarter_step"]
-
 exercise = lesson("07")
 # fmt: off
 

@@ -6,8 +6,6 @@ from course_utils import kernels, simulator
 from course_utils.checks import Case, lesson
 from course_utils.exercises.lesson08.launching import refuse
 
-__all__ = ["block_sums"]
-
 exercise = lesson("08")
 # fmt: off
 

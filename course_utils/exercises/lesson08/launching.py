@@ -9,8 +9,6 @@ import torch
 from course_utils import kernels
 from course_utils.checks import Case
 
-__all__ = ["launch", "refuse"]
-
 
 class _Checked:
     """Runs a kernel on a grid as a checked launch; stands for the kernel, so that messages show the reader's line."""

@@ -6,8 +6,6 @@ from course_utils import kernels
 from course_utils.checks import Case, lesson
 from course_utils.exercises.lesson08.launching import launch
 
-__all__ = ["matmul_tiles"]
-
 triton, tl = kernels.triton()
 exercise = lesson("08")
 # fmt: off

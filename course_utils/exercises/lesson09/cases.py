@@ -16,11 +16,6 @@ from torch.utils.data import Dataset
 
 from course_utils.exercises.common.rank_calls import Call
 
-__all__ = [
-    "EPOCHS", "FIRST", "KINDS", "LENGTH", "MICRO_BATCHES", "SHARED_OUT", "Points", "accumulated", "batches", "each",
-    "gradients", "loss_of", "mean_columns", "micro_batches", "plain", "ring_columns", "seeded", "start", "trained",
-]  # fmt: skip
-
 
 def each(call: Callable, columns: Callable[[int], list[list[torch.Tensor]]]) -> list[Any]:
     """Call the answer with this rank's tensor of each column."""

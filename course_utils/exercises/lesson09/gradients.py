@@ -8,8 +8,6 @@ from course_utils.checks import Case
 from course_utils.exercises.common.ranks import check_call
 from course_utils.exercises.lesson09 import cases as cases
 
-__all__ = ["check_accumulated", "check_average"]
-
 _MORE = 256  # bytes that an answer may send beside gradients, to agree on which there are
 # fmt: off
 

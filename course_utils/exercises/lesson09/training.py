@@ -12,7 +12,6 @@ from course_utils.exercises.common.rank_calls import Call
 from course_utils.exercises.common.ranks import check_call
 from course_utils.exercises.lesson09 import cases as cases
 
-__all__ = ["check_files", "check_shares", "check_training"]
 # fmt: off
 
 

@@ -15,8 +15,6 @@ from course_utils.exercises.common.budgets import Floor, over_budget, spend
 from course_utils.exercises.lesson11.photos import LENGTH, Archive, Samples, archive, brightness
 from course_utils.exercises.lesson11.watched import Batches, Layers, Passes, lets_errors_out, stepped, trained
 
-__all__ = ["photo_means", "train_and_validate", "train_on_stream", "train_tagger"]
-
 exercise = lesson("11")
 # fmt: off
 

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-__all__ = ["LENGTH", "Archive", "Samples", "archive", "brightness"]
-
 LENGTH, LIMIT_BYTES, SIZE = 22, 6 * 2**20, 2**20
 
 

@@ -9,8 +9,6 @@ from torch import nn
 from course_utils.checks import Case, edit, lesson
 from course_utils.exercises.lesson11.watched import Batches, Layers, Passes, lets_errors_out, stepped, trained
 
-__all__ = ["fine_tune", "fit", "train_pairs"]
-
 exercise = lesson("11")
 # fmt: off
 

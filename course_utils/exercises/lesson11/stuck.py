@@ -12,8 +12,6 @@ from course_utils.checks import Case, lesson
 from course_utils.exercises.common.ranks import check_call, describe, on_ranks
 from course_utils.exercises.lesson11 import stuck as cases
 
-__all__ = ["train_together"]
-
 exercise = lesson("11")
 # fmt: off
 

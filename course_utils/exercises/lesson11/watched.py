@@ -9,8 +9,6 @@ from torch import nn
 
 from course_utils.checks import Case
 
-__all__ = ["Batches", "Layers", "Passes", "lets_errors_out", "stepped", "trained"]
-
 _ERROR = "another error, of a batch that does not fit the model, no longer reaches the caller: repair the cause instead"
 
 

@@ -8,8 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-__all__ = ["averaged"]
-
 
 def averaged(call: Callable) -> list[dict[str, Any]]:
     """Return for two models: the call of the answer, and gradients and weights before and after it."""

@@ -20,8 +20,6 @@ from course_utils.exercises.lesson12.scoring import RIGHT, Costs, Score
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Card", "card", "export", "parse", "remember", "score", "start"]
-
 _PREFIX = "course-capstone-1"
 _NUMBERS = [one.name for one in fields(Costs) if one.name not in RIGHT]
 _LONGEST, _KEPT = 1000, 40  # signs of a line; tries that are shown

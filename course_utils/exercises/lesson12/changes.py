@@ -12,8 +12,6 @@ from course_utils.base import tables
 from course_utils.exercises.lesson12.program import Program, Sizes, Task, given
 from course_utils.exercises.lesson12.scoring import measured
 
-__all__ = ["CHANGES", "Change", "Gain", "Gains", "changed", "gains", "hint"]
-
 
 @dataclass(frozen=True)
 class Change:

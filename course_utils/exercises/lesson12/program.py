@@ -27,20 +27,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils import counting, data, programs
 
-__all__ = [
-    "SCORED",
-    "SMALL",
-    "Program",
-    "Rejected",
-    "Sizes",
-    "Task",
-    "given",
-    "inspect_on_cpu",
-    "judge",
-    "reference",
-    "resumes",
-]
-
 FUNCTIONS = {"make_model": 4, "make_optimizer": 1, "train": 5, "evaluate": 4, "save": 4, "load": 3}
 TRAINING_BYTES, HELD_OUT_BYTES = 2**18, 2**15  # less than any version of Python has, so that counts are the same
 CPU = torch.device("cpu")

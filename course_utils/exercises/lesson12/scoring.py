@@ -25,8 +25,6 @@ from course_utils.exercises.lesson12 import program as programs
 from course_utils.exercises.lesson12.program import SCORED, SMALL, Program, Rejected, Sizes, Task, reject
 from course_utils.launch import RankError, launch
 
-__all__ = ["LEVELS", "SPECS", "Costs", "Score", "examine", "measured", "score"]
-
 SPECS = {"t4_ms": "T4", "h200_ms": "H200"}
 LIMIT_S = 120.0
 # What a level asks for: how many times less than the given program, of each of these
