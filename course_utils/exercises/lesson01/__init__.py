@@ -14,18 +14,14 @@ from course_utils.devices import MINIMUM_DRIVER
 __all__ = ["fast_formats", "first_cause", "fits", "pick_device", "visible_gpus"]
 
 exercise = lesson("01")
+# fmt: off
 
 
-@exercise(
-    title="Pick a device",
-    minutes=5,
-    difficulty=1,
-    hints=(
-        "Go through `preference` in its order, and stop at the first kind for which usable(kind) is True.",
-        "A return inside the loop ends it; what stands after the loop is reached only when no kind was usable.",
-        "Two returns: one inside the `if`, a torch.device made from the kind, and one below the loop, for the CPU.",
-    ),
-)
+@exercise(title="Pick a device", minutes=5, difficulty=1, hints=(
+    "Go through `preference` in its order, and stop at the first kind for which usable(kind) is True.",
+    "A return inside the loop ends it; what stands after the loop is reached only when no kind was usable.",
+    "Two returns: one inside the `if`, a torch.device made from the kind, and one below the loop, for the CPU.",
+))
 def pick_device(preference: list[str], usable: Callable[[str], bool]) -> torch.device:
     """Return the device of the first kind in `preference` that is usable, else the CPU."""
     for kind in preference:
@@ -34,7 +30,6 @@ def pick_device(preference: list[str], usable: Callable[[str], bool]) -> torch.d
     return torch.device("cpu")  # reached when no kind was usable: the program still runs
 
 
-# fmt: off
 @pick_device.checks
 def _(case: Case) -> None:
     for preference, there, expected in (
@@ -71,13 +66,11 @@ pick_device.mistake("ignores `preference` or its order", "the caller knows what 
 ))
 
 
-
 @pick_device.alternative("one expression, which also asks no more kinds than it must; the loop is easier to extend")
 def _(preference, usable):
     return next((torch.device(kind) for kind in preference if usable(kind)), torch.device("cpu"))
 
 
-# fmt: on
 def _machine(kinds: list[str]) -> Callable[[str], bool]:
     """Return the function `usable` of a machine on which `kinds` and the CPU work; it keeps what it was asked."""
 
@@ -90,17 +83,12 @@ def _machine(kinds: list[str]) -> Callable[[str], bool]:
     return usable
 
 
-@exercise(
-    title="Who is cuda:0?",
-    minutes=10,
-    difficulty=2,
-    hints=(
-        "None and the empty text differ: not set means all GPUs, empty means none.",
-        "setting.split(',') gives the numbers as text. Go through them in order and collect them as int.",
-        "`break` ends the loop: at an entry that is no number (`isdigit`), and at a number that no GPU has. The empty "
-        "text needs no `if` of its own.",
-    ),
-)
+@exercise(title="Who is cuda:0?", minutes=10, difficulty=2, hints=(
+    "None and the empty text differ: not set means all GPUs, empty means none.",
+    "setting.split(',') gives the numbers as text. Go through them in order and collect them as int.",
+    "`break` ends the loop: at an entry that is no number (`isdigit`), and at a number that no GPU has. The empty "
+    "text needs no `if` of its own.",
+))
 def visible_gpus(setting: str | None, count: int) -> list[int]:
     """Return the numbers of the GPUs that a program sees, in its own order."""
     if setting is None:
@@ -113,7 +101,6 @@ def visible_gpus(setting: str | None, count: int) -> list[int]:
     return seen
 
 
-# fmt: off
 @visible_gpus.checks
 def _(case: Case) -> None:
     for setting, count, expected in (
@@ -165,18 +152,12 @@ def _(setting, count):
     return [int(entry) for entry in takewhile(known.__contains__, entries)]
 
 
-# fmt: on
-@exercise(
-    title="Diagnose six reports",
-    minutes=10,
-    difficulty=2,
-    hints=(
-        "One `if` with a return for each cause, in the order of the list. The last one, 'hidden', needs no `if`.",
-        "kernel_error is None where a first kernel ran. cuda_build and driver are None where there is none.",
-        "For the age compare whole numbers: the part before the first dot of `driver` with MINIMUM_DRIVER of the part "
-        "before the first dot of `cuda_build`. `split` and `int` make one from a text.",
-    ),
-)
+@exercise(title="Diagnose six reports", minutes=10, difficulty=2, hints=(
+    "One `if` with a return for each cause, in the order of the list. The last one, 'hidden', needs no `if`.",
+    "kernel_error is None where a first kernel ran. cuda_build and driver are None where there is none.",
+    "For the age compare whole numbers: the part before the first dot of `driver` with MINIMUM_DRIVER of the part "
+    "before the first dot of `cuda_build`. `split` and `int` make one from a text.",
+))
 def first_cause(report: devices.Report) -> str:
     """Return the first of the six causes that holds for `report`."""
     if report.cuda_available:  # only a kernel that ran proves that the GPU works
@@ -189,7 +170,6 @@ def first_cause(report: devices.Report) -> str:
     return "driver too old" if driver < MINIMUM_DRIVER[build] else "hidden"
 
 
-# fmt: off
 @first_cause.checks
 def _(case: Case) -> None:
     words = {cause for _, cause, _ in _patients()}
@@ -267,24 +247,17 @@ def _(report):
     return next((cause for cause, holds in rules if holds()), "hidden")
 
 
-# fmt: on
-@exercise(
-    title="Which formats are fast?",
-    minutes=6,
-    difficulty=1,
-    hints=(
-        "Write down for each format the first capability that has it, as a dictionary of tuples.",
-        "Python compares tuples as you need it: (8, 6) >= (8, 0) is True, and so is (10, 0) >= (8, 9).",
-        "Go through the items of the dictionary; keep each name whose first capability is not above this one.",
-    ),
-)
+@exercise(title="Which formats are fast?", minutes=6, difficulty=1, hints=(
+    "Write down for each format the first capability that has it, as a dictionary of tuples.",
+    "Python compares tuples as you need it: (8, 6) >= (8, 0) is True, and so is (10, 0) >= (8, 9).",
+    "Go through the items of the dictionary; keep each name whose first capability is not above this one.",
+))
 def fast_formats(capability: tuple[int, int]) -> set[str]:
     """Return the number formats that the tensor cores of this compute capability multiply."""
     since = {"fp16": (7, 0), "int8": (7, 5), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9), "fp4": (10, 0)}
     return {name for name, first in since.items() if capability >= first}
 
 
-# fmt: off
 @fast_formats.checks
 def _(case: Case) -> None:
     for capability in ((8, 0), (7, 0), (7, 5), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0), (6, 0), (7, 2)):
@@ -329,24 +302,17 @@ def _(capability):
     return formats | {"fp4"} if capability >= (10, 0) else formats
 
 
-# fmt: on
-@exercise(
-    title="Does it fit?",
-    minutes=6,
-    difficulty=2,
-    hints=(
-        "Bring everything to bytes: elements × bytes each, MiB × 2**20, GiB × 2**30.",
-        "math.prod(shape) multiplies the sizes; dtype.itemsize is the size of one element in bytes.",
-        "Tensor and workspace are there at the same time: add their bytes, and compare the sum with what is free: <=.",
-    ),
-)
+@exercise(title="Does it fit?", minutes=6, difficulty=2, hints=(
+    "Bring everything to bytes: elements × bytes each, MiB × 2**20, GiB × 2**30.",
+    "math.prod(shape) multiplies the sizes; dtype.itemsize is the size of one element in bytes.",
+    "Tensor and workspace are there at the same time: add their bytes, and compare the sum with what is free: <=.",
+))
 def fits(shape: tuple[int, ...], dtype: torch.dtype, free_gib: float, workspace_mib: float) -> bool:
     """Return whether a tensor of `shape` and `dtype` fits beside the workspace."""
     tensor_bytes = math.prod(shape) * dtype.itemsize
     return tensor_bytes + workspace_mib * 2**20 <= free_gib * 2**30
 
 
-# fmt: off
 @fits.checks
 def _(case: Case) -> None:
     for shape, dtype, free_gib, workspace_mib in (

@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils import counting, data, programs
 
+# fmt: off
 FUNCTIONS = {"make_model": 4, "make_optimizer": 1, "train": 5, "evaluate": 4, "save": 4, "load": 3}
 TRAINING_BYTES, HELD_OUT_BYTES = 2**18, 2**15  # less than any version of Python has, so that counts are the same
 CPU = torch.device("cpu")
@@ -240,30 +241,20 @@ def off(
 
 def judge(losses: Any, weights: dict[str, torch.Tensor], right: Right, task: Task, coarse: bool) -> None:
     """Raise `Rejected` unless the losses that were returned, and the weights that training left, are the right ones."""
-    reject(
-        type(losses) is not list or not all(type(loss) is float for loss in losses),
-        "train returns no list of floats",
-        "what still has to be read or computed is work after the clock",
-    )
-    reject(
-        len(losses) != len(task.starts),
-        f"another number of steps: {len(losses)} losses for {len(task.starts)} rows",
-        "one step is asked for each row of starts",
-    )
+    reject(type(losses) is not list or not all(type(loss) is float for loss in losses),
+           "train returns no list of floats", "what still has to be read or computed is work after the clock")
+    reject(len(losses) != len(task.starts),
+           f"another number of steps: {len(losses)} losses for {len(task.starts)} rows",
+           "one step is asked for each row of starts")
     kind = "with products in 16 bits" if coarse else "in float32"
     loss_within, update_within = TOLERANCES[kind]
     share = off(weights, right.weights, task.weights)
-    reject(
-        not share <= update_within,
-        f"trains another way: the weights are off by {share:.1%} of their way, {update_within:.1%} are allowed {kind}",
-    )
+    reject(not share <= update_within,
+           f"trains another way: the weights are off by {share:.1%} of their way, {update_within:.1%} are allowed "
+           f"{kind}")
     worst = max((abs(a - b) for a, b in zip(losses, right.losses, strict=True)), default=0.0)
-    reject(
-        not worst <= loss_within,
-        f"reports losses that are not those of its steps: one is off by {worst:.4f} nats, "
-        f"{loss_within} are allowed {kind}",
-        "the loss of a step is the mean over all of its windows",
-    )
+    reject(not worst <= loss_within, f"reports losses that are not those of its steps: one is off by {worst:.4f} nats, "
+           f"{loss_within} are allowed {kind}", "the loss of a step is the mean over all of its windows")
 
 
 def _same_model(model: nn.Module, task: Task) -> None:
@@ -279,11 +270,8 @@ def _same_model(model: nn.Module, task: Task) -> None:
         sees = (model(later)[:, :-1] - got[:, :-1]).abs().max() > 1e-3 * expected.std()
     reject(sees, "sees the future: the last byte changes what is predicted before it", "attention must be causal")
     off = ((got.float() - expected).norm() / expected.norm()).item()
-    reject(
-        not off < 0.02,
-        f"another model: with the same weights its logits are off by {off:.0%}",
-        "each layer is to be used as in the given program",
-    )
+    reject(not off < 0.02, f"another model: with the same weights its logits are off by {off:.0%}",
+           "each layer is to be used as in the given program")
 
 
 def _blame(
@@ -297,25 +285,18 @@ def _blame(
     own, other = (bytes(text.tolist()) for text in (task.text, task.held_out))
     number = sum((wanted & seen).values())
     if seen:
-        reject(
-            any(row in other and row not in own for row in strange),
-            "trains on the evaluation text",
-            "its loss there then says nothing",
-        )
-        reject(
-            all(len(row) < size for row in seen), f"fewer tokens: windows of {max(map(len, seen))} bytes, not {size}"
-        )
+        reject(any(row in other and row not in own for row in strange), "trains on the evaluation text",
+               "its loss there then says nothing")
+        reject(all(len(row) < size for row in seen),
+               f"fewer tokens: windows of {max(map(len, seen))} bytes, not {size}")
         reject(strange, "trains on other windows than those that it is given", "starts says where they begin")
         reject(number < len(flat), f"fewer tokens: {number} of {len(flat)} windows go through the model")
         reject(sum(seen.values()) > len(flat), "windows go through the model more than once", "that is other work")
     share = flops / right.flops
     reject(share < 0.05, "loss from a cache, or from nowhere: the model is not computed")
     still = [name for name, value in weights_of(model).items() if torch.equal(value, task.weights[name])]
-    reject(
-        0 < len(still) < len(task.weights),
-        f"never trains {still[0] if still else ''}",
-        "every parameter is to be trained",
-    )
+    reject(0 < len(still) < len(task.weights), f"never trains {still[0] if still else ''}",
+           "every parameter is to be trained")
     name = "the backward pass is left out, for some steps, rows or layers" if seen else "fewer tokens"
     reject(share < 0.9, f"{name}: {share:.0%} of the floating-point operations")
     if isinstance(optimizer, torch.optim.Optimizer):
@@ -339,17 +320,11 @@ def _evaluates(program: Program, model: nn.Module, task: Task, device: torch.dev
     got = program.evaluate(model, task.held_out, task.tested, device)
     expected = held_out_loss(before, task)
     reject(type(got) is not float, f"evaluate returns {type(got).__name__}, expected float")
-    reject(
-        not abs(got - expected) < 5e-3,
-        f"evaluates something else: {got:.4f} nats, expected {expected:.4f}",
-        "the mean over every byte of every window, with the weights as they are",
-    )
+    reject(not abs(got - expected) < 5e-3, f"evaluates something else: {got:.4f} nats, expected {expected:.4f}",
+           "the mean over every byte of every window, with the weights as they are")
     after = weights_of(model)
-    reject(
-        any(not torch.equal(after[name], before[name]) for name in before),
-        "evaluate changes the model",
-        "it would train on the evaluation text",
-    )
+    reject(any(not torch.equal(after[name], before[name]) for name in before), "evaluate changes the model",
+           "it would train on the evaluation text")
 
 
 def held_out_loss(weights: dict[str, torch.Tensor], task: Task) -> float:
@@ -406,11 +381,8 @@ def untouched() -> Iterator[None]:
         after = _instruments()
         noted += [name for name in before if after.get(name) != before[name]]
         noted += [] if settings() == kept and world.host_ns >= begin_ns else ["the simulated GPU"]
-        reject(
-            noted,
-            f"changes what measures it: {noted[0] if noted else ''}",
-            "a number that the program itself makes says nothing",
-        )
+        reject(noted, f"changes what measures it: {noted[0] if noted else ''}",
+               "a number that the program itself makes says nothing")
     reject(threading.active_count() > threads, "works after the clock: it leaves a thread running")
 
 

@@ -25,6 +25,7 @@ from course_utils.exercises.lesson12 import program as programs
 from course_utils.exercises.lesson12.program import SCORED, SMALL, Program, Rejected, Sizes, Task, reject
 from course_utils.launch import RankError, launch
 
+# fmt: off
 SPECS = {"t4_ms": "T4", "h200_ms": "H200"}
 LIMIT_S = 120.0
 # What a level asks for: how many times less than the given program, of each of these
@@ -209,11 +210,8 @@ def _on_gpu(program: Program, task: Task, spec: str, coarse: bool) -> dict[str, 
     right = task.right()
     run = measured(program, task, spec)
     work = [record.name for record in run.reading.select("kernel")]
-    reject(
-        work,
-        f"works after the clock: {len(work)} kernels run when the weights are read",
-        "train returns when all is done",
-    )
+    reject(work, f"works after the clock: {len(work)} kernels run when the weights are read",
+           "train returns when all is done")
     flops = sum(record.flops for record in run.training.select("kernel", "sim:0"))
     reject(run.training.select("kernel", "sim:1"), "uses a second GPU", "its memory and its time are not counted")
     share = flops / right.flops
@@ -224,10 +222,8 @@ def _on_gpu(program: Program, task: Task, spec: str, coarse: bool) -> dict[str, 
     except Rejected as found:
         raise Rejected(f"on the GPU it {found.name}", f"on the CPU it does not. {found.why}") from None
     expected = programs.held_out_loss(run.weights, task)
-    reject(
-        type(run.loss) is not float or not abs(run.loss - expected) < 5e-3,
-        f"on the GPU it evaluates something else: {run.loss!r}, expected {expected:.4f}",
-    )
+    reject(type(run.loss) is not float or not abs(run.loss - expected) < 5e-3,
+           f"on the GPU it evaluates something else: {run.loss!r}, expected {expected:.4f}")
     return run.costs | {"flops": right.flops / task.sizes.steps}
 
 
