@@ -1,7 +1,7 @@
 """How do rows of cells become a table, in plain text and in HTML?"""
 
 import html
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 
 def text(rows: Sequence[Sequence[str]], head: Sequence[str] = (), *, right: Collection[int] = ()) -> str:
@@ -40,3 +40,25 @@ def to_html(
         return f"<table>{above}{body}</table>"
     heads = line(head, {place: 'th scope="col"' if name else "th" for place, name in enumerate(head)})
     return f"<table>{above}<thead>{heads}</thead><tbody>{body}</tbody></table>"
+
+
+class Table:
+    """What shows itself as a table: it has `head`, `cells()`, `caption()` and the columns that end at the `right`."""
+
+    head: Sequence[str]
+    cells: Callable[[], list[list[str]]]
+    right: Collection[int] = (1, 2, 3)
+
+    def caption(self) -> str:
+        return ""
+
+    def __str__(self) -> str:
+        rows = self.cells()
+        table = text(rows, self.head, right=self.right) if rows else ""
+        return "\n".join(filter(None, [self.caption(), table]))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        right = dict.fromkeys(self.right, "style='text-align: right'")
+        return to_html(self.cells(), self.head, caption=self.caption(), attributes=right)

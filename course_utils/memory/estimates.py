@@ -9,14 +9,15 @@ import torch
 from torch import nn
 
 from course_utils import plots, simulator
+from course_utils.base import tables
 from course_utils.memory.ledger import Ledger
 from course_utils.memory.measurements import Measured, Moment, draw_timeline
-from course_utils.memory.parts import Parts, Table, by_owner
+from course_utils.memory.parts import Parts, by_owner
 from course_utils.memory.storages import local, resolve, states_of, tensors_in
 
 
 @dataclass(frozen=True)
-class Estimate(Table):
+class Estimate(tables.Table):
     """What two training steps would have alive on a device, by PyTorch's own shape functions: nothing was allocated.
 
     - `peak_bytes`: the most bytes alive at once; `parts`: whose they are then (they sum to the peak); `peak_moment`:
@@ -39,7 +40,7 @@ class Estimate(Table):
 
     head = ("owner", "bytes at the peak", "bytes at most")
 
-    def rows(self) -> list[list[str]]:
+    def cells(self) -> list[list[str]]:
         rows = [[name, f"{size:,}", f"{most:,}"] for name, size, most in by_owner(self.parts, self.largest)]
         return [*rows, ["peak", f"{self.peak_bytes:,}", ""]]
 
@@ -137,7 +138,7 @@ class _Predicted(Ledger):
 
 
 @dataclass(frozen=True)
-class Reconciled(Table):
+class Reconciled(tables.Table):
     """Estimate beside measurement, part by part, as bytes and ratio (estimate / measured; None where both are 0)."""
 
     estimated: Parts
@@ -156,7 +157,7 @@ class Reconciled(Table):
     def head(self) -> tuple[str, ...]:
         return ("owner", "estimate", f"measured ({self.label})", "ratio")
 
-    def rows(self) -> list[list[str]]:
+    def cells(self) -> list[list[str]]:
         rows = by_owner(self.estimated, self.measured)
         rows += [("other", 0, self.other_bytes)] if self.other_bytes else []
         rows += [("peak", self.estimated_peak_bytes, self.measured_peak_bytes)]

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 import torch
 
 from course_utils import plots, simulator
+from course_utils.base import tables
 from course_utils.memory.ledger import Ledger, Record
 from course_utils.memory.measurements import Alive
-from course_utils.memory.parts import Table
 from course_utils.memory.storages import found, resolve, storage_of
 
 _known: dict[int, Record] = {}  # storages that a census or a watch has met, by address
 
 
 @dataclass(frozen=True, repr=False)
-class Census(Table):
+class Census(tables.Table):
     """Storages alive on a device at one moment, the largest first; it holds no tensor.
 
     `hidden_bytes` are alive although no tensor of Python's refers to them (saved by autograd, held by C++); it is known
@@ -46,7 +46,7 @@ class Census(Table):
 
     head, right = ("number", "shape", "format", "size", "owner", "made in"), ()
 
-    def rows(self) -> list[list[str]]:
+    def cells(self) -> list[list[str]]:
         groups: dict[tuple, list[Alive]] = {}
         for one in self.storages:
             groups.setdefault(one[1:5], []).append(one)

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import torch
 
 from course_utils import plots, simulator
+from course_utils.base import tables
 from course_utils.memory.budgets import fresh_peak
 from course_utils.memory.ledger import Ledger, Record
-from course_utils.memory.parts import Parts, Table, by_owner
+from course_utils.memory.parts import Parts, by_owner
 from course_utils.memory.storages import resolve
 
 PHASES = ("forward", "recomputation", "backward", "optimizer step")
@@ -46,7 +47,7 @@ class Alive(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Measured(Table):
+class Measured(tables.Table):
     """What a function had alive on a device.
 
     - `peak_bytes`: the most bytes alive at once among what it made, and what existed before and it used or freed;
@@ -81,7 +82,7 @@ class Measured(Table):
 
     head = ("owner", "bytes", "share")
 
-    def rows(self) -> list[list[str]]:
+    def cells(self) -> list[list[str]]:
         other = [("other", self.other_bytes)] if self.other_bytes else []
         rows = [*by_owner(self.parts), *other, ("peak", self.peak_bytes)]
         return [[name, f"{size:,}", f"{size / max(self.peak_bytes, 1):.0%}"] for name, size in rows]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-from course_utils.base import tables
 
 OWNERS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
 _NAMES = {"optimizer": "optimizer state"}
@@ -39,28 +37,6 @@ class Parts:
     @classmethod
     def of(cls, by_owner: Mapping[str, int]) -> Parts:
         return cls(*(by_owner.get(owner, 0) for owner in OWNERS))
-
-
-class Table:
-    """What shows itself as a table: it has `head`, `rows()`, `caption()` and the columns that end at the `right`."""
-
-    head: Sequence[str]
-    rows: Callable[[], list[list[str]]]
-    right: Collection[int] = (1, 2, 3)
-
-    def caption(self) -> str:
-        return ""
-
-    def __str__(self) -> str:
-        rows = self.rows()
-        table = tables.text(rows, self.head, right=self.right) if rows else ""
-        return "\n".join(filter(None, [self.caption(), table]))
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        right = dict.fromkeys(self.right, "style='text-align: right'")
-        return tables.to_html(self.rows(), self.head, caption=self.caption(), attributes=right)
 
 
 def by_owner(*columns: Parts) -> list[tuple]:

@@ -48,8 +48,8 @@ class Share:
     bound: str  # compute, bandwidth or latency
 
 
-@dataclass(frozen=True)
-class Estimate:
+@dataclass(frozen=True, repr=False)
+class Estimate(tables.Table):
     """What one step would take on a GPU, in seconds of the simulated clock.
 
     - `total_s`: from the first launch until the GPU is done; `busy_s`: how long the GPU works in it; `host_s`: how
@@ -126,32 +126,21 @@ class Estimate:
     def _where(self) -> str:
         return f"one {self.spec}" if self.ranks == 1 else f"each of {self.ranks:,} {self.spec}"
 
-    def _caption(self) -> str:
+    def caption(self) -> str:
         error = simulator.ERROR_BAR if self.ranks == 1 else simulator.CLUSTER_ERROR
         times = f"{plots.seconds_text(self.total_s)} a step on {self._where}, {error}"
         work = f"{self.flops:.3g} FLOPs ({', '.join(self.formats) or 'none in matrices'}), {self.tflops:.3g} TFLOP/s"
         said = f", messages {plots.seconds_text(self.message_s)}" if self.message_s else ""
         return f"{times}; GPU busy {self.utilisation:.0%} of it, {len(self.kernels):,} operators{said}; {work}"
 
-    def _rows(self) -> list[list[str]]:
+    def cells(self) -> list[list[str]]:
         return [
             [share.name, f"{share.calls:,}", plots.seconds_text(share.seconds), f"{share.seconds / self.total_s:.0%}",
              share.bound]
             for share in self.by_kind
         ]  # fmt: skip
 
-    _HEAD = ("kind", "operators", "time", "share", "bound by")
-
-    def __str__(self) -> str:
-        rows = self._rows()
-        table = tables.text(rows, self._HEAD, right=(1, 2, 3)) if rows else ""
-        return "\n".join(filter(None, [self._caption(), table]))
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        right = dict.fromkeys((1, 2, 3), "style='text-align: right'")
-        return tables.to_html(self._rows(), self._HEAD, caption=self._caption(), attributes=right)
+    head = ("kind", "operators", "time", "share", "bound by")
 
     def plot(self) -> Any:
         """Return a figure: the time of each kind of kernel, divided by what bounds it."""

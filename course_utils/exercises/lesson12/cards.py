@@ -136,13 +136,13 @@ def _tries() -> list[str]:
     return good[-_KEPT:]
 
 
-@dataclass(frozen=True)
-class Card:
+@dataclass(frozen=True, repr=False)
+class Card(tables.Table):
     """The given program, the reader's tries so far, the lines of others, and the reference; a table and a picture."""
 
     rows: tuple[tuple[str, Score], ...]
 
-    def _cells(self) -> list[tuple[str, ...]]:
+    def cells(self) -> list[tuple[str, ...]]:
         cells = []
         for name, score in self.rows:
             credit, of = score.credit
@@ -150,15 +150,7 @@ class Card:
             cells.append((name, *numbers, str(score.level), f"{credit} of {of}"))
         return cells
 
-    _HEAD = "", "ms a step, T4", "ms a step, H200", "peak, MiB", "level", "credit"
-
-    def __str__(self) -> str:
-        return tables.text(self._cells(), self._HEAD)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return tables.to_html(self._cells(), self._HEAD)
+    head, right = ("", "ms a step, T4", "ms a step, H200", "peak, MiB", "level", "credit"), ()
 
     def plot(self) -> Figure:
         """Return a picture: peak memory against simulated time, both axes logarithmic; below on the left is better."""

@@ -33,28 +33,21 @@ class Gain:
     peak_mib: float
 
 
-@dataclass(frozen=True)
-class Gains:
+@dataclass(frozen=True, repr=False)
+class Gains(tables.Table):
     """What each change brings; prints as a table."""
 
     rows: tuple[Gain, ...]
 
-    def _cells(self) -> list[tuple[str, ...]]:
+    head, right = ("change, alone", "ms saved, T4 (simulated)", "launches", "waits", "MiB at peak"), ()
+
+    def cells(self) -> list[tuple[str, ...]]:
         return [
             (row.name, f"{row.ms:.3f}", f"{row.launches:.1f}", f"{row.waits:.1f}", f"{round(row.peak_mib, 1) + 0:.1f}")
             for row in self.rows
         ]
 
-    def __str__(self) -> str:
-        return tables.text(self._cells(), _HEAD)
 
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return tables.to_html(self._cells(), _HEAD)
-
-
-_HEAD = "change, alone", "ms saved, T4 (simulated)", "launches", "waits", "MiB at peak"
 CHANGES = (
     Change("all heads at once",
            "Attention runs Python's loop over the heads, and each slice of a weight costs a kernel on the way back. "
