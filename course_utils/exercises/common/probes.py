@@ -4,6 +4,8 @@ from typing import Any
 
 from torch import nn
 
+from course_utils.checks import Case
+
 
 def state_of(model: nn.Module) -> dict[str, Any]:
     """Return what a model is beside its numbers: settings such as `training`, hooks, requires_grad, the device."""
@@ -29,3 +31,14 @@ def left_changed(before: dict[str, Any], after: dict[str, Any]) -> str:
     """Return in words the first thing in which two results of `state_of` differ, or nothing."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return f"{names[0]} is {after.get(names[0])}, was {before.get(names[0])}" if names else ""
+
+
+def unchanged(case: Case, before: dict[str, Any], model: nn.Module, why: str) -> None:
+    """Fail where `model` is no longer what `state_of` returned `before`."""
+    changed = left_changed(before, state_of(model))
+    case.instead(changed, f"leaves the model in another state: {changed}", why)
+
+
+def named(kind: type, word: str) -> type:
+    """Return a class like `kind` whose objects messages show as `word`; errors of Python show the name of `kind`."""
+    return type(kind.__name__, (kind,), {"__repr__": lambda self: word})

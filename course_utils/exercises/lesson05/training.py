@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from course_utils.checks import Case
+from course_utils.exercises.common.probes import named
 
 _RATE = 0.01
 _ADDS = "backward() adds to those that it finds: a step would use the sum over several batches"
@@ -70,11 +71,6 @@ class Log:
 
 def _after(before: Callable[[], object], function: Callable) -> Callable:
     return lambda *args, **kwargs: (before(), function(*args, **kwargs))[1]
-
-
-def named(kind: type, word: str) -> type:
-    """Return a class like `kind` whose objects messages show as `word`; errors of Python show the name of `kind`."""
-    return type(kind.__name__, (kind,), {"__repr__": lambda self: word})
 
 
 _Loader, _Scaler = named(DataLoader, "loader"), named(torch.amp.GradScaler, "scaler")

@@ -12,7 +12,7 @@ from torch import nn
 from course_utils import plots
 from course_utils.checks import Case, edit, lesson
 from course_utils.exercises.common.budgets import Floor, spend
-from course_utils.exercises.common.probes import left_changed, state_of
+from course_utils.exercises.common.probes import named, state_of, unchanged
 from course_utils.exercises.lesson07.blocks import run_blocks
 from course_utils.exercises.lesson07.low_rank import LowRank
 from course_utils.exercises.lesson07.steps import accumulate, quarter_step
@@ -94,8 +94,7 @@ def _(case: Case) -> None:
     for model, optimizer, saved in _models():
         state = state_of(model)
         got = case.call(model, optimizer, saved)
-        changed = left_changed(state, state_of(model))
-        case.instead(changed, f"leaves the model in another state: {changed}", "it is only to be counted")
+        unchanged(case, state, model, "it is only to be counted")
         expected = four_parts.reference(model, optimizer, saved)
         if isinstance(got, dict) and set(got) == set(expected):
             got = {part: got[part] for part in expected}  # in any order
@@ -195,13 +194,6 @@ evaluate_batches.alternative(
     edit("torch.inference_mode()", "torch.no_grad()"))
 
 
-class _Named(nn.Sequential):
-    """A model that is shown by one word."""
-
-    def __repr__(self) -> str:
-        return "model"
-
-
 class _Batches:
     """Batches that note how many bytes of the device, and how many of them, are alive when the next is asked for."""
 
@@ -236,7 +228,7 @@ class _Batches:
 def _(case: Case) -> None:
     torch.manual_seed(0)
     layers = nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4)
-    model = _Named(*layers).to(case.device)
+    model = named(nn.Sequential, "model")(*layers).to(case.device)
     y = torch.arange(8) % 4
     good, bad = [(torch.rand(8, 64), y) for _ in range(3)], [(torch.rand(64, 62 - n), y) for n in range(3)]
     floor = Floor()
@@ -283,8 +275,7 @@ def _evaluated(case: Case, floor: Floor, model: nn.Module, batches: list) -> Non
                  "the except block hides an error of the answer's own")
     case.equal(list(got[0]), losses, rtol=1e-4, why="one mean loss for each good batch, in order")
     case.equal(list(got[1]), messages, why="str(error) for each failing batch, in order; it goes on after them")
-    changed = left_changed(state, state_of(model))
-    case.instead(changed, f"leaves the model in another state: {changed}", "an evaluation changes nothing")
+    unchanged(case, state, model, "an evaluation changes nothing")
     case.instead(any(one.grad is not None for one in model.parameters()), "leaves gradients in the model",
                  "an evaluation calls no backward(): gradients take as much memory as the weights")
     left = floor.used_bytes - before
