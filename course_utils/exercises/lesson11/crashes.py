@@ -110,19 +110,11 @@ train_tagger.edits(
 )
 
 
-@train_tagger.alternative("the words alone, chosen by a mask; its length is a value, so the host waits at each step")
-def _(model, batches, device):
-    optimizer = torch.optim.SGD(model.to(device).parameters(), lr=0.5)
-    losses = []
-    for words, tags in batches:
-        words, tags = words.to(device), tags.to(device)
-        there = tags >= 0
-        loss = F.cross_entropy(model(words)[there], tags[there])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+train_tagger.alternative(
+    "the words alone, chosen by a mask; its length is a value, so the host waits at each step",
+    edit("logits = model(words)  # (texts, length, 3): three classes", "there = tags >= 0",
+         "F.cross_entropy(logits.flatten(0, 1), tags.flatten(), ignore_index=-1)",
+         "F.cross_entropy(model(words)[there], tags[there])"))
 
 
 @exercise(title="Backward a second time", minutes=6, difficulty=2, hints=(
@@ -213,20 +205,10 @@ train_on_stream.edits(
 )
 
 
-@train_on_stream.alternative("the state is cut where it enters: also right where the caller hands a state over")
-def _(model, pieces, device):
-    model.to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    state, losses = None, []
-    for x, y in pieces:
-        before = None if state is None else state.detach()
-        output, state = model(x.to(device), before)
-        loss = F.mse_loss(output, y.to(device))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+train_on_stream.alternative(
+    "the state is cut where it enters: also right where the caller hands a state over",
+    edit("(device), state)\n        state = state.detach()  # the numbers go on, their history ends\n",
+         "(device), before)\n", "        output, state", "        before = None if state is None else state.detach()\n        output, state"))
 
 
 BUDGET_BYTES = 640 * 2**10
