@@ -6,7 +6,9 @@ the course (`Report.stored()`).
 
 import html
 import re
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 
 from course_utils.devices.report import Report
 
@@ -24,77 +26,12 @@ _TEGRA = {53, 62, 72, 87}  # run no kernels of other capabilities: DEVICE_REQUIR
 _INDEX = "--index-url https://download.pytorch.org/whl"
 _START = "https://pytorch.org/get-started/locally/"
 
-_CURES = {
-    "works": "Nothing to do.",
-    "no gpu runtime": "",  # below: it depends on the service
-    "cpu-only build": "If there is an NVIDIA GPU, install a build with CUDA: {install}",
-    "build for another gpu": "If there is another GPU, install the build that fits it: " + _START,
-    "no amd driver": "Install AMD's driver (amdgpu-dkms); start a container with --device /dev/kfd --device /dev/dri.",
-    "no amd permission": "Run sudo usermod -a -G render,video $LOGNAME and log in again.",
-    "hidden": "Remove {variable} from the environment, or name a GPU that exists, and restart the kernel.",
-    "no gpu": "Nothing is wrong, if you expected none; a virtual machine has only a GPU that is passed through to it.",
-    "driver broken": "",  # below: it depends on the message
-    "driver too old": "Install a newer NVIDIA driver; the CUDA toolkit is not needed.",
-    "wsl without driver": "Install the NVIDIA driver for Windows on the Windows side, and none inside WSL.",
-    "container without gpu": "Start it with GPU access (docker run --gpus all), after installing the NVIDIA Container "
-    "Toolkit on the host.",
-    "no driver": "Install the NVIDIA driver if there is an NVIDIA GPU; the CUDA toolkit and cuDNN are not needed.",
-    "jetson build": "Install the build for its JetPack: https://forums.developer.nvidia.com/t/pytorch-for-jetson/72048",
-    "mig without slices": "Ask the administrator for a slice (nvidia-smi mig -cgi … -C), or to switch MIG off.",
-    "cuda does not start": "",  # below: it depends on the message
-    "gpu in use": "nvidia-smi names the programs on it: end yours, take another GPU, or ask for compute mode Default.",
-    "gpu full": "nvidia-smi names the programs on it: end yours (other notebooks too), or take another GPU.",
-    "unsupported capability": "",  # below: it depends on the GPU
-    "kernel failed": "Restart the kernel and try again; if the error stays, course_utils.explain says more about it.",
-    "intel mac": "On a Mac with Apple silicon install a Python for arm64; an Intel Mac has no GPU for PyTorch.",
-    "macos too old": "Update macOS.",
-    "unknown": "Run python -m torch.utils.collect_env and compare what it prints with the table of this lesson.",
-}
+_READ = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_CURES = _READ["cures"]
 _RUNTIME = {
     "Colab": "Choose Runtime, Change runtime type, T4 GPU (it is free), and run the notebook again from the top.",
     "Kaggle": "Choose Settings, Accelerator, GPU T4 x2 (it is free), and run the notebook again from the top.",
 }
-_RESTART = "Restart the machine: the driver was probably updated while it was running."
-# What the driver says, what it means, and the cure. The first that fits is taken; the last fits always.
-_DRIVER = (
-    (
-        "couldn't communicate", "The NVIDIA driver is installed, but not loaded",
-        "Restart the machine. If it stays, install the driver again, for the kernel that runs now; Secure Boot can "
-        "forbid to load it.",
-    ),
-    (
-        "No devices were found", "The NVIDIA driver is loaded, but finds no GPU that it can use",
-        "sudo dmesg | grep -i nvrm says why: no power, a GPU that the driver is too old or too new for, or none there.",
-    ),
-    (
-        "NVML: Unknown Error", "The container has lost its GPU",  # NVIDIA/nvidia-container-toolkit#48
-        "Start the container anew: often a reload of systemd on the host took the GPU from it.",
-    ),
-    (
-        "blocked by the operating system", "Windows does not let WSL use the GPU",  # microsoft/WSL#9938
-        "Update the NVIDIA driver of Windows and WSL (wsl --update), then wsl --shutdown; install no driver in WSL.",
-    ),
-    (
-        "GPU is lost|Unable to determine the device handle", "A GPU no longer answers",
-        "Restart the machine; if it comes again, look at its heat, its power supply and its seat.",
-    ),
-    ("", "The NVIDIA driver is there but does not answer", _RESTART),
-)  # fmt: skip
-# The same for what starting CUDA raises, where driver and build fit
-_STARTS = (
-    (
-        "unknown error", "CUDA does not start; this is frequent after the machine slept",  # pytorch/pytorch#88639
-        "Run sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm, or restart the machine; then restart the kernel.",
-    ),
-    (
-        "Error 802|system not yet initialized", "CUDA waits for the links between the GPUs",  # pytorch/pytorch#35710
-        "Start nvidia-fabricmanager, in the same version as the driver.",
-    ),
-    (
-        "Error 803|unsupported display driver", "CUDA's library and the driver have different versions",
-        "Restart the machine, and take folders with another libcuda.so out of LD_LIBRARY_PATH.",
-    ),
-)  # fmt: skip
 CAUSES = tuple(_CURES)
 
 
@@ -143,7 +80,7 @@ def _cause(r: Report) -> tuple[str, str]:
     if r.driver_error and not seen and r.system == "Linux" and not (r.wsl or r.container):
         return "no gpu", "There is an NVIDIA driver, and no NVIDIA GPU is plugged in."
     if r.driver_error:
-        return "driver broken", f"{_meaning(_DRIVER, r.driver_error)[0]}: {r.driver_error}."
+        return "driver broken", f"{_meaning('driver', r.driver_error)[0]}: {r.driver_error}."
     if r.driver is None:
         return _why_no_driver(r, seen)
     return _why_not_seen(r)
@@ -230,7 +167,7 @@ def _why_not_seen(r: Report) -> tuple[str, str]:
     if r.mig and not (r.visible_devices or "").startswith("GPU-"):
         return "mig without slices", f"{r.driver_gpus[0]} is to be used in slices (MIG), and there is none for you."
     said = re.sub(r"^Unexpected error.*?(?=Error \d)", "", r.start_error or "").partition(" - ")[0].rstrip(".")
-    start = _meaning(_STARTS, said)
+    start = _meaning("start", said)
     if start:
         return "cuda does not start", f"{start[0]}: {said}."
     if shown is not None and not all(isinstance(one, int) for one in shown):
@@ -257,9 +194,9 @@ def _shown(setting: str, count: int) -> list[int | str]:
     return shown
 
 
-def _meaning(table: tuple[tuple[str, str, str], ...], message: str) -> tuple[str, str] | None:
+def _meaning(table: str, message: str) -> tuple[str, str] | None:
     """Return what `message` of the driver means and the cure, from the first entry that fits."""
-    return next(((what, cure) for pattern, what, cure in table if re.search(pattern, message)), None)
+    return next(((one["what"], one["cure"]) for one in _READ[table] if re.search(one["pattern"], message)), None)
 
 
 def _major(version: str) -> int | None:
@@ -283,7 +220,7 @@ def _cure(cause: str, r: Report) -> str:
     if cause == "unsupported capability":
         return _other_build(r)
     if cause in ("driver broken", "cuda does not start"):
-        found = _meaning(_DRIVER, r.driver_error) if cause == "driver broken" else _meaning(_STARTS, r.start_error)
+        found = _meaning("driver", r.driver_error) if cause == "driver broken" else _meaning("start", r.start_error)
         return found[1]
     if cause == "works" and len(set(r.driver_gpus)) > 1 and r.device_order != "PCI_BUS_ID":
         return "nvidia-smi may number the GPUs differently: CUDA_DEVICE_ORDER=PCI_BUS_ID gives both the same order."
