@@ -27,12 +27,7 @@ _INDEX = "--index-url https://download.pytorch.org/whl"
 _START = "https://pytorch.org/get-started/locally/"
 
 _READ = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-_CURES = _READ["cures"]
-_RUNTIME = {
-    "Colab": "Choose Runtime, Change runtime type, T4 GPU (it is free), and run the notebook again from the top.",
-    "Kaggle": "Choose Settings, Accelerator, GPU T4 x2 (it is free), and run the notebook again from the top.",
-}
-CAUSES = tuple(_CURES)
+CAUSES = tuple(_READ["cures"])
 
 
 @dataclass(frozen=True)
@@ -216,7 +211,7 @@ def _variable(r: Report) -> str:
 
 def _cure(cause: str, r: Report) -> str:
     if cause == "no gpu runtime" or (cause == "unsupported capability" and r.service == "Kaggle"):
-        return _RUNTIME[r.service]
+        return _READ["runtime"][r.service]
     if cause == "unsupported capability":
         return _other_build(r)
     if cause in ("driver broken", "cuda does not start"):
@@ -229,7 +224,7 @@ def _cure(cause: str, r: Report) -> str:
     # the builds on PyPI: without CUDA for Windows, and for ARM (https://github.com/pytorch/pytorch/issues/160162)
     index = f" {_INDEX}/cu130" if r.system == "Windows" or r.processor == "aarch64" else ""
     install = f"pip install --force-reinstall torch{index}"
-    return _CURES[cause].replace("{install}", install).replace("{variable}", _variable(r))
+    return _READ["cures"][cause].replace("{install}", install).replace("{variable}", _variable(r))
 
 
 def _other_build(r: Report) -> str:

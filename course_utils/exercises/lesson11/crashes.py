@@ -208,7 +208,8 @@ train_on_stream.edits(
 train_on_stream.alternative(
     "the state is cut where it enters: also right where the caller hands a state over",
     edit("(device), state)\n        state = state.detach()  # the numbers go on, their history ends\n",
-         "(device), before)\n", "        output, state", "        before = None if state is None else state.detach()\n        output, state"))
+         "(device), before)\n", "        output, state",
+         "        before = None if state is None else state.detach()\n        output, state"))
 
 
 BUDGET_BYTES = 640 * 2**10
