@@ -100,9 +100,7 @@ median_time_s.edits(
     ("takes the middle repetition without sorting", "the median is the middle of the sorted times",
      "times_s[len(times_s) // 2]"),
     ("takes a time beside the median", "of an odd number of sorted times it is at len(times) // 2",
-     "sorted(times_s)[min((repeats + 1) // 2, repeats - 1)]"),
-    ("takes a time beside the median", "of an odd number of sorted times it is at len(times) // 2",
-     "sorted(times_s)[max(repeats // 2 - 1, 0)]"),
+     ("sorted(times_s)[min((repeats + 1) // 2, repeats - 1)]",), ("sorted(times_s)[max(repeats // 2 - 1, 0)]",)),
     old="statistics.median(times_s)",
 )
 median_time_s.edits(
@@ -167,9 +165,8 @@ intensity.edits(
     ("takes bits for bytes", "a byte has 8 bits; dtype.itemsize is in bytes", "dtype.itemsize", "8 * dtype.itemsize"),
     ("takes 4 bytes for every type", "dtype.itemsize knows: a float16 has 2, a float64 has 8", "dtype.itemsize", "4"),
     ("multiplies one matrix alone by the bytes of an element", "all three have such elements: add, then multiply",
-     "(n * k + k * m + n * m) * dtype.itemsize", "n * k + k * m + n * m * dtype.itemsize"),
-    ("multiplies one matrix alone by the bytes of an element", "all three have such elements: add, then multiply",
-     "(n * k + k * m + n * m) * dtype.itemsize", "n * k * dtype.itemsize + k * m + n * m"),
+     ("(n * k + k * m + n * m) * dtype.itemsize", "n * k + k * m + n * m * dtype.itemsize"),
+     ("(n * k + k * m + n * m) * dtype.itemsize", "n * k * dtype.itemsize + k * m + n * m")),
     ("multiplies by the bytes of an element", "a / b * c is (a / b) * c: put the bytes in brackets",
      " * dtype.itemsize", "", "flops / nbytes", "flops / nbytes * dtype.itemsize"),
     ("multiplies by the number of elements", "a / b * c is (a / b) * c: put the bytes in brackets",
@@ -421,13 +418,11 @@ _STORED, _THERE, _LOST = "(gradients * scale).to(dtype)", "gradients != 0", "((s
 _SHARE = "(lost.sum() / there.sum()).item()"
 _LIMITS = "it has numbers below `tiny`, and storing rounds to the nearest: store them, and look what is left"
 lost_share.edits(
-    ("compares with the limits of the format", _LIMITS, _STORED, "gradients * scale",
-     _LOST, "((stored.abs() < torch.finfo(dtype).tiny) | (stored.abs() > torch.finfo(dtype).max))"),
-    ("compares with the limits of the format", _LIMITS, _STORED, "gradients * scale",
-     _LOST, "((stored.abs() < torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)"
-            " | (stored.abs() > torch.finfo(dtype).max))"),
-    ("ignores `dtype`", "each format has its own range", "to(dtype)", "half()"),
-    ("ignores `dtype`", "each format has its own range", "to(dtype)", "bfloat16()"),
+    ("compares with the limits of the format", _LIMITS, (_STORED, "gradients * scale", _LOST,
+     "((stored.abs() < torch.finfo(dtype).tiny) | (stored.abs() > torch.finfo(dtype).max))"), (_STORED,
+     "gradients * scale", _LOST, "((stored.abs() < torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)"
+     " | (stored.abs() > torch.finfo(dtype).max))")),
+    ("ignores `dtype`", "each format has its own range", ("to(dtype)", "half()"), ("to(dtype)", "bfloat16()")),
     ("divides by the scale", "the loss, and so each gradient, is multiplied by it", "* scale", "/ scale"),
     ("forgets what overflows below zero", "-inf is lost as well: isinf() finds both", "stored.isinf()",
      "(stored == math.inf)"),
@@ -435,10 +430,7 @@ lost_share.edits(
      _STORED, "gradients.to(dtype)"),
     ("keeps them unscaled in the short format",
      "what is too small for it becomes 0 there: scale before .to(dtype), and divide in float32",
-     _STORED, "gradients.to(dtype) * scale"),
-    ("keeps them unscaled in the short format",
-     "what is too small for it becomes 0 there: scale before .to(dtype), and divide in float32",
-     _STORED, f"{_STORED} / scale"),
+     (_STORED, "gradients.to(dtype) * scale"), (_STORED, f"{_STORED} / scale")),
     ("forgets the overflow", "too large a scale makes gradients infinite: they are lost too", _LOST, "(stored == 0)"),
     ("forgets the underflow", "what is too small for the format becomes 0", _LOST, "stored.isinf()"),
     ("counts gradients that were 0 before", "they have lost nothing", _THERE, "gradients == gradients"),

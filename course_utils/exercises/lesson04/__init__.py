@@ -288,8 +288,7 @@ last_states.edits(
     ("takes the last padded step", "it depends on the padding behind the shorter texts", "states[:, -1]"),
     ("takes the last step of the longest text", "a shorter text ends before it: each has its own length",
      "states[:, lengths.amax()[None] - 1].squeeze(1)"),
-    ("takes batch for time", _SWAP, "states[-1]"),
-    ("takes batch for time", _SWAP, "states[lengths - 1, rows]"),
+    ("takes batch for time", _SWAP, ("states[-1]",), ("states[lengths - 1, rows]",)),
     ("takes the step after the last", "places count from 0", "states[rows, lengths]"),
     ("takes the step before the last", "the last token of length n is at place n - 1", "states[rows, lengths - 2]"),
     ("takes the first step", "that state has read one token", "states[:, 0]"),
@@ -297,10 +296,9 @@ last_states.edits(
     ("takes every length from every text",
      "a `:` beside an index tensor takes all: two index tensors of the same length go together, in pairs",
      "states[:, lengths - 1]"),
-    ("averages the states", "the last one has read the whole text", "states.mean(dim=1)"),
-    ("averages the states", "the last one has read the whole text",
-     "(states * (torch.arange(states.shape[1], device=states.device) < lengths[:, None])[..., None]).sum(dim=1)"
-     " / lengths[:, None]"),
+    ("averages the states", "the last one has read the whole text", ("states.mean(dim=1)",),
+     ("(states * (torch.arange(states.shape[1], device=states.device) < lengths[:, None])[..., None]).sum(dim=1)"
+     " / lengths[:, None]",)),
     ("takes one number of each state", "a state has several: an index for gather must be as wide as a state",
      "states.gather(1, (lengths - 1)[:, None, None]).squeeze(1)"),
     ("keeps the dimension of time", "(batch, hidden) is asked for",

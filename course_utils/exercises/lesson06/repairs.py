@@ -133,9 +133,7 @@ repair_reads.edits(
      _CLIP, "norm = sum(p.grad.square().sum().item() for p in model.parameters()) ** 0.5\n"
      "        [p.grad.mul_(min(1.0, 0.12 / (norm + 1e-6))) for p in model.parameters()]"),
     ("waits once in every step", "one wait a step empties the queue as twenty do: read once, behind the loop",
-     _KEPT, "loss.item()", _MEAN, _HOST_MEAN),
-    ("waits once in every step", "one wait a step empties the queue as twenty do: read once, behind the loop",
-     _KEPT, "loss.detach().cpu()"),
+     (_KEPT, "loss.item()", _MEAN, _HOST_MEAN), (_KEPT, "loss.detach().cpu()")),
     ("does not clip what the step uses", "between backward and step, and to 0.12: else it trains to other values",
      _CLIP, "pass"),
     ("scales every gradient to the norm", "the factor is at most 1: small gradients stay as they are",

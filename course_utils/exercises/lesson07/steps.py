@@ -351,8 +351,7 @@ def _compare_loss(case: Case, value: object, expected: torch.Tensor) -> None:
 _ALL, _OWN, _COUNT = 'reduction="sum") / count', "(target != -100).sum()", "(y != -100).sum()"
 _PART, _ROWS = f'reduction="sum") / {_OWN}.clamp(min=1)', "split(rows), y.split(rows)"
 accumulate.edits(
-    ("adds up the means of the parts", _DIVIDE, _ALL, 'reduction="mean")'),
-    ("adds up the means of the parts", _DIVIDE, _ALL, _PART),
+    ("adds up the means of the parts", _DIVIDE, (_ALL, 'reduction="mean")'), (_ALL, _PART)),
     ("takes the mean of the parts' means", _DIVIDE, _ALL, 'reduction="mean") / len(x.split(rows))'),
     ("takes the mean of the parts' means", _DIVIDE, _ALL, f"{_PART} / len(x.split(rows))"),
     ("weighs the parts' means by rows", _DIVIDE, _ALL, 'reduction="mean") * len(part) / len(x)'),
@@ -371,9 +370,8 @@ accumulate.edits(
     ("drops the last part, if it is smaller", "x.split(rows) gives it with fewer rows",
      "strict=True):", "strict=True):\n        if len(part) < rows: continue"),
     ("returns the loss of the last part", _WHOLE, "return total", "return loss.detach()"),
-    ("returns the mean loss of the last part", _WHOLE, "return total", f"return loss.detach() * count / {_OWN}"),
-    ("returns the mean loss of the last part", _WHOLE, "return total",
-     "return F.cross_entropy(model(part).flatten(0, 1), target.flatten()).detach()"),
+    ("returns the mean loss of the last part", _WHOLE, ("return total", f"return loss.detach() * count / {_OWN}"),
+     ("return total", "return F.cross_entropy(model(part).flatten(0, 1), target.flatten()).detach()")),
     ("returns the sum of the losses", _WHOLE, "return total", "return total * count"),
     ("divides the loss by the number of parts once more", "each is a share of the mean already: add them up",
      "return total", "return total / len(x.split(rows))"),
