@@ -6,6 +6,7 @@ There a Linear layer reaches `__torch_dispatch__` as `linear`, elsewhere as `t` 
 import threading
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _C = torch._C
@@ -62,3 +63,11 @@ def take_apart(func, args, kwargs):
             return func._op_dk(kernel, *args, **kwargs)
     finally:
         _state.cast = before
+
+
+class Mode(TorchDispatchMode):
+    """A mode of operators, the first of which in a process does not load the whole compiler: that takes a second."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
@@ -158,12 +157,8 @@ class _Functions(TorchFunctionMode):
         return result
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(composite.Mode):
     """Watches the calls of ATen's operators, those of the backward pass included."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else the first operator of a process loads the whole compiler, which takes a second
 
     def __init__(self, ledger: _Ledger) -> None:
         super().__init__()

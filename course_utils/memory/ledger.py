@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
 )
 
-from course_utils.base import places
+from course_utils.base import composite, places
 from course_utils.memory.parts import OWNERS
 from course_utils.memory.storages import found, states_of, storage_of, tensors_in
 
@@ -54,7 +54,7 @@ def _is_backends() -> bool:
     return frame.f_code.co_filename.startswith(_DISTRIBUTED)
 
 
-class Ledger(TorchDispatchMode):
+class Ledger(composite.Mode):
     """Keeps account of the storages on `device` while the context is open, by weak references: it keeps none alive.
 
     `change_bytes` is how many bytes more are alive than at the start, `change_of` the same by owner; `peak_bytes` its
@@ -63,10 +63,6 @@ class Ledger(TorchDispatchMode):
     """
 
     places = True  # whether the line that makes each storage is looked up
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else the first operator of a process loads the whole compiler, which takes a second
 
     def __init__(self, device: torch.device, there: list[tuple[torch.Tensor, str]] | None = None) -> None:
         super().__init__()

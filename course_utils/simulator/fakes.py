@@ -386,17 +386,13 @@ def _real_workspace(steps: int, batch: int, shape: tuple[int, int], hidden: int)
     return result[3].nbytes
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(composite.Mode):
     """Keeps what a program on fake tensors asks of a GPU: `calls` has names and arguments of methods of `_Player`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple] = []
         self.matrix_flops: Counter[str] = Counter()  # by number format
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else the first operator of a process loads the whole compiler, which takes a second
 
     def kernel(self, *call: Any) -> None:
         self.calls.append(("kernel", *call))

@@ -11,10 +11,10 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from course_utils import counting
+from course_utils.base import composite
 from course_utils.checks import difference
 
 
@@ -77,15 +77,11 @@ class _Caller:
 _KEPT: list[Any] = []  # until this process ends: gloo drops a message whose operation nobody refers to
 
 
-class _Works(TorchDispatchMode):
+class _Works(composite.Mode):
     """Counts the operations between ranks that Python started, and notes those for whose end it asked."""
 
     ENDS = ("wait", "synchronize", "block_current_stream", "get_future", "get_future_result", "result")
     MAYBE = ("is_completed", "is_success")  # an end where they say so
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else the first operator of a process loads the whole compiler
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))

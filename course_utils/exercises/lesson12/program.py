@@ -23,9 +23,9 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils import counting, data, programs
+from course_utils.base import composite
 
 # fmt: off
 FUNCTIONS = {"make_model": 4, "make_optimizer": 1, "train": 5, "evaluate": 4, "save": 4, "load": 3}
@@ -186,17 +186,13 @@ def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().float().cpu().clone() for name, value in state.items()}
 
 
-class Watch(TorchDispatchMode):
+class Watch(composite.Mode):
     """Notes, on the CPU, which windows are embedded, and how coarse the numbers are that are multiplied."""
 
     def __init__(self) -> None:
         super().__init__()
         self.windows: list[torch.Tensor] = []
         self.coarse = False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func._overloadpacket.__name__
