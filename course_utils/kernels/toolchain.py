@@ -17,28 +17,15 @@ from pathlib import Path
 import platformdirs
 
 HERE = Path(__file__).parent
+# ruff: noqa: SIM905
 FLAGS = (
-    *(
-        "-std=c++17",
-        "-w",
-        "-O1",
-        "-g1",
-        "-fsanitize=thread",
-        "-fno-finite-loops",
-        "-fwrapv",
-        "-fno-strict-aliasing",
-    ),
-    *("-fno-exceptions", "-include", str(HERE / "cuda.h"), "-x", "c++"),
+    *"-std=c++17 -w -O1 -g1 -fsanitize=thread -fno-finite-loops -fwrapv -fno-strict-aliasing -fno-exceptions".split(),
+    *("-include", str(HERE / "cuda.h"), "-x", "c++"),
 )
 GCC = ("-fsanitize=bounds",)
 # clang leaves out the read of a value that is written at once, and makes loops into memset, which has no hook
-CLANG = (
-    "-fsanitize=array-bounds",
-    "-fno-builtin-memset",
-    "-fno-builtin-memcpy",
-    "-mllvm",
-    "-tsan-instrument-read-before-write=1",
-)
+CLANG = """-fsanitize=array-bounds -fno-builtin-memset -fno-builtin-memcpy
+-mllvm -tsan-instrument-read-before-write=1""".split()
 COMPILE_S = 180.0  # zig builds its C++ library at its first link
 
 

@@ -68,20 +68,11 @@ class Plan:
         self.pointwise = torch.Tag.pointwise in func.tags
         self.asserts = name.rstrip("_") in failures.ASSERTS  # checks values on the device
         self.composite = composite.is_composite(func) and "sparse" not in name  # met in inference mode only
-        unusual = (
-            self.composite,
-            self.special,
-            self.mutates,
-            self._flops,
-            self.gathers,
-            self.overwrites,
-            self.waits,
-            self.mixes,
-            self.asserts,
-        )
+        unusual = self.composite or self.special or self.mutates or self._flops or self.gathers or self.overwrites
+        unusual = unusual or self.waits or self.mixes or self.asserts
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
         # takes tensors and numbers, gives one tensor, and needs none of the above
-        self.simple = not any(unusual) and not self.composite and "quantize" not in name and one_tensor
+        self.simple = not unusual and "quantize" not in name and one_tensor
         _plans[id(func)] = self
 
     @property

@@ -1,7 +1,8 @@
-"""What is a model beside its numbers, and did an answer leave that as it was?"""
+"""What is a model beside its numbers, and did an answer leave that as it was? Where else can an answer be tried?"""
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from course_utils.checks import Case
@@ -42,3 +43,8 @@ def unchanged(case: Case, before: dict[str, Any], model: nn.Module, why: str) ->
 def named(kind: type, word: str) -> type:
     """Return a class like `kind` whose objects messages show as `word`; errors of Python show the name of `kind`."""
     return type(kind.__name__, (kind,), {"__repr__": lambda self: word})
+
+
+def elsewhere(device: torch.device) -> torch.device:
+    """Return another device than `device`, the second simulated GPU or the CPU; from the CPU there is only itself."""
+    return torch.device("sim", 1) if device == torch.device("sim", 0) else torch.device("cpu")

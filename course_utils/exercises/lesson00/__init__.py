@@ -3,7 +3,7 @@
 import torch
 
 from course_utils.checks import Case, lesson
-from course_utils.exercises.common.places import elsewhere
+from course_utils.exercises.common.probes import elsewhere
 
 __all__ = ["double"]
 

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_map_only
 
 from course_utils import counting
 from course_utils.checks import Case, lesson
-from course_utils.exercises.common.places import elsewhere
+from course_utils.exercises.common.probes import elsewhere
 
 __all__ = ["copy_time_ms", "fetch", "move_batch", "move_pieces", "nearest", "normalise", "ramp", "windows"]
 

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_utils.checks import Case, difference, edit, lesson
-from course_utils.exercises.common.places import elsewhere
-from course_utils.exercises.common.probes import left_changed, state_of
+from course_utils.exercises.common.probes import elsewhere, left_changed, state_of
 from course_utils.exercises.lesson04.files import Payload, payloads_run, save_elsewhere
 
 # One line for each mistake and for each hint.

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_utils.checks import Case, difference, edit, lesson
-from course_utils.exercises.common.places import elsewhere
+from course_utils.exercises.common.probes import elsewhere
 from course_utils.exercises.lesson05.resuming import resumes
 from course_utils.exercises.lesson05.training import Classifier, Training, batches, loader
 

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
 from course_utils.checks import Case, difference
-from course_utils.exercises.common.places import elsewhere
-from course_utils.exercises.common.probes import named
+from course_utils.exercises.common.probes import elsewhere, named
 from course_utils.exercises.lesson05.training import Classifier, batches
 
 # What the next steps depend on, and why: in this order, because a scheduler that steps changes its optimizer too.

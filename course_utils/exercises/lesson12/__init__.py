@@ -7,7 +7,7 @@ from torch import nn
 
 from course_utils import counting
 from course_utils.checks import Case, edit, lesson
-from course_utils.exercises.common.places import elsewhere
+from course_utils.exercises.common.probes import elsewhere
 from course_utils.exercises.common.ranks import check_call, describe, on_ranks
 from course_utils.exercises.lesson12.averaging import averaged
 from course_utils.exercises.lesson12.cards import Card, card, export, score, start
