@@ -11,10 +11,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from course_utils.checks import Case, edit, lesson
+from course_utils.exercises.common.gradients import averaged, check_average
 from course_utils.exercises.common.rank_calls import Call
 from course_utils.exercises.common.ranks import check_call, describe, on_ranks
 from course_utils.exercises.lesson09 import cases as cases
-from course_utils.exercises.lesson09 import gradients, training
+from course_utils.exercises.lesson09 import training
 
 __all__ = ["accumulate", "average_gradients", "epoch_batches", "global_mean", "ring_all_reduce", "train"]
 
@@ -201,11 +202,11 @@ def average_gradients(model: nn.Module) -> None:
 @average_gradients.checks
 def _(case: Case) -> None:
     why = "all ranks must call the same collectives, in the same order: where a parameter took no part, with zeros"
-    ranks = on_ranks(case, cases.gradients, nprocs=3, called="average_gradients(model)",
+    ranks = on_ranks(case, averaged, tuple(cases.KINDS), nprocs=3, called="average_gradients(model)",
                      known=average_gradients.mistakes, why=why)
     for at, words in enumerate(cases.KINDS.values()):
         describe(case, f"average_gradients(model), {words}", 3)
-        gradients.check_average(case, [rank[at] for rank in ranks])
+        check_average(case, [rank[at] for rank in ranks])
 
 
 @average_gradients.alternative("one all-reduce, so one latency, but a copy of all gradients; DDP's buckets lie between")
@@ -267,7 +268,7 @@ def _(case: Case) -> None:
     for at, count in enumerate(cases.MICRO_BATCHES):
         number = f"{count} micro-batch{'es' if count > 1 else ''}"
         describe(case, f"accumulate(model, {number}, {cases.loss_of(count).__name__})", 2)
-        gradients.check_accumulated(case, [rank[at] for rank in ranks], count)
+        training.check_accumulated(case, [rank[at] for rank in ranks], count)
 
 
 @accumulate.alternative("one loop and no line twice; the condition takes a moment to read")

@@ -1,6 +1,5 @@
 """What do the ranks of an exercise of lesson 09 prepare, and what do they send back to the check?"""
 
-import copy
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
-from course_utils.exercises.common.rank_calls import Call
+from course_utils.exercises.common.gradients import plain, seeded, watched
 
 
 def each(call: Callable, columns: Callable[[int], list[list[torch.Tensor]]]) -> list[Any]:
@@ -47,11 +46,6 @@ class _Branches(nn.Module):
         return self.shared((self.first if dist.get_rank() == 0 else self.second)(x))
 
 
-def plain() -> nn.Sequential:
-    """Return a model without peculiarities."""
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
-
-
 def _frozen() -> nn.Sequential:
     model = plain()
     model[0].requires_grad_(False)
@@ -70,38 +64,6 @@ KINDS = {
     _tied: "one weight in two layers",
     _Branches: "one layer used on rank 0 only",
 }
-
-
-def seeded(kind: Callable[[], nn.Module]) -> nn.Module:
-    """Return a model of this kind, the same on every rank."""
-    torch.manual_seed(7)
-    return kind()
-
-
-def gradients(call: Callable) -> list[dict[str, Any]]:
-    """Return for each kind: the call, the gradients before and after it, and what of the model it changed."""
-    found = []
-    for kind in KINDS:
-        model = seeded(kind)
-        torch.manual_seed(100 + dist.get_rank())
-        model(torch.randn(5, 3)).square().mean().backward()
-        found.append(_watched(model, lambda model=model: call(model, modifies=True)))
-    return found
-
-
-def _watched(model: nn.Module, work: Callable[[], Call]) -> dict[str, Any]:
-    """Return what `work` returned and what it did with the gradients, the weights and `requires_grad` of `model`."""
-    before, gradients = copy.deepcopy(model), _gradients(model)
-    done, pairs = work(), list(zip(before.parameters(), model.parameters(), strict=True))
-    return {
-        "call": done, "before": gradients, "after": _gradients(model),
-        "weights": any(not torch.equal(one, other) for one, other in pairs),
-        "unfrozen": any(one.requires_grad != other.requires_grad for one, other in pairs),
-    }  # fmt: skip
-
-
-def _gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
-    return {name: copy.deepcopy(parameter.grad) for name, parameter in model.named_parameters()}
 
 
 MICRO_BATCHES = (4, 1)
@@ -130,7 +92,7 @@ def _accumulated(call: Callable, count: int) -> dict[str, Any]:
         parameter.grad = torch.ones_like(parameter)  # left over from the step before
     given = micro_batches(dist.get_rank(), count)
     micro = list(given)
-    found = _watched(model.module, lambda: call(model, given, loss_of(count), modifies=True))
+    found = watched(model.module, lambda: call(model, given, loss_of(count), modifies=True))
     left = {
         "the list of micro-batches changed": list(map(id, given)) != list(map(id, micro)),
         "the synchronisation switched off": not model.require_backward_grad_sync,

@@ -1,5 +1,7 @@
 """Is the capstone fast, and does it train as the given program does? Its score, and the exercises of lesson 12."""
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -7,9 +9,9 @@ from torch import nn
 
 from course_utils import counting
 from course_utils.checks import Case, edit, lesson
+from course_utils.exercises.common.gradients import averaged, check_average, plain
 from course_utils.exercises.common.probes import elsewhere
-from course_utils.exercises.common.ranks import check_call, describe, on_ranks
-from course_utils.exercises.lesson12.averaging import averaged
+from course_utils.exercises.common.ranks import describe, on_ranks
 from course_utils.exercises.lesson12.cards import Card, card, export, score, start
 from course_utils.exercises.lesson12.changes import CHANGES, Gains, gains, hint
 from course_utils.exercises.lesson12.program import Program, given
@@ -243,19 +245,15 @@ def average(model: nn.Module) -> None:
 
 @average.checks
 def _(case: Case) -> None:
-    found = on_ranks(case, averaged, nprocs=2, called="average(model)", known=average.mistakes)
-    for at, words in enumerate(("one layer", "two layers")):
+    ranks = on_ranks(case, averaged, _KINDS, nprocs=2, called="average(model)", known=average.mistakes)
+    for at, words in enumerate(("one layer", "three layers")):
         describe(case, f"average(model), {words}", 2)
-        for rank, one in enumerate(rank[at] for rank in found):
-            check_call(case, one["call"], rank)
-            case.instead(one["changed"], "changes the parameters", "that is the optimizer's work, later")
-            for name, got in one["after"].items():
-                mean = (found[0][at]["before"][name] + found[1][at]["before"][name]) / 2
-                case.equal(got, mean, rtol=1e-4, why=f"this is the gradient of {name} on rank {rank}")
-            counts = one["call"].counts
+        check_average(case, [rank[at] for rank in ranks])
+        for counts in (rank[at]["call"].counts for rank in ranks):
             case.budget("messages", counts.collectives.total() + counts.messages, 1, "each one has a latency")
 
 
+_KINDS = partial(nn.Linear, 3, 2), plain
 _MEAN, _COPY = "flat /= dist.get_world_size()", "gradient.copy_(part.view_as(gradient))"
 average.edits(
     ("gives the sum of the gradients", "divide by dist.get_world_size()", _MEAN, "pass"),
