@@ -1,9 +1,11 @@
 """Exercises of lesson 06: what a profile says, and programs whose GPU waits."""
 
 import inspect
+import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from torch.profiler import ProfilerAction, schedule
 
@@ -97,37 +99,8 @@ def _events(*rows: tuple) -> list[dict]:
     return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
-_STEP = _events(  # one read in the middle, one at the end
-    ("host", "cudaLaunchKernel", 0.0, 5.0, 0, "train.py:1: x = x * 2"),
-    ("host", "cudaLaunchKernel", 5.0, 5.0, 0, "train.py:2: y = x.sum()"),
-    ("kernel", "mul", 5.0, 20.0, 0, ""),
-    ("kernel", "sum", 25.0, 10.0, 0, ""),
-    ("copy", "Memcpy DtoH", 35.0, 11.0, 0, ""),
-    ("host", "cudaStreamSynchronize", 10.0, 36.0, 0, "train.py:3: y.item()"),
-    ("host", "cudaLaunchKernel", 46.0, 5.0, 0, "train.py:4: x = x + 1"),
-    ("kernel", "add", 51.0, 4.0, 0, ""),
-    ("copy", "Memcpy DtoH", 56.0, 12.0, 0, ""),
-    ("host", "cudaStreamSynchronize", 51.0, 17.0, 0, "train.py:5: x.cpu()"),
-)
-_STREAMS = _events(  # three streams, not in order: a long kernel hides short ones
-    ("kernel", "short", 12.0, 3.0, 1, ""),
-    ("kernel", "long", 2.0, 30.0, 0, ""),
-    ("kernel", "later", 30.0, 6.0, 2, ""),
-    ("kernel", "last", 60.0, 10.0, 1, ""),
-    ("copy", "Memcpy HtoD", 36.0, 20.0, 3, ""),
-    ("host", "load a batch", 33.0, 19.0, 0, "train.py:7: batch = next(batches)"),
-    ("host", "cudaMemcpyAsync", 52.0, 2.0, 0, "train.py:8: batch.to(device)"),
-    ("host", "cudaLaunchKernel", 54.0, 6.0, 0, "train.py:9: model(batch)"),
-    ("host", "cudaLaunchKernel", 0.0, 2.0, 0, "train.py:6: warm = x @ x"),
-)
-_PIECES = _events(  # two short calls of a line outweigh a longer one of another, and one that is mostly outside
-    ("kernel", "a", 0.0, 10.0, 0, ""),
-    ("host", "cudaStreamSynchronize", 0.0, 12.0, 0, "loop.py:1: loss.item()"),
-    ("host", "read a file", 12.0, 7.0, 0, "loop.py:2: x = load(i)"),
-    ("host", "cudaLaunchKernel", 19.0, 4.0, 0, "loop.py:3: y = x[i]"),
-    ("host", "cudaLaunchKernel", 23.0, 5.0, 0, "loop.py:3: y = x[i]"),
-    ("kernel", "b", 28.0, 12.0, 0, ""),
-)
+_READ = tomllib.loads(Path(__file__).with_name("events.toml").read_text(encoding="utf-8"))
+_STEP, _STREAMS, _PIECES = (_events(*_READ[name]) for name in ("step", "streams", "pieces"))
 
 
 _HALVES = _events(  # half microseconds, two that begin at once, and an end behind all of them
