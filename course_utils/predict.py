@@ -7,8 +7,6 @@ In JupyterLab and Colab a field takes the guess; where none appears, `guess.comm
 runs as well and the result is shown.
 """
 
-from __future__ import annotations
-
 import contextlib
 import html
 import math
@@ -21,10 +19,10 @@ from course_utils.base import arguments, tables
 
 __all__ = ["Guess", "Reveal", "predict"]
 
-_MADE: dict[tuple[str, tuple[str, ...], str], Guess] = {}  # for the kernel's life: running the cell again keeps a guess
+_MADE: "dict[tuple[str, tuple[str, ...], str], Guess]" = {}  # for the kernel's life: a cell that runs again keeps it
 
 
-def predict(question: str, *, choices: Sequence[str] | None = None, unit: str | None = None) -> Guess:
+def predict(question: str, *, choices: Sequence[str] | None = None, unit: str | None = None) -> "Guess":
     """Show `question` with a field for a number in `unit`, or with `choices`, and return the `Guess`.
 
     The same question returns the same Guess, with what was guessed before.
@@ -62,7 +60,7 @@ class Guess:
         self.value: float | str | None = None
         self._widget: Any = None
 
-    def commit(self, value: float | str) -> Guess:
+    def commit(self, value: float | str) -> "Guess":
         """Make `value` the guess, where there is no field for it."""
         self.value = self._answer("value", value)
         if self._widget is not None:
@@ -70,7 +68,7 @@ class Guess:
             control.value = self.value if self.choices else _written(self.value)
         return self
 
-    def reveal(self, measured: Any, label: str = "measured", against: Mapping[str, str] | None = None) -> Reveal:
+    def reveal(self, measured: Any, label: str = "measured", against: Mapping[str, str] | None = None) -> "Reveal":
         """Return the guess beside the result: a number in the question's unit, or the choice that is right.
 
         `label` says where the number comes from, for example "counted" or "simulated"; `against` what was seen that

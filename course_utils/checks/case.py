@@ -1,7 +1,5 @@
 """What did the answer do when it was called, and is that right?"""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools
@@ -79,7 +77,7 @@ class Finding:
         lines += [f"  Why it matters: {self.why}"] if self.why else []
         return "\n".join(lines) + self.said
 
-    def named(self, name: str, why: str) -> Finding:
+    def named(self, name: str, why: str) -> "Finding":
         """Return the same with the name of the mistake; what was seen stays where expected and got do not show it."""
         shown_below = self.got and re.search(r" has other values$| is (?!on |of type |None)", self.name)
         seen = "" if shown_below or self.name == name else f": {self.name}"

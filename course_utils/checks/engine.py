@@ -23,8 +23,6 @@ stand there as the wrong answers that they are:
 The reference may also be a class, such as a module: `case.call` then makes an object, `case.use` calls it.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect
@@ -48,7 +46,7 @@ from course_utils.checks.mistakes import Alternative, Edit, Mistake, Note, edit,
 
 def exercise(
     *, lesson: str = "", title: str, minutes: int, difficulty: int, hints: tuple[str, ...], **options: Any
-) -> Callable[[Callable], Exercise]:
+) -> "Callable[[Callable], Exercise]":
     """Make an `Exercise` of the reference answer below the decorator, a function or a class.
 
     The arguments, and the `options` `draws`, `limit_s`, `simulated` and `where`, are the fields of `Task`.
@@ -68,7 +66,7 @@ def exercise(
     return make
 
 
-def lesson(number: str) -> Callable[..., Callable[[Callable], Exercise]]:
+def lesson(number: str) -> "Callable[..., Callable[[Callable], Exercise]]":
     """Return `exercise` for the lesson with this number, two digits such as "03"."""
     return functools.partial(exercise, lesson=number)
 

@@ -1,7 +1,5 @@
 """What does this machine say of itself, as far as it matters for finding a GPU?"""
 
-from __future__ import annotations
-
 import html
 import json
 import os
@@ -72,7 +70,7 @@ class Report:
     story: str = ""  # for stored reports: whose machine this is like
 
     @classmethod
-    def collect(cls) -> Report:
+    def collect(cls) -> "Report":
         """Return the report of this machine. Starts CUDA where PyTorch says that it is available."""
         available = torch.cuda.is_available()
         mac = platform.system() == "Darwin"
@@ -106,7 +104,7 @@ class Report:
         )
 
     @classmethod
-    def stored(cls) -> dict[str, Report]:
+    def stored(cls) -> "dict[str, Report]":
         """Return the reports that come with the course, by name: one for each common case, written after real ones."""
         found = {}
         for path in sorted(_FOLDER.glob("*.json")):

@@ -7,8 +7,6 @@ and Manber 1988 (https://doi.org/10.1007/BF01379320), which gloo takes too. Scat
 here. Libraries choose among several algorithms: NCCL and gloo may take others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -65,7 +63,7 @@ def exchange(operation: str, ranks: int, root: int = 0) -> Exchange:
     return Exchange(operation, ranks, root, steps, tuple(states), results)
 
 
-def _start(plan: Plan, n: int, root: int) -> State:
+def _start(plan: "Plan", n: int, root: int) -> State:
     """Return what each rank holds at first: (own rank, piece) in the slots that are its input."""
     state = []
     for rank in range(n):

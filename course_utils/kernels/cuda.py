@@ -1,7 +1,5 @@
 """What does this CUDA C++ kernel do? Its unchanged text, run on the CPU, each access to memory looked at."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import itertools
@@ -64,7 +62,7 @@ class Parameter:
         return f"{self.type} {self.name}".strip()
 
 
-def compile_cuda(source: str, name: str | None = None) -> Kernel:
+def compile_cuda(source: str, name: str | None = None) -> "Kernel":
     """Compile the text of a .cu file for the CPU and return its kernel `name`, which one kernel alone need not have.
 
     The signature is that of `torch.cuda._compile_kernel`. A template is named with its arguments, "scale<float, 4>".
@@ -93,7 +91,7 @@ def compile_cuda(source: str, name: str | None = None) -> Kernel:
 
 
 @functools.lru_cache(maxsize=256)
-def _compiled(source: str, name: str, parameters: str, others: tuple[str, ...]) -> Kernel:
+def _compiled(source: str, name: str, parameters: str, others: tuple[str, ...]) -> "Kernel":
     program = toolchain.build(source, name, others)
     texts = [" ".join(text.split()) for text in _split(parameters)]
     if len(texts) != len(program.parameters):

@@ -1,7 +1,5 @@
 """How is it said what went wrong in ranks: the first failure with the reader's line, or where each rank waited?"""
 
-from __future__ import annotations
-
 import contextlib
 import html
 import itertools
@@ -75,7 +73,7 @@ class Seen:
         others = {rank: "had returned" if rank in self.returned else "was running" for rank in range(self.ranks)}
         return others | {rank: trouble.state for rank in others if (trouble := self.trouble(rank))}
 
-    def trouble(self, rank: int) -> Trouble | None:
+    def trouble(self, rank: int) -> "Trouble | None":
         """Return how a rank failed; None if it did not."""
         if rank in self.garbled:
             state = "wrote into the connection of launch to this process: what came from it is no message"

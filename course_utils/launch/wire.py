@@ -1,7 +1,5 @@
 """How do a launch and its ranks talk: whole messages over a socket, and values whose tensors are on the CPU?"""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import functools
@@ -75,9 +73,9 @@ class Failure:
     kind: str
     words: str
     frames: list[FrameSummary]  # the outermost first
-    cause: Failure | None
+    cause: "Failure | None"
     at_s: float
-    parts: tuple[Failure, ...] = ()  # of an ExceptionGroup
+    parts: "tuple[Failure, ...]" = ()  # of an ExceptionGroup
 
 
 def failure(error: BaseException, seen: frozenset[int] = frozenset()) -> Failure:

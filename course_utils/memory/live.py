@@ -1,7 +1,5 @@
 """Which tensors are alive, how large are they, and where were they made?"""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +35,7 @@ class Census(tables.Table):
     def __len__(self) -> int:
         return len(self.storages)
 
-    def __sub__(self, earlier: Census) -> Census:
+    def __sub__(self, earlier: "Census") -> "Census":
         if not isinstance(earlier, Census):
             return NotImplemented
         old = {one.serial for one in earlier.storages}

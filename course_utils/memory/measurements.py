@@ -1,7 +1,5 @@
 """Which bytes did this function have alive, when were they most, and whose were they then?"""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import math
@@ -42,7 +40,7 @@ class Alive(NamedTuple):
     serial: int  # no other storage has it, although its address may be used again
 
     @classmethod
-    def of(cls, record: Record) -> Alive:
+    def of(cls, record: Record) -> "Alive":
         return cls(record.nbytes, record.shape, record.dtype, record.owner, record.made, record.serial)
 
 

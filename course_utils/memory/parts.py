@@ -1,7 +1,5 @@
 """Whose are the bytes that are alive? The five owners of memory in training, as numbers, a table and a bar."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,7 +33,7 @@ class Parts:
         return {owner: getattr(self, f"{owner}_bytes") for owner in OWNERS}
 
     @classmethod
-    def of(cls, by_owner: Mapping[str, int]) -> Parts:
+    def of(cls, by_owner: Mapping[str, int]) -> "Parts":
         return cls(*(by_owner.get(owner, 0) for owner in OWNERS))
 
 

@@ -6,8 +6,6 @@ before the call done, and ends on all of them at the same nanosecond. What is qu
 the host. A message between two ranks needs both: `send` ends when the other has called `recv`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +20,8 @@ from course_utils.simulator.cluster import Cluster
 from course_utils.simulator.tensor import SimTensor, adopt
 
 _CLOCK_TAG = 1 << 20  # of messages that carry clocks, beyond those that a program uses
-_handles: dict[int, Work] = {}  # C++ keeps no Python object alive
-_arrivals: dict[int, Work] = {}  # of functional collectives, by the storage that they fill
+_handles: "dict[int, Work]" = {}  # C++ keeps no Python object alive
+_arrivals: "dict[int, Work]" = {}  # of functional collectives, by the storage that they fill
 
 
 def join(cluster: Cluster) -> None:
@@ -62,7 +60,7 @@ def _hold(end_ns: int) -> None:
     model.world.hold((0, model.world.streams[0]), end_ns)
 
 
-def with_work(result: Any, work: Work) -> Any:
+def with_work(result: Any, work: "Work") -> Any:
     """Return the result of an operator of c10d, a handle or values and a handle, with this handle in place of its."""
     if not isinstance(result, tuple):
         return work.boxed()

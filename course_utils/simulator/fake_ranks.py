@@ -5,8 +5,6 @@ lets messages and computation overlap are those of `torch.cpu`, on which fake te
 of them, for a Recorder to price.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Iterator
@@ -27,20 +25,20 @@ _arrivals: dict[int, int] = {}  # messages of functional collectives, by the sto
 
 
 class _Stream:
-    current: _Stream
+    current: "_Stream"
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
         self.number = next(_numbers)
 
-    def record_event(self, event: Any = None) -> _Event:
+    def record_event(self, event: Any = None) -> "_Event":
         event = event or _Event()
         event.record(self)
         return event
 
-    def wait_event(self, event: _Event) -> None:
+    def wait_event(self, event: "_Event") -> None:
         event.wait(self)
 
-    def wait_stream(self, stream: _Stream) -> None:
+    def wait_stream(self, stream: "_Stream") -> None:
         self.wait_event(stream.record_event())
 
     def synchronize(self) -> None:

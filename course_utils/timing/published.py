@@ -5,8 +5,6 @@
 The facts lie in published.json; `python -m benchmarks.published` makes the predictions in it.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Callable
@@ -47,7 +45,7 @@ class ErrorBar:
     runs: tuple[Run, ...] = field(repr=False)
     source: str
 
-    def where(self, chosen: Callable[[Run], bool]) -> ErrorBar:
+    def where(self, chosen: Callable[[Run], bool]) -> "ErrorBar":
         """Return the same for those runs that `chosen` returns true for."""
         return ErrorBar(tuple(run for run in self.runs if chosen(run)), self.source)
 

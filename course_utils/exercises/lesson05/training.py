@@ -1,7 +1,5 @@
 """What did a training loop do with its model, optimizer and scaler, and what should have come out?"""
 
-from __future__ import annotations
-
 import copy
 import re
 import weakref
@@ -36,7 +34,7 @@ class Log:
         self.model = model
         self.clear()
 
-    def __deepcopy__(self, memo: dict) -> Log:
+    def __deepcopy__(self, memo: dict) -> "Log":
         return self
 
     def clear(self) -> None:
@@ -53,7 +51,7 @@ class Log:
         for name, letter in letters.items():
             setattr(owner, name, _after(lambda letter=letter: self.note(letter), getattr(owner, name)))
 
-    def note_pass(self, model: Classifier, x: torch.Tensor, logits: torch.Tensor) -> None:
+    def note_pass(self, model: "Classifier", x: torch.Tensor, logits: torch.Tensor) -> None:
         """Add a forward pass of the model, or of a copy of it, and how many graphs of those before are still there."""
         kept = sum(one.graph() is not None for one in self.passes)
         layers, graph = any(module.training for module in model.layers.modules()), set()  # sets have weak references

@@ -3,8 +3,6 @@
 Each case trains on all batches once and returns the mean loss. `source` is what a reader opens and repairs.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 
@@ -202,7 +200,7 @@ class Run:
         self.steps.append(torch.sim.Event(enable_timing=True))
         self.steps[-1].record()
 
-    def do(self, call: Callable) -> Run:
+    def do(self, call: Callable) -> "Run":
         """Let `call(model, optimizer, photos, device)` run, from an empty queue until the GPU is done."""
         torch.sim.synchronize()
         try:
