@@ -124,10 +124,7 @@ def _batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 @functools.cache
 def _naive(device: torch.device, *rates: Any) -> tuple[list[Spent], list[torch.Tensor]]:
-    """Return what two naive steps give and take, and the weights before, between and after them.
-
-    They are the same for every answer, as long as the simulated GPU has the same `rates`.
-    """
+    """Return what two naive steps give and take, and the weights around them: at these `rates` always the same."""
     floor, (model, optimizer) = Floor(), _start(device)
     taken, weights = [], [vector(model.parameters())]
     for x, y in _batches():
