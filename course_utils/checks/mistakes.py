@@ -169,6 +169,8 @@ def recognised(
     notes = None
     for mistake in mistakes:
         notes = recorded(check, task, answer, device) if notes is None else notes
+        if notes and notes[-1].label.startswith("does not end"):  # on a slow machine a mistake may not end either
+            return None
         known = mistake.seen.get(device, [])
         if all(_same(a, b) for a, b in zip(known, notes, strict=False)):  # else it was seen to do something else
             known = mistake.seen[device] = recorded(check, task, mistake.answer, device, like=notes)
