@@ -149,6 +149,8 @@ def shown(value: Any) -> str:
         return "{" + ", ".join(f"{key!r}: {shown(item)}" for key, item in value.items()) + "}"
     if callable(value) and hasattr(value, "__name__"):
         return value.__name__
+    if isinstance(value, torch.optim.Optimizer):
+        return f"{type(value).__name__}(lr={value.param_groups[0]['lr']:g})"
     try:
         whole = hasattr(value, "_fields") or isinstance(value, torch.nn.Module)
         text = " ".join(repr(value).split()) if whole else _SHORT.repr(value)
