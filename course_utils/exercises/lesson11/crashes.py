@@ -87,6 +87,8 @@ def _(case: Case) -> None:
         passes.check(case, rows=9)
         case.equal(got, stepped(right, batches, _tag_loss, 0.5), rtol=1e-3, why="the mean over words, without padding")
         trained(case, model, right)
+        case.instead(not torch.equal(batches[0][1], texts()[0][1]), "changes the tags that it is given",
+                     "the caller still needs them: change a copy")
         case.instead(copies > 1, "takes the loss to the CPU", "the device would wait for it at each step")
         lets_errors_out(case, tagger(), [batches[2], (torch.zeros(2, 2), torch.zeros(2, 2).long())], case.device)
 
@@ -241,7 +243,7 @@ train_and_validate.broken("with torch.no_grad():  # else each loss keeps the act
 
 
 def classifier() -> nn.Module:
-    """Return a model of three layers with dropout, for 16 numbers and 4 classes."""
+    """Return a model of three layers, for 16 numbers and 4 classes."""
     torch.manual_seed(5)
     return Layers(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
 
@@ -266,6 +268,8 @@ def _(case: Case) -> None:
     over_budget(case, floor, spent, BUDGET_BYTES, lambda: case.call(classifier(), batches, held_out, case.device,
                 modifies=True), "a list of losses keeps graphs, and these the activations of each batch")
     trained(case, model, right)
+    case.instead(not all(one.requires_grad for one in model.parameters()), "leaves the model frozen",
+                 "its next step would fail: record no graph instead")
     lets_errors_out(case, classifier(), [], [held_out[0], (torch.ones(2, 3), torch.ones(2).long())], case.device)
 
 

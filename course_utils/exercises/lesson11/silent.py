@@ -139,29 +139,31 @@ def regression() -> nn.Module:
 
 
 def noisy() -> tuple[list[tuple[torch.Tensor, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]:
-    """Return batches, of which the fourth and the last have wrong targets, and held-out data."""
+    """Return batches, of which the third and the last have wrong targets, and held-out data."""
     made = torch.Generator().manual_seed(11)
     x = torch.randn(8, 16, 3, generator=made)
     y = x.sum(dim=2, keepdim=True).tanh()
-    signs = torch.tensor([1, 1, 1, -3, 1, 1, -3, 1])[:, None, None]
+    signs = torch.tensor([1, 1, 0, 1, 1, 1, -3, 1])[:, None, None]
     *batches, held_out = zip(x, y * signs, strict=True)
     return Batches(batches), held_out
 
 
 @fit.checks
 def _(case: Case) -> None:
-    model, right, (batches, held_out) = regression(), regression(), noisy()
-    passes, seen, states = Passes(model), [], []
-    got = case.call(model, batches, held_out, case.device, modifies=True)
-    for batch in batches:
-        stepped(right.train(), [batch], lambda net, one: F.mse_loss(net(one[0]), one[1]), 0.3)
-        states.append(copy.deepcopy(right.state_dict()))
-        with torch.no_grad():
-            seen.append(F.mse_loss(right.eval()(held_out[0]), held_out[1]).item())
-    right.load_state_dict(states[seen.index(min(seen))])
-    passes.check(case, rows=7 * 32)
-    case.equal(got, min(seen), rtol=1e-3, why="the smallest of the held-out losses")
-    trained(case, model, right)
+    for device in dict.fromkeys((case.device, torch.device("cpu"))):  # there .cpu() is no copy
+        case.device = device
+        model, right, (batches, held_out) = regression(), regression(), noisy()
+        passes, seen, states = Passes(model), [], []
+        got = case.call(model, batches, held_out, device, modifies=True)
+        for batch in batches:
+            stepped(right.train(), [batch], lambda net, one: F.mse_loss(net(one[0]), one[1]), 0.3)
+            states.append(copy.deepcopy(right.state_dict()))
+            with torch.no_grad():
+                seen.append(F.mse_loss(right.eval()(held_out[0]), held_out[1]).item())
+        right.load_state_dict(states[seen.index(min(seen))])
+        passes.check(case, rows=7 * 32)
+        case.equal(got, min(seen), rtol=1e-3, why="the smallest of the held-out losses")
+        trained(case, model, right)
     lets_errors_out(case, regression(), [batches[0], (torch.ones(4, 2), torch.ones(4, 1))], held_out, case.device)
 
 
@@ -170,13 +172,17 @@ _LOAD = "model.load_state_dict(best)"
 fit.edits(
     ("keeps the model's own tensors", "the next step writes into them: what is kept must be a copy of each tensor",
      (_LOAD, "pass"), *((_KEPT, one) for one in (f"{_STATE}.copy()", f"dict({_STATE})", f"copy.copy({_STATE})",
-                                f"{{name: one.detach() for name, one in {_STATE}.items()}}"))),
+                                f"{{name: one.detach() for name, one in {_STATE}.items()}}",
+                                f"{{name: one.cpu() for name, one in {_STATE}.items()}}"))),
     ("keeps the parameters and not the averages of batch norm", "buffers belong to a model, too",
      _KEPT, f"{{name: one.detach().clone() for name, one in {_NAMED}}}", _LOAD, "model.load_state_dict(best, "
      "strict=False)"),
     ("stops at the first loss that is larger", "a later batch may be better: all are to be trained on",
      "best_loss:", "best_loss or not best:", _KEPT, f"{_KEPT} if loss < best_loss else best",
      "    model.load", "        if loss > best_loss: break\n    model.load"),
+    ("takes a step back where the loss is larger", "each batch is to be trained on, from where the one before ended",
+     "best_loss = copy.deepcopy(model.state_dict()), loss", "best_loss = copy.deepcopy(model.state_dict()), loss\n"
+     "        model.load_state_dict(best)"),
     ("keeps the largest loss", "the smallest is the best", "loss < best", "loss > best", '"inf"', '"-inf"'),
     ("returns the last loss", "the one of the weights that it keeps was asked for", "return best_loss", "return loss"),
 )

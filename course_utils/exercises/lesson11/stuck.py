@@ -59,7 +59,7 @@ def shares(rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     if rank == 0:
         x[1, 2, 0], y[5, 0, 0] = torch.nan, torch.inf
     else:
-        y[3, 1, 0] = torch.inf
+        x[3, 1, 0] = torch.nan
     return list(zip(x, y, strict=True))
 
 
