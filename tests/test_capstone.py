@@ -6,7 +6,7 @@ import pytest
 
 from course_utils import counting, devices, programs, simulator
 from course_utils.exercises.lesson12 import cards, changes, scoring
-from course_utils.exercises.lesson12.program import SMALL, Rejected
+from course_utils.exercises.lesson12.program import CPU, SMALL, Program, Rejected, Task
 
 REFERENCE = programs.path("capstone_reference.py").read_text(encoding="utf-8")
 needs_simulator = pytest.mark.skipif(devices.simulated() is None, reason="beside a real GPU the lesson tries this")
@@ -175,11 +175,19 @@ def test_a_resume_that_is_not_bitwise_costs_its_credit(name):
 
 def test_a_program_that_is_wrong_on_two_ranks_is_named():
     sources = [edited(*edits) for _, *edits in RANKS.values()]
-    right = [changes.given(), REFERENCE]
+    right = [changes.given(), REFERENCE, STYLES["half of the products in 16 bits"]]
     found = scoring._on_ranks([(source, "my_capstone.py") for source in (*right, *sources)])
-    assert found[:2] == [{"ranks": "", "messages": 27 + 1}, {"ranks": "", "messages": 1 + 1 / 3}]
-    for (phrase, *_), one in zip(RANKS.values(), found[2:], strict=True):
+    assert found[:3] == [{"ranks": "", "messages": 27 + 1}, *[{"ranks": "", "messages": 1 + 1 / 3}] * 2]
+    for (phrase, *_), one in zip(RANKS.values(), found[3:], strict=True):
         assert phrase in one["ranks"]
+
+
+def test_the_reference_names_the_first_step_whose_loss_is_no_number():
+    program, task = Program(REFERENCE), Task(SMALL, seed=1)
+    model, optimizer = task.made(program, CPU)
+    optimizer.param_groups[0]["lr"] = float("inf")
+    with pytest.raises(Rejected, match="not a number from step 1 on"):
+        program.train(model, optimizer, task.text, task.starts, CPU)
 
 
 TRAIN_STEP = "        loss = loss_of(model, window)\n        loss.backward()\n"
@@ -263,6 +271,7 @@ def test_a_score_has_the_level_of_its_worst_part_and_credit_for_each():
     assert score.level == 2 and score.credit == (26, 30)
     assert "Level 2 of 3, credit 26 of 30" in str(score) and "Level 2 of 3" in score._repr_html_()
     broken = scoring.Score(NAIVE, scoring.replace(BETTER, ranks="<b>wrong</b>"))
+    assert broken._rows()[-3][-1] == "2 ranks equal 1"  # messages count where the ranks are right
     assert broken.level == 0 and broken.credit == (21, 30) and "<b>wrong" not in broken._repr_html_()
     assert (
         scoring.Score(NAIVE, rejected="<i>").level == 0

@@ -99,8 +99,8 @@ def train(model, optimizer, text, starts, device):
     if ranks > 1:
         dist.all_reduce(losses)
     losses = (losses / ranks).tolist()  # the one read
-    if any(loss != loss for loss in losses):
-        raise ArithmeticError(f"the loss is not a number from step {losses.index(max(losses))} on")
+    if bad := [step for step, loss in enumerate(losses) if loss != loss]:
+        raise ArithmeticError(f"the loss is not a number from step {bad[0]} on")
     return losses
 
 

@@ -35,6 +35,11 @@ CPU = torch.device("cpu")
 TOLERANCES = {"in float32": (5e-4, 2e-3), "with products in 16 bits": (5e-3, 6e-2)}
 
 
+def kind(coarse: bool) -> str:
+    """Return which of `TOLERANCES` holds for a program whose products are `coarse`."""
+    return "with products in 16 bits" if coarse else "in float32"
+
+
 @dataclass(frozen=True)
 class Sizes:
     """How large the model and the run are with which a program is tried."""
@@ -242,15 +247,15 @@ def judge(losses: Any, weights: dict[str, torch.Tensor], right: Right, task: Tas
     reject(len(losses) != len(task.starts),
            f"another number of steps: {len(losses)} losses for {len(task.starts)} rows",
            "one step is asked for each row of starts")
-    kind = "with products in 16 bits" if coarse else "in float32"
-    loss_within, update_within = TOLERANCES[kind]
+    words = kind(coarse)
+    loss_within, update_within = TOLERANCES[words]
     share = off(weights, right.weights, task.weights)
     reject(not share <= update_within,
            f"trains another way: the weights are off by {share:.1%} of their way, {update_within:.1%} are allowed "
-           f"{kind}")
+           f"{words}")
     worst = max((abs(a - b) for a, b in zip(losses, right.losses, strict=True)), default=0.0)
     reject(not worst <= loss_within, f"reports losses that are not those of its steps: one is off by {worst:.4f} nats, "
-           f"{loss_within} are allowed {kind}", "the loss of a step is the mean over all of its windows")
+           f"{loss_within} are allowed {words}", "the loss of a step is the mean over all of its windows")
 
 
 def _same_model(model: nn.Module, task: Task) -> None:
