@@ -47,6 +47,7 @@ WRONG = {
         ("this is the loss of each step", edit("torch.stack(losses).tolist()", "torch.stack(losses[::-1]).tolist()")),
     ],
     "average": [
+        ("other values", edit("dist.get_world_size()", "2")),
         ("messages", edit("dist.all_reduce(flat)", "dist.all_reduce(flat[:1]); dist.all_reduce(flat[1:])")),
         ("never waits", edit("dist.all_reduce(flat)", "dist.all_reduce(flat, async_op=True)")),
         ("changes the parameters", edit("flat /=", "[p.data.mul_(2) for p in model.parameters()]; flat /=")),

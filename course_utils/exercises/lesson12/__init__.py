@@ -168,7 +168,7 @@ def train_steps(model: nn.Module, optimizer: torch.optim.Optimizer, windows: tor
 @train_steps.checks
 def _(case: Case) -> None:
     for device, shape in ((case.device, (1, 1, 3)), (elsewhere(case.device), (3, 2, 4)), (case.device, (4, 3, 6))):
-        windows = torch.randint(256, shape)
+        windows, case.device = torch.randint(256, shape), device
         model, twin = _model().to(device), _model()
         optimizer, its = (torch.optim.AdamW(one.parameters(), lr=0.05) for one in (model, twin))
         got = case.call(model, optimizer, windows.to(device), modifies=True)
@@ -245,9 +245,9 @@ def average(model: nn.Module) -> None:
 
 @average.checks
 def _(case: Case) -> None:
-    ranks = on_ranks(case, averaged, _KINDS, nprocs=2, called="average(model)", known=average.mistakes)
+    ranks = on_ranks(case, averaged, _KINDS, nprocs=3, called="average(model)", known=average.mistakes)
     for at, words in enumerate(("one layer", "three layers")):
-        describe(case, f"average(model), {words}", 2)
+        describe(case, f"average(model), {words}", 3)
         check_average(case, [rank[at] for rank in ranks])
         for counts in (rank[at]["call"].counts for rank in ranks):
             case.budget("messages", counts.collectives.total() + counts.messages, 1, "each one has a latency")
@@ -301,7 +301,8 @@ model_flops.edits(
      "2 * 2 * rows"),
     ("counts a product and its sum as one", "each is an operation", _THREE, "3 * rows"),
     ("leaves out attention", "two products for each token, block and place of the context", _ATTENTION, "0"),
-    ("counts one product in attention", "scores, and then the mixture", _ATTENTION, "layers * context * width"),
+    ("counts half of attention", "scores, then the mixture, for every place: a mask saves nothing", _ATTENTION,
+     "layers * context * width"),
     ("leaves out the last layer", "width × 256 for each token", " + 256 * width", ""),
     ("takes the embedding for a product", "it looks rows up", "256 * width", "512 * width"),
     ("counts one row alone", "every row of the batch", "rows * context", "context"),
