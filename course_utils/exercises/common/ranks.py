@@ -127,7 +127,7 @@ def _fail_stuck(case: Case, error: Any, nprocs: int, died: bool, why: str) -> No
             "for ranks that have returned" if "returned" in called else "in a collective that another does not call"
         )
         name = f"deadlock: a rank waits {returned}, it does not end"
-        why = "every rank must call each collective, in the same order: an `if rank == 0` keeps the others away"
+        why = "every rank must call each collective, in the same order: an `if` that differs keeps some ranks away"
     elif all(called):
         returned = "returned" in called
         name = f"deadlock: {'a rank waits for ranks that have returned' if returned else 'ranks wait for each other'}"
