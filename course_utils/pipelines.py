@@ -158,11 +158,8 @@ class Schedule:
         Of several stages on a rank the later ones are paler.
         """
         ranks = range(len(self.ranks))
-        figure, axes = plots.new(
-            title or f"Bubble {self.bubble:.1%}",
-            f"time{unit and f', {unit}'}",
-            height_in=max(1.8, 0.95 + 0.34 * len(ranks)),
-        )
+        name, height_in = title or f"Bubble {self.bubble:.1%}", max(1.8, 0.95 + 0.34 * len(ranks))
+        figure, axes = plots.new(name, f"time, {unit}" if unit else "time", height_in=height_in)
         alike: dict[tuple, list[Action]] = {}
         for action in self.spans:
             alike.setdefault((action.kind, action.stage), []).append(action)
