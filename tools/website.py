@@ -41,6 +41,10 @@ EXPLORED: dict[str, dict[str, tuple[Any, ...]]] = {
         "fmt": ("fp32", "bf16 autocast"), "gpus": (1, 8, 64), "stage": (0, 3), "checkpointing": (False, True),
     },
     "ring": {"ranks": (2, 4, 8), "step": tuple(range(1, 15)), "nbytes": (2**10, 2**28), "latency_us": (1.0, 10.0)},
+    "pipeline": {
+        "schedule": ("GPipe", "1F1B", "interleaved, 2 stages a rank", "zero bubble (ZB-H1)"), "ranks": (2, 4, 8),
+        "micro": (1, 2, 4, 8, 32),
+    },
 }  # fmt: skip
 
 
