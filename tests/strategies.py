@@ -176,3 +176,61 @@ def pipeline(name: str, micro: int = 4) -> dict:
         schedule.step(*([points] if first else []), **({"target": points, "losses": []} if final else {}))
 
     return _train_stages(modules, run)
+
+
+# ---- a schedule as text: three stages of different sizes, a frozen layer, a weight that the first and the last share
+
+
+class Tied(nn.Module):
+    def __init__(self, words: nn.Parameter) -> None:
+        super().__init__()
+        self.back, self.words = nn.Linear(5, 8), words
+
+    def forward(self, x):
+        return F.linear(self.back(x), self.words.T)
+
+
+def tied_stages() -> list[nn.Module]:
+    torch.manual_seed(0)
+    words = nn.Linear(WORDS, 8, bias=False)
+    middle = nn.Sequential(nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 5).requires_grad_(False), nn.Linear(5, 5))
+    return [words, middle, Tied(words.weight)]
+
+
+def _rows() -> torch.Tensor:
+    return F.one_hot(torch.arange(12), WORDS).float()
+
+
+def _train_tied(stages: list[nn.Module], run) -> list[dict]:
+    parameters = dict.fromkeys(p for stage in stages for p in stage.parameters() if p.requires_grad)
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        run()
+        optimizer.step()
+    return [
+        {
+            f"{name}{end}": _whole(value)
+            for name, p in stage.named_parameters()
+            for end, value in (("", p), (".grad", p.grad))
+        }
+        for stage in stages
+    ]
+
+
+def tied_stages_alone() -> list[dict]:
+    stages = tied_stages()
+    return _train_tied(stages, lambda: F.mse_loss(nn.Sequential(*stages)(_rows()), _rows()).backward())
+
+
+def tied_stages_on_ranks(run_line, text: str) -> dict:
+    """Run the schedule with the executor of lesson 10; each end has a part of the gradient of the shared weight."""
+    rank, ends = dist.get_rank(), dist.new_group([0, 2])
+    stage, parts = tied_stages()[rank].to(rank_device()), _rows().chunk(3)
+
+    def run() -> None:
+        run_line(text.split("\n")[rank], stage, parts, parts, F.mse_loss, width=[WORDS, 8, 5][rank])
+        if rank != 1:
+            dist.all_reduce((stage.weight if rank == 0 else stage.words).grad, group=ends)
+
+    return _train_tied([stage], run)[0]

@@ -55,6 +55,7 @@ EXPLORERS = [
     Made("collectives", source="Computed", beside={"root": {"operation": "broadcast"}}),
     Made("ring"),
     Made("buckets"),
+    Made("pipeline"),
     Made("pace"),
     Made("bottleneck"),
     Made("grid", source="Counted"),

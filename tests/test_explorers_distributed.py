@@ -1,4 +1,4 @@
-"""Do the explorers of lesson 09 end where each definition says, with the bytes and times of the formulas?"""
+"""Do the explorers of lessons 09 and 10 end where each definition says, with the bytes and times of the formulas?"""
 
 import itertools
 import math
@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_utils.explorers import buckets, collectives, ring
+from course_utils.explorers import buckets, collectives, pipeline, ring
 from course_utils.explorers.exchange import OPERATIONS, exchange
 from tests.explorer_settings import settings
 
@@ -192,3 +192,28 @@ def test_every_gradient_is_in_one_bucket_and_no_all_reduce_starts_before_its_buc
         assert s.exposed_s >= 0 and s.overlapped_s <= s.apart_s
         assert s.apart_s == pytest.approx(s.backward_s + s.communication_s)
         assert s.exposed_s >= s.overlapped[-1].end_s - s.overlapped[-1].start_s - 1e-9  # the last is never hidden
+
+
+# ---- pipelines
+
+
+@pytest.mark.parametrize(("ranks", "micro"), [(2, 8), (4, 4), (4, 32), (8, 16)])
+def test_bubble_time_and_bytes_of_a_pipeline_are_those_of_its_formulas(ranks, micro):
+    step = {}
+    for name in pipeline.SCHEDULES:
+        step[name] = s = pipeline.pipeline(
+            schedule=name, ranks=ranks, micro=micro, forward_ms=2.0, backward_ms=4.0, activation_mib=10
+        )
+        waits = (ranks - 1) * {"inter": 3.0, "zero ": 2.0}.get(name[:5], 6.0)  # ms
+        assert s.total_ms == pytest.approx(6.0 * micro + waits) and s.bubble == pytest.approx(waits / s.total_ms)
+    gpipe, early, interleaved, split = (s.held_bytes for s in step.values())
+    assert gpipe == (micro * 10 * 2**20,) * ranks and split == (min(micro, ranks) * 10 * 2**20,) * ranks
+    assert early == tuple(min(micro, ranks - rank) * 10 * 2**20 for rank in range(ranks))
+    assert sum(interleaved) > sum(early)
+
+
+def test_the_picture_of_a_pipeline_has_every_action_and_the_bytes_of_each_rank():
+    caption, figure = pipeline.explore().caption(), pipeline.explore().figure()
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts[-4:] == ["400 MiB", "300 MiB", "200 MiB", "100 MiB"] and len(texts) == 4 * 8 * 2 + 4
+    assert caption.startswith("1F1B, 4 ranks, 8 micro-batches: 33.0 ms, bubble 27.3%; rank 0 holds most")

@@ -5,12 +5,11 @@ import re
 
 import nbformat
 import pytest
+import strategies
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from torch import nn
 
-from course_utils import pipelines, simulator
+from course_utils import simulator
 from course_utils.launch import launch, rank_device
 from course_utils.pipelines import Schedule, ScheduleError, gpipe, one_f_one_b
 from tools import notebooks
@@ -94,66 +93,14 @@ def executor():
     return names["run_line"]
 
 
-class Tied(nn.Module):
-    """The last stage, whose last layer shares its weight with the first stage."""
-
-    def __init__(self, words: nn.Parameter) -> None:
-        super().__init__()
-        self.back, self.words = nn.Linear(5, 8), words
-
-    def forward(self, x):
-        return F.linear(self.back(x), self.words.T)
-
-
-def made() -> list[nn.Module]:
-    """Return three stages: sizes that differ, a frozen layer, and a weight that the first and the last share."""
-    torch.manual_seed(0)
-    words = nn.Linear(13, 8, bias=False)
-    middle = nn.Sequential(nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 5).requires_grad_(False), nn.Linear(5, 5))
-    return [words, middle, Tied(words.weight)]
-
-
-def rows() -> torch.Tensor:
-    return F.one_hot(torch.arange(12) % 13, 13).float()
-
-
-def three_steps(stages: list[nn.Module], step) -> list[dict]:
-    parameters = [p for p in dict.fromkeys(p for one in stages for p in one.parameters()) if p.requires_grad]
-    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-    for _ in range(3):
-        optimizer.zero_grad()
-        step()
-        optimizer.step()
-    return [
-        {name: (p.detach().cpu(), None if p.grad is None else p.grad.cpu()) for name, p in one.named_parameters()}
-        for one in stages
-    ]
-
-
-def on_rank(run_line, text):
-    rank, ends = dist.get_rank(), dist.new_group([0, 2])
-    stage = made()[rank].to(rank_device())
-
-    def step():
-        line, parts = text.split("\n")[rank], rows().chunk(3)
-        run_line(line, stage, parts, parts, F.mse_loss, width=[13, 8, 5][rank])
-        if rank != 1:  # the shared weight: each end has a part of its gradient
-            dist.all_reduce((stage.weight if rank == 0 else stage.words).grad, group=ends)
-
-    return three_steps([stage], step)[0]
-
-
 @pytest.mark.parametrize("text", [gpipe(3, 3), one_f_one_b(3, 3), REVERSED], ids=["GPipe", "1F1B", "reversed"])
 def test_a_schedule_on_ranks_trains_as_one_process(text):
-    stages, x = made(), rows()
-    model = nn.Sequential(*stages)
-    expected = three_steps(stages, lambda: F.mse_loss(model(x), x).backward())
-    found = launch(on_rank, executor(), text, nprocs=3, cluster=simulator.Cluster())
+    assert Schedule(text).micro == 3
+    expected = strategies.tied_stages_alone()
+    found = launch(strategies.tied_stages_on_ranks, executor(), text, nprocs=3, cluster=simulator.Cluster())
     assert [one.keys() for one in found] == [one.keys() for one in expected]
     for got, wanted in zip(found, expected, strict=True):
-        for name, (value, gradient) in wanted.items():
-            torch.testing.assert_close(got[name][0], value, rtol=1e-4, atol=1e-6)
-            assert (got[name][1] is None) == (gradient is None)
-            if gradient is not None:
-                torch.testing.assert_close(got[name][1], gradient, rtol=1e-4, atol=1e-7)
-    assert pipelines.Schedule(text).micro == 3
+        for name, value in wanted.items():
+            assert (got[name] is None) == (value is None), name
+            if value is not None:
+                torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-6)
