@@ -189,7 +189,7 @@ def _line(rank: int, words: list[str]) -> tuple[Action, ...]:
     found = [_WORD.fullmatch(word) for word in words]
     if None in found:
         raise ScheduleError(
-            f"{words[found.index(None)]!r} on rank {rank} is no action: F0, B0, I0, W0, or 2F0 of stage 2"
+            f"{words[found.index(None)]!r} on rank {rank} is no action such as F0, B0, I0, W0, or 2F0 of stage 2"
         )
     return tuple(Action(int(match[1] or rank), match[2], int(match[3])) for match in found)
 
