@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from course_utils import plots
@@ -60,11 +61,12 @@ class Schedule:
         self._check_all_there()
         for rank, line in enumerate(self.ranks):
             self._check_order(rank, line)
+        forward, backward = arguments.positive("forward", forward), arguments.positive("backward", backward)
         times = {"F": forward, "B": backward, "I": backward / 2, "W": backward / 2}
-        self.spans = self._run({kind: arguments.number("time", time, least=0) for kind, time in times.items()})
+        self.spans = self._run(times)
         self.total = max(end for _, end in self.spans.values())
         self.bubble = 1 - sum(end - begin for begin, end in self.spans.values()) / (len(self.ranks) * self.total)
-        self.held = [_most([{"F": 1, "I": 0}.get(action.kind, -1) for action in line]) for line in self.ranks]
+        self.held = [max(accumulate({"F": 1, "I": 0}.get(action.kind, -1) for action in line)) for line in self.ranks]
 
     def __str__(self) -> str:
         return (
@@ -120,10 +122,12 @@ class Schedule:
                         )
 
     def _needs(self, action: Action) -> Action | None:
-        """Return what another stage must have done before `action`."""
-        stage = action.stage + {"F": -1, "B": 1, "I": 1, "W": self.stages}[action.kind]
+        """Return what the stage before or behind must have done before `action`; None where that is nothing."""
+        stage = action.stage + (-1 if action.kind == "F" else 1)
+        if action.kind == "W" or stage not in self._home:
+            return None
         wanted = [Action(stage, kind, action.micro) for kind in ("F" if action.kind == "F" else "BI")]
-        return next((one for one in wanted if one in self.ranks[self._home.get(stage, 0)]), None)
+        return next(one for one in wanted if one in self.ranks[self._home[stage]])
 
     def _run(self, times: dict[str, float]) -> dict[Action, tuple[float, float]]:
         """Let each rank do its actions in order, each as soon as what it needs is there; return when."""
@@ -170,10 +174,8 @@ class Schedule:
             for action, (begin, long) in zip(actions, bars, strict=True):
                 if len(self.spans) <= _FEW and long > 0.012 * self.total:
                     axes.text(begin + long / 2, row, action.micro, ha="center", va="center", fontsize=7)
-        for rank in ranks:
-            axes.text(
-                self.total * 1.01, rank, [*notes, *(f"holds {one}" for one in self.held)][rank], va="center", size=8
-            )
+        for rank, note in enumerate(notes or [f"holds {held}" for held in self.held]):
+            axes.text(self.total * 1.01, rank, note, va="center", fontsize=8)
         axes.set(ylim=(len(ranks) - 0.5, -0.5), xlim=(0, self.total * 1.12), yticks=ranks)
         axes.set_yticklabels([f"rank {rank}" for rank in ranks])
         axes.grid(False, axis="y")
@@ -194,10 +196,6 @@ def _line(rank: int, words: list[str]) -> tuple[Action, ...]:
     return tuple(Action(int(match[1] or rank), match[2], int(match[3])) for match in found)
 
 
-def _most(changes: list[int]) -> int:
-    return max(sum(changes[: at + 1]) for at in range(len(changes)))
-
-
 def gpipe(ranks: int, micro: int) -> str:
     """Return the schedule of GPipe (https://arxiv.org/abs/1811.06965): all forward passes, then all backward passes."""
     return "\n".join([" ".join(f"{kind}{at}" for kind in "FB" for at in range(micro))] * ranks)
@@ -208,9 +206,10 @@ def one_f_one_b(ranks: int, micro: int, each: int = 1, split: bool = False) -> s
 
     With `each` stages a rank, rank r having the stages r, r + ranks, …, it is interleaved
     (https://arxiv.org/abs/2104.04473); `split` parts B into I and W, and does W later: ZB-H1, or with several stages
-    ZB1P (https://arxiv.org/abs/2401.10241). `micro` must be at most `ranks`, or a multiple of it.
+    ZB1P (https://arxiv.org/abs/2401.10241). `micro` must then be at most
+    `ranks`, or a multiple of it.
     """
-    if micro % (turn := min(ranks, micro)):
+    if micro % (turn := min(ranks, micro)) and each > 1:
         raise ValueError(f"micro must be at most {ranks}, or a multiple of it, not {micro}")
     total, lines = each * micro, []
     for rank in range(ranks):

@@ -78,7 +78,8 @@ def test_a_picture_has_a_row_for_each_rank_and_what_it_holds():
     assert len(texts) == 4 * 8 * 2 * 3 + 4 and texts[-4:] == ["holds 8"] * 4 and axes.get_title("left") == "title"
     assert [text.get_text()[0] for text in figure.legends[0].get_texts()] == ["F", "I", "W"]
     with pytest.raises(ValueError, match="at most 4, or a multiple of it, not 6"):
-        one_f_one_b(4, 6)
+        one_f_one_b(4, 6, each=2)
+    assert Schedule(one_f_one_b(4, 6)).held == [4, 3, 2, 1]
 
 
 # ---- on ranks: the executor stands in the lesson
