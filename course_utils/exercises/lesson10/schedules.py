@@ -51,6 +51,7 @@ def _(case: Case) -> None:
         size = len(found.ranks), found.micro
         case.instead(size != (ranks, micro), f"has {size[0]} lines and {size[1]} micro-batches, expected {ranks} and "
                      f"{micro}", "a line for each rank, and in it each micro-batch from 0", got=text)
+        case.instead(found.stages != ranks, f"has {found.stages} stages, expected {ranks}: one a rank", got=text)
         most, allowed = max(found.held), (ranks - 1) / (micro + ranks - 1)
         case.instead(most > ranks, f"rank {found.held.index(most)} holds {most} micro-batches at once, the limit is "
                      f"{ranks}", "activations are kept from F to B: go back as soon as a gradient can be there",
@@ -116,7 +117,8 @@ def last_rank(
 
 @last_rank.checks
 def _(case: Case) -> None:
-    for line in ("F0 I0 W0", "F0 I0 W0 F1 I1 W1", "F0 F1 F2 I1 I0 W1 F3 W0 I2 I3 W3 W2"):
+    eleven = " ".join(f"F{at} I{at} W{at}" for at in range(11))
+    for line in ("F0 I0 W0", "F0 I0 W0 F1 I1 W1", "F0 F1 F2 I1 I0 F3 W1 W0 I2 I3 W3 W2", eleven):
         micro = line.count("F")
         torch.manual_seed(micro)
         stage = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 2)).to(case.device)
@@ -128,26 +130,22 @@ def _(case: Case) -> None:
             loss_fn(stage(whole), y).backward()
             wanted = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
             stage.zero_grad()
-            events = _watched(stage)
             case.about("", case.device)
+            added: list[bool] = []  # at each F: has the first weight a gradient by then?
+            note = lambda *_, stage=stage, added=added: added.append(  # noqa: E731
+                stage[0].weight.grad is not None and bool(stage[0].weight.grad.any()))
+            hook = stage.register_forward_pre_hook(note)
             got = case.call(line, stage, list(x.chunk(micro)), list(y.chunk(micro)), loss_fn, modifies=True)
+            hook.remove()
             found = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
             case.equal(found, wanted, why="gradients of the weights: those of the mean loss over the whole batch")
             order = [int(word[1:]) for word in line.split() if word[0] == "I"]
             case.equal(got, [whole.grad.chunk(micro)[at] for at in order], why="gradients of the inputs")
-            case.instead("".join(events) != line.translate({ord(one): None for one in " I0123"}),
-                         "adds to the gradients of the weights in I",
+            due = [at >= line[: line.index("W")].count("F") for at in range(micro)]
+            case.instead((False, True) in zip(due, added, strict=False), "adds to gradients of weights before W",
                          "the rank before waits for I: W can be done later")
-
-
-def _watched(stage: nn.Sequential) -> list[str]:
-    """Return a list to which each forward pass through `stage` adds an F, and each sum into its weights a W."""
-    events: list[str] = []
-    stage._forward_hooks.clear()
-    stage.register_forward_hook(lambda *_: events.append("F"))
-    stage[0].bias._post_accumulate_grad_hooks = None
-    stage[0].bias.register_post_accumulate_grad_hook(lambda _: events.append("W"))
-    return events
+            case.instead((True, False) in zip(due, added, strict=False), "goes forward before W is done",
+                         "W stands before that F in the line: with it a micro-batch's activations are free")
 
 
 _MEAN, _INPUT = " / len(inputs)  #", "sent += torch.autograd.grad(loss, x, retain_graph=True)"
