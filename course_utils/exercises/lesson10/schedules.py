@@ -121,26 +121,28 @@ def _(case: Case) -> None:
     for line in ("F0 I0 W0", "F0 I0 W0 F1 I1 W1", "F0 F1 F2 I1 I0 F3 W1 W0 I2 I3 W3 W2", eleven):
         micro = line.count("F")
         torch.manual_seed(micro)
-        stage = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 2)).to(case.device)
+        stage = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Linear(2, 1)).to(case.device)
         stage[2].requires_grad_(False)
-        x, y = torch.randn(3 * micro, 3, device=case.device), torch.randn(3 * micro, 2, device=case.device)
+        x, y = torch.randn(2 * micro, 2, device=case.device), torch.randn(2 * micro, 1, device=case.device)
         for loss_fn in (F.mse_loss, F.l1_loss):
             stage.zero_grad()
             whole = x.clone().requires_grad_()
             loss_fn(stage(whole), y).backward()
             wanted = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
             stage.zero_grad()
-            case.about("", case.device)
             added: list[bool] = []  # at each F: has the first weight a gradient by then?
             note = lambda *_, stage=stage, added=added: added.append(  # noqa: E731
                 stage[0].weight.grad is not None and bool(stage[0].weight.grad.any()))
             hook = stage.register_forward_pre_hook(note)
             got = case.call(line, stage, list(x.chunk(micro)), list(y.chunk(micro)), loss_fn, modifies=True)
             hook.remove()
+            case.about(f"last_rank({line!r}, …, {loss_fn.__name__})", case.device)
             found = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
+            without = ", ".join(sorted(wanted.keys() - found.keys()))
+            case.instead(without, f"no gradient in {without}", "W adds to it")
             case.equal(found, wanted, why="gradients of the weights: those of the mean loss over the whole batch")
             order = [int(word[1:]) for word in line.split() if word[0] == "I"]
-            case.equal(got, [whole.grad.chunk(micro)[at] for at in order], why="gradients of the inputs")
+            case.equal(got, [whole.grad.chunk(micro)[at] for at in order], why="gradients of the inputs, in the order of I")
             due = [at >= line[: line.index("W")].count("F") for at in range(micro)]
             case.instead((False, True) in zip(due, added, strict=False), "adds to gradients of weights before W",
                          "the rank before waits for I: W can be done later")
