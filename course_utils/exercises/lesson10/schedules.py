@@ -142,7 +142,8 @@ def _(case: Case) -> None:
             case.instead(without, f"no gradient in {without}", "W adds to it")
             case.equal(found, wanted, why="gradients of the weights: those of the mean loss over the whole batch")
             order = [int(word[1:]) for word in line.split() if word[0] == "I"]
-            case.equal(got, [whole.grad.chunk(micro)[at] for at in order], why="gradients of the inputs, in the order of I")
+            case.equal(got, [whole.grad.chunk(micro)[at] for at in order],
+                       why="gradients of the inputs, in the order of I")
             due = [at >= line[: line.index("W")].count("F") for at in range(micro)]
             case.instead((False, True) in zip(due, added, strict=False), "adds to gradients of weights before W",
                          "the rank before waits for I: W can be done later")
