@@ -58,6 +58,7 @@ EXPLORERS = [
     Made("pipeline"),
     Made("pace"),
     Made("bottleneck"),
+    Made("sharding", beside={"between": {"ranks": 16}}),
     Made("grid", source="Counted"),
     Made("tiles"),
     Made("symptoms", source="Usual causes", beside={kind: {"kind": kind} for kind in ("wrong", "stuck")}),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib
 import io
 import os
 import pickle
@@ -815,5 +816,6 @@ def test_what_ranks_load_late_is_loaded_once():
         return loaded
 
     launch(step)
-    before = launch(lambda: "torch._dynamo" in sys.modules)
+    launch(lambda: importlib.import_module("torch.distributed.fsdp") and None)
+    before = launch(lambda: {"torch._dynamo", "torch.distributed.fsdp"} <= sys.modules.keys())
     assert before == [run._way() is forked.Forked] * 2

@@ -57,7 +57,7 @@ class Seen:
     ranks: int
     pid: dict[int, int] = field(default_factory=dict)
     ready: dict[int, None] = field(default_factory=dict)
-    returned: dict[int, tuple[bytes, bool]] = field(default_factory=dict)  # pickled; whether it needed the compiler
+    returned: dict[int, tuple[bytes, list[str]]] = field(default_factory=dict)  # pickled; slow modules that it imported
     failed: dict[int, Failure] = field(default_factory=dict)
     unsendable: dict[int, tuple[str, Failure]] = field(default_factory=dict)  # type of what it returned, why
     ended: dict[int, tuple[int | None, float]] = field(default_factory=dict)  # exit code of the process, when

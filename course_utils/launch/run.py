@@ -68,8 +68,8 @@ class Run:
                 del store
                 if processes is not None:
                     self._stop(processes)
-            if way is Forked and any(compiler for _, compiler in self.seen.returned.values()):
-                preload("torch._dynamo")  # while nobody waits: it takes each rank a second
+            for module in {name for _, names in self.seen.returned.values() for name in names} if way is Forked else ():
+                preload(module)  # while nobody waits: it takes each rank a second
         return [self.seen.returned[rank][0] for rank in self.all]
 
     def _job(self, port: int) -> Job:

@@ -31,6 +31,7 @@ import torch.distributed as dist
 
 from course_utils.launch import wire
 
+_SLOW = ("torch._dynamo", "torch.distributed.fsdp")  # imports that take about a second
 device: torch.device | None = None  # the device of this rank; None in a process that is none
 
 
@@ -174,7 +175,7 @@ def _outcome(channel: wire.Channel, requests: queue.SimpleQueue, rank: int, job:
     except BaseException as error:
         named = value if job.cluster is None else value[0]
         return "unsendable", (type(named).__name__, wire.failure(error))
-    return "returned", (data, "torch._dynamo" in set(sys.modules) - modules)
+    return "returned", (data, [name for name in _SLOW if name in sys.modules and name not in modules])
 
 
 def _leave() -> None:

@@ -14,6 +14,8 @@ def _two_stages_a_rank(ranks, micro):
 # fmt: off
 _FORWARD, _INPUT = 'line.append(f"F{early + at}")', "sent += torch.autograd.grad(loss, x, retain_graph=True)"
 _WEIGHTS = "loss.backward(inputs=[p for p in stage.parameters() if p.requires_grad])"
+_GATHER, _WHOLE = "dist.all_gather(parts, state[name])", "{name: value.full_tensor() for name"
+_UNIT = "    fully_shard(model, mesh=mesh)  # what is left\n"
 
 WRONG = {
     "write_schedule": [
@@ -39,5 +41,29 @@ WRONG = {
             "late.append(held.pop(at)[1])\n    for loss in late:\n        loss.backward(")),
         ("gradients of the weights: those of the mean", edit("int(action[1:])", "int(action[1])")),
         ("expected", edit("sent += ", "sent += [x] or ")),
+    ],
+    "gather_state": [
+        ("never waits for 2 operations", edit(_GATHER, f"{_GATHER[:-1]}, async_op=True)")),
+        ("its shards have", edit(_GATHER, "dist.all_gather_object(parts, state[name])")),
+        ("modifies its input", edit(_GATHER, f"state[name] += 1; {_GATHER}")),
+        ("waits for ranks that have returned", edit(_GATHER, f"if dist.get_rank() == 0: {_GATHER}")),
+    ],
+    "train_sharded": [
+        ("head.weight", edit(_UNIT, f"{_UNIT.replace('model,', 'model.embed,')}    fully_shard(model.head, mesh=mesh)\n"
+                             f"{_UNIT}")),  # the tied weight in two units: PyTorch says so
+        ("waits for ranks that have returned", edit(_WHOLE, f"{{}} if dist.get_rank() else {_WHOLE}")),
+        ("has other values", edit("optimizer.zero_grad()", "pass")),
+        ("is a return missing", edit(f"return {_WHOLE}", f"return None and {_WHOLE}")),
+    ],
+    "start_sharded": [
+        ("is not sharded", edit("    for unit in [*model, model]:\n        fully_shard(unit, mesh=mesh)\n", "")),
+        ("waits for ranks that have returned",
+         edit("    sd.set_model_state_dict(", "    if dist.get_rank() == 0:\n        sd.set_model_state_dict(")),
+        ("return the model", edit("return model", "return model.state_dict()")),
+    ],
+    "reshard": [
+        ("views of the whole tensor", edit("part.clone()", "part")),
+        ("of type tuple, expected list", edit("[part.clone() for part in parts]", "tuple(map(torch.clone, parts))")),
+        ("3 rows, from 2 ranks to 6", edit("(n - len(parts))", "(min(n, 5) - len(parts))")),
     ],
 }
