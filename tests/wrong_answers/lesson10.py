@@ -1,5 +1,9 @@
 """Further wrong answers to lesson 10, each with what the message must say."""
 
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
 from course_utils.checks import edit
 
 
@@ -11,7 +15,25 @@ def _two_stages_a_rank(ranks, micro):
     return "\n".join(lines)
 
 
+def _gathers_the_heads(x, qkv, out, heads):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    weights, biases = qkv.weight.chunk(3), qkv.bias.chunk(3)
+    mine = [F.linear(x, w.chunk(n)[rank], b.chunk(n)[rank]) for w, b in zip(weights, biases, strict=True)]
+    q, k, v = (one.unflatten(-1, (heads // n, -1)).transpose(1, 2) for one in mine)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2).contiguous()
+    parts = [torch.empty_like(mixed) for _ in range(n)]
+    dist.all_gather(parts, mixed)
+    parts[rank] = mixed
+    return out(torch.cat(parts, dim=-1))
+
+
+def _computes_all(x, qkv, out, heads):
+    q, k, v = (one.unflatten(-1, (heads, -1)).transpose(1, 2) for one in qkv(x).chunk(3, dim=-1))
+    return out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
 # fmt: off
+_PART, _RETURN = "out.weight.chunk(n, dim=1)[rank])", "leave(part) + out.bias"
 _FORWARD, _INPUT = 'line.append(f"F{early + at}")', "sent += torch.autograd.grad(loss, x, retain_graph=True)"
 _WEIGHTS = "loss.backward(inputs=[p for p in stage.parameters() if p.requires_grad])"
 _GATHER, _WHOLE = "dist.all_gather(parts, state[name])", "{name: value.full_tensor() for name"
@@ -65,5 +87,31 @@ WRONG = {
         ("views of the whole tensor", edit("part.clone()", "part")),
         ("of type tuple, expected list", edit("[part.clone() for part in parts]", "tuple(map(torch.clone, parts))")),
         ("3 rows, from 2 ranks to 6", edit("(n - len(parts))", "(min(n, 5) - len(parts))")),
+    ],
+    "split_attention": [
+        ("the gradient of x on rank 0", _gathers_the_heads),
+        ("of qkv.weight, summed over the ranks", _computes_all),
+        ("are enough", edit("x = enter(x)", "x = enter(enter(x)); x.register_hook(lambda one: one / n)")),
+        ("is a return missing", edit("return leave", "leave")),
+        ("waits", edit(_RETURN, "(leave(part) if rank else part) + out.bias")),
+        ("raised", edit("chunk(n, dim=1)", "chunk(n)")),
+        ("are enough", edit(_RETURN, "(leave(part) + leave(part)) / 2 + out.bias")),
+        ("this is what rank 0 returned", edit("is_causal=True", "is_causal=False")),
+        ("modifies its input", edit("x = enter(x)", "x = enter(x); out.bias.data += 1")),
+    ],
+    "rank_bytes": [
+        ("of type float, expected dict", edit("return {", "return sum({", "ranks\n    }", "ranks\n    }.values())")),
+        ("these are the bytes of the parameters", edit("2 * (held", "4 * (held")),
+        ("these are the bytes of the gradients", edit('"gradients": 2', '"gradients": 4')),
+        ("these are the bytes of the optimizer", edit("stage >= 1", "stage >= 2")),
+    ],
+    "choose_meshes": [
+        ("does not answer the three tasks", edit('"slow"', '"fast"')),
+        ("is no (tensor, pipeline, stage)", edit("(1, 1, 3)", "(1, 1, 4)")),
+        ("is no (tensor, pipeline, stage)", edit("(1, 1, 3)", "[1, 1, 3]")),
+        ("does not divide", edit("(4, 16, 0)", "(5, 16, 0)")),
+        ("does not fit", edit("(4, 16, 0)", "(1, 2, 0)")),
+        ("tensor parallel across machines", edit("(1, 1, 1)", "(8, 1, 1)")),
+        ("times the best", edit("(1, 1, 3)", "(8, 1, 1)")),
     ],
 }

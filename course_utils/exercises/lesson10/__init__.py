@@ -2,5 +2,9 @@
 
 from course_utils.exercises.lesson10.schedules import last_rank, write_schedule
 from course_utils.exercises.lesson10.sharding import Scaled, gather_state, reshard, start_sharded, train_sharded
+from course_utils.exercises.lesson10.splitting import TASKS, choose_meshes, rank_bytes, split_attention
 
-__all__ = ["Scaled", "gather_state", "last_rank", "reshard", "start_sharded", "train_sharded", "write_schedule"]
+__all__ = [
+    "TASKS", "Scaled", "choose_meshes", "gather_state", "last_rank", "rank_bytes", "reshard", "split_attention",
+    "start_sharded", "train_sharded", "write_schedule",
+]  # fmt: skip
