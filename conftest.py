@@ -17,7 +17,7 @@ from tools import notebooks
 os.environ.setdefault("COURSE_DEVICE", "sim")
 _PART = 50  # tests of a file that a worker takes at a time
 # Of each notebook on two quiet cores; others: 30.
-_LIMITS_S = {"03": 45, "04": 45, "05": 45, "06": 45, "07": 60, "08": 60, "09": 60, "11": 60, "12": 60}
+_LIMITS_S = {"03": 45, "04": 45, "05": 45, "06": 45, "07": 60, "08": 60, "09": 60, "10": 60, "11": 60, "12": 60}
 _SECONDS = "course/seconds"  # of each test in the last runs, in pytest's cache
 _STOPPED_AT = pytest.StashKey[str]()
 _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory]()
