@@ -58,6 +58,7 @@ EXPLORERS = [
     Made("pipeline"),
     Made("pace"),
     Made("bottleneck"),
+    Made("parallel_plan"),
     Made("sharding", beside={"between": {"ranks": 16}}),
     Made("grid", source="Counted"),
     Made("tiles"),
