@@ -10,6 +10,8 @@ import torch
 from course_utils.simulator import communication, model, register
 from course_utils.simulator.model import device_of
 
+_KIND = int(torch._C._autograd.DeviceType.PrivateUse1)  # as C++ numbers kinds of devices
+
 
 class Stream:
     """A queue of one simulated GPU; what is queued on different streams may run at the same time."""
@@ -17,7 +19,7 @@ class Stream:
     def __init__(self, device=None, priority: int = 0, *, stream_id: int | None = None) -> None:
         self.index = device_of(device)
         self.stream_id = next(model.world.stream_ids) if stream_id is None else stream_id
-        self.device = model.world.sim_devices[self.index]
+        self.device, self.device_index, self.device_type = model.world.sim_devices[self.index], self.index, _KIND
 
     def synchronize(self) -> None:
         world = model.world

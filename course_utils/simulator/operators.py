@@ -20,7 +20,10 @@ _GATHERS = {"embedding", "index", "index_select", "gather", "index_put_", "index
 _OVERWRITES = {"zero_", "fill_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "copy_"}
 _WAITS = {"nonzero", "masked_select", "equal", "_local_scalar_dense", "is_nonzero", "_unique2", "unique_consecutive"}
 _MIXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
-MEMORY_ONLY = {"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "resize_", "set_"}  # no kernel
+MEMORY_ONLY = {  # no kernel
+    "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "resize_", "set_",
+    "record_grad_output_stream",  # FSDP's, from PyTorch 2.15 on
+}  # fmt: skip
 _HOST_ARGUMENTS = {"_pack_padded_sequence", "_pack_padded_sequence_backward"}  # their lengths stay on the CPU
 
 
