@@ -559,19 +559,28 @@ def test_results_that_cannot_be_sent_say_so():
 def interrupt(after_s, fn):
     """Launch `fn`, and expect a KeyboardInterrupt after so many seconds, whatever pytest does with interrupts."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT))
-    start = time.perf_counter()
+    ended, start = threading.Event(), time.perf_counter()
+
+    def send():
+        time.sleep(after_s)
+        while not ended.is_set():  # again, where Python loses one in a weak reference's callback
+            os.kill(os.getpid(), signal.SIGINT)
+            ended.wait(5)
+
+    sender = threading.Thread(target=send)
     try:
         with pytest.raises(KeyboardInterrupt) as caught:
-            timer.start()
+            sender.start()
             launch(fn)
-        timer.join()
+        ended.set()
+        sender.join()
     finally:
         signal.signal(signal.SIGINT, before)
     assert time.perf_counter() - start < 10 and caught.tb
 
 
 @linux
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_at_any_moment_stops_all_ranks_and_leaves_nothing():
     launch(lambda: None)
     descriptors = psutil.Process().num_fds()
