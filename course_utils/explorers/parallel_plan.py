@@ -251,7 +251,7 @@ def explore() -> Explorer:
         Choice("model", "Model", tuple(MODELS), "Cerebras-GPT 13B"),
         Choice("cluster", "Cluster", tuple(CLUSTERS), "DGX H100, InfiniBand"),
         Slider("gpus", "GPUs", (8, 16, 32, 64, 128, 256, 512), 64),
-        Slider("sequences", "Sequences a step", (512, 1024, 2048), 1024),
+        Slider("sequences", "Sequences", (512, 1024, 2048), 1024),
         Slider("tensor", "Tensor", _SIZES, 1),
         Slider("pipeline", "Pipeline", _SIZES, 1),
         Slider("stage", "Shard (ZeRO)", tuple(STAGES), 0, STAGES.get),
