@@ -137,6 +137,6 @@ def explore() -> Explorer:
         Slider("parameters", "Parameters", sizes, 7_000_000_000, plots.count_text),
         Choice("fmt", "Numbers", tuple(FORMATS), "bf16, fp32 copy"),
         Slider("activations_gib", "Activations, GiB", (0.0, 1.0, 5.0, 10.0, 20.0, 40.0), 10.0),
-        Choice("between", "Among machines", tuple(simulator.LINKS), "InfiniBand"),
+        Choice("between", "Between", tuple(simulator.LINKS), "InfiniBand"),
     ]
     return Explorer("what a rank holds and sends", sharding, draw, describe, controls)
