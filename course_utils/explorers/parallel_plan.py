@@ -145,7 +145,9 @@ class _Rank:
         work = self._compute_s(tflops * 1e12, bandwidth)
         reduces = (6 if self.recompute else 4) * self.here
         tensor = reduces * self._cost("all_reduce", 2 * self.width * _SEQUENCE, range(self.tensor))
-        ends = [0, self.tensor * self.data]
+        hop, machine = self.tensor * self.data, self.links.per_machine
+        first = max(0, machine - hop) if self.pipeline * hop > machine else 0  # the slowest hop leaves the machine
+        ends = [first, first + hop]
         sends = 2 * self._cost("send", 2 * self.width * _SEQUENCE, ends) if self.pipeline > 1 else 0
         one = work + tensor + sends
         return {

@@ -130,11 +130,20 @@ def _(case: Case) -> None:
             loss_fn(stage(whole), y).backward()
             wanted = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
             stage.zero_grad()
-            added: list[bool] = []  # at each F: has the first weight a gradient by then?
-            note = lambda *_, stage=stage, added=added: added.append(  # noqa: E731
-                stage[0].weight.grad is not None and bool(stage[0].weight.grad.any()))
+            seen: dict[int, tuple[bool, int]] = {}  # at each F: had weights a gradient, how many inputs had
+            came: set[int] = set()  # inputs whose gradient was computed
+            parts = x.chunk(micro)
+
+            def note(_, args, stage=stage, parts=parts, seen=seen, came=came):
+                at = next((at for at, part in enumerate(parts) if torch.equal(args[0], part)), None)
+                gradient = stage[0].weight.grad
+                if at is not None and at not in seen:  # I and W may go forward again
+                    seen[at] = gradient is not None and bool(gradient.any()), len(came)
+                if args[0].requires_grad:
+                    args[0].register_hook(lambda _: came.add(at))
+
             hook = stage.register_forward_pre_hook(note)
-            got = case.call(line, stage, list(x.chunk(micro)), list(y.chunk(micro)), loss_fn, modifies=True)
+            got = case.call(line, stage, list(parts), list(y.chunk(micro)), loss_fn, modifies=True)
             hook.remove()
             case.about(f"last_rank({line!r}, …, {loss_fn.__name__})", case.device)
             found = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
@@ -144,11 +153,15 @@ def _(case: Case) -> None:
             order = [int(word[1:]) for word in line.split() if word[0] == "I"]
             case.equal(got, [whole.grad.chunk(micro)[at] for at in order],
                        why="gradients of the inputs, in the order of I")
-            due = [at >= line[: line.index("W")].count("F") for at in range(micro)]
-            case.instead((False, True) in zip(due, added, strict=False), "adds to gradients of weights before W",
-                         "the rank before waits for I: W can be done later")
-            case.instead((True, False) in zip(due, added, strict=False), "goes forward before W is done",
-                         "W stands before that F in the line: with it a micro-batch's activations are free")
+            for at, (added, inputs) in seen.items():
+                before = line.split()[: line.split().index(f"F{at}")]
+                due = any(word[0] == "W" for word in before)
+                case.instead(added and not due, "adds to gradients of weights before W",
+                             "the rank before waits for I: W can be done later")
+                case.instead(due and not added, "goes forward before W is done",
+                             "W stands before that F in the line: with it a micro-batch's activations are free")
+                case.instead(inputs < sum(word[0] == "I" for word in before), "goes forward before I is done",
+                             "the rank before waits for that gradient: I stands before that F in the line")
 
 
 _MEAN, _INPUT = " / len(inputs)  #", "sent += torch.autograd.grad(loss, x, retain_graph=True)"
