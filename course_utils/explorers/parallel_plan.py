@@ -219,7 +219,8 @@ def describe(chosen: Chosen) -> str:
         return f"{head}, {step}; no way to split fits. Predicted by formulas."
     gap = made.step_s / best[0].step_s
     more = "does not fit" if not made.fits else "is the fastest" if gap <= 1 else f"takes {gap:.2f} times the fastest"
-    return f"{head}, {step}; it {more}: {best[0].name}, {plots.seconds_text(best[0].step_s)}. Predicted by formulas."
+    first = f"{best[0].name}, {plots.seconds_text(best[0].step_s)}"
+    return f"{head}, {step}; it {more}. The fastest that fits: {first}. Predicted by formulas."
 
 
 def draw(chosen: Chosen) -> Any:
