@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from course_utils import devices, exercises, kernels
 from course_utils.checks import source_of
-from course_utils.exercises import lesson05, lesson09
+from course_utils.exercises import lesson05, lesson09, lesson10
 
 
 def clears_afterwards(model, optimizer, images, labels, device):
@@ -60,12 +60,25 @@ def functional():  # nested, so that it travels as an answer from a notebook doe
     return global_mean
 
 
+def goes_forward_again(line, stage, inputs, targets, loss_fn):
+    gradients = []
+    for kind, at in ((action[0], int(action[1:])) for action in line.split()):
+        x = inputs[at].clone().requires_grad_()
+        loss = loss_fn(stage(x), targets[at]) / len(inputs)
+        if kind == "I":
+            gradients += torch.autograd.grad(loss, x)
+        elif kind == "W":
+            loss.backward()
+    return gradients
+
+
 ANSWERS = [
     (lesson05.train_step, clears_afterwards),
     (lesson05.amp_step, takes_the_loss_of_16_bits),
     (lesson09.global_mean, reduces_and_broadcasts),
     (lesson09.global_mean, waits_for_futures),
     (lesson09.global_mean, functional()),
+    (lesson10.last_rank, goes_forward_again),
 ]
 
 

@@ -61,6 +61,9 @@ WRONG = {
             "held, sent = {}, []", "held, sent, late = {}, [], []",
             "loss = held.pop(at)[1]\n            loss.backward(",
             "late.append(held.pop(at)[1])\n    for loss in late:\n        loss.backward(")),
+        ("goes forward before I is done", edit(
+            _INPUT, "sent.append((loss, x))", _WEIGHTS, f"{_WEIGHTS[:-1]}, retain_graph=True)",
+            "return sent", "return [torch.autograd.grad(loss, x)[0] for loss, x in sent]")),
         ("gradients of the weights: those of the mean", edit("int(action[1:])", "int(action[1])")),
         ("expected", edit("sent += ", "sent += [x] or ")),
     ],
@@ -113,5 +116,7 @@ WRONG = {
         ("does not fit", edit("(4, 16, 0)", "(1, 2, 0)")),
         ("tensor parallel across machines", edit("(1, 1, 1)", "(8, 1, 1)")),
         ("times the best", edit("(1, 1, 3)", "(8, 1, 1)")),
+        ("most beside computation: pipeline", edit("(1, 1, 1)", "(1, 32, 1)")),  # slow messages, no bubble
+        ("gradients are sent for every micro-batch", edit("(1, 1, 1)", "(1, 1, 2)")),
     ],
 }
