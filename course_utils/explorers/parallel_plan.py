@@ -14,7 +14,7 @@ computed again), at the rate that the simulated clock gives products; other kern
 and 35 a logit, at 90 % of the bandwidth: what `timing.estimate` counts of this model. Gradients are added to those
 before, 6 bytes a parameter; with stages 2 and 3 copied for the message instead, 4 bytes, and in stage 3 the parameters
 twice, 8. 4 all-reduces of 2 h s bytes a layer for tensors (6 where it is computed again), which nothing hides. A
-pipeline takes p - 1 micro-batches more.
+pipeline takes p - 1 micro-batches more; of its links the slowest counts.
 
 Gradients are summed behind 2/3 of the last micro-batch, its backward pass, in stages 2 and 3 of each; parameters are
 gathered after the step, in stage 3 twice for each micro-batch, behind its computation but for the first layer and the
