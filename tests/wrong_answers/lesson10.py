@@ -5,6 +5,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from course_utils.checks import edit
+from course_utils.exercises.lesson10.splitting import enter, leave
 
 
 def _two_stages_a_rank(ranks, micro):
@@ -25,6 +26,14 @@ def _gathers_the_heads(x, qkv, out, heads):
     dist.all_gather(parts, mixed)
     parts[rank] = mixed
     return out(torch.cat(parts, dim=-1))
+
+
+def _cuts_late(x, qkv, out, heads):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    mine = [part.chunk(n, dim=-1)[rank] for part in qkv(enter(x)).chunk(3, dim=-1)]
+    q, k, v = (one.unflatten(-1, (heads // n, -1)).transpose(1, 2) for one in mine)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+    return leave(F.linear(mixed, out.weight.chunk(n, dim=1)[rank])) + out.bias
 
 
 def _computes_all(x, qkv, out, heads):
@@ -78,9 +87,11 @@ WRONG = {
                              f"{_UNIT}")),  # the tied weight in two units: PyTorch says so
         ("waits for ranks that have returned", edit(_WHOLE, f"{{}} if dist.get_rank() else {_WHOLE}")),
         ("has other values", edit("optimizer.zero_grad()", "pass")),
+        ("returns DTensors", edit("value.full_tensor()", "value")),
         ("is a return missing", edit(f"return {_WHOLE}", f"return None and {_WHOLE}")),
     ],
     "start_sharded": [
+        ("has not a unit for each block", edit("in [*model, model]", "in [model]")),
         ("is not sharded", edit("    for unit in [*model, model]:\n        fully_shard(unit, mesh=mesh)\n", "")),
         ("waits for ranks that have returned",
          edit("    sd.set_model_state_dict(", "    if dist.get_rank() == 0:\n        sd.set_model_state_dict(")),
@@ -89,11 +100,14 @@ WRONG = {
     "reshard": [
         ("views of the whole tensor", edit("part.clone()", "part")),
         ("of type tuple, expected list", edit("[part.clone() for part in parts]", "tuple(map(torch.clone, parts))")),
+        ("has shape (0, 2), expected (0, 3)", edit("whole[:0]", "whole.new_empty(0, 2)")),
         ("3 rows, from 2 ranks to 6", edit("(n - len(parts))", "(min(n, 5) - len(parts))")),
     ],
     "split_attention": [
         ("the gradient of x on rank 0", _gathers_the_heads),
         ("of qkv.weight, summed over the ranks", _computes_all),
+        ("more than its own heads", _cuts_late),
+        ("rank 0 does not compute its own heads", edit("dist.get_rank(), dist", "2 - dist.get_rank(), dist")),
         ("are enough", edit("x = enter(x)", "x = enter(enter(x)); x.register_hook(lambda one: one / n)")),
         ("is a return missing", edit("return leave", "leave")),
         ("waits", edit(_RETURN, "(leave(part) if rank else part) + out.bias")),

@@ -11,7 +11,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from course_utils import counting
 from course_utils.base import composite
@@ -69,9 +69,14 @@ class _Caller:
         self.called = True
         before = None if modifies else copy.deepcopy(args)
         with counting.count() as counts, self.works.watched():
-            value = self.answer(*args)
+            value = tree_map(_arrived, self.answer(*args))
         modified = before is not None and bool(difference(args, before, copied=True))
         return Call(value, modified, counts, self.works.started - len(self.works.asked), self.works.width)
+
+
+def _arrived(value: Any) -> Any:
+    """Return a tensor for which DTensors and functional collectives wait only where it is used, as it has arrived."""
+    return value.trigger_wait() if hasattr(value, "trigger_wait") else value
 
 
 _KEPT: list[Any] = []  # until this process ends: gloo drops a message whose operation nobody refers to

@@ -118,30 +118,32 @@ def _(case: Case) -> None:
                      why="all ranks must hand tensors of one size to the same collectives, in the same order")
     for at in range(2):
         x, qkv, out, heads, gradient = layers(n, at)
-        right = alone(x, qkv, out, heads)
+        with counting.count() as counts:
+            right = alone(x, qkv, out, heads)
         right.backward(gradient)
         describe(case, f"split_attention(x, qkv, out, heads) of {heads} heads", n)
-        _check_attended(case, [calls[at] for calls in ranks], right.detach(), _gradients(x, qkv, out))
+        _check_attended(case, [calls[at] for calls in ranks], right.detach(), _gradients(x, qkv, out), counts.flops)
 
 
-def _check_attended(case: Case, ranks: list[dict], right: torch.Tensor, gradients: dict[str, torch.Tensor]) -> None:
-    """Check what each rank returned, the gradients, and the bytes."""
+def _check_attended(case: Case, ranks: list[dict], right: torch.Tensor, gradients: dict, flops: int) -> None:
+    """Check what each rank returned, the gradients, the bytes, and the work; `flops` is that of one process."""
     near = {"rtol": 1e-4, "atol": 1e-5}
     for rank, found in enumerate(ranks):
         check_call(case, found["call"], rank)
         case.equal(found["value"], right, why=f"this is what rank {rank} returned", **near)
     for rank, found in enumerate(ranks):
+        mine = [part.chunk(len(ranks))[rank].any() for part in found["gradients"]["qkv.bias"].chunk(3)]
+        case.instead(not mine[2], f"the result is right, but rank {rank} does not compute its own heads",
+                     "rank 0 has the first: a rank keeps, and saves, the weights of its own heads alone")
         for name in ("x", "out.bias"):
             case.equal(found["gradients"][name], gradients[name], why=f"this is the gradient of {name} on rank {rank}: "
                        "all ranks hold it whole, and each must get all of its gradient", **near)
     for name in ("qkv.weight", "qkv.bias", "out.weight"):
         case.equal(sum(found["gradients"][name] for found in ranks), gradients[name],
                    why=f"this is the gradient of {name}, summed over the ranks, of which each has its own part", **near)
-        used = [found["gradients"][name].count_nonzero().item() for found in ranks]
-        case.instead(max(used) > gradients[name].numel() // len(ranks),
-                     "the result is right, but a rank computes more than its own heads",
-                     f"{max(used):,} numbers of {name} have a gradient on one rank: nothing is saved so")
-    size = right.nbytes
+    size, used = right.nbytes, max(found["call"].counts.flops for found in ranks)
+    case.instead(used > 1.5 * flops / len(ranks), "the result is right, but a rank computes more than its own heads",
+                 f"{used:,} FLOPs on one rank, and {flops // len(ranks):,} are its part: cut before you multiply")
     for way, sent in (("forward", ranks[0]["call"].counts.collective_bytes), ("backward", ranks[0]["back"])):
         case.instead(sent.total() > size, f"the result is right, but a rank hands {sent.total():,} bytes to "
                      f"collectives {way}, and {size:,} are enough", "one all-reduce of the result forward, one of the "
