@@ -195,7 +195,7 @@ def _(case: Case) -> None:
         case.instead(spread, "returns DTensors", "a rank still holds its own part of each: full_tensor() gathers")
         case.equal(got, dict(_alone()), rtol=1e-4, why=f"this is what rank {rank} returned")
         whole = sum(value.nbytes for value in _tower().parameters())
-        case.instead(peak_bytes > 3 * whole, "the result is right, but more than three models are alive at once",
+        case.instead(peak_bytes > 3.4 * whole, "the result is right, but more than three models are alive at once",
                      f"{peak_bytes:,} bytes, and the model has {whole:,}: what one call of fully_shard takes is "
                      "gathered at once")
 
