@@ -38,7 +38,7 @@ class Action(NamedTuple):
 class Schedule:
     """A schedule that ranks can run, with its times.
 
-    - `text`, `ranks`: the lines as text, and as a tuple of `Action`s for each rank;
+    - `text`, `ranks`: the lines as text, and as a tuple of `Action` for each rank;
     - `stages`, `micro`: how many stages and micro-batches there are;
     - `spans`: begin and end of each action, where `forward` and `backward` are the times of the two passes of one
       micro-batch through one stage, in any unit; I and W take half of `backward`, messages nothing;
