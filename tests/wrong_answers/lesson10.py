@@ -83,7 +83,7 @@ WRONG = {
         ("waits for ranks that have returned", edit(_GATHER, f"if dist.get_rank() == 0: {_GATHER}")),
     ],
     "train_sharded": [
-        ("head.weight", edit(_UNIT, f"{_UNIT.replace('model,', 'model.embed,')}    fully_shard(model.head, mesh=mesh)\n"
+        (".weight", edit(_UNIT, f"{_UNIT.replace('model,', 'model.embed,')}    fully_shard(model.head, mesh=mesh)\n"
                              f"{_UNIT}")),  # the tied weight in two units: PyTorch says so
         ("waits for ranks that have returned", edit(_WHOLE, f"{{}} if dist.get_rank() else {_WHOLE}")),
         ("has other values", edit("optimizer.zero_grad()", "pass")),
