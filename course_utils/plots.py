@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from course_utils.base import arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BLUE", "GREEN", "GRID", "INK", "LIVE", "MUTED", "OCHRE", "PALETTE", "PLUM", "PREDICTED", "PROVENANCE", "PUBLISHED",
     "RECORDED", "RED", "SIMULATED", "SKY", "axis_bytes", "axis_seconds", "bytes_text", "count_text", "hatch", "label",
-    "legend", "line", "new", "png", "seconds_text", "style", "to_html",
+    "legend", "line", "new", "png", "seconds_text", "stack", "style", "to_html",
 ]  # fmt: skip
 
 LIVE, RECORDED, PREDICTED, SIMULATED = "solid", "dashed", "dotted", "dashdot"
@@ -109,6 +109,20 @@ def hatch(provenance: Any) -> str:
 def line(ax: Axes, x: Any, y: Any, name: str, provenance: Any, **options: Any) -> None:
     """Draw one curve in the style of its provenance, its legend text ending in that word; options go to `Axes.plot`."""
     ax.plot(x, y, **{"linestyle": _check(provenance), "label": label(name, provenance), "linewidth": 2.0, **options})
+
+
+def stack(
+    ax: Axes, names: Sequence[Any], parts: Mapping[str, Sequence[float]], across: bool = False, **options: Any
+) -> None:
+    """Draw a bar for each of `names`, made of `parts`, its sizes by label, in the order of the palette.
+
+    The parts stand on top of each other, `across` beside each other. `options` go to Matplotlib's bars.
+    """
+    draw, begin = (ax.barh, "left") if across else (ax.bar, "bottom")
+    ends = [0.0] * len(names)
+    for colour, (part, sizes) in zip(PALETTE, parts.items(), strict=False):
+        draw(names, sizes, color=colour, label=part, **{begin: ends}, **options)
+        ends = [end + size for end, size in zip(ends, sizes, strict=True)]
 
 
 def legend(ax: Axes, **options: Any) -> None:

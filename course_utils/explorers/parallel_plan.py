@@ -22,8 +22,6 @@ embedding, gathered before it and summed after it. Links: `Cluster.cost`. The op
 Stages of the pipeline are taken to be balanced, the host never to be late.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -232,11 +230,8 @@ def draw(chosen: Chosen) -> Any:
     names[0] = f"yours: {names[0]}"
     room = chosen.plan.room_bytes / 2**30
     for axes, values, scale in ((left, "parts", 2**30), (right, "times", 1.0)):
-        ends = [0.0] * len(rows)
-        for colour, key in zip(plots.PALETTE, getattr(rows[0], values), strict=False):
-            sizes = [getattr(one, values)[key] / scale for one in rows]
-            axes.barh(range(len(rows)), sizes, left=ends, color=colour, height=0.6, label=key)
-            ends = [a + b for a, b in zip(ends, sizes, strict=True)]
+        parts = {key: [getattr(one, values)[key] / scale for one in rows] for key in getattr(rows[0], values)}
+        plots.stack(axes, range(len(rows)), parts, across=True, height=0.6)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.grid(False, axis="y")
         plots.legend(axes, loc="upper center", bbox_to_anchor=(0.4, -0.75 / (0.6 + 0.3 * len(rows))), ncols=2)

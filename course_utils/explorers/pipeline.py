@@ -1,7 +1,5 @@
 """How long do the ranks of a pipeline wait, and how many activations do they hold, under each schedule?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -7,8 +7,6 @@ what was gathered for the forward pass is gathered again for the backward pass
 copies that add up gradients. Times: `simulator.Cluster`, no message behind computation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -108,12 +106,9 @@ def draw(s: Sharded) -> Any:
     """Return the picture: what a rank holds at each stage, beside a GPU's memory, and the time of its messages."""
     titles = ("What a rank holds", "Messages of a step")
     figure, (left, right) = plots.new(titles, "stage", "GiB, predicted", columns=2, widths=(5, 4), height_in=3.8)
-    names, bottom = ["0", "1", "2", "3", "hybrid"], [0.0] * len(STAGES)
-    for colour, owner in zip(plots.PALETTE, s.chosen.parts, strict=False):
-        heights = [one.parts[owner] / 2**30 for one in s.stages]
-        left.bar(names, heights, bottom=bottom, color=colour, edgecolor="white", label=owner,
-                 hatch=plots.hatch(plots.PREDICTED))  # fmt: skip
-        bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+    names = ["0", "1", "2", "3", "hybrid"]
+    parts = {owner: [one.parts[owner] / 2**30 for one in s.stages] for owner in s.chosen.parts}
+    plots.stack(left, names, parts, edgecolor="white", hatch=plots.hatch(plots.PREDICTED))
     room = gpus.get(_GPU).memory_bytes / 2**30
     left.axhline(room, color=plots.INK, linewidth=1.2)
     left.annotate(_GPU, (0.99, room), (0, 2), xycoords=("axes fraction", "data"), textcoords="offset points",

@@ -150,12 +150,9 @@ def _lines(fit: WillItFit) -> list[gpus.GPU]:
 
 def _stack(axes: Any, found: Any, names: list[str]) -> None:
     """Draw one bar for each moment, its parts on top of each other."""
-    bottom = [0.0] * len(names)
-    for colour, (owner, _) in zip(plots.PALETTE, found[0].parts(), strict=False):
-        heights = [dict(moment.parts())[owner] / 2**30 for moment in found]
-        axes.bar(names, heights, bottom=bottom, width=0.6, color=colour, edgecolor="white", label=owner,
-                 hatch=plots.hatch(plots.PREDICTED))  # fmt: skip
-        bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+    moments = [dict(moment.parts()) for moment in found]
+    parts = {owner: [moment[owner] / 2**30 for moment in moments] for owner in moments[0]}
+    plots.stack(axes, names, parts, width=0.6, edgecolor="white", hatch=plots.hatch(plots.PREDICTED))
     axes.grid(False, axis="x")
 
 
