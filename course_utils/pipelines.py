@@ -5,8 +5,6 @@ backward pass, `I0` and `W0` the two halves of that: the gradient of the input, 
 has several stages, the number of the stage stands in front, `2F0`, as in torch.distributed.pipelining.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import accumulate
@@ -206,8 +204,7 @@ def one_f_one_b(ranks: int, micro: int, each: int = 1, split: bool = False) -> s
 
     With `each` stages a rank, rank r having the stages r, r + ranks, …, it is interleaved
     (https://arxiv.org/abs/2104.04473); `split` parts B into I and W, and does W later: ZB-H1, or with several stages
-    ZB1P (https://arxiv.org/abs/2401.10241). `micro` must then be at most
-    `ranks`, or a multiple of it.
+    ZB1P (https://arxiv.org/abs/2401.10241). With several stages `micro` must be at most `ranks`, or a multiple of it.
     """
     if micro % (turn := min(ranks, micro)) and each > 1:
         raise ValueError(f"micro must be at most {ranks}, or a multiple of it, not {micro}")

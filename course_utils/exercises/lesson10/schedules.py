@@ -1,7 +1,5 @@
 """Can ranks run this schedule, within its limits, and does a line of it train? The exercises on pipelines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Do the ranks hold shards, and do the shards make up what one process holds? The exercises on sharding."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Do ranks that share a layer compute what one would, what does each hold, and which mesh suits a cluster?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
