@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
+import simgpu
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
-from course_utils import gpus, recorded, simulator
+from course_utils import gpus, recorded
 
 ROOT = Path(__file__).parents[1]
 Run = Callable[[], object]
@@ -162,7 +163,7 @@ def measure(build: Program, device: torch.device, repeats: int) -> Figures:
 
 def simulate(spec: str) -> dict[str, Figures]:
     """Run every program on the simulated GPU `spec` of this process. Its clock is exact, so each runs once."""
-    simulator.enable(gpus=1, spec=spec, capacity="64 GiB")  # more than any program takes
+    simgpu.enable(gpus=1, spec=spec, capacity="64 GiB")  # more than any program takes
     return {name: measure(build, torch.device("sim", 0), repeats=1) for name, build in PROGRAMS.items()}
 
 

@@ -42,13 +42,14 @@ import functools
 from dataclasses import replace
 from unittest import mock
 
+import simgpu
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from course_utils import gpus, memory, simulator, timing
+from course_utils import gpus, memory, timing
 
 CONTEXT, TEXTS = 8192, 2
 RESNETS = (  # format, GPU, images for each, channels last, images a second of so many GPUs
@@ -276,7 +277,7 @@ def fused_bytes(texts: int) -> int:
 def compiled(found: timing.Estimate, nbytes: int) -> float:
     """Return the seconds of a step of which all but products, attention and the optimizer is fused to so many bytes."""
     kept = sum(s.seconds for s in found.by_kind if s.name in ("matrix products", "attention", "optimizer"))
-    rate = gpus.get(found.spec).bandwidth_gbps * simulator.Costs().bandwidth_share * 1e9
+    rate = gpus.get(found.spec).bandwidth_gbps * simgpu.Costs().bandwidth_share * 1e9
     return found.total_s - found.busy_s + kept + nbytes / rate
 
 
@@ -293,11 +294,11 @@ def main() -> None:
         program = (functools.partial(resnet, layout), functools.partial(images, number, layout), sgd)
         step = functools.partial(resnet_step, name == "float16")
         for ranks, rate in published.items():
-            found = timing.estimate(*program, step, cluster=simulator.Cluster(gpu), ranks=ranks)
+            found = timing.estimate(*program, step, cluster=simgpu.Cluster(gpu), ranks=ranks)
             predicted[ranks] = ranks * number / found.total_s
             compare(f"DDP, ResNet-50, {name}, {ranks} {gpu}", rate, predicted[ranks], "images/s")
         compare("    speed-up", published[8] / published[1], predicted[8] / predicted[1], "times")
-    adamw, cluster = functools.partial(torch.optim.AdamW, fused=True), simulator.Cluster("H100 SXM")
+    adamw, cluster = functools.partial(torch.optim.AdamW, fused=True), simgpu.Cluster("H100 SXM")
     found = timing.estimate(lambda: shared(Gpt()), gpt_tokens, adamw, gpt_step, cluster=cluster, ranks=8)
     published = 8 * GPT_TEXTS * GPT_TOKENS / GPT_S
     for name, seconds in (("eager", found.total_s), ("fused", compiled(found, fused_bytes(GPT_TEXTS)))):
@@ -307,7 +308,7 @@ def main() -> None:
     with mock.patch.object(gpus, "ALL", (*gpus.ALL, H100)):
         for ranks, rate, gib in ((8, 5762, 82.4), (128, 5605, 67.0)):
             for gpu in ("H100 SXM", H100.name):
-                found = timing.estimate(fsdp, tokens, adam, llama_step, cluster=simulator.Cluster(gpu), ranks=ranks)
+                found = timing.estimate(fsdp, tokens, adam, llama_step, cluster=simgpu.Cluster(gpu), ranks=ranks)
                 predicted[ranks] = TEXTS * CONTEXT / found.total_s
                 compare(f"FSDP, Llama 3.1 8B, {ranks} {gpu}", rate, predicted[ranks], "tokens/s each")
             found = memory.estimate(fsdp, tokens, adam, step=llama_step, device="cpu", ranks=ranks)

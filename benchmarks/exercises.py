@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from course_utils import exercises
+from gpu_course import catalogue
 
 MEDIAN, MAXIMUM = 100, 220
 ROOT = Path(__file__).parents[1]
@@ -165,9 +165,9 @@ def _add(cost: Cost, part: str, count: float) -> None:
 def main() -> int:
     """Print the table, the median and the maximum; return 0 if both are within their limits."""
     lessons: dict[str, list[str]] = {}
-    for exercise in exercises.registry():
+    for exercise in catalogue.registry():
         lessons.setdefault(exercise.lesson, []).append(exercise.name)
-    package, stored = Path(exercises.__file__).parent, ROOT / "tests" / "wrong_answers"
+    package, stored = Path(catalogue.__file__).parent, ROOT / "tests" / "wrong_answers"
     heads = [field.name.replace("_", " ") for field in fields(Cost)]
     print(f"{'exercise':28}" + "".join(f"{head:>15}" for head in [*heads, "total"]))
     totals, unreached = [], 0

@@ -11,21 +11,21 @@ from __future__ import annotations
 import statistics
 import time
 
+import kernelcheck
 import torch
 
-from course_utils import kernels
-from course_utils.base import tables
-from tests.kernels.cuda_samples import BASES, RIGHT
+from course_utils import tables
+from tests.kernelcheck.cuda_samples import BASES, RIGHT
 
 LIMIT_S = 1.5
 
 
-def timed(source: str, launch: dict) -> tuple[float, float, kernels.Report]:
+def timed(source: str, launch: dict) -> tuple[float, float, kernelcheck.Report]:
     """Return the seconds to compile, those to run, and the report."""
     compiled, ran = [], []
     for repeat in range(3):
         start = time.perf_counter()
-        kernel = kernels.compile_cuda(f"{source}\n// {time.time_ns()} {repeat}")  # a text that is in no cache
+        kernel = kernelcheck.compile_cuda(f"{source}\n// {time.time_ns()} {repeat}")  # a text that is in no cache
         compiled.append(time.perf_counter() - start)
         start = time.perf_counter()
         report = kernel(**launch)
@@ -42,13 +42,13 @@ def main() -> bool:
     cases["product of 128, tiled"] = BASES["product"].source, square
     cases["product of 128, naive"] = next(source for name, source, _ in RIGHT if name == "product"), square
     rows, slowest = [], 0.0
-    kernels.compile_cuda(BASES["add"].source)  # builds the runtime, once a machine
+    kernelcheck.compile_cuda(BASES["add"].source)  # builds the runtime, once a machine
     for name, (source, launch) in cases.items():
         compiled, ran, report = timed(source, launch)
         slowest = max(slowest, compiled + ran)
         moved = f"{report.loaded_bytes + report.stored_bytes:,}"
         rows.append([name, f"{compiled:.2f}", f"{ran:.2f}", moved, f"{report.sectors:,}", str(report.barriers)])
-    print(f"{kernels.compiler()}")
+    print(f"{kernelcheck.compiler()}")
     print(tables.text(rows, ("kernel", "compile s", "run s", "bytes", "sectors", "barriers"), right=range(1, 6)))
     return slowest <= LIMIT_S
 

@@ -24,12 +24,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import simgpu
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-
-from course_utils import simulator
-from course_utils.launch import RankError, launch, rank_device
+from ranklaunch import RankError, launch, rank_device
 
 FIRST_LIMIT_S, LATER_LIMIT_S = 4.0, 0.3
 FAILING_LIMIT_S = 5.0  # whatever the timeout: nobody waits for it when a rank has failed
@@ -125,7 +124,7 @@ def reliable(in_a_row: int = IN_A_ROW, failing: int = FAILING, hanging: int = HA
 
 def on_cluster(in_a_row: int = IN_A_ROW) -> bool:
     """Train on two simulated GPUs many times; return whether clocks and losses were the same, and nothing stayed."""
-    cluster = simulator.Cluster()
+    cluster = simgpu.Cluster()
     launch(_train, cluster=cluster)
     before, found = _state(), set()
     seconds = timed(lambda: [found.add(_summary(launch(_train, cluster=cluster))) for _ in range(in_a_row)])

@@ -337,7 +337,7 @@ def language_model(setting: dict[str, Any]) -> nn.Module:
 
 def print_explorer(device: torch.device) -> bool:
     """Print the explorer's peak beside the estimate's; return whether each is within 10 %."""
-    from course_utils.explorers.will_it_fit import will_it_fit
+    from gpu_course.lesson07.explorers.will_it_fit import will_it_fit
 
     print("\nwill-it-fit explorer against estimate, GiB at the peak")
     right = True

@@ -17,10 +17,9 @@ import time
 import warnings
 from functools import partial
 
+import simgpu
 import torch
 import torch.nn.functional as F
-
-from course_utils import simulator
 
 CLASSES, RELATIVE = 10, 1e-4  # losses may differ by so much: sums of parts that PyTorch takes apart round otherwise
 
@@ -143,7 +142,7 @@ def main(wanted: list[str]) -> int:
     warnings.simplefilter("ignore")
     import_torchvision()
     importlib.import_module("transformers").logging.set_verbosity_error()
-    simulator.enable(capacity="8 GiB")
+    simgpu.enable(capacity="8 GiB")
     tried = failed = 0
     for name, make in everything().items():
         if wanted and not any(text in name for text in wanted):

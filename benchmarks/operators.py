@@ -17,11 +17,10 @@ from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+import simgpu
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
-
-from course_utils import simulator
 
 DTYPES = (torch.float32, torch.int64, torch.bfloat16)
 
@@ -176,7 +175,7 @@ def _compare_gradients(expected, leaves, got, sim_leaves, outcome: Outcome) -> s
 
 def run(every: int = 1, offset: int = 0, limit: int = 10**9, dtypes=DTYPES, names=None) -> list[Outcome]:
     """Compare every `every`-th operator, at most `limit` samples for each number format."""
-    simulator.enable(capacity="8 GiB")
+    simgpu.enable(capacity="8 GiB")
     outcomes = []
     for op in database()[offset::every]:
         if names and op.name not in names:
@@ -216,7 +215,7 @@ def in_modes(every: int = 1, offset: int = 0, limit: int = 10**9, dtype=torch.fl
 
     Compared are the values, all records of the timeline and the peak of memory.
     """
-    simulator.enable(capacity="8 GiB")
+    simgpu.enable(capacity="8 GiB")
     names, met, differing = whole(), set(), []
     for op in database()[offset::every]:
         if not op.supports_dtype(dtype, "cpu"):
@@ -256,7 +255,7 @@ def sweep(every: int = 1, offset: int = 0, limit: int = 2, dtypes=SWEPT) -> tupl
     For each operator as a function, in place and with out=, with gradients possible and in inference mode: values,
     strides, conjugate and negative bits of the results, and which of the tensors given count a change.
     """
-    simulator.enable()
+    simgpu.enable()
     compared, wrong = 0, []
     for op in [*database()[offset::every], *_foreach()[offset::every]]:
         if op.name in EXCEPTIONS:
@@ -374,10 +373,10 @@ def _seen(mode, op, sample, inside: bool):
     with mode() if inside else nullcontext():
         args = [tree_map(lambda v: move(v, "sim:0"), value) for value in (sample.input, sample.args, sample.kwargs)]
     gc.collect(0)
-    simulator.reset()
+    simgpu.reset()
     before = torch.sim.memory_allocated()
     torch.manual_seed(0)
-    with mode(), simulator.timeline() as timeline:
+    with mode(), simgpu.timeline() as timeline:
         out = op(args[0], *args[1], **args[2])
     records = [(r.kind, r.name, r.duration_ns, r.flops, r.nbytes, r.bound) for r in timeline.records]
     peak = torch.sim.max_memory_allocated() - before

@@ -4,7 +4,7 @@
 
 Measured: timm's tables for three GPUs in inference and one in training, images a second, automatic mixed precision in
 float16, channels first, eager. Predicted: the same models on tensors without memory, priced as in `timing.estimate`.
-The shares of `simulator.Costs` were chosen on half of the models on the RTX 4090 (`fitted`). Facts and predictions are
+The shares of `simgpu.Costs` were chosen on half of the models on the RTX 4090 (`fitted`). Facts and predictions are
 stored in course_utils/timing/published.json, from which the course's label and `timing.error_bar` are made.
 
 The tables do not say with which options they were made. Their parameter counts show that models were fused
@@ -32,9 +32,10 @@ import types
 import warnings
 from unittest import mock
 
+import simgpu
 import torch
 
-from course_utils import gpus, simulator
+from course_utils import gpus
 from course_utils.timing.published import FILE, ErrorBar, Run, error_bar
 
 TABLES = ("RTX 4090", "RTX 5090", "RTX 3090")  # inference; training: the last
@@ -114,13 +115,13 @@ def record(timm, model: str, size: int, batch: int, *, train: bool = False, fuse
     def make_optimizer(parameters):
         return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4, foreach=False)
 
-    with simulator.fake_program(None, make_model, make_batch, make_optimizer if train else None) as program:
+    with simgpu.fake_program(None, make_model, make_batch, make_optimizer if train else None) as program:
         network, (images, classes), optimizer = program
         if not train:
-            with torch.inference_mode(), torch.autocast("cuda", torch.float16), simulator.Recorder() as recorder:
+            with torch.inference_mode(), torch.autocast("cuda", torch.float16), simgpu.Recorder() as recorder:
                 network.eval()(images)
             return recorder, found
-        with simulator.Recorder() as recorder:
+        with simgpu.Recorder() as recorder:
             with torch.autocast("cuda", torch.float16):
                 output = network(images)
                 output = output[0] if isinstance(output, tuple) else output
@@ -129,9 +130,9 @@ def record(timm, model: str, size: int, batch: int, *, train: bool = False, fuse
         return recorder, found
 
 
-def rate(recorder: simulator.Recorder, gpu: str, batch: int) -> float:
+def rate(recorder: simgpu.Recorder, gpu: str, batch: int) -> float:
     """Return images a second of a recorded step on `gpu`, to four digits."""
-    _, total_ns = recorder.replay(gpus.get(gpu), simulator.Costs())
+    _, total_ns = recorder.replay(gpus.get(gpu), simgpu.Costs())
     return float(f"{batch / total_ns * 1e9:.4g}")
 
 
@@ -170,7 +171,7 @@ def pytorchs_own(timm, rows: list) -> ErrorBar:
     for model, size, _fitted, (batch, measured, _), *_ in rows:
         estimator = RuntimeEstimator()("operator-level-cost-model")
         make_batch = lambda size=size, batch=batch: torch.empty(batch, 3, size, size)  # noqa: E731
-        with simulator.fake_program(None, lambda model=model: timm.create_model(model), make_batch, None) as program:
+        with simgpu.fake_program(None, lambda model=model: timm.create_model(model), make_batch, None) as program:
             network, images, _ = program
             claimed = mock.patch.object(torch.cuda, "is_available", lambda: True)
             amp = torch.autocast("cuda", torch.float16)

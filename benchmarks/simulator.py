@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import time
 
+import simgpu
 import torch
 import torch.nn.functional as F
 from torch import nn
-
-from course_utils import simulator
 
 ADDITION_LIMIT, TRANSFORMER_LIMIT = 10.0, 1.2
 
@@ -65,7 +64,7 @@ def _training_step(device: str):
 
 def main() -> int:
     """Print both figures and return 0 if they are within their limits."""
-    simulator.enable(capacity="4 GiB")
+    simgpu.enable(capacity="4 GiB")
     small, large = addition(), transformer()
     print(f"small addition: {small:.1f} times the CPU's time (at most {ADDITION_LIMIT:.0f})")
     print(f"Transformer training step: {large:.2f} times the CPU's time (at most {TRANSFORMER_LIMIT})")

@@ -1,1 +1,3 @@
 """Helpers of the course; importing the package does no work: no device query, no plotting library, no network."""
+
+__tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

@@ -19,7 +19,7 @@ import torch
 from PIL import Image, ImageOps
 from torch.utils.data import Dataset
 
-from course_utils.base import arguments
+from course_utils import arguments
 
 __all__ = [
     "PHOTO_CLASSES", "PhotoCrops", "RandomNumbers", "TextWindows", "code_lines", "digits", "photographs", "text",

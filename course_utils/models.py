@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from course_utils.base import arguments
+from course_utils import arguments
 
 __all__ = ["Block", "ConvNet", "LSTMGenerator", "RecurrentClassifier", "TransformerLM"]
 

@@ -15,7 +15,7 @@ import io
 import math
 from typing import TYPE_CHECKING, Any
 
-from course_utils.base import arguments
+from course_utils import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -5,7 +5,7 @@ Beside the lesson that is open (a reader may edit that copy), else in the reposi
 
 from pathlib import Path
 
-from course_utils.base import arguments
+from course_utils import arguments
 
 __all__ = ["path"]
 

@@ -21,9 +21,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from course_utils.base import arguments, tables
+from course_utils import arguments, tables
 
-__all__ = ["Fact", "Run", "Value", "compare", "facts", "load", "published", "value"]
+__all__ = ["Fact", "Run", "Value", "compare", "curves", "facts", "load", "published", "value"]
 
 SCHEMA = 1
 _KEY = re.compile(r"\d\d\.[a-z0-9_]+(\.[a-z0-9_]+)*")
@@ -104,6 +104,16 @@ def load(folder: Path | str | None = None) -> list[Run]:
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"{path.name}: {error}") from None
     return runs
+
+
+def curves(runs: Sequence[Run], key: str) -> tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...]:
+    """Return the recorded curves of an entry as (its name and on what, x, y)."""
+    return tuple(
+        (f"{name}, {run.label}" if name else run.label, tuple(entry["x"]), tuple(y))
+        for run in runs
+        if (entry := run.entries.get(key))
+        for name, y in entry.get("curves", {}).items()
+    )
 
 
 def _run(data: dict[str, Any]) -> Run:

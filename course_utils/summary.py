@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from course_utils import counting, plots
-from course_utils.base import arguments, tables
+from course_utils import arguments, counting, plots, tables
 
 __all__ = ["Row", "Summary", "summary"]
 

@@ -6,9 +6,10 @@ import sys
 import threading
 
 import pytest
+import simgpu
 import torch
 
-from course_utils import settings, simulator
+from gpu_course import settings
 
 # What a library sets in the environment when it is first imported, and pytest itself for each test.
 _ANYTIME = ("PYTEST_CURRENT_TEST", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "TORCHINDUCTOR_CACHE_DIR")
@@ -66,7 +67,7 @@ def settings_are_left_as_they_were():
 @pytest.fixture
 def sim():
     """The simulated GPU, enabled in this process."""
-    if (reason := simulator.unavailable()) is not None:
+    if (reason := simgpu.unavailable()) is not None:
         pytest.skip(reason)
-    simulator.enable()
+    simgpu.enable()
     return torch.device("sim", 0)

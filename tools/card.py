@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_utils import plots
-from course_utils.explorers import symptoms
+from gpu_course.lesson11.explorers import symptoms
 
 __all__ = ["digest", "draw"]
 

@@ -4,8 +4,8 @@ import html
 import sys
 from pathlib import Path
 
-from course_utils.checks import Exercise, source_of
-from course_utils.exercises import registry
+from gpu_course.catalogue import registry
+from gpu_course.checks import Exercise, source_of
 
 __all__ = ["main", "page"]
 

@@ -16,12 +16,12 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import nbformat
 
+from gpu_course import catalogue
 from tools import notebooks as lessons
 from tools import slides
 
@@ -51,7 +51,7 @@ EXPLORED: dict[str, dict[str, tuple[Any, ...]]] = {
 @functools.cache
 def explorer_of(name: str) -> Any:
     """Return the explorer `name` with its defaults."""
-    return import_module(f"course_utils.explorers.{name}").explore()
+    return catalogue.explorer(name).explore()
 
 
 def drawn(name: str, place: tuple[int, ...], folder: Path) -> dict[str, str]:
@@ -66,7 +66,7 @@ def drawn(name: str, place: tuple[int, ...], folder: Path) -> dict[str, str]:
 
 def grid_of(name: str, pool: concurrent.futures.Executor, folder: Path) -> dict[str, Any]:
     """Return what the page of the explorer `name` shows. Settings that it does not offer show the last that it does."""
-    from course_utils.explorers import Slider
+    from gpu_course.explorers import Slider
 
     found, grid = explorer_of(name), EXPLORED[name]
     shown: dict[str, tuple[int, ...]] = {}
@@ -92,7 +92,7 @@ def grid_of(name: str, pool: concurrent.futures.Executor, folder: Path) -> dict[
 def explorer_page(name: str, data: dict[str, Any]) -> str:
     """Return the page of an explorer: its question, controls, picture and caption."""
     found = explorer_of(name)
-    question = (sys.modules[f"course_utils.explorers.{name}"].__doc__ or "").strip().splitlines()[0]
+    question = (catalogue.explorer(name).__doc__ or "").strip().splitlines()[0]
     first = data["pictures"]["-".join(str(control["first"]) for control in data["controls"])]
     stored = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
     return (
@@ -117,9 +117,14 @@ def with_alternatives(path: Path) -> str:
 
 def reference() -> str:
     """Return the reference: each room of the package with what it exports, from the docstrings."""
-    layers = lessons.PYPROJECT["tool"]["importlinter"]["contracts"][0]["layers"]
+    (contract,) = (
+        one
+        for one in lessons.PYPROJECT["tool"]["importlinter"]["contracts"]
+        if one.get("containers") == ["course_utils"]
+    )
+    layers = contract["layers"]
     rooms = [room.strip() for layer in layers for room in layer.split("|")]
-    rooms = [room for room in rooms if room not in ("exercises", "explorers", "base", "checks")]
+    rooms = [room for room in rooms if room not in ("arguments", "tables", "precision")]
     parts = [
         f"## {room}\n\n```{{eval-rst}}\n.. automodule:: course_utils.{room}\n   :members:\n```\n" for room in rooms
     ]

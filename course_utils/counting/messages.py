@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from course_utils.base import collectives
+from simgpu import collectives
 
 
 @dataclass(eq=False)

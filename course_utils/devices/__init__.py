@@ -10,6 +10,7 @@ from course_utils.devices.choice import (
     describe,
     on_simulated,
     pick,
+    resolve,
     simulated,
     synchronize,
     table,
@@ -18,6 +19,16 @@ from course_utils.devices.diagnosis import MINIMUM_DRIVER, diagnose
 from course_utils.devices.report import Report
 
 __all__ = [
-    "MINIMUM_DRIVER", "Report", "check_devices", "chosen", "describe", "diagnose", "on_simulated", "pick", "simulated",
-    "synchronize", "table",
+    "MINIMUM_DRIVER",
+    "Report",
+    "check_devices",
+    "chosen",
+    "describe",
+    "diagnose",
+    "on_simulated",
+    "pick",
+    "resolve",
+    "simulated",
+    "synchronize",
+    "table",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from course_utils.base import arguments
+from course_utils import arguments
 from course_utils.devices.diagnosis import diagnose
 from course_utils.devices.report import Report, Table, kernel_error
 
@@ -64,6 +64,20 @@ def chosen(device: torch.device | str | None = None) -> torch.device:
     return pick() if device is None else _present(device)
 
 
+def resolve(device: torch.device | str | None) -> torch.device:
+    """Return DEVICE for None, else the device of this machine that is meant, with its index.
+
+    Raises TypeError or ValueError that lists the devices of this machine where it is none of them.
+    """
+    device = chosen(device)
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.index is None:
+        index = 0 if device.type == "mps" else torch.get_device_module(device).current_device()
+        return torch.device(device.type, index)
+    return device
+
+
 def check_devices() -> list[torch.device]:
     """Return the devices on which answers are checked: the reader's and, where it can be, the simulated GPU."""
     devices = [pick()]
@@ -87,11 +101,11 @@ def on_simulated(fn: Callable[..., Any], *args: Any) -> Any:
     """
     if simulated() is not None:
         return fn(*args)
-    from course_utils import simulator
+    import simgpu
 
     try:
-        return simulator.run_in_child(fn, *args)
-    except simulator.Unavailable as error:
+        return simgpu.run_in_child(fn, *args)
+    except simgpu.Unavailable as error:
         print(f"No simulated GPU: {error}")
         return None
 
@@ -136,9 +150,9 @@ def describe(device: torch.device | str) -> Machine:
         otherwise = "What only a GPU shows is predicted from data sheets, recorded elsewhere or published by others"
     elif device.type == "sim":
         live = "results, counts, bytes of tensors and times of the CPU"
-        from course_utils import simulator
+        import simgpu
 
-        otherwise = f"The GPU's capacity and errors are simulated or predicted, its times {simulator.ERROR_BAR}"
+        otherwise = f"The GPU's capacity and errors are simulated or predicted, its times {simgpu.ERROR_BAR}"
     else:
         live = "results, errors, memory, counts and times"
         otherwise = "Curves of other GPUs are predicted from data sheets, recorded there or published by others"
@@ -205,7 +219,7 @@ def _available(kind: str) -> bool:
 def _simulated() -> tuple[torch.device | None, str]:
     """Return the simulated GPU, enabled, or None and the reason why it cannot be or does not work."""
     try:
-        from course_utils import simulator
+        import simgpu
     except Exception as error:  # the way out: the lessons then run on the CPU
         return None, f"{type(error).__name__}: {error}".partition("\n")[0]
-    return simulator.ready()
+    return simgpu.ready()

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from course_utils.base import arguments
+from course_utils import arguments
 
 _FOLDER = Path(__file__).parent / "reports"
 _ANSWER_S = 20  # that nvidia-smi gets

@@ -4,12 +4,12 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+import simgpu
 import torch
+from simgpu.ledger import Ledger
 
-from course_utils import plots, simulator
-from course_utils.base import arguments
-from course_utils.memory.ledger import Ledger
-from course_utils.memory.storages import resolve
+from course_utils import arguments, plots
+from course_utils.devices import resolve
 
 
 class Budget:
@@ -45,7 +45,7 @@ class Limited(Ledger):
             kind, index = self.device.type, self.device.index
             kind, where = "CUDA" if kind == "cuda" else kind, "The budget" if index is None else f"GPU {index}"
             alive_bytes = self.change_bytes - made_bytes
-            raise simulator.out_of_memory(kind, where, made_bytes, self.limit_bytes, alive_bytes)
+            raise simgpu.out_of_memory(kind, where, made_bytes, self.limit_bytes, alive_bytes)
         self.peak_bytes = max(self.peak_bytes, self.change_bytes)
 
 
@@ -68,7 +68,7 @@ def budget(size: str | int, device: torch.device | str | None = None) -> Iterato
     gc.collect()
     with ExitStack() as stack:
         if result.device.type == "sim":
-            world = simulator.world()
+            world = simgpu.world()
             for gpu in world.gpus:
                 stack.enter_context(gpu.budget(result.limit_bytes))
             result._rise = stack.enter_context(fresh_peak(world.gpus[result.device.index]))

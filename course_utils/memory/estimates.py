@@ -5,15 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import simgpu
 import torch
+from simgpu.ledger import Ledger
+from simgpu.parts import Parts, by_owner
+from simgpu.storages import local, states_of, tensors_in
 from torch import nn
 
-from course_utils import plots, simulator
-from course_utils.base import tables
-from course_utils.memory.ledger import Ledger
+from course_utils import plots, tables
+from course_utils.devices import resolve
 from course_utils.memory.measurements import Measured, Moment, draw_timeline
-from course_utils.memory.parts import Parts, by_owner
-from course_utils.memory.storages import local, resolve, states_of, tensors_in
 
 
 @dataclass(frozen=True)
@@ -93,15 +94,15 @@ def estimate(
     device = resolve(device)
     if not callable(make_optimizer):
         raise TypeError(f"make_optimizer must be a function of the list of parameters, not {make_optimizer!r}")
-    target = simulator.fake_device(device)
-    with simulator.fake_program(device, make_model, make_batch, make_optimizer, ranks) as (model, batch, optimizer):
+    target = simgpu.fake_device(device)
+    with simgpu.fake_program(device, make_model, make_batch, make_optimizer, ranks) as (model, batch, optimizer):
         there = [(tensor, "parameters") for tensor in (*model.parameters(), *model.buffers())]
         there += [(tensor, "activations") for tensor in tensors_in(batch)]
         there += [(tensor, "optimizer") for tensor in states_of(optimizer)]
         with _Predicted(target, there) as ledger:
             for _ in range(2):
                 ledger.most_of = {}
-                (step or simulator.usual_step)(model, batch, optimizer)
+                (step or simgpu.usual_step)(model, batch, optimizer)
         count = sum(parameter.numel() for parameter in model.parameters())
     timeline = tuple(Moment(*sample) for sample in ledger.samples)
     return Estimate(device, ledger.peak_bytes, ledger.peak, Parts.of(ledger.most_of), count, timeline)
@@ -124,7 +125,7 @@ class _Predicted(Ledger):
         return math.ceil(storage.nbytes() / grain) * grain
 
     def call(self, func, args, kwargs):
-        return simulator.with_workspace(func, args, func(*args, **kwargs))
+        return simgpu.with_workspace(func, args, func(*args, **kwargs))
 
     def add(self, storage, tensor, owner, before):
         return super().add(storage, tensor, owner, before=False)

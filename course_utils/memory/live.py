@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import simgpu
 import torch
+from simgpu.ledger import Ledger, Record
+from simgpu.storages import found, storage_of
 
-from course_utils import plots, simulator
-from course_utils.base import tables
-from course_utils.memory.ledger import Ledger, Record
+from course_utils import plots, tables
+from course_utils.devices import resolve
 from course_utils.memory.measurements import Alive
-from course_utils.memory.storages import found, resolve, storage_of
 
 _known: dict[int, Record] = {}  # storages that a census or a watch has met, by address
 
@@ -85,7 +86,7 @@ def census(device: torch.device | str | None = None) -> Census:
     storages = sorted(map(Alive.of, records.values()), key=lambda one: (-one.bytes, one.serial))
     hidden_bytes = 0
     if device.type == "sim":
-        allocated_bytes = simulator.world().gpus[device.index].allocated_bytes
+        allocated_bytes = simgpu.world().gpus[device.index].allocated_bytes
         hidden_bytes = allocated_bytes - sum(one.bytes for one in storages)
     return Census(device, tuple(storages), hidden_bytes)
 

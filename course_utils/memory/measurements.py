@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import simgpu
 import torch
+from simgpu.ledger import Ledger, Record
+from simgpu.parts import Parts, by_owner
 
-from course_utils import plots, simulator
-from course_utils.base import tables
+from course_utils import plots, tables
+from course_utils.devices import resolve
 from course_utils.memory.budgets import fresh_peak
-from course_utils.memory.ledger import Ledger, Record
-from course_utils.memory.parts import Parts, by_owner
-from course_utils.memory.storages import resolve
 
 PHASES = ("forward", "recomputation", "backward", "optimizer step")
 
@@ -144,7 +144,7 @@ def _result(device: torch.device, ledger: Ledger, exact_bytes: int | None, kept_
 def _allocator_peak(device: torch.device) -> Iterator[Callable[[], int | None]]:
     """Yield what returns how far the device's own statistics rose above the start; None where it keeps none."""
     if device.type == "sim":
-        with fresh_peak(simulator.world().gpus[device.index]) as rise:
+        with fresh_peak(simgpu.world().gpus[device.index]) as rise:
             yield rise
     elif device.type == "cuda":
         torch.cuda.synchronize(device)

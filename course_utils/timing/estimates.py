@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import simgpu
 import torch
 from torch import nn
 
-from course_utils import gpus, plots, simulator
-from course_utils.base import tables
+from course_utils import gpus, plots, tables
 
-simulator.remember_autocast()  # of those that a caller of `estimate` is in
+simgpu.remember_autocast()  # of those that a caller of `estimate` is in
 
 _KINDS = {  # the first whose words are in the name of an operator
     "attention": ("attention",),
@@ -55,7 +55,7 @@ class Estimate(tables.Table):
     - `total_s`: from the first launch until the GPU is done; `busy_s`: how long the GPU works in it; `host_s`: how
       long the host launches;
     - `flops`: operations of matrix products, convolutions and attention; `formats`: the number formats of these;
-    - `records`: one `simulator.Record` for each launch, kernel and message, times in ns;
+    - `records`: one `simgpu.Record` for each launch, kernel and message, times in ns;
     - `ranks`: how many GPUs do the same at the same time.
     """
 
@@ -64,11 +64,11 @@ class Estimate(tables.Table):
     host_s: float
     flops: int
     formats: tuple[str, ...]
-    records: tuple[simulator.Record, ...] = field(repr=False)
+    records: tuple[simgpu.Record, ...] = field(repr=False)
     ranks: int = 1
 
     @cached_property
-    def kernels(self) -> tuple[simulator.Record, ...]:
+    def kernels(self) -> tuple[simgpu.Record, ...]:
         """The records of kernels."""
         return tuple(record for record in self.records if record.kind == "kernel")
 
@@ -103,8 +103,8 @@ class Estimate(tables.Table):
         found = {share.name: share.seconds for share in self._shares(lambda record: record.bound)}
         return {bound: found.get(bound, 0.0) for bound in _BOUNDS}
 
-    def _shares(self, key: Callable[[simulator.Record], str]) -> tuple[Share, ...]:
-        groups: dict[str, list[simulator.Record]] = defaultdict(list)
+    def _shares(self, key: Callable[[simgpu.Record], str]) -> tuple[Share, ...]:
+        groups: dict[str, list[simgpu.Record]] = defaultdict(list)
         for record in self.kernels:
             groups[key(record)].append(record)
         shares = []
@@ -127,7 +127,7 @@ class Estimate(tables.Table):
         return f"one {self.spec}" if self.ranks == 1 else f"each of {self.ranks:,} {self.spec}"
 
     def caption(self) -> str:
-        error = simulator.ERROR_BAR if self.ranks == 1 else simulator.CLUSTER_ERROR
+        error = simgpu.ERROR_BAR if self.ranks == 1 else simgpu.CLUSTER_ERROR
         times = f"{plots.seconds_text(self.total_s)} a step on {self._where}, {error}"
         work = f"{self.flops:.3g} FLOPs ({', '.join(self.formats) or 'none in matrices'}), {self.tflops:.3g} TFLOP/s"
         said = f", messages {plots.seconds_text(self.message_s)}" if self.message_s else ""
@@ -170,8 +170,8 @@ def estimate(
     step: Callable[[nn.Module, Any, torch.optim.Optimizer | None], object] | None = None,
     *,
     spec: str | None = None,
-    costs: simulator.Costs | None = None,
-    cluster: simulator.Cluster | None = None,
+    costs: simgpu.Costs | None = None,
+    cluster: simgpu.Cluster | None = None,
     ranks: int | None = None,
 ) -> Estimate:
     """Return what one step would take on the GPU `spec`, a row of `gpus`, without allocating anything.
@@ -191,7 +191,7 @@ def estimate(
     - `torch.no_grad`, `torch.inference_mode` and `torch.autocast` may stand in `step` or around the call. Autocast of
       any device casts what CUDA casts, also where PyTorch switches "cuda" off because this process has none; its
       format is float16 unless it says another.
-    - `costs`: the simulated GPU's own (`simulator.Costs()`); `simulator.AT_PEAK` has the data sheet's rates.
+    - `costs`: the simulated GPU's own (`simgpu.Costs()`); `simgpu.AT_PEAK` has the data sheet's rates.
 
     Without TF32 for float32 products and with it for convolutions, as PyTorch's settings say at the call. Left out: the
     host's own work, copies from and to it, torch.compile. Attention that the CPU cannot compute in one
@@ -205,11 +205,11 @@ def estimate(
     row = gpus.get(spec if cluster is None else cluster.gpu, "spec")
     if not row.peak_tflops:
         raise ValueError(f"spec is {row.name!r}, whose maker states no rates")
-    with simulator.fake_program(None, make_model, make_batch, make_optimizer, ranks) as (model, batch, optimizer):
+    with simgpu.fake_program(None, make_model, make_batch, make_optimizer, ranks) as (model, batch, optimizer):
         for _ in range(1 if optimizer is None and ranks is None else 2):  # FSDP knows its order after the first step
-            with simulator.Recorder() as recorder:
-                (step or simulator.usual_step)(model, batch, optimizer)
-    records, total_ns = recorder.replay(row, costs or simulator.Costs(), cluster)
+            with simgpu.Recorder() as recorder:
+                (step or simgpu.usual_step)(model, batch, optimizer)
+    records, total_ns = recorder.replay(row, costs or simgpu.Costs(), cluster)
     host_s = sum(record.duration_ns for record in records if record.kind == "launch") / 1e9
     flops = recorder.matrix_flops
     return Estimate(row.name, total_ns / 1e9, host_s, flops.total(), tuple(flops), tuple(records), ranks or 1)

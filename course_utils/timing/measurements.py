@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import simgpu
 import torch
 
-from course_utils import devices, plots, simulator
-from course_utils.base import arguments
+from course_utils import arguments, devices, plots
 
 _LEAST_RUNS = 5  # fewer say nothing about the spread
 _SIMULATED_RUNS = 3
@@ -85,9 +85,9 @@ def measure(
 
 def _once(fn: Callable[[], Any], device: torch.device) -> float:
     """Warm up, then return the seconds of one call, which decide how many runs there can be."""
-    clock, before = _clock(device), simulator.enabled() and simulator.clock_ms()
+    clock, before = _clock(device), simgpu.enabled() and simgpu.clock_ms()
     fn()
-    if simulator.enabled() and simulator.clock_ms() != before:
+    if simgpu.enabled() and simgpu.clock_ms() != before:
         raise ValueError(f"device is '{device}', but fn used the simulated GPU, whose host time says nothing")
     start = clock()
     fn()
@@ -125,7 +125,7 @@ def _clock(device: torch.device) -> Callable[[], float]:
 def _simulated(fn: Callable[[], Any], device: torch.device, repeats: int) -> Timing:
     """Return the virtual time of `fn`; the first call is not counted, as on a real device."""
     row = f"sim:{torch.sim.current_device() if device.index is None else device.index}"
-    with simulator.timeline() as first:
+    with simgpu.timeline() as first:
         fn()
         devices.synchronize(device)
     if not any(record.row == row for record in first.records):
@@ -135,8 +135,8 @@ def _simulated(fn: Callable[[], Any], device: torch.device, repeats: int) -> Tim
     times = []
     for _ in range(repeats):
         devices.synchronize(device)
-        start = simulator.clock_ms()
+        start = simgpu.clock_ms()
         fn()
         devices.synchronize(device)
-        times.append(round((simulator.clock_ms() - start) * 1e6) / 1e9)  # whole nanoseconds
+        times.append(round((simgpu.clock_ms() - start) * 1e6) / 1e9)  # whole nanoseconds
     return Timing(tuple(times), 1, str(device), "simulated")

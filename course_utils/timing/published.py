@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from course_utils import plots
-from course_utils.base import tables
+from course_utils import plots, tables
 
 FILE = Path(__file__).with_name("published.json")
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from course_utils import devices, gpus, settings
-from course_utils.base import arguments, tables
+from course_utils import arguments, devices, gpus, precision, tables
 from course_utils.timing.measurements import measure
 
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
@@ -126,12 +125,12 @@ def product(fmt: str, size: int, device: torch.device) -> Callable[[], torch.Ten
 @contextlib.contextmanager
 def _precision(setting: str) -> Iterator[None]:
     """Inside, float32 products are rounded as `setting` says: "highest" is plain float32, "high" is TF32 on CUDA."""
-    before = settings.read_precision()  # all of it: the older function sets newer settings too
+    before = precision.read()  # all of it: the older function sets newer settings too
     torch.set_float32_matmul_precision(setting)
     try:
         yield
     finally:
-        settings.set_precision(before)
+        precision.put_back(before)
 
 
 def _bandwidth_gbps(device: torch.device) -> float:
@@ -161,7 +160,7 @@ def roofline(device: torch.device | str | None = None) -> Roofline:
     """Return the roofline of `device` (default: the one that the lessons use), measured live.
 
     Of the simulated GPU it is that of its data sheet ("at peak"), labelled simulated; its clock is computed from the
-    shares of these rates that kernels reach (`simulator.Costs`).
+    shares of these rates that kernels reach (`simgpu.Costs`).
     """
     place = devices.chosen(device)
     if place.type == "sim":

@@ -2,7 +2,7 @@
 
 import torch
 
-from course_utils.checks import Case, lesson
+from gpu_course.checks import Case, lesson
 
 exercise = lesson("02")
 

@@ -1,0 +1,358 @@
+"""What does this CUDA C++ kernel do? Its unchanged text, run on the CPU, each access to memory looked at."""
+
+import ctypes
+import functools
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from kernelcheck import toolchain
+from kernelcheck.report import CudaFault, Memory, Report, Three, describe
+
+SHARED_LIMIT = 48 * 1024  # bytes of static shared memory of a block
+SHARED_MOST = 227 * 1024  # with dynamic shared memory, which a launch asks for
+CHECKED_THREADS = 2**21  # a launch on a real GPU that is larger is not looked at on the CPU first
+CHECKED_ELEMENTS = 2**25  # of all arrays: each takes 64 bytes beside its own
+PAGE = 65536  # a multiple of the page of every system
+Dim = int | Sequence[int]
+
+_NO_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
+_KERNEL = re.compile(r"__global__(?:__launch_bounds__\s*\([^)]*\)|[^;{}()])*?\b(?!__launch)(\w+)\s*\(([^;{}]*)\)\s*\{")
+_REFUSED = {
+    r"<<<": "a kernel is started from Python, kernel(grid=…, block=…, args=…): leave host code with <<<…>>> out",
+    r"\bcuda(Malloc|Memcpy|Free|DeviceSync)": "memory is allocated and copied in Python: leave the host code out",
+    r"\bcooperative_groups": "cooperative groups cannot run here: use __syncthreads(), __syncwarp() and shuffles",
+    r"\bwmma\b|\bmma_sync\b": "the matrix units (wmma) cannot run here",
+    r"\basm\b": "PTX in asm statements cannot run here",
+    r"\btex[123]D|\btexture\s*<|cudaTextureObject_t": "textures cannot run here",
+    r"\bmalloc\s*\(|\bnew\s+\w": "memory that a kernel allocates itself cannot be looked at here",
+    r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:int|float|double|bool|unsigned)\b": "a kernel returns void",
+}
+_TORCH = {
+    "f4": torch.float32, "f8": torch.float64, "h2": torch.float16, "g2": torch.bfloat16, "b1": torch.bool,
+    "i1": torch.int8, "i2": torch.int16, "i4": torch.int32, "i8": torch.int64,
+    "u1": torch.uint8, "u2": torch.uint16, "u4": torch.uint32, "u8": torch.uint64,
+}  # fmt: skip
+_SIGNLESS = ({torch.int32, torch.uint32}, {torch.int64, torch.uint64})  # torch has few operators for the unsigned ones
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a kernel: its name and type as the reader wrote them; `code` is letter and bytes of `_TORCH`."""
+
+    name: str
+    type: str
+    pointer: bool
+    code: str
+
+    def __str__(self) -> str:
+        """Return the declaration."""
+        return f"{self.type} {self.name}".strip()
+
+
+def compile_cuda(source: str, name: str | None = None) -> "Kernel":
+    """Compile the text of a .cu file for the CPU and return its kernel `name`, which one kernel alone need not have.
+
+    The signature is that of `torch.cuda._compile_kernel`. A template is named with its arguments, "scale<float, 4>".
+    Where a compiler is missing this raises `Unavailable`, for wrong text `CompileError` with the reader's line.
+    """
+    if why := toolchain.why_not():
+        raise toolchain.Unavailable(why)
+    plain = _NO_COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), source)
+    for pattern, reason in _REFUSED.items():
+        if found := re.search(pattern, plain):
+            line = plain.count("\n", 0, found.start()) + 1
+            raise toolchain.CompileError(reason, line, source.splitlines()[line - 1])
+    kernels = {found[1]: found for found in _KERNEL.finditer(plain)}
+    if not kernels:
+        raise toolchain.CompileError("there is no kernel: a function marked __global__ that returns void")
+    if name is None and len(kernels) > 1:
+        raise toolchain.CompileError(f"there are several kernels, say which: {', '.join(kernels)}")
+    name = name or next(iter(kernels))
+    base = name.split("<")[0].split("::")[-1].strip()
+    if not re.search(rf"\b{base}\b", plain):
+        raise toolchain.CompileError(f"there is no kernel {name}; there is {', '.join(kernels)}")
+    own = kernels.pop(base, None)  # None where a macro makes it
+    if own and "<" not in name and re.search(r"template\s*<[^;{}]*>\s*(?:\w+\s+)*$", plain[: own.start()]):
+        raise toolchain.CompileError(f"{name} is a template: name it with its arguments, such as '{name}<float>'")
+    return _compiled(source, name, own[2] if own else "", tuple(kernels))
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(source: str, name: str, parameters: str, others: tuple[str, ...]) -> "Kernel":
+    program = toolchain.build(source, name, others)
+    texts = [" ".join(text.split()) for text in _split(parameters)]
+    if len(texts) != len(program.parameters):
+        texts = [""] * len(program.parameters)
+    known = []
+    for place, (text, (pointer, _, code)) in enumerate(zip(texts, program.parameters, strict=True)):
+        own = re.match(r"(.*?)\s*(\w+)\s*(?:\[\s*\])?$", re.sub(r"\s*\b__restrict__", "", text))
+        known.append(Parameter(own[2] if own else f"argument {place}", own[1] if own else "", pointer, code))
+    return Kernel(name, source, tuple(known), program)
+
+
+def _split(text: str) -> list[str]:
+    """Return the parameters between the commas that stand in no bracket."""
+    depth, parts = 0, [""]
+    for letter in text:
+        depth += (letter in "<([{") - (letter in ">)]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part for part in parts if part.strip()]
+
+
+class Kernel:
+    """A compiled kernel: call it with a grid, a block and arguments."""
+
+    def __init__(self, name: str, source: str, parameters: tuple[Parameter, ...], program: toolchain.Program) -> None:
+        """Keep what `compile_cuda` built."""
+        self.name, self.source, self.parameters, self._program = name, source, parameters, program
+
+    def __repr__(self) -> str:
+        """Return its declaration."""
+        return f"<kernel {self.name}({', '.join(map(str, self.parameters))})>"
+
+    def __call__(
+        self,
+        grid: Dim = (1, 1, 1),
+        block: Dim = (1, 1, 1),
+        args: Sequence[object] = (),
+        shared_mem: int = 0,
+        *,
+        limit: float = 5.0,
+    ) -> Report:
+        """Run the kernel and return what it did. What is wrong with it raises `CudaFault`, and nothing is written.
+
+        A tensor is passed as its memory, as `data_ptr` is: a kernel knows no strides. On a simulated GPU it is the CPU
+        memory behind it. Tensors on a GPU are copied, the launch is looked at on the CPU (unless it has more than two
+        million threads), and where nothing is wrong it runs for real, by `torch.cuda._compile_kernel`; there a double
+        is not passed for a float, and `report.ran_on` names the GPU. `limit` is in seconds of the CPU's time.
+        """
+        report = self.check(grid, block, args, shared_mem, limit=limit)
+        if report.fault:
+            raise report.fault
+        return report
+
+    def check(
+        self,
+        grid: Dim = (1, 1, 1),
+        block: Dim = (1, 1, 1),
+        args: Sequence[object] = (),
+        shared_mem: int = 0,
+        *,
+        limit: float = 5.0,
+    ) -> Report:
+        """Do as a call does, but return what is wrong as the report's `fault`."""
+        report = Report(self.name)
+        try:
+            report.grid, report.block = _dims("grid", grid), _dims("block", block)
+            self._check_launch(report, shared_mem)
+            memories, words = self._arguments(args, report)
+            device = next((memory.tensor.device for memory in memories), torch.device("cpu"))
+            elements = sum(memory.count for memory in memories)
+            if device.type != "cuda" and elements > CHECKED_ELEMENTS:
+                raise CudaFault(
+                    "launch", f"the arrays have {elements:,} elements; here {CHECKED_ELEMENTS:,} can be run"
+                )
+            if device.type != "cuda" or (report.threads <= CHECKED_THREADS and elements <= CHECKED_ELEMENTS):
+                self._run(report, memories, words, shared_mem, limit)
+            else:
+                report.notes += ("too large to be looked at on the CPU first: nothing is counted",)
+            if device.type == "cuda" and report.fault is None:
+                self._run_on_gpu(report, args, words, shared_mem, device)
+        except CudaFault as fault:
+            report.fault = fault
+        return report
+
+    def _check_launch(self, report: Report, shared_mem: int) -> None:
+        if (threads := math.prod(report.block)) > 1024:
+            raise CudaFault("launch", f"a block of {report.block} has {threads} threads; a GPU takes at most 1024")
+        used = sum(one.size for one in self._program.shared if one.own)
+        if used > SHARED_LIMIT:
+            raise CudaFault("launch", f"the kernel has {used} bytes of shared memory; a block has {SHARED_LIMIT}")
+        if not 0 <= shared_mem <= SHARED_MOST - used:
+            raise CudaFault("launch", f"shared_mem is {shared_mem} bytes; no GPU has more than {SHARED_MOST} a block")
+
+    def _arguments(self, args: Sequence[object], report: Report) -> tuple[list[Memory], list[tuple[int, bytes]]]:
+        """Return the memories that the arguments point into, and each argument: (memory, offset) or (-1, its bytes)."""
+        if len(args) != len(self.parameters):
+            raise CudaFault("arguments", f"{self!r} takes {len(self.parameters)} arguments, not {len(args)}")
+        memories: dict[int, Memory] = {}
+        words: list[tuple[int, bytes]] = []
+        for place, (one, value) in enumerate(zip(self.parameters, args, strict=True)):
+            if not one.pointer or value is None:
+                words.append((-1, _scalar(place, one, value) if not one.pointer else bytes(8)))
+                continue
+            tensor = _pointed(place, one, value)
+            first = next(iter(memories.values()), None)
+            if first and tensor.device != first.tensor.device:
+                where = f"`{one.name}` on {tensor.device}, `{first.name}` on {first.tensor.device}"
+                raise CudaFault("arguments", f"{where}: a kernel needs all its tensors on one device")
+            if not tensor.is_contiguous():
+                report.notes += (f"`{one.name}` is not contiguous: the kernel gets its memory, not its strides",)
+            size, lo = tensor.element_size(), tensor.storage_offset() * tensor.element_size()
+            last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+            hi = lo + (last + 1) * size if tensor.numel() else lo
+            key = tensor.untyped_storage().data_ptr() or -place - 1
+            memory = memories.setdefault(key, Memory([], tensor, lo, hi))
+            memory.names.append(one.name)
+            memory.lo, memory.hi = min(memory.lo, lo), max(memory.hi, hi)
+            words.append((list(memories).index(key), struct.pack("<q", lo)))
+        return list(memories.values()), words
+
+    def _run(
+        self, report: Report, memories: list[Memory], words: list[tuple[int, bytes]], shared_mem: int, limit: float
+    ) -> None:
+        """Run the launch in a process of its own, on copies of the memories in a file, and read what it found."""
+        offsets = [0, *itertools.accumulate(-(-memory.hi // PAGE) * PAGE for memory in memories)]
+        lines = [[*report.grid, *report.block, shared_mem, limit], [len(memories)]]
+        lines += [[o, m.hi, m.lo, m.hi, m.tensor.element_size()] for o, m in zip(offsets, memories, strict=False)]
+        lines += [[len(words)]] + [[a, *map("{:x}".format, struct.unpack("<QQ", v.ljust(16, b"\0")))] for a, v in words]
+        lines += [
+            [len(self._program.shared)],
+            *([one.at, one.size if one.name else -one.size] for one in self._program.shared),
+        ]
+        memory_disk = None  # in memory where it fits: a file that outgrows /dev/shm would end this process
+        if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 2 * offsets[-1] + PAGE:
+            memory_disk = "/dev/shm"
+        with tempfile.TemporaryDirectory(prefix="launch-", dir=memory_disk) as folder:
+            launch, data = Path(folder, "launch"), Path(folder, "data")
+            launch.write_text("\n".join(" ".join(map(str, line)) for line in lines), encoding="ascii")
+            copied = np.memmap(data, np.uint8, "w+", shape=max(offsets[-1], 1))
+            pieces = [copied[o + m.lo : o + m.hi] for o, m in zip(offsets, memories, strict=False)]
+            for memory, piece in zip(memories, pieces, strict=True):
+                piece[:] = _bytes(memory)
+            try:
+                done = subprocess.run(
+                    [self._program.path, launch, data], capture_output=True, timeout=limit * 3 + 3, check=False
+                )
+                found = json.loads(done.stdout)
+            except subprocess.TimeoutExpired:
+                raise CudaFault("endless", f"the kernel did not end within {limit:g} s") from None
+            except ValueError:
+                raise CudaFault("exit", f"the kernel ended its process (code {done.returncode})") from None
+            report.fill(memories, found)
+            if fault := self._local(found) or found["fault"]:
+                raise self._fault(report, memories, fault, limit)
+            for memory, piece, (_, stored, *_) in zip(memories, pieces, found["arrays"], strict=True):
+                if stored and memory.tensor.device.type != "cuda":
+                    _bytes(memory)[:] = piece
+
+    def _local(self, found: dict) -> dict | None:
+        """Return an index beyond a local array, unless more is known; a shared row may run into the next."""
+        if found["fault"] and found["fault"]["kind"] == "out of bounds":
+            return None
+        statements = [
+            text for text in re.split(r"[;{}]", self.source) if not re.search(r"__shared__|__constant__", text)
+        ]
+        for one in (found[f"beyond{place}"] for place in range(8)):
+            text = self.source.splitlines()[one["line"] - 1] if one else ""
+            for used in re.finditer(r"(\w+)\s*\[", text):
+                declared = rf"(?<!return)(?<!else)[\w>]\s+(?:[^()=]*,\s*)?{used[1]}\s*\["
+                if any(re.search(declared, statement) for statement in statements):
+                    return {**one, "text": used[1], "type": one["text"].strip("'").replace(" [", "["), "other_line": 0}
+        return None
+
+    def _fault(self, report: Report, memories: list[Memory], found: dict, limit: float) -> CudaFault:
+        lines: list[int | None] = [found["line"] or None, found["other_line"] or None]
+        if lines[0] is None:
+            lines = self._program.lines(found["place"], found["other_place"])
+        if found["space"] == "device":
+            found["text"] = self._program.variable(found["at"])
+        named = re.search(r"extern\s+(?:volatile\s+)?__shared__[^;\[]*?(\w+)\s*\[", self.source)
+        shared: tuple[str, int | None] = (named[1] if named else "shared memory", None)
+        if found["space"] == "shared" and self._program.shared:
+            one = self._program.shared[found["array"]]
+            shared = one.name, one.size
+        return describe(report, memories, shared, found, lines, self.source, limit)
+
+    def _run_on_gpu(
+        self,
+        report: Report,
+        args: Sequence[object],
+        words: list[tuple[int, bytes]],
+        shared_mem: int,
+        device: torch.device,
+    ) -> None:
+        """Run the launch by torch's own compiler of kernels, which passes an int as 4 bytes and a float as 8."""
+        with torch.cuda.device(device):
+            if self._real is None:
+                self._real = torch.cuda._compile_kernel(self.source, self.name)
+            if shared_mem >= SHARED_LIMIT:
+                self._real.set_shared_memory_config(shared_mem)
+            passed = [
+                value
+                if isinstance(value, torch.Tensor)
+                else struct.unpack("<d" if len(raw) == 8 else "<i", raw.ljust(4, b"\0"))[0]
+                for value, (_, raw) in zip(args, words, strict=True)
+            ]
+            self._real(grid=report.grid, block=report.block, args=passed, shared_mem=shared_mem)
+            report.ran_on = torch.cuda.get_device_name(device)
+
+    _real = None
+
+
+def _dims(what: str, dim: Dim) -> Three:
+    values = (dim,) if isinstance(dim, int) else tuple(dim)
+    x, y, z = (*values, 1, 1, 1)[:3]
+    limits = (2**31 - 1, 65535, 65535) if what == "grid" else (1024, 1024, 64)
+    for axis, value, limit in zip("xyz", (x, y, z), limits, strict=True):
+        if not isinstance(value, int) or not 1 <= value <= limit or len(values) > 3:
+            raise CudaFault("launch", f"{what} is {dim}: its {axis} may be 1 to {limit}")
+    return x, y, z
+
+
+def _bytes(memory: Memory) -> np.ndarray:
+    """Return the bytes of a memory of the CPU as they are, of a GPU a copy."""
+    storage, count = memory.tensor.untyped_storage(), memory.hi - memory.lo
+    if storage.device.type == "cuda":
+        whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        return whole[memory.lo : memory.hi].cpu().numpy()
+    return (
+        np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(storage.data_ptr() + memory.lo))
+        if count
+        else np.empty(0, np.uint8)
+    )
+
+
+def _pointed(place: int, one: Parameter, value: object) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise CudaFault("arguments", f"argument {place} is {type(value).__name__}; `{one}` needs a tensor")
+    wanted = _TORCH.get(one.code)
+    if wanted and value.dtype != wanted and {value.dtype, wanted} not in _SIGNLESS:
+        raise CudaFault("arguments", f"argument {place} is {value.dtype}; `{one}` needs {wanted}")
+    if value.device.type not in ("cpu", "sim", "cuda"):
+        raise CudaFault("arguments", f"argument {place}, `{one.name}`, is on {value.device}")
+    return value.detach()
+
+
+def _scalar(place: int, one: Parameter, value: object) -> bytes:
+    """Return the bytes of a number as the kernel gets it."""
+    letter, size = one.code[0], int(one.code[1:])
+    if letter not in "fiubhg":
+        raise CudaFault("arguments", f"`{one}` is a structure, which Python cannot pass")
+    if not isinstance(value, bool | int | float):
+        raise CudaFault("arguments", f"argument {place} is {type(value).__name__}; `{one}` needs a number")
+    if letter in "iub" and isinstance(value, float):
+        raise CudaFault("arguments", f"argument {place} is {value}; `{one}` needs a whole number")
+    if letter == "g":
+        return struct.pack("<f", value)[2:]
+    form = {"f4": "f", "f8": "d", "h2": "e", "b1": "?"}.get(one.code) or {1: "b", 2: "h", 4: "i", 8: "q"}[size]
+    try:
+        return struct.pack("<" + (form.upper() if letter == "u" else form), value)
+    except (struct.error, OverflowError):
+        raise CudaFault("arguments", f"argument {place} is {value}, which `{one}` cannot hold") from None

@@ -1,0 +1,304 @@
+"""What did a launch do, and what is wrong with it, in words?"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernelcheck import faults, tables
+from kernelcheck.traffic import Sums, Traffic
+from kernelcheck.triton_memory import Report as TritonReport
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Three = tuple[int, int, int]
+VERBS = ("reads", "writes", "changes by an atomic")
+PAST = ("read", "wrote", "changed by an atomic")
+ENDS = {
+    "exit": "the kernel called exit()",
+    "abort": "the kernel called abort()",
+    "trap": "the kernel called __trap(), or reached the end of a function that returns a value",
+    "division by zero": "a whole number is divided by zero",
+    "stack": "it needs more than 256 KiB of local memory: recursion without end, or large local arrays",
+}
+
+
+class CudaFault(faults.KernelFault):
+    """What is wrong with a launch of a CUDA kernel.
+
+    `kind` is one of "out of bounds", "race", "uninitialised shared", "divergent barrier", "misaligned", "wild pointer",
+    "stack", "endless", "division by zero", "assert", "trap", "abort", "exit", "arguments" and "launch". `line` is the
+    line of the source, from 1, `other_line` that of the other access of a race; `block` and `thread` are indices
+    (x, y, z), `array` a name, `element` an index. What a fault does not have is None.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        line: int | None = None,
+        other_line: int | None = None,
+        block: Three | None = None,
+        thread: Three | None = None,
+        array: str | None = None,
+        element: int | None = None,
+    ) -> None:
+        """Keep what is known beside the message."""
+        where = None if block is None else (block, thread)
+        super().__init__(kind, f"{kind}: {message}", array=array, element=element, where=where)
+        self.line, self.other_line, self.block, self.thread = line, other_line, block, thread
+
+
+@dataclass
+class Memory:
+    """A storage that arguments point into: bytes `lo` to `hi` of it are theirs."""
+
+    names: list[str]
+    tensor: torch.Tensor
+    lo: int
+    hi: int
+
+    @property
+    def name(self) -> str:
+        """Return the name of the argument; of several that share the storage all."""
+        return "/".join(self.names)
+
+    @property
+    def count(self) -> int:
+        """Return the number of elements."""
+        return (self.hi - self.lo) // self.tensor.element_size()
+
+
+@dataclass
+class Report(Sums):
+    """What a launch did. Bytes are of global memory; sectors are the 32-byte pieces that each warp's request touches.
+
+    `requests` are accesses of a warp to global memory, `barriers` the passes of a block through `__syncthreads()`,
+    `bank_conflicts` the further passes that accesses to shared memory need. `by_array` has a `Traffic` for each array,
+    `sizes` its elements, `unwritten` the number of elements that no thread wrote, of arrays that the kernel writes to,
+    `touched` the tuples (element, block, thread, "read" | "write" | "atomic") of each array in order, where they are at
+    most 40,000, else nothing. `notes` say what is not wrong and may surprise. A block or thread is a number, x first.
+    """
+
+    kernel: str
+    grid: Three = (0, 0, 0)
+    block: Three = (0, 0, 0)
+    barriers: int = 0
+    shared_accesses: int = 0
+    bank_conflicts: int = 0
+    atomics: int = 0
+    by_array: dict[str, Traffic] = field(default_factory=dict)
+    unwritten: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    touched: dict[str, list[tuple[int, int, int, str]]] = field(default_factory=dict)
+    printed: str = ""
+    notes: tuple[str, ...] = ()
+    ran_on: str = "CPU"
+    fault: CudaFault | None = None
+
+    @property
+    def blocks(self) -> int:
+        """Return the number of blocks."""
+        return math.prod(self.grid)
+
+    @property
+    def threads(self) -> int:
+        """Return the number of threads of all blocks."""
+        return self.blocks * math.prod(self.block)
+
+    def picture(self, array: str) -> Figure:
+        """Return a picture: a point for each element of `array` that a thread touched, a colour for each block.
+
+        Elements lie to the right, threads of all blocks upwards; crosses are reads. What is out of bounds is red; what
+        no thread touched is grey. The report must have `touched`, which launches of up to 40,000 accesses have.
+        """
+        from matplotlib.figure import Figure
+
+        if array not in self.touched:
+            raise ValueError(f"the report has no accesses to {array}; it has {', '.join(self.touched) or 'none'}")
+        count, per_block = self.sizes[array], math.prod(self.block)
+        figure = Figure(figsize=(7, 3), layout="constrained")
+        axes = figure.subplots()
+        for mark, kinds in (("x", ("read",)), ("o", ("write", "atomic"))):
+            rows = [(e, b, t) for e, b, t, kind in self.touched[array] if kind in kinds]
+            for wrong in (False, True):
+                some = [row for row in rows if (0 <= row[0] < count) != wrong]
+                colours = ["red" if wrong else f"C{b % 10 if b % 10 != 3 else 4}" for _, b, _ in some]  # C3 is red
+                axes.scatter([e for e, _, _ in some], [b * per_block + t for _, b, t in some], 12, colours, marker=mark)
+        for element in set(range(min(count, 4096))) - {row[0] for row in self.touched[array]}:
+            axes.axvspan(element - 0.5, element + 0.5, color="lightgrey", zorder=0)
+        for edge in (-0.5, count - 0.5):
+            axes.axvline(edge, color="black", linewidth=1)
+        axes.set(xlabel=f"element of {array}", ylabel=f"thread, {per_block} a block")
+        wrong = sum(not 0 <= row[0] < count for row in self.touched[array])
+        axes.set_title(f"{self.kernel}: {wrong} accesses out of bounds" if wrong else self.kernel)
+        return figure
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [
+            ("blocks x threads", f"{self.blocks:,} x {math.prod(self.block):,}, ran on {self.ran_on}"),
+            ("bytes loaded", f"{self.loaded_bytes:,}"),
+            ("bytes stored", f"{self.stored_bytes:,}"),
+            ("32-byte sectors", f"{self.sectors:,} in {self.requests:,} requests of warps"),
+            ("barriers", f"{self.barriers:,}"),
+            ("shared accesses", f"{self.shared_accesses:,}, bank conflicts {self.bank_conflicts:,}"),
+        ]
+        rows += [("atomics", f"{self.atomics:,}")] if self.atomics else []
+        for name, one in self.by_array.items():
+            missing = self.unwritten.get(name, 0)
+            never = f", {missing:,} elements never written" if missing else ""
+            rows.append((f"  {name}", f"{one.loaded_bytes:,} loaded, {one.stored_bytes:,} stored{never}"))
+        rows += [("note", note) for note in self.notes]
+        return rows + ([("fault", str(self.fault))] if self.fault else [])
+
+    def __str__(self) -> str:
+        """Return the counts, a line each."""
+        return f"{self.kernel}\n{tables.text(self._rows())}" + (f"\nprinted:\n{self.printed}" if self.printed else "")
+
+    def _repr_html_(self) -> str:
+        printed = f"<pre>{html.escape(self.printed)}</pre>" if self.printed else ""
+        return tables.to_html(self._rows(), self.kernel) + printed
+
+    def fill(self, memories: Sequence[Memory], found: dict) -> None:
+        """Take the counts from what the runtime found."""
+        self.barriers, self.shared_accesses, self.bank_conflicts, self.atomics = found["counts"]
+        for memory, (loaded, stored, sectors, requests, missing) in zip(memories, found["arrays"], strict=True):
+            self.by_array[memory.name] = Traffic(loaded, stored, requests, sectors)
+            self.sizes[memory.name] = memory.count
+            if stored:
+                self.unwritten[memory.name] = missing
+        names, per_block, flat = list(self.by_array), math.prod(self.block), found["touched"]
+        self.touched = {name: [] for name in names}
+        for array, thread, element, how in zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True):
+            self.touched[names[array]].append((element, *divmod(thread, per_block), ("read", "write", "atomic")[how]))
+        self.printed = found["printed"]
+
+
+def picture(report: Report | TritonReport, array: str) -> Figure:
+    """Return a picture of which thread, or program of Triton, touched which element of an array."""
+    return report.picture(array)
+
+
+# ---- a fault in words
+
+
+def _xyz(index: Sequence[int], dims: Sequence[int]) -> str:
+    """Return an index as CUDA writes it, without the axes that a launch does not use."""
+    if dims[1] == dims[2] == 1:
+        return str(index[0])
+    return f"({', '.join(map(str, index[: 2 if dims[2] == 1 else 3]))})"
+
+
+def _place(number: int, dims: Three) -> str:
+    """Return the index of block or thread `number`."""
+    return _xyz((number % dims[0], number // dims[0] % dims[1], number // dims[0] // dims[1]), dims)
+
+
+def _global_element(memory: Memory, found: dict) -> tuple[int, str]:
+    at, size = found["at"], memory.tensor.element_size()
+    if found["kind"] == "out of bounds" and memory.lo <= at < memory.hi:
+        at = memory.hi  # a wide access that begins inside
+    element = (at - memory.lo) // size
+    if found["kind"] == "out of bounds":
+        has = f"which has {memory.count} (0 to {memory.count - 1})" if memory.count else "which is empty"
+        wrapped = f" ({element - 2**32} as an unsigned number)" if 2**31 <= element < 2**32 else ""
+        return element, f"element {element}{wrapped} of `{memory.name}`, {has}"
+    words = f"`{memory.name}`[{element}]"
+    if memory.tensor.dim() > 1 and memory.tensor.is_contiguous() and element < memory.tensor.numel():
+        words += f" (at {[int(i) for i in torch.unravel_index(torch.tensor(element), memory.tensor.shape)]})"
+    return element, f"{words} in global memory"
+
+
+def _shared_element(name: str, count: int | None, found: dict) -> tuple[int, str]:
+    """Return index and words for an element in shared memory of `count` bytes, None where the launch says how many."""
+    size = found["size"] or 4
+    element = found["at"] // size
+    if found["kind"] != "out of bounds":
+        return element, f"`{name}`[{element}] in shared memory"
+    has = "beyond the shared_mem of the launch" if count is None else f"which has {count // size}"
+    return element, f"element {element} of `{name}` in shared memory, {has}"
+
+
+def _divergent(found: dict, who: str, other: str) -> str:
+    if found["text"] == "mask":
+        return f"{who} calls a warp function whose mask does not name it"
+    if found["text"] == "warp":
+        return f"{who} waits in a warp function for threads of its mask, and {other} does not come"
+    if found["text"] == "ended":
+        return f"{who} waits at __syncthreads(), and {other} of its block has ended"
+    return f"{who} waits at __syncthreads(), and {other} of its block at another one, line {found['other_line']}"
+
+
+def _race(report: Report, found: dict, who: str, what: str, line: int | None, other_line: int | None) -> str:
+    block, thread = divmod(found["other"], math.prod(report.block))
+    place, why = f"thread {_place(thread, report.block)}", ", with no __syncthreads() between"
+    if f"block {_place(block, report.grid)}," not in who:
+        place = f"block {_place(block, report.grid)}, {place}"
+        why = "; blocks run in no order: use an atomic, or let one thread alone use each element"
+    at = f" (line {other_line})" if other_line and other_line != line else ""
+    return f"{who} {VERBS[found['how']]} {what}, which {place} {PAST[found['other_how']]}{at}{why}"
+
+
+def _message(found: dict, who: str, what: str, limit: float) -> str:
+    kind, verb = found["kind"], VERBS[found["how"]]
+    if kind == "out of bounds":
+        return f"{who} {'uses' if found['space'] == 'local' else verb} {what}"
+    if kind == "uninitialised shared":
+        return f"{who} reads {what}, which no thread of its block has written"
+    if kind == "misaligned":
+        return f"{who} {verb} {found['size']} bytes at {what}, whose address is no multiple of {found['size']}"
+    if kind == "wild pointer":
+        at = found["at"] & (2**64 - 1)
+        return f"{who} uses address {at:#x}" + (
+            ", a null pointer" if at < 65536 else ", which is in none of its arrays"
+        )
+    if kind == "endless":
+        return f"{who} had not ended after {limit:g} s: a loop without end, or too much work for the CPU"
+    if kind == "assert":
+        return f"{who}: assert({found['text']}) does not hold"
+    return f"{who}: {ENDS[kind]}"
+
+
+def describe(
+    report: Report,
+    memories: Sequence[Memory],
+    shared: tuple[str, int | None],
+    found: dict,
+    lines: Sequence[int | None],
+    source: str,
+    limit: float,
+) -> CudaFault:
+    """Return the fault that the runtime found, in words; `shared` is name and bytes of the array if it is shared."""
+    line, other_line = lines
+    who = f"block {_xyz(found['block'], report.grid)}, thread {_xyz(found['thread'], report.block)}"
+    name, element, what = None, None, ""
+    if found["space"] == "global":
+        name = memories[found["array"]].name
+        element, what = _global_element(memories[found["array"]], found)
+    elif found["space"].startswith("shared"):
+        name = shared[0]
+        element, what = _shared_element(*shared, found)
+    elif found["space"] in ("device", "local"):
+        name, element = found["text"], found["at"] if found["space"] == "local" else None
+        what = f"index {element} of `{name}`, a {found['type']}" if found["space"] == "local" else f"`{name}`"
+    if found["kind"] == "race":
+        message = _race(report, found, who, what, line, other_line)
+    elif found["kind"] == "divergent barrier":
+        message = _divergent(found, who, f"thread {_place(found['other'] % math.prod(report.block), report.block)}")
+    else:
+        message, line = _message(found, who, what, limit), line or other_line
+    own = source.splitlines()
+    shown = f"\nline {line}: {own[line - 1].strip()}" if line and line <= len(own) else ""
+    return CudaFault(
+        *(found["kind"], message + shown),
+        **{"line": line, "other_line": other_line, "array": name, "element": element},
+        block=tuple(found["block"]),
+        thread=tuple(found["thread"]),
+    )

@@ -1,0 +1,251 @@
+"""Which compiler builds a kernel here, and what does it say of the reader's text?"""
+
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+HERE = Path(__file__).parent
+# ruff: noqa: SIM905
+FLAGS = (
+    *"-std=c++17 -w -O1 -g1 -fsanitize=thread -fno-finite-loops -fwrapv -fno-strict-aliasing -fno-exceptions".split(),
+    *("-include", str(HERE / "cuda.h"), "-x", "c++"),
+)
+GCC = ("-fsanitize=bounds",)
+# clang leaves out the read of a value that is written at once, and makes loops into memset, which has no hook
+CLANG = """-fsanitize=array-bounds -fno-builtin-memset -fno-builtin-memcpy
+-mllvm -tsan-instrument-read-before-write=1""".split()
+COMPILE_S = 180.0  # zig builds its C++ library at its first link
+
+
+class Unavailable(RuntimeError):
+    """There is no compiler here that can build a kernel."""
+
+
+class CompileError(RuntimeError):
+    """The text does not compile: `line` is the reader's line, from 1, or None; `reason` the compiler's own words."""
+
+    def __init__(self, reason: str, line: int | None = None, text: str = "", column: int = 0) -> None:
+        """Show the line, under it a caret at `column`, from 1, and then the reason, as a compiler does."""
+        self.reason, self.line = reason, line
+        head, cut = f"line {line}: ", len(text) - len(text.lstrip())
+        shown = [head + text.strip()] if line else []
+        if column > cut:
+            shown.append(" " * (len(head) + column - 1 - cut) + "^")
+        super().__init__("\n".join([*shown, reason]))
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler: the command that starts it and the first line of what it says of its version."""
+
+    command: tuple[str, ...]
+    version: str
+
+    @property
+    def path(self) -> str:
+        """Return the command as one would type it."""
+        return " ".join(self.command)
+
+
+def _asked(command: tuple[str, ...]) -> Compiler | None:
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return Compiler(command, done.stdout.splitlines()[0]) if done.returncode == 0 and done.stdout else None
+
+
+def _supported() -> bool:
+    """Return whether fibers and the layout of programs are as runtime.cpp has them."""
+    return sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
+
+
+@functools.cache
+def compiler() -> Compiler | None:
+    """Return the C++ compiler that builds kernels: `CXX`, g++, clang++ or pip's ziglang; None if there is none."""
+    commands = [tuple(os.environ.get("CXX", "").split()), ("g++",), ("clang++",)]
+    if importlib.util.find_spec("ziglang"):
+        commands.append((sys.executable, "-m", "ziglang", "c++"))
+    there = (command for command in commands if command and shutil.which(command[0]))
+    return next(filter(None, map(_asked, there)), None) if _supported() else None
+
+
+def why_not() -> str:
+    """Return why CUDA C++ cannot be built here, in one sentence; "" if it can."""
+    other = "Triton's language, kernelcheck.triton(), needs none"
+    if not _supported():
+        return f"CUDA C++ runs on the CPU under 64-bit Linux alone, and this is {platform.system()}; {other}."
+    if compiler() is None:
+        return f"CUDA C++ on the CPU needs a C++ compiler (apt install g++, or pip install ziglang); {other}."
+    return ""
+
+
+def run(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+    """Run a tool and return what it said, in English."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=COMPILE_S, check=False, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        raise CompileError(f"the compiler did not end within {COMPILE_S:.0f} s") from None
+
+
+def find(*names: str) -> str | None:
+    """Return the path of the first of these tools that there is."""
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+@functools.cache
+def _runtime(found: Compiler) -> Path:
+    """Return the compiled runtime, built once for each compiler and version of its source."""
+    key = hashlib.sha256((HERE / "runtime.cpp").read_bytes() + found.version.encode()).hexdigest()[:16]
+    folder = Path(platformdirs.user_cache_dir("pytorch-gpu-course", appauthor=False), "kernels")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a home that cannot be written to
+        folder = Path(tempfile.mkdtemp(prefix="kernels-"))
+    if not (built := folder / f"runtime-{key}.o").exists():
+        part = built.with_name(f"{built.name}.{os.getpid()}")
+        done = run([*found.command, "-std=c++17", "-O2", "-w", "-c", "-o", str(part), str(HERE / "runtime.cpp")])
+        if done.returncode:
+            raise Unavailable(f"{found.path} cannot build the runtime of kernels: {done.stderr.strip()[:300]}")
+        part.replace(built)  # other processes may build it too: the last one wins
+    return built
+
+
+_HEADERS = re.compile(
+    r"#[ \t]*include[ \t]*[<\"](?:cuda|device_|vector_|math_constants|sm_|crt/|helper_|c?assert)[^>\"]*[>\"]"
+)
+_DYNAMIC = re.compile(
+    r"\bextern\s+(?:volatile\s+)?__shared__\s+(?:(?:__align__|alignas)\s*\((?:[^()]|\([^()]*\))*\)|volatile|\s)*"
+    r"([\w:\s]+?)\s*(\w+)\s*\[\s*\]\s*;"
+)
+
+
+def _prepared(source: str) -> str:
+    """Return the text as the compiler gets it: the same lines, three of CUDA's notations written for C++."""
+    text = _HEADERS.sub("", source)
+    text = re.sub(r"\bstatic\s+__shared__", "__shared__", text)
+    return _DYNAMIC.sub(r"static \1* const \2 = (\1*)course_dynamic;", text)
+
+
+def _error(said: str, source: str) -> CompileError:
+    """Return the first error of a compiler, at the reader's line."""
+    lines, own = said.splitlines(), source.splitlines()
+    at = next((i for i, line in enumerate(lines) if re.search(r"\b(error|undefined reference)\b", line)), None)
+    if at is None:
+        return CompileError(said.strip()[:500] or "the compiler failed and did not say why")
+    reason = re.sub(r"^.*?(?:fatal )?error: |^.*(?=undefined reference)", "", lines[at])
+    # an error inside cuda.h is followed, or led, by the line of the reader that led there
+    ordered = [lines[at], *lines[at + 1 :], *lines[:at]]
+    places = [re.search(r"kernel\.cu:(\d+)(?::(\d+))?", line) for line in ordered]
+    if (place := next(filter(None, places), None)) is None:
+        return CompileError(reason)
+    line = int(place[1])
+    if line > len(own):
+        open_end = source.count("{") > source.count("}")
+        return CompileError("the text ends inside a function or a comment" if open_end else reason)
+    return CompileError(reason, line, own[line - 1], int(place[2]) if places[0] and place[2] else 0)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A variable in shared memory: its place and size in bytes; `own` if no other kernel has it.
+
+    One without a name is a compiler's own.
+    """
+
+    name: str
+    at: int
+    size: int
+    own: bool
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel as a program of its own. Its folder goes when nobody holds this object any more."""
+
+    path: Path
+    parameters: tuple[tuple[bool, bool, str], ...]  # pointer, to constants, letter of the type with its bytes
+    shared: tuple[Shared, ...]
+    folder: tempfile.TemporaryDirectory[str]
+
+    def lines(self, *places: int) -> list[int | None]:
+        """Return the reader's lines of places behind calls in the program; None for 0, and where no tool tells."""
+        tool = find("addr2line", "llvm-addr2line", "llvm-symbolizer")
+        lines: list[int | None] = []
+        for place in places:
+            said = run([tool, "-i", "-e", self.path, hex(place - 1)]).stdout if tool and place else ""
+            mine = re.search(r"kernel\.cu:(\d+)", said)
+            lines.append(int(mine[1]) if mine else None)
+        return lines
+
+    def variable(self, at: int) -> str:
+        """Return the name of the `__device__` variable at an offset of the program."""
+        for name, kind, start, size in _symbol_table(self.path):
+            if kind == "OBJECT" and start <= at < start + size:
+                return re.sub(r"^_ZL?(?:N\d+\w+?)?\d+", "", name)
+        return "a variable of the file"
+
+
+def build(source: str, name: str, others: Sequence[str]) -> Program:
+    """Compile the text of a .cu file and its kernel `name`, as C++ writes it; `others` are the names of its others."""
+    found = compiler()
+    if found is None:
+        raise Unavailable(why_not())
+    folder = tempfile.TemporaryDirectory(prefix="kernel-")
+    file, program = Path(folder.name, "kernel.cu"), Path(folder.name, "kernel")
+    file.write_text(
+        f"{_prepared(source)}\n"
+        f'extern "C" void course_call(void** a) {{ course::call(&{name}, a); }}\n'
+        f'extern "C" void course_describe() {{ course::describe(&{name}); }}\n',
+        encoding="utf-8",
+    )
+    extra = CLANG if "clang" in found.version else GCC
+    for command in (
+        [*found.command, *FLAGS, *extra, "-c", "-o", f"{program}.o", str(file)],
+        [*found.command, "-o", str(program), f"{program}.o", str(_runtime(found))],
+    ):
+        done = run(command)
+        if done.returncode:
+            raise _error(done.stderr, source)
+    described = [line.split() for line in run([program]).stdout.splitlines()]
+    parameters = tuple((form[0] == "*", "c" in form, letter + size) for form, letter, size in described)
+    return Program(program, parameters, tuple(_shared(program, others)), folder)
+
+
+def _shared(program: Path, others: Sequence[str]) -> list[Shared]:
+    """Return the shared variables of a program, as its symbol table has them, in order."""
+    found = []
+    for symbol, kind, at, size in _symbol_table(program):
+        if kind != "TLS" or "course_pad_" in symbol:
+            continue
+        # _ZZ6kernelPfE4part is `part` inside `kernel`, _ZL4part one of the file
+        name = re.match(r"_ZZ.*E\d+([a-zA-Z_]\w*?)(?:_\d*)?$|_ZL\d+(\w+)$", symbol)
+        theirs = any(f"{len(other)}{other}" in symbol or f"_ZZ{other}E" in symbol for other in others)
+        plain = next(filter(None, name.groups()), "") if name else symbol
+        guard = symbol.startswith("_ZGV")
+        found.append(Shared("" if guard else plain, at, size, not theirs and not guard))
+    return sorted(found, key=lambda one: one.at)
+
+
+def _symbol_table(program: Path) -> Iterator[tuple[str, str, int, int]]:
+    """Yield name, kind, place and size of each symbol of a program that has them."""
+    if tool := find("nm", "llvm-nm"):
+        for line in run([tool, "--format=sysv", program]).stdout.splitlines():
+            cells = [cell.strip() for cell in line.split("|")]
+            if len(cells) > 4 and re.fullmatch(r"[0-9a-f]+", cells[1]) and re.fullmatch(r"[0-9a-f]+", cells[4]):
+                yield cells[0], cells[3], int(cells[1], 16), int(cells[4], 16)

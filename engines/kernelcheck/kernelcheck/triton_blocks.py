@@ -1,0 +1,273 @@
+"""What does a Triton kernel compute with? Blocks of numbers with its types, pointers, arithmetic as on the device."""
+
+from __future__ import annotations
+
+import numbers
+import operator
+import types
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from kernelcheck.triton_memory import Buffer, running, wrong
+
+_MOST_ELEMENTS = 1 << 20  # of a block, as in Triton
+
+
+class DType:
+    """A type of elements: NumPy computes in `numpy`; `soft` ones, which NumPy lacks, in float32, rounded by torch."""
+
+    def __init__(self, name: str, torch_type: torch.dtype, numpy: str, short: str, soft: str | None = None) -> None:
+        self.name, self.torch, self.numpy, self.short, self.soft = name, torch_type, np.dtype(numpy), short, soft
+        self.stored = np.dtype(soft or numpy)
+        self.bits = self.primitive_bitwidth = 1 if name == "int1" else self.stored.itemsize * 8
+        self.kind = {"b": 0, "i": 1, "u": 1, "f": 2}[self.numpy.kind]  # the higher wins over a plain number
+        self.signed = self.numpy.kind == "i"
+
+    scalar = element_ty = property(lambda self: self)
+    __repr__ = __str__ = lambda self: self.short
+
+    def is_floating(self) -> bool:
+        return self.kind == 2
+
+    def is_int(self) -> bool:
+        return self.kind < 2
+
+    def decode(self, raw: np.ndarray) -> np.ndarray:
+        """Return what lies in memory as the numbers with which NumPy computes."""
+        return torch.from_numpy(np.array(raw)).view(self.torch).float().numpy() if self.soft else raw
+
+    def encode(self, values: np.ndarray) -> np.ndarray:
+        """Return numbers as they lie in memory."""
+        if not self.soft:
+            return values
+        rounded = torch.from_numpy(np.array(values, np.float32)).to(self.torch)
+        return rounded.view(getattr(torch, self.soft)).numpy()
+
+    def of(self, values) -> np.ndarray:
+        """Return numbers converted to this type."""
+        values = np.asarray(values)
+        if self.kind == 1 and values.dtype.kind == "f":  # towards zero, and numbers that do not fit around the clock
+            values = np.nan_to_num(values.astype(np.float64)).astype(np.int64)
+        values = values if values.dtype == self.numpy else values.astype(self.numpy)
+        return self.decode(np.atleast_1d(self.encode(values))).reshape(values.shape) if self.soft else values
+
+
+TYPES = {"int1": DType("int1", torch.bool, "bool", "int1")}
+for _name in (f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)):
+    TYPES[_name] = DType(_name, getattr(torch, _name), _name, _name)
+for _name, _type, _numpy, _short, _soft in (
+    ("float16", torch.float16, "float16", "fp16", None),
+    ("float32", torch.float32, "float32", "fp32", None),
+    ("float64", torch.float64, "float64", "fp64", None),
+    ("bfloat16", torch.bfloat16, "float32", "bf16", "int16"),
+    ("float8e4nv", torch.float8_e4m3fn, "float32", "fp8e4nv", "int8"),
+    ("float8e5", torch.float8_e5m2, "float32", "fp8e5", "int8"),
+):
+    TYPES[_name] = DType(_name, _type, _numpy, _short, _soft)
+OF_TORCH = {one.torch: one for one in TYPES.values()}
+BOOL, I32, I64, F32 = (TYPES[name] for name in ("int1", "int32", "int64", "float32"))
+_RANGES = {name: range(np.iinfo(name).min, np.iinfo(name).max + 1) for name in ("int32", "uint32", "int64", "uint64")}
+
+
+class Block:
+    """A block of numbers of a program; one number is a block of the shape ()."""
+
+    __slots__ = ("data", "dtype")
+    functions: ClassVar[dict] = {}  # of the language that may be called as methods, too
+
+    def __init__(self, data, dtype: DType, counts: bool = False) -> None:
+        self.data, self.dtype = dtype.of(data), dtype
+        if self.data.size > _MOST_ELEMENTS:
+            raise wrong(f"a block has {self.data.size:,} elements, and Triton allows {_MOST_ELEMENTS:,}", "shapes")
+        if counts and dtype.kind == 2:
+            running[-1].report.flops += self.data.size
+
+    shape = property(lambda self: self.data.shape)
+    numel = property(lambda self: self.data.size)
+    type = property(lambda self: self.dtype)
+    T = property(lambda self: Block.functions["trans"](self))
+
+    def __getattr__(self, name: str):
+        if name in Block.functions:
+            return lambda *args, **options: Block.functions[name](self, *args, **options)
+        raise AttributeError(f"a block has no {name!r}")
+
+    def to(self, dtype: DType, fp_downcast_rounding=None) -> Block:
+        return Block(self.data, dtype)
+
+    def __getitem__(self, key) -> Block:
+        return Block(self.data[_key(key)], self.dtype)
+
+    def __bool__(self) -> bool:
+        if self.data.size != 1:
+            raise wrong(
+                "a block is no single yes or no, as `if`, `while`, `and`, `or` need: use tl.where, &, |", "shapes"
+            )
+        running[-1].turn()
+        return bool(self.data)
+
+    def __index__(self) -> int:
+        if self.data.size != 1 or self.dtype.kind == 2:
+            raise wrong(f"a whole number is needed here, and this is a block of {self.dtype}")
+        return int(self.data)
+
+    def __neg__(self) -> Block:
+        return Block(-self.data, self.dtype, counts=True)
+
+    def __invert__(self) -> Block:
+        return Block(~self.data, self.dtype)
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}: {self.data}"
+
+
+class Pointer:
+    """Addresses in the memory of an argument, counted in its elements; `dtype.element_ty` is their type."""
+
+    def __init__(self, buffer: Buffer, data) -> None:
+        self.buffer, self.data = buffer, np.asarray(data, np.int64)
+        self.dtype = self.type = types.SimpleNamespace(element_ty=buffer.dtype)
+
+    shape = property(lambda self: self.data.shape)
+
+    def __add__(self, other, sign: int = 1) -> Pointer:
+        other = as_block(other, f"what is added to the pointer {self.buffer.name}")
+        if other.dtype.kind == 2:
+            raise wrong(f"the pointer {self.buffer.name} is moved by {other.dtype}; it can be moved by whole numbers")
+        return Pointer(self.buffer, shaped(lambda: self.data + sign * other.data.astype(np.int64), self, other))
+
+    __radd__ = __add__
+
+    def __sub__(self, other) -> Pointer:
+        return self.__add__(other, -1)
+
+    def __getitem__(self, key) -> Pointer:
+        if key is not None and not isinstance(key, tuple | slice):
+            self.refuse()
+        return Pointer(self.buffer, self.data[_key(key)])
+
+    def refuse(self, *_):
+        """Say what is missing where a pointer is used as if it were what it points to."""
+        raise wrong(f"{self.buffer.name} is a pointer, not its values: load them with tl.load({self.buffer.name} + …)")
+
+    __mul__ = __rmul__ = __truediv__ = __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __bool__ = to = refuse
+
+
+def as_block(value, what: str = "this") -> Block:
+    """Return a number of Python as a block of the type that Triton gives it, and a block as it is."""
+    if isinstance(value, Block):
+        return value
+    value = getattr(value, "value", value)
+    if isinstance(value, Pointer):
+        value.refuse()
+    if isinstance(value, bool):
+        return Block(value, BOOL)
+    if isinstance(value, numbers.Integral):
+        return Block(int(value), TYPES[next((name for name, fit in _RANGES.items() if value in fit), "int64")])
+    if isinstance(value, numbers.Real):
+        return Block(float(value), F32)
+    raise wrong(f"{what} is a {type(value).__name__}: a kernel computes with blocks and numbers")
+
+
+def constant(value, what: str):
+    """Return a value that must be known when the kernel is compiled."""
+    if isinstance(value, Block):
+        raise wrong(f"{what} must be known when the kernel is compiled: annotate the parameter with tl.constexpr")
+    return getattr(value, "value", value)
+
+
+def sizes(shape) -> tuple[int, ...]:
+    """Return a shape, given as numbers or as one tuple: sizes are known when the kernel is compiled, powers of two."""
+    shape = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+    found = tuple(constant(n, "a size in a shape") for n in shape)
+    if any(n < 1 or n & (n - 1) for n in found):
+        raise wrong(f"the shape {found} is not of powers of two", "shapes")
+    return found
+
+
+def shaped(compute, *parts):
+    """Compute with several blocks; say the shapes where they do not fit."""
+    try:
+        return compute()
+    except ValueError:
+        shapes = " and ".join(str(tuple(part.shape)) for part in parts)
+        why = "[:, None] and [None, :] add an axis"
+        raise wrong(f"blocks of the shapes {shapes} do not go together; {why}", "shapes") from None
+
+
+def _key(key):
+    for one in key if isinstance(key, tuple) else (key,):
+        if one is not None and not (isinstance(one, slice) and one == slice(None)):
+            what = "a block takes only `:` and `None` in brackets; elements are picked by pointers or tl.where"
+            raise wrong(what, "shapes")
+    return key
+
+
+def promote(a: DType, a_plain: bool, b: DType, b_plain: bool, divides: bool = False) -> DType:
+    """Return the type in which Triton computes with both; a plain number gives way to a block of its kind or higher."""
+    if a_plain != b_plain:
+        plain, other = (a, b) if a_plain else (b, a)
+        if plain.kind <= other.kind:
+            a = b = other
+    floats = {one.name for one in (a, b) if one.kind == 2}
+    if not floats:
+        if a.signed == b.signed:
+            return a if a.bits > b.bits else b
+        unsigned, signed = (b, a) if a.signed else (a, b)
+        return unsigned if unsigned.bits >= signed.bits else signed
+    if "float64" in floats:
+        return TYPES["float64"]
+    if divides or "float32" in floats:
+        return F32
+    if "float16" in floats:
+        return TYPES["float16"]
+    if a is b:
+        return a
+    return F32 if "bfloat16" in floats else TYPES["float16"]
+
+
+def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Divide whole numbers as C does, towards zero."""
+    quotient = a // b
+    return quotient + ((np.fmod(a, b) != 0) & ((a < 0) != (b < 0))).astype(quotient.dtype)
+
+
+_COMPARISONS = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
+_WHOLE = {
+    "floordiv": _truncated, "and": operator.and_, "or": operator.or_, "xor": operator.xor, "lshift": operator.lshift,
+    "rshift": operator.rshift,
+}  # fmt: skip
+_OPERATORS = {
+    **_COMPARISONS, **_WHOLE, "add": operator.add, "sub": operator.sub, "mul": operator.mul,
+    "truediv": operator.truediv, "mod": np.fmod, "maximum": np.fmax, "minimum": np.fmin,
+}  # fmt: skip
+
+
+def combine(name: str, a, b) -> Block:
+    """Compute with two blocks or numbers, at least one of them a block."""
+    if isinstance(b, Pointer):
+        return b + a if name == "add" else b.refuse()
+    if b is None and name in ("eq", "ne"):
+        return name == "ne"
+    plain = not isinstance(a, Block), not isinstance(b, Block)
+    a, b = as_block(a, "the left side"), as_block(b, "the right side")
+    dtype = promote(a.dtype, plain[0], b.dtype, plain[1], name in ("truediv", "mod"))
+    if name == "truediv" and dtype.kind < 2:
+        dtype = F32
+    if name in _WHOLE and dtype.kind == 2:
+        raise wrong(f"`{name}` is for whole numbers, and here are {a.dtype} and {b.dtype}")
+    x, y = dtype.of(a.data), dtype.of(b.data)
+    data = shaped(lambda: _OPERATORS[name](x, y), a, b)
+    return Block(data, BOOL) if name in _COMPARISONS else Block(data, dtype, counts=True)
+
+
+def _method(name: str, swapped: bool):
+    return (lambda a, b: combine(name, b, a)) if swapped else (lambda a, b: combine(name, a, b))
+
+
+for _name in _OPERATORS:
+    setattr(Block, f"__{_name}__", _method(_name, swapped=False))
+    if _name not in _COMPARISONS:
+        setattr(Block, f"__r{_name}__", _method(_name, swapped=True))

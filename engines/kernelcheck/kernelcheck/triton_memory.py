@@ -1,0 +1,306 @@
+"""What does a Triton kernel read and write, where is that out of bounds, and do two programs get in each other's way?
+
+Bytes are those that a kernel asks for: caches are left out. A request is what 32 neighbours of a block ask for at once,
+and its sectors are the different pieces of 32 bytes among them, along that axis of the block in which there are fewer.
+A compiled kernel may ask in other groups.
+"""
+
+from __future__ import annotations
+
+import html
+import linecache
+import math
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from kernelcheck import tables
+from kernelcheck.faults import KernelFault
+from kernelcheck.traffic import Sums, Traffic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SECTOR, _WARP = 32, 32
+_MOST_TOUCHED = 1_000_000  # elements that a report remembers
+_MOST_TURNS = 10_000  # of loops of one program
+_NOBODY, _SEVERAL = -1, -2
+running: list[Launch] = []  # the innermost last
+
+
+@dataclass
+class Report(Sums):
+    """What a checked launch did, and what was found wrong: `fault` is None or a `KernelFault`.
+
+    - `by_array`: a `Traffic` for each array, by the name of its parameter; the sums of its fields are properties here;
+    - `flops`: floating-point operations: one for each element of a block in arithmetic, a function or a sum, and
+      2·m·n·k for `tl.dot`. Elements that a mask leaves out are computed, and so counted;
+    - `programs`: how many ran; with a fault, those before it too;
+    - `touched`: array → program → the elements that it read or wrote, out of bounds ones too; {} beyond a million;
+    - `results`: array → what the kernel left in it, as a CPU tensor of the same shape and strides;
+    - `sizes`: array → elements from the first of the tensor to its last.
+    """
+
+    fault: KernelFault | None = None
+    by_array: dict[str, Traffic] = field(default_factory=lambda: defaultdict(Traffic))
+    flops: int = 0
+    programs: int = 0
+    touched: dict[str, dict[tuple[int, int, int], np.ndarray]] = field(default_factory=dict)
+    results: dict[str, torch.Tensor] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [
+            ("programs", f"{self.programs:,}"),
+            ("bytes loaded", f"{self.loaded_bytes:,}"),
+            ("bytes stored", f"{self.stored_bytes:,}"),
+            ("32-byte sectors", f"{self.sectors:,} in {self.requests:,} requests"),
+            ("FLOPs", f"{self.flops:,}"),
+        ]
+        for name, one in self.by_array.items():
+            rows.append((f"  {name}", f"{one.loaded_bytes:,} bytes loaded, {one.stored_bytes:,} stored"))
+        return rows
+
+    def __str__(self) -> str:
+        return "".join(f"{one}\n" for one in (self.fault,) if one) + tables.text(self._rows())
+
+    def _repr_html_(self) -> str:
+        fault = f"<pre>{html.escape(str(self.fault))}</pre>" if self.fault else ""
+        return fault + tables.to_html(self._rows())
+
+    def picture(self, array: str) -> Figure:
+        """Return a picture of which program touched which elements of an array; what is out of bounds is red."""
+        from matplotlib.figure import Figure
+
+        if array not in self.touched:
+            raise ValueError(f"the report has no accesses to {array!r}; it has {', '.join(self.touched) or 'none'}")
+        figure = Figure(figsize=(7, 3), layout="constrained")
+        axes, size = figure.subplots(), self.sizes[array]
+        one_axis = all(program[1:] == (0, 0) for program in self.touched[array])
+        for row, (program, elements) in enumerate(sorted(self.touched[array].items())):
+            height, inside = program[0] if one_axis else row, (elements >= 0) & (elements < size)
+            for some, colour in ((elements[inside], f"C{height % 3}"), (elements[~inside], "C3")):
+                axes.scatter(some, np.full(some.size, height), 12, colour, marker="|")
+        for edge in (-0.5, size - 0.5):
+            axes.axvline(edge, color="black", linewidth=1)
+        axes.yaxis.get_major_locator().set_params(integer=True)
+        label = "program" if one_axis else "programs, one after the other"
+        axes.set(xlabel=f"element of {array}", ylabel=label, title=f"{array} has {size:,} elements")
+        return figure
+
+
+class Memory:
+    """The storages of a launch's tensors on the host: themselves, or copies of them that leave the tensors alone."""
+
+    def __init__(self, copy: bool) -> None:
+        self._copy, self._storages, self.books, self.back = copy, {}, {}, []
+
+    def host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return `tensor` over its storage here."""
+        tensor = getattr(tensor, "_inner", tensor).detach()  # of a simulated GPU, whose values are on the host
+        storage = tensor.untyped_storage()
+        with _disable_current_modes():
+            if storage._cdata not in self._storages:
+                here = storage.clone() if self._copy else storage
+                if storage.device.type != "cpu":
+                    here = storage.cpu()
+                    self.back.append((storage, here))
+                self._storages[storage._cdata] = here, storage  # the second stays alive, and so its address its own
+            here = self._storages[storage._cdata][0]
+            empty = torch.empty(0, dtype=tensor.dtype, device="cpu")
+            return empty.set_(here, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def write_back(self) -> None:
+        """Copy what was computed for a device's tensors to them."""
+        for storage, here in self.back:
+            storage.copy_(here)
+
+
+class Buffer:
+    """The memory of one tensor argument, from its first to its last element, as a pointer walks over it."""
+
+    def __init__(self, name: str, tensor: torch.Tensor, dtype, memory: Memory) -> None:
+        self.name, self.dtype, self.tensor = name, dtype, memory.host(tensor)
+        self.item, storage = tensor.element_size(), self.tensor.untyped_storage()
+        last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+        self.size, self.base = (last + 1 if tensor.numel() else 0), self.tensor.storage_offset()
+        with _disable_current_modes():
+            raw = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
+        stop = (self.base + self.size) * self.item
+        self.array = raw[self.base * self.item : stop].view(dtype.stored)
+        self.book = memory.books.setdefault((storage._cdata, self.item), {"elements": storage.nbytes() // self.item})
+
+    def column(self, name: str, start: int = _NOBODY) -> np.ndarray:
+        """Return what is remembered of each element: who wrote it, when …"""
+        if name not in self.book:
+            self.book[name] = np.full(self.book["elements"], start)
+        return self.book[name][self.base :]
+
+    def summed(self) -> bool:
+        """Return whether an element was changed by atomic operations."""
+        return bool((self.column("added") != _NOBODY).any())
+
+    def read(self, at: np.ndarray) -> np.ndarray:
+        """Return the elements `at`, as the numbers with which NumPy computes."""
+        return self.dtype.decode(self.array[at])
+
+    def write(self, at: np.ndarray, values: np.ndarray) -> None:
+        self.array[at] = self.dtype.encode(values)
+
+
+class Launch:
+    """One run of a kernel: which program is running, whose lines, and, where it is watched, what it touched."""
+
+    def __init__(self, grid: tuple[int, int, int], watched: bool, changed: str | None = None) -> None:
+        self.grid, self.watched = grid, watched
+        self.changed = changed  # the line whose undefined elements get other numbers than in the first run; "": all
+        self.report, self.program, self.codes, self.bound = Report(), (0, 0, 0), set(), {}
+        self.undefined: dict[str, KernelFault] = {}  # by line: loads whose masked elements have no value
+        self.buffers: list[Buffer] = []
+        self._turns, self._touched, self._remembered = 0, defaultdict(list), 0
+        self._clock, self._released = 0, {}
+
+    def start(self, program: tuple[int, int, int]) -> None:
+        """Go on with another program."""
+        self.program, self._turns = program, 0
+        self.report.programs += 1
+        x, y, z = program
+        self.me = x + self.grid[0] * (y + self.grid[1] * z)
+        self._seen = None  # of each program, until when what it did comes before what follows: nothing, at first
+
+    def turn(self, share: float = 1.0) -> None:
+        """Count a turn of a loop."""
+        self._turns += share
+        if self._turns > _MOST_TURNS:
+            what = f"program {self.name()} goes on after very many turns of a loop: does it never end?"
+            raise self.fault("endless", what)
+
+    def fault(self, kind: str, what: str, why: str = "", **more) -> KernelFault:
+        """Return a fault at the line of the kernel that is running."""
+        return KernelFault(kind, what, self.line(), why=why, where=self.program if self.codes else None, **more)
+
+    def line(self) -> str:
+        """Return the innermost line of a kernel that is running, as `places.place` does for the reader's."""
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code not in self.codes:
+            frame = frame.f_back
+        return line_of(frame.f_code.co_filename, frame.f_lineno) if frame else ""
+
+    def name(self) -> str:
+        """Return the running program as messages name it: as many numbers as the grid has."""
+        used = max([place for place, n in enumerate(self.grid) if n > 1], default=0) + 1
+        return str(self.program[0]) if used == 1 else str(self.program[:used])
+
+    def touch(self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None) -> np.ndarray:
+        """Note an access ("load", "store" or "atomic") and return to which elements. Raises what is wrong with it."""
+        at = offsets.reshape(-1) if active is None else offsets[active]
+        self.turn(0.1)  # a condition on numbers of Python alone is not seen
+        if self.watched:
+            self._remember(buffer, at)
+        if at.size:
+            low, high = at.min(), at.max()
+            if low < 0 or high >= buffer.size:
+                raise self._outside(kind, buffer, at, active is not None)
+        if self.watched and at.size:
+            self._count(kind, buffer, offsets, active, at.size)
+            self._order(kind, buffer, at)
+        return at
+
+    def _outside(self, kind: str, buffer: Buffer, at: np.ndarray, masked: bool) -> KernelFault:
+        bad = at[(at < 0) | (at >= buffer.size)]
+        verb = {"load": "reads", "store": "writes", "atomic": "changes"}[kind]
+        more = f", and {bad.size - 1:,} more such elements" if bad.size > 1 else ""
+        what = f"program {self.name()} {verb} element {bad[0]:,} of {buffer.name}, which has {buffer.size:,}{more}"
+        why = "the mask lets it through: compare it with the size" if masked else "there is no mask at this access"
+        return self.fault("out of bounds", what, why, array=buffer.name, element=int(bad[0]))
+
+    def _remember(self, buffer: Buffer, at: np.ndarray) -> None:
+        self._remembered += at.size
+        if self._remembered <= _MOST_TOUCHED:
+            self._touched[buffer.name, self.program].append(at)
+
+    def close(self) -> None:
+        """Sum up what was touched."""
+        if self._remembered <= _MOST_TOUCHED:
+            for (name, program), found in self._touched.items():
+                self.report.touched.setdefault(name, {})[program] = np.unique(np.concatenate(found))
+
+    def _count(self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None, number: int) -> None:
+        traffic = self.report.by_array[buffer.name]
+        if kind == "load":
+            traffic.loaded_bytes += number * buffer.item
+        else:
+            traffic.stored_bytes += number * buffer.item
+        sectors = (offsets + buffer.base) * buffer.item // _SECTOR
+        sectors = sectors if active is None else np.where(active, sectors, -1)
+        ways = [sectors, sectors.swapaxes(-1, -2)] if sectors.ndim > 1 else [sectors]
+        found = [_grouped(one.reshape(-1)) for one in ways]
+        traffic.sectors += min(found)[0]
+        traffic.requests += min(found)[1]
+
+    def _order(self, kind: str, buffer: Buffer, at: np.ndarray) -> None:
+        """Raise a race where another program touched these elements, with nothing that orders the two."""
+        self._clock += 1
+        if kind == "atomic" and at.size == 1:  # a counter or a lock: what came before it elsewhere is seen from now on
+            key = id(buffer.book), int(at[0]) + buffer.base
+            nothing = np.full(math.prod(self.grid), -1) if self._seen is None else self._seen
+            self._seen = np.maximum(nothing, self._released.get(key, -1))
+            self._seen[self.me] = self._clock
+            self._released[key] = self._seen.copy()
+        others = {"load": ("wrote", "added"), "store": ("wrote", "added", "read"), "atomic": ("wrote", "read")}[kind]
+        for what in others:
+            who, when = buffer.column(what)[at], buffer.column(f"{what} at")[at]
+            late = self._unordered(who, when)
+            if late.any():
+                raise self._race(kind, buffer, int(at[late][0]), what, int(who[late][0]))
+        mine = {"load": "read", "store": "wrote", "atomic": "added"}[kind]
+        who, when = buffer.column(mine), buffer.column(f"{mine} at")
+        who[at], when[at] = np.where(self._unordered(who[at], when[at]), _SEVERAL, self.me), self._clock
+        if kind == "store":
+            buffer.column("read")[at] = _NOBODY  # what was read before was read in order
+
+    def _unordered(self, who: np.ndarray, when: np.ndarray) -> np.ndarray:
+        """Return which of the accesses, by `who` at `when`, nothing puts before those of the running program."""
+        others = (who >= 0) & (who != self.me)
+        return (who == _SEVERAL) | (others if self._seen is None else others & (when > self._seen[who]))
+
+    def _race(self, kind: str, buffer: Buffer, element: int, before: str, who: int) -> KernelFault:
+        x, y, _ = self.grid
+        other = (who % x, who // x % y, who // (x * y)) if who >= 0 else None
+        name = self.name()
+        mine, self.program = self.program, other or self.program
+        them = f"program {self.name()}" if other else "several other programs"
+        self.program = mine
+        now = {"load": "reads", "store": "writes", "atomic": "changes"}[kind]
+        did = {"read": "reads", "wrote": "writes", "added": "changes by an atomic operation"}[before]
+        did = did if other else did.replace("reads", "read").replace("changes", "change")
+        what = f"program {name} {now} element {element:,} of {buffer.name}, which {them} {did} too"
+        why = "programs run in any order, and at the same time: the result depends on which comes first"
+        return self.fault("race", what, why, array=buffer.name, element=element)
+
+
+def wrong(what: str, kind: str = "arguments") -> KernelFault:
+    """Return a fault at the running kernel's line."""
+    return running[-1].fault(kind, what) if running else KernelFault(kind, what)
+
+
+def line_of(file: str, number: int) -> str:
+    """Return a line of the source as messages show it."""
+    text = linecache.getline(file, number).strip()
+    return f"{f'cell, line {number}' if tables.in_cell(file) else f'{Path(file).name}:{number}'}: {text}"
+
+
+def _grouped(sectors: np.ndarray) -> tuple[int, int]:
+    """Return how many sectors the groups of 32 elements want, each group by itself, and how many groups want any."""
+    padded = np.full((-(-sectors.size // _WARP), _WARP), -1)
+    padded.reshape(-1)[: sectors.size] = sectors
+    padded.sort(axis=1)
+    new = (padded[:, 1:] != padded[:, :-1]) & (padded[:, 1:] >= 0)
+    first = padded[:, 0] >= 0
+    return int(new.sum() + first.sum()), int((padded[:, -1] >= 0).sum())

@@ -1,0 +1,44 @@
+"""Is this argument what the function can take, and if not, how is that said?"""
+
+import math
+import operator
+from typing import Any
+
+import torch
+
+
+def device(argument: str, given: Any) -> torch.device:
+    """Return `given` as a device. Raises TypeError or ValueError that names `argument`; the device need not exist."""
+    if not isinstance(given, torch.device | str):
+        raise TypeError(f"{argument} is {given!r}, it must be a torch.device or text such as 'cpu' or 'cuda:0'")
+    try:
+        return torch.device(given)
+    except RuntimeError:
+        raise ValueError(
+            f"{argument} is {given!r}, which names no device that PyTorch knows in this process; "
+            "it may be text such as 'cpu' or 'cuda:0', or a torch.device"
+        ) from None
+
+
+def positive(argument: str, given: Any) -> float:
+    """Return a finite number above 0; tensors and NumPy scalars with one element count as numbers."""
+    try:
+        if isinstance(given, bool | str | bytes | bytearray):
+            raise TypeError
+        found = float(given)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(f"{argument} must be a number, not {given!r}") from None
+    if not math.isfinite(found):
+        raise ValueError(f"{argument} must be a finite number, not {given!r}")
+    if found <= 0:
+        raise ValueError(f"{argument} must be a number above 0, not {given!r}")
+    return found
+
+
+def whole(argument: str, given: Any, *, least: int = 1) -> int:
+    """Return a whole number from `least`."""
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise TypeError(f"{argument} must be a whole number, not {given!r}")
+    if operator.index(given) < least:
+        raise ValueError(f"{argument} must be at least {least}, not {given!r}")
+    return operator.index(given)

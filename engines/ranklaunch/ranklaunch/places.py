@@ -1,0 +1,51 @@
+"""Whose is a line of code: the reader's, from a cell or a file, or that of Python or a library?
+
+A package is a library where it is installed, or where its `__init__` says `__tracebackhide__ = True`.
+"""
+
+import functools
+import importlib.util
+import os
+import site
+import sys
+import sysconfig
+from pathlib import Path
+
+
+def in_cell(file: str) -> bool:
+    """Return whether `file`, as a stack names it, is a cell."""
+    path = Path(file)
+    if path.parent.name.startswith("ipykernel_"):
+        return True
+    return path.name.startswith(("ipython-input-", "<ipython-input"))  # of Colab, of IPython
+
+
+def is_generated(file: str, function: str) -> bool:
+    """Return whether nobody wrote this: Python's start, methods made by dataclasses. `python -c` is "<string>" too."""
+    return file.startswith("<frozen") or (file == "<string>" and (function == "<module>" or function.startswith("__")))
+
+
+def is_readers(file: str, function: str) -> bool:
+    """Return whether the reader wrote `function`, which a stack finds in `file`."""
+    return not is_generated(file, function) and _is_readers_file(file)
+
+
+@functools.cache
+def _is_readers_file(file: str) -> bool:
+    return in_cell(file) or not os.path.abspath(file).startswith((*_installed(), *_hidden()))
+
+
+def _hidden() -> tuple[str, ...]:
+    """Return the folders of imported packages that say `__tracebackhide__ = True`, wherever they are."""
+    packages = [module for name, module in list(sys.modules.items()) if "." not in name]
+    hidden = [module for module in packages if getattr(module, "__tracebackhide__", False) is True]
+    return tuple(folder + os.sep for module in hidden for folder in getattr(module, "__path__", ()))
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """Return the folders of Python's own code and of installed packages."""
+    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    paths += [*site.getsitepackages(), site.getusersitepackages()]
+    paths += [str(Path(importlib.util.find_spec("torch").origin).absolute().parents[1])]
+    return tuple(path + os.sep for path in paths if path)

@@ -1,0 +1,195 @@
+"""What does one rank do, from its start to its end?
+
+It is told its place, joins the process group, calls the function, and sends what that returned or raised. Then it waits
+until all ranks are done: a rank that left early would close connections that others still use.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import datetime
+import faulthandler
+import functools
+import io
+import logging
+import multiprocessing.util
+import os
+import pickle
+import queue
+import random
+import signal
+import socket
+import sys
+import threading
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ranklaunch import wire
+
+_SLOW = ("torch._dynamo", "torch.distributed.fsdp")  # imports that take about a second
+device: torch.device | None = None  # the device of this rank; None in a process that is none
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every rank is told: where it runs, and what. `payload` is the pickled function with its arguments."""
+
+    devices: tuple[str, ...]
+    backend: str
+    store_port: int
+    environment: dict[str, str]
+    path: list[str]
+    arguments: list[str]  # of the command line
+    folder: str
+    threads: int
+    filters: list[tuple]  # of warnings
+    payload: bytes
+    cluster: Any = None  # a `simgpu.Cluster` where the ranks have simulated GPUs
+
+
+def main(number: int) -> None:
+    """Be a rank in a process that was started afresh: its channel is this descriptor, or on Windows comes in stdin."""
+    run(socket.socket(fileno=number) if os.name == "posix" else socket.fromshare(sys.stdin.buffer.read()))
+
+
+def run(connection: socket.socket) -> None:
+    """Do all that a rank does, and end the process."""
+    channel, requests, code, own_pid = wire.Channel(connection), queue.SimpleQueue(), 1, os.getpid()
+    try:
+        rank, job = channel.receive()
+        _enter(rank, job)
+        threading.Thread(target=_listen, args=(channel, requests), daemon=True, name="launch").start()
+        kind, value = _outcome(channel, requests, rank, job)
+        _flush()
+        code = int(kind != "returned")
+        if os.getpid() == own_pid:
+            channel.send(kind, value)
+            requests.get()  # a rank that failed waits too, until it is killed: others would fail for the lack of it
+            _leave()
+        elif kind == "failed" and value.kind != "SystemExit":  # a copy that the function forked: only the rank answers
+            print(value.words, file=sys.stderr)
+    except (EOFError, OSError):  # the parent is gone
+        pass
+    finally:
+        _flush()
+        os._exit(code)
+
+
+def _enter(rank: int, job: Job) -> None:
+    """Make this process look like a process of torchrun: environment, path, folder, output, random numbers, device."""
+    global device
+    atexit._clear()  # what imported modules do when an interpreter ends; this process ends without that
+    atexit.register(multiprocessing.util._exit_function)
+    world_size = str(len(job.devices))
+    loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")] if os.name == "posix" else []
+    gloo = {"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {}  # else gloo asks what address this host's name has
+    os.environ.clear()
+    os.environ.update(gloo | job.environment)
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world_size, LOCAL_WORLD_SIZE=world_size,
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(job.store_port),
+        TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0",  # rank 0 of a new group makes no store
+    )  # fmt: skip
+    dist.set_debug_level_from_env()  # TORCH_DISTRIBUTED_DEBUG was read when torch was imported, before this job
+    sys.path[:], sys.argv[:] = job.path, job.arguments
+    with contextlib.suppress(OSError):
+        os.chdir(job.folder)
+    sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        raw = io.FileIO(number, "w", closefd=False)
+        text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
+        setattr(sys, name, text)
+        setattr(sys, f"__{name}__", text)
+    faulthandler.disable()
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
+    warnings.resetwarnings()
+    warnings.filters.extend(job.filters)
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # as in the notebook: devices.pick
+    random.seed(rank)
+    np.random.seed(rank)
+    torch.manual_seed(rank)
+    torch.set_num_threads(job.threads)
+    if job.cluster is not None:
+        return  # its device is made where errors are told
+    device = torch.device(job.devices[rank])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
+def _simulate(rank: int, job: Job) -> None:
+    """Give this rank a simulated GPU and its place in a machine of the cluster."""
+    global device
+    import simgpu
+
+    local = rank % job.cluster.per_machine
+    here = min(job.cluster.per_machine, len(job.devices) - (rank - local))
+    os.environ.update(LOCAL_RANK=str(local), LOCAL_WORLD_SIZE=str(here))
+    simgpu.hide_accelerators()
+    simgpu.enable(1, job.cluster.gpu, job.cluster.capacity)
+    device = torch.device(job.devices[rank])
+
+
+def _listen(channel: wire.Channel, requests: queue.SimpleQueue) -> None:
+    """Answer the parent while the function runs, and pass on when to go and when to leave; end with the parent."""
+    main_thread = threading.main_thread().ident
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            (request,) = channel.receive()
+            if request == "stack":
+                channel.send("stack", wire.frames(sys._current_frames()[main_thread]))
+            else:
+                requests.put(request)
+    os._exit(1)
+
+
+def _outcome(channel: wire.Channel, requests: queue.SimpleQueue, rank: int, job: Job) -> tuple[str, Any]:
+    """Join the process group, call the function when all have joined, and return the message for the parent."""
+    modules = set(sys.modules)
+    try:
+        if job.cluster is not None:
+            _simulate(rank, job)
+        wait = datetime.timedelta(seconds=60)
+        store = dist.TCPStore("127.0.0.1", job.store_port, is_master=False, timeout=wait, use_libuv=os.name != "nt")
+        options = {"device_id": device} if "nccl" in job.backend else {}
+        dist.init_process_group(job.backend, store=store, rank=rank, world_size=len(job.devices), **options)
+        fn, args, kwargs = pickle.loads(job.payload)
+        known = wire.known_classes()
+        wire.name_in_main(known)
+        if job.cluster is not None:
+            import simgpu
+
+            fn = functools.partial(simgpu.as_rank, job.cluster, fn)
+        channel.send("ready", None)
+        requests.get()  # a function that leaves the group at once would cut off those that still join
+        value = fn(*args, **kwargs)
+    except BaseException as error:
+        return "failed", wire.failure(error)
+    try:
+        data = wire.dumps(value, known)
+    except BaseException as error:
+        named = value if job.cluster is None else value[0]
+        return "unsendable", (type(named).__name__, wire.failure(error))
+    return "returned", (data, [name for name in _SLOW if name in sys.modules and name not in modules])
+
+
+def _leave() -> None:
+    """Do what an exiting interpreter does; gloo's group needs no farewell, since all ranks are done."""
+    with contextlib.suppress(Exception):
+        threading._shutdown()  # waits for threads that are no daemons: they may still print
+    with contextlib.suppress(Exception):
+        if device.type == "cuda":
+            dist.destroy_process_group()
+    atexit._run_exitfuncs()
+
+
+def _flush() -> None:
+    """Write out what Python and the C library still hold: the process ends without doing so."""
+    for flush in (lambda: sys.stdout.flush(), lambda: sys.stderr.flush(), lambda: ctypes.CDLL(None).fflush(None)):
+        with contextlib.suppress(Exception):  # there may be no such stream
+            flush()

@@ -1,0 +1,37 @@
+"""What would a GPU do with this program? A simulated GPU, device type `sim`, for machines that have none.
+
+Simulated: where a tensor is, the errors that CUDA gives, memory that runs out, queues, copies and a virtual clock.
+On request (`configure`): the caching allocator of PyTorch for CUDA, and errors of kernels that come later, as on CUDA.
+Not simulated: the values. The CPU's own kernels compute them, so they and the random numbers are the CPU's.
+Left out of the time model: caches, occupancy, most of the choice among kernels, the host's own work between two
+operations unless `host_work` says it. Peak rates come from data sheets (`simgpu.gpus`); which share of them
+kernels reach, and fixed costs, stand in `Costs`. `python -m benchmarks.published` says how far published measurements
+are from the clock.
+An operator of your own (`torch.library.custom_op`) gets CPU tensors in its body, where nothing is counted. It is priced
+as one kernel: the bytes of its inputs and results, and the FLOPs of its formula
+(`torch.utils.flop_counter.register_flop_formula`), else one for each element.
+Several ranks, each with a GPU: `launch(..., cluster=Cluster(...))`; what links and messages cost says `cluster`.
+More lenient than CUDA: a copy to the device takes its values at the call, also a non-blocking one from pinned
+memory. Refused with an error: torch.compile, sparse, quantized and nested tensors, lazy modules before they have
+shapes, sending tensors to other processes, `device=` beside `out=` (leave `device=` out: PyTorch compares the two below
+the level where Python is asked).
+"""
+
+from simgpu.autocast import register_rules
+from simgpu.child import LIMIT_S as CHILD_LIMIT_S
+from simgpu.child import Unavailable, hide_accelerators, remember_sources, run_in_child, sources
+from simgpu.cluster import LINKS, Cluster, Link
+from simgpu.control import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable, world
+from simgpu.fakes import Recorder, fake_device, fake_program, remember_autocast, usual_step, with_workspace
+from simgpu.history import ClusterTimeline, Gap, Timeline, as_rank, timeline
+from simgpu.model import AT_PEAK, CLUSTER_ERROR, ERROR_BAR, Costs, Record, World, out_of_memory
+
+__all__ = [
+    "AT_PEAK", "CHILD_LIMIT_S", "CLUSTER_ERROR", "ERROR_BAR", "LINKS", "Cluster", "ClusterTimeline", "Costs", "Gap",
+    "Link", "Record", "Recorder", "Timeline", "Unavailable", "World", "as_rank", "clock_ms", "configure", "enable",
+    "enabled", "fake_device", "fake_program", "hide_accelerators", "host_work", "out_of_memory", "ready",
+    "register_rules", "remember_autocast", "remember_sources", "reset", "run_in_child", "sources", "timeline",
+    "unavailable", "usual_step", "with_workspace", "world",
+]  # fmt: skip
+
+__tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

@@ -1,0 +1,44 @@
+"""Is this argument what the function can take, and if not, how is that said?"""
+
+import math
+import operator
+import re
+from typing import Any
+
+
+def positive(argument: str, given: Any) -> float:
+    """Return a finite number above 0; tensors and NumPy scalars with one element count as numbers."""
+    try:
+        if isinstance(given, bool | str | bytes | bytearray):
+            raise TypeError
+        found = float(given)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(f"{argument} must be a number, not {given!r}") from None
+    if not math.isfinite(found):
+        raise ValueError(f"{argument} must be a finite number, not {given!r}")
+    if found <= 0:
+        raise ValueError(f"{argument} must be a number above 0, not {given!r}")
+    return found
+
+
+def whole(argument: str, given: Any, *, least: int = 1) -> int:
+    """Return a whole number from `least`."""
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise TypeError(f"{argument} must be a whole number, not {given!r}")
+    if operator.index(given) < least:
+        raise ValueError(f"{argument} must be at least {least}, not {given!r}")
+    return operator.index(given)
+
+
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def size_bytes(argument: str, given: Any) -> int:
+    """Return the bytes that `given` means: a positive whole number, or text such as "64 MiB"."""
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return given
+    match = re.fullmatch(rf"\s*(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})\s*", given) if isinstance(given, str) else None
+    found = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if not found:
+        raise ValueError(f"{argument} must be a positive number of bytes or text such as '64 MiB', not {given!r}")
+    return found

@@ -1,0 +1,100 @@
+"""How does something run on the simulated GPU where this process has a real one?
+
+In a child process that hides the real one: `python -m simgpu.child FILE` reads a function and its
+arguments from FILE and writes into it what the function returned or raised. So an answer is checked there, and
+`devices` runs there what lessons ask for.
+"""
+
+import functools
+import inspect
+import linecache
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+LIMIT_S = 180.0
+_HIDDEN = {"COURSE_DEVICE": "sim", "CUDA_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "none"}
+
+
+class Unavailable(RuntimeError):
+    """The simulated GPU cannot be had on this machine, also not in a child process: the message says why."""
+
+
+def run_in_child(fn: Callable[..., Any], *args: Any, limit_s: float = LIMIT_S) -> Any:
+    """Return what `fn(*args)` returns in a child process that has the simulated GPU, and print what it printed there.
+
+    `fn` may be typed in a cell; neither it nor `args` may hold what is on a real GPU. Raises `Unavailable` with the
+    reason where the child has no simulated GPU either, RuntimeError with the child's traceback where `fn` raises, and
+    subprocess.TimeoutExpired where it takes longer than `limit_s`.
+    """
+    import cloudpickle
+
+    with tempfile.TemporaryDirectory(prefix="course-simulated-") as folder:
+        file = Path(folder) / "call"
+        file.write_bytes(pickle.dumps((sys.path, sources(fn), cloudpickle.dumps((fn, args)))))
+        done = subprocess.run(
+            [sys.executable, "-m", "simgpu.child", str(file)], env={**os.environ, **_HIDDEN},
+            capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=limit_s, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise Unavailable((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
+        outcome, found = pickle.loads(file.read_bytes())
+    print(done.stdout, end="")
+    if outcome == "unavailable":
+        raise Unavailable(found)
+    if outcome == "raised":
+        raise RuntimeError(f"on the simulated GPU of a child process {found}")
+    return pickle.loads(found)
+
+
+def hide_accelerators() -> None:
+    """Let PyTorch say in this process that there is no real GPU; no environment variable hides Apple's."""
+    os.environ.update(_HIDDEN)
+    for module in (torch.cuda, torch.xpu, torch.mps, torch.backends.mps):
+        module.is_available = functools.cache(lambda: False)  # PyTorch's compiler asks for its __wrapped__
+
+
+def sources(fn: Any) -> dict[str, list[str]]:
+    """Return the lines of the file or cell that holds `fn`, for the messages of the child."""
+    try:
+        found = inspect.getsourcefile(fn) or inspect.getfile(fn)
+    except TypeError:
+        return {}
+    return {found: linecache.getlines(found)}
+
+
+def remember_sources(sources: dict[str, list[str]]) -> None:
+    for source, lines in sources.items():
+        linecache.cache[source] = (sum(map(len, lines)), None, lines, source)
+
+
+def main(file: Path) -> None:
+    """Call what is in `file` and replace it by what came of it: "value", "unavailable" or "raised", and what."""
+    import cloudpickle
+
+    from simgpu.control import ready
+
+    hide_accelerators()
+    sys.path[:], sources, call = pickle.loads(file.read_bytes())
+    device, reason = ready()
+    result = ("unavailable", reason)
+    if device is not None:
+        remember_sources(sources)
+        try:
+            fn, args = pickle.loads(call)
+            result = ("value", cloudpickle.dumps(fn(*args)))
+        except Exception:
+            result = ("raised", traceback.format_exc())
+    file.write_bytes(pickle.dumps(result))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,158 @@
+"""How does one rank of many run without the others? Its messages have sizes and no values, its streams are noted.
+
+PyTorch's "fake" process group answers for the other ranks at once. The streams and events by which PyTorch's own FSDP
+lets messages and computation overlap are those of `torch.cpu`, on which fake tensors live; here they note what is asked
+of them, for a Recorder to price.
+"""
+
+import itertools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import distributed as parallel
+from torch.utils._python_dispatch import _disable_current_modes
+
+from simgpu import arguments, collectives
+from simgpu.communication import Work, with_work
+
+calls: list[tuple] = []  # of the Recorder that records now
+_numbers = itertools.count(1)  # of streams, events, messages
+_arrivals: dict[int, int] = {}  # messages of functional collectives, by the storage that they fill
+
+
+class _Stream:
+    current: "_Stream"
+
+    def __init__(self, device: Any = None, priority: int = 0) -> None:
+        self.number = next(_numbers)
+
+    def record_event(self, event: Any = None) -> "_Event":
+        event = event or _Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: "_Event") -> None:
+        event.wait(self)
+
+    def wait_stream(self, stream: "_Stream") -> None:
+        self.wait_event(stream.record_event())
+
+    def synchronize(self) -> None:
+        """The host goes on: nothing is read."""
+
+
+class _Event:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.number = next(_numbers)
+
+    def record(self, stream: _Stream | None = None) -> None:
+        calls.append(("mark", self.number, stream and stream.number))
+
+    def wait(self, stream: _Stream | None = None) -> None:
+        calls.append(("wait_for", self.number, stream and stream.number))
+
+    def synchronize(self) -> None:
+        """The host goes on: nothing is read."""
+
+    query = synchronize
+
+
+@contextmanager
+def _use(stream: _Stream | None) -> Iterator[None]:
+    before = _Stream.current
+    _Stream.current = stream or before
+    calls.append(("use", _Stream.current.number))
+    try:
+        yield
+    finally:
+        _Stream.current = before
+        calls.append(("use", before.number))
+
+
+_helper, _assign = parallel.DistributedDataParallel._ddp_init_helper, dist._compute_bucket_assignment_by_size
+
+
+def _with_buckets(self: parallel.DistributedDataParallel, parameters: list, *args: Any, **kwargs: Any) -> None:
+    """Give a DistributedDataParallel from the start the buckets that it makes after the first backward pass: in the
+    order of gradients, which is taken to be that of the parameters from the last to the first."""
+
+    def assign(tensors: list, limits: list[int], *more: Any) -> tuple[list[list[int]], list[int]]:
+        if limits != [sys.maxsize]:
+            return _assign(tensors, limits, *more)
+        first = dist._DEFAULT_FIRST_BUCKET_BYTES if self.bucket_bytes_cap_default else self.bucket_bytes_cap
+        sizes = [first, self.bucket_bytes_cap]
+        buckets, limits = _assign(tensors[::-1], sizes, more[0][::-1])
+        return [[len(tensors) - 1 - at for at in bucket] for bucket in buckets[::-1]], limits[::-1]
+
+    with mock.patch.object(dist, "_compute_bucket_assignment_by_size", assign):
+        _helper(self, parameters, *args, **kwargs)
+
+
+@contextmanager
+def fake_group(ranks: int) -> Iterator[None]:
+    """Inside, this process is rank 0 of `ranks`, of which no other exists. Raises RuntimeError in a process group."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    arguments.whole("ranks", ranks)
+    if dist.is_initialized():
+        raise RuntimeError("an estimate for several ranks needs a process that is in no process group")
+    init, hook, calls[:] = DeviceMesh.__init__, sys.excepthook, []
+
+    def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
+        init(self, "cpu", *args, **kwargs)
+
+    shapes = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def unseen(self: ShardingPropagator, *args: Any) -> Any:
+        """Let DTensor run an operator for the shape of its result alone, as 2.11 does each time, unseen by modes."""
+        with _disable_current_modes():
+            return shapes(self, *args)
+
+    alike = dict.fromkeys(("_verify_param_shape_across_processes", "_sync_module_states"), lambda *args, **kwargs: None)
+    _Stream.current = _Stream()
+    _Stream.current.number = 0
+    streams = {
+        "Stream": _Stream,
+        "Event": _Event,
+        "stream": _use,
+        "current_stream": lambda device=None: _Stream.current,
+    }
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        with (
+            mock.patch.object(DeviceMesh, "__init__", __init__),
+            mock.patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", unseen),
+            mock.patch.multiple(torch.cpu, **streams),
+            mock.patch.multiple(parallel, **alike),
+            mock.patch.object(dist.Reducer, "_rebuild_buckets", lambda self: False),  # needs values
+            mock.patch.object(parallel.DistributedDataParallel, "_ddp_init_helper", _with_buckets),
+        ):
+            yield
+    finally:
+        dist.destroy_process_group()
+        sys.excepthook = hook  # PyTorch's puts the rank before each line of an error
+        _arrivals.clear()
+
+
+def noted(func: Any, args: tuple, result: Any) -> Any:
+    """Note the size of a message and who waits for it; return the result of its operator, with a handle that does."""
+    if func._overloadpacket.__name__ == "wait_tensor":
+        if (number := _arrivals.pop(args[0].untyped_storage()._cdata, None)) is not None:
+            calls.append(("wait_for", number))
+        return result
+    group, number = collectives.group_of(args), next(_numbers)
+    kind, nbytes = collectives.collective(func, args) or collectives.message(func, args) or ("", 0)
+    ranks = dist.get_process_group_ranks(group)
+    calls.append(("send", number, str(func._schema.name), (group.group_name,), kind, nbytes, ranks))
+    if func.namespace == "c10d":
+        return with_work(result, Work(lambda: calls.append(("wait_for", number))))
+    for tensor in result if isinstance(result, list | tuple) else (result,):
+        _arrivals[tensor.untyped_storage()._cdata] = number
+    return result

@@ -1,0 +1,183 @@
+"""What does the data sheet of a GPU promise?
+
+Every number of a row carries the address of a page that states it (`GPU.sources`). A number that no such page states
+is absent. A format missing from `peak_tflops` is not stated there, or the tensor cores do not know it: `GPU.lacks`
+tells which, and the table prints "no" for the one and a dash for the other. `None` means not stated.
+
+How to read the numbers:
+
+- Peaks are dense. Makers often print the rate "with sparsity", which is twice as high and holds for matrices of which
+  half the entries, in a fixed pattern, are 0; here it is halved.
+- `peak_tflops` is the best rate of a matrix product in that format, in 10^12 operations a second, a multiply-add
+  counted as two; those of int8 are integer operations (TOP/s). Sums of tensor cores are kept in float32 (integers for
+  int8). "fp32" is plain float32; "tf32" is the rounded float32 that tensor cores use when they are allowed to. "fp64"
+  includes tensor cores where they have it.
+- `best_bf16_tflops` is no promise: the best matrix product that somebody measured and published, where we know of one.
+- Bandwidths are in GB/s, 10^9 bytes a second.
+- `memory_gb` is the size on the box, a name rather than a measure. `memory_mib` is what the driver reports, as
+  nvidia-smi and its kin print it: no data sheet states that, so its source is a place where somebody shows the output.
+- `nvlink_gbps` adds up all links of a GPU to others, in both directions, as the sheets do.
+"""
+
+import re
+import tomllib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["ALL", "FORMATS", "GPU", "find", "get", "table"]
+
+FORMATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
+
+# Giga-transfers a second and lane. Generations 3 to 5 send 128 payload bits in 130, generation 6 242 bytes in 256:
+# https://en.wikipedia.org/wiki/PCI_Express
+PCIE_GT_PER_S = {"3.0": 8, "4.0": 16, "5.0": 32, "6.0": 64}
+_PAYLOAD = {"6.0": 242 / 256}
+C2C_GBPS = 450.0  # NVLink-C2C between the CPU and the GPU of a GH200: 900 GB/s, both directions together
+
+# The first compute capability whose tensor cores know a format: the data sheets, and
+# https://nvidia.github.io/TransformerEngine/support_matrix.html
+_SINCE = {"int8": (7, 5), "tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "fp4": (10, 0)}
+
+
+@dataclass(frozen=True)
+class GPU:
+    """One row of the table: what the maker of a GPU promises."""
+
+    name: str
+    kind: str
+    year: int  # of the announcement
+    compute_capability: tuple[int, int] | None
+    memory_gb: int
+    bandwidth_gbps: float
+    peak_tflops: dict[str, float] = field(default_factory=dict, hash=False)
+    best_bf16_tflops: float | None = None
+    memory_mib: int | None = None
+    power_w: int | None = None
+    bus: str | None = None  # to the host
+    nvlink_gbps: float | None = None  # to other GPUs
+    driver_name: str | None = None  # as torch.cuda.get_device_name reports it
+    sources: dict[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def bus_gbps(self) -> float | None:
+        """Theoretical bandwidth of the bus to the host in one direction, in GB/s; None where there is no such bus."""
+        if self.bus is None or self.bus == "NVLink-C2C":
+            return None if self.bus is None else C2C_GBPS
+        generation, lanes = re.fullmatch(r"PCIe (\d\.\d) x(\d+)", self.bus).groups()
+        return round(PCIE_GT_PER_S[generation] * int(lanes) * _PAYLOAD.get(generation, 128 / 130) / 8, 2)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory in bytes: what the driver reports; where that is not known 10^9 for each GB, never too much."""
+        return self.memory_gb * 10**9 if self.memory_mib is None else self.memory_mib * 2**20
+
+    def lacks(self, fmt: str) -> bool:
+        """Return whether the tensor cores of this GPU do not know `fmt`; False where that is not known."""
+        return fmt not in self.peak_tflops and (self.compute_capability or (99, 0)) < _SINCE.get(fmt, (0, 0))
+
+    def __str__(self) -> str:
+        rates = {name: f"{name} {self.peak_tflops[name]:g}" for name in FORMATS if name in self.peak_tflops}
+        peak = ", ".join(rate if _rate_unit(name) == "TFLOP/s" else f"{rate} TOP/s" for name, rate in rates.items())
+        power = "" if self.power_w is None else f", {self.power_w} W"
+        bus = "" if self.bus is None else f", {self.bus}"
+        peak = f"; peak TFLOP/s: {peak}" if peak else ""
+        return f"{self.name}: {self.memory_gb} GB at {self.bandwidth_gbps:g} GB/s{bus}{power}{peak}"
+
+    def _repr_html_(self) -> str:
+        return table([self])
+
+
+def get(name: str, argument: str = "name") -> GPU:
+    """Return the row called `name`.
+
+    Upper and lower case, spaces, hyphens and the words NVIDIA, Tesla, GeForce, AMD and Instinct do not matter. The name
+    that the driver reports is understood too, and so is a beginning that fits one row only ("P100"). Raises TypeError
+    when `name` is no string, and ValueError that lists the names when no row or more than one fits; `argument` is what
+    the errors call it.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"{argument} is a {type(name).__name__}, it must be a string such as 'T4'")
+    wanted = _key(name)
+    exact = [gpu for gpu in ALL if wanted in (_key(gpu.name), _key(gpu.driver_name or gpu.name))]
+    fits = exact or [gpu for gpu in ALL if wanted and _key(gpu.name).startswith(wanted)]
+    if len(fits) == 1:
+        return fits[0]
+    problem = f"fits {len(fits)} GPUs" if fits else "is not in the table"
+    names = ", ".join(gpu.name for gpu in fits or ALL)
+    raise ValueError(f"{argument} is {name!r}, which {problem}; it may be one of: {names}")
+
+
+def find(name: str) -> GPU | None:
+    """Return the row that `get` returns, or None where it would raise ValueError."""
+    try:
+        return get(name)
+    except ValueError:
+        return None
+
+
+_HEAD = ("GPU", "kind", "year", "capability", "memory", "driver reports", "memory GB/s", "bus", "NVLink", "power")
+_CAPTION = (
+    'fp64 to fp4: peak in TFLOP/s, of int8 in TOP/s. Dense: makers often print twice as much, "with sparsity", for '
+    "matrices half of whose entries are 0. no: the tensor cores do not know the format. –: no page that we read says."
+)
+
+
+def table(gpus: Iterable[GPU] | None = None, *, without: Collection[str] = ()) -> str:
+    """Return an HTML table of `gpus` (default: all), one row each; its caption says how to read it.
+
+    `without` names columns that are left out, such as "year". Raises ValueError for a column that there is not, and
+    TypeError for what is no row.
+    """
+    head = (*_HEAD, *FORMATS)
+    if not all(column in head for column in without):
+        raise ValueError(f"without is {without!r}, it may hold: {', '.join(head)}")
+    chosen = ALL if gpus is None else list(gpus)
+    if not all(isinstance(gpu, GPU) for gpu in chosen):
+        raise TypeError(f"gpus is {gpus!r}, it must be None or a list of rows, such as [gpus.get('T4')]")
+    kept = [place for place, text in enumerate(head) if text not in without]
+    heads = "".join(f"<th>{head[place]}</th>" for place in kept)
+    rows = "".join(f"<tr>{''.join(f'<td>{_texts(gpu)[place]}</td>' for place in kept)}</tr>" for gpu in chosen)
+    caption = f'<caption style="caption-side: bottom; text-align: left">{_CAPTION}</caption>'
+    return f'<table style="font-size: 85%">{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+
+
+def _rate_unit(fmt: str) -> str:
+    """Return the unit of a peak rate: operations on integers are no FLOPs."""
+    return "TOP/s" if fmt.startswith("int") else "TFLOP/s"
+
+
+def _texts(gpu: GPU) -> list[str]:
+    capability = "–" if gpu.compute_capability is None else "{}.{}".format(*gpu.compute_capability)
+    mib = "–" if gpu.memory_mib is None else f"{gpu.memory_mib} MiB"
+    power = "–" if gpu.power_w is None else f"{gpu.power_w} W"
+    nvlink = "–" if gpu.nvlink_gbps is None else f"{gpu.nvlink_gbps:g} GB/s"
+    absent = {name: "no" if gpu.lacks(name) else "–" for name in FORMATS}
+    texts = [gpu.name, gpu.kind, gpu.year, capability, f"{gpu.memory_gb} GB", mib, f"{gpu.bandwidth_gbps:g}"]
+    texts += [gpu.bus or "–", nvlink, power]
+    texts += [f"{gpu.peak_tflops[name]:g}" if name in gpu.peak_tflops else absent[name] for name in FORMATS]
+    return [str(text) for text in texts]
+
+
+def _key(name: str) -> str:
+    return re.sub(r"nvidia|geforce|tesla|amd|instinct|[\s\-_]", "", name.lower())
+
+
+_BY_PAGE = ("year", "memory_gb", "bandwidth_gbps", "peak_tflops", "power_w", "bus")  # what the page of a row states
+
+
+def _rows() -> tuple[GPU, ...]:
+    """Return the rows of the file beside this module, each with an address for what it states."""
+    file, rows = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")), []
+    for row in file["gpu"]:
+        sources = dict.fromkeys((name for name in _BY_PAGE if name in row), row.pop("page", ""))
+        capability = tuple(row.pop("compute_capability", ())) or None
+        sources |= {"compute_capability": "capability"} if capability else {}
+        sources |= {"best_bf16_tflops": "products"} if "best_bf16_tflops" in row else {}
+        sources |= row.pop("sources", {})
+        sources = {name: file["pages"].get(page, page) for name, page in sources.items()}
+        rows.append(GPU(**row, compute_capability=capability, sources=sources))
+    return tuple(rows)
+
+
+ALL: tuple[GPU, ...] = _rows()

@@ -1,0 +1,364 @@
+"""What did host and GPUs do, and when? Records of the virtual clock, their totals, gaps, a picture and a trace."""
+
+import io
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch.autograd.profiler import record_function
+
+from simgpu import communication, control, model, trace
+from simgpu.cluster import Cluster
+from simgpu.model import Record
+
+_COLOURS = {
+    "launch": "#8da0cb", "wait": "#d9d9d9", "host work (an input)": "#b15928", "kernel": "#1b7837", "copy": "#e08214",
+    "message": "#7b3294", "waits": "#dccbe6", "GPU idle": "#d6272840",
+}  # fmt: skip
+_PHASES = {"forward": "#3d93c9", "backward": "#d9a400", "optimizer step": "#a1487b", "recomputation": "#6b6b6b"}
+_STEP = "Optimizer.step#"  # how PyTorch itself names the range of an optimizer's step
+_FEW = 200  # up to so many bars in a row are told apart by an edge; more of them would be nothing but edges
+
+
+class Gap(NamedTuple):
+    """A time in which a GPU computed nothing, the reader's line that kept it waiting, and what that line did."""
+
+    start_ns: int
+    duration_ns: int
+    line: str  # "train.py:12: loss.item()"; "" where it is none of the reader's
+    cause: str
+
+
+@dataclass(eq=False, repr=False)
+class Timeline:
+    """Records between entering and leaving `timeline()`; times start at 0 when it was entered."""
+
+    spec_name: str
+    rows: tuple[str, ...]
+    records: list[Record] = field(default_factory=list)
+    total_ns: int = 0
+    begin_ns: int = 0  # of the clock, when it was entered
+
+    total_ms = property(lambda self: self.total_ns / 1e6, doc="Time until host and GPUs are done, in ms.")
+
+    def select(self, kind: str, row: str | None = None) -> list[Record]:
+        """Return the records of a kind (launch, kernel, copy, message, waits, wait), of one row or all."""
+        return [r for r in self.records if r.kind == kind and row in (None, r.row)]
+
+    def busy_ms(self, row: str = "sim:0") -> float:
+        """Return how long a GPU computed, or the host launched, in ms (overlapping streams count once)."""
+        busy, until = 0, 0
+        for record in sorted(self.select("launch" if row == "host" else "kernel", row), key=lambda r: r.start_ns):
+            busy += max(0, record.end_ns - max(record.start_ns, until))
+            until = max(until, record.end_ns)
+        return busy / 1e6
+
+    def utilisation(self, row: str = "sim:0") -> float:
+        """Return the share of the total time, 0 to 1, in which a GPU computed."""
+        return self.busy_ms(row) * 1e6 / self.total_ns if self.total_ns else 0.0
+
+    @property
+    def waited_ms(self) -> float:
+        """Time that the host spent waiting for GPUs, in ms."""
+        return sum(r.duration_ns for r in self.select("wait")) / 1e6
+
+    def gaps(self, row: str = "sim:0") -> list[Gap]:
+        """Return when a GPU computed nothing, in order, each with the line of the host's that caused it.
+
+        Where the host was late, that is what it did meanwhile: waiting, work of its own (`host_work`), else launching.
+        After a wait the queue is empty, so the launch that follows is the wait's fault. Where the kernel was launched
+        in time, it is the copy or the other GPU that it needed, unless that began late: then what the host did before.
+        Gaps and `busy_ms` add up to the total time; a GPU that computed nothing at all has none.
+        """
+        kernels = sorted(self.select("kernel", row), key=lambda r: r.start_ns)
+        host = [r for r in self.records if r.row == "host" and r.kind != "range"]
+        launched = {r.number: r.end_ns for r in self.select("launch")}
+        found, until = [], 0
+        for kernel in (*kernels, None) if kernels else ():
+            start = self.total_ns if kernel is None else kernel.start_ns
+            if start > until:
+                late = host[-1].end_ns if kernel is None else launched[kernel.number]
+                found.append(self._blame(until, start, host, late, kernel, launched))
+            until = until if kernel is None else max(until, kernel.end_ns)
+        return found
+
+    def _blame(
+        self, start: int, end: int, host: list[Record], asked: int, kernel: Record | None, launched: dict[int, int]
+    ) -> Gap:
+        """Say whose fault a gap is that ended with `kernel`, or with the timeline, launched by the host at `asked`."""
+        until = end
+        if asked < end:  # in time, so that it was no fault of the host's: what ended when the kernel could begin?
+            needed = [r for r in self.records if r.row != "host" and r.end_ns == end]
+            why = max(needed, key=lambda r: r.kind == "copy", default=kernel)
+            first = why  # of the copies that ended when the next one began
+            while before := [r for r in self.select("copy") if first and r.end_ns == first.start_ns > r.start_ns]:
+                first = before[0]
+            late = first and launched.get(first.number) == first.start_ns > (start + end) / 2
+            if why is not None and not late:
+                return Gap(start, end - start, why.line, f"needs {why.name} on {why.row}" if needed else "held back")
+            until = first.start_ns if late else end
+        spent, last = Counter(), None
+        for record in host[bisect_left(host, start, key=lambda r: r.end_ns) :]:
+            if record.start_ns >= until:
+                break
+            last = last if record.kind == "launch" else record
+            blamed = last or record
+            cause = "launches" if blamed.kind == "launch" else blamed.name
+            spent[blamed.line, cause] += min(record.end_ns, until) - max(record.start_ns, start)
+        line, cause = max(spent, key=spent.get, default=("", "nothing to do"))
+        return Gap(start, end - start, line, cause)
+
+    def phases(self, row: str = "sim:0") -> list[tuple[str, int, int]]:
+        """Return the parts of training steps that a GPU (or the host) went through: (name, start ns, end ns).
+
+        Names are forward, backward, recomputation and optimizer step. Without a backward pass there are none.
+        """
+        known = [r for r in self.select("launch" if row == "host" else "kernel", row) if r.phase]
+        found = []
+        for record in known if any(r.phase == "backward" for r in self.records) else ():
+            if found and found[-1][0] == record.phase:
+                found[-1] = (record.phase, found[-1][1], max(found[-1][2], record.end_ns))
+            else:
+                found.append((record.phase, record.start_ns, record.end_ns))
+        return found
+
+    def export_chrome_trace(self, path: str | Path) -> None:
+        """Write a file that Perfetto (https://ui.perfetto.dev) opens, in the form and with the name of the profiler's.
+
+        Host, queues, each stream and each copy engine are tracks; arrows lead from launches to kernels. The file is the
+        same on every machine, and says that it is simulated.
+        """
+        Path(path).write_text(trace.text([self]), encoding="utf-8", newline="\n")
+
+    def __str__(self) -> str:
+        waited = f"host waits {self.waited_ms:.3f} ms"
+        lines = [f"{self.spec_name}: {self.total_ms:.3f} ms in all, {waited} ({model.ERROR_BAR})"]
+        for row in self.rows:
+            kernels, copies = self.select("kernel", row), self.select("copy", row)
+            if kernels or copies:
+                busy = f"{self.busy_ms(row):.3f} ms ({self.utilisation(row):.0%})"
+                lines.append(f"  {row}: {len(kernels)} kernels, busy {busy}, {len(copies)} copies")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def plot(self, title: str | None = None, *, causes: bool = True):
+        """Return a matplotlib Figure: one row for the host, and for each GPU one of kernels and one of copies.
+
+        Behind them stand the parts of a training step; what a GPU lost by computing nothing is red, and the lines that
+        caused most of it are listed below, with `causes`.
+        """
+        from matplotlib.figure import Figure
+
+        parts = (("computes", "kernel"), ("copies", "copy"), ("messages", "message"))
+        rows = [("host", "host", ("wait", "work", "launch"))]
+        rows += [(f"{row} {word}", row, (kind,)) for row in self.rows for word, kind in parts if self.select(kind, row)]
+        gaps = {row: self.gaps(row) for row in self.rows}
+        blamed = self._blamed(gaps) if causes else {}
+        figure = Figure(figsize=(7.5, 1.1 + 0.45 * len(rows) + 0.17 * len(blamed)), layout="constrained")
+        axes = figure.subplots()
+        for height, (_, row, kinds) in enumerate(reversed(rows)):
+            if kinds[0] not in ("copy", "message"):
+                self._draw_behind(axes, row, height, gaps.get(row, []), blamed)
+            for kind in kinds:
+                records = self.select(kind, row)
+                edge = {"edgecolor": "white", "lw": 0.3} if len(records) <= _FEW else {"lw": 0}
+                name = "host work (an input)" if kind == "work" else kind
+                _bars(axes, height, 0.68, [(r.start_ns, r.duration_ns) for r in records], name, _COLOURS[name], **edge)
+        _finish(figure, axes, [name for name, *_ in rows[::-1]], self.total_ms)
+        texts = [f"{i}  {text}" for i, (text, _) in enumerate(blamed.values(), 1)]
+        axes.set_xlabel("\n".join(["simulated time (ms)", *texts]), loc="left", fontsize="small", parse_math=False)
+        axes.set_title(title or f"Simulated {self.spec_name}", loc="left")
+        return figure
+
+    def _repr_png_(self) -> bytes:
+        return _png(self.plot())
+
+    def _blamed(self, gaps: dict[str, list[Gap]]) -> dict[tuple[str, str, str], tuple[str, Gap]]:
+        """Return the three lines that cost most, if that is 3 % of the time or more: what is said, the longest gap."""
+        spent, longest = Counter(), {}
+        for row, found in gaps.items():
+            for gap in found:
+                key = (row, gap.line, gap.cause)
+                spent[key] += gap.duration_ns
+                longest[key] = max(gap, longest.get(key, gap), key=lambda one: one.duration_ns)
+        most = [(key, ns) for key, ns in spent.most_common(3) if ns >= 0.03 * self.total_ns]
+        return {
+            key: (_shorten(f"{key[0]} idle for {ns / 1e6:.3f} ms: {key[2]}{', ' * bool(key[1])}{key[1]}"), longest[key])
+            for key, ns in most
+        }
+
+    def _draw_behind(self, axes, row: str, height: int, gaps: list[Gap], blamed: dict) -> None:
+        """Draw parts of the training step and gaps of a row, and the numbers of the gaps that are explained below."""
+        for name, start, end in self.phases(row):
+            _bars(axes, height, 0.96, [(start, end - start)], name, _PHASES[name], alpha=0.45, lw=0)
+        for colour in ("white", _COLOURS["GPU idle"]):  # that one lets what is behind it through
+            _bars(axes, height, 0.68, [gap[:2] for gap in gaps], "GPU idle", colour, lw=0)
+        for number, (key, (_, gap)) in enumerate(blamed.items(), 1):
+            if key[0] == row:
+                middle = (gap.start_ns + gap.duration_ns / 2) / 1e6
+                axes.text(middle, height, str(number), ha="center", va="center", fontsize="small", weight="bold")
+
+
+class ClusterTimeline:
+    """What all ranks of a simulated cluster did, on one clock.
+
+    - `ranks`: the Timeline of each rank, in order; its `begin_ns` says when it began. The clocks of a launch start
+      together, so that timelines which ranks recorded themselves (`simgpu.timeline()`) and returned fit too;
+    - `total_ns`: from the first begin to the last end.
+
+    Raises ValueError where there is none.
+    """
+
+    def __init__(self, ranks: list[Timeline]) -> None:
+        if not ranks:
+            raise ValueError("a cluster's timeline needs that of one rank at least")
+        self.ranks = list(ranks)
+        self.first_ns = min(one.begin_ns for one in ranks)
+        self.total_ns = max(one.begin_ns + one.total_ns for one in ranks) - self.first_ns
+
+    total_ms = property(lambda self: self.total_ns / 1e6, doc="Time until the last rank is done, in ms.")
+
+    @property
+    def idle(self) -> float:
+        """The share of the time, 0 to 1, in which GPUs computed nothing, over all of them: in a pipeline its bubble."""
+        return 1 - sum(one.busy_ms() for one in self.ranks) / (len(self.ranks) * self.total_ms)
+
+    def export_chrome_trace(self, path: str | Path) -> None:
+        """Write one file of all ranks for Perfetto; see `Timeline.export_chrome_trace`."""
+        Path(path).write_text(trace.text(self.ranks), encoding="utf-8", newline="\n")
+
+    def __str__(self) -> str:
+        name, n = self.ranks[0].spec_name, len(self.ranks)
+        lines = [f"{n} ranks, each with a simulated {name}: {self.total_ms:.3f} ms in all, GPUs idle {self.idle:.0%}"]
+        for rank, one in enumerate(self.ranks):
+            said, waited = (sum(r.duration_ns for r in one.select(kind)) / 1e6 for kind in ("message", "waits"))
+            lines.append(
+                f"  rank {rank}: busy {one.busy_ms():.3f} ms, {len(one.select('message'))} messages {said:.3f} ms, "
+                f"waited for others {waited:.3f} ms"
+            )
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def plot(self, title: str | None = None):
+        """Return a matplotlib Figure: for each rank a row of what its GPU computes, and one of its messages."""
+        from matplotlib.figure import Figure
+
+        rows = [(rank, what) for rank in range(len(self.ranks)) for what in ("computes", "messages")][::-1]
+        figure = Figure(figsize=(7.5, 1.0 + 0.28 * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        for height, (rank, what) in enumerate(rows):
+            one = self.ranks[rank]
+            shift = one.begin_ns - self.first_ns
+            for name, start, end in one.phases() if what == "computes" else ():
+                _bars(axes, height, 0.96, [(start + shift, end - start)], name, _PHASES[name], alpha=0.45, lw=0)
+            for kind in ("kernel",) if what == "computes" else ("waits", "message"):
+                spans = [(r.start_ns + shift, r.duration_ns) for r in one.select(kind)]
+                edge = {"edgecolor": "white", "lw": 0.3} if len(spans) <= _FEW else {"lw": 0}
+                _bars(axes, height, 0.68, spans, kind, _COLOURS[kind], **edge)
+        _finish(figure, axes, [f"rank {rank} {what}" for rank, what in rows], self.total_ms)
+        axes.set_title(title or f"{len(self.ranks)} ranks, simulated {self.ranks[0].spec_name}", loc="left")
+        return figure
+
+    def _repr_png_(self) -> bytes:
+        return _png(self.plot())
+
+
+def _png(figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=100)
+    return buffer.getvalue()
+
+
+def _finish(figure, axes, rows: list[str], total_ms: float) -> None:
+    """Name the rows of a picture, from below, set its axis of time, and explain its colours."""
+    axes.set(yticks=range(len(rows)), yticklabels=rows, ylim=(-0.5, len(rows) - 0.5), xlim=(0, total_ms or 1))
+    axes.set_xlabel("simulated time (ms)", loc="left", fontsize="small")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    shown = {bars.get_label(): bars for bars in axes.collections}
+    order = [name for name in (*_COLOURS, *_PHASES) if name in shown]
+    options = {"ncols": 5, "frameon": False, "fontsize": "small", "handlelength": 1.2, "columnspacing": 1.2}
+    figure.legend([shown[name] for name in order], order, loc="outside upper right", **options)
+
+
+def _bars(axes, height: int, thick: float, spans_ns: list[tuple[int, int]], name: str, colour: str, **look) -> None:
+    spans = [(start / 1e6, length / 1e6) for start, length in spans_ns]
+    if spans:
+        axes.broken_barh(spans, (height - thick / 2, thick), facecolors=colour, label=name, **look)
+
+
+_plain = record_function.__enter__, record_function.__exit__
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _enter(self):
+    self.begun_ns = model.world.host_ns
+    return _plain[0](self)
+
+
+def _exit(self, *error):
+    begun = vars(self).pop("begun_ns", None)
+    if begun is not None:
+        with model.world.lock:
+            model.world.note(Record("range", self.name, "host", begun, model.world.host_ns))
+    return _plain[1](self, *error)
+
+
+@contextmanager
+def timeline() -> Iterator[Timeline]:
+    """Record what host and GPUs do inside the `with`; the queues go on as they were.
+
+    Ranges of `torch.profiler.record_function` are recorded too.
+    """
+    world = control.world()
+    raw: list[Record] = []
+    result = Timeline(world.spec.name, tuple(f"sim:{gpu.index}" for gpu in world.gpus))
+    with world.lock:
+        begin, first = world.host_ns, world.launches
+        result.begin_ns = begin
+        world.recorders.append(raw)
+        record_function.__enter__, record_function.__exit__ = _enter, _exit
+    try:
+        yield result
+    finally:
+        communication.finish()
+        with world.lock:
+            world.recorders = [recorder for recorder in world.recorders if recorder is not raw]
+            if not world.recorders:
+                record_function.__enter__, record_function.__exit__ = _plain
+            end = max([world.host_ns, *(r.end_ns for r in raw)])
+        result.total_ns = end - begin
+        result.records += _finished(raw, begin, first)
+
+
+def _finished(raw: list[Record], begin: int, first: int) -> list[Record]:
+    """Return the records with times and numbers from the begin of the timeline, and kernels with what launched them."""
+    steps = [(r.start_ns, r.end_ns) for r in raw if r.kind == "range" and r.name.startswith(_STEP)]
+    launches, finished = {}, []
+    for r in raw:
+        phase, line, number = r.phase, r.line, r.number and r.number - first
+        if r.kind == "launch":
+            if not r.name.startswith("copy ") and any(start <= r.start_ns < end for start, end in steps):
+                phase = "optimizer step"
+            launches[number] = phase, line
+        elif number:
+            phase, line = launches[number]
+        times = {"start_ns": max(r.start_ns - begin, 0), "end_ns": r.end_ns - begin}
+        finished.append(replace(r, **times, number=number, phase=phase, line=line))
+    return finished
+
+
+def as_rank(cluster: Cluster, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Timeline]:
+    """Be a rank of a simulated cluster: return what `fn` returns, and the timeline of all that it did."""
+    communication.join(cluster)
+    with timeline() as whole:
+        value = fn(*args, **kwargs)
+    return value, whole

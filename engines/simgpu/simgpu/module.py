@@ -1,0 +1,283 @@
+"""What is `torch.sim`? The functions of `torch.cuda`, answered by the simulated GPU."""
+
+import pickle
+import sys
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
+
+import torch
+
+from simgpu import communication, model, register
+from simgpu.model import device_of
+
+_KIND = int(torch._C._autograd.DeviceType.PrivateUse1)  # as C++ numbers kinds of devices
+
+
+class Stream:
+    """A queue of one simulated GPU; what is queued on different streams may run at the same time."""
+
+    def __init__(self, device=None, priority: int = 0, *, stream_id: int | None = None) -> None:
+        self.index = device_of(device)
+        self.stream_id = next(model.world.stream_ids) if stream_id is None else stream_id
+        self.device, self.device_index, self.device_type = model.world.sim_devices[self.index], self.index, _KIND
+
+    def synchronize(self) -> None:
+        world = model.world
+        world.wait_until(world.queue_ns(self.index, self.stream_id), "stream.synchronize")
+
+    def query(self) -> bool:
+        model.world.report(model.world.host_ns)
+        return model.world.queue_ns(self.index, self.stream_id) <= model.world.host_ns
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def record_event(self, event=None):
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def wait_event(self, event) -> None:
+        event.wait(self)
+
+    def wait_stream(self, stream) -> None:
+        self.wait_event(stream.record_event())
+
+    def __enter__(self):
+        streams = model.world.streams
+        self._before, streams[self.index] = streams[self.index], self.stream_id
+        return self
+
+    def __exit__(self, *error) -> None:
+        model.world.streams[self.index] = self._before
+
+
+class Event:
+    """A mark in a queue; `elapsed_time` between two marks is in milliseconds of virtual time."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+        self._timed, self._ns = enable_timing, None
+
+    def record(self, stream=None) -> None:
+        stream = _current_stream() if stream is None else stream
+        self._ns = model.world.queue_ns(stream.index, stream.stream_id)
+
+    def query(self) -> bool:
+        model.world.report(model.world.host_ns)
+        return self._ns is None or self._ns <= model.world.host_ns
+
+    def synchronize(self) -> None:
+        if self._ns is not None:
+            model.world.wait_until(self._ns, "event.synchronize")
+
+    def wait(self, stream=None) -> None:
+        stream = _current_stream() if stream is None else stream
+        if self._ns is not None:
+            model.world.hold((stream.index, stream.stream_id), self._ns)
+
+    def elapsed_time(self, end_event) -> float:
+        if not (self._timed and end_event._timed):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._ns is None or end_event._ns is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if not (self.query() and end_event.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        return (end_event._ns - self._ns) / 1e6
+
+
+class device:
+    """Context in which `device="sim"` means the given GPU; a negative or absent index changes nothing."""
+
+    def __init__(self, device) -> None:
+        self._index = None if device is None or (isinstance(device, int) and device < 0) else device_of(device)
+
+    def __enter__(self):
+        self._before = model.world.current
+        if self._index is not None:
+            set_device(self._index)
+
+    def __exit__(self, *error) -> None:
+        set_device(self._before)
+
+
+_mode: list[register.CurrentDevice] = []
+
+
+def set_device(device) -> None:
+    """Make GPU `device` the current one."""
+    index = device_of(device)
+    if _mode:
+        _mode.pop().__exit__(None, None, None)
+    if index:
+        _mode.append(register.CurrentDevice(index))
+        _mode[0].__enter__()
+    model.world.current = index
+
+
+def synchronize(device=None) -> None:
+    """Wait until the GPU has done everything that was queued."""
+    world = model.world
+    communication.finish()
+    world.wait_until(world.queue_ns(device_of(device)), "synchronize")
+
+
+def _gpu(device=None):
+    return model.world.gpus[device_of(device)]
+
+
+def _cache(device=None):
+    """Return the caching allocator of a GPU. Raises RuntimeError where it is not on."""
+    cache = _gpu(device).cache
+    if cache is None:
+        raise RuntimeError("the simulated GPU has no such account: simgpu.configure(allocator='caching') makes one")
+    return cache
+
+
+def _caches() -> list:
+    return [gpu.cache for gpu in model.world.gpus if gpu.cache is not None]
+
+
+def _reset_peak(device=None) -> None:
+    gpu = _gpu(device)
+    gpu.peak_bytes = gpu.allocated_bytes
+    if gpu.cache is not None:
+        gpu.cache.reset(peaks=True)
+
+
+def _memory_reserved(device=None) -> int:
+    gpu = _gpu(device)
+    return gpu.allocated_bytes if gpu.cache is None else gpu.cache.reserved_bytes
+
+
+def _max_memory_reserved(device=None) -> int:
+    gpu = _gpu(device)
+    return gpu.peak_bytes if gpu.cache is None else gpu.cache.peak_reserved_bytes
+
+
+def _empty_cache() -> None:
+    model.world.bury()
+    for cache in _caches():
+        cache.empty_cache()
+
+
+def _set_fraction(fraction: float, device=None) -> None:
+    """Let PyTorch reserve at most this share of the capacity, as `torch.cuda.set_per_process_memory_fraction` does."""
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    _cache(device).fraction = fraction
+
+
+def _record_history(
+    enabled="all", context="all", stacks="all", max_entries=sys.maxsize, device=None, clear_history=False
+) -> None:
+    """Keep what the allocator does for `_snapshot`; the stacks are those of Python. `enabled=None` ends it."""
+    for cache in [_cache(device)] if device is not None else _caches() or [_cache()]:
+        if clear_history:
+            cache.history = None
+        cache.record(enabled, context is not None, max_entries)
+
+
+def _memory_snapshot() -> list[dict]:
+    model.world.bury()
+    _cache()
+    return [segment for cache in _caches() for segment in cache.segments()]
+
+
+def _snapshot(device=None) -> dict:
+    """Return segments, blocks and history as `torch.cuda.memory._snapshot` does, for PyTorch's viewer."""
+    segments = _memory_snapshot()
+    return {
+        "segments": segments,
+        "device_traces": [list(cache.history or ()) for cache in _caches()],
+        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": torch._C._accelerator_getAllocatorSettings()},
+        "external_annotations": [],
+    }
+
+
+def _dump_snapshot(filename="dump_snapshot.pickle") -> None:
+    """Write `_snapshot()` to a file for https://pytorch.org/memory_viz."""
+    with open(filename, "wb") as file:
+        pickle.dump(_snapshot(), file)
+
+
+def _properties(device=None) -> SimpleNamespace:
+    spec, gpu = model.world.spec, _gpu(device)
+    major, minor = spec.compute_capability or (0, 0)
+    name = f"Simulated {spec.name}"
+    return SimpleNamespace(name=name, major=major, minor=minor, total_memory=gpu.capacity_bytes)
+
+
+def _mem_get_info(device=None) -> tuple[int, int]:
+    gpu = _gpu(device)
+    return max(gpu.capacity_bytes - _memory_reserved(device), 0), gpu.capacity_bytes
+
+
+def _memory_stats(device=None) -> dict[str, int]:
+    gpu = _gpu(device)
+    if gpu.cache is not None:
+        model.world.bury()
+        return gpu.cache.memory_stats()
+    return {
+        "allocated_bytes.all.current": gpu.allocated_bytes,
+        "allocated_bytes.all.peak": gpu.peak_bytes,
+        "allocation.all.allocated": gpu.allocations,
+    }
+
+
+def _memory_summary(device=None, abbreviated: bool = False) -> str:
+    gpu = _gpu(device)
+    sizes = {"capacity": gpu.capacity_bytes, "allocated": gpu.allocated_bytes, "peak": gpu.peak_bytes}
+    if gpu.cache is not None:
+        sizes["reserved"] = gpu.cache.reserved_bytes
+    return "\n".join([f"memory of sim:{gpu.index}", *(f"  {name:9} {size:>15,} bytes" for name, size in sizes.items())])
+
+
+_MEMORY = {
+    "memory_allocated": lambda device=None: _gpu(device).allocated_bytes,
+    "max_memory_allocated": lambda device=None: _gpu(device).peak_bytes,
+    "memory_reserved": _memory_reserved, "max_memory_reserved": _max_memory_reserved,
+    "memory_stats": _memory_stats, "memory_summary": _memory_summary, "memory_snapshot": _memory_snapshot,
+    "reset_peak_memory_stats": _reset_peak,
+    "reset_accumulated_memory_stats": lambda device=None: _cache(device).reset(peaks=False),
+    "empty_cache": _empty_cache, "mem_get_info": _mem_get_info, "set_per_process_memory_fraction": _set_fraction,
+    "_record_memory_history": _record_history, "_snapshot": _snapshot, "_dump_snapshot": _dump_snapshot,
+}  # fmt: skip
+
+
+def make_module() -> ModuleType:
+    """Return the module that becomes `torch.sim`."""
+    module = ModuleType("torch.sim", __doc__)
+    vars(module).update(
+        Stream=Stream, Event=Event, device=device, set_device=set_device, synchronize=synchronize,
+        is_available=lambda: True, is_initialized=lambda: True, init=lambda: None, _lazy_init=lambda: None,
+        device_count=lambda: len(model.world.gpus), current_device=lambda: model.world.current,
+        get_device_name=lambda device=None: _properties(device).name,
+        get_device_capability=lambda device=None: (_properties(device).major, _properties(device).minor),
+        get_device_properties=_properties,
+        current_stream=_current_stream, default_stream=lambda device=None: Stream(device, stream_id=0),
+        stream=lambda stream: nullcontext() if stream is None else stream, set_stream=_set_stream,
+        **_MEMORY, memory=SimpleNamespace(**_MEMORY),
+        manual_seed=torch.manual_seed, manual_seed_all=lambda seed: None, seed=torch.seed,
+        initial_seed=torch.initial_seed,
+        get_rng_state=lambda device="sim": torch.get_rng_state(),
+        set_rng_state=lambda new, device="sim": torch.set_rng_state(new),
+        get_rng_state_all=lambda: [torch.get_rng_state()],
+        set_rng_state_all=lambda states: torch.set_rng_state(states[0]),
+        get_amp_supported_dtype=lambda: [torch.float16, torch.bfloat16],
+        is_bf16_supported=lambda including_emulation=True: (
+            including_emulation or "bf16" in model.world.spec.peak_tflops),
+        OutOfMemoryError=torch.OutOfMemoryError, seed_all=torch.seed,
+        can_device_access_peer=lambda device, peer: device_of(device) != device_of(peer),
+        is_current_stream_capturing=lambda: False, _is_in_bad_fork=lambda: model.forked,
+    )  # fmt: skip
+    return module
+
+
+def _current_stream(device=None) -> Stream:
+    return Stream(device, stream_id=model.world.streams[device_of(device)])
+
+
+def _set_stream(stream: Stream) -> None:
+    model.world.streams[stream.index] = stream.stream_id

@@ -1,0 +1,288 @@
+"""Which Python functions of PyTorch are replaced, so that generators, files, modules, torch.accelerator know `sim`?"""
+
+import copy
+import importlib
+import os
+import re
+import weakref
+from functools import partial, wraps
+from multiprocessing.reduction import ForkingPickler
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from simgpu import model
+from simgpu.model import device_of
+from simgpu.tensor import OURS, SimTensor
+
+
+def replace_functions(module) -> None:
+    """Replace them all, once a process; `module` is `torch.sim`."""
+    torch.serialization.register_package(5, _location, _restore)
+    torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
+    torch.UntypedStorage.__new__ = staticmethod(_new_storage)
+    torch.UntypedStorage.resize_ = _resize
+    torch.utils.swap_tensors = _swap
+    torch._utils.set_tensor_metadata = _set_metadata
+    torch.nn.Module._apply = _apply
+    torch.Generator = _Kind("Generator", (), {"__doc__": _Plain.__doc__, "__module__": "torch"})
+    _lead_accelerator_to(module)
+    foreach = getattr(importlib.import_module("torch.optim.optimizer"), "_foreach_supported_types", None)
+    if foreach is not None and SimTensor not in foreach:
+        foreach.append(SimTensor)  # as on CUDA, an optimizer step is a few operations over lists of tensors
+    clip_grad = importlib.import_module("torch.nn.utils.clip_grad")
+    supported = clip_grad._device_has_foreach_support  # is asked about the device that the C++ side sees, which is meta
+    clip_grad._device_has_foreach_support = lambda device: device.type == "meta" or supported(device)
+    if not hasattr(torch._C, "_accelerator_getAllocatorSettings"):
+        remember_allocator_settings()
+    torch.autograd._engine_run_backward = _in_words_of_sim(torch.autograd._engine_run_backward)
+    leaves = "a tensor on the simulated GPU cannot be sent to another process: send tensor.cpu()"
+    ForkingPickler.register(SimTensor, partial(_refuse, leaves))
+
+
+def remember_allocator_settings() -> None:
+    """Let PyTorch 2.11, which takes settings of the allocator, give them back as later versions do."""
+    told = [os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))]
+    take = torch._C._accelerator_setAllocatorSettings
+
+    def remembered(text: str) -> None:
+        take(text)
+        told[:] = [text]
+
+    torch._C._accelerator_setAllocatorSettings = remembered
+    torch._C._accelerator_getAllocatorSettings = lambda: told[0]
+
+
+def _refuse(words: str, *args):
+    raise RuntimeError(words)
+
+
+def _in_words_of_sim(run):
+    """Let an error of the backward pass name tensors as on CUDA, torch.sim.FloatTensor, not as C++ knows them here."""
+
+    @wraps(run)
+    def named(*args, **kwargs):
+        try:
+            return run(*args, **kwargs)
+        except RuntimeError as error:
+            error.args = tuple(re.sub(r"\[Meta(\w+)Type ", r"[torch.sim.\1Tensor ", str(one)) for one in error.args)
+            raise
+
+    return named
+
+
+def _lead_accelerator_to(module) -> None:
+    """C++ finds no streams behind `sim`; the Python functions of torch.accelerator are led to torch.sim instead."""
+    names = {
+        "current_device_index": "current_device", "current_device_idx": "current_device", "device_index": "device",
+        "set_device_index": "set_device", "set_device_idx": "set_device", "get_memory_info": "mem_get_info",
+        "current_stream": "", "set_stream": "", "synchronize": "", "empty_cache": "", "memory_allocated": "",
+        "max_memory_allocated": "", "memory_reserved": "", "max_memory_reserved": "", "memory_stats": "",
+        "reset_peak_memory_stats": "", "reset_accumulated_memory_stats": "",
+    }  # fmt: skip
+    for name, ours in names.items():
+        if hasattr(torch.accelerator, name):
+            setattr(torch.accelerator, name, getattr(module, ours or name))
+    original = torch.get_device_module
+    wrap = wraps(original)  # torch.compile looks for what is wrapped
+    torch.get_device_module = wrap(lambda device=None: original("sim" if device is None else device))
+    if not hasattr(torch._C, "_scatter"):  # a build without CUDA
+        for name in ("_scatter", "_gather", "_broadcast_coalesced"):
+            words = "DataParallel needs CUDA and does not work on the simulated GPU: use DistributedDataParallel"
+            setattr(torch._C, name, partial(_refuse, words))
+
+
+_Plain = torch._C.Generator
+_ours: dict[int, weakref.ref] = {}
+
+
+class SimGenerator(_Plain):
+    """A generator that says it is on a simulated GPU; its numbers are those of the CPU's generator."""
+
+    def __new__(cls, device="sim"):
+        self = super().__new__(cls, "cpu")
+        self._index = device_of(device)
+        _ours[self._cdata] = weakref.ref(
+            self, partial(_ours.pop, self._cdata)
+        )  # an operator is given another Python object for the same generator
+        return self
+
+    device = property(lambda self: model.world.sim_devices[self._index])
+    clone_state = copy.deepcopy
+
+    def __reduce__(self):
+        return SimGenerator, (self.device,), super().__reduce__()[2]
+
+
+class _Kind(type):
+    """Of `torch.Generator`: lets device="sim" work; for other devices, and for isinstance, all stays as it was."""
+
+    def __instancecheck__(cls, instance) -> bool:
+        return isinstance(instance, _Plain)
+
+    def __subclasscheck__(cls, other) -> bool:
+        return issubclass(other, _Plain)
+
+    def __call__(cls, device="cpu"):
+        on_sim = device is not None and torch.device(device).type == "sim"
+        return SimGenerator(device) if on_sim else _Plain(device or "cpu")
+
+
+def check_generator(generator) -> None:
+    """Raise as CUDA does where an operation on the GPU is given a generator of the CPU."""
+    if generator is not None and generator._cdata not in _ours:
+        found = f"Expected a 'sim' device type for generator but found '{generator.device.type}'"
+        raise RuntimeError(f"{found}: use torch.Generator(device='sim')")
+
+
+_resize_plain = torch.UntypedStorage.resize_
+
+
+def _resize(self, nbytes: int) -> torch.UntypedStorage:
+    """Account at once a storage that grows or shrinks by itself, as FSDP frees and fills the gathered parameters."""
+    _resize_plain(self, nbytes)
+    known = model.world.live.get(self._cdata)
+    if known is not None and known.nbytes != self.nbytes():
+        with model.world.lock:
+            model.world.charge(known, self.nbytes(), known.nbytes)
+    return self
+
+
+class _SimStorage(torch.UntypedStorage):
+    """Bytes read from a file that are to live on a simulated GPU; here they are the CPU's, and so are their copies."""
+
+    sim_index = 0
+    device = property(lambda self: model.world.sim_devices[self.sim_index])
+
+    def clone(self):
+        return torch.UntypedStorage(self.nbytes()).copy_(self)
+
+
+def _location(storage):
+    model.world.bury()
+    ref = model.world.live.get(storage._cdata)
+    return None if ref is None else f"sim:{ref.gpu.index}"
+
+
+def _restore(storage, location):
+    if location.partition(":")[0] != "sim":
+        return None
+    index = device_of(location)
+    moved = _SimStorage(storage.nbytes())
+    moved.copy_(storage)
+    moved.sim_index = index
+    model.world.copy(index, "H2D", storage.nbytes(), pinned=False, blocking=True)
+    return moved
+
+
+_make_storage = torch.UntypedStorage.__new__
+
+
+def _new_storage(cls, *args, **kwargs):
+    """Make a storage; one of the device itself, which C++ would try to allocate, is refused."""
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type == "sim":
+        raise RuntimeError("a storage alone cannot be made on the simulated GPU: make a tensor there")
+    return _make_storage(cls, *args, **kwargs)
+
+
+_set_bits = torch._utils.set_tensor_metadata
+
+
+def _set_metadata(tensor, metadata) -> None:
+    """Make a tensor from a file a conjugate or negative view, and its values with it."""
+    for one in (tensor, tensor._inner) if type(tensor) is SimTensor else (tensor,):
+        _set_bits(one, metadata)
+
+
+_pinned: dict[int, weakref.ref] = {}
+
+
+def _is_pinned(self, device=None) -> bool:
+    return self.layout is torch.strided and self.untyped_storage()._cdata in _pinned
+
+
+def _pin_memory(self, device=None):
+    if self.device.type != "cpu":
+        raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+    if self.is_pinned():
+        return self
+    twin = self.detach().clone()
+    storage = twin.untyped_storage()
+    key = storage._cdata
+    _pinned[key] = weakref.ref(storage, partial(_pinned.pop, key))  # no Python code: Ctrl-C inside would be lost
+    return twin
+
+
+_OLD_GRAPH = (
+    "this graph was made before a parameter in it moved to another device or number format: run the forward pass "
+    "again after moving the model, or run backward before it"
+)
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_swap_plain = torch.utils.swap_tensors
+_apply_plain = torch.nn.Module._apply
+
+
+@wraps(_apply_plain)
+def _apply(self, fn, recurse=True):
+    """Let `.to`, `.cpu`, `.half` … exchange what a parameter consists of, as CUDA does, not the parameter."""
+    _refuse_lazy(self, fn)
+    _leave_meta(self, fn)
+    ours = any(type(parameter) is SimTensor for parameter in self._parameters.values())
+    if torch.__future__.get_swap_module_params_on_conversion() or not ours:
+        return _apply_plain(self, fn, recurse)
+    for child in self.children() if recurse else ():
+        child._apply(fn)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        return _apply_plain(self, fn, False)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+def _refuse_lazy(module: torch.nn.Module, fn) -> None:
+    """Raise where `fn` moves a parameter that has no shape yet to a simulated GPU: it would get a shape of 0 there."""
+    for value in (*module._parameters.values(), *module._buffers.values()):
+        if is_lazy(value) and type(fn(torch.empty(0, dtype=value.dtype, device="cpu"))) is SimTensor:
+            raise NotImplementedError(
+                f"the simulated GPU takes no {type(module).__name__} that has no shapes yet: run one batch through the "
+                "model on the CPU, then move it"
+            )
+
+
+def _leave_meta(module: torch.nn.Module, fn) -> None:
+    """Give `module` new parameters in place of those on `meta`, if `fn` moves them to a simulated GPU, as CUDA does.
+
+    The old ones stay on `meta`: an optimizer made before, or a second module that shares them, keeps those.
+    """
+    for name, old in module._parameters.items():
+        if old is None or type(old) is SimTensor or not old.is_meta:
+            continue
+        if type(fn(torch.empty(0, dtype=old.dtype, device="meta"))) is SimTensor:
+            module._parameters[name] = torch.nn.Parameter(torch.empty_like(old), old.requires_grad)
+
+
+def _swap(t1: torch.Tensor, t2: torch.Tensor) -> None:
+    """Exchange two tensors; those who hold `t1` find `t2` there, with the hooks and attributes that `t1` had.
+
+    PyTorch's own function refuses while a graph, a view or a weak reference holds `t1`, where CUDA would go on. Graphs
+    and views keep what `t1` consisted of; backward through such a graph raises.
+    """
+    if SimTensor not in (type(t1), type(t2)):
+        _swap_plain(t1, t2)
+        return
+    if t1 is t2:
+        return
+    hooks = {name: getattr(t1, name) for name in _HOOKS}
+    for name in _HOOKS:
+        setattr(t1, name, None)
+    if t1.is_leaf and t1.requires_grad and t1._use_count() > 1:
+        torch.autograd.graph.get_gradient_edge(t1).node.register_prehook(partial(_refuse, _OLD_GRAPH))
+    extra = {key: value for key, value in t1.__dict__.items() if key not in OURS}
+    t1.__class__, t2.__class__ = t2.__class__, t1.__class__
+    t1.__dict__, t2.__dict__ = t2.__dict__, t1.__dict__
+    torch._C._swap_tensor_impl(t1, t2)
+    t1.__dict__.update(extra)
+    for name, hook in hooks.items():
+        if hook:
+            setattr(t1, name, hook)

@@ -1,0 +1,88 @@
+"""Whose is a line of code: the reader's, from a cell or a file, or that of Python or a library?
+
+A package is a library where it is installed, or where its `__init__` says `__tracebackhide__ = True`.
+
+And which of the reader's lines is running, as what part of a training step?
+"""
+
+import functools
+import importlib.util
+import linecache
+import os
+import site
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+
+
+def in_cell(file: str) -> bool:
+    """Return whether `file`, as a stack names it, is a cell."""
+    path = Path(file)
+    if path.parent.name.startswith("ipykernel_"):
+        return True
+    return path.name.startswith(("ipython-input-", "<ipython-input"))  # of Colab, of IPython
+
+
+def is_generated(file: str, function: str) -> bool:
+    """Return whether nobody wrote this: Python's start, methods made by dataclasses. `python -c` is "<string>" too."""
+    return file.startswith("<frozen") or (file == "<string>" and (function == "<module>" or function.startswith("__")))
+
+
+def is_readers(file: str, function: str) -> bool:
+    """Return whether the reader wrote `function`, which a stack finds in `file`."""
+    return not is_generated(file, function) and _is_readers_file(file)
+
+
+@functools.cache
+def _is_readers_file(file: str) -> bool:
+    return in_cell(file) or not os.path.abspath(file).startswith((*_installed(), *_hidden()))
+
+
+def _hidden() -> tuple[str, ...]:
+    """Return the folders of imported packages that say `__tracebackhide__ = True`, wherever they are."""
+    packages = [module for name, module in list(sys.modules.items()) if "." not in name]
+    hidden = [module for module in packages if getattr(module, "__tracebackhide__", False) is True]
+    return tuple(folder + os.sep for module in hidden for folder in getattr(module, "__path__", ()))
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """Return the folders of Python's own code and of installed packages."""
+    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    paths += [*site.getsitepackages(), site.getusersitepackages()]
+    paths += [str(Path(importlib.util.find_spec("torch").origin).absolute().parents[1])]
+    return tuple(path + os.sep for path in paths if path)
+
+
+def phase(stepping: bool = False) -> str:
+    """Return what the program is doing: "forward", "backward", "recomputation" or "optimizer step"."""
+    import torch  # not above: what a room loads that needs no torch stays quick
+
+    if stepping:
+        return "optimizer step"
+    if torch._C._current_graph_task_id() == -1:
+        return "forward"
+    return "recomputation" if torch.is_grad_enabled() else "backward"
+
+
+def place() -> str:
+    """Return the reader's innermost line that is running: "train.py:12: y = model(x)", or "" if there is none."""
+    return _innermost((frame.f_code, number) for frame, number in traceback.walk_stack(sys._getframe(1)))
+
+
+def place_of(error: BaseException) -> str:
+    """Return the reader's innermost line from which `error` came, as `place` does, or ""."""
+    calls = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    return _innermost(reversed(calls))
+
+
+def _innermost(calls) -> str:
+    """Return the first line of the reader's in `calls`, pairs of a function's code and a line number."""
+    for code, number in calls:
+        if is_readers(code.co_filename, code.co_name):
+            text = linecache.getline(code.co_filename, number).strip()
+            name = Path(code.co_filename).name
+            where = f"cell, line {number}" if in_cell(code.co_filename) else f"{name}:{number}"
+            return f"{where}: {text}" if text else where
+    return ""

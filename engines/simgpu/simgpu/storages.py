@@ -1,0 +1,71 @@
+"""Which storage is behind a tensor, and which tensors are alive?"""
+
+import gc
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import UninitializedTensorMixin
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """Return the storage of a dense tensor; None for other layouts and for what has no storage."""
+    tensor = local(tensor)
+    inner = tensor._inner if tensor.device.type == "sim" and hasattr(tensor, "_inner") else tensor
+    if inner.layout is not torch.strided:
+        return None
+    try:
+        return inner.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this rank has of a DTensor, or of the result of a collective, else the tensor itself."""
+    for name in ("_local_tensor", "elem"):
+        tensor = getattr(tensor, name, tensor)
+    return tensor
+
+
+def tensors_in(value: object) -> list[torch.Tensor]:
+    """Return the tensors in nested lists, tuples and dicts."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for item in items for tensor in tensors_in(item)]
+
+
+def found(device: torch.device) -> list[tuple[torch.Tensor, str]]:
+    """Return all tensors on `device` that Python knows, each with its owner; views come as tensors of their own."""
+    tensors, modules, optimizers = groups = [], [], []
+    lists: dict[type, list | None] = {}  # by exact type: asking each of 300,000 objects for its bases takes long
+    for thing in gc.get_objects():
+        kind = type(thing)
+        if kind not in lists:
+            bases = (torch.Tensor, nn.Module, torch.optim.Optimizer)
+            without_memory = issubclass(kind, FakeTensor | UninitializedTensorMixin)
+            of = [group for base, group in zip(bases, groups, strict=True) if issubclass(kind, base)]
+            lists[kind] = of[0] if of and not without_memory else None
+        if lists[kind] is not None:
+            lists[kind].append(thing)
+    owned = [(tensor, "optimizer") for one in optimizers for tensor in states_of(one)]
+    for module in modules:
+        owned += [(buffer, "parameters") for buffer in module.__dict__.get("_buffers", {}).values()]
+    for tensor in tensors:
+        if isinstance(tensor, nn.Parameter):
+            owned += [(tensor, "parameters"), (tensor.grad, "gradients")]
+    owned += [(tensor, "activations") for tensor in tensors]
+    return [(tensor, owner) for tensor, owner in owned if _is_on(tensor, device)]
+
+
+def states_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return the tensors that an optimizer keeps from step to step."""
+    return tensors_in([list(state.values()) for state in getattr(optimizer, "state", {}).values()])
+
+
+def _is_on(thing: object, device: torch.device) -> bool:
+    """Return whether `thing` is a tensor on `device`; what raises when it is asked is none that we can count."""
+    try:
+        return isinstance(thing, torch.Tensor) and thing.device == device
+    except Exception:
+        return False

@@ -1,0 +1,64 @@
+"""How do rows of cells become a table, in plain text and in HTML?"""
+
+import html
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+
+def text(rows: Sequence[Sequence[str]], head: Sequence[str] = (), *, right: Collection[int] = ()) -> str:
+    """Return lines of text, `head` first, columns two spaces apart; those at the places in `right` end at the right."""
+    lines = [head, *rows] if head else rows
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = [">" if place in right else "<" for place in range(len(widths))]
+    cells = [[f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True)] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in cells)
+
+
+def to_html(
+    rows: Sequence[Sequence[str]],
+    head: Sequence[str] = (),
+    *,
+    caption: str = "",
+    named: bool = False,
+    attributes: Mapping[int, str] | None = None,
+) -> str:
+    """Return an HTML table; what cells, `head` and `caption` hold is escaped.
+
+    Where `named` is true the first cell of each row is its name. `attributes` of cells, such as a style, are given by
+    the place of their column; those of the head are left alone.
+    """
+    opened = {place: f"td {extra}" for place, extra in (attributes or {}).items()}
+    if named:
+        opened[0] = 'th scope="row"'
+
+    def line(cells: Sequence[str], tags: Mapping[int, str]) -> str:
+        found = [(tags.get(place, "td"), html.escape(cell)) for place, cell in enumerate(cells)]
+        return f"<tr>{''.join(f'<{tag}>{cell}</{tag[:2]}>' for tag, cell in found)}</tr>"
+
+    above = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    body = "".join(line(row, opened) for row in rows)
+    if not head:
+        return f"<table>{above}{body}</table>"
+    heads = line(head, {place: 'th scope="col"' if name else "th" for place, name in enumerate(head)})
+    return f"<table>{above}<thead>{heads}</thead><tbody>{body}</tbody></table>"
+
+
+class Table:
+    """What shows itself as a table: it has `head`, `cells()`, `caption()` and the columns that end at the `right`."""
+
+    head: Sequence[str]
+    cells: Callable[[], list[list[str]]]
+    right: Collection[int] = (1, 2, 3)
+
+    def caption(self) -> str:
+        return ""
+
+    def __str__(self) -> str:
+        rows = self.cells()
+        table = text(rows, self.head, right=self.right) if rows else ""
+        return "\n".join(filter(None, [self.caption(), table]))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        right = dict.fromkeys(self.right, "style='text-align: right'")
+        return to_html(self.cells(), self.head, caption=self.caption(), attributes=right)

@@ -1,0 +1,302 @@
+"""How does a tensor on the simulated GPU behave? A wrapper over a CPU tensor, and what Python gets that asks it.
+
+For C++ a tensor on `sim:1` is a tensor on `meta:1`, because PyTorch's engine needs no device guard there: an exception
+in a backward pass stays an exception. Python sees `sim:1`. A `meta` device with an index therefore always means `sim`.
+"""
+
+import copy
+import functools
+import math
+from contextlib import nullcontext
+
+import torch
+
+from simgpu import model
+from simgpu.model import device_of
+
+CPU = torch.device("cpu")
+KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+OURS = ("_inner", "_index", "_nbytes", "_made")
+make = torch.Tensor._make_wrapper_subclass
+_Base = torch._C.TensorBase
+
+
+def _shown_to_modes(method):
+    """Let function modes, such as that of `counting`, see this method as they see torch.Tensor's own."""
+
+    @functools.wraps(method)
+    def shown(self, *args, **kwargs):
+        if torch.overrides.has_torch_function_unary(self):
+            return torch.overrides.handle_torch_function(shown, (self,), self, *args, **kwargs)
+        return method(self, *args, **kwargs)
+
+    return shown
+
+
+class SimTensor(torch.Tensor):
+    """A tensor whose values live in `_inner`, a CPU tensor, and whose device is the simulated GPU `_index`.
+
+    Its methods are those of `torch.Tensor` that C++ would answer for the device `meta`; its operators are run by
+    `operators.dispatch`.
+    """
+
+    _inner: torch.Tensor
+    _index: int
+    _nbytes: int
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    device = property(lambda self: model.world.sim_devices[self._index])
+    is_meta = property(lambda self: False)
+    is_sim = property(lambda self: True)
+
+    def get_device(self) -> int:
+        return self._index
+
+    def to(self, *args, **kwargs):
+        anew = kwargs.pop("copy", False)
+        if args and isinstance(args[0], torch.Tensor):
+            args = (args[0].device, args[0].dtype, *args[1:])
+        other = kwargs.pop("other", None)
+        if other is not None:
+            args = (other.device, other.dtype, *args)
+        if len(args) > 2 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
+            args, anew = args[:-1], args[-1]
+        device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        if device is not None and device.type == "sim":
+            device = model.world.meta_devices[device_of(device)]
+        keywords = {"device": device, "memory_format": memory_format}
+        keywords = {name: value for name, value in keywords.items() if value is not None}
+        return _Base.to(self, dtype=dtype or self.dtype, non_blocking=non_blocking, copy=anew, **keywords)
+
+    def new_tensor(self, data, *, dtype=None, device=None, requires_grad=False, **kwargs):
+        device = self.device if device is None else device
+        return torch.tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad, **kwargs)
+
+    def new(self, *args, device=None):
+        if device is not None and torch.device(device).type != "sim":
+            raise RuntimeError(f"Expected a 'sim' device for new, but found {device}")
+        if len(args) == 1 and isinstance(args[0], torch.Tensor):
+            return args[0].detach()
+        if len(args) == 1 and isinstance(args[0], list | tuple) and not isinstance(args[0], torch.Size):
+            return self.new_tensor(args[0], device=device)
+        return self.new_empty(*args or (0,), device=device)
+
+    def as_subclass(self, cls):
+        if cls in (torch.Tensor, SimTensor):
+            return self.view_as(self)
+        raise NotImplementedError(f"the simulated GPU has no tensors of the class {cls.__name__}: use plain ones there")
+
+    def numpy(self, *, force: bool = False):
+        if force:
+            return self.detach().cpu().numpy()
+        raise TypeError(
+            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
+            "memory first."
+        )
+
+    @_shown_to_modes
+    def tolist(self):
+        return self.cpu().tolist()
+
+    def data_ptr(self) -> int:
+        cache, storage = model.world.gpus[self._index].cache, self.untyped_storage()
+        if cache is None or not storage.nbytes():
+            return self._inner.data_ptr()
+        return cache.address(model.world.live[storage._cdata]) + self.storage_offset() * self.itemsize
+
+    def untyped_storage(self):
+        return self._inner.untyped_storage()
+
+    def storage(self):
+        return self._inner.storage()
+
+    def record_stream(self, stream) -> None:
+        """Keep the caching allocator, where it is on, from reusing the memory before `stream` is done with it."""
+        gpu = model.world.gpus[self._index]
+        if gpu.cache is not None:
+            gpu.cache.record_stream(model.world.live[self.untyped_storage()._cdata], stream.stream_id)
+
+    def is_pinned(self, device=None) -> bool:
+        return False
+
+    def pin_memory(self, device=None):
+        raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+
+    def share_memory_(self):
+        raise RuntimeError("a tensor on the simulated GPU cannot be shared between processes: share tensor.cpu()")
+
+    def type(self, dtype=None, non_blocking=False, **kwargs):
+        if dtype is None:
+            return "torch.sim." + self._inner.type().rpartition(".")[2]
+        return self.to(dtype, non_blocking=non_blocking) if isinstance(dtype, torch.dtype) else super().type(dtype)
+
+    def __dlpack__(self, *args, **kwargs):
+        raise BufferError(f"a tensor on {self.device} cannot be exported: use tensor.cpu()")
+
+    def _set_data(self, new):
+        if not isinstance(new, SimTensor):
+            raise RuntimeError(f"cannot assign a tensor on {new.device} to .data of a tensor on {self.device}")
+        _Base.data.__set__(self, new)
+        self._inner, self._index, self._nbytes = new._inner, new._index, new._nbytes
+
+    def _set_grad(self, new):
+        if isinstance(new, torch.Tensor) and new.device != self.device:
+            raise RuntimeError(
+                f"attempting to assign a gradient on {new.device} to a tensor on {self.device}. Please ensure that the "
+                "gradient and the tensor are on the same device"
+            )
+        _Base.grad.__set__(self, new)
+
+    # what `data` gives shares no version counter, so autograd does not see changes
+    data = property(lambda self: _Base.data.__get__(self), _set_data)
+    grad = property(lambda self: _Base.grad.__get__(self), _set_grad, lambda self: _Base.grad.__delete__(self))
+
+    @_shown_to_modes
+    def __repr__(self, *, tensor_contents=None):
+        with torch.no_grad():
+            text = repr(self.detach().cpu())[:-1]
+        extra = f"device='{self.device}'"
+        if self.grad_fn is not None:
+            extra += f", grad_fn=<{self.grad_fn.name()}>"
+        elif self.requires_grad:
+            extra += ", requires_grad=True"
+        joint = ", " if len(text) - text.rfind("\n") + len(extra) < 78 else ",\n       "
+        return ("Parameter containing:\n" if isinstance(self, torch.nn.Parameter) else "") + text + joint + extra + ")"
+
+    @_shown_to_modes
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+
+    def __deepcopy__(self, memo):
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the "
+                "moment."
+            )
+        if isinstance(self, torch.nn.Parameter):  # as PyTorch does: without gradient and attributes
+            clone = self.data.clone(memory_format=torch.preserve_format)
+            new = memo[id(self)] = torch.nn.Parameter(clone, self.requires_grad)
+            return new
+        inner = torch.empty(0, dtype=self.dtype, device=CPU)
+        inner.set_(self.untyped_storage().__deepcopy__(memo), self.storage_offset(), self.shape, self.stride())
+        new = adopt(inner, self._index)
+        model.world.kernel(self._index, "copy_", 0, 2 * inner.nbytes)
+        new = new.conj_physical() if self.is_conj() else new.neg() if self.is_neg() else new
+        new.requires_grad_(self.requires_grad)
+        memo[id(self)] = new
+        new.__dict__.update(copy.deepcopy({k: v for k, v in self.__dict__.items() if k not in OURS}, memo))
+        if self.grad is not None:
+            new.grad = self.grad.__deepcopy__(memo)
+        return new
+
+    def __reduce_ex__(self, protocol):
+        model.world.report(math.inf)
+        if model.forked:
+            raise RuntimeError("a tensor on the simulated GPU cannot leave a worker process: return a CPU tensor")
+        storage = torch.storage.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.dtype, _internal=True)
+        args = (storage, self.storage_offset(), tuple(self.shape), self.stride(), self.requires_grad, {})
+        bits = torch._utils.get_tensor_metadata(self)  # of a conjugate or negative view
+        args += (bits,) if bits else ()
+        if isinstance(self, torch.nn.Parameter):
+            tensor = _Rebuilt(torch._utils._rebuild_tensor_v2, (*args[:4], False, *args[5:]))
+            return torch._utils._rebuild_parameter, (tensor, self.requires_grad, {})
+        return torch._utils._rebuild_tensor_v2, args
+
+    def __tensor_flatten__(self):  # that it exists makes Module.to swap parameters, so that they keep their identity
+        raise NotImplementedError(
+            "torch.compile does not work on the simulated GPU: compile for the CPU instead. Nor does what else traces "
+            "a program, such as torch.func.linearize"
+        )
+
+    __tensor_unflatten__ = staticmethod(__tensor_flatten__)
+
+
+def _indices(index, device: torch.device):
+    """Return `index` with a tensor for each sequence of numbers in it, by PyTorch's rule of what is one."""
+    parts = torch.Tensor, list, tuple, range, slice, type(...), type(None)
+    if isinstance(index, tuple):
+        return tuple(_numbers(item, device) for item in index)
+    if isinstance(index, list) and len(index) < 32 and any(isinstance(item, parts) for item in index):
+        return [_numbers(item, device) for item in index]
+    return _numbers(index, device)
+
+
+def _numbers(item, device: torch.device):
+    if isinstance(item, torch.Tensor) or not (isinstance(item, list | tuple | range) or getattr(item, "ndim", 0)):
+        return item
+    return torch.tensor(item, dtype=None if len(item) else torch.int64, device=device)
+
+
+if tuple(map(int, torch.__version__.split(".")[:2])) > (2, 13):
+    # A list among indices becomes a tensor in C++, which makes it on `meta` and from 2.15 on never writes it.
+
+    @_shown_to_modes
+    def _get(self, index):
+        return _Base.__getitem__(self, _indices(index, self.device))
+
+    @_shown_to_modes
+    def _set(self, index, value):
+        return _Base.__setitem__(self, _indices(index, self.device), value)
+
+    SimTensor.__getitem__, SimTensor.__setitem__ = _get, _set
+
+
+class _Rebuilt:
+    """Pickles as the tensor that calling `function(*args)` gives."""
+
+    def __init__(self, *call):
+        self._call = call
+
+    def __reduce__(self):
+        return self._call
+
+
+def is_plain(inner: torch.Tensor) -> bool:
+    """Return whether strides follow from the shape; those of a dimension of size 1 or of no elements may be any."""
+    return inner.is_contiguous() and 1 not in inner.shape and 0 not in inner.shape
+
+
+def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
+    """Return `inner`, whose storage is accounted already, as a tensor on simulated GPU `index`."""
+    if inner.is_quantized:
+        raise NotImplementedError("the simulated GPU has no quantized tensors: quantize on the CPU")
+    if inner.layout is not torch.strided:
+        raise NotImplementedError(f"the simulated GPU has no tensors of layout {inner.layout}: use dense ones")
+    if inner.is_nested:
+        raise NotImplementedError(
+            "the simulated GPU has no nested tensors: give nn.TransformerEncoder enable_nested_tensor=False"
+        )
+    device, offset = model.world.meta_devices[index], inner.storage_offset() or None
+    strides = None if offset is None and is_plain(inner) else inner.stride()
+    tensor = make(SimTensor, inner.shape, strides, offset, dtype=inner.dtype, device=device, _extra_dispatch_keys=KEYS)
+    tensor._inner, tensor._index, tensor._nbytes = inner, index, inner.nbytes
+    if inner.dtype.is_complex and inner.is_conj():
+        torch._C._set_conj(tensor, True)
+    if inner.is_neg():
+        torch._C._set_neg(tensor, True)
+    return tensor
+
+
+def adopt(inner: torch.Tensor, index: int) -> SimTensor:
+    """Return `inner` as a tensor on simulated GPU `index`, its storage accounted there."""
+    if inner.layout is torch.strided and not inner.is_nested:
+        model.world.own(inner, index)
+    return as_sim(inner, index)
+
+
+def refresh(tensor: SimTensor) -> None:
+    """Make shape, strides and bits of the wrapper equal to those of its values, which an operation has changed."""
+    inner = tensor._inner
+    model.world.own(inner, tensor._index)
+    if model.world.failure is not None:
+        model.world.failure.sound.pop(inner.untyped_storage()._cdata, None)
+    if tensor.shape != inner.shape or tensor.stride() != inner.stride():
+        # in inference mode too, a tensor made outside stays an ordinary one
+        outside = torch.is_inference_mode_enabled() and not tensor.is_inference()
+        with torch.inference_mode(False) if outside else nullcontext():
+            _Base.data.__set__(tensor, as_sim(inner, tensor._index))
+        tensor._nbytes = inner.nbytes
+    if inner.dtype.is_complex and tensor.is_conj() != inner.is_conj():  # lu_solve sets it, given out=
+        torch._C._set_conj(tensor, inner.is_conj())

@@ -1,0 +1,11 @@
+"""Is this answer right, and if not, what is the mistake?"""
+
+from gpu_course.checks.case import Case, Task, WrongAnswer
+from gpu_course.checks.comparison import difference, shown
+from gpu_course.checks.engine import Exercise, exercise, lesson, unsolved
+from gpu_course.checks.mistakes import Edit, alike, edit, source_of
+
+__all__ = [
+    "Case", "Edit", "Exercise", "Task", "WrongAnswer", "alike", "difference", "edit", "exercise", "lesson", "shown",
+    "source_of", "unsolved",
+]  # fmt: skip

@@ -1,0 +1,292 @@
+"""What did the answer do when it was called, and is that right?"""
+
+import copy
+import dataclasses
+import functools
+import html
+import inspect
+import linecache
+import re
+import traceback
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import simgpu
+import torch
+
+from course_utils import counting
+from course_utils.explain import explain
+from gpu_course.checks import sandbox
+from gpu_course.checks.comparison import difference, shown
+
+# A warning that names a line of ours as the caller's, and shows it below.
+_FOLDERS = *(Path(module.__file__).parents[1] for module in (counting, sandbox)), Path(simgpu.__file__).parent
+_OURS = "|".join(re.escape(str(folder)) for folder in _FOLDERS)
+_FROM_OURS = re.compile(rf"^(?:{_OURS})[^\n]*?:\d+: (\w+: (?:[^\n]*\n)+?)  [^\n]*(?:\n|\Z)", re.MULTILINE)
+_PRINTED = 5  # lines of what the answer printed that a message shows
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a check needs to know of an exercise, and what lists show of it.
+
+    `difficulty` is 1 to 3; each of the `hints` is more direct than the one before; `draws` allows random numbers to be
+    taken; a call of the answer is ended after `limit_s` seconds; `simulated` says that the check needs the simulated
+    GPU, its clock or its exact memory, and runs there on every machine, beside a real GPU in a process of its own;
+    `where` says in words where the answer runs, if that is not the device of the check.
+    """
+
+    lesson: str
+    name: str
+    title: str
+    minutes: int
+    difficulty: int
+    hints: tuple[str, ...]
+    draws: bool = False
+    limit_s: float = 3.0
+    simulated: bool = False
+    where: str = ""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the check's random numbers."""
+        return zlib.crc32(self.name.encode())
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with an answer: `name` says what was seen or which mistake it is, in the call `call`.
+
+    `mistake` is the name of the known mistake that it is, if it is one.
+    """
+
+    name: str
+    why: str = ""
+    call: str = ""
+    expected: str = ""
+    got: str = ""
+    said: str = ""
+    mistake: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.call}\n  {self.name}" if self.call else self.name]
+        lines += [f"  expected: {self.expected}"] if self.expected else []
+        lines += [f"  got:      {self.got}"] if self.got else []
+        lines += [f"  Why it matters: {self.why}"] if self.why else []
+        return "\n".join(lines) + self.said
+
+    def named(self, name: str, why: str) -> "Finding":
+        """Return the same with the name of the mistake; what was seen stays where expected and got do not show it."""
+        shown_below = self.got and re.search(r" has other values$| is (?!on |of type |None)", self.name)
+        seen = "" if shown_below or self.name == name else f": {self.name}"
+        return dataclasses.replace(self, name=f"{name}{seen}", why=why or self.why, mistake=name)
+
+
+class WrongAnswer(Exception):
+    """An answer that is wrong. Notebooks show the message alone, without a traceback."""
+
+    def __init__(self, task: Task, finding: Finding | str) -> None:
+        super().__init__(str(finding))
+        self.finding = Finding(finding) if isinstance(finding, str) else finding
+        self.exercise_name, self.message = task.name, str(finding)
+        self._hint = f"lesson{task.lesson}.{task.name}.hint() gives a hint."
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self._hint}"
+
+    def __reduce__(self):
+        return Exception, (str(self),)
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{self.exercise_name}: not right yet.", *str(self).splitlines()]
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+class Case:
+    """One run of a check on one device: calls the answer safely, compares, and says what is there instead.
+
+    `counts` holds what the last call did (`course_utils.counting`): copies, host reads, operators.
+    """
+
+    def __init__(self, task: Task, answer: Callable, device: torch.device) -> None:
+        self.task, self.answer, self.device = task, answer, device
+        self.calls = 0
+        self.counts: counting.Counts | None = None
+        self._call = self._made = self._printed = ""
+
+    def call(self, *args: Any, modifies: bool = False, draws: bool | None = None, **kwargs: Any) -> Any:
+        """Call the answer and return its value. Raises `WrongAnswer` if it raises, never ends, changes its inputs
+        (unless `modifies`), or leaves random state, default device or the like changed."""
+        self._made = _words(self.task.name, args, kwargs)
+        return self._run(self.answer, self._made, args, kwargs, modifies, draws)
+
+    def use(self, made: Callable, *args: Any, modifies: bool = False, draws: bool | None = None, **kwargs: Any) -> Any:
+        """Call what the answer made: a module, a method of it, a function that it returned; else as `call`."""
+        method = getattr(made, "__name__", "")
+        owned = getattr(made, "__self__", None) is not None
+        name = f"{self._made or self.task.name}{'.' + method if method and owned else ''}"
+        return self._run(made, _words(name, args, kwargs), args, kwargs, modifies, draws)
+
+    def error_of(self, *args: Any, **kwargs: Any) -> BaseException | None:
+        """Call the answer where it is to raise, and return what it raised; None where it returned. It may modify."""
+        return self._outcome(self.answer, _words(self.task.name, args, kwargs), args, kwargs, None).error
+
+    def _run(
+        self, fn: Callable, words: str, args: tuple, kwargs: dict[str, Any], modifies: bool, draws: bool | None
+    ) -> Any:
+        before = None if modifies else _copied((args, kwargs))  # a copy would be alive during the call
+        outcome = self._outcome(fn, words, args, kwargs, draws)
+        if outcome.error is not None:
+            self.fail(_raised(self.answer, outcome.error))
+        if outcome.changed:
+            self.fail(f"changes {outcome.changed[0]}", "code after it would behave differently; leave it as it was")
+        if not modifies and before is not None and difference((args, kwargs), before, copied=True):
+            self.fail("modifies its input", "the caller still needs it; build a new object instead")
+        return outcome.value
+
+    def _outcome(
+        self, fn: Callable, words: str, args: tuple, kwargs: dict[str, Any], draws: bool | None
+    ) -> sandbox.Outcome:
+        self.about(words, self.device)
+        draws = self.task.draws if draws is None else draws
+        if self.device.type in ("cuda", "mps", "xpu"):
+            load_libraries(self.device)
+        with counting.count() as counts:
+            outcome = sandbox.call(fn, args, kwargs, limit_s=self.task.limit_s, device=self.device, draws=draws)
+        self.counts = counts
+        self.called(outcome.printed)
+        if outcome.timed_out:
+            self.fail(f"does not end: it was stopped after {self.task.limit_s:g} s")
+        return outcome
+
+    def about(self, call: str, device: torch.device) -> None:
+        """Let the messages that follow be about this call of the answer, on `device`."""
+        self._call, self.device = call, device
+
+    def called(self, printed: str) -> None:
+        """Note that the answer was called, by the check itself on other ranks say, and what was printed meanwhile."""
+        self.calls += 1
+        self._printed = printed
+
+    def fail(self, name: str, why: str = "", *, expected: Any = ..., got: Any = ...) -> None:
+        """Raise `WrongAnswer`: the call, what was seen or the mistake's name, expected and got, why it matters."""
+        call = f"{self._call} on {self.device}" if self._call else ""
+        values = ("" if value is ... else shown(value) for value in (expected, got))
+        raise WrongAnswer(self.task, Finding(name, why, call, *values, said=self._said())) from None
+
+    def _said(self) -> str:
+        """Return the first lines that the answer printed in the last call, for the end of a message."""
+        lines = [line[:100] for line in _FROM_OURS.sub(r"\1", self._printed).strip().splitlines()]
+        more = [f"    … and {len(lines) - _PRINTED} more lines"] if len(lines) > _PRINTED else []
+        shortened = [f"    {line}" for line in lines[:_PRINTED]] + more
+        return "\n  your code printed:\n" + "\n".join(shortened) if lines else ""
+
+    def backward(self, got: torch.Tensor) -> None:
+        """Go back through the graph of `got`, if it has one; raises `WrongAnswer` where the answer broke the graph."""
+        with self.going_back():
+            if got.requires_grad:
+                got.sum().backward()
+
+    @contextmanager
+    def going_back(self) -> Iterator[None]:
+        """Raise `WrongAnswer` where a backward pass through the answer's graph, in this context, raises."""
+        try:
+            yield
+        except RuntimeError as error:
+            self.fail(f"its backward pass raises {type(error).__name__}: {_first_line(error)}")
+
+    def instead(self, when: Any, name: str, why: str = "", *, expected: Any = ..., got: Any = ...) -> None:
+        """Raise `WrongAnswer` if `when` holds: what a trace shows the answer to do instead of what was asked for.
+
+        For what the values alone do not tell: order of calls, copies, messages, modes, types. A mistake that gives
+        other values is written as the wrong answer that it is: `Exercise.mistake`.
+        """
+        if when:
+            self.fail(name, why, expected=expected, got=got)
+
+    def equal(self, got: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-6, why: str = "") -> None:
+        """Raise `WrongAnswer` unless `got` equals `expected`: type, structure, shape, dtype, device and values."""
+        problem = difference(got, expected, rtol=rtol, atol=atol)
+        if problem:
+            self.fail(problem, why, expected=expected, got=got)
+
+    def budget(self, what: str, used: int, allowed: int, why: str = "") -> None:
+        """Raise `WrongAnswer` if more than `allowed` of `what` were used: the result is right, the way is not."""
+        self.instead(used > allowed, f"the result is right, but it takes {used} {what} and the limit is {allowed}", why)
+
+
+def methods_of(answer: type) -> list[Callable]:
+    """Return the functions that a class defines itself, also those in `staticmethod`, `classmethod` and `property`."""
+    found = [getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(answer).values()]
+    return [value for value in found if inspect.isfunction(value)]
+
+
+@functools.cache
+def load_libraries(device: torch.device) -> None:
+    """Use those that multiply and convolve on `device` once: that takes seconds of an answer's time limit."""
+    x = torch.ones(1, 1, 8, 8, device=device)
+    (torch.nn.functional.conv2d(x, x[..., :3, :3]) @ x[..., :6, :6]).sum().item()
+
+
+def _raised(answer: Callable, error: BaseException) -> str:
+    """Return in words what the answer raised, with the reader's own line."""
+    if isinstance(error, RecursionError):
+        return "calls itself without end"
+    message = _first_line(error)
+    return f"raises {type(error).__name__}" + (f": {message}" if message else "") + _own_line(answer, error)
+
+
+def _own_line(answer: Callable, error: BaseException) -> str:
+    """Return the last line of the answer's own source that `error` went through, or nothing."""
+    methods = methods_of(answer) if inspect.isclass(answer) else [answer]
+    methods = [inspect.unwrap(method) for method in methods]  # torch.no_grad() as a decorator has lines of its own
+    codes = [method.__code__ for method in methods if hasattr(method, "__code__")]
+    files = {code.co_filename for code in codes}
+    own = [place for place in traceback.walk_tb(error.__traceback__) if place[0].f_code.co_filename in files]
+    if not own:
+        return ""
+    frame, number = own[-1]
+    text = linecache.getline(frame.f_code.co_filename, number).strip()
+    around = [code for code in codes if number in _lines(code)]
+    if not around:  # a helper that the answer calls
+        name = re.sub(r"(\.<locals>\.<\w+>)+$", "", frame.f_code.co_qualname).rpartition("<locals>.")[2]
+        return f"\n  in `{name}`:  {text}"
+    code = max(around, key=lambda code: code.co_firstlineno)
+    owner = f"`{code.co_name}`" if inspect.isclass(answer) else "your function"
+    return f"\n  in line {number - code.co_firstlineno + 1} of {owner}:  {text}"
+
+
+def _lines(code: CodeType) -> range:
+    """Return the lines of a function, those of the functions within it too."""
+    within = [_lines(inner) for inner in code.co_consts if isinstance(inner, CodeType)]
+    numbers = [number for *_, number in code.co_lines() if number] + [lines[-1] for lines in within]
+    return range(code.co_firstlineno, max(numbers, default=code.co_firstlineno) + 1)
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of the message of `error`, and the next where that one only announces it."""
+    known = explain(error)
+    if known.name.startswith("simulated "):  # PyTorch's own words speak of what no reader knows
+        return f"{known.what[:-1]}: {known.now}"
+    first, _, rest = str(error).strip().partition("\n")
+    return f"{first} {rest.strip().partition(chr(10))[0]}" if first.endswith(":") else first
+
+
+def _words(name: str, args: tuple, kwargs: dict[str, Any]) -> str:
+    words = [shown(arg) for arg in args] + [f"{word}={shown(value)}" for word, value in kwargs.items()]
+    return f"{name}({', '.join(words)})"
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy to compare with afterwards, or None where something in it cannot be copied."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return None

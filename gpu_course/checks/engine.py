@@ -1,0 +1,321 @@
+"""Which exercise is this, and what happens when its answer is checked?
+
+A lesson's exercises stand in its room, `course_utils/exercises/lessonNN`: a function with a docstring is the reference,
+the check beside it tells right from wrong on each device of `devices.check_devices()`, and mistakes that people make
+stand there as the wrong answers that they are:
+
+    exercise = lesson("02")
+
+    @exercise(title="Double on the device", minutes=5, difficulty=1, hints=("Which method moves a tensor?", "…"))
+    def double(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+        \"\"\"Return twice `x`, on `device`.\"\"\"
+        return 2 * x.to(device)
+
+    @double.checks
+    def _(case: Case) -> None:
+        x = torch.tensor([1.0, 2.0])
+        got = case.call(x, case.device)
+        case.instead(case.counts.copies_d2h, "copies to the host", "each copy waits for the device")
+        case.equal(got, torch.tensor([2.0, 4.0], device=case.device))
+
+    double.mistake("returns the input", "twice of it was asked for", edit("2 * x", "x"))
+
+The reference may also be a class, such as a module: `case.call` then makes an object, `case.use` calls it.
+"""
+
+import ast
+import functools
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import simgpu
+import torch
+
+from course_utils import arguments, devices
+from gpu_course import solved as store
+from gpu_course.checks import sandbox
+from gpu_course.checks.case import Case, Task, WrongAnswer, methods_of
+from gpu_course.checks.child import examine_in_child
+from gpu_course.checks.comparison import shown
+from gpu_course.checks.mistakes import Alternative, Edit, Mistake, Note, edit, recognised, recorded, source_of
+
+
+def exercise(
+    *, lesson: str = "", title: str, minutes: int, difficulty: int, hints: tuple[str, ...], **options: Any
+) -> "Callable[[Callable], Exercise]":
+    """Make an `Exercise` of the reference answer below the decorator, a function or a class.
+
+    The arguments, and the `options` `draws`, `limit_s`, `simulated` and `where`, are the fields of `Task`.
+    """
+    if isinstance(hints, str) or len(hints) < 1:  # a text is a sequence of letters, too
+        raise ValueError(f"hints must be at least one text, in a tuple, not {hints!r}")
+    if difficulty not in (1, 2, 3):
+        raise ValueError(f"difficulty must be 1, 2 or 3, not {difficulty!r}")
+    if options.get("simulated"):
+        options.setdefault("where", "the simulated GPU")
+
+    def make(reference: Callable) -> Exercise:
+        if not inspect.getdoc(reference):
+            raise ValueError(f"the reference {reference.__name__} needs a docstring: it is the task in one sentence")
+        return Exercise(reference, Task(lesson, reference.__name__, title, minutes, difficulty, hints, **options))
+
+    return make
+
+
+def lesson(number: str) -> "Callable[..., Callable[[Callable], Exercise]]":
+    """Return `exercise` for the lesson with this number, two digits such as "03"."""
+    return functools.partial(exercise, lesson=number)
+
+
+class Exercise:
+    """A reference answer, its check, and the mistakes that people make."""
+
+    def __init__(self, reference: Callable, task: Task) -> None:
+        self.reference, self.task = reference, task
+        self.lesson, self.name = task.lesson, task.name
+        self.mistakes: list[Mistake] = []
+        self.alternatives: list[Alternative] = []
+        self.given: Callable | None = None  # the broken program that the lesson's stub is, where the task is a repair
+        self._check: Callable[[Case], None] | None = None
+        self._hinted = 0
+
+    def __repr__(self) -> str:
+        return f"<exercise lesson{self.lesson}.{self.name}: {self.task.title}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the reference, so that a reference may call itself by its name."""
+        return self.reference(*args, **kwargs)
+
+    def checks(self, function: Callable[[Case], None]) -> Callable[[Case], None]:
+        """Register the check: a function of a `Case` that returns where the answer is right and raises elsewhere."""
+        self._check = function
+        return function
+
+    def mistake(self, name: str, why: str, *answers: Any) -> Any:
+        """Register `answers`, or the one below this decorator, as a mistake that checks then call by `name`.
+
+        An answer gets the name if it does what one of these does, on all inputs of the check. They may be an `edit`
+        of the reference.
+        """
+        made = [one.of(self.reference) if isinstance(one, Edit) else one for one in answers]
+        self.mistakes += [Mistake(name, why, answer) for answer in made]
+        return None if answers else functools.partial(self.mistake, name, why)
+
+    def alternative(self, cost: str, answer: Any = None) -> Any:
+        """Register `answer`, or the one below this decorator, as a right answer in another style; it may be an `edit`.
+
+        `cost` says what that style costs, or when it is to be preferred; `solution()` prints it with the source.
+        """
+        if answer is None:
+            return functools.partial(self.alternative, cost)
+        edited = isinstance(answer, Edit)
+        source = answer.source(self.reference) if edited else source_of(answer)
+        source = re.sub(r"^(def|class) \w+", rf"\1 {self.name}", source)
+        made = answer.of(self.reference) if edited else answer
+        self.alternatives.append(Alternative(cost, made, source))
+        return None
+
+    def broken(self, old: str, new: str, *more: str) -> None:
+        """Let the stub be a broken program to repair: the reference with texts replaced, as `edit` takes them.
+
+        An answer that is still that program, whatever its comments and layout, counts as not attempted.
+        """
+        self.given = edit(old, new, *more).of(self.reference)
+
+    def edits(self, *rows: tuple, old: str = "") -> None:
+        """Register mistakes that are edits of the reference: rows of a name, why it matters, and what `edit` takes.
+
+        Behind name and why stands the text replaced, the new one and further pairs, or a tuple of those for each of
+        several answers. All rows may replace one text: with `old`, theirs begin with the new one.
+        """
+        first = (old,) if old else ()
+        for name, why, *texts in rows:
+            answers = texts if isinstance(texts[0], tuple) else [texts]
+            self.mistake(name, why, *(edit(*first, *one) for one in answers))
+
+    def check(self, answer: Callable) -> Callable:
+        """Check `answer` and return it; not attempted, it returns the reference, so that later cells work.
+
+        Raises `WrongAnswer` with the smallest failing input, what was expected and what came, and the mistake's name.
+        """
+        if answer is self.reference or answer is self:
+            return self.reference
+        if self.untouched(answer):
+            print(
+                f"{self.name}: not attempted yet, the lesson goes on with the reference. "
+                f"lesson{self.lesson}.{self.name}.hint() gives a hint."
+            )
+            return self.reference
+        places = devices.check_devices()
+        try:
+            self.examine(answer, places)
+        except simgpu.Unavailable as error:
+            print(f"{error}. The lesson goes on with your answer.")
+            return answer
+        except WrongAnswer as wrong:
+            store.tried((self.lesson, self.name), wrong.finding.mistake)
+            raise
+        self._remember(solved=True)
+        where = self.task.where or " and ".join(str(place) for place in places)
+        more = " and another style" if self.alternatives else ""
+        print(f"{self.name}: right. Checked on {where}. lesson{self.lesson}.{self.name}.solution() shows ours{more}.")
+        return answer
+
+    def untouched(self, answer: Any) -> bool:
+        """Return whether `answer` is the lesson's stub: `raise NotImplementedError`, or the broken program as given."""
+        if self.given is None:
+            return unsolved(answer)
+        try:
+            return _program(answer) == _program(self.given)
+        except (OSError, TypeError, SyntaxError, AttributeError):  # no function, or one without a source
+            return False
+
+    def examine(self, answer: Any, places: torch.device | str | Iterable[torch.device | str]) -> None:
+        """Run the check on `places`, one device or several, without progress; a `simulated` one on `sim:0` alone.
+
+        Raises `WrongAnswer` if the answer is wrong, and TypeError or ValueError if `places` are no devices.
+        """
+        if self._check is None:
+            raise RuntimeError(f"{self!r} has no check")
+        chosen = _devices(places)
+        self._examine_shape(answer)
+        if self.task.simulated:
+            simulated = devices.simulated()
+            if simulated is None:
+                return examine_in_child(self.task, self.reference, answer)
+            chosen = [simulated]
+        for place in chosen:
+            self._examine_on(answer, place)
+
+    def _examine_on(self, answer: Any, place: torch.device) -> None:
+        case = Case(self.task, answer, place)
+        try:
+            with sandbox.isolated(place, self.task.seed):
+                self._check(case)
+            if not case.calls:
+                raise RuntimeError("the check never called the answer")
+        except WrongAnswer as wrong:
+            known = recognised(self.mistakes, self._check, self.task, answer, place)
+            if known is None:
+                raise
+            raise WrongAnswer(self.task, wrong.finding.named(known.name, known.why)) from None
+        except simgpu.Unavailable:  # what the check needs is not on this machine
+            raise
+        except Exception as error:
+            raise RuntimeError(
+                f"the check of {self.name} itself failed, your answer may be right: {type(error).__name__}: {error}"
+            ) from error
+
+    def recording(self, answer: Any, device: torch.device) -> list[Note]:
+        """Return all that the check finds of `answer` on `device`: it goes on where it would fail."""
+        return recorded(self._check, self.task, answer, device)
+
+    def _examine_shape(self, answer: Any) -> None:
+        """Raise unless the answer is a function, or a class where the reference is one, that takes what it takes."""
+        wanted = inspect.isclass(self.reference)
+        if not callable(answer) or inspect.isclass(answer) != wanted:
+            kind = "nothing (None)" if answer is None else f"{type(answer).__name__}: {shown(answer)}"
+            raise WrongAnswer(self.task, f"{self.name} must be a {'class' if wanted else 'function'}, not {kind}")
+        for base in self.reference.__bases__ if wanted else ():
+            if not issubclass(answer, base):
+                raise WrongAnswer(self.task, f"{self.name} must be a subclass of {_public_name(base)}")
+        if any(_shape(function) == "dead" for function in _functions(answer)):
+            line = f"{self.name}: delete the line `raise NotImplementedError`, because the code below it never runs"
+            raise WrongAnswer(self.task, line)
+        try:
+            theirs, ours = inspect.signature(answer), inspect.signature(self.reference)
+        except (TypeError, ValueError):
+            return
+        try:
+            theirs.bind(*([None] * len(ours.parameters)))
+        except TypeError:
+            names = ", ".join(ours.parameters)
+            raise WrongAnswer(self.task, f"{self.name} must take ({names}), yours takes {theirs}") from None
+
+    def hint(self) -> None:
+        """Print the next hint; after the last one, the last again."""
+        hints = self.task.hints
+        number = min(self._hinted, len(hints) - 1)
+        self._hinted += 1
+        last = number == len(hints) - 1
+        after = f"The solution: lesson{self.lesson}.{self.name}.solution()" if last else "Call hint() again for more."
+        print(f"Hint {number + 1} of {len(hints)}: {hints[number]}\n{after}")
+
+    def solution(self) -> None:
+        """Print the reference answer with its comments, and other styles with what they cost."""
+        print(source_of(self.reference).rstrip())
+        for other in self.alternatives:
+            print(f"\nAnother style: {other.cost}.\n\n{other.source.rstrip()}")
+
+    def reset(self) -> None:
+        """Forget that this exercise was solved, and begin with the first hint again."""
+        self._hinted = 0
+        self._remember(solved=False)
+        print(f"{self.name}: progress forgotten.")
+
+    def _remember(self, *, solved: bool) -> None:
+        try:
+            store.change({(self.lesson, self.name): solved})
+        except OSError as error:
+            print(f"Progress could not be saved: {error}")
+
+
+def unsolved(answer: Any) -> bool:
+    """Return whether the body of `answer` is nothing but `raise NotImplementedError`, with a docstring or without.
+
+    A class is unsolved where each of its methods is.
+    """
+    shapes = {_shape(function) for function in _functions(answer)}
+    return shapes == {"stub"}
+
+
+def _functions(answer: Any) -> list[Any]:
+    return methods_of(answer) if inspect.isclass(answer) else [answer]
+
+
+def _shape(function: Any) -> str:
+    """Return "stub" for a body that only raises NotImplementedError, "dead" where code stands below that raise.
+
+    Anything else, and what has no source, is "attempted".
+    """
+    try:
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return "attempted"
+    body = [step for step in getattr(node, "body", []) if not _idle(step)] if isinstance(node, ast.FunctionDef) else []
+    raised = ast.unparse(body[0]) if body else ""
+    if raised.partition("(")[0] != "raise NotImplementedError":
+        return "attempted"
+    return "stub" if len(body) == 1 else "dead"
+
+
+def _program(function: Any) -> str:
+    """Return the body of a function without comments and docstring, in one layout."""
+    (node,) = ast.parse(source_of(function)).body
+    return ast.unparse([step for step in node.body if not _idle(step)])
+
+
+def _idle(step: ast.stmt) -> bool:
+    return isinstance(step, ast.Pass) or (isinstance(step, ast.Expr) and isinstance(step.value, ast.Constant))
+
+
+def _public_name(kind: type) -> str:
+    """Return the shortest path from which `kind` can be imported, such as torch.nn.Module."""
+    parts = kind.__module__.split(".")
+    paths = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+    found = (path for path in paths if getattr(sys.modules.get(path), kind.__qualname__, None) is kind)
+    return f"{next(found, kind.__module__)}.{kind.__qualname__}"
+
+
+def _devices(places: Any) -> list[torch.device]:
+    """Return `places`, one device or several, as a list of at least one."""
+    if isinstance(places, torch.device | str) or not isinstance(places, Iterable):
+        return [arguments.device("places", places)]
+    found = [arguments.device(f"places[{at}]", place) for at, place in enumerate(places)]
+    if not found:
+        raise ValueError(f"places is {places!r}, it must be a device or a list of at least one")
+    return found

@@ -1,0 +1,76 @@
+"""Are the gradients of all ranks averaged, and what did that take? What ranks prepare and send back, and its check."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gpu_course.checks import Case
+from gpu_course.common.rank_calls import Call
+from gpu_course.common.ranks import check_call
+
+_MORE = 256  # bytes that an answer may send beside gradients, to agree on which there are
+
+
+def plain() -> nn.Sequential:
+    """Return a model without peculiarities."""
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def seeded(kind: Callable[[], nn.Module]) -> nn.Module:
+    """Return a model of this kind, the same on every rank."""
+    torch.manual_seed(7)
+    return kind()
+
+
+def averaged(call: Callable, kinds: tuple[Callable[[], nn.Module], ...]) -> list[dict[str, Any]]:
+    """Return for each kind of model, with inputs (5, 3): the call, gradients before and after it, what it changed."""
+    found = []
+    for kind in kinds:
+        model = seeded(kind)
+        torch.manual_seed(100 + dist.get_rank())
+        model(torch.randn(5, 3)).square().mean().backward()
+        found.append(watched(model, lambda model=model: call(model, modifies=True)))
+    return found
+
+
+def watched(model: nn.Module, work: Callable[[], Call]) -> dict[str, Any]:
+    """Return what `work` returned and what it did with the gradients, the weights and `requires_grad` of `model`."""
+    before, gradients = copy.deepcopy(model), _gradients(model)
+    done, pairs = work(), list(zip(before.parameters(), model.parameters(), strict=True))
+    return {
+        "call": done, "before": gradients, "after": _gradients(model),
+        "weights": any(not torch.equal(one, other) for one, other in pairs),
+        "unfrozen": any(one.requires_grad != other.requires_grad for one, other in pairs),
+    }  # fmt: skip
+
+
+def _gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
+    return {name: copy.deepcopy(parameter.grad) for name, parameter in model.named_parameters()}
+
+
+# fmt: off
+def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
+    """Check the gradients of one model; `ranks` holds what `averaged` returned of it on each rank."""
+    for rank, found in enumerate(ranks):
+        case.instead(found["weights"], "changes the parameters",
+                     "average parameter.grad; it is the optimizer that changes the parameters, later")
+        check_call(case, found["call"], rank)
+        for name, got in found["after"].items():
+            given = [one["before"][name] for one in ranks if one["before"][name] is not None]
+            if given:
+                what = f"the gradient of {name} on rank {rank}"
+                case.instead(got is None, f"{what} is None", "where it took no part it counts as zero")
+                case.equal(got, sum(given) / len(ranks), rtol=1e-4, why=f"this is {what}")
+            else:
+                case.instead(got is not None, f"gives the frozen {name} a gradient",
+                             "requires_grad is False: an optimizer with weight decay would now change it")
+        size = sum(gradient.nbytes for gradient in found["after"].values() if gradient is not None)
+        sent, name = max([(sent, name) for name, sent in found["call"].counts.collective_bytes.items()] + [(0, "")])
+        case.instead(sent > size + _MORE, f"{name} takes {sent:,} bytes of gradients that have {size:,}",
+                     "each gradient travels once: model.parameters() gives a shared parameter once, and pickles are "
+                     "larger")
+        case.instead(found["unfrozen"], "changes requires_grad of the frozen parameters", "they stay frozen later too")

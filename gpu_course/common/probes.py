@@ -1,0 +1,50 @@
+"""What is a model beside its numbers, and did an answer leave that as it was? Where else can an answer be tried?"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpu_course.checks import Case
+
+
+def state_of(model: nn.Module) -> dict[str, Any]:
+    """Return what a model is beside its numbers: settings such as `training`, hooks, requires_grad, the device."""
+    found: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            place = f"{name}.{key}".lstrip(".")
+            if isinstance(value, bool | int | float | str):
+                found[place] = value
+            elif "hooks" in key and isinstance(value, dict):
+                found[place] = len(value)
+            elif key == "forward":
+                found[place] = "replaced"
+    for name, parameter in model.named_parameters():
+        hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
+        found[f"{name}.hooks"] = sum(map(len, filter(None, hooks)))
+        found |= {f"{name}.requires_grad": parameter.requires_grad, f"{name}.device": str(parameter.device)}
+        found[f"{name}.dtype"] = str(parameter.dtype)
+    return found
+
+
+def left_changed(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Return in words the first thing in which two results of `state_of` differ, or nothing."""
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return f"{names[0]} is {after.get(names[0])}, was {before.get(names[0])}" if names else ""
+
+
+def unchanged(case: Case, before: dict[str, Any], model: nn.Module, why: str) -> None:
+    """Fail where `model` is no longer what `state_of` returned `before`."""
+    changed = left_changed(before, state_of(model))
+    case.instead(changed, f"leaves the model in another state: {changed}", why)
+
+
+def named(kind: type, word: str) -> type:
+    """Return a class like `kind` whose objects messages show as `word`; errors of Python show the name of `kind`."""
+    return type(kind.__name__, (kind,), {"__repr__": lambda self: word})
+
+
+def elsewhere(device: torch.device) -> torch.device:
+    """Return another device than `device`, the second simulated GPU or the CPU; from the CPU there is only itself."""
+    return torch.device("sim", 1) if device == torch.device("sim", 0) else torch.device("cpu")

@@ -1,0 +1,122 @@
+"""What happens on one rank when an answer is called? A small module: every rank imports it anew."""
+
+import copy
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from simgpu import composite
+from torch.utils._pytree import tree_leaves, tree_map
+
+from course_utils import counting
+from gpu_course.checks import difference
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the answer on one rank: what it returned, whether it changed its arguments, and what it did.
+
+    `unwaited` is how many operations it started, with `async_op` or `isend` say, for whose end it never asked; `width`
+    is the size in bytes of the widest number that it sent.
+    """
+
+    value: Any
+    modified: bool
+    counts: counting.Counts
+    unwaited: int
+    width: int
+
+
+class Imported:
+    """Imports a module when it arrives at a rank, which is before the time of the rank begins."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> tuple:
+        return importlib.import_module, (self.name,)
+
+
+def on_rank(ready: object, program: Callable, answers: tuple[Callable, ...], args: tuple) -> list[Any]:
+    """Run the program of a check, which calls the answer, for each of `answers`."""
+    call, found = _Caller(), []
+    for call.answer in answers:
+        call.meet()
+        found.append(program(call, *args))
+    return found
+
+
+class _Caller:
+    """Calls the answer and notes what it did; no rank begins a call before all have ended the one before."""
+
+    def __init__(self) -> None:
+        self.answer, self.called, self.group, self.works = None, False, None, _Works()
+
+    def meet(self) -> None:
+        """Wait for all ranks if there was a call, in a group of its own: it may have left messages behind."""
+        if self.called:
+            self.group = self.group or dist.new_group()
+            dist.barrier(self.group)
+
+    def __call__(self, *args: Any, modifies: bool = False) -> Call:
+        self.meet()
+        self.called = True
+        before = None if modifies else copy.deepcopy(args)
+        with counting.count() as counts, self.works.watched():
+            value = tree_map(_arrived, self.answer(*args))
+        modified = before is not None and bool(difference(args, before, copied=True))
+        return Call(value, modified, counts, self.works.started - len(self.works.asked), self.works.width)
+
+
+def _arrived(value: Any) -> Any:
+    """Return a tensor for which DTensors and functional collectives wait only where it is used, as it has arrived."""
+    return value.trigger_wait() if hasattr(value, "trigger_wait") else value
+
+
+_KEPT: list[Any] = []  # until this process ends: gloo drops a message whose operation nobody refers to
+
+
+class _Works(composite.Mode):
+    """Counts the operations between ranks that Python started, and notes those for whose end it asked."""
+
+    ENDS = ("wait", "synchronize", "block_current_stream", "get_future", "get_future_result", "result")
+    MAYBE = ("is_completed", "is_success")  # an end where they say so
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if "c10d" in func.namespace:
+            tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            self.width = max([self.width, *(tensor.element_size() for tensor in tensors)])
+        if func.namespace == "c10d" and any("Work" in str(one.type) for one in func._schema.returns):
+            _KEPT.append(result)
+            # what C++ starts, as for DistributedDataParallel, it also waits for
+            self.started += sys._getframe(1).f_code.co_filename.endswith("distributed_c10d.py")
+        return result
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch a call of the answer."""
+        self.started, self.asked, self.width = 0, {}, 1
+        with ExitStack() as patches:
+            for name in self.ENDS + self.MAYBE:
+                patches.enter_context(mock.patch.object(dist.Work, name, self._noting(name)))
+            patches.enter_context(self)
+            yield
+
+    def _noting(self, name: str) -> Callable:
+        original = getattr(dist.Work, name)
+
+        def noting(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
+            found = original(work, *args, **kwargs)
+            if found or name in self.ENDS:
+                self.asked[id(work)] = work  # kept, so that no other gets its place
+            return found
+
+        noting.__code__ = noting.__code__.replace(co_name=name)  # where a rank hangs, this name is shown
+        return noting

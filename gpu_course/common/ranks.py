@@ -1,0 +1,168 @@
+"""What does the reader's answer do on real ranks, and where do they wait when they do not end?
+
+A check hands `on_ranks` a program: a function that runs on every rank and calls the answer as often as it likes.
+Exercises run on the CPU with gloo on every machine, so that messages and bytes are the same everywhere.
+"""
+
+import contextlib
+import io
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import cloudpickle
+import torch
+from simgpu import places
+
+from gpu_course.checks import Case
+from gpu_course.common.rank_calls import Call, Imported, on_rank
+
+_PLACE = re.compile(r"(?:in (?P<called>\w+), called )?at (?P<file>.+), line (?P<line>\d+), in .+\n\s+(?P<source>.*)")
+_NOISE = re.compile(  # a warning with its file, and what C++ says when a process dies
+    r"^(\[rank \d+\] )(?:\S+\.py:\d+: (\w*Warning: .*)\n.*|(?:terminate called| +what\(\):).*\n?)", re.MULTILINE
+)
+_LOST = re.compile(r"third_party.gloo|[Cc]onnection (reset|closed)")  # what a rank raises when another has died
+_RAISED = re.compile(r"^  (?P<file>.+), line (?P<line>\d+), in (?P<function>\S+)\n    (?P<source>.*)$", re.MULTILINE)
+_MESSAGES = ("send", "recv", "isend", "irecv", "wait")
+
+
+def describe(case: Case, called: str, nprocs: int) -> None:
+    """Say in the messages that follow which call of the answer they are about."""
+    case.about(f"{called}, {nprocs} rank{'s' * (nprocs > 1)},", torch.device("cpu"))
+
+
+def check_call(case: Case, call: Call, rank: int) -> None:
+    """Check what is asked of every call on ranks: that its operations are waited for, and its arguments kept."""
+    what = "an operation" if call.unwaited == 1 else f"{call.unwaited} operations"
+    case.instead(call.unwaited, f"never waits for {what} that rank {rank} started",
+                 "with async_op=True, and from isend and irecv, a call returns before anything has arrived or left: "
+                 "keep what it returns, and call wait() on each before you use the tensor")  # fmt: skip
+    case.instead(call.modified, "modifies its input",
+                 "collectives and += write into what they get, and parts of a tensor are views: clone it first",
+                 )  # fmt: skip
+
+
+def on_ranks(
+    case: Case, program: Callable, *args: Any, nprocs: int, called: str, known: Iterable[Any] = (),
+    compiler: bool = False, why: str = "",
+) -> list[Any]:  # fmt: skip
+    """Run `program(call, *args)` on `nprocs` ranks and return what each rank returned.
+
+    `call(*arguments)` calls the answer and returns a `Call`; `called` is how messages show it; `args` can be hashed.
+    The exercise's mistakes, `known`, run in one launch, since each takes a while. `compiler` says that
+    DistributedDataParallel is used: it imports torch's compiler, which is not the answer's time. Raises `WrongAnswer`
+    when the answer raises on a rank, when ranks wait for ever, and when one dies; `why` says then what likely differs
+    between the ranks.
+    """
+    describe(case, called, nprocs)
+    needed = "torch._dynamo" if compiler or _loads_compiler(case.answer) else "torch"
+    mistakes, printed = tuple(mistake.answer for mistake in known), io.StringIO()
+    answers = mistakes if case.answer in mistakes else (case.answer,)
+    run = program, answers, args, nprocs, needed, case.task.limit_s
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        if type(case) is Case and answers is not mistakes:
+            _outcomes.pop(run, None)  # a recording, which follows, needs no second launch
+        failed = _outcome(*run)
+    case.called(_NOISE.sub(lambda noise: f"{noise[1]}{noise[2]}" if noise[2] else "", printed.getvalue()))
+    if isinstance(failed, list):
+        return [rank[answers.index(case.answer)] for rank in failed]
+    if answers is mistakes:  # their launch failed, on a slow machine say: none of them is what the reader wrote
+        raise _outcomes.pop(run)
+    lost = failed.kind == "raised" and nprocs > 1 and _LOST.search(failed.states.get(failed.rank, ""))
+    if lost or failed.kind in ("hang", "died"):
+        _fail_stuck(case, failed, nprocs, lost or failed.kind == "died", why)
+    case.fail(_raised(case, failed))
+
+
+def _loads_compiler(answer: Callable) -> bool:
+    """Return whether the answer uses functional collectives, which import the compiler at their first call."""
+    try:
+        return b"_functional_collectives" in cloudpickle.dumps(answer)
+    except Exception:  # launch says what cannot be sent
+        return False
+
+
+_outcomes: dict[tuple, Any] = {}
+
+
+def _outcome(program: Callable, answers: tuple, args: tuple, nprocs: int, needed: str, limit_s: float) -> Any:
+    """Return for each rank what the program returned for each of the answers, or the error; from memory if known."""
+    from ranklaunch import RankError, launch
+
+    run = program, answers, args, nprocs, needed, limit_s
+    if run not in _outcomes:
+        try:
+            _outcomes[run] = launch(
+                on_rank, Imported(needed), program, answers, args,
+                nprocs=nprocs, timeout_s=limit_s * len(answers), devices=["cpu"] * nprocs,
+            )  # fmt: skip
+        except RankError as error:
+            _outcomes[run] = error
+    return _outcomes[run]
+
+
+def _fail_stuck(case: Case, error: Any, nprocs: int, died: bool, why: str) -> None:
+    """Raise `WrongAnswer` for ranks that wait for each other, or of which one died."""
+    called, lines = [], ""
+    for rank in range(nprocs):
+        name, line = _place(case, error.states.get(rank, ""))
+        called.append(name)
+        lines += f"\n    rank {rank} {line}"
+    joint = [name for name in called if name not in ("", "returned", *_MESSAGES)]
+    name = "does not end"
+    if died:
+        name, why = "a rank dies", why or (
+            "gloo ends a process when what ranks hand to one collective differs in size or dtype: all ranks must call "
+            "the same collectives, in the same order"
+        )  # fmt: skip
+    elif set(called) in ({"send"}, {"recv"}):
+        name = f"deadlock: every rank {'sends, none receives' if called[0] == 'send' else 'receives, none sends'}"
+        why = "send waits until the other side receives, and recv until it sends: start with isend, which does not wait"
+    elif len(joint) == nprocs and len(set(joint)) == 1:
+        name, why = f"all ranks wait in {joint[0]}, it does not end", why or (
+            "what ranks hand to one collective must agree in size and dtype"
+        )  # fmt: skip
+    elif joint:
+        returned = (
+            "for ranks that have returned" if "returned" in called else "in a collective that another does not call"
+        )
+        name = f"deadlock: a rank waits {returned}, it does not end"
+        why = "every rank must call each collective, in the same order: an `if` that differs keeps some ranks away"
+    elif all(called):
+        returned = "returned" in called
+        name = f"deadlock: {'a rank waits for ranks that have returned' if returned else 'ranks wait for each other'}"
+        why = "what one rank sends another must receive"
+    after = "" if died else f" (stopped after {case.task.limit_s:g} s)"
+    case.fail(f"{name}{after}{lines}", why)
+
+
+def _place(case: Case, state: str) -> tuple[str, str]:
+    """Return what a rank waits in, "send", "returned" or nothing say, and where that is, in words."""
+    found = _PLACE.match(state)
+    if found is None:
+        if state == "had returned" or state.startswith("in "):  # no line of the reader: between two calls of the answer
+            return "returned", "had returned"
+        return "", state.partition(": ")[0].partition("\n")[0]
+    waits = found["called"] or ("wait" if ".wait(" in found["source"] else "")
+    return waits, f"{f'waits in {waits}' if waits else 'was'}, {_line(case, found)}"
+
+
+def _line(case: Case, found: re.Match) -> str:
+    """Return the reader's line in words, counted from the first line of the function where that is known."""
+    first = getattr(getattr(case.answer, "__code__", None), "co_firstlineno", None)
+    number = int(found["line"])
+    words = f"line {number - first + 1} of your function" if first and number >= first else f"line {number}"
+    return f"{words}: {found['source'].strip()}"
+
+
+def _raised(case: Case, error: Any) -> str:
+    """Return in words what a rank raised, or returned and could not send, with the reader's own line."""
+    own = [found for found in _RAISED.finditer(error.message) if places.is_readers(found["file"], found["function"])]
+    if not own and "process group has not been initialized" in error.message:
+        return "destroys the process group\n  Why it matters: the caller goes on with it; who made it ends it: launch"
+    if not own and error.kind == "raised":
+        raise error  # in the program of the check: the answer may be right
+    state = error.states.get(error.rank, "").partition("\n")[0]
+    state = re.sub(r"^returned an? \w+, which", "returned what", state)  # ours, with what the answer returned in it
+    where = f"\n  in {_line(case, own[-1])}" if own else ""
+    return f"rank {error.rank} {state}{where}"

@@ -1,0 +1,210 @@
+"""How does a pure function become something to play with? The one way in which all explorers are made.
+
+An explorer is a pure function from parameters to a frozen dataclass of numbers, a function that draws those numbers,
+and one control for each parameter. In JupyterLab and Colab it shows controls and a picture; where no kernel runs, the
+picture for the default parameters; in plain text one stable line. `transfer` shows how to write one.
+"""
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from course_utils import arguments, plots
+
+__all__ = ["Choice", "Explorer", "Slider", "Switch"]
+
+
+def _text(value: Any) -> str:
+    """Return a value as a control shows it: thousands apart, no zeros behind the point."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A control that takes one of a few unordered values, each shown by `text`.
+
+    `instead_of` names controls that are shown only while this one has its first value: its others stand for theirs.
+    """
+
+    name: str
+    label: str
+    values: Sequence[Any]
+    default: Any
+    text: Callable[[Any], str] = _text
+    instead_of: tuple[str, ...] = ()
+
+    def widget(self) -> Any:
+        """Return the ipywidgets control."""
+        import ipywidgets
+
+        return ipywidgets.Dropdown(**self._looks())
+
+    def _looks(self) -> dict[str, Any]:
+        options = [(self.text(value), value) for value in self.values]  # the index: as a value, None would mean nothing
+        same = lambda a, b: a is b or a == b  # noqa: E731  # NaN is a value too
+        return {"options": options, "index": self.values.index(self.default), "equals": same, **_looks(self.label)}
+
+    def checked(self, given: Any) -> Any:
+        """Return `given`, which must be one of the values."""
+        return arguments.one_of(self.name, given, self.values)
+
+
+@dataclass(frozen=True)
+class Slider(Choice):
+    """A control over an ordered list of numbers, each shown by `text`."""
+
+    def widget(self) -> Any:
+        """Return the ipywidgets control."""
+        import ipywidgets
+
+        return ipywidgets.SelectionSlider(continuous_update=False, **self._looks())
+
+    def checked(self, given: Any) -> Any:
+        """Return `given`, a number from the first value to the last, whole where these are; it need not be a value."""
+        first, last = self.values[0], self.values[-1]
+        (arguments.whole if isinstance(first, int) else arguments.number)(self.name, given, least=first)
+        if given > last:
+            raise ValueError(f"{self.name} must be at most {last}, not {given!r}")
+        return given
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A control that is on or off."""
+
+    name: str
+    label: str
+    default: bool = False
+    values, instead_of = (False, True), ()
+    checked = Choice.checked
+    text = staticmethod({False: "off", True: "on"}.get)
+
+    def widget(self) -> Any:
+        """Return the ipywidgets control."""
+        import ipywidgets
+
+        return ipywidgets.Checkbox(value=self.default, **_looks(self.label))
+
+
+def _looks(label: str) -> dict[str, Any]:
+    """Return what makes all controls one column of labels and one of handles."""
+    return {"description": label, "style": {"description_width": "8.5em"}, "layout": {"width": "26em"}}
+
+
+class Explorer:
+    """Controls over a pure function, with its picture. Make it the last expression of a cell."""
+
+    def __init__(
+        self,
+        title: str,
+        function: Callable[..., Any],
+        draw: Callable[[Any], Any],
+        describe: Callable[[Any], str],
+        controls: Sequence[Choice | Switch],
+        fixed: Mapping[str, Any] | None = None,
+        offered: Callable[[Mapping[str, Any]], Mapping[str, int]] = lambda chosen: {},
+    ) -> None:
+        """`function` takes the controls' names and `fixed` as keywords; `draw` and `describe` take its result.
+
+        `draw` returns a matplotlib Figure, `describe` a sentence or two: caption and alternative text. `offered` takes
+        what is chosen and returns how many of its values, from the first, a control offers then: where it is one, the
+        control is hidden. Raises ValueError where a default is none of its control's values.
+        """
+        for control in controls:
+            Choice.checked(control, control.default)
+        self.title, self.controls = title, tuple(controls)
+        self._function, self._draw, self._describe, self._fixed = function, draw, describe, dict(fixed or {})
+        self.offered, self._offering = offered, False
+        self._widget: Any = None
+        self.boxes: dict[str, Any] = {}  # the controls' widgets by name, once there is a widget
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Return the parameters that the static picture shows."""
+        return {control.name: control.default for control in self.controls}
+
+    def compute(self, **parameters: Any) -> Any:
+        """Return the function's result for the defaults, changed by `parameters`.
+
+        Raises TypeError or ValueError that names what is no parameter or lies outside what its control can give; the
+        function itself does not check that again.
+        """
+        controls = {control.name: control for control in self.controls}
+        for name, given in parameters.items():
+            if name not in controls:
+                raise ValueError(f"{name!r} is no parameter of this explorer; it has {', '.join(controls)}")
+            controls[name].checked(given)
+        return self._function(**{**self.defaults, **parameters}, **self._fixed)
+
+    def caption(self, **parameters: Any) -> str:
+        """Return what the picture says, in words."""
+        return self._describe(self.compute(**parameters))
+
+    def figure(self, **parameters: Any) -> Any:
+        """Return the picture for the defaults, changed by `parameters`, as a matplotlib Figure."""
+        return self._draw(self.compute(**parameters))
+
+    def __repr__(self) -> str:
+        return f"Explorer({self.title})"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget().model_id}
+        text = {"text/plain": repr(self), "text/html": self.static_html()}
+        return {**text, "application/vnd.jupyter.widget-view+json": view}  # by hand: ipywidgets 7 has no such method
+
+    def static_html(self) -> str:
+        """Return the picture and its caption as HTML that needs no kernel."""
+        result = self.compute()
+        words = self._describe(result)
+        return f"{plots.to_html(self._draw(result), words)}<p>{html.escape(words)}</p>"
+
+    def widget(self) -> Any:
+        """Return the widget: the controls above the picture and its caption; the same one each time."""
+        if self._widget is None:
+            self._widget = self._build()
+        return self._widget
+
+    def _build(self) -> Any:
+        import ipywidgets
+
+        self.boxes = {control.name: control.widget() for control in self.controls}
+        picture = ipywidgets.Image(format="png", layout={"max_width": "100%", "width": "720px"})
+        words = ipywidgets.HTML(layout={"max_width": "720px"})
+
+        def update(change: object = None) -> None:
+            if self._offering:
+                return
+            for control in self.controls:
+                counts = self.boxes[control.name].value == control.values[0]
+                for name in control.instead_of:
+                    self.boxes[name].layout.display = None if counts else "none"
+            self._offer()
+            try:
+                result = self._function(**{name: box.value for name, box in self.boxes.items()}, **self._fixed)
+                picture.value = plots.png(self._draw(result))
+                words.value = f'<div style="line-height: 1.5">{html.escape(self._describe(result))}</div>'
+                picture.layout.display = None
+            except Exception as error:  # shown in place: a widget's callback has no cell to fail in
+                picture.layout.display = "none"  # the picture of another setting would be wrong
+                words.value = f"<b>This setting failed:</b> {html.escape(f'{type(error).__name__}: {error}')}"
+
+        for box in self.boxes.values():
+            box.observe(update, names="value")
+        update()
+        columns = {"grid_template_columns": "repeat(auto-fit, minmax(26em, 1fr))", "max_width": "57em", "width": "100%"}
+        return ipywidgets.VBox([ipywidgets.GridBox([*self.boxes.values()], layout=columns), picture, words])
+
+    def _offer(self) -> None:
+        """Let each control offer only what is possible with the others; what is chosen beyond that becomes the last."""
+        self._offering = True  # new options change values, each of which would draw
+        try:
+            for name, count in self.offered({name: box.value for name, box in self.boxes.items()}).items():
+                box, (control,) = self.boxes[name], [control for control in self.controls if control.name == name]
+                if len(box.options) != count:
+                    place = min(box.index, count - 1)
+                    box.options = [(control.text(value), value) for value in control.values[:count]]
+                    box.index = place
+                box.layout.display = None if count > 1 else "none"
+        finally:
+            self._offering = False

@@ -1,0 +1,148 @@
+"""Does a run that was saved and loaded go on to the losses of one that nobody disturbed?"""
+
+import copy
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch.utils._pytree import tree_leaves
+
+from gpu_course.checks import Case, difference
+from gpu_course.common.probes import elsewhere, named
+from gpu_course.lesson05.training import Classifier, batches
+
+# What the next steps depend on, and why: in this order, because a scheduler that steps changes its optimizer too.
+_WHY = {
+    "step": "the position in the data follows from it",
+    "model": "the parameters start anew",
+    "running average of batch norm": "it is a buffer: model.state_dict() holds it, model.parameters() does not",
+    "scheduler": "the learning rate takes another course",
+    "optimizer": "its running averages start again at 0",
+    "random state": "dropout draws other numbers from here on",
+    "random state of the device": "dropout draws from the generator of the model's device: get_rng_state(device)",
+}
+_AdamW, _StepLR = named(torch.optim.AdamW, "optimizer"), named(torch.optim.lr_scheduler.StepLR, "scheduler")
+_State = type("state_dict", (dict,), {"__repr__": lambda self: "state"})  # its many numbers would fill the message
+# fmt: off
+
+
+class _Run:
+    """A new model, optimizer and scheduler, and what the answer makes of them."""
+
+    def __init__(self, case: Case) -> None:
+        self.device, self.model = case.device, Classifier(dropout=0.5, norm=True).to(case.device)
+        self.optimizer = _AdamW(self.model.parameters(), lr=0.05)
+        self.scheduler = _StepLR(self.optimizer, step_size=2, gamma=0.5)
+        self.progress = case.call(self.model, self.optimizer, self.scheduler, modifies=True)
+        for method in ("state_dict", "load_state_dict"):
+            case.instead(not callable(getattr(self.progress, method, None)), f"has no method {method}")
+
+    def losses(self, data: list) -> list[float]:
+        """Train on these batches and return the losses."""
+        found = []
+        for x, y in data:
+            self.optimizer.zero_grad()
+            loss = F.cross_entropy(self.model(x.to(self.device)), y.to(self.device))
+            loss.backward()
+            self.optimizer.step()
+            self.scheduler.step()
+            found.append(loss.item())
+        return found
+
+    def parts(self) -> dict[str, list]:
+        """Return copies of all that the next steps depend on, by the names of `_WHY`."""
+        found = [dict(self.model.named_parameters()), dict(self.model.named_buffers()), self.scheduler.state_dict(),
+                 self.optimizer.state_dict(), torch.get_rng_state()]
+        if self.device.type != "cpu":
+            found.append(torch.get_device_module(self.device).get_rng_state(self.device))
+        return {name: copy.deepcopy(tree_leaves(part)) for name, part in zip(list(_WHY)[1:], found, strict=False)}
+
+
+def resumes(case: Case) -> None:
+    """Save in the middle of a run, load into a new one, and compare part by part, then the losses.
+
+    Also on the CPU, and on another device than the current one.
+    """
+    for device in dict.fromkeys((case.device, torch.device("cpu"), elsewhere(case.device))):
+        case.about("", device)
+        with _generator_of_its_own(device):
+            _resumes(case)
+
+
+def _resumes(case: Case) -> None:
+    data, first = batches((6,) * 6), _Run(case)
+    begin = getattr(first.progress, "step", None)
+    case.instead(begin is None, "has no `step`", "the loop counts it up")
+    case.instead(difference(begin, 0), "`step` is not 0 at first", "no step is done", expected=0, got=begin)
+    first.losses(data[:3])
+    first.progress.step = 3
+    state = _through_a_file(case, case.use(first.progress.state_dict, draws=False))
+    was, expected = first.parts(), first.losses(data[3:])
+    _another_process(case)
+    second = _Run(case)
+    parameters = list(second.model.parameters())
+    case.use(second.progress.load_state_dict, state, modifies=True, draws=True)
+    kept = all(one is other for one, other in zip(second.model.parameters(), parameters, strict=True))
+    case.instead(not kept, "gives the model new parameters",
+                 "the optimizer trains those of before: load_state_dict copies into them, unless assign=True")
+    step = getattr(second.progress, "step", None)
+    case.instead(difference(step, 3), "the step is not what it was", _WHY["step"], expected=3, got=step)
+    now, got = second.parts(), second.losses(data[3:])
+    # The simulated GPU draws from the CPU's generator, and evaluation alone reads averages: losses may be equal.
+    shown = {} if got == expected else {"expected": expected, "got": got}
+    for name, value in was.items():
+        case.instead(difference(now[name], value), f"the {name} is not what it was", _WHY[name], **shown)
+    case.equal(got, expected, rtol=0, atol=0)
+
+
+def _another_process(case: Case) -> None:
+    """Bring about what is different in another process: its random numbers, and what classes and modules hold."""
+    torch.rand(100), torch.rand(100, device=case.device)
+    if case.device.type == "sim":
+        torch.sim.set_rng_state_all([torch.zeros(16, dtype=torch.uint8)] * torch.sim.device_count())
+    other = _Run(case).progress
+    other.step = 1
+    case.use(other.state_dict, draws=False)
+
+
+def _through_a_file(case: Case, state: Any) -> Any:
+    """Return the state as a file gives it back; fail where it cannot be written, or be loaded safely."""
+    case.instead(not isinstance(state, dict), f"state_dict() returns {type(state).__name__}, expected a dict")
+    file = io.BytesIO()
+    try:
+        torch.save(state, file)
+        file.seek(0)
+        return _State(torch.load(file, map_location="cpu", weights_only=True))
+    except Exception as error:
+        case.fail(f"torch.save and torch.load(…, weights_only=True) do not take this state: {type(error).__name__}",
+                  "save tensors, numbers, texts, lists and dicts: an object in a file can run code when it is loaded")
+
+
+@contextmanager
+def _generator_of_its_own(device: torch.device) -> Iterator[None]:
+    """Give each simulated GPU a random state that is not the CPU's, as a GPU has one; elsewhere change nothing."""
+    if device.type != "sim":
+        yield
+        return
+    states = [torch.full((16,), number, dtype=torch.uint8) for number in range(1, 1 + torch.sim.device_count())]
+
+    def place(device: Any) -> int:
+        index = device if isinstance(device, int) else torch.device(device).index
+        return torch.sim.current_device() if index is None else index
+
+    def put(state: torch.Tensor, device: Any = "sim") -> None:
+        if state.dtype != torch.uint8 or state.device.type != "cpu":  # CUDA's generator takes neither
+            raise TypeError("RNG state must be a torch.ByteTensor")
+        states[place(device)] = state.clone()
+
+    new = {
+        "get_rng_state": lambda device="sim": states[place(device)].clone(), "set_rng_state": put,
+        "get_rng_state_all": lambda: [one.clone() for one in states],
+        "set_rng_state_all": lambda given: [put(state, index) for index, state in enumerate(given)] and None,
+    }
+    with mock.patch.multiple(torch.sim, **new):
+        yield

@@ -1,0 +1,223 @@
+"""What did a training loop do with its model, optimizer and scaler, and what should have come out?"""
+
+import copy
+import re
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from gpu_course.checks import Case
+from gpu_course.common.probes import named
+
+_RATE = 0.01
+_ADDS = "backward() adds to those that it finds: a step would use the sum over several batches"
+# fmt: off
+
+
+class Log:
+    """What happened to a model, in order; copies of the model write here too.
+
+    `passes` holds what each forward pass was like. `text` has a letter for each event: Z zero_grad; B, A a backward
+    pass that found no gradients, or some, with w before it under autocast and - after it, 0 if it gave zeros; S, E a
+    step with gradients, or without; c, u, s, U the scaler's scale, unscale_, step and update.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.clear()
+
+    def __deepcopy__(self, memo: dict) -> "Log":
+        return self
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._events: list[tuple[str, torch.Tensor | None]] = []
+        self.passes: list[SimpleNamespace] = []
+
+    def note(self, letters: str, gradient: torch.Tensor | None = None) -> None:
+        """Add an event: the first letter, or the last where the `gradient` of this moment is None or zero."""
+        self._events.append((letters, copy.deepcopy(gradient)))  # looked at later: that would wait for the device
+
+    def note_calls(self, owner: Any, **letters: str) -> None:
+        """Add an event at each call of these methods of `owner`."""
+        for name, letter in letters.items():
+            setattr(owner, name, _after(lambda letter=letter: self.note(letter), getattr(owner, name)))
+
+    def note_pass(self, model: "Classifier", x: torch.Tensor, logits: torch.Tensor) -> None:
+        """Add a forward pass of the model, or of a copy of it, and how many graphs of those before are still there."""
+        kept = sum(one.graph() is not None for one in self.passes)
+        layers, graph = any(module.training for module in model.layers.modules()), set()  # sets have weak references
+        self.passes.append(SimpleNamespace(
+            own=model is self.model, device=x.device, training=model.training, layers_training=layers,
+            records=logits.requires_grad, dtype=logits.dtype, graphs_kept=kept, graph=weakref.ref(graph),
+        ))
+        if logits.grad_fn is not None:
+            logits.grad_fn.metadata["log"] = graph  # it lives as long as the graph
+
+    @property
+    def text(self) -> str:
+        return "".join(both[0] if found is not None and found.any() else both[-1] for both, found in self._events)
+
+
+def _after(before: Callable[[], object], function: Callable) -> Callable:
+    return lambda *args, **kwargs: (before(), function(*args, **kwargs))[1]
+
+
+_Loader, _Scaler = named(DataLoader, "loader"), named(torch.amp.GradScaler, "scaler")
+
+
+class Classifier(nn.Module):
+    """A small classifier, (batch, 6) -> (batch, 3) logits, that notes in `log` how it is called."""
+
+    def __init__(self, dropout: float = 0.0, *, norm: bool = False) -> None:
+        super().__init__()
+        middle = nn.BatchNorm1d(8) if norm else nn.ReLU()
+        self.layers = nn.Sequential(nn.Linear(6, 8), middle, nn.Dropout(dropout), nn.Linear(8, 3))
+        self.log = Log(self)
+
+    def __repr__(self) -> str:
+        return "model"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = self.layers(x)
+        self.log.note_pass(self, x, logits)
+        return logits
+
+
+class SGD(named(torch.optim.SGD, "optimizer")):
+    """SGD with momentum that notes in the log of the model what its first parameter meets."""
+
+    def __init__(self, model: Classifier) -> None:
+        super().__init__(model.parameters(), lr=_RATE, momentum=0.9)
+        self.log, self.first = model.log, next(model.parameters())
+        self.first.register_hook(lambda _: setattr(self, "found", copy.deepcopy(self.first.grad)))
+        self.first.register_post_accumulate_grad_hook(lambda _: self._backward())
+
+    def _backward(self) -> None:
+        if torch.is_autocast_enabled(self.first.device.type):
+            self.log.note("w")
+        self.log.note("AB", self.found)
+        self.log.note("-0", self.first.grad)
+
+    def step(self, closure: Callable | None = None) -> Any:
+        with torch.enable_grad():
+            loss = closure() if closure else None  # it may hold the backward pass
+        self.log.note("SE", self.first.grad)
+        super().step()
+        return loss
+
+
+class Training:
+    """A model, its optimizer and its scaler, all watched, and what should become of the model."""
+
+    def __init__(self, device: torch.device, scale: float = 1.0) -> None:
+        self.device, self.calls = device, 0
+        self.model = Classifier().to(device)
+        self.log, self.optimizer = self.model.log, SGD(self.model)
+        self.scaler = _Scaler(device.type, init_scale=scale)
+        for owner in (self.model, self.optimizer):
+            self.log.note_calls(owner, zero_grad="Z")
+        self.log.note_calls(self.scaler, scale="c", unscale_="u", step="s", update="U")
+        self._right = copy.deepcopy(self.model.layers)
+        self._sgd = torch.optim.SGD(self._right.parameters(), lr=_RATE, momentum=0.9)
+        self._start = nn.utils.parameters_to_vector(self._right.parameters()).detach()
+
+    def call(self, case: Case, *args: Any) -> tuple[Any, int]:
+        """Call the answer with model and optimizer; return its value and how often the host waited for the device."""
+        waits, backend = [], torch.get_device_module(self.device)
+        owners = [backend, torch.accelerator, *(getattr(backend, name, None) for name in ("Stream", "Event"))]
+        self.log.clear()
+        with ExitStack() as patches:
+            for owner in owners if self.device.type != "cpu" else ():
+                if hasattr(owner, "synchronize"):
+                    noting = _after(lambda: waits.append("synchronize"), owner.synchronize)
+                    patches.enter_context(mock.patch.object(owner, "synchronize", noting))
+            got = case.call(self.model, self.optimizer, *args, modifies=True)
+        return got, len(waits) + case.counts.host_reads + case.counts.copies_d2h
+
+    def expected(
+        self, x: torch.Tensor, y: torch.Tensor, *, dtype: torch.dtype | None = None, max_norm: float = torch.inf
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take the step that the answer should have taken; return the loss and which samples are right."""
+        self._sgd.zero_grad()
+        y = y.to(self.device)
+        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
+            logits = self._right(x.to(self.device))
+            loss = F.cross_entropy(logits.float(), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self._right.parameters(), max_norm)
+        self._sgd.step()
+        return loss.detach(), logits.argmax(dim=1) == y
+
+    def moved(self, model: nn.Module | None = None) -> torch.Tensor:
+        """Return how far the parameters are from where they began, as one vector."""
+        return nn.utils.parameters_to_vector((model or self.model).parameters()).detach() - self._start
+
+    def followed(self, case: Case, steps: int = 1) -> None:
+        """Fail with what the model, the optimizer and the log show to be wrong after `steps` training steps."""
+        passes, text, parameters = self.log.passes, self.log.text, dict(self.model.named_parameters())
+        own, order = [one for one in passes if one.own], re.sub("[^ABSE0]", "", text)
+        other, left = (next((one.device for one in there if one.device != self.device), None)
+                       for there in (own, parameters.values()))
+        frozen = next((name for name, one in parameters.items() if not one.requires_grad), "")
+        backward, stepped = len(re.findall("[AB]", order)), len(re.findall("[SE]", order))
+        for when, name, why in (
+            (not own, "never calls the model that it is given", "that one is to be trained, not a copy of it"),
+            (other, f"computes on {other}, expected on {self.device}", "the device would stand idle"),
+            (left, f"leaves the model on {left}", f"it came on {self.device}, and the caller goes on there"),
+            (not all(one.training for one in own), "trains in evaluation mode", "the model came in training mode"),
+            (not self.model.training, "leaves the model in evaluation mode", "it came in training mode"),
+            (frozen, f"freezes {frozen}", "all parameters are to be trained"),
+            (self.optimizer.param_groups[0]["lr"] != _RATE, "changes the learning rate", "the caller has chosen it"),
+            (not stepped and not left and self.moved().any(), "takes the step without the optimizer that it is given",
+             "learning rate, momentum and running averages are in there"),
+            (not stepped and "s" in text, "makes the gradients inf or NaN, so that the scaler leaves the step out",
+             "scaled once, those of this batch are finite"),
+            (not stepped, "never calls optimizer.step()", "backward() fills the gradients, step() uses them"),
+            (stepped != steps, f"calls step() {stepped} time(s), not {steps}", "each batch takes one step"),
+            (re.match("[SE][AB]", order), "steps before the backward pass",
+             "the step then uses the gradients of the batch before, or none"),
+            (re.search("[AB]E", order), "clears the gradients before the step has used them",
+             "the order is zero_grad, backward, step"),
+            ("E" in order, "takes a step without gradients",
+             "loss.backward() fills them, if the loss comes from the model, with no detach() on the way"),
+            (backward > steps, f"calls backward() {backward} time(s), not {steps}", "each batch takes one"),
+            ("A" in order and "Z" not in text, "never clears the gradients", _ADDS),
+            ("A" in order and steps > 1 == text.count("Z"), "clears the gradients once, not for each batch", _ADDS),
+            ("A" in order, "does not clear the gradients before each backward pass", _ADDS),
+            (len(passes) != steps, f"runs the model {len(passes)} time(s), not {steps}",
+             "loss and right answers come from the logits that were trained on: another pass costs as much again"),
+        ):
+            case.instead(when, name, why)
+
+    def equal(self, case: Case, tolerance: float = 1e-3) -> None:
+        """Fail unless the parameters are what they should be, but for this share of their way; the last are shown."""
+        self.calls += 1
+        moved, right = self.moved(), self.moved(self._right)
+        ratio = (moved.norm() / right.norm()).item()
+        how = f"steps {ratio:.3g} times as far as it should" if abs(ratio - 1) > 0.01 else "steps in a wrong direction"
+        expected, got = ({"layers.3.bias has moved by": one[-3:]} for one in (right, moved))
+        far = not (moved - right).norm() <= tolerance * right.norm()  # or NaN
+        case.instead(far, f"{how}, after call {self.calls}",
+                     "the gradients of the mean loss and the optimizer's learning rate and momentum make the step",
+                     expected=expected, got=got)
+
+
+def batches(sizes: Iterable[int], scale: float = 1.0) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return batches of these sizes on the CPU: float32 (size, 6) and labels 0 to 2 that can be learned."""
+    made = [scale * torch.randn(size, 6) for size in sizes]
+    return [(x, x[:, :3].argmax(dim=1)) for x in made]
+
+
+def loader(data: list) -> DataLoader:
+    """Return a DataLoader that gives these batches, the last one smaller."""
+    x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
+    return _Loader(TensorDataset(x, y), batch_size=len(data[0][0]), generator=torch.Generator())

@@ -1,0 +1,381 @@
+"""Exercises of lesson 06: what a profile says, and programs whose GPU waits."""
+
+import inspect
+import tomllib
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import simgpu
+from torch.profiler import ProfilerAction, schedule
+
+from gpu_course.checks import Case, edit, lesson
+from gpu_course.lesson06.cases import CASES, CAUSES, evidence, lost_ms, original, program, table, with_numpy
+from gpu_course.lesson06.repairs import repair_both, repair_reads, repaired
+
+__all__ = [
+    "CAUSES", "at_most", "diagnose", "idle_gaps", "record_steps", "repair_both", "repair_reads", "repaired",
+    "share_of_time", "source", "table", "timelines", "with_numpy",
+]  # fmt: skip
+
+exercise = lesson("06")
+
+
+def timelines() -> dict[int, simgpu.Timeline]:
+    """Return what host and GPU did in each case, by number. Call it through `devices.on_simulated`."""
+    return {number: original(number).timeline for number in CASES}
+
+
+def source(number: int) -> None:
+    """Print the program of a case."""
+    print(inspect.getsource(program(number)))
+
+
+# fmt: off
+@exercise(title="Profile some steps alone", minutes=7, difficulty=1, hints=(
+    "Steps are counted from 0. The step before the first that you want is the warm-up.",
+    "wait + warmup is the number of steps before the first one that is recorded; active is how many are.",
+    "From first to last are last - first + 1 steps; one warm-up leaves first - 1 to wait; repeat=0 would begin anew.",
+))
+def record_steps(first: int, last: int) -> Callable[[int], ProfilerAction]:
+    """Return a schedule that records the steps `first` (1 or more) to `last` once, after one step of warm-up."""
+    return schedule(wait=first - 1, warmup=1, active=last - first + 1, repeat=1)
+
+
+@record_steps.checks
+def _(case: Case) -> None:
+    for first, last in ((5, 7), (1, 1), (3, 10), (2, 3)):
+        with warnings.catch_warnings():  # torch warns of a schedule without a warm-up; the check says it better
+            warnings.simplefilter("ignore", UserWarning)
+            made = case.call(first, last)
+        case.instead(not callable(made), "returns no schedule", "torch.profiler.schedule(…) makes one", got=made)
+        actions = [case.use(made, step) for step in range(4 * last + 8)]
+        case.instead(not all(isinstance(action, ProfilerAction) for action in actions),
+                     "the schedule returns no ProfilerAction", got=actions[0])
+        names = {ProfilerAction.NONE: "-", ProfilerAction.WARMUP: "w"}
+        shown = "".join(names.get(action, "R") for action in actions)
+        saves = [step for step, action in enumerate(actions) if action == ProfilerAction.RECORD_AND_SAVE]
+        expected = ("-" * (first - 1) + "w" + "R" * (last - first + 1)).ljust(len(actions), "-")
+        case.instead(shown == expected and saves != [last], "does not hand the profile over after the last step",
+                     "ProfilerAction.RECORD_AND_SAVE does")
+        case.equal(shown, expected, why="a letter a step: - nothing, w warm-up, R recorded")
+
+
+_WAIT, _ACTIVE = "wait=first - 1", "active=last - first + 1"
+record_steps.edits(
+    ("begins a step too late", "wait and warm-up together are the steps before the first", _WAIT, "wait=first"),
+    ("begins a step too early", "step 0 is the first: wait and warm-up together are `first` steps",
+     (_WAIT, "wait=first - 2"), (_WAIT, "wait=max(first - 2, 0)")),
+    ("ends a step too early", "both `first` and `last` are recorded",
+     (_ACTIVE, "active=last - first"), (_ACTIVE, "active=max(last - first, 1)")),
+    ("records as many steps as `last` says", "`last` is a step, not a number of steps", _ACTIVE, "active=last"),
+    ("has no warm-up", "the profiler's own start then stands in the first recorded step",
+     _WAIT, "wait=first", "warmup=1", "warmup=0"),
+    ("begins again and again", "repeat=0 goes on to the end of the loop", "repeat=1", "repeat=0"),
+    ("begins again and again", "without repeat it goes on to the end of the loop", ", repeat=1", ""),
+    ("records the first step too", "it does what no later step does, and hides them",
+     _WAIT, "wait=0", "warmup=1", "warmup=0", _ACTIVE, "active=last + 1"),
+    ("warms up all the time before", "warming up costs as much as profiling",
+     _WAIT, "wait=0", "warmup=1", "warmup=first"),
+)
+
+
+@record_steps.alternative("any function of a step is a schedule; then you say yourself when the profile is handed over")
+def _(first, last):
+    def chosen(step):
+        if step == last:
+            return ProfilerAction.RECORD_AND_SAVE
+        if first <= step < last:
+            return ProfilerAction.RECORD
+        return ProfilerAction.WARMUP if step == first - 1 else ProfilerAction.NONE
+
+    return chosen
+
+
+def _events(*rows: tuple) -> list[dict]:
+    """Return events from (cat, name, ts, dur, stream, line)."""
+    keys = ("cat", "name", "ts", "dur", "stream", "line")
+    return [dict(zip(keys, row, strict=True)) for row in rows]
+
+
+_READ = tomllib.loads(Path(__file__).with_name("events.toml").read_text(encoding="utf-8"))
+_STEP, _STREAMS, _PIECES = (_events(*_READ[name]) for name in ("step", "streams", "pieces"))
+
+
+_HALVES = _events(  # half microseconds, two that begin at once, and an end behind all of them
+    ("kernel", "a", 1.5, 3.0, 0, ""), ("kernel", "b", 1.5, 6.5, 1, ""), ("kernel", "c", 1.5, 0.5, 2, ""),
+    ("host", "cudaLaunchKernel", 0.0, 1.5, 0, "step.py:1: y = f(x)"),
+    ("host", "cudaStreamSynchronize", 1.5, 8.0, 0, "step.py:2: y.item()"),
+)
+
+
+@exercise(title="Gaps, and whose they are", minutes=15, difficulty=3, hints=(
+    "Sort the kernels by their begin, and keep in a variable until when the GPU was busy so far.",
+    "A gap is where a kernel begins later than that; the end of the trace counts as one more kernel. With streams, "
+    "`until` is the largest end so far, not the end of the kernel before.",
+    "For a gap from a to b, an event of the host overlaps by min(b, end) - max(a, begin), if that is above 0. Add this "
+    "up in a Counter by line, and take the line with the most.",
+))
+def idle_gaps(events: list[dict], end_us: float) -> list[tuple[float, float, str]]:
+    """Return when no kernel ran from 0 to `end_us`: (begin in µs, length in µs, line on which the host spent most)."""
+    kernels = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == "kernel")
+    host = [e for e in events if e["cat"] == "host"]
+    gaps, until = [], 0.0
+    for begin, end in [*kernels, (end_us, end_us)]:  # what comes after the last kernel is a gap too
+        if begin > until:
+            spent = Counter()
+            for e in host:
+                spent[e["line"]] += max(0.0, min(begin, e["ts"] + e["dur"]) - max(until, e["ts"]))
+            gaps.append((until, begin - until, max(spent, key=spent.get)))
+        until = max(until, end)  # streams overlap: the kernel before need not be the last to end
+    return gaps
+
+
+@idle_gaps.checks
+def _(case: Case) -> None:
+    first = [_STEP[0], _STEP[2]]
+    for events, end in ((first, 25.0), (_STEP, 68.0), (_PIECES, 40.0), (_STREAMS, 70.0), (_STREAMS[::-1], 70.0),
+                        (_HALVES, 12.0)):
+        case.equal(_plain(case.call(events, end)), _gaps_by_tick(events, end))
+
+
+def _plain(got: object) -> object:
+    """Return a list of tuples where the answer gives lists, and floats for whole numbers."""
+    if not isinstance(got, list | tuple) or not all(isinstance(gap, list | tuple) and len(gap) == 3 for gap in got):
+        return got
+    return [tuple(float(part) if isinstance(part, int) else part for part in gap) for gap in got]
+
+
+def _gaps_by_tick(events: list[dict], end: float) -> list[tuple[float, float, str]]:
+    """Return the gaps by looking at every half microsecond: slow and obvious."""
+    def at(cat: str, tick: float) -> list[str]:
+        return [e["line"] for e in events if e["cat"] == cat and e["ts"] <= tick < e["ts"] + e["dur"]]
+
+    found, tick = [], 0.0
+    while tick < end:
+        begin, lines = tick, Counter()
+        while tick < end and not at("kernel", tick):
+            lines.update(at("host", tick))
+            tick += 0.5
+        if tick > begin:
+            found.append((begin, tick - begin, max(lines, key=lines.get, default="")))
+        tick += 0.5
+    return found
+
+
+_KIND, _UNTIL, _LAST = 'e["cat"] == "kernel"', "until = max(until, end)", "[*kernels, (end_us, end_us)]"
+_OVERLAP = 'max(0.0, min(begin, e["ts"] + e["dur"]) - max(until, e["ts"]))'
+idle_gaps.edits(
+    ("takes copies for kernels", "a copy is done by an engine of its own: the GPU computes nothing meanwhile",
+     _KIND, 'e["cat"] != "host"'),
+    ("forgets that streams overlap", "the kernel before need not be the last to end: keep the largest end so far",
+     _UNTIL, "until = end"),
+    ("forgets the gap at the end", "after the last kernel the host still waits, for a copy say", _LAST, "kernels"),
+    ("forgets the gap at the begin", "before the first kernel the GPU waits too", "gaps, until = [], 0.0",
+     "gaps, until = [], kernels[0][0]"),
+    ("takes the events in the order of the file", "several streams are not in the order of time: sort",
+     'sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == "kernel")',
+     '[(e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == "kernel"]'),
+    ("blames the longest call that touches the gap", "only the part inside the gap counts", _OVERLAP,
+     'e["dur"] if min(begin, e["ts"] + e["dur"]) > max(until, e["ts"]) else 0.0'),
+    ("blames the longest single call", "a line may make many short ones: add them up",
+     'spent[e["line"]] += ' + _OVERLAP, f'spent[e["line"]] = max(spent[e["line"]], {_OVERLAP})'),
+    ("blames the last call before the kernel", "that is always the launch: what kept the host from launching earlier?",
+     "max(spent, key=spent.get)", 'max((e for e in host if e["ts"] < begin), key=lambda e: e["ts"])["line"]'),
+    ("gives begin and end", "begin and length are asked for", "begin - until, max(spent", "begin, max(spent"),
+    ("names the call, not the line", "each event of the host has its `line`", 'spent[e["line"]]', 'spent[e["name"]]'),
+)
+
+
+@idle_gaps.alternative("one line a question, and each looks at all events again: fine for thousands, slow for millions")
+def _(events, end_us):
+    kernels = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == "kernel"]
+    begins = [0.0] + [end for _, end in kernels if not any(a <= end < b for a, b in kernels)]
+    gaps = []
+    for begin in sorted({begin for begin in begins if not any(a <= begin < b for a, b in kernels)}):
+        end = min([a for a, _ in kernels if a >= begin] + [end_us])
+        spent = Counter()
+        for e in (e for e in events if e["cat"] == "host" and e["ts"] < end and e["ts"] + e["dur"] > begin):
+            spent[e["line"]] += min(end, e["ts"] + e["dur"]) - max(begin, e["ts"])
+        gaps += [(begin, end - begin, spent.most_common(1)[0][0])] if end > begin else []
+    return gaps
+
+
+@exercise(title="Shares of the time", minutes=10, difficulty=2, hints=(
+    "Collect begin and end of the events of one kind, and sort them by begin.",
+    "Moments that two events share count once: of each event only what lies behind the largest end so far is new.",
+    "New is end - max(begin, until), if that is above 0; afterwards until = max(until, end). Divide by end_us.",
+))
+def share_of_time(events: list[dict], end_us: float) -> dict[str, float]:
+    """Return for each `cat` the share of the time, 0 to 1, in which at least one of its events was going on."""
+    shares = {}
+    for cat in {e["cat"] for e in events}:
+        busy = until = 0.0
+        for begin, end in sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == cat):
+            busy += max(0.0, end - max(begin, until))  # what no earlier event has covered
+            until = max(until, end)
+        shares[cat] = busy / end_us
+    return shares
+
+
+@share_of_time.checks
+def _(case: Case) -> None:
+    nested = _events(("host", "aten::linear", 2.0, 20.0, 0, ""), ("host", "aten::addmm", 5.0, 10.0, 0, ""),
+                     ("host", "cudaLaunchKernel", 8.0, 4.0, 0, ""), ("host", "aten::relu", 25.0, 5.0, 0, ""))
+    both = nested + _STREAMS
+    for events, end in (
+        (nested[3:], 40.0), (nested, 40.0), (_STREAMS, 100.0), (both, 80.0), (_STEP, 70.0), (_HALVES, 12.0),
+    ):
+        expected = {}
+        for cat in sorted({e["cat"] for e in events}):  # by half microseconds
+            spans = [(int(2 * e["ts"]), int(2 * (e["ts"] + e["dur"]))) for e in events if e["cat"] == cat]
+            expected[cat] = len({tick for span in spans for tick in range(*span)}) / 2 / end
+        got = case.call(events, end)
+        case.equal(dict(sorted(got.items(), key=str)) if isinstance(got, dict) else got, expected)
+
+
+_NEW, _BUSY = "max(0.0, end - max(begin, until))", "busy / end_us"
+share_of_time.edits(
+    ("counts what events share twice", "aten::addmm runs inside aten::linear, and streams at the same time",
+     _NEW, "end - begin"),
+    ("takes the time from the first begin to the last end", "the pauses between events do not count", _BUSY,
+     'max((until - min(e["ts"] for e in events if e["cat"] == cat)), 0.0) / end_us'),
+    ("divides by the sum of all events", "the share is one of the whole time", _BUSY,
+     'busy / sum(e["dur"] for e in events)'),
+    ("divides by the time of its own kind", "all events of a kind then make 1", _BUSY,
+     'busy / sum(e["dur"] for e in events if e["cat"] == cat)'),
+    ("forgets an event inside a longer one", "the end so far goes back: keep the largest", "until = max(until, end)",
+     "until = end"),
+    ("does not sort", "the events of several streams are not in order",
+     'sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == cat)',
+     '((e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == cat)'),
+    ("returns microseconds", "a share lies between 0 and 1", _BUSY, "busy"),
+    ("returns per cent", "a share lies between 0 and 1", _BUSY, "100 * busy / end_us"),
+    ("counts events", "the share of the time is asked for", _BUSY,
+     'sum(e["cat"] == cat for e in events) / len(events)'),
+)
+
+
+@share_of_time.alternative("begins and ends in one list, and a count of how many are open: one idea for any overlap")
+def _(events, end_us):
+    shares = {}
+    for cat in {e["cat"] for e in events}:
+        edges = [(e["ts"], 1) for e in events if e["cat"] == cat]
+        edges += [(e["ts"] + e["dur"], -1) for e in events if e["cat"] == cat]
+        busy, opened, before = 0.0, 0, 0.0
+        for moment, change in sorted(edges):
+            busy += (moment - before) * (opened > 0)
+            opened, before = opened + change, moment
+        shares[cat] = busy / end_us
+    return shares
+
+
+@exercise(title="What it brings at most", minutes=6, difficulty=1, hints=(
+    "What is left of the time, if all that these causes take is gone?",
+    "How many times as fast is the time before divided by the time after.",
+    "The time after is total_ms minus the sum of idle_ms[cause] over the causes that are removed.",
+))
+def at_most(total_ms: float, idle_ms: dict[str, float], removed: list[str]) -> float:
+    """Return how many times as fast a program gets at most, if the causes in `removed` no longer keep the GPU idle."""
+    return total_ms / (total_ms - sum(idle_ms[cause] for cause in removed))
+
+
+@at_most.checks
+def _(case: Case) -> None:
+    for total, idle, removed in (
+        (10.0, {"loader": 5.0}, ["loader"]), (20.0, {"loader": 8.0, "copies": 4.0}, ["copies"]),
+        (12.0, {"reads": 3.0}, []),
+        (50.0, {"loader": 20.0, "reads": 10.0, "copies": 5.0}, ["loader", "reads"]),
+        (30.0, {"a": 3.0, "b": 6.0, "c": 9.0}, ["a", "b", "c"]),
+    ):
+        left = total
+        for cause in removed:
+            left -= idle[cause]
+        case.equal(case.call(total, idle, removed), total / left, rtol=1e-4)
+
+
+_SAVED = "sum(idle_ms[cause] for cause in removed)"
+_ANSWER = f"total_ms / (total_ms - {_SAVED})"
+at_most.edits(*((name, why, _ANSWER, new) for name, why, new in (
+    ("multiplies the gains of single causes", "each gain is one of the whole time, which the other has shortened",
+     "__import__('math').prod(total_ms / (total_ms - idle_ms[one]) for one in removed)"),
+    ("adds the gains of single causes", "add up the time that is saved, then divide once",
+     "1 + sum(total_ms / (total_ms - idle_ms[one]) - 1 for one in removed)"),
+    ("takes the share of the idle time", "the program also computes: divide by all of its time",
+     f"sum(idle_ms.values()) / (sum(idle_ms.values()) - {_SAVED} + 1e-9)"),
+    ("returns the share that is left", "how many times as fast is the time before divided by the time after",
+     f"(total_ms - {_SAVED}) / total_ms"),
+    ("returns the share that is saved", "how many times as fast is asked for", f"{_SAVED} / total_ms"),
+    ("returns 1 plus the share", "half of the time saved is twice as fast, not 1.5 times", f"1 + {_SAVED} / total_ms"),
+    ("divides by what is saved", "divide by what is left", f"total_ms / ({_SAVED} or total_ms)"),
+    ("removes every cause", "only those in `removed`", "total_ms / (total_ms - sum(idle_ms.values()))"),
+    ("returns the time that is left", "how many times as fast is asked for", f"total_ms - {_SAVED}"),
+)))
+at_most.alternative("the form in which Amdahl's law is quoted: shares of the time",
+                    edit(_ANSWER, "1 / (1 - sum(idle_ms[cause] / total_ms for cause in removed))"))
+
+
+@exercise(title="Seven diagnoses", minutes=12, difficulty=2, simulated=True, limit_s=20, hints=(
+    "Ask three questions. Does the GPU compute nearly all the time? If not, what does the host do in the gaps: wait, "
+    "work, or launch? If it waits: for a small value, or for a large copy?",
+    "Look at the number of calls: some causes are few and long, others thousands of short ones. Work of the host "
+    "between a copy back and a copy forth is not loading.",
+    "One case has two kinds of bars in its gaps, and in one the host waits long, for a GPU that is never idle.",
+))
+def diagnose() -> dict[int, set[str]]:
+    """Return for each case, 1 to 7, the set of its causes, or {"none"}."""
+    return {
+        1: {"tiny operators"},
+        2: {"synchronisation"},
+        3: {"copies"},
+        4: {"loader"},
+        5: {"host work"},
+        6: {"loader", "synchronisation"},
+        7: {"none"},
+    }
+
+
+@diagnose.checks
+def _(case: Case) -> None:
+    got = case.call()
+    case.instead(not isinstance(got, dict), "returns no dict", "a set of causes for each number is asked for", got=got)
+    given = {number: _causes(got.get(number)) for number in CASES}
+    for number, causes in given.items():
+        case.instead(not causes, f"case {number}: no cause is named", f"choose from {', '.join(CAUSES)}")
+        unknown = sorted(causes - set(CAUSES))
+        case.instead(unknown, f"case {number}: {', '.join(unknown)} is none of the causes",
+                     f"choose from {', '.join(CAUSES)}")
+    for number, causes in given.items():
+        right = CASES[number][0]
+        for cause in sorted((causes & set(CAUSES)) - right):
+            case.instead(True, f"case {number}: {cause} is not what keeps it back", evidence(number, cause))
+        case.instead(not right <= causes, f"case {number}: that is not all", "more than one cause keeps its GPU idle: "
+                     f"after the first repair {_left(number, causes & right)} of its time would still be idle")
+
+
+def _causes(given: object) -> set[str]:
+    if isinstance(given, str):
+        return {given}
+    return {str(one) for one in given} if isinstance(given, Iterable) else set()
+
+
+def _left(number: int, found: set[str]) -> str:
+    lost, total = lost_ms(original(number).timeline), original(number).timeline.total_ms
+    saved = sum(lost[cause] for cause in found)
+    return f"{(sum(lost.values()) - saved) / (total - saved):.0%}"
+
+
+diagnose.edits(
+    ("sees waiting and calls it a fault", "a host that waits for a busy GPU is ahead of it: leave case 7 alone",
+     '7: {"none"}', '7: {"synchronisation"}'),
+    ("takes host work for loading", "the batch had been on the GPU, and came back: look at the copies around the work",
+     '{"host work"}', '{"loader"}'),
+    ("takes loading for host work", "in case 4 nothing comes back from the GPU: the host works before it has a batch",
+     '{"loader"}', '{"host work"}'),
+    ("stops at the first cause", "case 6 has a second one", '6: {"loader", "synchronisation"}', '6: {"loader"}'),
+    ("takes large copies for reads", "in case 3 the host waits for copies to the GPU, not for values from it",
+     '{"copies"}', '{"synchronisation"}'),
+)
+diagnose.alternative("lists in place of sets: the order then says which cause you would repair first",
+                     edit('{"loader", "synchronisation"}', '["loader", "synchronisation"]'))

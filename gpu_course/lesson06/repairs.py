@@ -1,0 +1,263 @@
+"""Is a program of lesson 06 repaired? What it does is compared with the case, its trace with what it was to gain."""
+
+from collections.abc import Callable
+from typing import Any
+
+import simgpu
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from course_utils import devices
+from gpu_course.checks import Case, edit, lesson
+from gpu_course.lesson06.cases import CASES, Run, lost_ms, original
+
+exercise = lesson("06")
+Say = Callable[..., None]  # when, name, why
+
+
+def repaired(number: int, program: Callable) -> None:
+    """Print whether `program` repairs a case, or what is wrong: the checks of `repair_reads` for any case."""
+
+    def say(when: object, name: str, why: str = "", **values: object) -> None:
+        if when:
+            raise ValueError(f"not repaired: it {name} ({why})" if why else f"not repaired: it {name}")
+
+    def judge() -> str:
+        try:
+            run = Run(number, torch.device("sim", 0)).do(program)
+            compare(number, run, say)
+            needed = original(number).got
+            shown = ", ".join(f"{one:.4f}" for one in (needed if isinstance(needed, tuple) else (needed,)))
+            say(not _alike(run.got, needed), "returns something else", f"the case returns {shown}")
+        except ValueError as wrong:
+            return str(wrong)
+        before_ms, now_ms = original(number).timeline.total_ms, run.timeline.total_ms
+        return f"repaired, {before_ms:.2f} ms before, {now_ms:.2f} ms now ({simgpu.ERROR_BAR})"
+
+    print(f"case {number}: {devices.on_simulated(judge)}")
+
+
+def _alike(got: object, expected: object) -> bool:
+    """Return whether a program gives what the case gives, but for rounding."""
+    try:
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=0.0)
+    except (AssertionError, TypeError):
+        return False
+    return True
+
+
+def compare(number: int, run: Run, say: Say) -> None:
+    """Say what a program does not do of what the case does, what it does otherwise, and which cause it leaves."""
+    before = original(number)
+    for what, did, needed in (
+        ("batches loaded", run.photos.loaded, before.photos.loaded),
+        ("samples through the model", sum(run.samples), sum(before.samples)),
+        ("backward passes", run.backwards, before.backwards),
+        ("optimizer steps", len(run.steps), len(before.steps)),
+    ):
+        say(did < needed, "is faster by doing less", f"{what}: {did} instead of {needed}")
+        say(did > needed, "does more than before", f"{what}: {did} instead of {needed}")
+    other = (run.learned() - before.learned()).norm() / before.learned().norm()
+    say(
+        other > 0.01,
+        "changes the result",
+        "the parameters move elsewhere than before",
+        expected="the updates of the case, within 1 %",
+        got=f"updates that are {other:.0%} away from them",
+    )
+    steps = len(before.steps)
+    reads, were = (sum("H2D" not in wait.name for wait in one.timeline.select("wait")) for one in (run, before))
+    for cause in sorted(CASES[number][0] - {"none"}):
+        left, lost = lost_ms(run.timeline)[cause], lost_ms(before.timeline)[cause]
+        launches = [len(one.timeline.select("launch")) for one in (run, before)]
+        same = f"{left:.2f} ms of idle GPU are put down to this cause, {lost:.2f} ms before"
+        say(
+            cause == "synchronisation" and steps <= reads < 0.9 * were,
+            "moves the synchronisation, does not remove it",
+            f"the host waits {reads} times in {steps} steps: one read at the end is enough",
+        )
+        say(
+            left > 0.25 * lost and launches[0] < 0.9 * launches[1] and len(CASES[number][0]) == 1,
+            "repairs another cause",
+            f"{launches[0]} launches instead of {launches[1]}, but {same}",
+        )
+        say(left > 0.25 * lost, f"leaves a cause as it is: {cause}", same)
+        say(
+            cause == "host work" and reads >= steps,
+            "brings the data back to the host in every step",
+            f"the host waits {reads} times in {steps} steps: the device can compute this itself",
+        )
+    gained = sum(lost_ms(before.timeline)[cause] for cause in CASES[number][0])
+    total, allowed = run.timeline.total_ms, before.timeline.total_ms - 0.6 * gained
+    say(
+        total > allowed,
+        "removes the cause, and is slow for another reason",
+        f"{total:.2f} ms, expected at most {allowed:.2f}; before {before.timeline.total_ms:.2f}",
+    )
+
+
+# fmt: off
+@exercise(title="Repair the reads", minutes=10, difficulty=2, simulated=True, limit_s=20, hints=(
+    "Which calls make the host wait? Each needs a twin that leaves its value on the device.",
+    "The loss: keep it detached, stack the list at the end, read once. The norm: PyTorch has a function that clips.",
+    "nn.utils.clip_grad_norm_(model.parameters(), 0.12) computes the norm and the factor on the device. Behind the "
+    "loop one tensor of all losses gives its mean to one .item().",
+))
+def repair_reads(
+    model: nn.Module, optimizer: torch.optim.Optimizer, photos: Any, device: torch.device
+) -> float:
+    """Train as case 2 does, and return the mean loss; the host reads once, at the end."""
+    losses = []
+    for x, y in photos.loader(pin_memory=True):
+        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x / 255), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.12)  # the norm stays on the device
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses).mean().item()  # the one read
+
+
+@repair_reads.checks
+def _(case: Case) -> None:
+    run = Run(2, case.device).do(lambda *given: case.call(*given, modifies=True))
+    compare(2, run, case.instead)
+    case.equal(run.got, original(2).got, rtol=1e-4)
+
+
+_CLIP, _KEPT = "nn.utils.clip_grad_norm_(model.parameters(), 0.12)", "loss.detach()"
+_MEAN, _HOST_MEAN = "torch.stack(losses).mean().item()", "sum(losses) / len(losses)"
+repair_reads.edits(
+    ("leaves the reads of the norm", "there are as many as parameters, in every step: they cost more than the loss",
+     _CLIP, "norm = sum(p.grad.square().sum().item() for p in model.parameters()) ** 0.5\n"
+     "        [p.grad.mul_(min(1.0, 0.12 / (norm + 1e-6))) for p in model.parameters()]"),
+    ("waits once in every step", "one wait a step empties the queue as twenty do: read once, behind the loop",
+     (_KEPT, "loss.item()", _MEAN, _HOST_MEAN), (_KEPT, "loss.detach().cpu()")),
+    ("does not clip what the step uses", "between backward and step, and to 0.12: else it trains to other values",
+     _CLIP, "pass"),
+    ("scales every gradient to the norm", "the factor is at most 1: small gradients stay as they are",
+     _CLIP, "grads = [p.grad for p in model.parameters()]\n"
+     "        torch._foreach_mul_(grads, 0.12 / (nn.utils.get_total_norm(grads) + 1e-6))"),
+    ("clips to another norm", "0.12 is the limit of the case", "0.12)", "0.05)"),
+    ("clips each value instead of the norm", "the direction of the gradient changes",
+     _CLIP, "nn.utils.clip_grad_value_(model.parameters(), 0.002)"),
+    ("launches less, and reads as before", "not the launches empty the queue, but the reads between them",
+     _CLIP, "norm = sum(p.grad.square().sum().item() for p in model.parameters()) ** 0.5\n"
+     "        torch._foreach_mul_([p.grad for p in model.parameters()], min(1.0, 0.12 / (norm + 1e-6)))"),
+    ("leaves the backward pass out in some steps", "faster by doing less",
+     "loss.backward()", "loss.backward() if len(losses) % 2 == 0 else None"),
+    ("adds the losses up", "the mean is asked for", "mean()", "sum()"),
+    ("returns the last loss", "the mean over the steps is asked for", _MEAN, "losses[-1].item()"),
+)
+
+
+repair_reads.alternative(
+    "the clipping by hand: two kernels more, and it shows what clip_grad_norm_ does",
+    edit(f"{_CLIP}  # the norm stays on the device", "gradients = [p.grad for p in model.parameters()]\n"
+         "        norm = torch.stack(torch._foreach_norm(gradients)).norm()\n"
+         "        torch._foreach_mul_(gradients, (0.12 / (norm + 1e-6)).clamp(max=1.0))"))
+
+
+@exercise(title="Two causes, and an honest gain", minutes=15, difficulty=3, simulated=True, limit_s=20, hints=(
+    "Two repairs: who loads the batches, and where losses and the largest gradient are kept. Then the clock.",
+    "torch.maximum(a, b) keeps the larger of two values on the device. The clock is read twice, each time with an "
+    "empty queue: after the first step, and after the last.",
+    "In the loop: if number == 0, then synchronize() and begin = clock(). Behind it: synchronize(), and the "
+    "difference divided by the steps between the two, one less than there are batches.",
+))
+def repair_both(
+    model: nn.Module, optimizer: torch.optim.Optimizer, photos: Any, device: torch.device,
+    clock: Callable[[], float], synchronize: Callable[[], None],
+) -> tuple[float, float, float]:
+    """Train as case 6 does; return the mean loss, the largest gradient, and the ms of a step after the first."""
+    losses, largest = [], torch.zeros((), device=device)
+    for number, (x, y) in enumerate(photos.loader(num_workers=8, pin_memory=True)):
+        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x / 255), y)
+        loss.backward()
+        for p in model.parameters():
+            largest = torch.maximum(largest, p.grad.abs().max())  # stays on the device
+        optimizer.step()
+        losses.append(loss.detach())
+        if number == 0:  # warm: the first step is not measured
+            synchronize()
+            begin_ms = clock()
+    synchronize()  # the last step is done, not only launched
+    step_ms = (clock() - begin_ms) / (len(losses) - 1)
+    return torch.stack(losses).mean().item(), largest.item(), step_ms
+
+
+@repair_both.checks
+def _(case: Case) -> None:
+    run, read = Run(6, case.device), []
+
+    def clock() -> float:
+        idle = max(simgpu.world().free_ns.values(), default=0) <= simgpu.world().host_ns
+        read.append((len(run.steps), idle))
+        return simgpu.clock_ms()
+
+    run.do(lambda *given: case.call(*given, clock, torch.sim.synchronize, modifies=True))
+    compare(6, run, case.instead)
+    steps = len(run.steps)
+    case.instead(len(read) < 2, "does not read the clock twice", f"it reads it {len(read)} time(s)")
+    starts = [idle for done, idle in read if done == 1]
+    case.instead(not starts and read[0][0] == 0, "measures the first step too", "it waits for the first batch, and on "
+                 "a real GPU for much else that no later step does: start the clock behind it")
+    case.instead(not starts, "leaves out more than the first step", f"{read[0][0]} were done when the clock started")
+    case.instead(False in starts[-1:], "starts the clock while the GPU is still busy", "what is left of the first step "
+                 "is billed to the others: synchronize() before clock()")
+    case.instead(not read[-1][1], "stops the clock before the GPU is done", "this is the time of the launches alone: "
+                 "synchronize() before clock()")
+    took = run.steps[0].elapsed_time(run.steps[-1]) / (steps - 1)
+    case.instead(not isinstance(run.got, tuple) or len(run.got) != 3, "does not return a tuple of three", got=run.got)
+    case.equal(run.got[:2], original(6).got, rtol=1e-4)
+    case.equal(run.got[2], took, rtol=0.08, why="ms a step, from the end of the first step to the end of the last")
+
+
+_LOAD, _END, _STEP_MS = "num_workers=8, ", "synchronize()  # the", "(clock() - begin_ms) / (len(losses) - 1)"
+_READ_EACH = (_KEPT, "loss.item()", _MEAN, _HOST_MEAN)
+_LATE = (
+    "        if number == 0:  # warm: the first step is not measured\n            synchronize()\n"
+    "            begin_ms = clock()\n"
+)
+_MOVE = "        x, y = x.to"
+_BEFORE = ("    for number", "    synchronize()\n    begin_ms = clock()\n    for number")
+repair_both.edits(
+    ("repairs the reads alone", "the loader is the larger cause: while it loads, the GPU is idle", _LOAD, ""),
+    ("repairs the loader alone", "the next bottleneck appears: the reads", "torch.maximum(largest, p.grad.abs().max())",
+     "torch.as_tensor(max(largest.item(), p.grad.abs().max().item()), device=device)", *_READ_EACH),
+    ("waits once in every step", "one wait a step empties the queue", *_READ_EACH),
+    ("measures the first step, and divides by the others", "its time is in the sum", _LATE, "", *_BEFORE),
+    ("measures the first step", "it is no step like the others", _LATE, "", *_BEFORE, _STEP_MS,
+     "(clock() - begin_ms) / len(losses)"),
+    ("measures launches alone", "the clock stops when the last step is queued", _END, "pass  # the"),
+    ("divides by all steps", "the first one is not in the time", "(len(losses) - 1)", "len(losses)"),
+    ("returns the time of all steps", "the time of one is asked for", " / (len(losses) - 1)", ""),
+    ("trains on half of the batches", "faster by doing less",
+     _MOVE, f"        if number % 2:\n            continue\n{_MOVE}"),
+    ("takes smaller batches", "faster by doing less", _MOVE, f"        x, y = x[:32], y[:32]\n{_MOVE}"),
+)
+
+
+@repair_both.alternative("an iterator: the first step stands apart; the step becomes a function of its own")
+def _(model, optimizer, photos, device, clock, synchronize):
+    def step(x, y):
+        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x / 255), y)
+        loss.backward()
+        optimizer.step()  # leaves the gradients as they are
+        return loss.detach(), torch.stack([p.grad.abs().max() for p in model.parameters()]).max()
+
+    batches = photos.loader(num_workers=8, pin_memory=True)
+    kept = [step(*next(batches))]
+    synchronize()
+    begin_ms = clock()
+    kept += [step(x, y) for x, y in batches]
+    synchronize()
+    step_ms = (clock() - begin_ms) / (len(kept) - 1)
+    losses, largest = (torch.stack(values) for values in zip(*kept, strict=True))
+    return losses.mean().item(), largest.max().item(), step_ms

@@ -1,0 +1,171 @@
+"""Did an answer checkpoint the right blocks: same result, same gradients, within the limit, none too many?"""
+
+import functools
+import itertools
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from course_utils import counting, plots
+from gpu_course.checks import Case, lesson
+from gpu_course.common.budgets import Floor
+from gpu_course.common.probes import left_changed, state_of
+
+exercise = lesson("07")
+# fmt: off
+
+
+@exercise(title="Checkpoint the right blocks", minutes=15, difficulty=3, simulated=True, hints=(
+    "A checkpointed block keeps its input, which has x.nbytes, instead of its kept_bytes. Which blocks save most?",
+    "All blocks cost the same to compute again. So take the largest first, and stop when the sum is small enough.",
+    "Sort the places by kept_bytes, largest first, and take from the front while the sum is above limit_bytes: each "
+    "frees what it keeps, less its input. Then run all blocks in order, the taken ones through checkpoint(…).",
+))
+def run_blocks(blocks: nn.ModuleList, x: torch.Tensor, kept_bytes: list[int], limit_bytes: int) -> torch.Tensor:
+    """Return what the blocks make of `x`, keeping at most `limit_bytes`, and recomputing as few blocks as possible."""
+    total, chosen = sum(kept_bytes), set()
+    for place in sorted(range(len(blocks)), key=lambda place: -kept_bytes[place]):
+        if total > limit_bytes:
+            total -= kept_bytes[place] - x.nbytes  # of a checkpointed block only the input stays
+            chosen.add(place)
+    for place, block in enumerate(blocks):
+        x = checkpoint(block, x, use_reentrant=False) if place in chosen else block(x)
+    return x
+
+
+@run_blocks.alternative("makes a list of steps first: good where the choice is made once, for many calls")
+def _(blocks, x, kept_bytes, limit_bytes):
+    steps, over = list(blocks), sum(kept_bytes) - limit_bytes
+    for kept, place in sorted(((kept, place) for place, kept in enumerate(kept_bytes)), reverse=True):
+        if over > 0:
+            over -= kept - x.nbytes
+            steps[place] = functools.partial(checkpoint, blocks[place], use_reentrant=False)
+    for step in steps:
+        x = step(x)
+    return x
+
+
+class _Chain(nn.Module):
+    """One matrix product and `length` sines: keeps its input and theirs, and has the same FLOPs for every length."""
+
+    def __init__(self, length: int, dropout: float) -> None:
+        super().__init__()
+        self.linear, self.length, self.dropout = nn.Linear(16, 16), length, nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        for _ in range(self.length):
+            x = torch.sin(x)
+        return self.dropout(x)
+
+    def __repr__(self) -> str:
+        return f"block({self.length}{', dropout' if self.dropout.p else ''})"
+
+
+# Lengths of the blocks, the limit as a share of what all keep, whether x needs a gradient, dropout.
+_CASES = (
+    ((1, 6), 0.6, True, 0.0), ((2, 1, 5, 1), 1.0, True, 0.0), ((6, 2, 3, 1), 0.7, True, 0.0),
+    ((1, 8, 2, 7, 1, 3), 0.5, True, 0.0), ((4, 4, 4), 0.4, False, 0.0), ((2, 6), 0.7, True, 0.5),
+)
+
+
+@run_blocks.checks
+def _(case: Case) -> None:
+    floor = Floor()
+    for lengths, share, trained_input, dropout in _CASES:
+        torch.manual_seed(0)
+        blocks = nn.ModuleList(_Chain(length, dropout) for length in lengths).to(case.device)
+        x = torch.rand(32, 16).to(case.device).requires_grad_(trained_input)  # a batch needs no gradient
+        _check_blocks(case, floor, blocks, x, share)
+
+
+def _check_blocks(case: Case, floor: Floor, blocks: nn.ModuleList, x: torch.Tensor, share: float) -> None:
+    """Check the answer with these blocks and a limit of `share` of what all keep."""
+    kept, expected = [], x
+    torch.manual_seed(1)  # both draw the same dropout
+    for block in blocks:
+        before = floor.used_bytes
+        expected = block(expected)
+        kept.append(floor.used_bytes - before)  # what is new: the result, as large as the input that is kept, and more
+    limit = int(sum(kept) * share) // x.nbytes * x.nbytes
+    expected, wanted = expected.detach(), _gradients(blocks, x, expected)
+    before, x_before, state, given = floor.used_bytes, x.detach().cpu(), state_of(blocks), list(kept)
+    torch.manual_seed(1)
+    got = case.call(blocks, x, given, limit, modifies=True, draws=True)
+    after = floor.used_bytes - before
+    case.instead(given != kept, "modifies kept_bytes", "the caller still needs it: work on a copy")
+    changed = left_changed(state, state_of(blocks)) or any(type(block) is not _Chain for block in blocks)
+    case.instead(changed, f"leaves the blocks changed: {changed}", "the next call would go another way")
+    case.instead(any(one.grad is not None for one in (x, *blocks.parameters())), "calls backward()",
+                 "the caller does, with a loss of its own; gradients would count twice")
+    case.instead(x.requires_grad != (len(wanted) > 2 * len(blocks)), "makes x require a gradient",
+                 "the caller's x stays as it is: use_reentrant=False works without")
+    case.instead(not torch.equal(x.detach().cpu(), x_before), "modifies x", "a block in front may need it for backward")
+    case.equal(got, expected, why="checkpointing changes memory and time, not the result")
+    case.instead(case.counts.copies_d2h, "copies to the host",
+                 "a block is computed again sooner than its tensors go there and come back")
+    again = _backward(case, blocks, x, got, wanted)
+    case.instead(after > limit, f"the result is right, but it goes over the budget: {plots.bytes_text(after)} are kept "
+                 f"and the budget is {plots.bytes_text(limit)}",
+                 f"block i keeps kept_bytes[i], or x.nbytes if it is checkpointed; {again} of {len(blocks)} were")
+    fewest = _fewest(kept, x.nbytes, limit)
+    case.instead(again > fewest, f"the result is right, but {again} block{'s are' if again > 1 else ' is'} computed "
+                 f"again, and {fewest} would do",
+                 "all blocks cost the same, so take those that free most, and stop when it fits")
+
+
+def _backward(case: Case, blocks: nn.ModuleList, x: torch.Tensor, got: torch.Tensor, wanted: list[torch.Tensor]) -> int:
+    """Fail unless the gradients are as `wanted`, and return how many blocks were computed again for them."""
+    case.instead(not got.requires_grad, "returns a result without a graph",
+                 "no gradient flows back: checkpoint(block, x, use_reentrant=False), even if x needs none")
+    with case.going_back(), counting.count() as counts:
+        grads = _gradients(blocks, x, got)
+    names = ["x", *(name for name, _ in blocks.named_parameters())][-len(wanted):]
+    without = [name for name, grad in zip(names, grads, strict=True) if grad is None]
+    case.instead(without, f"gives {', '.join(without[:1])} no gradient",
+                 "without a graph a block cannot learn: checkpoint(block, x, use_reentrant=False)")
+    for name, grad, right in zip(names, grads, wanted, strict=True):
+        case.equal(grad, right, why=f"this is the gradient of {name}: it must be that of the plain blocks")
+    return counts.by_operator["addmm"]
+
+
+def _gradients(blocks: nn.ModuleList, x: torch.Tensor, result: torch.Tensor) -> list[torch.Tensor | None]:
+    """Return the gradients of the input, where it has one, and of all weights, and leave none behind."""
+    result.sum().backward()
+    found = [tensor.grad for tensor in (x, *blocks.parameters()) if tensor.requires_grad]
+    x.grad = None
+    blocks.zero_grad()
+    return found
+
+
+def _fewest(kept: list[int], input_bytes: int, limit: int) -> int:
+    """Return how many blocks must be checkpointed at least, by trying all choices."""
+    for count in range(len(kept) + 1):
+        for chosen in itertools.combinations(range(len(kept)), count):
+            if sum(input_bytes if i in chosen else size for i, size in enumerate(kept)) <= limit:
+                return count
+    raise ValueError(f"limit is {limit}, which no choice of blocks meets")
+
+
+_KEY, _TAKEN, _FREED = "key=lambda place: -kept_bytes[place]", "if place in chosen", "kept_bytes[place] - x.nbytes"
+_MOST, _GOES_ON = "those that keep most free most: fewer of them do", "each block takes what the one before made"
+run_blocks.edits(
+    ("checkpoints no block", "the plain blocks keep sum(kept_bytes)", _TAKEN, "if False"),
+    ("checkpoints every block", "stop when it fits: each one costs its forward pass again", _TAKEN, "if True"),
+    ("takes the blocks in their order", _MOST, _KEY, "key=int"),
+    ("takes the blocks from the end", _MOST, _KEY, "key=lambda place: -place"),
+    ("takes the smallest blocks first", _MOST, "-kept_bytes", "kept_bytes"),
+    ("forgets that a checkpointed block keeps its input", "each one still keeps x.nbytes", _FREED, "kept_bytes[place]"),
+    ("goes below the limit", "at most `limit_bytes` are allowed: exactly so many fit", "total > ", "total >= "),
+    ("takes one block at most", "go on until the sum is small enough", "if total >", "if not chosen and total >"),
+    ("checkpoints those that it should keep", "the chosen ones run as checkpoint(block, x, use_reentrant=False)",
+     "place in chosen else", "place not in chosen else"),
+    ("runs one block only", _GOES_ON, "else block(x)", "else block(x)\n        break"),
+    ("leaves out the last block", "all blocks, in order", "enumerate(blocks)", "enumerate(blocks[:-1])"),
+    ("leaves out the checkpointed blocks", _GOES_ON, "checkpoint(block, x, use_reentrant=False)", "x"),
+    ("runs the blocks in the order of what they keep", _GOES_ON, "in enumerate(blocks)",
+     "in sorted(enumerate(blocks), key=lambda pair: -kept_bytes[pair[0]])"),
+    ("draws another dropout when it computes again", "the gradients are another network's: preserve_rng_state stays on",
+     "reentrant=False", "reentrant=False, preserve_rng_state=False"),
+)

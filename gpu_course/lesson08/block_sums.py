@@ -1,0 +1,103 @@
+"""Does a CUDA kernel add up a block in shared memory, with a barrier wherever one is needed?"""
+
+import kernelcheck
+import simgpu
+import torch
+
+from gpu_course.checks import Case, lesson
+from gpu_course.lesson08.launching import refuse
+
+exercise = lesson("08")
+# fmt: off
+
+
+@exercise(title="Sum of a block, in CUDA C++", minutes=15, difficulty=3, where="the CPU, thread by thread", hints=(
+    "Every thread puts one number into shared memory, 0 where x has ended. Then the upper half is added to the lower, "
+    "again and again, until one number is left.",
+    "Between a write of one thread and a read of another stands __syncthreads(), which all threads of the block must "
+    "reach: not inside an if that some threads skip, and no thread may return before it.",
+    "for (int half = blockDim.x / 2; half > 0; half /= 2): threads below half add part[threadIdx.x + half]; "
+    "the barrier stands behind the if, within the loop. Thread 0 writes out[blockIdx.x].",
+))
+def block_sums() -> str:
+    """Return CUDA C++: each block of 256 threads stores the sum of its 256 elements of x, which has n, to `out`."""
+    return r"""
+__global__ void block_sums(const float* x, float* out, int n) {
+    __shared__ float part[256];
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    part[threadIdx.x] = at < n ? x[at] : 0.0f;
+    __syncthreads();
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) out[blockIdx.x] = part[0];
+}
+"""
+
+
+@block_sums.alternative("shuffles within a warp, then 8 sums: one barrier instead of nine, and harder to read")
+def _():
+    return r"""
+__global__ void block_sums(const float* x, float* out, int n) {
+    __shared__ float part[8];
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = at < n ? x[at] : 0.0f;
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_down_sync(0xffffffffu, sum, step);
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int warp = 1; warp < 8; warp++) sum += part[warp];
+        out[blockIdx.x] = sum;
+    }
+}
+"""
+
+
+@block_sums.checks
+def _(case: Case) -> None:
+    if kernelcheck.why_not():
+        raise simgpu.Unavailable(f"block_sums could not be checked. {kernelcheck.why_not().rstrip('.')}")
+    source = case.call()
+    case.instead(not isinstance(source, str), f"returns a {type(source).__name__}, expected a text")
+    try:
+        kernel = kernelcheck.compile_cuda(source, "block_sums")
+    except kernelcheck.CompileError as error:
+        case.fail(f"does not compile\n  {error}")
+    for n in (256, 512, 1000):
+        blocks = -(-n // 256)
+        x, out = torch.randn(n), torch.full((blocks,), -99.0)
+        report = kernel.check(grid=(blocks, 1, 1), block=(256, 1, 1), args=(x, out, n))
+        case.about(f"the kernel with n = {n:,} and a grid of {blocks}", torch.device("cpu"))
+        refuse(case, report.fault)
+        case.equal(out, torch.stack([part.sum() for part in x.split(256)]), rtol=1e-4, atol=1e-4,
+                   why="one sum for each block of 256 elements")
+        case.budget("bytes loaded", report.loaded_bytes, 4 * n, "each element is needed once")
+        case.budget("requests of warps", report.requests, n // 8, "32 neighbours load 32 neighbours in one request")
+        case.budget("bytes stored", report.stored_bytes, 4 * blocks, "one number a block")
+
+
+_FIRST = "0.0f;\n    __syncthreads();"
+_ADD = "if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];\n        __syncthreads();"
+_ORDER = "warps of a block run in any order: without a barrier one reads what another has not written yet"
+_ALL = "threads wait for all of the block, and some never come"
+block_sums.edits(
+    ("has no barrier behind the first write", _ORDER, _FIRST, "0.0f;"),
+    ("has no barrier within the loop", _ORDER, _ADD, _ADD.rpartition("\n")[0]),
+    ("has a barrier that some threads do not reach", _ALL,
+     "half) part[threadIdx.x] += part[threadIdx.x + half];\n        __syncthreads();",
+     "half) { part[threadIdx.x] += part[threadIdx.x + half]; __syncthreads(); }"),
+    ("lets threads return before the barrier", _ALL, "    part[threadIdx.x] = at < n ? x[at] : 0.0f;",
+     "    if (at >= n) return;\n    part[threadIdx.x] = x[at];"),
+    ("reads x beyond its end", "the last block has threads without an element",
+     ("at < n ? x[at] : 0.0f", "x[at]"), ("at < n ?", "at <= n ?")),
+    ("leaves shared memory unwritten where x has ended", "it holds what an earlier block left",
+     "part[threadIdx.x] = at < n ? x[at] : 0.0f",
+     "if (at < n) part[threadIdx.x] = x[at]"),
+    ("lets every thread write the result", "256 stores for one number", "if (threadIdx.x == 0) out", "out"),
+    ("writes each sum to its thread's place", "out has one number a block", "out[blockIdx.x]", "out[at]"),
+    ("adds up the first block again and again", "blockIdx.x is its number", "blockIdx.x * blockDim.x + ", ""),
+    ("leaves out the last halving", "two numbers are left then", "half > 0", "half > 1"),
+    ("starts at a quarter", "the upper half is never added", "blockDim.x / 2", "blockDim.x / 4"),
+    ("stores the mean", "a sum was asked for", "= part[0]", "= part[0] / blockDim.x"),
+)

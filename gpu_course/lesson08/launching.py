@@ -1,0 +1,50 @@
+"""What does the reader's kernel compute, and what is wrong with it? It runs on the CPU, every access looked at."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import kernelcheck
+import torch
+
+from gpu_course.checks import Case
+
+
+class _Checked:
+    """Runs a kernel on a grid as a checked launch; stands for the kernel, so that messages show the reader's line."""
+
+    def __init__(self, kernel: Callable, grid: tuple[int, ...]) -> None:
+        self.__wrapped__ = kernel
+        self.__name__, self.grid = self.__wrapped__.__name__, grid
+
+    def __call__(self, *args: Any) -> kernelcheck.Report:
+        interpreted, _ = kernelcheck.triton(interpreter=True)
+        return kernelcheck.checked(interpreted.jit(self.__wrapped__), self.grid, *args)
+
+
+def launch(case: Case, grid: tuple[int, ...], *args: Any, out: int) -> tuple[torch.Tensor, kernelcheck.Report]:
+    """Run the answer, a kernel, on `grid`, and return what it left in its argument number `out`, and the report.
+
+    Raises `WrongAnswer` where an access is out of bounds, two programs race and the like, with the reader's line.
+    """
+    case.instead(hasattr(case.answer, "fn"), "stands under @triton.jit", "leave that line out: the next cell adds it")
+    answer, case.answer, case.device = case.answer, _Checked(case.answer, grid), torch.device("cpu")
+    try:
+        report = case.call(*args, modifies=True)
+    finally:
+        case.answer = answer
+    refuse(case, report.fault)
+    names = list(inspect.signature(answer).parameters)
+    written = [name for name, traffic in report.by_array.items() if traffic.stored_bytes]
+    others = [name for name in written if name != names[out]]
+    case.instead(others, f"writes to {' and '.join(others)}", f"`{names[out]}` alone is asked for")
+    case.instead(not written, f"stores nothing to {names[out]}", "a kernel returns nothing: tl.store writes its result")
+    return report.results[names[out]], report
+
+
+def refuse(case: Case, fault: kernelcheck.KernelFault | None) -> None:
+    """Raise `WrongAnswer` with what is wrong in a kernel, if anything is, and the reader's line."""
+    if fault is not None:
+        what, *rest = (line.strip() for line in str(fault).splitlines())
+        line = [rest.pop(0)] if rest and fault.line else []
+        case.fail("\n  ".join([what, *line]), " ".join(rest))

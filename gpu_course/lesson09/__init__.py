@@ -1,0 +1,399 @@
+"""Do the ranks agree, and what did they send? The exercises of lesson 09: each answer runs on real ranks."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from gpu_course.checks import Case, edit, lesson
+from gpu_course.common.gradients import averaged, check_average
+from gpu_course.common.rank_calls import Call
+from gpu_course.common.ranks import check_call, describe, on_ranks
+from gpu_course.lesson09 import cases as cases
+from gpu_course.lesson09 import training
+
+__all__ = ["accumulate", "average_gradients", "epoch_batches", "global_mean", "ring_all_reduce", "train"]
+
+exercise, _WHERE = lesson("09"), "real ranks on the CPU"
+# fmt: off
+
+
+@exercise(title="Average a metric", where=_WHERE, minutes=8, difficulty=1, hints=(
+    "Ranks may hold different numbers of values, so a mean of means is not the mean. Which two numbers decide?",
+    "A sum and a count can be added up over the ranks, and a rank without values adds zero to both.",
+    "Put both into one tensor, with torch.stack and values.new_tensor; dist.all_reduce adds in place. Divide once.",
+))
+def global_mean(values: torch.Tensor) -> torch.Tensor:
+    """Return the mean over the values of all ranks, on every rank."""
+    both = torch.stack([values.sum(), values.new_tensor(len(values))])  # a sum and a count can be added up
+    dist.all_reduce(both)
+    return both[0] / both[1]
+
+
+@global_mean.checks
+def _(case: Case) -> None:
+    why = "a collective needs one shape on all ranks, and they hold different numbers: send the sum and the count"
+    ranks = on_ranks(case, cases.each, cases.mean_columns, nprocs=3, called="global_mean(values)",
+                     known=global_mean.mistakes, why=why)
+    for at, group in enumerate(cases.mean_columns(3)):
+        short = [f"{len(values)} values" if len(values) > 5 else str(values.tolist()) for values in group]
+        describe(case, f"global_mean(values) of {', '.join(short)}", 3)
+        for rank, calls in enumerate(ranks):
+            call, counts = calls[at], calls[at].counts
+            check_call(case, call, rank)
+            case.equal(call.value, torch.cat(group).mean(), why=f"this is what rank {rank} returned")
+            nbytes = max([counts.message_bytes // max(counts.messages, 1), *counts.collective_bytes.values()])
+            case.instead(nbytes > 2 * call.width,
+                         f"the result is right, but rank {rank} sends {nbytes:,} bytes for {len(group[rank]):,} values",
+                         "two numbers are enough, however many values there are: the sum and the count")
+            case.budget("collectives", counts.collectives.total(), 2, "each one waits for the slowest rank")
+
+
+_BOTH, _REDUCE = "torch.stack([values.sum(), values.new_tensor(len(values))])", "dist.all_reduce(both)"
+_RATIO = "both[0] / both[1]"
+_OTHERS = "torch.tensor(float(len(values)), device=values.device)"
+global_mean.alternative(
+    "shorter to read, but each all-reduce has a latency of its own",
+    edit(_BOTH, f"values.sum(), {_OTHERS}", _REDUCE, "for one in both:\n        dist.all_reduce(one)"),
+)
+_EVERY = "divide by the number of values of all ranks, once"
+_PLACE = "all_reduce works in place, on the tensor that you hand to it"
+_TELLS = "the others need the result too, and what reduce leaves with them is not to be used: all_reduce"
+global_mean.edits(
+    ("takes a mean of means", "add up sums and counts, and divide once: a rank with one value must not count as much "
+     "as one with three", (_BOTH, "values.mean()", _RATIO, "both / dist.get_world_size()"),
+     (_BOTH, "values.mean().nan_to_num()", _RATIO, "both / dist.get_world_size()"),
+     ("values.sum()", "values.mean().nan_to_num()", "len(values)", "float(len(values) > 0)")),
+    ("takes the mean of a rank that has no values", "0 / 0 is NaN: add up sums and counts",
+     ("values.sum()", "values.mean() * len(values)")),
+    ("gives the sum over all ranks", _EVERY, (_RATIO, "both[0]")),
+    ("divides by the number of ranks", _EVERY, (_RATIO, "both[0] / dist.get_world_size()")),
+    ("divides by the number of ranks too", _EVERY, (_RATIO, f"{_RATIO} / dist.get_world_size()")),
+    ("divides by the number of values of this rank", _EVERY, (_RATIO, "both[0] / len(values)")),
+    ("gives the mean of this rank alone", _PLACE, (_REDUCE, ""),
+     (_REDUCE, "", _RATIO, "both[0] / both[1].clamp(min=1)")),
+    ("tells rank 0 alone", _TELLS, (_REDUCE, "dist.reduce(both, dst=0)"),
+     (_REDUCE, "total = both.clone(); dist.reduce(total, dst=0); both = both if dist.get_rank() else total")),
+    ("gives the mean of rank 0 alone", "broadcast copies, all_reduce adds", (_REDUCE, "dist.broadcast(both, src=0)")),
+    ("leaves out rank 2", "all ranks belong to the group that you get without group=",
+     (_REDUCE, "dist.all_reduce(both, group=dist.new_group([0, 1]))")),
+    ("rounds sum and count to 16 bits", "they travel as float32",
+     (f"{_BOTH}  #", f"{_BOTH}.half()  #", _RATIO, f"({_RATIO}).float()"),
+     (f"{_BOTH}  #", f"{_BOTH}.bfloat16()  #", _RATIO, f"({_RATIO}).float()")),
+    ("drops what is behind the point", "sum and count travel as float32",
+     (_BOTH, "torch.tensor([int(values.sum()), len(values)])")),
+)
+
+
+@exercise(title="All-reduce from send and receive", where=_WHERE, minutes=20, difficulty=3, hints=(
+    "Two rounds of n - 1 steps. In the first what arrives is added to your part, in the second it replaces it.",
+    "Keep clones of the parts in a list. One rule says in both rounds which part you give, and you take the one before "
+    "it: the lesson prints them.",
+    "A step that cannot deadlock starts with isend to the right, goes on with recv from the left into a new tensor "
+    "(torch.empty_like), and waits for the handle last. Only then may the parts change.",
+))
+def ring_all_reduce(x: torch.Tensor) -> torch.Tensor:
+    """Return the sum of `x` over all ranks; each rank sends parts of `x` to its right neighbour only."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    parts = [part.clone() for part in x.tensor_split(n)]  # the caller's x stays as it is
+    for step in range(2 * (n - 1)):
+        adding = step < n - 1  # the first round adds, the second hands the finished parts on
+        give = (rank - step) % n  # what came in the step before
+        take = (give - 1) % n  # what the left neighbour gives in this step
+        arrived = torch.empty_like(parts[take])
+        sent = dist.isend(parts[give], (rank + 1) % n)  # returns at once: every rank can go on to receive
+        dist.recv(arrived, (rank - 1) % n)
+        sent.wait()  # from here on parts[give] may change
+        parts[take] = parts[take] + arrived if adding else arrived
+    return torch.cat(parts)
+
+
+@ring_all_reduce.checks
+def _(case: Case) -> None:
+    why = "what arrives must fit the tensor that is to hold it: where n does not divide x, parts differ in size"
+    for n in (2, 3, 1):  # for one and two, and steps that are neither first nor the only ones
+        ranks = on_ranks(case, cases.each, cases.ring_columns, nprocs=n, called="ring_all_reduce(x)",
+                         known=ring_all_reduce.mistakes, why=why)
+        for at, group in enumerate(cases.ring_columns(n)):
+            describe(case, f"ring_all_reduce(x) of {len(group[0])} elements each", n)
+            for rank, calls in enumerate(ranks):
+                _check_ring(case, group, calls[at], rank)
+
+
+def _check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> None:
+    """Check what `rank` returned as the sum of `group`, and what it sent to whom."""
+    expected, counts, n = torch.stack(group).sum(dim=0), call.counts, len(group)
+    used = ", ".join(counts.collectives)
+    case.instead(used, f"calls {used}", "build it from send and receive: isend, irecv, send, recv")
+    check_call(case, call, rank)
+    case.equal(call.value, expected, rtol=0, atol=0, why=f"this is what rank {rank} returned")
+    case.budget("messages a rank", counts.messages, 2 * (n - 1), "a ring has two rounds of n - 1 steps")
+    allowed = 2 * (n - 1) * max(part.nbytes for part in expected.tensor_split(n))
+    case.instead(counts.message_bytes > allowed, f"the result is right, but rank {rank} sends {counts.message_bytes:,} "
+                 f"bytes, and a ring needs at most {allowed:,}", "send one part of x in each step, not all of x")
+    others = sorted(counts.messages_to.keys() - {(rank + 1) % n})
+    case.instead(others, f"the result is right, but rank {rank} sends to rank {others[0] if others else ''}",
+                 "in a ring each rank sends to its right neighbour only: every link is busy in every step")
+
+
+@ring_all_reduce.alternative("`batch_isend_irecv` starts both messages together; NCCL can run them as one operation")
+def exchanges_in_batches(x: torch.Tensor) -> torch.Tensor:
+    rank, n = dist.get_rank(), dist.get_world_size()
+    whole = x.clone()
+    parts = whole.tensor_split(n)  # views: what is written into a part is in the whole
+    for step in range(2 * (n - 1)):
+        give, take = parts[(rank - step) % n], parts[(rank - step - 1) % n]
+        came = torch.empty_like(take)
+        both = [dist.P2POp(dist.isend, give, (rank + 1) % n), dist.P2POp(dist.irecv, came, (rank - 1) % n)]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+        take.copy_(take + came if step < n - 1 else came)
+    return whole
+
+
+_PUT, _GIVE = "parts[take] + arrived if adding else arrived", "(rank - step) % n"
+_RESULT = "torch.cat(parts)"
+ring_all_reduce.edits(
+    ("returns its own x", "put what arrives into the result", ("return torch.cat(parts)", "return x.clone()")),
+    ("ends after the first round", "that is a reduce-scatter, one part holds the whole sum: a second round hands the "
+     "finished parts on", ("2 * (n - 1)", "n - 1")),
+    ("ends one step too early", "each round has n - 1 steps", ("2 * (n - 1)", "max(2 * n - 3, 0)")),
+    ("adds one step too few", "each round has n - 1 steps", ("step < n - 1", "step < n - 2")),
+    ("adds in the second round too", "there what arrives is finished: it replaces what is there, else numbers are "
+     "counted twice", (_PUT, "parts[take] + arrived")),
+    ("returns in each part the numbers of one rank alone", "in the first round what arrives is added; the second round "
+     "begins with the finished part: rank r holds (r + 1) % n",
+     (_PUT, "arrived")),
+    ("passes on only what arrived", "the sum grows on its way: add your part to what arrives, and pass that on",
+     ("parts[give], (rank + 1)", "x.tensor_split(n)[give].clone() if adding else parts[give], (rank + 1)")),
+    ("begins the second round with an unfinished part", "after the first round rank r holds the finished part "
+     "(r + 1) % n, and gives that one first", (_GIVE, "(rank + adding - step) % n")),
+    ("returns the parts in another order", "put each part back where it was cut out",
+     (_RESULT, "torch.cat(parts[1:] + parts[:1])"), (_RESULT, "torch.cat(parts[-1:] + parts[:-1])"),
+     (_RESULT, "torch.cat(parts[::-1])")),
+    ("returns the mean", "an all-reduce adds unless told otherwise", (_RESULT, f"{_RESULT} / n")),
+    ("sends float32 whatever x is", "what travels must have the dtype of x: torch.empty_like(part) has",
+     ("part.clone() for", "part.float() for", _RESULT, f"{_RESULT}.to(x.dtype)")),
+)
+
+
+@exercise(title="Average the gradients", where=_WHERE, minutes=10, difficulty=2, hints=(
+    "After backward() every rank has its own gradients. all_reduce each of them, and divide by the world size.",
+    "A parameter that took no part on this rank has grad None, but other ranks wait for it in all_reduce: count it "
+    "as zeros. A frozen one (requires_grad is False) has a gradient on no rank: leave it out.",
+    "Go through model.parameters(), which gives a shared one once. torch.zeros_like makes a gradient that is missing; "
+    "a sum over the ranks becomes a mean by one division.",
+))
+def average_gradients(model: nn.Module) -> None:
+    """Replace each gradient of `model` by its mean over all ranks."""
+    for parameter in model.parameters():  # a shared parameter comes once
+        if parameter.requires_grad:
+            if parameter.grad is None:  # it took no part on this rank, but other ranks wait for it
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+
+@average_gradients.checks
+def _(case: Case) -> None:
+    why = "all ranks must call the same collectives, in the same order: where a parameter took no part, with zeros"
+    ranks = on_ranks(case, averaged, tuple(cases.KINDS), nprocs=3, called="average_gradients(model)",
+                     known=average_gradients.mistakes, why=why)
+    for at, words in enumerate(cases.KINDS.values()):
+        describe(case, f"average_gradients(model), {words}", 3)
+        check_average(case, [rank[at] for rank in ranks])
+
+
+@average_gradients.alternative("one all-reduce, so one latency, but a copy of all gradients; DDP's buckets lie between")
+def one_vector(model: nn.Module) -> None:
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    given = [torch.zeros_like(one) if one.grad is None else one.grad for one in trained]
+    flat = torch.cat([gradient.flatten() for gradient in given])
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+    for parameter, mean in zip(trained, flat.split([one.numel() for one in trained]), strict=True):
+        parameter.grad = mean.view_as(parameter).clone()
+
+
+_IF, _SUM = "if parameter.requires_grad:", "dist.all_reduce(parameter.grad)"
+_DIVIDE = "parameter.grad /= dist.get_world_size()"
+_NONE, _THERE = "if parameter.grad is None:", "if parameter.grad is not None:"
+_ONCE, _AVERAGE = "divide by dist.get_world_size(), once", "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)"
+average_gradients.edits(
+    ("gives the sum of the gradients", _ONCE, (_DIVIDE, "pass"), (_IF, _THERE, _DIVIDE, "pass")),
+    ("divides twice", "ReduceOp.AVG divides already", (_SUM, _AVERAGE), (_IF, _THERE, _SUM, _AVERAGE)),
+    ("divides by 2 whatever the number of ranks", _ONCE, ("dist.get_world_size()", "2")),
+    ("leaves out parameters that took no part", "other ranks wait for this one, and meet its next tensor in their "
+     "collective: take part with zeros", (_IF, _THERE)),
+    ("divides by the number of ranks where the parameter took part", "the others count as zero, as they do in "
+     "DistributedDataParallel: divide by the world size",
+     (_NONE, "there = torch.tensor(float(parameter.grad is not None)); dist.all_reduce(there)\n"
+      f"            {_NONE}", "dist.get_world_size()", "there")),
+    ("leaves each rank its own gradients", _PLACE, (_IF, "if False:"),
+     (_SUM, "dist.all_reduce(parameter.grad.clone())", _DIVIDE, "pass")),
+    ("divides its own gradients", _PLACE, (_SUM, "dist.all_reduce(parameter.grad.clone())")),
+    ("tells rank 0 alone", _TELLS, (_SUM, "dist.reduce(parameter.grad, dst=0)"),
+     (_SUM, "mean = parameter.grad.clone(); dist.reduce(mean, dst=0)",
+      _DIVIDE, "parameter.grad = parameter.grad if dist.get_rank() else mean / dist.get_world_size()")),
+    ("gives all the gradients of rank 0", "broadcast copies, all_reduce adds",
+     (_SUM, "dist.broadcast(parameter.grad, src=0)", _DIVIDE, "pass")),
+    ("leaves out the biases", "model.parameters() gives them all", (_IF, f"{_IF[:-1]} and parameter.dim() > 1:")),
+)
+
+
+@exercise(title="Accumulate with one synchronisation", where=_WHERE, minutes=10, difficulty=2, hints=(
+    "Clear the gradients. Which of the backward passes is to synchronise, and which are not?",
+    "Each loss is a mean over its micro-batch. For the mean over all of them divide each by their number.",
+    "All micro-batches but the last, batches[:-1], run forward and backward inside of model.no_sync(); the last one "
+    "does the same outside.",
+))
+def accumulate(model: DistributedDataParallel, batches: list, loss_fn: Callable) -> None:
+    """Leave in `.grad` the gradient of the mean loss over all batches of all ranks, with one synchronisation."""
+    model.zero_grad()
+    for x, y in batches[:-1]:
+        with model.no_sync():  # the forward pass too: it decides whether its backward pass synchronises
+            (loss_fn(model(x), y) / len(batches)).backward()
+    x, y = batches[-1]
+    (loss_fn(model(x), y) / len(batches)).backward()  # adds to what is there, then all ranks average the sum
+
+
+@accumulate.checks
+def _(case: Case) -> None:
+    ranks = on_ranks(case, cases.accumulated, nprocs=2, called="accumulate(model, micro-batches, loss_fn)",
+                     known=accumulate.mistakes, compiler=True)
+    for at, count in enumerate(cases.MICRO_BATCHES):
+        number = f"{count} micro-batch{'es' if count > 1 else ''}"
+        describe(case, f"accumulate(model, {number}, {cases.loss_of(count).__name__})", 2)
+        training.check_accumulated(case, [rank[at] for rank in ranks], count)
+
+
+@accumulate.alternative("one loop and no line twice; the condition takes a moment to read")
+def one_loop(model: DistributedDataParallel, batches: list, loss_fn: Callable) -> None:
+    model.zero_grad()
+    for place, (x, y) in enumerate(batches, 1):
+        with model.no_sync() if place < len(batches) else contextlib.nullcontext():
+            (loss_fn(model(x), y) / len(batches)).backward()
+
+
+_NUMBER, _LOSS = "each loss is a mean over its micro-batch: divide each by their number", "loss_fn(model(x), y)"
+
+
+def _losses(early: str, last: str) -> tuple[str, ...]:
+    """Return the changes that make the losses of the early micro-batches, and that of the last, something else."""
+    right = f"({_LOSS} / len(batches))"
+    line, end = "synchronises\n            ", "batches[-1]\n    "
+    return line + right, f"{line}({early})", end + right, f"{end}({last})"
+
+
+accumulate.edits(
+    ("does not divide the losses", _NUMBER, *_losses(_LOSS, _LOSS)),
+    ("divides the last loss alone", _NUMBER, *_losses(_LOSS, f"{_LOSS} / len(batches)")),
+    ("does not divide the last loss", _NUMBER, *_losses(f"{_LOSS} / len(batches)", _LOSS)),
+    ("divides by 4 whatever the number of micro-batches", _NUMBER, *_losses(*[f"{_LOSS} / 4"] * 2)),
+    ("divides by one micro-batch less", _NUMBER, *_losses(*[f"{_LOSS} / max(len(batches) - 1, 1)"] * 2)),
+    ("divides by the number of ranks too", "DistributedDataParallel gives the mean over the ranks already",
+     *_losses(*[f"{_LOSS} / len(batches) / dist.get_world_size()"] * 2)),
+    ("divides by the rows of a micro-batch too", "loss_fn gives a mean over them already",
+     *_losses(*[f"{_LOSS} / len(batches) / len(x)"] * 2)),
+    ("keeps the old gradients in the sum", "backward() adds to .grad: clear it first", "model.zero_grad()", "pass"),
+    ("lets the last micro-batch alone count", "all do: clear the gradients once, before the first",
+     "batches[:-1]", "[]"),
+    ("clears the gradients between micro-batches", "that throws away what was accumulated: clear once, before all",
+     "with model.no_sync():", "model.zero_grad()\n        with model.no_sync():"),
+    ("counts the last micro-batch twice", "batches[:-1] are all but the last", "batches[:-1]", "batches"),
+)
+
+
+@exercise(title="Share out the data", where=_WHERE, minutes=8, difficulty=1, hints=(
+    "DistributedSampler knows rank and world size from torch.distributed. Hand it to DataLoader as sampler=.",
+    "Without sampler.set_epoch(epoch) every epoch has the same order.",
+    "Make sampler and loader once, the loader with batch_size. In each epoch call set_epoch first, then take all that "
+    "the loader gives, as a list.",
+))
+def epoch_batches(data: torch.Tensor, batch: int, epochs: int) -> list[list[torch.Tensor]]:
+    """Return for each epoch the batches of this rank: the data shared out anew, in another order in each epoch."""
+    sampler = DistributedSampler(data)  # shuffles with one seed on all ranks, then each takes every n-th
+    loader = DataLoader(data, batch_size=batch, sampler=sampler)
+    found = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)  # seed + epoch decide the order
+        found.append(list(loader))
+    return found
+
+
+@epoch_batches.checks
+def _(case: Case) -> None:
+    ranks = on_ranks(case, cases.batches, nprocs=3, called="epoch_batches(data, batch, epochs)",
+                     known=epoch_batches.mistakes)
+    for at, (length, batch, epochs) in enumerate(cases.SHARED_OUT):
+        describe(case, f"epoch_batches(torch.arange({cases.FIRST}, {cases.FIRST + length}), {batch}, {epochs})", 3)
+        training.check_shares(case, [rank[at] for rank in ranks], length, batch, epochs)
+
+
+@epoch_batches.alternative("what the sampler does, by hand: no workers, and the data must be a tensor")
+def by_hand(data: torch.Tensor, batch: int, epochs: int) -> list[list[torch.Tensor]]:
+    rank, n, found = dist.get_rank(), dist.get_world_size(), []
+    for epoch in range(epochs):
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))  # the same on every rank
+        order = torch.cat([order, order[: -len(data) % n]])  # some twice, so that all have as many
+        found.append(list(data[order[rank::n]].split(batch)))
+    return found
+
+
+@exercise(title="Five faults in a training script", where=_WHERE, minutes=15, difficulty=3, hints=(
+    "First the hang: which rank waits in which line, and why does the other never come there?",
+    "Which line makes DistributedDataParallel average? Who may write the file? What does the sampler not know?",
+    "The sampler must hear of each epoch. The wrapper averages only if it is what you call. The collective belongs to "
+    "all ranks, the file to one, and in it the names of the model inside.",
+))
+def train(model: nn.Module, data: Dataset, path: Path, epochs: int) -> list[float]:
+    """Train `model` on all ranks, save it once, and return for each epoch the mean over ranks of the last loss."""
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    sampler = DistributedSampler(data)
+    losses = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)  # 1: else every epoch has the same order
+        for x, y in DataLoader(data, batch_size=4, sampler=sampler):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(ddp(x), y)  # 2: ddp.module(x) goes around the averaging
+            loss.backward()
+            optimizer.step()
+        last = loss.detach()
+        dist.all_reduce(last, op=dist.ReduceOp.AVG)  # 3: on every rank, else one waits for ever
+        losses.append(last.item())
+    if dist.get_rank() == 0:  # 4: ranks that write to one file destroy it
+        torch.save(ddp.module.state_dict(), path)  # 5: the names of ddp.state_dict() begin with "module."
+    return losses
+
+
+@train.checks
+def _(case: Case) -> None:
+    called = f"train(model, data of {cases.LENGTH} samples, path, {cases.EPOCHS})"
+    ranks = on_ranks(case, cases.trained, nprocs=3, called=called, known=train.mistakes, compiler=True,
+                     why="an `if rank == 0` keeps the others away: every rank must call each collective, and "
+                     "DistributedDataParallel calls some in backward()")
+    training.check_training(case, ranks)
+    training.check_files(case, ranks)
+
+
+train.alternative("a sum works with every backend, also where ReduceOp.AVG is missing", edit(
+    "last, op=dist.ReduceOp.AVG", "last", "last.item()", "last.item() / dist.get_world_size()"))
+
+# How much of the file is repaired already: all, not the names in it, nor who writes it.
+_NAMES = "ddp.module.state_dict(), path", "ddp.state_dict(), path"
+_FILES = (), _NAMES, (*_NAMES, "if dist.get_rank() == 0:", "if True:")
+_OF_RANKS, _REDUCED = "op=dist.ReduceOp.AVG", "dist.all_reduce(last, op=dist.ReduceOp.AVG)"
+train.edits(*((name, why, *((*changes, *files) for files in _FILES)) for name, why, *changes in (
+    ("adds the losses of the ranks", "the mean is asked for: ReduceOp.AVG, or divide by the world size",
+     _OF_RANKS, "op=dist.ReduceOp.SUM"),
+    ("divides the mean again", "ReduceOp.AVG divides already", "last.item()", "last.item() / dist.get_world_size()"),
+    ("returns its own losses", "the mean over the ranks was asked for: all-reduce the loss", _REDUCED, "pass"),
+    ("averages the losses of all steps", "the last loss of each epoch was asked for", "for x, y in", "found = []\n"
+     "        for x, y in", "loss.backward()", "loss.backward(); found.append(loss)", "loss.detach()",
+     "torch.stack(found).mean().detach()"),
+)))

@@ -1,0 +1,182 @@
+"""Can ranks run this schedule, within its limits, and does a line of it train? The exercises on pipelines."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from gpu_course.checks import Case, edit, lesson
+from gpu_course.lesson10.pipelines import Schedule, ScheduleError
+
+__all__ = ["last_rank", "write_schedule"]
+
+exercise = lesson("10")
+# fmt: off
+
+
+@exercise(title="Write a schedule", minutes=10, difficulty=2, where="schedules of 1 to 5 ranks", hints=(
+    "Draw it for 3 ranks: when can the first gradient reach rank 2, rank 1, rank 0? Until then a rank has nothing but "
+    "forward passes.",
+    "The last rank does F0 B0 F1 B1 …; each rank before it does one forward pass more at the start.",
+    "Three parts a line: ranks - 1 - rank forward passes (never more than there are), then one F and one B in turn, "
+    "then the backward passes that are left. Collect words in a list, and join them.",
+))
+def write_schedule(ranks: int, micro: int) -> str:
+    """Return a schedule as text: with the bubble of GPipe, and at most `ranks` micro-batches held on each rank."""
+    lines = []
+    for rank in range(ranks):
+        early = min(micro, ranks - 1 - rank)  # until the first gradient can be here
+        line = [f"F{at}" for at in range(early)]
+        for at in range(micro):
+            if early + at < micro:
+                line.append(f"F{early + at}")
+            line.append(f"B{at}")
+        lines.append(" ".join(line))
+    return "\n".join(lines)
+
+
+@write_schedule.checks
+def _(case: Case) -> None:
+    for ranks, micro in ((1, 2), (2, 3), (3, 2), (3, 6), (4, 8), (5, 7)):
+        text = case.call(ranks, micro)
+        case.instead(not isinstance(text, str), f"returns {type(text).__name__}, expected one text: a line for each "
+                     "rank", 'the lines are joined by "\\n"')
+        try:
+            found = Schedule(text)
+        except ScheduleError as error:
+            case.fail(str(error), "no ranks can run that: they would raise, or wait for ever", got=text)
+        size = len(found.ranks), found.micro
+        case.instead(size != (ranks, micro), f"has {size[0]} lines and {size[1]} micro-batches, expected {ranks} and "
+                     f"{micro}", "a line for each rank, and in it each micro-batch from 0", got=text)
+        case.instead(found.stages != ranks, f"has {found.stages} stages, expected {ranks}: one a rank", got=text)
+        most, allowed = max(found.held), (ranks - 1) / (micro + ranks - 1)
+        case.instead(most > ranks, f"rank {found.held.index(most)} holds {most} micro-batches at once, the limit is "
+                     f"{ranks}", "activations are kept from F to B: go back as soon as a gradient can be there",
+                     got=text)
+        case.instead(found.bubble > allowed + 1e-9, f"ranks idle too long: the bubble is {found.bubble:.1%}, that of "
+                     f"GPipe {allowed:.1%}", "while the first micro-batch is on its way, a rank can do the next",
+                     got=text)
+
+
+_EARLY, _FORWARD, _BACK = "ranks - 1 - rank", 'line.append(f"F{early + at}")', 'line.append(f"B{at}")'
+write_schedule.edits(
+    ("does all forward passes first", "that is GPipe: it holds every micro-batch", (_EARLY, "micro")),
+    ("lets a micro-batch come back before the next one begins", "all other ranks wait meanwhile: begin with a forward "
+     "pass more for each rank behind this one", (_EARLY, "0")),
+    ("begins alike on all ranks", "the last rank has its first gradient at once, and others wait for it",
+     (_EARLY, "ranks - 1")),
+    ("counts the ranks from the wrong end", "the first rank waits longest for a gradient", (_EARLY, "rank")),
+    ("begins with one forward pass too few", "rank r has ranks - 1 - r ranks behind it",
+     (_EARLY, "max(0, ranks - 2 - rank)")),
+    ("begins with one forward pass too many", "the last rank needs none before its F0 B0", (_EARLY, "ranks - rank")),
+    ("leaves out the backward passes at the end", "each F needs its B",
+     ("at in range(micro):", "at in range(micro - early):")),
+    ("goes back first", "B needs what its F keeps", (_FORWARD, f"{_BACK}\n                {_FORWARD}\n"
+     "                continue")),
+)
+
+
+@write_schedule.alternative("shorter: the order that the rule gives, sorted by when each action would begin")
+def by_time(ranks: int, micro: int) -> str:
+    lines = []
+    for rank in range(ranks):
+        forward = [(max(0, at - (ranks - 1 - rank)), 0, f"F{at}") for at in range(micro)]
+        backward = [(at, 1, f"B{at}") for at in range(micro)]
+        lines.append(" ".join(word for *_, word in sorted(forward + backward, key=lambda row: row[:2])))
+    return "\n".join(lines)
+
+
+@exercise(title="The last rank's line", minutes=10, difficulty=2, hints=(
+    "Keep in a dictionary what F made, by the number of its micro-batch: the input, and the loss.",
+    "The input must require a gradient. I asks for its gradient alone, and W still needs the graph: retain_graph=True.",
+    "torch.autograd.grad(loss, x, …) returns a tuple and adds to nothing; loss.backward(inputs=[…]) adds to the "
+    "gradients of what is in the list, where a frozen parameter must not be. The loss of a micro-batch is a mean over "
+    "a part of the batch.",
+))
+def last_rank(
+    line: str, stage: nn.Module, inputs: list[torch.Tensor], targets: list[torch.Tensor], loss_fn: Callable
+) -> list[torch.Tensor]:
+    """Do the last rank's line of F, I and W; return the gradients of its inputs, in the order of I."""
+    held, sent = {}, []
+    for action in line.split():
+        kind, at = action[0], int(action[1:])
+        if kind == "F":
+            x = inputs[at].detach().requires_grad_()
+            held[at] = x, loss_fn(stage(x), targets[at]) / len(inputs)  # so that the sum is the mean over the batch
+        elif kind == "I":
+            x, loss = held[at]
+            sent += torch.autograd.grad(loss, x, retain_graph=True)  # W goes through the graph again
+        else:
+            loss = held.pop(at)[1]
+            loss.backward(inputs=[p for p in stage.parameters() if p.requires_grad])
+    return sent
+
+
+@last_rank.checks
+def _(case: Case) -> None:
+    eleven = " ".join(f"F{at} I{at} W{at}" for at in range(11))
+    for line in ("F0 I0 W0", "F0 I0 W0 F1 I1 W1", "F0 F1 F2 I1 I0 F3 W1 W0 I2 I3 W3 W2", eleven):
+        micro = line.count("F")
+        torch.manual_seed(micro)
+        stage = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Linear(2, 1)).to(case.device)
+        stage[2].requires_grad_(False)
+        x, y = torch.randn(2 * micro, 2, device=case.device), torch.randn(2 * micro, 1, device=case.device)
+        for loss_fn in (F.mse_loss, F.l1_loss):
+            stage.zero_grad()
+            whole = x.clone().requires_grad_()
+            loss_fn(stage(whole), y).backward()
+            wanted = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
+            stage.zero_grad()
+            seen: dict[int, tuple[bool, int]] = {}  # at each F: had weights a gradient, how many inputs had
+            came: set[int] = set()  # inputs whose gradient was computed
+            parts = x.chunk(micro)
+
+            def note(_, args, stage=stage, parts=parts, seen=seen, came=came):
+                at = next((at for at, part in enumerate(parts) if torch.equal(args[0], part)), None)
+                gradient = stage[0].weight.grad
+                if at is not None and at not in seen:  # I and W may go forward again
+                    seen[at] = gradient is not None and bool(gradient.any()), len(came)
+                if args[0].requires_grad:
+                    args[0].register_hook(lambda _: came.add(at))
+
+            hook = stage.register_forward_pre_hook(note)
+            got = case.call(line, stage, list(parts), list(y.chunk(micro)), loss_fn, modifies=True)
+            hook.remove()
+            case.about(f"last_rank({line!r}, …, {loss_fn.__name__})", case.device)
+            found = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
+            without = ", ".join(sorted(wanted.keys() - found.keys()))
+            case.instead(without, f"no gradient in {without}", "W adds to it")
+            case.equal(found, wanted, why="gradients of the weights: those of the mean loss over the whole batch")
+            order = [int(word[1:]) for word in line.split() if word[0] == "I"]
+            case.equal(got, [whole.grad.chunk(micro)[at] for at in order],
+                       why="gradients of the inputs, in the order of I")
+            for at, (added, inputs) in seen.items():
+                before = line.split()[: line.split().index(f"F{at}")]
+                due = any(word[0] == "W" for word in before)
+                case.instead(added and not due, "adds to gradients of weights before W",
+                             "the rank before waits for I: W can be done later")
+                case.instead(due and not added, "goes forward before W is done",
+                             "W stands before that F in the line: with it a micro-batch's activations are free")
+                case.instead(inputs < sum(word[0] == "I" for word in before), "goes forward before I is done",
+                             "the rank before waits for that gradient: I stands before that F in the line")
+
+
+_MEAN, _INPUT = " / len(inputs)  #", "sent += torch.autograd.grad(loss, x, retain_graph=True)"
+_WEIGHTS = "loss.backward(inputs=[p for p in stage.parameters() if p.requires_grad])"
+last_rank.alternative("the same through `.grad` of the input; it must be a leaf of the graph",
+                      edit(_INPUT, "loss.backward(inputs=[x], retain_graph=True)\n            sent.append(x.grad)"))
+last_rank.edits(
+    ("does not divide the loss by the number of micro-batches", "a sum of means is too large by that number, and so is "
+     "the step", (_MEAN, "  #")),
+    ("clears the gradients at each micro-batch", "they add up over all of them: clear once a step",
+     (_WEIGHTS, f"stage.zero_grad(); {_WEIGHTS}")),
+    ("adds the gradients of the weights in I too", "backward without inputs= goes to every leaf: each weight counts "
+     "twice", (_INPUT, "loss.backward(retain_graph=True); sent.append(x.grad)"),
+     (_INPUT, "loss.backward(retain_graph=True); sent.append(x.grad.clone())", _WEIGHTS, "loss.backward()")),
+    ("returns the gradients by the number of the micro-batch", "the rank before expects them in the order of I",
+     (_INPUT, "held[at] = x, loss, torch.autograd.grad(loss, x, retain_graph=True)[0]; sent.append((at, held[at][2]))",
+      "return sent", "return [one for _, one in sorted(sent, key=lambda pair: pair[0])]")),
+    ("divides by the number of samples", "loss_fn gives a mean already: divide by the number of micro-batches",
+     ("len(inputs)", "sum(map(len, inputs))")),
+)

@@ -1,0 +1,406 @@
+"""Do the ranks hold shards, and do the shards make up what one process holds? The exercises on sharding."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint import state_dict as sd
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor  # noqa: F401 (in an alternative)
+from torch.nn import functional as F
+
+from course_utils import memory
+from gpu_course.checks import Case, edit, lesson
+from gpu_course.common.ranks import check_call, describe, on_ranks
+
+__all__ = ["Scaled", "gather_state", "reshard", "start_sharded", "train_sharded"]
+
+exercise, _WHERE = lesson("10"), "real ranks on the CPU"
+# fmt: off
+
+
+# ---- gather an optimizer's state ------------------------------------------------------------------------------------
+
+
+@exercise(title="Gather an optimizer's state", where=_WHERE, minutes=8, difficulty=2, hints=(
+    "Two of the three entries have a number for each number of the shard. The third has one for all of them.",
+    "Gather exp_avg and exp_avg_sq in the order of the ranks. What of the result is not of the model?",
+    "dist.all_gather writes into a list of tensors, one of len(shard) for each rank; torch.cat joins them, a slice up "
+    "to total leaves the padding out. Every rank has counted the same steps.",
+))
+def gather_state(state: dict[str, torch.Tensor], total: int) -> dict[str, torch.Tensor]:
+    """Return AdamW's state of all `total` numbers, on every rank; `state` is that of this rank's shard."""
+    found = {"step": state["step"].clone()}  # all ranks have counted the same steps
+    for name in ("exp_avg", "exp_avg_sq"):
+        parts = [torch.empty_like(state[name]) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, state[name])
+        found[name] = torch.cat(parts)[:total]  # behind it is padding
+    return found
+
+
+_TOTALS = (6, 7, 1)  # on 3 ranks: no padding, some, and ranks that hold nothing else
+
+
+def _whole_state(total: int) -> dict[str, torch.Tensor]:
+    """Return the state that one process would hold: a zero in it is a moment like any other."""
+    moments = torch.arange(1.0, total + 1) * (torch.arange(total) != 1)
+    return {"step": torch.tensor(5.0), "exp_avg": moments, "exp_avg_sq": moments.square() / 8}
+
+
+def _states(call: Callable) -> list[Any]:
+    """Call the answer with this rank's shard of each state, padded with zeros."""
+    rank, n, found = dist.get_rank(), dist.get_world_size(), []
+    for total in _TOTALS:
+        padded = {name: F.pad(value, (0, -total % n)) if value.dim() else value
+                  for name, value in _whole_state(total).items()}
+        found.append(call({name: value.chunk(n)[rank].clone() if value.dim() else value
+                           for name, value in padded.items()}, total))
+    return found
+
+
+@gather_state.checks
+def _(case: Case) -> None:
+    ranks = on_ranks(case, _states, nprocs=3, called="gather_state(state, total)", known=gather_state.mistakes,
+                     why="every rank gathers the same entries in the same order, in tensors of the size of a shard")
+    for at, total in enumerate(_TOTALS):
+        describe(case, f"gather_state(state, {total})", 3)
+        for rank, calls in enumerate(ranks):
+            call = calls[at]
+            check_call(case, call, rank)
+            case.equal(call.value, _whole_state(total), why=f"this is what rank {rank} returned")
+            sent, shard = call.counts.collective_bytes.copy(), 4 * -(-total // 3)
+            sent["broadcast"] //= 3  # counted on each rank, given by one
+            case.instead(sent.total() > 2 * shard + 8, f"the result is right, but rank {rank} gives {sent.total()} "
+                         f"bytes, and its shards have {2 * shard}", "each rank gives its own part: all_gather, and no "
+                         "pickles")
+
+
+gather_state.alternative(
+    "writes into one tensor, so that no copy is made by torch.cat",
+    edit("parts = [torch.empty_like(state[name]) for _ in range(dist.get_world_size())]",
+         "whole = state[name].new_empty(dist.get_world_size() * len(state[name]))",
+         "all_gather(parts, state[name])", "all_gather(list(whole.chunk(dist.get_world_size())), state[name])",
+         "torch.cat(parts)[:total]", "whole[:total]"))
+_CAT, _STEP = "torch.cat(parts)[:total]", '{"step": state["step"].clone()}'
+_ORDER = "all_gather puts the tensor of rank r into parts[r]: join them in this order"
+gather_state.edits(
+    ("keeps the padding", "the last numbers belong to no parameter: total says how many do",
+     (_CAT, "torch.cat(parts)")),
+    ("drops zeros", "a moment may be zero, of a row that no token used say: cut by number, not by value",
+     (_CAT, "torch.cat(parts)[torch.cat(parts) != 0]")),
+    ("cuts in front", "the padding is at the end", (_CAT, "torch.cat(parts)[-total:]")),
+    ("joins the shards in another order", _ORDER, (_CAT, "torch.cat(parts[::-1])[:total]"),
+     (_CAT, "torch.stack(parts, 1).flatten()[:total]")),
+    ("loses the step count", "AdamW divides by 1 - beta ** step: from zero its first steps would be large again",
+     (_STEP, "{}"), (_STEP, '{"step": torch.zeros(())}')),
+    ("adds up the step counts", "each rank has counted every step",
+     (_STEP, '{"step": state["step"] * dist.get_world_size()}')),
+    ("repeats its own shard", "all_gather fills the list with what the ranks gave",
+     ("dist.all_gather(parts, state[name])", "parts = [state[name] for _ in parts]")),
+    ("adds up the moments", "the shards are of different numbers: put them beside each other",
+     (_CAT, "torch.stack(parts).sum(0).repeat(len(parts))[:total]")),
+)
+
+
+# ---- train sharded ---------------------------------------------------------------------------------------------------
+
+
+@exercise(title="Repair a sharded training", where=_WHERE, minutes=10, difficulty=2, limit_s=5.0, hints=(
+    "Three lines. One decides what is gathered at once, one which parameters are trained, one how large the gradient "
+    "is.",
+    "fully_shard replaces the parameters of a module. What is gathered together is what one call of fully_shard takes. "
+    "And a rank sees a part of each gradient.",
+    "Call fully_shard on each of model.blocks before the model; then make the optimizer; and let "
+    "nn.utils.clip_grad_norm_ take the norm, which knows DTensors.",
+))
+def train_sharded(model: nn.Module, mesh: DeviceMesh, batches: list[tuple]) -> dict[str, torch.Tensor]:
+    """Train `model` sharded over `mesh` on this rank's `batches`; return its state dict, each tensor whole."""
+    for block in model.blocks:  # each is gathered by itself, and freed behind it
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)  # what is left
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # the shards, which are there now
+    for tokens, targets in batches:
+        optimizer.zero_grad()
+        F.cross_entropy(model(tokens), targets).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)  # the norm over all shards
+        optimizer.step()
+    return {name: value.full_tensor() for name, value in model.state_dict().items()}
+
+
+class Tower(nn.Module):
+    """An embedding, six blocks, and an output layer with the weight of the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 32)
+        self.blocks = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(6)))
+        self.head = nn.Linear(32, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return (batch, 11) logits of (batch,) tokens."""
+        return self.head(self.blocks(self.embed(tokens)))
+
+
+def _tower() -> Tower:
+    torch.manual_seed(3)
+    tower = Tower()
+    tower.embed.weight.data *= 0.2  # the norm is 0.47 in the first step, not to be clipped, and 1.16 in the second
+    return tower
+
+
+def _tokens(step: int) -> torch.Tensor:
+    """Return tokens and targets of all ranks, (2, 8)."""
+    return torch.randint(0, (11, 2)[step], (2, 8), generator=torch.Generator().manual_seed(step))
+
+
+@functools.cache
+def _alone() -> dict[str, torch.Tensor]:
+    """Return the state dict after two steps of one process on the whole batches."""
+    model = _tower()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for tokens, targets in map(_tokens, range(2)):
+        optimizer.zero_grad()
+        F.cross_entropy(model(tokens), targets).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+    return model.state_dict()
+
+
+def _training(call: Callable) -> tuple[Any, int]:
+    """Train on this rank's half of two batches; return the call, and the bytes that were alive at the peak."""
+    mesh = init_device_mesh("cpu", (2,))
+    batches = [tuple(_tokens(step).chunk(2, 1)[dist.get_rank()]) for step in range(2)]
+    done = call(_tower(), mesh, batches, modifies=True)
+    call.meet()
+    model = _tower()  # once more: to watch messages keeps what they carried
+    return done, memory.measure(lambda: call.answer(model, mesh, batches), "cpu").peak_bytes
+
+
+@train_sharded.checks
+def _(case: Case) -> None:
+    ranks = on_ranks(case, _training, nprocs=2, called="train_sharded(model, mesh, batches)", compiler=True,
+                     known=train_sharded.mistakes, why="every rank gathers each tensor: no `if` on the rank around it")
+    for rank, (call, peak_bytes) in enumerate(ranks):
+        check_call(case, call, rank)
+        got = dict(call.value) if isinstance(call.value, dict) else call.value  # state_dict() gives an OrderedDict
+        spread = isinstance(got, dict) and any(isinstance(value, DTensor) for value in got.values())
+        case.instead(spread, "returns DTensors", "a rank still holds its own part of each: full_tensor() gathers")
+        case.equal(got, dict(_alone()), rtol=1e-4, why=f"this is what rank {rank} returned")
+        whole = sum(value.nbytes for value in _tower().parameters())
+        case.instead(peak_bytes > 3.4 * whole, "the result is right, but more than three models are alive at once",
+                     f"{peak_bytes:,} bytes, and the model has {whole:,}: what one call of fully_shard takes is "
+                     "gathered at once")
+
+
+_SHARD = "    fully_shard(model, mesh=mesh)  # what is left\n"
+_MADE = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # the shards, which are there now\n"
+_BLOCKS = """    for block in model.blocks:  # each is gathered by itself, and freed behind it
+        fully_shard(block, mesh=mesh)
+"""
+_CLIP = "nn.utils.clip_grad_norm_(model.parameters(), 0.5)  # the norm over all shards"
+_LOCAL = """norm = torch.stack([p.grad.to_local().norm() for p in model.parameters()]).norm()
+        for p in model.parameters():
+            p.grad *= (0.5 / norm).clamp(max=1.0)"""
+_EARLY = _SHARD + _MADE, _MADE + _SHARD
+train_sharded.broken(_BLOCKS, "", *_EARLY, _CLIP, _LOCAL)
+train_sharded.alternative("units of two blocks: fewer messages, and twice the bytes gathered at once",
+    edit(_BLOCKS, "    for pair in zip(model.blocks[::2], model.blocks[1::2]):\n"
+         "        fully_shard(list(pair), mesh=mesh)\n"))
+train_sharded.edits(
+    ("has all blocks at once", "what one unit holds is gathered together: call fully_shard on each block first",
+     (_BLOCKS, "")),
+    ("makes the optimizer before sharding", "fully_shard puts new parameters into the model, DTensors: an optimizer "
+     "made before steps the old ones, which get no gradient", _EARLY, (_BLOCKS, "", *_EARLY),
+     (_SHARD + _MADE, _SHARD, _BLOCKS, _MADE + _BLOCKS)),
+    ("clips by the norm of its own shard", "each rank would scale by another factor: the norm is that of all shards",
+     (_CLIP, _LOCAL), (_BLOCKS, "", _CLIP, _LOCAL)),
+    ("returns the shards of one rank", "a file of them holds a part of the model: full_tensor() gathers",
+     ("value.full_tensor()", "value.to_local()")),
+    ("does not clip", "the norm of the gradients is to be 0.5 at most", (_CLIP, "pass")),
+    ("makes small gradients longer", "0.5 is the most that the norm may be: clamp the factor to 1",
+     (_CLIP, "norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])\n        "
+      "for p in model.parameters():\n            p.grad *= 0.5 / norm.full_tensor()")),
+    ("divides the gradients by the number of ranks", "fully_shard has taken their mean already",
+     (_CLIP, f"for p in model.parameters():\n            p.grad /= dist.get_world_size()\n        {_CLIP}")),
+)
+
+
+# ---- start without memory --------------------------------------------------------------------------------------------
+
+
+class Scaled(nn.Module):
+    """A layer whose result is scaled by numbers that no state dict holds."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+        self.register_buffer("scale", torch.empty(width), persistent=False)
+        self.fill()
+
+    def fill(self) -> None:
+        """Compute the buffer."""
+        self.scale.copy_(torch.linspace(1, 2, len(self.scale)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return (batch, width) of (batch, width)."""
+        return self.layer(x) * self.scale
+
+
+@exercise(title="Start without memory", where=_WHERE, minutes=8, difficulty=2, limit_s=5.0, hints=(
+    "The order is the point: shapes alone, shards, memory for them, numbers. What is in no state dict?",
+    "A model made under torch.device(\"meta\") has no numbers. to_empty gives the shards memory, in which anything may "
+    "stand. Parameters come from rank 0; each block can compute its buffer.",
+    "The lesson's cell has it all in the right order: meta, fully_shard for blocks and model, to_empty, "
+    "set_model_state_dict with its options. Only then do the blocks call fill.",
+))
+def start_sharded(blocks: int, mesh: DeviceMesh, state: dict[str, torch.Tensor]) -> nn.Sequential:
+    """Return `blocks` blocks `Scaled()`, sharded over `mesh`, with the numbers of `state`, which rank 0 has."""
+    with torch.device("meta"):  # shapes alone
+        model = nn.Sequential(*(Scaled() for _ in range(blocks)))
+    for unit in [*model, model]:
+        fully_shard(unit, mesh=mesh)
+    model.to_empty(device="cpu")  # memory for the shards alone
+    options = sd.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    sd.set_model_state_dict(model, state, options=options)
+    for block in model:
+        block.fill()  # no state dict holds the buffer
+    return model
+
+
+def _whole_blocks() -> nn.Sequential:
+    torch.manual_seed(5)
+    return nn.Sequential(*(Scaled() for _ in range(6)))
+
+
+def _started(call: Callable) -> tuple[Any, ...]:
+    """Start; return the call, the units, parameters and buffers of the model, and the bytes alive at the peak."""
+    mesh = init_device_mesh("cpu", (2,))
+    state = {} if dist.get_rank() else dict(_whole_blocks().state_dict())
+    torch.use_deterministic_algorithms(True)  # fills with NaN what is not initialized
+    try:
+        done = call(6, mesh, dict(state), modifies=True)  # set_model_state_dict writes into it
+        call.meet()
+        peak_bytes = memory.measure(lambda: call.answer(6, mesh, state), "cpu").peak_bytes
+    finally:
+        torch.use_deterministic_algorithms(False)
+    model = done.value if isinstance(done.value, nn.Sequential) else nn.Sequential()
+    values = {name: value.full_tensor() if isinstance(value, DTensor) else value
+              for name, value in [*model.named_parameters(), *model.named_buffers()]}
+    sharded = all(isinstance(value, DTensor) for value in model.parameters()), all(
+        any(isinstance(module, FSDPModule) for module in block.modules()) for block in model)
+    return dataclasses.replace(done, value=type(done.value)), values, sharded, peak_bytes
+
+
+@start_sharded.checks
+def _(case: Case) -> None:
+    ranks = on_ranks(case, _started, nprocs=2, called="start_sharded(6, mesh, state)", compiler=True,
+                     known=start_sharded.mistakes, why="every rank takes part where numbers come from rank 0")
+    whole = _whole_blocks()
+    for rank, (call, values, sharded, peak_bytes) in enumerate(ranks):
+        case.equal(call.value is nn.Sequential or issubclass(call.value, nn.Sequential), True, why="return the model")
+        for done, what in zip(sharded, ("is not sharded", "has not a unit for each block"), strict=True):
+            case.instead(not done, f"returns a model that {what}", "call fully_shard on each block, then on all")
+        for name, expected in [*whole.named_parameters(), *whole.named_buffers()]:
+            case.equal(values.get(name), expected.detach(), why=f"this is {name} on rank {rank}")
+        size = sum(value.nbytes for value in whole.parameters())
+        case.instead(rank and peak_bytes > 0.9 * size, "the result is right, but rank 1 holds the whole model at once",
+                     f"{peak_bytes:,} bytes, and the whole model has {size:,}: to_empty behind fully_shard gives "
+                     "memory to the shards alone")
+
+
+_META = """    with torch.device("meta"):  # shapes alone
+        model"""
+_EMPTY_, _FILL = '    model.to_empty(device="cpu")  # memory for the shards alone\n', "block.fill()"
+_UNITS = """    for unit in [*model, model]:
+        fully_shard(unit, mesh=mesh)
+"""
+_SET = "sd.set_model_state_dict(model, state, options=options)"
+start_sharded.edits(
+    ("forgets the buffers", "no state dict holds one that is not persistent, and to_empty leaves any numbers in it: "
+     "fill it behind", (_FILL, "pass"),
+     (_FILL, "pass", _EMPTY_, f"    for block in model:\n        block.fill()\n{_EMPTY_}")),
+    ("has the whole model on each rank at once", "it would not fit: on meta it has no memory, and behind fully_shard "
+     "to_empty is for the shards", (_META, "    if True:\n        model", _EMPTY_, ""),
+     (_EMPTY_, "", _UNITS, _EMPTY_ + _UNITS)),
+    ("leaves the parameters uninitialized", "to_empty gives memory, not numbers", (_SET, "pass")),
+)
+start_sharded.alternative(
+    "sends each rank its own part alone; the names are yours to match",
+    edit(_SET, "for name, p in model.named_parameters():\n        whole = state.get(name, torch.empty(p.shape))\n"
+         "        p.detach().copy_(distribute_tensor(whole, mesh, p.placements))  # scatters what rank 0 has",
+         "    options = sd.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)\n", ""))
+
+
+# ---- reshard -------------------------------------------------------------------------------------------------------
+
+
+@exercise(title="Reshard a checkpoint", minutes=8, difficulty=2, hints=(
+    "In which order do the rows stand? And how many rows does each of n ranks get?",
+    "As texts, rank10 comes before rank2: sort by the number. Tensor.chunk cuts as fully_shard does, but may give "
+    "fewer than n parts.",
+    "A sort key is a function: of a name without its prefix, as a number. torch.cat, then chunk; ranks without rows "
+    "get a slice without rows. Clone the parts, since a view is saved with the whole tensor behind it.",
+))
+def reshard(files: dict[str, torch.Tensor], n: int) -> list[torch.Tensor]:
+    """Return the shards for `n` ranks of the tensor whose shards `files` holds: {"rank0": …, "rank1": …}."""
+    names = sorted(files, key=lambda name: int(name.removeprefix("rank")))  # as text, rank10 is before rank2
+    whole = torch.cat([files[name] for name in names])
+    parts = list(whole.chunk(n))  # as fully_shard cuts: equal parts, the last ones smaller or not there
+    parts += [whole[:0]] * (n - len(parts))
+    return [part.clone() for part in parts]  # a view would be saved with all of the whole
+
+
+_CUTS = ((10, 4, 2, 2), (7, 4, 3, 1), (12, 12, 5, 3), (3, 2, 6, 2))  # rows, old ranks, new ranks, columns
+
+
+def _rows(rows: int, n: int) -> list[range]:
+    """Return the rows of each of n ranks: as many as fit evenly, rounded up, until there are no more."""
+    each = -(-rows // n)
+    return [range(min(rank * each, rows), min((rank + 1) * each, rows)) for rank in range(n)]
+
+
+@reshard.checks
+def _(case: Case) -> None:
+    for rows, old, new, columns in _CUTS:
+        whole = torch.arange(1.0, rows * columns + 1, device=case.device).view(rows, columns)
+        files = {f"rank{rank}": whole[mine.start : mine.stop].clone() for rank, mine in enumerate(_rows(rows, old))}
+        got = case.call(dict(sorted(files.items())[::-1]), new)
+        case.equal(got, [whole[mine.start : mine.stop] for mine in _rows(rows, new)],
+                   why=f"{rows} rows, from {old} ranks to {new}")
+        views = [part for part in got if part.untyped_storage().nbytes() > part.nbytes]
+        case.instead(views, "returns views of the whole tensor",
+                     "torch.save writes all of the storage behind a view: each file would be as large as the model")
+
+
+_SORT = 'sorted(files, key=lambda name: int(name.removeprefix("rank")))'
+_CHUNK, _EMPTY = "list(whole.chunk(n))", "whole[:0]"
+reshard.edits(
+    ("joins the files in the order of their names", "as text, rank10 comes before rank2: sort by the number",
+     (_SORT, "sorted(files)")),
+    ("joins the files as they come", "nobody promises that they are listed by rank: sort by the number",
+     (_SORT, "list(files)")),
+    ("cuts as evenly as it can", "fully_shard cuts as chunk does, and the last ranks get less: 7 rows on 3 ranks are "
+     "3, 3 and 1",
+     (_CHUNK, "list(whole.tensor_split(n))")),
+    ("pads the last shards with zeros", "the zeros would be rows of the tensor: padding is for messages alone",
+     (_CHUNK, "list(F.pad(whole, (0, 0, 0, -len(whole) % n)).chunk(n))")),
+    ("leaves out ranks without rows", "each rank looks for its own: chunk(n) may give fewer than n parts",
+     ("    parts += [whole[:0]] * (n - len(parts))\n", "")),
+    ("forgets the columns of an empty shard", "a shard without rows still has columns: its shape is (0, columns)",
+     (_EMPTY, "whole.new_empty(0)")),
+)
+
+
+@reshard.alternative("never holds the whole tensor: for one that no machine could hold")
+def by_rows(files, n):
+    names = sorted(files, key=lambda name: int(name.removeprefix("rank")))
+    rows = [row for name in names for row in files[name].unbind()]
+    each = -(-len(rows) // n)
+    cuts = [rows[rank * each : (rank + 1) * each] for rank in range(n)]
+    return [torch.stack(cut) if cut else files[names[0]][:0].clone() for cut in cuts]

@@ -1,0 +1,355 @@
+"""Do ranks that share a layer compute what one would, what does each hold, and which mesh suits a cluster?"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from course_utils import counting
+from gpu_course.checks import Case, edit, lesson
+from gpu_course.common.ranks import check_call, describe, on_ranks
+from gpu_course.lesson10.explorers import parallel_plan
+
+__all__ = ["choose_meshes", "rank_bytes", "split_attention"]
+
+exercise = lesson("10")
+# fmt: off
+
+
+class Enter(torch.autograd.Function):
+    """The lesson's: the same forward, an all-reduce of the gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        dist.all_reduce(gradient := gradient.clone())
+        return gradient
+
+
+class Leave(torch.autograd.Function):
+    """The lesson's: an all-reduce forward, the same gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        dist.all_reduce(x := x.clone())
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+enter, leave = Enter.apply, Leave.apply
+
+
+@exercise(title="Split attention by heads", where="real ranks on the CPU", minutes=12, difficulty=3, hints=(
+    "Which rows of qkv belong to a head? The first third gives q, the second k, the third v, and in each third the "
+    "heads follow one another: a rank needs rows from all three.",
+    "chunk(3) takes qkv.weight apart, then chunk(n) each third; the bias alike. F.linear(x, weight, bias) uses a part. "
+    "Of out.weight you need columns: dim=1.",
+    "x goes through enter once. Each rank has heads // n heads. What the columns of out give is a part of a sum: leave "
+    "adds it up. Where does a bias belong that is to be added once, and have its whole gradient on every rank?",
+))
+def split_attention(x: torch.Tensor, qkv: nn.Linear, out: nn.Linear, heads: int) -> torch.Tensor:
+    """Return what one process gets from `qkv`, causal attention and `out`; each rank computes its own heads alone."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x = enter(x)  # once: backward, one sum over the ranks
+    weights, biases = qkv.weight.chunk(3), qkv.bias.chunk(3)  # of q, of k, of v
+    mine = [F.linear(x, w.chunk(n)[rank], b.chunk(n)[rank]) for w, b in zip(weights, biases, strict=True)]
+    q, k, v = (one.unflatten(-1, (heads // n, -1)).transpose(1, 2) for one in mine)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+    part = F.linear(mixed, out.weight.chunk(n, dim=1)[rank])  # the columns that meet these heads
+    return leave(part) + out.bias  # the bias once, behind the sum
+
+
+def layers(n: int, at: int) -> tuple[torch.Tensor, nn.Linear, nn.Linear, int, torch.Tensor]:
+    """Return x (batch, 3, width), qkv, out, heads, and the gradient of the result."""
+    torch.manual_seed(5 + at)
+    heads, each = n * (1 + at), 6
+    width = heads * each
+    x, gradient = torch.randn(2, 2 * n, 3, width).unbind(0)
+    return x.requires_grad_(), nn.Linear(width, 3 * width), nn.Linear(width, width), heads, gradient
+
+
+def alone(x: torch.Tensor, qkv: nn.Linear, out: nn.Linear, heads: int) -> torch.Tensor:
+    """Attention head by head."""
+    found = []
+    for q, k, v in zip(*(part.chunk(heads, dim=-1) for part in qkv(x).chunk(3, dim=-1)), strict=True):
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+        found.append(scores.softmax(dim=-1) @ v)
+    return out(torch.cat(found, dim=-1))
+
+
+def _gradients(x: torch.Tensor, qkv: nn.Linear, out: nn.Linear) -> dict[str, torch.Tensor]:
+    named = {"x": x, "qkv.weight": qkv.weight, "qkv.bias": qkv.bias, "out.weight": out.weight, "out.bias": out.bias}
+    return {name: torch.zeros_like(one) if one.grad is None else one.grad for name, one in named.items()}
+
+
+def attended(call: Callable) -> list[dict[str, Any]]:
+    """Call the answer on two sets of layers and go back through what it returned."""
+    found = []
+    for at in range(2):
+        x, qkv, out, heads, gradient = layers(dist.get_world_size(), at)
+        done = call(x, qkv, out, heads)
+        with counting.count() as back:
+            y = done.value
+            if isinstance(y, torch.Tensor) and y.requires_grad and y.shape == gradient.shape:
+                y.backward(gradient)
+        found.append({"call": done, "value": y.detach() if isinstance(y, torch.Tensor) else y,
+                      "back": back.collective_bytes, "gradients": _gradients(x, qkv, out)})
+        done.__dict__["value"] = None  # with a graph it cannot be sent
+    return found
+
+
+@split_attention.checks
+def _(case: Case) -> None:
+    n = 3
+    ranks = on_ranks(case, attended, nprocs=n, called="split_attention(x, qkv, out, heads)",
+                     known=split_attention.mistakes, compiler=True,
+                     why="all ranks must hand tensors of one size to the same collectives, in the same order")
+    for at in range(2):
+        x, qkv, out, heads, gradient = layers(n, at)
+        with counting.count() as counts:
+            right = alone(x, qkv, out, heads)
+        right.backward(gradient)
+        describe(case, f"split_attention(x, qkv, out, heads) of {heads} heads", n)
+        _check_attended(case, [calls[at] for calls in ranks], right.detach(), _gradients(x, qkv, out), counts.flops)
+
+
+def _check_attended(case: Case, ranks: list[dict], right: torch.Tensor, gradients: dict, flops: int) -> None:
+    """Check what each rank returned, the gradients, the bytes, and the work; `flops` is that of one process."""
+    near = {"rtol": 1e-4, "atol": 1e-5}
+    for rank, found in enumerate(ranks):
+        check_call(case, found["call"], rank)
+        case.equal(found["value"], right, why=f"this is what rank {rank} returned", **near)
+    for rank, found in enumerate(ranks):
+        mine = [part.chunk(len(ranks))[rank].any() for part in found["gradients"]["qkv.bias"].chunk(3)]
+        case.instead(not mine[2], f"the result is right, but rank {rank} does not compute its own heads",
+                     "rank 0 has the first: a rank keeps, and saves, the weights of its own heads alone")
+        for name in ("x", "out.bias"):
+            case.equal(found["gradients"][name], gradients[name], why=f"this is the gradient of {name} on rank {rank}: "
+                       "all ranks hold it whole, and each must get all of its gradient", **near)
+    for name in ("qkv.weight", "qkv.bias", "out.weight"):
+        case.equal(sum(found["gradients"][name] for found in ranks), gradients[name],
+                   why=f"this is the gradient of {name}, summed over the ranks, of which each has its own part", **near)
+    size, used = right.nbytes, max(found["call"].counts.flops for found in ranks)
+    case.instead(used > 1.5 * flops / len(ranks), "the result is right, but a rank computes more than its own heads",
+                 f"{used:,} FLOPs on one rank, and {flops // len(ranks):,} are its part: cut before you multiply")
+    for way, sent in (("forward", ranks[0]["call"].counts.collective_bytes), ("backward", ranks[0]["back"])):
+        case.instead(sent.total() > size, f"the result is right, but a rank hands {sent.total():,} bytes to "
+                     f"collectives {way}, and {size:,} are enough", "one all-reduce of the result forward, one of the "
+                     "gradient of x backward: what a rank computes of its own heads stays there")
+
+
+split_attention.alternative(
+    "one product for q, k and v, which is faster; the view says how the rows lie",
+    edit("weights, biases = qkv.weight.chunk(3), qkv.bias.chunk(3)  # of q, of k, of v\n",
+         "weight, bias = (one.unflatten(0, (3, n, -1))[:, rank].flatten(0, 1) for one in (qkv.weight, qkv.bias))\n",
+         "[F.linear(x, w.chunk(n)[rank], b.chunk(n)[rank]) for w, b in zip(weights, biases, strict=True)]",
+         "F.linear(x, weight, bias).chunk(3, dim=-1)"),
+)
+_PART, _RETURN, _ENTER = "out.weight.chunk(n, dim=1)[rank])", "leave(part) + out.bias", "x = enter(x)"
+_MINE = "[F.linear(x, w.chunk(n)[rank], b.chunk(n)[rank]) for w, b in zip(weights, biases, strict=True)]"
+split_attention.edits(
+    ("adds the bias on every rank", "the sum over the ranks then holds it n times: add it once, behind the sum",
+     _RETURN, "leave(part + out.bias)"),
+    ("adds the bias on rank 0 alone", "the result is right, but the other ranks' copies of the bias get no gradient, "
+     "and drift away", _RETURN, "leave(part + out.bias * (rank == 0))"),
+    ("does not sum the gradient of x", "each rank knows only what its own heads ask of x: all layers before "
+     "would learn from a part", _ENTER, "x = x.view_as(x)"),
+    ("sums the gradient of the result too", "it is whole on every rank already, so all gradients become n times as "
+     "large: forward a sum, backward nothing", _RETURN, "leave(enter(part)) + out.bias"),
+    ("does not add up the parts", "each rank returns what its own heads give", _RETURN, "part + out.bias"),
+    ("takes the mean of the parts", "a product over all columns is their sum", _RETURN, "leave(part) / n + out.bias"),
+    ("cuts qkv into n pieces", "its rows are all of q, then all of k, then all of v: a rank would get q of some heads "
+     "and k of others", _MINE, "F.linear(x, qkv.weight.chunk(n)[rank], qkv.bias.chunk(n)[rank]).chunk(3, dim=-1)"),
+    ("splits every head", "a rank has heads // n of them, as wide as before", "(heads // n, -1)", "(heads, -1)"),
+    ("shares out the batch", "ranks that split a layer must have the same data: else they add parts of other rows",
+     _ENTER, "x = enter(x.chunk(n)[rank])"),
+    ("enters three times", "q, k and v each sum a gradient of x: sum it once, before they part",
+     _ENTER, "rank, n = rank, n", "F.linear(x, w", "F.linear(enter(x), w"),
+)
+
+
+# ---- what a rank holds
+
+
+@exercise(title="Memory of a rank", where="any machine: only numbers", minutes=8, difficulty=2, hints=(
+    "First the parameters of a rank before any sharding: which two of the three sizes of the mesh cut them?",
+    "2, 2 and 12 bytes for each: which of them does stage 1 divide by data, which stages 2 and 3? Activations belong "
+    "to a rank's own batch: data ranks have different ones.",
+    "Behind 1F1B the first rank holds as many micro-batches as the pipeline has ranks, each of its own layers. In "
+    "stage 3 one layer stands there whole while it computes, in 2 bytes: whole for this rank, not for all tensors.",
+))
+def rank_bytes(
+    layers: int, parameters: int, split: int, whole: int, data: int, tensor: int, pipeline: int, stage: int
+) -> dict[str, float]:
+    """Return the bytes on a rank of the first pipeline stage: parameters, gradients, optimizer, activations."""
+    mine = layers // pipeline
+    held = mine * parameters / tensor  # numbers that a rank has before they are sharded
+    gathered = parameters / tensor if stage == 3 else 0  # one layer, while it computes
+    kept = split / tensor + whole  # of a layer and micro-batch
+    return {
+        "parameters": 2 * (held / (data if stage >= 3 else 1) + gathered),
+        "gradients": 2 * held / (data if stage >= 2 else 1),
+        "optimizer": 12 * held / (data if stage >= 1 else 1),
+        "activations": mine * kept * pipeline,  # as many micro-batches as ranks
+    }
+
+
+_MODEL = {"layers": 24, "parameters": 1200, "split": 600, "whole": 200}
+_MESHES = [  # data, tensor, pipeline, stage
+    (1, 1, 1, 0), (8, 1, 1, 0), (8, 1, 1, 1), (8, 1, 1, 2), (8, 1, 1, 3), (1, 4, 1, 0), (1, 1, 3, 0), (4, 2, 1, 3),
+    (2, 4, 3, 1),
+]  # fmt: skip
+
+
+def rank_of(layers: int, parameters: int, split: int, whole: int, data: int, tensor: int, pipeline: int, stage: int):
+    """Count one layer after the other, what is there of it for each owner."""
+    found = dict.fromkeys(("parameters", "gradients", "optimizer", "activations"), 0.0)
+    for _ in range(layers // pipeline):
+        for owner, bytes_each, least in (("parameters", 2, 3), ("gradients", 2, 2), ("optimizer", 12, 1)):
+            shards = tensor * data if stage >= least else tensor
+            found[owner] += bytes_each * parameters / shards
+        for _ in range(pipeline):
+            found["activations"] += split / tensor + whole
+    found["parameters"] += 2 * parameters / tensor * (stage == 3)
+    return found
+
+
+@rank_bytes.checks
+def _(case: Case) -> None:
+    for mesh in _MESHES:
+        sizes = dict(zip(("data", "tensor", "pipeline", "stage"), mesh, strict=True))
+        got, right = case.call(**_MODEL, **sizes), rank_of(**_MODEL, **sizes)
+        same = isinstance(got, dict) and got.keys() == right.keys()  # in any order
+        for owner in right if same else ():
+            case.equal(float(got[owner]), float(right[owner]), why=f"these are the bytes of the {owner}")
+        if not same:
+            case.equal(got, right)
+
+
+rank_bytes.alternative(
+    "the owners in one table: shorter, and the stages stand beside each other",
+    edit('''    return {
+        "parameters": 2 * (held / (data if stage >= 3 else 1) + gathered),
+        "gradients": 2 * held / (data if stage >= 2 else 1),
+        "optimizer": 12 * held / (data if stage >= 1 else 1),
+        "activations": mine * kept * pipeline,  # as many micro-batches as ranks
+    }''', '''    table = {"parameters": (2, 3), "gradients": (2, 2), "optimizer": (12, 1)}
+    found = {owner: each * held / data ** (stage >= least) for owner, (each, least) in table.items()}
+    found["parameters"] += 2 * gathered
+    return found | {"activations": mine * kept * pipeline}'''),
+)
+rank_bytes.edits(
+    ("forgets the float32 weights", "the optimizer keeps two states and weights in float32: 12 bytes a parameter",
+     "12 * held", "8 * held"),
+    ("shards the activations among the data ranks", "each data rank has a batch of its own: nothing is shared",
+     "mine * kept * pipeline,", "mine * kept * pipeline / (data if stage == 3 else 1),"),
+    ("divides the activations by data", "each data rank has a batch of its own", "mine * kept * pipeline,",
+     "mine * kept * pipeline / data,"),
+    ("forgets the layer that is gathered", "while a layer computes it stands there whole", " + gathered)", ")"),
+    ("gathers all layers at once", "each layer is a unit of its own: one stands there whole at a time",
+     "= parameters / tensor if", "= held if"),
+    ("gathers a layer of all tensor ranks", "a rank gathers over the data ranks alone: its part of the layer",
+     "parameters / tensor if stage", "parameters if stage"),
+    ("shares out all activations among the tensor ranks", "norms and what is added to are the same on every rank",
+     "split / tensor + whole", "(split + whole) / tensor"),
+    ("leaves the activations whole on tensor ranks", "what lies between the two products is split",
+     "split / tensor + whole", "split + whole"),
+    ("keeps one micro-batch", "behind 1F1B the first of p ranks has p micro-batches under way", "kept * pipeline,",
+     "kept,"),
+    ("counts the layers of all ranks", "a pipeline rank has its own layers alone", "layers // pipeline", "layers"),
+    ("stage 1 shards the gradients too", "it shards what the optimizer holds; stage 2 gradients, stage 3 parameters",
+     "stage >= 2", "stage >= 1"),
+    ("stage 2 shards the parameters too", "that is stage 3", "stage >= 3", "stage >= 2"),
+    ("divides by data without sharding", "plain data parallel ranks hold everything", "stage >= 1", "stage >= 0",
+     "stage >= 2", "stage >= 0", "stage >= 3", "stage >= 0"),
+)
+
+
+# ---- which mesh
+
+
+TASKS = {
+    "large": {"model": "GPT-3 175B", "cluster": "DGX H100, InfiniBand", "gpus": 64, "sequences": 1024},
+    "slow": {"model": "Cerebras-GPT 2.7B", "cluster": "4 × RTX 4090, Ethernet", "gpus": 64, "sequences": 1024},
+    "wide": {"model": "Cerebras-GPT 13B", "cluster": "DGX H100, InfiniBand", "gpus": 512, "sequences": 512},
+}
+
+
+@exercise(title="Choose for three clusters", where="any machine: formulas", minutes=8, difficulty=2, hints=(
+    "parallel_plan.plans(…) with what the task says lists all meshes, the fastest that fits first. Which part of the "
+    "time do the slow ones spend?",
+    "For each: does one GPU hold it? If not, which group can stay inside a machine? If it does, what must travel over "
+    "the slow link for each micro-batch?",
+    "Tensor ranks: at most per_machine. Pipeline: many more micro-batches than ranks, so few data ranks. Sharding "
+    "parameters sends them for each micro-batch; sharding the optimizer alone sends no more than plain data parallel.",
+))
+def choose_meshes() -> dict[str, tuple[int, int, int]]:
+    """Return for each of the three tasks (tensor, pipeline, stage): one that fits, in at most 1.25 times the best."""
+    return {
+        "large": (4, 16, 0),  # no GPU holds it: tensors inside a machine, then deep, with 1,024 micro-batches
+        "slow": (1, 1, 1),  # the model fits: only gradients travel, and the optimizer is shared
+        "wide": (1, 1, 3),  # fast links, small batches: all is gathered behind the computation
+    }
+
+
+@choose_meshes.checks
+def _(case: Case) -> None:
+    got = case.call()
+    case.instead(not isinstance(got, dict) or {*got} != {*TASKS}, "does not answer the three tasks",
+                 'return {"large": (tensor, pipeline, stage), "slow": …, "wide": …}', got=got)
+    for name, task in TASKS.items():
+        _check_mesh(case, name, task, got.get(name) if isinstance(got, dict) else None)
+
+
+def _check_mesh(case: Case, name: str, task: dict[str, Any], mesh: Any) -> None:
+    """Check one choice by the explorer's formulas."""
+    case.about(f"choose_meshes() for {name}: {mesh}", case.device)
+    numbers = isinstance(mesh, tuple) and len(mesh) == 3 and all(isinstance(one, int) and one >= 0 for one in mesh)
+    case.instead(not numbers or mesh[2] > 3 or 0 in mesh[:2], "is no (tensor, pipeline, stage)",
+                 "a tuple of three whole numbers, the last from 0 to 3")
+    try:
+        made = parallel_plan.plan(**task, **dict(zip(("tensor", "pipeline", "stage"), mesh, strict=True)))
+    except (ValueError, TypeError) as error:
+        case.fail(str(error))
+    best, links = parallel_plan.plans(**task)[0], parallel_plan.CLUSTERS[task["cluster"]]
+    slow, gap = made.step_s > 1.25 * best.step_s, made.step_s / best.step_s
+    held = f"{made.memory_bytes / 2**30:.0f} GiB on the fullest rank, and a GPU has {made.room_bytes / 2**30:.0f}"
+    case.instead(not made.fits, "does not fit", held)
+    case.instead(slow and made.tensor > links.per_machine, "tensor parallel across machines",
+                 f"{made.times['tensor messages']:.1f} s of a step of {made.step_s:.1f} s: four all-reduces a layer, "
+                 f"which nothing hides, leave the machine of {links.per_machine} GPUs")
+    case.instead(slow and made.stage > 1 and made.times["data messages"] > 0.1 * made.step_s,
+                 "waits for what is sharded", f"gradients{' and parameters' * (made.stage == 3)} are sent for every "
+                 f"micro-batch: {made.times['data messages']:.1f} s of a step of {made.step_s:.1f} s over this link")
+    case.instead(slow and made.pipeline - 1 > 0.2 * made.micro_batches, "a pipeline with few micro-batches",
+                 f"{made.micro_batches} micro-batches for {made.pipeline} ranks: "
+                 f"{made.times['pipeline']:.2f} s of a step of {made.step_s:.2f} s are waiting and messages")
+    case.instead(slow, f"takes {gap:.2f} times the best, and 1.25 is the limit",
+                 f"of {made.step_s:.2f} s most beside computation: "
+                 f"{max(list(made.times)[1:], key=made.times.__getitem__)}")
+
+
+choose_meshes.alternative(
+    "a rule rather than numbers: the first of all plans, which is right as far as the formulas are",
+    edit("return {", "from gpu_course.lesson10.explorers.parallel_plan import plans\n    size = {name: plans(**task)[0]"
+         " for name, task in TASKS.items()}\n    return {name: (one.tensor, one.pipeline, one.stage) for name, one in "
+         "size.items()}\n    _ = {"),
+)
+choose_meshes.edits(
+    ("tensor parallel across machines", "four all-reduces a layer, which nothing hides, over the slow link",
+     "(4, 16, 0)", "(16, 4, 1)"),
+    ("waits for what is sharded", "it is sent for every micro-batch; of the optimizer's state nothing is sent so",
+     "(1, 1, 1)", "(1, 1, 3)"),
+    ("a pipeline with few micro-batches", "the bubble is (p - 1) / (m + p - 1)", "(1, 1, 3)", "(1, 8, 1)"),
+    ("does not fit", "`parts` of a plan says what a rank holds: more ranks must share it", "(4, 16, 0)", "(1, 1, 0)"),
+)

@@ -1,0 +1,34 @@
+"""Is the failure cured? The exercises of lesson 11, each a broken program to repair, and the data on which they run."""
+
+from gpu_course.lesson11.crashes import (
+    BUDGET_BYTES,
+    classifier,
+    echo,
+    photo_means,
+    points,
+    signals,
+    tagger,
+    texts,
+    train_and_validate,
+    train_on_stream,
+    train_tagger,
+)
+from gpu_course.lesson11.photos import Samples, archive
+from gpu_course.lesson11.silent import (
+    embedding,
+    features,
+    fine_tune,
+    fit,
+    halves,
+    noisy,
+    pairs,
+    regression,
+    train_pairs,
+)
+from gpu_course.lesson11.stuck import linear, shares, train_together
+
+__all__ = [
+    "BUDGET_BYTES", "Samples", "archive", "classifier", "echo", "embedding", "features", "fine_tune", "fit", "halves",
+    "linear", "noisy", "pairs", "photo_means", "points", "regression", "shares", "signals", "tagger", "texts",
+    "train_and_validate", "train_on_stream", "train_pairs", "train_tagger", "train_together",
+]  # fmt: skip

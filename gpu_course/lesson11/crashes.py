@@ -1,0 +1,356 @@
+"""Which repair of a program that crashes is a cure? The first exercises of lesson 11."""
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import simgpu
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+
+from gpu_course.checks import Case, edit, lesson
+from gpu_course.common.budgets import Floor, over_budget, spend
+from gpu_course.lesson11.photos import LENGTH, Archive, Samples, archive, brightness
+from gpu_course.lesson11.watched import Batches, Layers, Passes, lets_errors_out, stepped, trained
+
+exercise = lesson("11")
+# fmt: off
+
+
+@exercise(title="An index out of range", minutes=7, difficulty=2, simulated=True, hints=(
+    "The line of the error is the one that waits. Which lines before it take whole numbers as indices?",
+    "cross_entropy takes each tag for a class. Which tags are in the batches, and which classes are there?",
+    "The padding is to have no part in the loss, and none in its mean: cross_entropy has an argument for the one "
+    "target that does not count.",
+))
+def train_tagger(model: nn.Module, batches: list, device: torch.device) -> list[float]:
+    """Take a step on each batch of words and tags, padding (tag -1) left out; return the mean loss of each step."""
+    model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    for words, tags in batches:  # (texts, length) each; behind the end of a text the tag is -1
+        words, tags = words.to(device), tags.to(device)
+        logits = model(words)  # (texts, length, 3): three classes
+        loss = F.cross_entropy(logits.flatten(0, 1), tags.flatten(), ignore_index=-1)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses).tolist()
+
+
+train_tagger.broken(", ignore_index=-1", "")
+
+
+def tagger() -> nn.Module:
+    """Return a model that gives each word of a text, a number below 9, the logits of three classes."""
+    torch.manual_seed(1)
+    return Layers(nn.Embedding(9, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def texts() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return batches of words and tags, (3, 5) each: texts of 5, 3 and 2 words, then of 5, 4 and 1, then of 5."""
+    made, found = torch.Generator().manual_seed(2), Batches()
+    for lengths in ((5, 3, 2), (5, 4, 1), (5, 5, 5)):
+        words, tags = (torch.randint(0, most, (3, 5), generator=made) for most in (9, 3))
+        behind = torch.arange(5) >= torch.tensor(lengths)[:, None]
+        found.append((words.masked_fill(behind, 0), tags.masked_fill(behind, -1)))
+    return found
+
+
+def _tag_loss(model: nn.Module, batch: tuple) -> torch.Tensor:
+    """Return the mean loss word by word."""
+    logits = model(batch[0]).flatten(0, 1).log_softmax(dim=1)
+    return torch.stack([-row[tag] for row, tag in zip(logits, batch[1].flatten(), strict=True) if tag >= 0]).mean()
+
+
+@contextmanager
+def _as_on_cuda() -> Iterator[None]:
+    """Let errors of kernels come later, as on CUDA, and go back out of them."""
+    simgpu.configure(errors="asynchronous")
+    try:
+        yield
+    finally:
+        simgpu.world().failure = None
+        simgpu.configure(errors="immediate")
+
+
+@train_tagger.checks
+def _(case: Case) -> None:
+    model, right, batches = tagger(), tagger(), texts()
+    passes = Passes(model)
+    with _as_on_cuda():
+        got = case.call(model, batches, case.device, modifies=True)
+        copies = case.counts.copies_d2h
+        passes.check(case, rows=9)
+        case.equal(got, stepped(right, batches, _tag_loss, 0.5), rtol=1e-3, why="the mean over words, without padding")
+        trained(case, model, right)
+        case.instead(not torch.equal(batches[0][1], texts()[0][1]), "changes the tags that it is given",
+                     "the caller still needs them: change a copy")
+        case.instead(copies > 1, "takes the loss to the CPU", "the device would wait for it at each step")
+        lets_errors_out(case, tagger(), [batches[2], (torch.zeros(2, 2), torch.zeros(2, 2).long())], case.device)
+
+
+_TAGS, _IGNORE = "tags.to(device)\n", ", ignore_index=-1"
+_LOGITS, _LOOP = "logits = model(words)", "words, tags = words.to(device)"
+train_tagger.edits(
+    ("takes the padding for class 0", "its words have no tag, and would count", _TAGS, "tags.to(device).clamp(min=0)\n",
+     _IGNORE, ""),
+    ("takes the padding for class 2", "Python counts -1 from the end; here it means that there is no tag",
+     _TAGS, "tags.to(device) % 3\n", _IGNORE, ""),
+    ("takes the padding for class 0 and leaves class 0 out", "real words have class 0 too",
+     _TAGS, "tags.to(device).clamp(min=0)\n", "index=-1", "index=0"),
+    ("gives the padding a class of its own", "the model learns to tell that it is padding, and the loss counts it",
+     _TAGS, "tags.to(device) + 1\n", _IGNORE, "", "logits.flatten(0, 1)", "F.pad(logits.flatten(0, 1), (1, 0))"),
+    ("divides by all places, padding too", "the mean is one over words",
+     _IGNORE, ', ignore_index=-1, reduction="sum") / tags.numel(', ),
+    ("leaves out texts that are padded", "their words count", _LOOP,
+     f"keep = (tags >= 0).all(dim=1); words, tags = words[keep], tags[keep]; {_LOOP}"),
+    ("leaves out batches with padding", "their words count", _LOOP, f"if (tags < 0).any(): continue\n        {_LOOP}"),
+)
+
+
+train_tagger.alternative(
+    "the words alone, chosen by a mask; its length is a value, so the host waits at each step",
+    edit("logits = model(words)  # (texts, length, 3): three classes", "there = tags >= 0",
+         "F.cross_entropy(logits.flatten(0, 1), tags.flatten(), ignore_index=-1)",
+         "F.cross_entropy(model(words)[there], tags[there])"))
+
+
+@exercise(title="Backward a second time", minutes=6, difficulty=2, hints=(
+    "The first piece trains, the second fails. What does the second piece get that was computed in the first?",
+    "The state carries numbers on, and with them the graph that made them, which backward has used up.",
+    "The numbers are to go on, the graph is not. Which method of a tensor gives its numbers without its history?",
+))
+def train_on_stream(model: nn.Module, pieces: list, device: torch.device) -> list[float]:
+    """Take a step on each piece of a long signal; the state goes on from piece to piece, gradients stay in one."""
+    model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    state, losses = None, []  # None: the model begins with zeros
+    for x, y in pieces:  # (signals, time) each
+        output, state = model(x.to(device), state)
+        state = state.detach()  # the numbers go on, their history ends
+        loss = F.mse_loss(output, y.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+train_on_stream.broken("        state = state.detach()  # the numbers go on, their history ends\n", "")
+
+
+class Echo(nn.Module):
+    """A small recurrent network: from signals (signals, time) and a state (signals, 4) to outputs and the new state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inward, self.onward, self.out = nn.Linear(1, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+
+    __repr__ = Layers.__repr__
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        state = x.new_zeros(len(x), 4) if state is None else state
+        outputs = []
+        for column in x.split(1, dim=1):
+            state = torch.tanh(self.inward(column) + self.onward(state))
+            outputs.append(self.out(state))
+        return torch.cat(outputs, dim=1), state
+
+
+def echo() -> nn.Module:
+    """Return an `Echo`, always the same."""
+    torch.manual_seed(3)
+    return Echo()
+
+
+def signals() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return four pieces of two signals, (2, 3) each, and as targets the sums of what came so far."""
+    x = torch.randn(2, 12, generator=torch.Generator().manual_seed(4))
+    return Batches(zip(x.split(3, dim=1), x.cumsum(dim=1).tanh().split(3, dim=1), strict=True))
+
+
+@train_on_stream.checks
+def _(case: Case) -> None:
+    model, right, pieces = echo(), echo(), signals()
+    passes, kept = Passes(model), {}
+
+    def loss_of(net: nn.Module, piece: tuple) -> torch.Tensor:
+        with torch.no_grad():  # the numbers of the state that the next piece begins with
+            after = net(piece[0], kept.get("state"))[1]
+        output, kept["state"] = net(piece[0], kept.get("state"))[0], after
+        return F.mse_loss(output, piece[1])
+
+    got = case.call(model, pieces, case.device, modifies=True)
+    passes.check(case, rows=8)
+    case.equal(got, stepped(right, pieces, loss_of, 0.2), rtol=1e-3, why="the loss of each piece, before its step")
+    trained(case, model, right)
+    lets_errors_out(case, echo(), [pieces[0], (torch.ones(2, 3).long(), torch.ones(2, 3))], case.device)
+
+
+_CUT, _BACK = "state = state.detach()", "loss.backward()"
+train_on_stream.edits(
+    ("keeps the graphs (retain_graph=True)", "each backward then goes through all pieces before, and meets weights "
+     "that have changed since: end the history of the state", _CUT, "pass", _BACK, "loss.backward(retain_graph=True)"),
+    ("forgets the state", "what a piece learns from the one before is lost: keep its numbers",
+     ("(device), state)", "(device), None)"), (_CUT, "state = None"), (_CUT, "state = torch.zeros_like(state)")),
+    ("takes one step for all pieces", "a step for each piece was asked for",
+     _CUT, "pass", _BACK, "total = loss if len(losses) == 0 else total + loss", "        optimizer.step()\n", "",
+     "    return losses", "    total.backward(); optimizer.step()\n    return losses"),
+    ("cuts the output off, too", "then the loss has no way back to the weights",
+     _CUT, "output, state = output.detach(), state.detach()"),
+    ("trains on the first piece alone", "each piece takes a step", _BACK, "if state is not None and losses: break\n"
+     "        loss.backward()"),
+)
+
+
+train_on_stream.alternative(
+    "the state is cut where it enters: also right where the caller hands a state over",
+    edit("(device), state)\n        state = state.detach()  # the numbers go on, their history ends\n",
+         "(device), before)\n", "        output, state",
+         "        before = None if state is None else state.detach()\n        output, state"))
+
+
+BUDGET_BYTES = 640 * 2**10
+
+
+@exercise(title="Out of memory in validation", minutes=8, difficulty=2, simulated=True, hints=(
+    "Training has the same batches and fits. What does validation keep that training gives back at each step?",
+    "A loss in a list holds its graph, and that the activations of its batch. Who will ever call backward on it?",
+    "Validation needs no graph at all: make its losses where none is recorded.",
+))
+def train_and_validate(model: nn.Module, batches: list, held_out: list, device: torch.device) -> list[float]:
+    """Take a step on each batch, then return the loss of each held-out sample."""
+    model.to(device).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in batches:
+        loss = F.cross_entropy(model(x.to(device)), y.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    losses = []
+    with torch.no_grad():  # else each loss keeps the activations of its batch
+        for x, y in held_out:
+            losses.append(F.cross_entropy(model(x.to(device)), y.to(device), reduction="none"))
+    return torch.cat(losses).tolist()
+
+
+train_and_validate.broken("with torch.no_grad():  # else each loss keeps the activations of its batch", "if True:")
+
+
+def classifier() -> nn.Module:
+    """Return a model of three layers, for 16 numbers and 4 classes."""
+    torch.manual_seed(5)
+    return Layers(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+
+
+def points(count: int, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return `count` batches of 128 points, (128, 16), and their classes."""
+    made = torch.Generator().manual_seed(seed)
+    x = [torch.randn(128, 16, generator=made) for _ in range(count)]
+    return Batches((one, one[:, :4].argmax(dim=1)) for one in x)
+
+
+@train_and_validate.checks
+def _(case: Case) -> None:
+    model, right, floor = classifier(), classifier(), Floor()
+    batches, held_out, passes = points(3, seed=6), points(8, seed=7), Passes(model)
+    spent = spend(floor, lambda: case.call(model, batches, held_out, case.device, modifies=True))
+    passes.check(case, rows=11 * 128)
+    stepped(right, batches, lambda net, batch: F.cross_entropy(net(batch[0]), batch[1]), 0.1)
+    with torch.no_grad():
+        wanted = torch.cat([F.cross_entropy(right(x), y, reduction="none") for x, y in held_out]).tolist()
+    case.equal(spent.value, wanted, rtol=1e-4, why="the loss of each held-out sample after training")
+    over_budget(case, floor, spent, BUDGET_BYTES, lambda: case.call(classifier(), batches, held_out, case.device,
+                modifies=True), "a list of losses keeps graphs, and these the activations of each batch")
+    trained(case, model, right)
+    case.instead(not all(one.requires_grad for one in model.parameters()), "leaves the model frozen",
+                 "its next step would fail: record no graph instead")
+    lets_errors_out(case, classifier(), [], [held_out[0], (torch.ones(2, 3), torch.ones(2).long())], case.device)
+
+
+_NO_GRAD = "with torch.no_grad():"
+train_and_validate.edits(
+    ("validates with half of the data", "the other half is never judged", "in held_out", "in held_out[:4]"),
+    ("returns the mean of each batch", "the loss of each sample was asked for", ', reduction="none"))', ")[None])"),
+    ("validates before it trains", "the trained model is to be judged",
+     "    for x, y in batches:", "    before = [F.cross_entropy(model(x.to(device)), y.to(device), reduction='none')"
+     ".detach() for x, y in held_out]\n    for x, y in batches:", "for x, y in held_out:", "for one in before:",
+     'losses.append(F.cross_entropy(model(x.to(device)), y.to(device), reduction="none"))', "losses.append(one)"),
+    ("trains without recording gradients", "then there is nothing to train with: validation alone needs none",
+     "    for x, y in batches:", "    torch.set_grad_enabled(False)\n    for x, y in batches:"),
+)
+
+
+train_and_validate.alternative("the graph of one batch is made and dropped: more time and memory than no_grad",
+                                edit(_NO_GRAD, "if True:", 'reduction="none")', 'reduction="none").detach()'))
+train_and_validate.alternative("the list holds numbers of the host: the device is waited for at each batch",
+                                edit(_NO_GRAD, "with torch.inference_mode():", "losses.append", "losses.extend",
+                                     'reduction="none"))', 'reduction="none").tolist())', "torch.cat(losses).tolist()",
+                                     "losses"))
+@exercise(title="A killed worker", minutes=10, difficulty=2, draws=True, limit_s=30.0, hints=(
+    "Nothing in Python raised: the system ended the process. What of the host does a worker take more of at each "
+    "sample?",
+    "A photograph is large, and what the program wants of it is one number.",
+    "Each worker keeps every photograph in its copy of `read`. Keep the number instead, or nothing: each is read once.",
+))
+def photo_means(archive: Archive, workers: int) -> torch.Tensor:
+    """Return the mean brightness of each photograph of `archive`, in order, read by `workers` processes."""
+
+    def mean_of(index: int) -> float:
+        return archive.decode(index).float().mean().item()  # the photograph is gone when this returns
+
+    loader = DataLoader(Samples(len(archive), mean_of), batch_size=None, num_workers=workers)
+    return torch.tensor(list(loader))
+
+
+photo_means.broken(
+    "\n    def mean_of(", "    read = {}\n\n    def mean_of(",
+    "        return archive.decode(index).float().mean().item()  # the photograph is gone when this returns\n",
+    "        if index not in read:\n            read[index] = archive.decode(index)\n"
+    "        return read[index].float().mean().item()\n")
+
+
+@photo_means.checks
+def _(case: Case) -> None:
+    with archive() as given:
+        got = case.call(given, 2, modifies=True)
+        decoded, processes, here, within = given.log()
+    case.instead(here, "reads in its own process", "the kernel then takes the memory, and stands still while it "
+                 "reads: when the system ends that process, all is lost")
+    case.instead(len(set(decoded)) < LENGTH, f"leaves data out: {len(set(decoded))} of {LENGTH} photographs are read",
+                 "the mean of each was asked for")
+    case.instead(not within, "changes what the archive counts, or its limit", "the memory is no larger for that")
+    case.equal(got, torch.tensor([brightness(index) for index in range(LENGTH)]), rtol=1e-3)
+    case.instead(processes != 2, f"reads in {processes} processes, not in 2", "the caller has chosen how many")
+    case.budget("photographs read", len(decoded), LENGTH, "decoding is what takes the time")
+    with archive(damaged=5) as given:
+        error = case.error_of(given, 2)
+        traceback.clear_frames(error.__traceback__ if error else None)  # who holds the loader holds its workers
+        case.instead(error is None, "swallows errors",
+                     "a damaged photograph no longer reaches the caller: repair the cause instead")
+
+
+photo_means.edits(
+    ("gives the sum of each photograph", "the mean was asked for", ".mean()", ".sum()"),
+    ("reads each photograph twice", "decoding takes the time", "return archive", "archive.decode(index)\n        "
+     "return archive"),
+    ("rounds the means", "return them as they are", ".item()", ".item() // 10"),
+    ("shuffles", "the means are to come in order", "num_workers=workers", "num_workers=workers, shuffle=True"),
+)
+
+
+@photo_means.alternative("what is kept is a number for each photograph: worth it where they are asked for again")
+def _(archive, workers):
+    read = {}
+
+    def mean_of(index):
+        if index not in read:
+            read[index] = archive.decode(index).float().mean().item()
+        return read[index]
+
+    return torch.tensor(list(DataLoader(Samples(len(archive), mean_of), batch_size=None, num_workers=workers)))

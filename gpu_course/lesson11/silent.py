@@ -1,0 +1,283 @@
+"""Which repair makes a program that runs, and gives wrong numbers, right? The middle exercises of lesson 11."""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from gpu_course.checks import Case, edit, lesson
+from gpu_course.lesson11.watched import Batches, Layers, Passes, lets_errors_out, stepped, trained
+
+exercise = lesson("11")
+# fmt: off
+
+
+@exercise(title="A flat loss", minutes=5, difficulty=1, hints=(
+    "The head's gradient is there. Who is to change the head by it, and does it know the head?",
+    "An optimizer keeps the tensors that model.parameters() gave when it was made. Which head was on the model then?",
+    "Move one line: the optimizer must be made when the model has the parameters that are to be trained.",
+))
+def fine_tune(model: nn.Module, head: nn.Linear, batches: list, device: torch.device) -> list[float]:
+    """Put a new `head` on `model`, train it alone, one step a batch, and return the loss of each step."""
+    model.requires_grad_(False)  # the rest keeps what it knows
+    model.head = head
+    model.to(device).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    for x, y in batches:
+        loss = F.cross_entropy(model(x.to(device)), y.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses).tolist()
+
+
+fine_tune.broken(
+    "    model.requires_grad_(False)  # the rest keeps what it knows\n",
+    "    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)\n"
+    "    model.requires_grad_(False)  # the rest keeps what it knows\n",
+    "    model.to(device).train()\n    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)\n",
+    "    model.to(device).train()\n",
+)
+
+
+class Features(nn.Module):
+    """A body of one layer, which somebody has trained, and a head for three classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(4, 16), nn.Tanh()), nn.Linear(16, 3)
+
+    __repr__ = Layers.__repr__
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x))
+
+
+def features() -> tuple[Features, nn.Linear]:
+    """Return the trained model, and a new head for two classes, always the same."""
+    torch.manual_seed(8)
+    return Features(), nn.Linear(16, 2)
+
+
+def halves(count: int, different: bool = True) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return `count` batches of points, (8, 4), and of which sign their first number is; or one batch `count` times."""
+    made = torch.Generator().manual_seed(9)
+    x = torch.randn(count if different else 1, 8, 4, generator=made).expand(count, 8, 4)
+    return Batches((one.clone(), (one[:, 0] > 0).long()) for one in x)
+
+
+@fine_tune.checks
+def _(case: Case) -> None:
+    (model, head), (right, other), batches = features(), features(), halves(4)
+    passes, body = Passes(model), dict(copy.deepcopy(model.body.state_dict()))
+    got = case.call(model, head, batches, case.device, modifies=True)
+    right.requires_grad_(False)
+    right.head = other
+    losses = stepped(right, batches, lambda net, batch: F.cross_entropy(net(batch[0]), batch[1]), 0.5)
+    passes.check(case, rows=32)
+    case.instead(model.head is not head, "trains another head than the one that it is given",
+                 "the caller goes on with that one")
+    case.equal(got, losses, rtol=1e-3, why="the loss of each batch, before its step")
+    case.equal({name: one.cpu() for name, one in model.body.state_dict().items()}, body,
+               why="the head alone was to be trained")
+    trained(case, model, right)
+    lets_errors_out(case, *features(), [batches[0], (torch.ones(2, 3), torch.ones(2).long())], case.device)
+
+
+_MADE, _SGD = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)\n", "model.parameters(), lr=0.5"
+_FROZEN = "    model.requires_grad_(False)  # the rest keeps what it knows\n"
+_LATE = _MADE, "", _FROZEN, _MADE + _FROZEN
+fine_tune.edits(
+    ("trains nothing: the optimizer holds the old head", "it keeps the tensors that there were when it was made",
+     _LATE, (*_LATE, "lr=0.5)", "lr=5.0)"), (*_LATE, "        optimizer.zero_grad()\n", "        head.zero_grad()\n"),
+     (*_LATE, "optimizer.step()", "optimizer.step(); optimizer.step()")),
+    ("trains the body too", "the head alone was asked for: freeze the rest before it is put on",
+     (_FROZEN, ""), (*_LATE, _FROZEN, "", "    losses = []\n", "    optimizer.add_param_group({'params': "
+     "head.parameters()})\n    losses = []\n")),
+    ("takes larger steps", "the rate that stands there is not the fault", (_SGD, f"{_SGD[:-3]}1.0")),
+)
+
+
+fine_tune.alternative("only the head is handed over: shorter, and no place in the order can go wrong",
+                      edit("model.parameters(), lr", "head.parameters(), lr"))
+
+
+@exercise(title="The best weights", minutes=5, difficulty=1, hints=(
+    "Is `best`, when the loop ends, what it was when it was kept?",
+    "state_dict() gives the tensors in which the model keeps its weights, and the next step writes into those.",
+    "Keep a copy. copy.deepcopy copies a dict with its tensors; averages of batch norm are in it, too.",
+))
+def fit(model: nn.Module, batches: list, held_out: tuple, device: torch.device) -> float:
+    """Take a step on each batch, end with the weights of the smallest held-out loss, and return that loss."""
+    model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    best, best_loss = None, float("inf")
+    for x, y in batches:
+        model.train()
+        optimizer.zero_grad()
+        F.mse_loss(model(x.to(device)), y.to(device)).backward()
+        optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            loss = F.mse_loss(model(held_out[0].to(device)), held_out[1].to(device)).item()
+        if loss < best_loss:
+            best, best_loss = copy.deepcopy(model.state_dict()), loss
+    model.load_state_dict(best)
+    return best_loss
+
+
+fit.broken("copy.deepcopy(model.state_dict())", "model.state_dict()")
+
+
+def regression() -> nn.Module:
+    """Return a model with batch norm, for 3 numbers and one result."""
+    torch.manual_seed(10)
+    return Layers(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def noisy() -> tuple[list[tuple[torch.Tensor, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]:
+    """Return batches, of which the third and the last have wrong targets, and held-out data."""
+    made = torch.Generator().manual_seed(11)
+    x = torch.randn(8, 16, 3, generator=made)
+    y = x.sum(dim=2, keepdim=True).tanh()
+    signs = torch.tensor([1, 1, 0, 1, 1, 1, -3, 1])[:, None, None]
+    *batches, held_out = zip(x, y * signs, strict=True)
+    return Batches(batches), held_out
+
+
+@fit.checks
+def _(case: Case) -> None:
+    for device in dict.fromkeys((case.device, torch.device("cpu"))):  # there .cpu() is no copy
+        case.device = device
+        model, right, (batches, held_out) = regression(), regression(), noisy()
+        passes, seen, states = Passes(model), [], []
+        got = case.call(model, batches, held_out, device, modifies=True)
+        for batch in batches:
+            stepped(right.train(), [batch], lambda net, one: F.mse_loss(net(one[0]), one[1]), 0.3)
+            states.append(copy.deepcopy(right.state_dict()))
+            with torch.no_grad():
+                seen.append(F.mse_loss(right.eval()(held_out[0]), held_out[1]).item())
+        right.load_state_dict(states[seen.index(min(seen))])
+        passes.check(case, rows=7 * 32)
+        case.equal(got, min(seen), rtol=1e-3, why="the smallest of the held-out losses")
+        trained(case, model, right)
+    lets_errors_out(case, regression(), [batches[0], (torch.ones(4, 2), torch.ones(4, 1))], held_out, case.device)
+
+
+_KEPT, _STATE, _NAMED = "copy.deepcopy(model.state_dict())", "model.state_dict()", "model.named_parameters()"
+_LOAD = "model.load_state_dict(best)"
+fit.edits(
+    ("keeps the model's own tensors", "the next step writes into them: what is kept must be a copy of each tensor",
+     (_LOAD, "pass"), *((_KEPT, one) for one in (f"{_STATE}.copy()", f"dict({_STATE})", f"copy.copy({_STATE})",
+                                f"{{name: one.detach() for name, one in {_STATE}.items()}}",
+                                f"{{name: one.cpu() for name, one in {_STATE}.items()}}"))),
+    ("keeps the parameters and not the averages of batch norm", "buffers belong to a model, too",
+     _KEPT, f"{{name: one.detach().clone() for name, one in {_NAMED}}}", _LOAD, "model.load_state_dict(best, "
+     "strict=False)"),
+    ("stops at the first loss that is larger", "a later batch may be better: all are to be trained on",
+     "best_loss:", "best_loss or not best:", _KEPT, f"{_KEPT} if loss < best_loss else best",
+     "    model.load", "        if loss > best_loss: break\n    model.load"),
+    ("takes a step back where the loss is larger", "each batch is to be trained on, from where the one before ended",
+     "best_loss = copy.deepcopy(model.state_dict()), loss", "best_loss = copy.deepcopy(model.state_dict()), loss\n"
+     "        model.load_state_dict(best)"),
+    ("keeps the largest loss", "the smallest is the best", "loss < best", "loss > best", '"inf"', '"-inf"'),
+    ("returns the last loss", "the one of the weights that it keeps was asked for", "return best_loss", "return loss"),
+)
+
+
+fit.alternative("a file keeps it, too: slower, but it is still there after a crash",
+                edit("best, best_loss = copy.deepcopy(model.state_dict()), loss",
+                     "best, best_loss = io.BytesIO(), loss\n            torch.save(model.state_dict(), best)",
+                     "model.load_state_dict(best)", "best.seek(0)\n    model.load_state_dict(torch.load(best))",
+                     '"""\n    model.to', '"""\n    import io\n\n    model.to'))
+fit.alternative("a clone of each tensor: what deepcopy does, written out", edit(
+    _KEPT, f"{{name: one.clone() for name, one in {_STATE}.items()}}"))
+
+
+@exercise(title="A loss that is inf", minutes=10, difficulty=3, hints=(
+    "Print scores.max() and the largest number of float16 and of float32. Which function makes it so large?",
+    "exp of 100 is beyond float32 as well. No large number is needed: take each row's maximum out.",
+    "PyTorch has the logarithm of a sum of exponentials as one function, which does that. Scores stay as they are.",
+))
+def train_pairs(model: nn.Module, batches: list, device: torch.device) -> list[float]:
+    """Take a step on each batch of pairs in float16, so that row i finds row i; return the mean loss of each step."""
+    model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    scaler = torch.amp.GradScaler(device.type, init_scale=64.0)
+    losses = []
+    for left, right in batches:
+        optimizer.zero_grad()
+        with torch.autocast(device.type, dtype=torch.float16):
+            scores = model(left.to(device)) @ model(right.to(device)).T  # (pairs, pairs)
+            own = scores.diagonal()  # of row i with row i
+            loss = (torch.logsumexp(scores, dim=1) - own).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    return losses
+
+
+train_pairs.broken("torch.logsumexp(scores, dim=1)", "scores.exp().sum(dim=1).log()")
+
+
+def embedding() -> nn.Module:
+    """Return a model from 6 numbers to a vector of 8."""
+    torch.manual_seed(12)
+    return Layers(nn.Linear(6, 8))
+
+
+def pairs(scale: float = 12.0) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return three batches of pairs, (5, 6) each: the right one is the left one with noise."""
+    made = torch.Generator().manual_seed(13)
+    left = torch.randn(3, 5, 6, generator=made)
+    right = left + torch.randn(3, 5, 6, generator=made)
+    return Batches((scale * one, scale * other) for one, other in zip(left, right, strict=True))
+
+
+def _pair_loss(model: nn.Module, batch: tuple) -> torch.Tensor:
+    """Return the mean over rows of -log softmax, row by row in double precision, from scores in 16 bits."""
+    with torch.autocast("cpu", dtype=torch.float16):
+        scores = (model(batch[0]) @ model(batch[1]).T).double()
+    most = scores.detach().amax(dim=1, keepdim=True)
+    rows = zip((scores - most).exp(), scores - most, strict=True)
+    return torch.stack([sum(part for part in exp).log() - row[at] for at, (exp, row) in enumerate(rows)]).mean()
+
+
+@train_pairs.checks
+def _(case: Case) -> None:
+    for scale in (4.0, 12.0, 20.0):
+        model, right, batches = embedding(), embedding(), pairs(scale)
+        passes = Passes(model)
+        got = case.call(model, batches, case.device, modifies=True)
+        passes.check(case, rows=30)
+        formats = {one.dtype for one in passes.seen} - {torch.float16}
+        case.instead(formats, f"computes the products in {next(iter(formats), None)}", "float16 was asked for: the "
+                     "products are what takes the time, and the logarithm is what fails")
+        losses = stepped(right, batches, _pair_loss, 1e-4)
+        case.equal(got, losses, rtol=0.02, atol=0.05, why="the mean of log(sum(exp(scores))) - own over the rows")
+        trained(case, model, right, tolerance=0.05)
+    lets_errors_out(case, embedding(), [batches[0], (torch.ones(2, 3), torch.ones(2, 3))], case.device)
+
+
+_LSE, _SUMMED, _LOSS = "torch.logsumexp(scores, dim=1)", "scores.exp().sum(dim=1).log()", "loss.item()"
+train_pairs.edits(
+    ("limits the scores", "what is limited has no gradient, and the model no reason to change",
+     (_LSE, "torch.logsumexp(scores.clamp(max=80), dim=1)"), (_LSE, _SUMMED.replace("scores", "scores.float().clamp("
+      "max=80)")), (_LSE, _SUMMED.replace("scores", "scores.clamp(max=11)"))),
+    ("replaces what is not finite", "the loss looks right and has no gradient: the weights stay as they are",
+     (_LSE, f"{_SUMMED.removesuffix('.log()')}.nan_to_num(posinf=6e4).log()")),
+    ("divides the scores", "other scores are another loss", (_LSE, "torch.logsumexp(scores / 10, dim=1)"),
+     (_LSE, "torch.logsumexp(scores / 10, dim=1)", "- own", "- own / 10")),
+    ("sums over the wrong dimension", "row i is to find its own among all in row i: dim=1",
+     (_LSE, _LSE.replace("=1", "=0"))),
+    ("adds the losses of the rows", "the mean was asked for", (".mean()", ".sum()")),
+)
+
+
+train_pairs.alternative("the same by its usual name: each row is a classification whose class is its own number",
+                        edit(f"({_LSE} - own).mean()", "F.cross_entropy(scores, torch.arange(len(scores), "
+                             "device=device))", "            own = scores.diagonal()  # of row i with row i\n", ""))

@@ -1,0 +1,314 @@
+"""Is the capstone fast, and does it train as the given program does? Its score, and the exercises of lesson 12."""
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from course_utils import counting
+from gpu_course.checks import Case, edit, lesson
+from gpu_course.common.gradients import averaged, check_average, plain
+from gpu_course.common.probes import elsewhere
+from gpu_course.common.ranks import describe, on_ranks
+from gpu_course.lesson12.cards import Card, card, export, score, start
+from gpu_course.lesson12.changes import CHANGES, Gains, gains, hint
+from gpu_course.lesson12.program import Program, given
+from gpu_course.lesson12.scoring import LEVELS, SPECS, Costs, Score
+
+__all__ = [
+    "CHANGES", "LEVELS", "SPECS", "Card", "Costs", "Gains", "Score", "attend", "average", "card", "cut", "export",
+    "gains", "hint", "model_flops", "score", "start", "train_steps",
+]  # fmt: skip
+
+exercise = lesson("12")
+# fmt: off
+
+
+@exercise(title="Windows in one copy", minutes=8, difficulty=1, hints=(
+    "Gather all windows on the host, while they are bytes; then one copy carries them all.",
+    "A tensor of places is an index: text[places] has the shape of places. Each window is its start and the next "
+    "`context` places.",
+    "starts[..., None] + torch.arange(context + 1) has a row of places for each start. Index, .to(device), and "
+    "last .long().",
+))
+def cut(text: torch.Tensor, starts: torch.Tensor, context: int, device: torch.device) -> torch.Tensor:
+    """Return the windows of `text` that begin at `starts` (...): (..., context + 1) int64 on `device`, in one copy."""
+    windows = text[starts[..., None] + torch.arange(context + 1)]  # on the host, still bytes
+    return windows.to(device).long()  # made wide where memory is fast
+
+
+@cut.checks
+def _(case: Case) -> None:
+    text = torch.tensor([7, 1, 9, 4, 250, 6, 3, 8, 2, 5, 11, 13], dtype=torch.uint8)
+    for device, starts, context in (
+        (case.device, [0], 2),
+        (case.device, [3, 1], 3),
+        (elsewhere(case.device), [5, 0, 7], 4),
+        (case.device, [[2, 4], [6, 0]], 3),
+    ):
+        starts = torch.tensor(starts)
+        got = case.call(text, starts, context, device)
+        counts = case.counts
+        expected = torch.stack([text[start : start + context + 1] for start in starts.flatten().tolist()]).long()
+        case.equal(got, expected.view(*starts.shape, context + 1).to(device))
+        case.budget("copies to the device", counts.copies_h2d, 1, "each one has a latency, and makes the host wait")
+        case.instead(counts.bytes_h2d > expected.numel(),
+                     f"the result is right, but {counts.bytes_h2d} bytes travel for {expected.numel()} of text",
+                     "a number of 8 bytes for each byte: make it wide on the device")
+
+
+_PLACES = "torch.arange(context + 1)"
+cut.edits(
+    ("gives windows of `context` bytes", "the last target is one byte later: context + 1", _PLACES,
+     "torch.arange(context)"),
+    ("begins one byte late", "the first place is the start itself", _PLACES, "torch.arange(1, context + 2)"),
+    ("runs backwards", "the start comes first", "+ torch", "+ context - torch"),
+    ("gives each window the same bytes", "each start has its own places", "starts[..., None]",
+     "starts.flatten()[:1] * torch.ones_like(starts[..., None])"),
+    ("gives the places, not the bytes", "places are an index into the text", f"text[starts[..., None] + {_PLACES}]",
+     f"(starts[..., None] + {_PLACES})"),
+)
+cut.alternative(
+    "no index tensor, and windows that are a view; but as_strided-like views of a whole text are easy to get wrong",
+    edit("text[starts[..., None] + torch.arange(context + 1)]", "text.unfold(0, context + 1, 1)[starts]"))
+
+
+@exercise(title="All heads at once", minutes=12, difficulty=2, hints=(
+    "One call of qkv gives q, k and v of all heads, side by side: into which shape does the last dimension fall?",
+    "In the order of the weight's rows: 3, heads, size. Attention wants (batch, heads, time, size) for each.",
+    "view to (batch, time, 3, heads, size), permute so that 3 comes first, unpack. is_causal=True is the mask. "
+    "Then bring time and heads back with transpose(1, 2), and reshape.",
+))
+def attend(x: torch.Tensor, qkv: nn.Linear, heads: int) -> torch.Tensor:
+    """Return what causal attention with `heads` heads makes of `x` (batch, time, width): the same shape."""
+    batch, time, width = x.shape
+    split = batch, time, 3, heads, width // heads
+    q, k, v = qkv(x).view(split).permute(2, 0, 3, 1, 4)  # each (batch, heads, time, size)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # no mask in memory, no scores
+    return mixed.transpose(1, 2).reshape(batch, time, width)
+
+
+@attend.checks
+def _(case: Case) -> None:
+    for shape, heads in (((1, 2, 4), 1), ((2, 3, 8), 2), ((2, 5, 12), 3)):
+        x = torch.randn(shape)
+        qkv = nn.Linear(shape[2], 3 * shape[2], bias=False)
+        nn.init.normal_(qkv.weight)
+        got = case.call(x.to(case.device), qkv.to(case.device), heads)
+        counts = case.counts
+        expected = _slowly(x, qkv.weight.detach().cpu(), heads)
+        case.equal(got, expected.to(case.device), rtol=1e-4, atol=1e-4)
+        case.instead(counts.copies_h2d, "copies something to the device", "a mask, say: is_causal=True needs none")
+        case.budget("operators", counts.operators, 20, "a loop over the heads launches each of its kernels once a head")
+        case.backward(got)
+        case.instead(qkv.weight.grad is None, "cuts the graph: no gradient reaches the weight", "it would never train")
+
+
+def _slowly(x: torch.Tensor, weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return causal attention, place by place."""
+    mixed, size = torch.zeros_like(x), x.shape[2] // heads
+    for head in range(heads):
+        rows = slice(head * size, (head + 1) * size)
+        q, k, v = (x @ part[rows].T for part in weight.chunk(3))
+        for place in range(x.shape[1]):
+            scores = (q[:, place, None] * k[:, : place + 1]).sum(-1) / size**0.5
+            mixed[:, place, rows] = (scores.softmax(-1)[..., None] * v[:, : place + 1]).sum(1)
+    return mixed
+
+
+_SPLIT, _ORDER = "3, heads, width // heads", "permute(2, 0, 3, 1, 4)"
+_MERGE = "mixed.transpose(1, 2).reshape(batch, time, width)"
+attend.edits(
+    ("lets places see later ones", "is_causal=True", "is_causal=True", "is_causal=False"),
+    ("does not scale the scores", "the function divides by the root of the size by itself", "is_causal=True",
+     "is_causal=True, scale=1.0"),
+    ("scales by the width, not by the size of a head", "leave the scale to the function", "is_causal=True",
+     "is_causal=True, scale=width**-0.5"),
+    ("takes 3 and heads in the wrong order", "the rows of the weight are q of all heads, then k, then v", _SPLIT,
+     "heads, 3, width // heads", _ORDER, "permute(3, 0, 2, 1, 4)"),
+    ("merges heads and places in the wrong order", "(batch, heads, time, size): time comes back first", _MERGE,
+     "mixed.reshape(batch, time, width)"),
+    ("swaps q and k", "the first is q", "q, k, v = qkv", "k, q, v = qkv"),
+    ("takes k for v", "the third is v", "(q, k, v, is", "(q, k, k, is"),
+    ("attends over the heads, not over the places", "time is the last dimension but one", _ORDER,
+     "permute(2, 0, 1, 3, 4)", _MERGE, "mixed.reshape(batch, time, width)"),
+)
+
+
+@attend.alternative("each step in sight, but scores and mask, (time × time) for each head, are in memory")
+def _(x, qkv, heads):
+    batch, time, width = x.shape
+    q, k, v = (part.view(batch, time, heads, -1).transpose(1, 2) for part in qkv(x).chunk(3, dim=2))
+    scores = q @ k.transpose(2, 3) / (width // heads) ** 0.5
+    later = torch.ones(time, time, dtype=torch.bool, device=x.device).triu(1)
+    mixed = scores.masked_fill(later, float("-inf")).softmax(dim=-1) @ v
+    return mixed.transpose(1, 2).flatten(2)
+
+
+@exercise(title="Steps with one read", minutes=12, difficulty=2, hints=(
+    "Nothing in the loop may need a number: no .item(), no print, no `if` on a tensor.",
+    "One cross_entropy over all places of all rows: flatten logits (rows, time, 256) to two dimensions.",
+    "Inputs: window[:, :-1], targets: window[:, 1:]. Collect loss.detach(); after the loop torch.stack, tolist.",
+))
+def train_steps(model: nn.Module, optimizer: torch.optim.Optimizer, windows: torch.Tensor) -> list[float]:
+    """Take one step for each of `windows` (steps, rows, time + 1) and return the losses, with one read in all."""
+    losses = []
+    for window in windows:
+        optimizer.zero_grad()
+        logits = model(window[:, :-1])  # (rows, time, 256)
+        loss = F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())  # on the device, without its graph
+    return torch.stack(losses).tolist()  # the one read
+
+
+@train_steps.checks
+def _(case: Case) -> None:
+    for device, shape in ((case.device, (1, 1, 3)), (elsewhere(case.device), (3, 2, 4)), (case.device, (4, 3, 6))):
+        windows, case.device = torch.randint(256, shape), device
+        model, twin = _model().to(device), _model()
+        optimizer, its = (torch.optim.AdamW(one.parameters(), lr=0.05) for one in (model, twin))
+        got = case.call(model, optimizer, windows.to(device), modifies=True)
+        counts = case.counts
+        case.instead(isinstance(got, torch.Tensor), "returns a tensor, expected a list of floats", ".tolist() reads it")
+        case.equal(got, _one_by_one(twin, its, windows), rtol=1e-3, atol=1e-4,
+                   why="this is the loss of each step, before it")
+        for name, value in model.named_parameters():
+            case.equal(value.detach().cpu(), twin.get_parameter(name).detach(), rtol=1e-3, atol=1e-4,
+                       why=f"this is {name} after all steps")
+        reads = counts.host_reads + counts.copies_d2h
+        case.budget("reads of the host", reads, 1, "at each one the host waits, and the queue runs empty")
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Embedding(256, 8), nn.Linear(8, 256))
+
+
+def _one_by_one(model: nn.Module, optimizer: torch.optim.Optimizer, windows: torch.Tensor) -> list[float]:
+    """Train place by place, and return the losses."""
+    losses = []
+    for window in windows:
+        places = [
+            -model(row[None, at : at + 1]).log_softmax(-1)[0, 0, row[at + 1]]
+            for row in window
+            for at in range(len(row) - 1)
+        ]
+        optimizer.zero_grad()
+        loss = sum(places) / len(places)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+_TARGETS, _CALL = "window[:, 1:].flatten()", "F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())"
+train_steps.edits(
+    ("predicts the byte that it sees", "targets are one byte later: window[:, 1:]", _TARGETS,
+     "window[:, :-1].flatten()"),
+    ("adds gradients up over the steps", "zero_grad at each step", "optimizer.zero_grad()", "pass"),
+    ("sums over the places", "the mean is asked for: the default", _CALL, f"{_CALL[:-1]}, reduction='sum')"),
+    ("sums over the rows", "the mean over all places of all rows", _CALL, f"{_CALL} * len(window)"),
+    ("pairs logits and targets in different orders", "flatten both, rows first", _TARGETS, "window[:, 1:].T.flatten()"),
+    ("leaves out the last byte", "window[:, 1:] has as many targets as inputs", "window[:, :-1])", "window[:, :-2])",
+     _TARGETS, "window[:, 1:-1].flatten()"),
+    ("uses the first row alone", "all rows of the window", "window[:, :-1])", "window[:1, :-1])", _TARGETS,
+     "window[:1, 1:].flatten()"),
+    ("takes no step", "optimizer.step() changes the parameters", "optimizer.step()", "pass"),
+    ("returns the last loss alone", "one loss for each step", "torch.stack(losses)", "losses[-1:][0][None]"),
+    ("returns the mean loss", "one loss for each step", "torch.stack(losses)", "torch.stack(losses).mean()[None]"),
+)
+train_steps.alternative(
+    "one kernel more a step, which writes into a tensor made before; nothing is collected",
+    edit("losses = []", "losses = torch.zeros(len(windows), device=windows.device)", "for window in windows",
+         "for step, window in enumerate(windows)", "losses.append(loss.detach())", "losses[step] = loss.detach()",
+         "torch.stack(losses)", "losses"))
+
+
+@exercise(title="One message for all gradients", where="real ranks on the CPU", minutes=12, difficulty=2, hints=(
+    "A message has a latency, however small it is. So all gradients go in one tensor.",
+    "torch.cat of the flattened gradients, one dist.all_reduce, which adds, and one division.",
+    "split by each gradient's numel() gives the parts back; copy_ and view_as write one into its place.",
+))
+def average(model: nn.Module) -> None:
+    """Replace each gradient of `model` by its mean over all ranks, with one message."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    for gradient, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+@average.checks
+def _(case: Case) -> None:
+    ranks = on_ranks(case, averaged, _KINDS, nprocs=3, called="average(model)", known=average.mistakes)
+    for at, words in enumerate(("one layer", "three layers")):
+        describe(case, f"average(model), {words}", 3)
+        check_average(case, [rank[at] for rank in ranks])
+        for counts in (rank[at]["call"].counts for rank in ranks):
+            case.budget("messages", counts.collectives.total() + counts.messages, 1, "each one has a latency")
+
+
+_KINDS = partial(nn.Linear, 3, 2), plain
+_MEAN, _COPY = "flat /= dist.get_world_size()", "gradient.copy_(part.view_as(gradient))"
+average.edits(
+    ("gives the sum of the gradients", "divide by dist.get_world_size()", _MEAN, "pass"),
+    ("divides by the square of the number of ranks", "divide once", _MEAN, "flat /= dist.get_world_size() ** 2"),
+    ("leaves each rank its own gradients", "copy_ writes into the gradient", _COPY,
+     "gradient = part.view_as(gradient)"),
+    ("gives all the gradients of rank 0", "all_reduce adds, broadcast copies", "dist.all_reduce(flat)",
+     "dist.broadcast(flat, src=0)", _MEAN, "pass"),
+    ("leaves out the biases", "model.parameters() gives them all", "in model.parameters()]",
+     "in model.parameters() if parameter.dim() > 1]"),
+)
+average.alternative(
+    "keeps no second copy: the gradients themselves become views of one vector, as DDP's buckets do",
+    edit(_COPY, "gradient.set_(part.view_as(gradient))"))
+
+
+@exercise(title="The FLOPs of a step", minutes=10, difficulty=2, hints=(
+    "A linear layer from a to b numbers takes 2 a b operations for a token: a product and a sum for each weight.",
+    "A block has W × 3W, W × W, W × 4W and 4W × W, the last layer W × 256. Attention multiplies, for each token "
+    "and block, with all places of the context, twice: for the scores, and for the mixture.",
+    "Backward takes twice what forward takes: a product for the gradient of the input, one for the weight's.",
+))
+def model_flops(width: int, layers: int, context: int, rows: int) -> int:
+    """Return the floating-point operations in products of matrices of one training step on (rows, context) tokens."""
+    weights = layers * 12 * width**2 + 256 * width
+    attention = layers * 2 * context * width  # scores and mixture, for each token
+    return 3 * 2 * rows * context * (weights + attention)
+
+
+@model_flops.checks
+def _(case: Case) -> None:
+    model_of = Program(given()).make_model
+    for width, layers, context, rows in ((4, 1, 3, 1), (8, 2, 5, 3), (16, 3, 4, 2), (12, 1, 7, 2)):
+        got = case.call(width, layers, context, rows)
+        model = model_of(width, 2, layers, context)
+        with counting.count() as counts:
+            model(torch.zeros(rows, context, dtype=torch.int64)).sum().backward()
+        case.equal(got, counts.flops, why="this is what PyTorch counts in a step of the given program")
+
+
+_THREE, _ATTENTION = "3 * 2 * rows", "layers * 2 * context * width"
+model_flops.edits(
+    ("leaves out the backward pass", "it takes twice what forward takes", _THREE, "2 * rows"),
+    ("takes backward for as much as forward", "two products each: for the input and for the weight", _THREE,
+     "2 * 2 * rows"),
+    ("counts a product and its sum as one", "each is an operation", _THREE, "3 * rows"),
+    ("leaves out attention", "two products for each token, block and place of the context", _ATTENTION, "0"),
+    ("counts half of attention", "scores, then the mixture, for every place: a mask saves nothing", _ATTENTION,
+     "layers * context * width"),
+    ("leaves out the last layer", "width × 256 for each token", " + 256 * width", ""),
+    ("takes the embedding for a product", "it looks rows up", "256 * width", "512 * width"),
+    ("counts one row alone", "every row of the batch", "rows * context", "context"),
+    ("forgets that the small network is four times as wide", "W × 4W and 4W × W: 8 W²", "12 *", "6 *"),
+)
+model_flops.alternative(
+    "layer by layer: longer, but it shows where they are",
+    edit("layers * 12 * width**2", "layers * sum(a * b for a, b in ((width, 3 * width), (width, width), "
+         "(width, 4 * width), (4 * width, width)))"))

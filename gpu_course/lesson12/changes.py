@@ -1,0 +1,98 @@
+"""What does each change of the given program bring? In the order of that, as hints.
+
+A change is an edit of the given program's text; changes.toml holds them. The edits show the answer: a reader sees
+names, numbers and hints.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import simgpu
+import torch
+
+from course_utils import tables
+from gpu_course.lesson12.program import Program, Sizes, Task, given
+from gpu_course.lesson12.scoring import measured
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the given program: its name, a hint, and texts with what replaces them."""
+
+    name: str
+    hint: str
+    edits: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a change alone takes off a step of the given program on a simulated T4: ms, launches, waits, MiB at peak."""
+
+    name: str
+    ms: float
+    launches: float
+    waits: float
+    peak_mib: float
+
+
+@dataclass(frozen=True, repr=False)
+class Gains(tables.Table):
+    """What each change brings; prints as a table."""
+
+    rows: tuple[Gain, ...]
+
+    head, right = ("change, alone", "ms saved, T4 (simulated)", "launches", "waits", "MiB at peak"), ()
+
+    def cells(self) -> list[tuple[str, ...]]:
+        return [
+            (row.name, f"{row.ms:.3f}", f"{row.launches:.1f}", f"{row.waits:.1f}", f"{round(row.peak_mib, 1) + 0:.1f}")
+            for row in self.rows
+        ]
+
+
+_READ = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["change"]
+CHANGES = tuple(
+    Change(one["name"], one["hint"], tuple((text["old"], text["new"]) for text in one["edit"])) for one in _READ
+)
+
+
+def changed(*changes: Change) -> str:
+    """Return the text of the given program with these changes."""
+    source = given()
+    for change in changes:
+        for old, new in change.edits:
+            if source.count(old) != 1:
+                raise ValueError(f"{change.name}: the text to replace must occur once: {old!r}")
+            source = source.replace(old, new)
+    return source
+
+
+def gains() -> Gains:
+    """Return what each change alone brings, that of most time first."""
+    return Gains(tuple(Gain(*row) for row in simgpu.run_in_child(_gains)))
+
+
+def _gains() -> list[tuple]:
+    torch.set_num_threads(1)
+    task, found = Task(Sizes(warm_up=1, steps=3, windows=8), seed=0), []
+    for these in ((), *((change,) for change in CHANGES)):
+        costs = measured(Program(changed(*these)), task, "T4").costs
+        found.append([costs[part] for part in ("ms", "launches", "waits", "peak_mib")])
+    naive, *others = found
+    rows = [
+        (change.name, *(a - b for a, b in zip(naive, other, strict=True)))
+        for change, other in zip(CHANGES, others, strict=True)
+    ]
+    return sorted(rows, key=lambda row: -row[1])
+
+
+_hinted = 0
+
+
+def hint() -> None:
+    """Print the next hint, of what brings most first; after the last one the first again."""
+    global _hinted
+    change = CHANGES[_hinted % len(CHANGES)]
+    _hinted += 1
+    print(f"Hint {CHANGES.index(change) + 1} of {len(CHANGES)}, {change.name}: {change.hint}")

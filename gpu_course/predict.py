@@ -1,0 +1,219 @@
+"""What did I expect?
+
+    guess = predict("How long does this take?", unit="ms")
+    guess.reveal(measured_ms)
+
+In JupyterLab and Colab a field takes the guess; where none appears, `guess.commit(12)` does. Without a guess everything
+runs as well and the result is shown.
+"""
+
+import contextlib
+import html
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from course_utils import arguments, tables
+
+__all__ = ["Guess", "Reveal", "predict"]
+
+_MADE: "dict[tuple[str, tuple[str, ...], str], Guess]" = {}  # for the kernel's life: a cell that runs again keeps it
+
+
+def predict(question: str, *, choices: Sequence[str] | None = None, unit: str | None = None) -> "Guess":
+    """Show `question` with a field for a number in `unit`, or with `choices`, and return the `Guess`.
+
+    The same question returns the same Guess, with what was guessed before.
+    """
+    key = _text("question", question), _checked(choices), _text("unit", unit).strip() if unit is not None else ""
+    if choices is not None and unit is not None:
+        raise ValueError(f"unit must be None where choices are given, not {unit!r}")
+    guess = _MADE.setdefault(key, Guess(*key))
+    from IPython.display import display
+
+    display(guess)
+    return guess
+
+
+def _text(argument: str, given: str) -> str:
+    if not arguments.text(argument, given).strip():
+        raise ValueError(f"{argument} must not be empty, not {given!r}")
+    return given
+
+
+def _checked(choices: Sequence[str] | None) -> tuple[str, ...]:
+    if choices is None:
+        return ()
+    texts = isinstance(choices, list | tuple) and all(isinstance(choice, str) and choice.strip() for choice in choices)
+    if not texts or len(set(choices)) < max(len(choices), 2):
+        raise ValueError(f"choices must be a list of two or more different texts, none empty, not {choices!r}")
+    return tuple(choices)
+
+
+class Guess:
+    """A question and what the reader expects: `value` is a number or one of the choices, None before a guess."""
+
+    def __init__(self, question: str, choices: tuple[str, ...], unit: str) -> None:
+        self.question, self.choices, self.unit = question, choices, unit
+        self.value: float | str | None = None
+        self._widget: Any = None
+
+    def commit(self, value: float | str) -> "Guess":
+        """Make `value` the guess, where there is no field for it."""
+        self.value = self._answer("value", value)
+        if self._widget is not None:
+            control = self._widget.children[1]
+            control.value = self.value if self.choices else _written(self.value)
+        return self
+
+    def reveal(self, measured: Any, label: str = "measured", against: Mapping[str, str] | None = None) -> "Reveal":
+        """Return the guess beside the result: a number in the question's unit, or the choice that is right.
+
+        `label` says where the number comes from, for example "counted" or "simulated"; `against` what was seen that
+        speaks against a choice, which a reader who made it is told.
+        """
+        result = self._answer("measured", measured)
+        if against is not None and {*against, result} != {*self.choices}:
+            raise ValueError(f"against must be about all choices but {result!r}, not {list(against)!r}")
+        evidence = (against or {}).get(self.value, "")
+        return Reveal(self.question, self.value, result, self.unit, _text("label", label), evidence)
+
+    def _answer(self, argument: str, given: Any) -> float | str:
+        """Return a number, or one of the choices."""
+        if not self.choices:
+            return arguments.number(argument, given)
+        if given not in self.choices:
+            raise ValueError(f"{argument} must be one of {list(self.choices)}, not {given!r}")
+        return given
+
+    def _asked(self) -> str:
+        if self.choices:
+            return "one of: " + "; ".join(self.choices)
+        return f"a number, in {self.unit}" if self.unit else "a number"
+
+    def _state(self) -> str:
+        return "" if self.value is None else f"Your guess: {_shown(self.value, self.unit)}"
+
+    def __str__(self) -> str:
+        return "\n".join(filter(None, [f"Predict: {self.question} ({self._asked()})", self._state()]))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        asked = f"<p><b>Predict:</b> {html.escape(self.question)} ({html.escape(self._asked())})</p>"
+        return asked + (f"<p>{html.escape(self._state())}</p>" if self._state() else "")
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        bundle: dict[str, Any] = {"text/plain": str(self), "text/html": self._repr_html_()}
+        try:
+            self._widget = self._widget or self._controls()
+        except Exception:  # no ipywidgets, or none that works here: the text remains
+            return bundle
+        view = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
+        return {"application/vnd.jupyter.widget-view+json": view, **bundle}
+
+    def _controls(self) -> Any:
+        import ipywidgets as widgets
+
+        question = widgets.HTML(f"<b>Predict:</b> {html.escape(self.question)}")
+        if self.choices:
+            layout = {"width": "max-content"}
+            control = widgets.RadioButtons(options=list(self.choices), value=self.value, layout=layout)
+        else:
+            look = {"placeholder": self._asked(), "layout": {"width": "16em"}}
+            control = widgets.Text(value=_written(self.value), **look)
+        answer = widgets.HTML(html.escape(self._state()))
+
+        def take(change: Any) -> None:
+            answer.value = html.escape(self._take(change["new"]))
+
+        control.observe(take, names="value")
+        return widgets.VBox([question, control, answer])
+
+    def _take(self, given: str | None) -> str:
+        """Keep what the control gives and return the line below it."""
+        self.value = None
+        try:
+            if given and given.strip():
+                self.value = given if self.choices else _read(given, self.unit)
+        except ValueError as error:
+            return f"No guess yet: {error}"
+        return self._state()
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """A guess (None: there was none) beside the result, in `unit`; `label` says where the result comes from."""
+
+    question: str
+    guess: float | str | None
+    result: float | str
+    unit: str = ""
+    label: str = "measured"
+    evidence: str = ""  # what speaks against the guess
+
+    @property
+    def ratio(self) -> float | None:
+        """Return result / guess, None for choices, without a guess, or where one is not above zero."""
+        numbers = isinstance(self.guess, float) and isinstance(self.result, float)
+        return self.result / self.guess if numbers and self.guess > 0 and self.result > 0 else None
+
+    right = property(lambda self: self.guess == self.result, doc="Whether the guess equals the result.")
+
+    @property
+    def verdict(self) -> str:
+        """Return in one sentence how the guess compares with the result; nothing where nobody guessed."""
+        if self.guess is None:
+            return ""
+        if self.right:
+            return "The guess was right."
+        if self.ratio is None:
+            if self.evidence:
+                return f"Not that: {self.evidence}"
+            return "The guess was another one." if isinstance(self.guess, str) else "The guess was off."
+        if abs(self.ratio - 1) < 0.05:
+            return "The guess was within 5 % of the result."
+        times, words = (self.ratio, "The result is {} times the guess.")
+        if times < 1:
+            times, words = (1 / times, "The guess is {} times the result.")
+        return words.format(_shown(float(f"{times:.3g}")))
+
+    def _rows(self) -> list[tuple[str, str]]:
+        guess = [] if self.guess is None else [("guess", _shown(self.guess, self.unit))]
+        return [*guess, (self.label, _shown(self.result, self.unit))]
+
+    def __str__(self) -> str:
+        return f"{tables.text(self._rows())}\n{self.verdict}".rstrip()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        table = tables.to_html(self._rows(), named=True)
+        return f"<p>{html.escape(self.question)}</p>{table}<p>{html.escape(self.verdict)}</p>".removesuffix("<p></p>")
+
+
+def _read(text: str, unit: str) -> float:
+    """Return the number that a reader wrote, with its unit or without; ValueError says what may be written."""
+    bare = text.strip().removesuffix(unit).strip()
+    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", bare):
+        bare = bare.replace(",", "")
+    elif re.fullmatch(r"[+-]?\d+,\d{1,2}", bare):  # 1,5: a comma that groups no thousands
+        bare = bare.replace(",", ".")
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(bare)):
+            return number
+    raise ValueError(f"write a number such as 12, 0.5 or 3e6, not {text.strip()!r}")
+
+
+def _shown(value: float | str | None, unit: str = "") -> str:
+    """Return whole numbers with all digits, others with four significant ones."""
+    if isinstance(value, float):
+        value = f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
+    return f"{value} {unit}".rstrip()
+
+
+def _written(value: float | str | None) -> str:
+    """Return the number with all its digits, as the field holds it."""
+    return "" if value is None else str(value).removesuffix(".0")

@@ -1,0 +1,318 @@
+"""Real errors, raised on the CPU and the simulated GPU, are known and explained in words that hold on each device."""
+
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+import tomllib
+import warnings
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from ranklaunch import launch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+from course_utils import explain as module
+from course_utils.explain import caught, explain
+
+
+@pytest.fixture(params=["cpu", "sim"])
+def device(request):
+    return torch.device("cpu") if request.param == "cpu" else request.getfixturevalue("sim")
+
+
+def backward_twice(device):
+    x = torch.ones(2, device=device, requires_grad=True)
+    loss = (x * x).sum()
+    loss.backward()
+    loss.backward()
+
+
+def changed(device):
+    y = torch.ones(2, device=device, requires_grad=True).exp()
+    y += 1
+    y.sum().backward()
+
+
+def inference_tensor(device):
+    with torch.inference_mode():
+        x = torch.ones(2, device=device)
+    torch.ones(2, device=device, requires_grad=True).mul(x)
+
+
+def unscales_twice(device):
+    weight = torch.ones(2, device=device, requires_grad=True)
+    optimizer, scaler = torch.optim.SGD([weight], lr=0.1), torch.amp.GradScaler(device.type)
+    scaler.scale(weight.sum()).backward()
+    scaler.unscale_(optimizer)
+    scaler.unscale_(optimizer)
+
+
+def nan_in_backward(device):
+    with warnings.catch_warnings(action="ignore"), torch.autograd.set_detect_anomaly(True):
+        (torch.zeros(2, device=device, requires_grad=True).sqrt() * 0).sum().backward()
+
+
+EVERYWHERE = {
+    "shapes of a matrix product": (lambda d: torch.ones(2, 3, device=d) @ torch.ones(2, 3, device=d),
+        "matrices of shapes 2x3 and 2x3 cannot be multiplied"),
+    "shapes do not broadcast": (lambda d: torch.ones(2, device=d) + torch.ones(3, device=d),
+        "sizes 2 and 3 meet in one dimension"),
+    "view of strided memory": (lambda d: torch.ones(2, 3, device=d).t().view(6), "cannot be a view"),
+    "wrong number of elements": (lambda d: torch.ones(2, device=d).view(3), "2 elements do not fill the shape [3]"),
+    "sizes in cat or stack": (lambda d: torch.cat([torch.ones(2, 2, device=d), torch.ones(3, 3, device=d)]),
+        "cannot be joined"),
+    "channels": (lambda d: torch.nn.Conv2d(3, 4, 3, device=d)(torch.ones(1, 1, 8, 8, device=d)),
+        "expects 3 channels and got 1"),
+    "dtypes differ": (lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2, dtype=torch.float64, device=d),
+        "two dtypes"),
+    "target dtype": (lambda d: F.cross_entropy(torch.rand(2, 3, device=d), torch.ones(2, device=d)),
+        "labels or indices have a dtype"),
+    "one value per channel": (lambda d: nn.BatchNorm1d(3, device=d)(torch.ones(1, 3, device=d)),
+        "one value for each channel, in an input of size [1, 3]"),
+    "no grad": (lambda d: torch.ones(2, device=d).sum().backward(), "nothing to differentiate"),
+    "not a scalar": (lambda d: torch.ones(2, device=d, requires_grad=True).backward(), "more than one element"),
+    "backward twice": (backward_twice, "used up by an earlier backward()"),
+    "changed in place": (changed, "a tensor of shape [2] that autograd needs was changed"),
+    "more than one value": (lambda d: bool(torch.ones(2, 2, device=d)), "used as one number"),
+    "index out of range": (lambda d: torch.ones(3, device=d)[5], "larger than the size"),
+    "numpy needs detach": (lambda d: torch.ones(2, requires_grad=True).numpy(), "a tensor that takes part in autograd"),
+    "names in a state dict": (lambda d: nn.Linear(2, 2, device=d).load_state_dict({}), "not those of Linear"),
+    "one element in several places": (lambda d: torch.ones(1, 3, device=d).expand(2, 3).add_(1), "was refused"),
+    "inference tensor": (inference_tensor, "under torch.inference_mode()"),
+    "no data on meta": (lambda d: nn.Linear(2, 2, device="meta").to(d), "nothing to move"),
+    "what an optimizer takes": (lambda d: torch.optim.SGD([torch.ones(2, device=d, requires_grad=True) * 2], lr=1),
+        "parameters as it needs them"),
+    "scaler out of order": (unscales_twice, "wrong order"),
+    "nan in backward": (nan_in_backward, "is NaN: that of Sqrt"),
+    "no process group": (lambda d: dist.all_reduce(torch.ones(1)), "before init_process_group"),
+    "unknown device name": (lambda d: torch.ones(2, device=d).to("gpu"), "'gpu' is not the name of a device type"),
+}  # fmt: skip
+
+
+class Samples(Dataset):
+    def __init__(self, get):
+        self.get = get
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return self.get(index)
+
+
+def in_a_worker(get, timeout=0):
+    list(DataLoader(Samples(get), num_workers=1, multiprocessing_context="fork", timeout=timeout))
+
+
+def meet_at_a_taken_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        dist.TCPStore("127.0.0.1", taken.getsockname()[1], is_master=True)
+
+
+class Spare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.spare = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+def two_steps():
+    model = nn.parallel.DistributedDataParallel(Spare())
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+
+
+def last_rank(do):
+    """Return a function for two ranks, of which the last does `do`."""
+    return lambda: do() if dist.get_rank() == 1 else dist.all_reduce(torch.ones(1))
+
+
+def ranks(fn, timeout_s=20):
+    return lambda: launch(fn, devices=["cpu", "cpu"], timeout_s=timeout_s)
+
+
+def other_sizes():
+    dist.all_reduce(torch.ones(2 + dist.get_rank()))
+
+
+def watched():
+    """Run ranks of which one hands over another size, under the variable that readers set for this."""
+    with mock.patch.dict(os.environ, TORCH_DISTRIBUTED_DEBUG="DETAIL"):
+        launch(other_sizes, devices=["cpu", "cpu"], timeout_s=20)
+
+
+# What happens in other processes: each is caused here
+PROCESSES = {
+    "rank hang": (ranks(last_rank(lambda: None), 1.5), "until their time was over"),
+    "rank died": (ranks(last_rank(lambda: os.kill(os.getpid(), signal.SIGKILL))), "the process of rank 1 ended"),
+    "rank result": (ranks(lambda: (n for n in [1])), "cannot be sent to this process"),
+    "rank raised": (ranks(last_rank(lambda: {}["x"])), "rank 1 raised KeyError"),
+    "collectives differ": (watched, "ranks called different collectives"),
+    "unused parameter": (ranks(two_steps), "took no part in the loss"),
+    "dead worker": (
+        lambda: in_a_worker(lambda i: os.kill(os.getpid(), signal.SIGKILL)),
+        "a worker of the DataLoader ended",
+    ),
+    "slow worker": (lambda: in_a_worker(lambda i: time.sleep(5), timeout=0.1), "within timeout seconds"),
+    "worker raised": (lambda: in_a_worker(lambda i: {}["x"]), "a worker of the DataLoader raised KeyError"),
+    "cannot pickle": (lambda: launch(lambda lock: lock, sys.stdout), "cannot be sent to another process"),
+    "port in use": (meet_at_a_taken_port, "the port on which the ranks were to meet is taken"),
+}
+
+KINDS = tomllib.loads(Path(module.__file__).with_suffix(".toml").read_text(encoding="utf-8"))["error"]
+ELSEWHERE = {message: one["name"] for one in KINDS for message in one.get("examples", ())}
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_an_error_of_the_cpu_and_of_the_simulated_gpu_is_explained_in_the_same_words(device, name):
+    program, phrase = EVERYWHERE[name]
+    with caught() as c:
+        program(device)
+    assert c.explanation.name == name
+    assert phrase in c.explanation.what
+    with caught() as reference:
+        program(torch.device("cpu"))
+    assert c.explanation == reference.explanation
+
+
+@pytest.mark.parametrize(("message", "name"), ELSEWHERE.items())
+def test_messages_of_other_devices_are_known(message, name):
+    assert explain(RuntimeError(message)).name == name
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no fork and no SIGKILL")
+@pytest.mark.parametrize("name", PROCESSES)
+def test_an_error_of_another_process_is_explained(name):
+    program, phrase = PROCESSES[name]
+    with caught() as c:
+        program()
+    assert c.explanation.name == name and phrase in c.explanation.what, c.error
+
+
+def test_an_error_of_the_backward_pass_names_a_tensor_of_the_simulated_gpu_as_cuda_names_its_own(sim):
+    with pytest.raises(RuntimeError, match=r"operation: \[torch\.sim\.FloatTensor \[2\]\], which is output 0 of Exp"):
+        changed(sim)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+def test_the_simulated_gpu_in_a_forked_worker_is_explained(sim):
+    there = torch.ones(2, device=sim)
+    for get in (lambda index: torch.ones(2, device=sim), there.__getitem__):
+        with caught() as c:
+            in_a_worker(get)
+        assert c.explanation.name == "used before fork" and "its parent had used" in c.explanation.what
+
+
+def test_an_error_that_is_known_is_explained_through_ranks_and_workers():
+    for run in (ranks(lambda: torch.ones(2).view(3)), lambda: in_a_worker(lambda index: torch.ones(2).view(3))):
+        with caught() as c:
+            run()
+        assert c.explanation.what == "2 elements do not fill the shape [3]."
+
+
+@pytest.mark.parametrize("thing", [lambda: 1, Samples(lambda index: index), (n for n in [1]), sys.stdout])
+def test_what_pickle_refuses_is_explained(thing):
+    with caught() as c:
+        pickle.dumps(thing)
+    assert c.explanation.name == "cannot pickle"
+
+
+@pytest.mark.parametrize(("program", "name"), [
+    (lambda d: nn.Conv2d(1, 1, 3, device=d)(torch.ones(1, 1, 8, 8, device=d).half()), "dtypes differ"),
+    (lambda d: nn.Linear(2, 2, device=d)(torch.ones(1, 2, device=d).double()), "dtypes differ"),
+    (lambda d: F.binary_cross_entropy_with_logits(torch.ones(2, device=d), torch.tensor([0, 1], device=d)),
+     "dtypes differ"),
+    (lambda d: F.binary_cross_entropy(torch.rand(2, device=d), torch.tensor([0, 1], device=d)), "target dtype"),
+    (lambda d: F.embedding(torch.ones(1, device=d), torch.ones(4, 3, device=d)), "target dtype"),
+])  # fmt: skip
+def test_a_wrong_dtype_is_not_taken_for_two_devices(device, program, name):
+    with caught() as c:
+        program(device)
+    assert c.explanation.name == name
+
+
+def test_the_kinds_that_are_tested_are_all_kinds():
+    tested = {*EVERYWHERE, *PROCESSES, *ELSEWHERE.values()}
+    assert tested == set(module.names()) and len(module.names()) == len(set(module.names()))
+
+
+@pytest.mark.parametrize(("program", "name", "phrase"), [
+    (lambda d: torch.ones(2, device=d) + torch.ones(2), "two devices", "sim:0 and cpu"),
+    (lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2), "two devices", "cpu and sim:0"),
+    (lambda d: torch.nn.Linear(2, 2)(torch.ones(1, 2, device=d)), "two devices", "sim:0 and cpu"),
+    (lambda d: torch.ones(2, device=d) + torch.ones(2, device="sim:1"), "two devices", "sim:0 and sim:1"),
+    (lambda d: torch.ones(2, device="sim:7"), "no such device", "no device with this index"),
+    (lambda d: torch.ones(2).to("sim:7"), "no such device", "no device with this index"),
+    (lambda d: torch.ones(2, device=d).numpy(), "numpy of a device tensor", "a tensor on sim:0 cannot"),
+    (lambda d: np.asarray(torch.ones(2, device=d)), "numpy of a device tensor", "a tensor on sim:0 cannot"),
+    (lambda d: torch.zeros(2, pin_memory=True), "simulated pinned memory", "in one go"),
+    (lambda d: torch.ones(2, device=d, out=torch.empty(2, device=d)), "simulated device beside out", "beside out="),
+    (lambda d: torch.empty(2**40, device=d), "out of memory", "no room for 4096.00 GiB more"),
+])  # fmt: skip
+def test_errors_that_only_a_device_has_are_explained(sim, program, name, phrase):
+    with caught() as c:
+        program(sim)
+    assert c.explanation.name == name
+    assert phrase in c.explanation.what
+
+
+def test_an_explanation_is_three_short_lines_and_leaves_out_what_the_message_lacks():
+    for _, _, what, why, now in module._KNOWN:
+        assert all(len(f"Why:  {text}") <= 160 and text.endswith(".") for text in (*what.split(" | "), why, now))
+    for message in ELSEWHERE:
+        lines = str(explain(RuntimeError(message))).splitlines()
+        assert [line[:6] for line in lines] == ["What: ", "Why:  ", "Now:  "]
+        assert all(len(line) <= 160 and line.endswith(".") for line in lines), lines
+        assert "{" not in str(lines) and " | " not in str(lines)
+    assert explain(RuntimeError("CUDA out of memory.")).what == "the device had no room for a tensor."
+    assert explain(RuntimeError("weight and input must be on the same device")).what.endswith("on two devices.")
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (KeyError("x"), "KeyError: 'x'"), (OSError(), "OSError: no message"),
+        (RuntimeError("{b}"), "RuntimeError: {b}"), (RuntimeError("{a} " * 200), "RuntimeError: " + "{a} " * 50),
+    ],
+)  # fmt: skip
+def test_an_unknown_error_is_said_to_be_unknown_and_a_long_message_is_cut(error, what):
+    found = explain(error)
+    assert (found.name, found.what) == ("unknown", what)
+    assert "no explanation" in found.why
+
+
+@pytest.mark.parametrize("kind", [5, "ValueError", None, int, ValueError("an instance"), (ValueError, KeyError)])
+def test_what_is_no_error_and_no_type_of_error_is_refused_by_name(kind):
+    with pytest.raises(TypeError, match="error is a str"):
+        explain("out of memory")
+    with pytest.raises(TypeError, match=r"kinds holds .*, it may hold types of errors"), caught(kind):
+        raise AssertionError("the block ran")
+
+
+def test_a_block_that_raises_nothing_or_something_else_is_not_hidden():
+    with pytest.raises(AssertionError, match="it raised none"), caught():
+        pass
+    with pytest.raises(KeyError), caught(ValueError):
+        {}["x"]
+    with pytest.raises(KeyboardInterrupt), caught():
+        raise KeyboardInterrupt
+
+
+def test_what_was_caught_prints_and_keeps_no_frames_alive():
+    with caught() as c:
+        torch.ones(2).view(3)
+    assert str(c) == str(c.explanation) and "<th>What</th>" in c._repr_html_()
+    assert isinstance(c.error, RuntimeError) and c.error.__traceback__ is None

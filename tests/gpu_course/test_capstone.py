@@ -1,0 +1,352 @@
+"""Is a capstone program that trains another way rejected by the name of what it does, and a right one scored?"""
+
+import zlib
+
+import pytest
+import simgpu
+
+from course_utils import counting, devices, programs
+from gpu_course.lesson12 import cards, changes, scoring
+from gpu_course.lesson12.program import CPU, SMALL, Program, Rejected, Task
+
+REFERENCE = programs.path("capstone_reference.py").read_text(encoding="utf-8")
+needs_simulator = pytest.mark.skipif(devices.simulated() is None, reason="beside a real GPU the lesson tries this")
+LOSS, STEP = "        loss = loss_of(model, window)\n", "        optimizer.step()\n"
+LOOP = "    for step, window in enumerate(windows):\n"
+READ = "    losses = (losses / ranks).tolist()  # the one read\n"
+BEFORE = "    rank, ranks = (dist"
+SIM = 'if device.type == "sim":\n        '
+
+
+def edited(*pairs: str, source: str = REFERENCE) -> str:
+    """Return a program with texts replaced: old, new, old, new; each old one stands in it once."""
+    for old, new in zip(pairs[::2], pairs[1::2], strict=True):
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    return source
+
+
+def before_training(*lines: str) -> tuple[str, str]:
+    """Return the edit that puts lines at the beginning of `train`."""
+    return BEFORE, "".join(f"    {line}\n" for line in lines) + BEFORE
+
+
+# What a program does, and what the message must say. Most are the reference with one text replaced.
+CHEATS = {
+    "half of the rows": ("fewer tokens: 6 of 12 windows", LOSS, LOSS.replace("window)", "window[:2])")),
+    "a smaller model": ("a smaller model", "return GPT(width,", "return GPT(width // 2,"),
+    "a layer that is not used": ("another model: with the same weights", "in self.blocks:", "in self.blocks[:1]:"),
+    "no causal mask": ("sees the future", "is_causal=True", "is_causal=False"),
+    "a layer used in evaluation alone": ("never trains blocks.1", "in self.blocks:",
+        "in self.blocks[: 1 + (not torch.is_grad_enabled())]:"),
+    "no backward pass": ("the backward pass is left out", "        loss.backward()\n", ""),
+    "no optimizer step": ("skips the optimizer's step: 0 of 3", STEP + "    if", "    if"),
+    "two optimizer steps": ("another number of steps: 6 for 3", STEP + "    if", STEP * 2 + "    if"),
+    "more losses than steps": ("another number of steps: 4 losses", READ,
+        READ.replace(".tolist()", ".tolist() + [1.0]")),
+    "no zero_grad": ("trains another way", "        optimizer.zero_grad()\n", ""),
+    "gradients clipped": ("trains another way", STEP + "    if",
+        "        nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n" + STEP + "    if"),
+    "another learning rate": ("another optimizer: lr is 0.01", "lr=3e-3", "lr=1e-2"),
+    "plain gradient descent": ("another optimizer: weight_decay", "AdamW(model.parameters(), lr=3e-3, fused=True)",
+        "SGD(model.parameters(), lr=3e-3)"),
+    "losses written down": ("reports losses that are not", READ,
+        READ + "    losses = [5.4, 5.2, 5.0][: len(losses)]\n"),
+    "the losses of a few rows": ("windows go through the model more than once", "losses[step] = loss.detach()",
+        "losses[step] = loss_of(model, window[:1]).detach() if step else loss.detach()"),
+    "losses from a cache": (
+        "loss from a cache",
+        *before_training("if KEPT.setdefault('calls', []):", "    return [5.0] * len(starts)"),
+        "class Attention",
+        "KEPT = {'calls': [1]}\n\n\nclass Attention",
+    ),
+    "the evaluation text": (
+        "trains on the evaluation text",
+        *before_training(
+            "raw = chr(10).join(topics[name] for name in []) or None",
+            "from course_utils import data",
+            "text = data.tokens(torch.uint8)[2**18 :][: 2**15]",
+            "starts = starts % (2**15 - 100)",
+        ),
+    ),
+    "windows of its own": ("trains on other windows", *before_training("starts = starts // 2 + 3")),
+    "evaluation of less": ("evaluates something else", "starts, model.context, device).split(16)",
+        "starts[:1], model.context, device).split(16)"),
+    "a training step in evaluate": ("evaluate changes the model", "    total = torch.zeros((), device=device)\n",
+        "    total = torch.zeros((), device=device)\n    model.head.weight.mul_(1.001)\n"),
+    "weights of 16 bits": ("in 16 bits", "    return GPT(width, heads, layers, context)\n",
+        "    return GPT(width, heads, layers, context).bfloat16()\n"),
+    "a list that is read later": ("train returns no list of floats", READ,
+        READ.replace(".tolist()", "") + "    return losses\n"),
+    "a thread": (
+        "works after the clock",
+        *before_training(
+            "import threading, time", "threading.Thread(target=time.sleep, args=(3,), daemon=True).start()"
+        ),
+    ),
+    "computes on the CPU": (
+        "computed elsewhere than on the GPU",
+        *before_training(
+            'if device.type == "sim":',
+            "    state = {name: value.cpu() for name, value in model.state_dict().items()}",
+            "    twin = GPT(len(state['norm.weight']), model.blocks[0].attention.heads, 2, model.context)",
+            "    twin.load_state_dict(state)",
+            "    its = ITS.setdefault(id(optimizer), make_optimizer(twin))",
+            "    its.param_groups[0]['params'] = list(twin.parameters())",
+            "    found = train(twin, its, text, starts, torch.device('cpu'))",
+            "    model.load_state_dict(twin.state_dict())",
+            "    return found",
+        ),
+        "class Attention",
+        "ITS = {}\n\n\nclass Attention",
+    ),
+    "the second GPU": ("uses a second GPU", *before_training(SIM + "    torch.ones(9, device='sim:1') * 2")),
+    "the peak reset": ("changes what measures it: the peak", LOOP,
+        LOOP + "        torch.sim.reset_peak_memory_stats() if device.type == 'sim' else None\n"),
+    "a cheaper launch": (
+        "changes what measures it",
+        *before_training(
+            "from course_utils import simulator", SIM + "    simgpu.configure(costs=simgpu.Costs(launch_ns=1))"
+        ),
+    ),
+    "a timeline of its own": (
+        "changes what measures it",
+        *before_training("from course_utils import counting", "counting.count = lambda: None"),
+    ),
+    "another program on the GPU": ("computes less on the GPU", LOSS,
+        "        loss = loss_of(model, window[:2] if device.type == 'sim' else window)\n"),
+    "leaves": ("raises SystemExit", *before_training("raise SystemExit(0)")),
+    "an error": ("train raises ZeroDivisionError", *before_training("1 / 0")),
+    "a function missing": ("lacks load", "def load(path", "def loads(path"),
+    "other arguments": ("train takes other arguments", "def train(model, optimizer, text, starts, device):",
+        "def train(model, optimizer):"),
+    "another shape": ("the model returns the shape", "return self.head(self.norm(x))",
+        "return self.head(self.norm(x)).flatten(0, 1)"),
+}  # fmt: skip
+
+AVERAGE = "            average(model, ranks)\n"
+LATER = {  # what is wrong after a resume
+    "the optimizer is forgotten": ("the losses are others", '    optimizer.load_state_dict(saved["optimizer"])\n', ""),
+    "the weights are forgotten": ("the losses are others", '    model.load_state_dict(saved["model"])\n', ""),
+    "weights of 16 bits are kept": ("the losses are others", '{"model": model.state_dict()',
+        '{"model": {name: value.half() for name, value in model.state_dict().items()}'),
+    "the step is forgotten": ("load returns the step 0", 'return saved["step"]', "return 0"),
+    "nothing is written": ("raises FileNotFoundError", "    torch.save(", "    return\n    torch.save("),
+}  # fmt: skip
+RANKS = {  # what is wrong on two ranks
+    "the gradients stay apart": ("the weights are not those", AVERAGE, "            pass\n"),
+    "the gradients are added": ("the gradients are not the mean", "(flat / ranks)", "flat"),
+    "each takes all rows": ("each rank computes all rows", "starts[:, rank::ranks]", "starts"),
+    "each reports its own loss": ("the losses are not those", "    if ranks > 1:\n        dist.all_reduce(losses)\n",
+        "    losses *= ranks\n"),
+}  # fmt: skip
+
+
+def tried(source: str, seed: int = 1) -> scoring.Costs:
+    """Try a program with a small model, in this process."""
+    return scoring.examine(source, "my_capstone.py", seed, SMALL)
+
+
+@pytest.fixture(autouse=True)
+def _restored(monkeypatch):
+    """Put back what a program changes."""
+    monkeypatch.setattr(counting, "count", counting.count)
+    yield
+    if simgpu.enabled():
+        simgpu.reset()
+
+
+@needs_simulator
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_program_that_trains_another_way_is_rejected_under_its_name(name):
+    phrase, *edits = CHEATS[name]
+    with pytest.raises(Rejected) as found:
+        tried(edited(*edits))
+    assert phrase in scoring._sentence(found.value)
+
+
+@needs_simulator
+@pytest.mark.parametrize("name", LATER)
+def test_a_resume_that_is_not_bitwise_costs_its_credit(name):
+    phrase, *edits = LATER[name]
+    costs = tried(edited(*edits))
+    assert phrase in costs.resume
+    assert scoring.Score(costs, costs).level_of("resume") == 0
+
+
+def test_a_program_that_is_wrong_on_two_ranks_is_named():
+    sources = [edited(*edits) for _, *edits in RANKS.values()]
+    right = [changes.given(), REFERENCE, STYLES["half of the products in 16 bits"]]
+    found = scoring._on_ranks([(source, "my_capstone.py") for source in (*right, *sources)])
+    assert found[:3] == [{"ranks": "", "messages": 27 + 1}, *[{"ranks": "", "messages": 1 + 1 / 3}] * 2]
+    for (phrase, *_), one in zip(RANKS.values(), found[3:], strict=True):
+        assert phrase in one["ranks"]
+
+
+def test_the_reference_names_the_first_step_whose_loss_is_no_number():
+    program, task = Program(REFERENCE), Task(SMALL, seed=1)
+    model, optimizer = task.made(program, CPU)
+    optimizer.param_groups[0]["lr"] = float("inf")
+    with pytest.raises(Rejected, match="not a number from step 1 on"):
+        program.train(model, optimizer, task.text, task.starts, CPU)
+
+
+TRAIN_STEP = "        loss = loss_of(model, window)\n        loss.backward()\n"
+STYLES = {  # right programs, each in another style
+    "all changes, as the hints say": changes.changed(*changes.CHANGES),
+    "foreach": edited("fused=True", "foreach=True"),
+    "half of the products in 16 bits": edited(LOSS,
+        "        with torch.autocast(device.type, torch.bfloat16):\n            loss = loss_of(model, window)\n"),
+    "text on the device": edited("text[starts[..., None] + torch.arange(context + 1)]  # on the host, still bytes",
+        "text.to(device)[starts.to(device)[..., None] + torch.arange(context + 1, device=device)]"),
+    "micro-batches": edited(
+        TRAIN_STEP,
+        "        loss = 0\n        for rows in window.split(2):\n"
+        "            part = loss_of(model, rows) * len(rows) / len(window)\n            part.backward()\n"
+        "            loss = loss + part.detach()\n",
+    ),
+    "checkpointed blocks": edited("            x = block(x)\n",
+        "            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)\n",
+        "import torch.distributed as dist\n", "import torch.distributed as dist\nimport torch.utils.checkpoint\n"),
+    "losses in a list": edited("losses = torch.zeros(len(starts), device=device)", "losses = []",
+        "losses[step] = loss.detach()", "losses.append(loss.detach())", "        dist.all_reduce(losses)\n",
+        "        losses = torch.stack(losses)\n        dist.all_reduce(losses)\n", "(losses / ranks).tolist()",
+        "[one / ranks for one in (torch.stack(losses) if ranks == 1 else losses).tolist()]"),
+    "a training function inside": edited(
+        TRAIN_STEP,
+        "        def closure():\n            loss = loss_of(model, window)\n            loss.backward()\n"
+        "            return loss\n\n        loss = closure()\n",
+    ),
+}  # fmt: skip
+
+
+@needs_simulator
+@pytest.mark.parametrize("name", STYLES)
+def test_a_right_program_in_another_style_counts(name):
+    costs = tried(STYLES[name])
+    assert costs.resume == "" and costs.t4_ms > 0
+
+
+@pytest.mark.slow
+@needs_simulator
+@pytest.mark.parametrize("change", changes.CHANGES, ids=lambda change: change.name)
+def test_each_change_of_the_hints_alone_trains_as_before(change):
+    assert tried(changes.changed(change)).resume == ""
+
+
+@pytest.mark.slow
+def test_the_hints_stand_in_the_order_of_what_they_bring_and_lead_to_level_three():
+    """Those that save time by it; then one that saves memory, and one that saves messages."""
+    names = [change.name for change in changes.CHANGES]
+    rows = changes.gains().rows
+    assert [row.name for row in rows if row.ms > 0] == names[:8] and rows[-2].peak_mib > 10
+    score = scoring.score(changes.changed(*changes.CHANGES), "my_capstone.py")
+    assert score.level == 3 and score.credit == (30, 30)
+    assert [scoring.score(source, "capstone.py").level for source in (changes.given(), REFERENCE)] == [0, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "phrase"), [
+    ("    while True:\n        pass\n", "does not end"),
+    ("    import os\n    os._exit(0)\n", "ends the process"),
+    ("    import os\n    os._exit(3)\n", "ends the process"),
+])  # fmt: skip
+def test_a_program_that_never_returns_is_ended(monkeypatch, line, phrase):
+    monkeypatch.setattr(scoring, "LIMIT_S", 20.0)
+    score = scoring.score(edited(BEFORE, line + BEFORE), "my_capstone.py")
+    assert score.costs is None and score.rejected.startswith(phrase) and str(score).startswith("It does not count")
+
+
+NAIVE = scoring.Costs(
+    t4_ms=6.0, h200_ms=5.0, waits=90, copies=80, copied_bytes=5e5, launches=1000, peak_mib=70, messages=28, flops=8e8
+)
+BETTER = scoring.Costs(
+    t4_ms=1.0, h200_ms=0.5, waits=9, copies=0, copied_bytes=5e3, launches=100, peak_mib=10, messages=4, flops=8e8
+)
+
+
+def test_a_score_has_the_level_of_its_worst_part_and_credit_for_each():
+    score = scoring.Score(NAIVE, BETTER)
+    levels = {part: score.level_of(part) for part in (*scoring.LEVELS, *scoring.RIGHT)}
+    assert list(levels.values()) == [2, 3, 2, 3, 2, 3, 3, 2, 3, 3]
+    assert score.level == 2 and score.credit == (26, 30)
+    assert "Level 2 of 3, credit 26 of 30" in str(score) and "Level 2 of 3" in score._repr_html_()
+    broken = scoring.Score(NAIVE, scoring.replace(BETTER, ranks="<b>wrong</b>"))
+    assert broken._rows()[-3][-1] == "2 ranks equal 1"  # messages count where the ranks are right
+    assert broken.level == 0 and broken.credit == (21, 30) and "<b>wrong" not in broken._repr_html_()
+    assert (
+        scoring.Score(NAIVE, rejected="<i>").level == 0
+        and "<i>" not in scoring.Score(NAIVE, rejected="<i>")._repr_html_()
+    )
+    assert score.utilisation("t4_ms") == pytest.approx(8e8 / 1e-3 / 8.1e12, rel=0.01)
+
+
+def test_a_line_comes_back_as_the_score_that_it_was():
+    score = scoring.Score(NAIVE, scoring.replace(BETTER, resume="after a resume the weights are others"))
+    name, back = cards.parse(f"  {cards.export(score, 'Ada; Löwe 1')}\n")
+    assert name == "Ada; Löwe 1" and back.credit == score.credit and back.level == 0
+    assert {part: back.ratio(part) for part in scoring.LEVELS} == {part: score.ratio(part) for part in scoring.LEVELS}
+    with pytest.raises(ValueError, match="does not count"):
+        cards.export(scoring.Score(NAIVE, rejected="fewer tokens"))
+    for wrong in ("a\nb", "x" * 61, "\x1b[2J"):
+        with pytest.raises(ValueError, match="name must be"):
+            cards.export(score, wrong)
+
+
+def forged(old: str, new: str, count: int = 1) -> str:
+    """Return a line with a text replaced, and a checksum that matches."""
+    body = cards.export(scoring.Score(NAIVE, BETTER), "Ada").rpartition(";")[0]
+    assert old in body
+    body = body.replace(old, new, count)
+    return f"{body};{zlib.crc32(body.encode()):08x}"
+
+
+@pytest.mark.parametrize("line", [
+    "", "course-capstone-1", "hello", "course-progress-1;;00:a;12345678", "x" * 10_000, ";" * 25,
+    cards.export(scoring.Score(NAIVE, BETTER), "Ada").replace("Ada", "Eve"),
+    cards.export(scoring.Score(NAIVE, BETTER))[:-1], forged(";1000;", ";nan;"), forged(";1000;", ";inf;"),
+    forged(";1000;", ";-5;"), forged(";1000;", ";1e99;"), forged(";1000;", ";__import__('os');"), forged(";1000;", ";"),
+    forged(";11;", ";2;"), forged(";6;", ";0;"), forged(";70;", ";70;70;"),
+])  # fmt: skip
+def test_a_hostile_line_is_refused(line):
+    with pytest.raises(ValueError, match="line"):
+        cards.parse(line)
+
+
+def test_a_name_cannot_move_the_cursor_or_make_markup():
+    name, score = cards.parse(forged("Ada", "%1b[2J%0a%3cscript%3e"))
+    assert name == "[2J<script>" and "<script>" not in cards.Card(((name, score),))._repr_html_()
+    assert len(cards.parse(forged("Ada", "A" * 200))[0]) == 60
+
+
+def test_tries_are_kept_in_order_and_damaged_ones_passed_over(monkeypatch, tmp_path):
+    monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "progress.json"))
+    first, second = scoring.Score(NAIVE, NAIVE), scoring.Score(NAIVE, BETTER)
+    for score in (first, first, second):
+        cards.remember(score)
+    (file,) = tmp_path.iterdir()
+    file.write_text(file.read_text() + "damaged\n\x00\n", encoding="utf-8")
+    monkeypatch.setattr(scoring, "score", lambda *_: second)
+    made = cards.card(cards.export(second, "Ada"))
+    assert [name for name, _ in made.rows] == ["given", "try 1", "try 2", "Ada", "reference"]
+    assert [score.costs.t4_ms for _, score in made.rows] == [6, 6, 1, 1, 1]
+    assert made._repr_png_().startswith(b"\x89PNG") and "26 of 30" in str(made)
+
+
+def test_tries_are_kept_in_memory_where_no_file_can_be(monkeypatch, capsys):
+    monkeypatch.setattr(cards, "_here", [])
+    for place, said in (("off", ""), ("/dev/null/none/progress.json", "could not be saved")):
+        monkeypatch.setenv("COURSE_PROGRESS", place)
+        cards.remember(scoring.Score(NAIVE, NAIVE if said else BETTER))
+        assert said in capsys.readouterr().out
+    assert len(cards._tries()) == 2
+
+
+def test_the_readers_file_is_made_once_and_never_written_over(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    path = cards.start()
+    assert path.read_text(encoding="utf-8") == changes.given()
+    path.write_text("mine", encoding="utf-8")
+    assert cards.start() == path and path.read_text(encoding="utf-8") == "mine"
+    with pytest.raises(ValueError, match="path must be a program"):
+        cards.score(tmp_path / "none.py")

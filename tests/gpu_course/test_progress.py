@@ -1,0 +1,478 @@
+"""Is what a reader solved kept, whatever happens to the file, and carried whole from one machine to another?"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import quote_plus
+
+import filelock
+import platformdirs
+import pytest
+
+from gpu_course import catalogue, sealing, solved
+from gpu_course import progress as module
+from gpu_course.progress import progress
+
+ROOT = Path(__file__).parents[2]
+EXERCISES = [
+    SimpleNamespace(lesson=lesson, name=name, task=SimpleNamespace(title=name.title(), minutes=minutes))
+    for lesson, name, minutes in [("00", "double", 3), ("01", "pick", 5), ("01", "free", 8), ("01", "last", 2)]
+]
+
+
+@pytest.fixture(autouse=True)
+def path(tmp_path, monkeypatch):
+    """Give each test a progress file of its own, a fresh memory and a small registry."""
+    path = tmp_path / "data" / "progress.json"
+    monkeypatch.setenv("COURSE_PROGRESS", str(path))
+    monkeypatch.setattr(solved, "_PENDING", {})
+    monkeypatch.setattr(solved, "_WARNED", set())
+    monkeypatch.setattr(catalogue, "registry", lambda: iter(EXERCISES))
+    return path
+
+
+def python(code: str, *arguments: str, **keywords) -> subprocess.Popen:
+    """Start another process with the same progress file."""
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=ROOT, text=True, **keywords)
+
+
+def mark(lesson: str, name: str) -> None:
+    solved.change({(lesson, name): True})
+
+
+def forget(lesson: str, name: str) -> None:
+    solved.change({(lesson, name): False})
+
+
+def stored(path: Path) -> dict[str, list[str]]:
+    return json.loads(path.read_text(encoding="utf-8"))["solved"]
+
+
+def counts() -> dict[str, int]:
+    return {row.number: row.solved for row in progress().lessons}
+
+
+def test_the_tests_do_not_use_the_readers_file(monkeypatch):
+    monkeypatch.undo()
+    used = solved.location()
+    monkeypatch.delenv("COURSE_PROGRESS")
+    readers = solved.location()
+    assert used is not None and used != readers and used.parent != readers.parent
+
+
+# --- what is shown ---
+
+
+def test_the_table_is_short_and_stable():
+    mark("00", "double")
+    mark("01", "free")
+    expected = """\
+lesson  solved
+00      1 of 1  ##########
+01      1 of 3  ###.......
+all     2 of 4  #####.....
+Next: Pick (lesson 01, 5 min)"""
+    assert str(progress()) == repr(progress()) == expected
+    shown = progress()._repr_html_()
+    assert shown == progress()._repr_html_() and "<td>1 of 3</td>" in shown and "■■■□□□□□□□" in shown
+
+
+def test_the_bar_is_full_only_when_all_is_solved_and_empty_only_when_nothing_is():
+    assert module._bar(module.Lesson("01", 99, 100), "#.") == "#########."
+    assert module._bar(module.Lesson("01", 1, 100), "#.") == "#........."
+    assert {module._bar(module.Lesson("01", 0, n), "#.") for n in (0, 100)} == {".........."}
+    for found in EXERCISES:
+        mark(found.lesson, found.name)
+    assert str(progress()).splitlines()[-2:] == ["all     4 of 4  ##########", "Everything is solved."]
+
+
+# --- the file ---
+
+
+def test_marks_are_kept_and_forgotten(path):
+    mark("01", "pick")
+    mark("01", "pick")
+    mark("00", "double")
+    assert json.loads(path.read_text(encoding="utf-8")) == {"version": 1, "solved": {"00": ["double"], "01": ["pick"]}}
+    forget("01", "pick")
+    forget("01", "free")
+    assert counts() == {"00": 1, "01": 0}
+    assert {each.name for each in path.parent.iterdir()} <= {"progress.json", "progress.json.lock"}
+
+
+def test_notebooks_that_write_at_once_lose_nothing(path):
+    code = "import sys; from gpu_course import sealing, solved as file\n"
+    code += "for i in range(40): file.change({('01', f'{sys.argv[1]}_{i}'): True})"
+    writers = [python(code, name) for name in ("a", "b", "c")]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0] and ("01", "c_39") in solved.solved()
+    assert len(stored(path)["01"]) == 120
+
+
+@pytest.fixture
+def holder(path):
+    """Give another process that holds the lock."""
+    path.parent.mkdir()
+    code = "import sys; from gpu_course import sealing, solved as file\nwith file._locked(file.location()):\n"
+    code += " print('held', flush=True); sys.stdin.read()"
+    holder = python(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == "held\n"
+    yield holder
+    holder.communicate()
+
+
+def test_a_dead_notebook_holds_no_lock(path, holder, capsys):
+    holder.send_signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+    holder.wait(30)
+    mark("00", "double")
+    assert stored(path) == {"00": ["double"]} and capsys.readouterr().err == ""
+
+
+def test_a_lock_that_is_held_delays_the_writing_and_loses_nothing(path, holder, capsys, monkeypatch):
+    monkeypatch.setattr(solved, "LOCK_S", 0.1)
+    mark("00", "double")
+    assert "another notebook has locked it" in capsys.readouterr().err
+    assert not path.exists() and counts() == {"00": 1, "01": 0}
+    holder.communicate()
+    mark("01", "pick")
+    assert stored(path) == {"00": ["double"], "01": ["pick"]}
+
+
+DAMAGED = [
+    b"", b"{", b"[]", b"\xff\xfe\x00", b"null", b'{"version": 0, "solved": {}}', b'{"version": 1}', b"[" * 200_000,
+    b'{"version": 1, "solved": []}', b'{"version": 1, "solved": {"00": "double"}}',
+    b'{"version": 1, "solved": {"zero": ["double"]}}', b'{"version": 1, "solved": {"00": [["double"]]}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=lambda content: repr(content[:45]))
+def test_a_damaged_file_is_reported_once_and_kept_aside(path, capsys, content):
+    path.parent.mkdir()
+    path.write_bytes(content)
+    assert counts() == {"00": 0, "01": 0}
+    mark("00", "double")
+    assert counts() == {"00": 1, "01": 0}
+    reported = capsys.readouterr().err.splitlines()
+    assert len(reported) == 1 and "damaged" in reported[0] and "progress.damaged-1.json" in reported[0]
+    assert path.with_name("progress.damaged-1.json").read_bytes() == content
+
+
+def test_each_damaged_file_is_kept(path):
+    path.parent.mkdir()
+    for number in (1, 2, 3):
+        path.write_text(f"damage {number}", encoding="utf-8")
+        mark("00", "double")
+        assert path.with_name(f"progress.damaged-{number}.json").read_text(encoding="utf-8") == f"damage {number}"
+
+
+def test_a_file_of_a_later_version_is_called_that_and_left_alone(path, capsys):
+    path.parent.mkdir()
+    later = b'{"version": 2, "solved": {"00": {"double": "2027-01-01"}}}'
+    path.write_bytes(later)
+    assert counts() == {"00": 0, "01": 0}
+    mark("00", "double")
+    assert counts() == {"00": 1, "01": 0} and path.read_bytes() == later
+    assert len(list(path.parent.glob("*.json"))) == 1
+    reported = capsys.readouterr().err.splitlines()
+    assert len(reported) == 2 and all("(it was written by a later version of the course)" in one for one in reported)
+
+
+def make_pipe(path: Path) -> None:
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("pipes with names are of POSIX")
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, make_pipe, lambda path: path.symlink_to(os.devnull)])
+def test_what_is_no_regular_file_is_neither_read_nor_replaced_and_gets_no_lock(path, capsys, monkeypatch, make):
+    path.parent.mkdir()
+    make(path)
+    monkeypatch.setattr(solved, "location", lambda: path)
+    before = path.lstat()
+    for _ in range(2):
+        mark("00", "double")
+        assert counts() == {"00": 1, "01": 0}
+    assert path.lstat() == before and list(path.parent.iterdir()) == [path]
+    reported = capsys.readouterr().err.splitlines()
+    assert len(reported) == 2 and all("(it is no regular file)" in one for one in reported)
+
+
+def fails_with(error: Exception):
+    def fail(*_):
+        raise error
+
+    return fail
+
+
+def test_a_damaged_file_that_cannot_be_put_aside_is_not_overwritten(path, capsys, monkeypatch):
+    path.parent.mkdir()
+    path.write_text("damage", encoding="utf-8")
+    monkeypatch.setattr(Path, "rename", fails_with(PermissionError(13, "Permission denied")))
+    mark("00", "double")
+    assert counts() == {"00": 1, "01": 0} and path.read_text(encoding="utf-8") == "damage"
+    assert len(capsys.readouterr().err.splitlines()) == 2  # not saved, not read
+
+
+def test_an_unwritable_place_gives_one_line_and_progress_stays_in_memory(path, capsys):
+    path.parent.write_text("a file where the folder should be", encoding="utf-8")
+    mark("00", "double")
+    mark("01", "pick")
+    forget("01", "pick")
+    warned = capsys.readouterr().err.splitlines()
+    assert len(warned) == 1 and "could not be saved" in warned[0] and "progress.export()" in warned[0]
+    assert counts() == {"00": 1, "01": 0} and ";00:double;" in progress.export()
+    path.parent.unlink()
+    mark("01", "last")
+    assert stored(path) == {"00": ["double"], "01": ["last"]}
+
+
+def test_a_write_that_fails_leaves_the_old_file_whole(path, capsys, monkeypatch):
+    mark("00", "double")
+    before = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fails_with(OSError(28, "No space left on device")))
+        mark("01", "pick")
+    assert path.read_bytes() == before and not list(path.parent.glob("*.new"))
+    assert "No space left on device" in capsys.readouterr().err and counts() == {"00": 1, "01": 1}
+
+
+def test_a_file_system_without_locks_still_keeps_progress(path, monkeypatch):
+    monkeypatch.setattr(filelock.FileLock, "acquire", fails_with(NotImplementedError()))
+    mark("00", "double")
+    assert "double" in path.read_text(encoding="utf-8")
+
+
+def test_off_keeps_progress_in_memory_alone(path, capsys, monkeypatch):
+    monkeypatch.setenv("COURSE_PROGRESS", "off")
+    mark("00", "double")
+    assert counts() == {"00": 1, "01": 0} and not path.parent.exists() and not Path("off").exists()
+    monkeypatch.setenv("COURSE_PROGRESS", str(path))
+    assert counts() == {"00": 0, "01": 0} and capsys.readouterr().err == ""
+
+
+def test_without_a_path_the_users_data_folder_is_used(monkeypatch, tmp_path):
+    monkeypatch.setattr(platformdirs, "user_data_path", lambda *_, **__: tmp_path / "user")
+    for setting in ("", "  "):
+        monkeypatch.setenv("COURSE_PROGRESS", setting)
+        assert solved.location() == tmp_path / "user" / "progress.json"
+
+
+@pytest.mark.parametrize("answer", [fails_with(RuntimeError("no home")), lambda *_, **__: Path("~/.local/share")])
+def test_without_a_home_folder_one_sentence_is_printed_and_progress_stays_in_memory(monkeypatch, capsys, answer):
+    monkeypatch.delenv("COURSE_PROGRESS")
+    monkeypatch.setattr(platformdirs, "user_data_path", lambda *_, **__: answer())
+    mark("00", "double")
+    assert counts() == {"00": 1, "01": 0} and not Path("~").exists()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no home folder is known" in line and "COURSE_PROGRESS" in line
+
+
+# --- a line of text ---
+
+
+@pytest.fixture
+def line(path, monkeypatch) -> str:
+    """Give a line of two exercises; from here on progress is kept in another file, with nothing in it."""
+    mark("00", "double")
+    mark("01", "pick")
+    line = progress.export("Zoë O'Hara; 100 %")
+    monkeypatch.setenv("COURSE_PROGRESS", str(path.with_name("elsewhere.json")))
+    return line
+
+
+def test_a_line_carries_progress_elsewhere(line):
+    assert line.isprintable() and not set(line) & set(" \"'\\`") and ";00:double;01:pick;" in line
+    mark("00", "double")
+    mark("01", "last")
+    assert "Restored 2 exercises, 1 of them new here." in str(progress.restore(line))
+    assert counts() == {"00": 1, "01": 2}
+
+
+@pytest.mark.parametrize("change", [
+    lambda line: f"  {line}\r\n", lambda line: f"'{line}'", lambda line: f"“{line}”", lambda line: f"`{line}`",
+    lambda line: f"{line[:30]}\n{line[30:]}", lambda line: unicodedata.normalize("NFD", line),
+])  # fmt: skip
+def test_a_line_survives_mail_and_chat(line, change):
+    assert change(line) != line
+    progress.restore(change(line))
+    assert counts() == {"00": 1, "01": 1}
+
+
+def test_no_damage_to_a_line_is_taken(line, path):
+    damaged = [line[:end] for end in range(len(line))]
+    damaged += [line[:at] + ("x" if sign != "x" else "y") + line[at + 1 :] for at, sign in enumerate(line)]
+    damaged += [line[1:], line + "0", line + line, "", "hello"]
+    for text in damaged:
+        with pytest.raises(ValueError, match=r"line must be what progress.export\(\) gave"):
+            progress.restore(text)
+    assert counts() == {"00": 0, "01": 0} and not path.with_name("elsewhere.json").exists()
+
+
+def test_nothing_solved_and_exercises_of_another_version_can_be_exported(path):
+    assert str(progress.restore(progress.export())).endswith("Restored 0 exercises, 0 of them new here.")
+    mark("09", "later")
+    assert counts() == {"00": 0, "01": 0} and ";09:later;" in progress.export()
+    assert str(progress()).endswith("1 exercise of another version of the course kept.")
+
+
+@pytest.mark.parametrize(("call", "error", "phrase"), [
+    (lambda: progress.export(7), TypeError, "name must be text, not 7"),
+    (lambda: progress.export("  "), ValueError, "name must be 1 to 80 printable characters"),
+    (lambda: progress.export("a\nb"), ValueError, "name must be 1 to 80 printable characters"),
+    (lambda: progress.export("a" * 81), ValueError, "name must be 1 to 80 printable characters"),
+    (lambda: progress.restore(None), TypeError, "line must be text, not None"),
+])  # fmt: skip
+def test_wrong_arguments_are_named(path, call, error, phrase):
+    with pytest.raises(error, match=phrase):
+        call()
+    assert not path.exists()
+
+
+# --- a class ---
+
+
+def lines_of_a_class() -> list[str]:
+    mark("00", "double")
+    ada = progress.export("Ada")
+    mark("01", "pick")
+    zoe, nobody, again = (progress.export(name) for name in ("Zoë", None, "ada "))
+    return [ada, "", "# first week", zoe, "rubbish", ada[:-1], nobody, again]
+
+
+TABLE = """\
+name       line  00  01  all
+(no name)  7     1   1   2 of 4
+Ada        1, 8  1   1   2 of 4
+Zoë        4     1   1   2 of 4
+line 5 is damaged: it does not begin with course-progress-2
+line 6 is damaged: its checksum does not match"""
+
+
+def test_lines_without_a_name_stay_apart_and_a_made_up_line_forges_no_row_and_moves_no_cursor():
+    table, count = module.class_table([progress.export(), progress.export()])
+    assert count == 2 and table.count("(no name)") == 2
+    body = "course-progress-1;" + quote_plus("Eve\nAda  1  4 of 4\x1b[2J\u202e\r") + ";00:double"
+    table, count = module.class_table([f"{body};{sealing.checksum(body)}"])
+    assert count == 1 and len(table.splitlines()) == 2 and table.replace("\n", "").isprintable()
+    assert table.splitlines()[1].startswith("EveAda  1  4 of 4[2J  1 ")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_the_command_reads_a_file_and_names_damaged_lines(tmp_path, capsys, encoding):
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(lines_of_a_class()), encoding=encoding)
+    assert module.main([str(file)]) == 0
+    assert capsys.readouterr().out == TABLE + "\n"
+
+
+def test_the_command_reads_standard_input_with_the_real_registry():
+    text = "\n".join(lines_of_a_class())
+    done = subprocess.run(
+        [sys.executable, "-m", "gpu_course.progress"], input=text, capture_output=True, cwd=ROOT, encoding="utf-8",
+        env={**os.environ, "PYTHONUTF8": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == ""
+    assert "line 6 is damaged" in done.stdout and done.stdout.splitlines()[2].startswith("Ada        1, 8  1")
+
+
+def test_the_command_says_what_it_cannot_read(tmp_path, capsys):
+    (tmp_path / "bad.txt").write_bytes(b"\xff\xff\n")
+    assert module.main([str(tmp_path / "bad.txt")]) == 1
+    assert "line 1 is damaged" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stopped:
+        module.main([str(tmp_path / "missing.txt")])
+    assert stopped.value.code == 2 and "lines must be a readable file" in capsys.readouterr().err
+
+
+# --- with an exercise ---
+
+
+def test_a_right_answer_is_kept_and_reset_forgets_it(monkeypatch, capsys):
+    from gpu_course import lesson00
+
+    def double(x, device):
+        return x.to(device) * 2
+
+    lesson00.double.check(double)
+    assert counts()["00"] == 1
+    lesson00.double.reset()
+    assert counts()["00"] == 0
+
+
+# --- mistakes, only where somebody says so ---
+
+
+def wrong(lesson: str, name: str, mistake: str, times: int = 1) -> None:
+    for _ in range(times):
+        solved.tried((lesson, name), mistake)
+
+
+def test_mistakes_leave_this_machine_only_where_one_says_so():
+    mark("00", "double")
+    wrong("01", "pick", "returns a string", 2)
+    wrong("01", "pick", "")
+    assert "pick" not in progress.export("Ada")
+    line = progress.export("Ada", mistakes=True)
+    assert "!01:pick:returns+a+string:2" in line and "!01:pick::1" in line
+    assert progress.restore(line).total.solved == 1
+
+
+def test_a_wrong_answer_is_counted_under_the_name_of_its_mistake_alone(monkeypatch):
+    monkeypatch.undo()
+    from gpu_course import lesson00
+    from gpu_course.checks import WrongAnswer
+
+    monkeypatch.setenv("COURSE_PROGRESS", "off")
+    monkeypatch.setattr(solved, "_TRIES", {})
+    known = lesson00.double.mistakes[0]
+    for answer in (known.answer, lambda x, device: None):
+        with pytest.raises(WrongAnswer):
+            lesson00.double.check(answer)
+    assert solved.tries() == {("00", "double", known.name): 1, ("00", "double", ""): 1}
+
+
+def test_a_damaged_count_of_tries_begins_anew(path):
+    wrong("01", "pick", "a", 3)
+    file = path.with_name("progress.tries.json")
+    assert json.loads(file.read_text(encoding="utf-8")) == [["01", "pick", "a", 3]]
+    for damaged in ("", "{}", "[[1]]", '[["01", "pick", "a", "b"]]', "[" * 5000):
+        file.write_text(damaged, encoding="utf-8")
+        assert solved.tries() == {}
+    wrong("01", "pick", "a")
+    assert solved.tries() == {("01", "pick", "a"): 1}
+
+
+def test_lines_of_the_first_version_are_still_read():
+    body = "course-progress-1;Ada;00:double"
+    assert progress.restore(f"{body};{sealing.checksum(body)}").total.solved == 1
+
+
+def test_the_map_of_thirty_people_shows_who_stands_where_and_hostile_lines_forge_nothing(tmp_path, capsys):
+    def line(*parts: str) -> str:
+        body = ";".join(["course-progress-2", *parts])
+        return f"{body};{sealing.checksum(body)}"
+
+    lines = [line(f"person+{number}", "0.1.0", "00:double", "!01:pick:returns+a+string:4") for number in range(28)]
+    lines += [
+        line("%3Cscript%3Ealert(1)%3C%2Fscript%3E", "0.1.0", "!01:free:%3Cb%3E:1"),  # a name made of HTML
+        line("Eve", "0.1.0", "!01:pick:x:99999999999999999999"),  # cannot push a mistake to the top
+        line("Mallory", "0.1.0", "!01:pick:x:-5"),
+        line("Bob", "0.1.0", "!01:pick:x"),  # a part is missing
+        "course-progress-2;Eve;0.1.0;00:double;00000000",  # no checksum
+        line("Carol", "0.1.0", "!99:nothing:x:1"),  # an exercise that there is not
+    ]
+    file, made = tmp_path / "lines.txt", tmp_path / "class.html"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    assert module.main([str(file), "--map", str(made)]) == 0
+    page = made.read_text(encoding="utf-8")
+    assert page.count('scope="row"') == 32 and page.count('class="stuck"') == 29 and page.count("✓<") == 28
+    assert "<script" not in page and "&lt;script&gt;" in page and "<b>" not in page
+    assert "<td>returns a string</td><td>28</td><td>112</td>" in page and page.index(
+        "returns a string</td>"
+    ) < page.index(">x<")
+    assert ">999<" in page and "nothing" not in page
+    assert capsys.readouterr().out.count("is damaged") == 2

@@ -1,0 +1,217 @@
+"""Does every exercise accept its reference, reject each stored wrong answer by name, and agree with its lesson?"""
+
+import ast
+import copy
+import dataclasses
+import functools
+import importlib
+import inspect
+import itertools
+import linecache
+import os
+import re
+import textwrap
+import time
+
+import kernelcheck
+import pytest
+import torch
+
+from course_utils import devices
+from gpu_course.catalogue import registry
+from gpu_course.checks import Edit, WrongAnswer, alike, engine, mistakes
+from tests.notebooks.test_notebooks import stub_of
+from tools import notebooks
+
+# of wrong answers: a checkpoint without a graph, the deviation of a single row
+pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad", r"ignore:std\(\)")
+EXERCISES = list(registry())
+TRIED = [e for e in EXERCISES if e.name != "block_sums" or not kernelcheck.why_not()]  # which needs a C++ compiler
+PLACES = devices.check_devices()
+LESSONS = {path.stem[:2]: path for path in notebooks.lessons()}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _each_answer_is_recorded_once():
+    """To name a mistake, a check tries each one again: it does the same each time, which is kept here."""
+    once = functools.lru_cache(256)(mistakes.recorded)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (engine, mistakes):
+            patch.setattr(
+                module, "recorded", lambda check, task, answer, place, like=None: once(check, task, answer, place)
+            )
+        yield
+
+
+def stored(exercise):
+    """Return the stored wrong answers of an exercise: pairs of a phrase and a function."""
+    return importlib.import_module(f"tests.gpu_course.wrong_answers.lesson{exercise.lesson}").WRONG.get(exercise.name, [])
+
+
+def each_exercise(test):
+    assert EXERCISES
+    return pytest.mark.parametrize("exercise", TRIED, ids=lambda e: f"{e.lesson}-{e.name}")(test)
+
+
+def second_s() -> float:
+    """Return how long this machine needs now for what takes a second where the limit was set."""
+    begin = time.process_time()
+    sum(number * number for number in range(1_000_000))
+    return max((time.process_time() - begin) / 0.06, 1.0)
+
+
+@each_exercise
+def test_the_reference_passes_on_every_device_within_a_second(exercise):
+    """Time of the processor, since other work may have the core; ranks wait, and have their share of all cores."""
+    ranks = "ranks" in exercise.task.where
+    clock = time.perf_counter if ranks else time.process_time
+    share = float(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) if ranks else 1.0
+    spent_s = []
+    while min(spent_s, default=2 * share) > share and len(spent_s) < 6:  # the first may load more
+        unit_s, begin = second_s() if spent_s else 1.0, clock()
+        exercise.examine(exercise.reference, PLACES)
+        spent_s.append((clock() - begin) / unit_s)
+    assert min(spent_s) <= share, spent_s
+
+
+def rejected(exercise, answer):
+    """Return the message of the check, which must reject the answer."""
+    with pytest.raises(WrongAnswer) as caught:
+        exercise.examine(answer, PLACES)
+    return str(caught.value)
+
+
+def marked(exercise, *values, name, slow):
+    return pytest.param(
+        exercise, *values, id=f"{exercise.lesson}-{exercise.name}-{name}", marks=[pytest.mark.slow] * slow
+    )
+
+
+# Ranks and the simulated clock take seconds for what others do in milliseconds.
+CASES = [
+    marked(e, phrase, answer, name=at, slow=at >= 5 and (e.task.simulated or "ranks" in e.task.where))
+    for e in TRIED
+    for at, (phrase, answer) in enumerate(stored(e))
+]
+
+
+@pytest.mark.parametrize(("exercise", "phrase", "answer"), CASES)
+def test_a_wrong_answer_is_rejected_with_its_phrase(exercise, phrase, answer):
+    made = answer.of(exercise.reference) if isinstance(answer, Edit) else answer
+    assert phrase in rejected(exercise, made)
+
+
+# That each is seen, and is like no other, is tried below of all: on the simulated clock a second trial takes long.
+MISTAKES = [
+    marked(e, mistake, name=mistake.name, slow=e.task.simulated and at > 1)
+    for e in TRIED
+    for at, mistake in enumerate(e.mistakes)
+]
+
+
+@pytest.mark.parametrize(("exercise", "mistake"), MISTAKES)
+def test_a_mistake_is_rejected_under_its_own_name(exercise, mistake):
+    assert mistake.name in rejected(exercise, mistake.answer) and mistake.why
+
+
+@each_exercise
+def test_no_two_mistakes_and_no_mistake_and_the_right_answer_look_alike(exercise):
+    """Alike on all inputs of the check: else a message would name one for the other. The reference passes, as above."""
+    place = torch.device("sim", 0) if exercise.task.simulated else PLACES[0]
+    seen = [(mistake, exercise.recording(mistake.answer, place)) for mistake in exercise.mistakes]
+    assert all(any(note.wrong for note in notes) for _, notes in seen)
+    pairs = [(a.name, b.name) for (a, one), (b, other) in itertools.combinations(seen, 2) if alike(one, other)]
+    assert [pair for pair in pairs if pair[0] != pair[1]] == []
+
+
+@pytest.mark.parametrize("exercise", [one for one in EXERCISES if one.given], ids=lambda one: one.name)
+def test_a_broken_program_that_is_to_be_repaired_is_wrong(exercise):
+    assert rejected(exercise, exercise.given) and exercise.untouched(exercise.given)
+    assert not exercise.untouched(exercise.reference)
+
+
+def test_three_mistakes_or_wrong_answers_are_stored_of_each_exercise():
+    names = {e: {mistake.name for mistake in e.mistakes} | {phrase for phrase, _ in stored(e)} for e in EXERCISES}
+    assert names and [e.name for e, found in names.items() if len(found) < 3] == []
+
+
+KINDS = {(inspect.isclass(e.reference), e.task.simulated, "ranks" in e.task.where): e for e in reversed(EXERCISES)}
+
+
+@pytest.mark.parametrize("exercise", KINDS.values(), ids=lambda e: f"{e.lesson}-{e.name}")
+def test_an_endless_answer_is_ended_in_each_kind_of_check(exercise, monkeypatch):
+    assert len(KINDS) == 4
+    monkeypatch.setattr(exercise, "task", dataclasses.replace(exercise.task, limit_s=0.3))
+    assert "does not end" in rejected(exercise, changed(exercise, "while True: pass"))
+
+
+@each_exercise
+def test_answers_of_another_type_are_rejected(exercise):
+    answers = [None, 3, int, lambda *args: None, changed(exercise, "return object()")]
+    long = (exercise.task.simulated or exercise.task.where) and exercise not in KINDS.values()
+    for answer in answers[: 3 if long else 5]:
+        assert rejected(exercise, answer)
+
+
+def changed(exercise, line):
+    """Return an answer with the reference's parameters whose only line, in each method of a class, is `line`."""
+    node = copy.deepcopy(ast.parse(textwrap.dedent(inspect.getsource(exercise.reference))).body[0])
+    node.decorator_list = []
+    for function in [found for found in ast.walk(node) if isinstance(found, ast.FunctionDef)]:
+        if function.name == "__init__" and "return" in line:
+            continue
+        function.body = ast.parse(f"def f():\n    {line}").body[0].body
+    made = dict(vars(importlib.import_module(exercise.reference.__module__)))
+    exec(f"from __future__ import annotations\n{ast.unparse(node)}", made)
+    return made[exercise.name]
+
+
+@each_exercise
+def test_hints_solution_and_numbers_are_there(exercise, capsys):
+    exercise.solution()
+    kind = "class" if inspect.isclass(exercise.reference) else "def"
+    assert re.match(rf"{kind} {exercise.name}[(:]", capsys.readouterr().out)
+    exercise._hinted = 0
+    for number, hint in enumerate(exercise.task.hints, start=1):
+        exercise.hint()
+        assert f"Hint {number} of {len(exercise.task.hints)}: {hint}" in capsys.readouterr().out
+    exercise._hinted = 0
+    assert len(set(exercise.task.hints)) == len(exercise.task.hints) >= 2
+
+
+@functools.cache
+def stubs(path):
+    """Return the stubs of a lesson, by name."""
+    found = [stub_of(cell.source) for cell in notebooks.read(path).cells if cell.cell_type == "code"]
+    return {stub.name: stub for stub in found if stub}
+
+
+def test_lessons_and_package_have_the_same_exercises():
+    in_package = {(exercise.lesson, exercise.name) for exercise in EXERCISES}
+    in_lessons = {(number, name) for number, path in LESSONS.items() for name in stubs(path)}
+    assert in_package == in_lessons != set()
+
+
+@each_exercise
+def test_stub_and_reference_have_the_same_signature_and_docstring(exercise):
+    stub = stubs(LESSONS[exercise.lesson])[exercise.name]
+    reference = ast.parse(inspect.getsource(exercise.reference)).body[0]
+    assert signatures(stub) == signatures(reference)
+    assert ast.get_docstring(stub) == ast.get_docstring(reference)
+    made, source = {"torch": torch, "nn": torch.nn}, f"from __future__ import annotations\n{ast.unparse(stub)}"
+    file = f"<stub of {exercise.name}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), made)
+    assert exercise.untouched(made[exercise.name])
+
+
+def signatures(node):
+    """Return name, arguments and result of a function, or of the public methods of a class with its bases."""
+    if isinstance(node, ast.ClassDef):
+        public = [method for method in node.body if isinstance(method, ast.FunctionDef) and _public(method.name)]
+        return [ast.unparse(base) for base in node.bases], [signatures(method) for method in public]
+    return node.name, ast.unparse(node.args), ast.unparse(node.returns or ast.Constant(None))
+
+
+def _public(name):
+    return name.startswith("__") or not name.startswith("_")

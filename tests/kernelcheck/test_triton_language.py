@@ -1,0 +1,377 @@
+"""Does a Triton kernel compute here what it computes elsewhere, and is what is wrong with one named at its line?"""
+
+import importlib.util
+import linecache
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import kernelcheck
+import matplotlib
+import pytest
+import torch
+from kernelcheck import triton_memory
+
+from tests.kernelcheck.triton_samples import SAMPLES, Sample
+
+triton, tl = kernelcheck.triton(interpreter=True)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(triton_memory, "_MOST_TURNS", 500)
+
+
+WITH_RESULT = [name for name, sample in SAMPLES.items() if sample.call()[-1] is not None]
+
+
+def run(name, *edits, options=()):
+    """Return the report of a sample, with edits in its text, and whether its result is the expected one."""
+    sample = SAMPLES[name]
+    grid, args, usual, want = sample.call()
+    report = kernelcheck.checked(sample.kernel(triton, tl, *edits), grid, *args, **usual | dict(options))
+    result = report.results.get(sample.out)
+    good = result is not None and want is not None and torch.allclose(result, want, rtol=1e-3, atol=1e-4)
+    return report, good
+
+
+@pytest.mark.parametrize("name", WITH_RESULT)
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_kernels_compute_what_they_are_to(name, device, request):
+    report, good = run(name)
+    assert report.fault is None and good, str(report)
+    grid, args, options, want = SAMPLES[name].call()
+    if device == "sim":
+        request.getfixturevalue("sim")
+    moved = [one.to(device) if isinstance(one, torch.Tensor) else one for one in args]
+    SAMPLES[name].kernel(triton, tl)[grid](*moved, **options)
+    assert any(
+        one.shape == want.shape and torch.allclose(one.cpu(), want, rtol=1e-3, atol=1e-4)
+        for one in moved
+        if isinstance(one, torch.Tensor)
+    )
+
+
+WRONG = [
+    ("vector add", "out of bounds", "reads element 1,000 of x_ptr, which has 1,000, and 23 more",
+     ("x_ptr + at, mask=mask", "x_ptr + at")),
+    ("vector add", "out of bounds", "writes element 1,000 of out_ptr", ("x + y, mask=mask", "x + y")),
+    ("vector add", "out of bounds", "the mask lets it through", ("at < n", "at <= n")),
+    ("vector add", "out of bounds", "reads element -1 of x_ptr", ("tl.arange(0, BLOCK)", "tl.arange(0, BLOCK) - 1")),
+    ("vector add", "race", "writes element", ("pid * BLOCK", "pid * (BLOCK // 2)")),
+    ("vector add", "arguments", "annotate the parameter with tl.constexpr", ("BLOCK: tl.constexpr", "BLOCK")),
+    ("vector add", "shapes", "power of two, and it is 255", ("tl.arange(0, BLOCK)", "tl.arange(0, BLOCK - 1)")),
+    ("vector add", "arguments", "tl.store takes a pointer", ("tl.store(out_ptr + at", "tl.store(at")),
+    ("vector add", "arguments", "x_ptr is a pointer, not its values", ("tl.load(x_ptr + at, mask=mask)", "x_ptr * 2")),
+    ("vector add", "arguments", "a mask says yes or no", ("mask = at < n", "mask = at")),
+    ("vector add", "error", "NameError: name 'z' is not defined", ("x + y, mask", "x + z, mask")),
+    ("vector add", "language", "no `break`", ("    pid =", "    for i in range(3):\n        break\n    pid =")),
+    ("bias and GELU", "out of bounds", "reads element 37 of b_ptr", ("at % width", "at")),
+    ("bias and GELU", "out of bounds", "writes element 481 of out_ptr", ("gelu(x + b), mask=inside", "gelu(x + b)")),
+    ("bias and GELU", "arguments", "tl.erf takes fp32 or fp64",
+     ("erf(v * 0.7071067811865476)", "erf(v.to(tl.float16))")),
+    ("bias and GELU", "error", "NameError", ("0.5 * v", "0.5 * u")),
+    ("softmax", "undefined", "loads x_ptr with a mask and without `other`", (', other=-float("inf")', "")),
+    ("softmax", "out of bounds", "of x_ptr", ("mask=columns < n, other", "other")),
+    ("softmax", "race", "of out_ptr", ("row * out_stride", "row")),
+    ("softmax", "shapes", "the axis 1 does not exist", ("tl.max(x, axis=0)", "tl.max(x, axis=1)")),
+    ("softmax", None, "", ('other=-float("inf")', "other=0.0")),
+    ("online softmax", "endless", "does it never end?",
+     ("d = 0.0\n    for start in range(0, n, BLOCK):", "d = 0.0\n    start = row * 0\n    while start < n:")),
+    ("matrix product", "out of bounds", "of a_ptr", (" & (inner[None, :] < K - k * BK)", "")),
+    ("matrix product", "shapes", "inner sizes differ", ("tl.dot(a, b)", "tl.dot(b, a)")),
+    ("matrix product", "shapes", "the accumulator is fp16",
+     ("dtype=tl.float32", "dtype=tl.float16"),
+     ("acc += tl.dot(a, b)", "acc = tl.dot(a, b, acc)")),
+    ("matrix product", "shapes", "do not go together", ("acc += tl.dot(a, b)", "acc += tl.trans(tl.dot(a, b))")),
+    ("matrix product in 16 bits", "arguments", "blocks of one type", ("tl.dot(a, b)", "tl.dot(a, b.to(tl.float32))")),
+    ("attention", "undefined", "loads v_ptr with a mask",
+     ("v_ptr + base + keys[:, None] * D + d[None, :], mask=keys[:, None] < n, other=0.0",
+      "v_ptr + base + keys[:, None] * D + d[None, :], mask=keys[:, None] < n")),
+    ("attention", None, "", ("acc * shrink[:, None]", "acc")),
+    ("transpose", "out of bounds", "of out_ptr", ("columns[:, None] * M", "columns[:, None] * N")),
+    ("reduction", "race", "of out_ptr",
+     ("tl.atomic_add(out_ptr, tl.sum(x, axis=0))", "tl.store(out_ptr, tl.load(out_ptr) + tl.sum(x, axis=0))")),
+    ("reduction", "shapes", "pointer to one element", ("tl.sum(x, axis=0)", "x")),
+    ("last program", "race", "of parts_ptr", ("== tl.num_programs(0) - 1", ">= 0")),
+    ("lock", "race", "of out_ptr", ("    while tl.atomic_cas(lock_ptr, 0, 1) == 1:\n        pass\n", "")),
+    ("vector add", "endless", "", ("    pid", "    while True:\n        tl.load(x_ptr)\n    pid")),
+    ("lock", "endless", "", ("    tl.atomic_xchg(lock_ptr, 0)\n", "")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "kind", "phrase", "edits"), [(*row[:3], row[3:]) for row in WRONG])
+def test_what_is_wrong_is_named(name, kind, phrase, edits):
+    report, good = run(name, *edits)
+    if kind is None:  # wrong numbers, which no machine can tell from right ones
+        assert report.fault is None and not good
+        return
+    assert report.fault is not None, "nothing was found"
+    assert report.fault.kind in kind and phrase in str(report.fault), str(report.fault)
+    assert report.fault.line.startswith("sample_") and len(str(report.fault).splitlines()) <= 3
+
+
+RIGHT = [
+    ("vector add", ("mask = at < n", "mask = ~(at >= n)")),
+    ("vector add", ("x_ptr + at, mask=mask", "x_ptr + at, mask, 0.0")),
+    ("vector add", ("at = pid * BLOCK + tl.arange(0, BLOCK)", "at = pid + tl.num_programs(0) * tl.arange(0, BLOCK)")),
+    ("vector add",
+     ("    at = pid * BLOCK + tl.arange(0, BLOCK)",
+      "    at = tl.max_contiguous(tl.multiple_of(pid * BLOCK + tl.arange(0, BLOCK), BLOCK), BLOCK)")),
+    ("vector add",
+     ("x_ptr + at, mask=mask", "x_ptr + at, mask=mask, cache_modifier=\".ca\", eviction_policy=\"evict_first\"")),
+    ("bias and GELU",
+     ("0.5 * v * (1 + tl.math.erf(v * 0.7071067811865476))", "v * 0.5 * (tl.erf(v / tl.sqrt(v * 0 + 2.0)) + 1)")),
+    ("softmax",
+     ('mask=columns < n, other=-float("inf"))\n    x = x - tl.max(x, axis=0)\n    e = tl.exp(x)',
+      "mask=columns < n, other=0.0)\n    e = tl.where(columns < n, tl.exp(x - tl.max(x)), 0.0)")),
+    ("softmax", ("e / tl.sum(e, axis=0)", "tl.softmax(x, 0)")),
+    ("online softmax",
+     ("    m = -float(\"inf\")\n    d = 0.0",
+      "    m = tl.full((1,), -float(\"inf\"), tl.float32)\n    d = tl.zeros((1,), tl.float32)")),
+    ("matrix product", ("acc += tl.dot(a, b)", "acc = tl.dot(a, b, acc)")),
+    ("matrix product", ("for k in range(0, tl.cdiv(K, BK))", "for k in tl.range(0, (K + BK - 1) // BK, num_stages=2)")),
+    ("matrix product",
+     ("rows = tl.program_id(0) * BM + tl.arange(0, BM)\n",
+      "rows = tl.program_id(0) * BM + tl.arange(0, BM)\n    tl.static_assert(BM % 16 == 0, \"tiles of 16\")\n")),
+    ("attention",
+     ("tl.where(keys[None, :] < n, tl.dot(q, k) * scale, -float(\"inf\"))",
+      "tl.dot(q, k) * scale + tl.where(keys[None, :] < n, 0.0, -1e30)")),
+    ("reduction", ("tl.atomic_add(out_ptr, tl.sum(x, axis=0))", "tl.atomic_add(out_ptr + tl.arange(0, BLOCK) * 0, x)")),
+    ("last program", ("tl.atomic_add(done_ptr, 1) ==", "tl.atomic_add(done_ptr, 1, sem=\"acq_rel\") ==")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "edits"), [(row[0], row[1:]) for row in RIGHT])
+def test_other_styles_are_right(name, edits):
+    report, good = run(name, *edits)
+    assert report.fault is None and good, str(report)
+
+
+def kernel(text, **more):
+    """Return a kernel whose lines are `text`; `x` and `out` are pointers, `n` is a number."""
+    lines = "".join(f"    {line}\n" for line in text.split("; "))
+    names = "".join(f", {name}: tl.constexpr" for name in more)
+    return Sample(f"@triton.jit\ndef kernel(x, out, n{names}):\n{lines}", lambda: ()).kernel(triton, tl)
+
+
+def computed(text, x, out, n=0, grid=(1,)):
+    """Return what a kernel leaves in `out`."""
+    kernel(text)[grid](x, out, n)
+    return out
+
+
+ROW = "at = tl.arange(0, 8); v = tl.load(x + at); "
+NUMBERS = torch.tensor([-9, -8, -1, 0, 1, 2, 7, 2**31 - 1], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(("expression", "dtype", "want"), [
+    ("v // 2", torch.int32, torch.div(NUMBERS, 2, rounding_mode="trunc")),  # towards zero, as in C
+    ("v % 4", torch.int32, torch.fmod(NUMBERS, 4)),
+    ("v + 1", torch.int32, NUMBERS + 1),  # it overflows
+    ("v.to(tl.int64) + 1", torch.int64, NUMBERS.long() + 1),
+    ("v / 2", torch.float32, NUMBERS.float() / 2),
+    ("-v >> 1", torch.int32, -NUMBERS >> 1),
+    ("v.to(tl.float16) * 3.1", torch.float32, (NUMBERS.half() * torch.tensor(3.1).half()).float()),
+    ("v.to(tl.bfloat16) * 3.1", torch.float32, (NUMBERS.bfloat16() * torch.tensor(3.1).bfloat16()).float()),
+    ("v.to(tl.float16) + tl.zeros((8,), tl.bfloat16)", torch.float16, NUMBERS.half()),
+    ("v.to(tl.float32) * 0.3", torch.bfloat16, (NUMBERS.float() * 0.3).bfloat16()),
+    ("(v * -2.7).to(tl.int32)", torch.int32, (NUMBERS.float() * -2.7).double().trunc().long().int()),
+    ("tl.where(v > 0, v, -v)", torch.int64, NUMBERS.abs().long()),
+    ("(v > 0) & ~(v == 2)", torch.bool, (NUMBERS > 0) & (NUMBERS != 2)),
+    ("tl.max(v.to(tl.float16)) + v * 0", torch.float32, torch.full((8,), float("inf"))),
+    ("tl.cumsum(v.to(tl.int64), 0, reverse=True)", torch.int64, NUMBERS.long().flip(0).cumsum(0).flip(0)),
+    ("n - v.to(tl.int64)", torch.int64, 2**40 - NUMBERS.long()),
+])  # fmt: skip
+def test_types_are_those_of_the_device(expression, dtype, want):
+    out = computed(f"{ROW}tl.store(out + at, {expression})", NUMBERS, torch.zeros(8, dtype=dtype), 2**40)
+    assert torch.equal(out, want.to(dtype)), out
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8])
+def test_small_types_are_read_and_written_as_torch_does(dtype):
+    x = torch.tensor([0.3, 1.7, 3.0, 5.3, 17.9, 100.2, 0.0, 7.0])
+    out = computed(f"{ROW}tl.store(out + at, v.to(tl.float32) * 2)", x.to(dtype), torch.zeros(8, dtype=dtype))
+    assert torch.equal(out.float(), (x.to(dtype).float() * 2).to(dtype).float())
+
+
+def test_pointers_walk_over_the_storage():
+    x = torch.arange(64.0).view(8, 8)
+    for part, want in ((x.t(), x[0]), (x[::2], x[0]), (x[3], x[3]), (x[1:, 2], x[1, 2:].tolist() + x[2, :2].tolist())):
+        assert computed(f"{ROW}tl.store(out + at, v)", part, torch.zeros(8)).tolist() == torch.as_tensor(want).tolist()
+    report = kernelcheck.checked(kernel(f"{ROW}tl.store(out + at, v)"), (1,), x[3, :4], torch.zeros(8), 0)
+    assert report.fault.kind == "out of bounds" and report.fault.element == 4  # what lies behind is not the tensor's
+
+
+def test_tensors_that_share_memory_are_one_memory():
+    one_up = kernel("i = tl.program_id(0); tl.store(out + i, tl.load(x + i) + 1)")
+    x = torch.zeros(8)
+    assert kernelcheck.checked(one_up, (8,), x, x, 0).results["out"].tolist() == [1.0] * 8
+    report = kernelcheck.checked(one_up, (7,), x[:7], x[1:], 0)
+    assert report.fault.kind == "race" and x.tolist() == [0.0] * 8
+
+
+def test_what_is_counted():
+    x = torch.zeros(1024)
+    for step, sectors in ((1, 32), (2, 64), (32, 256)):
+        copy = kernel(f"at = tl.arange(0, 256); tl.store(out + at, tl.load(x + at * {step} % 1024, mask=at >= 0))")
+        report = kernelcheck.checked(copy, (1,), x, torch.zeros(256), 0)
+        assert (
+            report.by_array["x"] == kernelcheck.Traffic(1024, 0, 8, sectors)
+            and report.by_array["out"].stored_bytes == 1024
+        )
+    square = kernel(
+        "r = tl.arange(0, 32); at = r[:, None] + r[None, :] * 32; tl.store(out + at, tl.load(x + at) * 2 + 1)"
+    )
+    report = kernelcheck.checked(square, (1,), x, torch.zeros(1024), 0)
+    assert (report.sectors, report.requests, report.flops, report.programs) == (256, 64, 2048, 1)
+    assert (report.loaded_bytes, report.stored_bytes) == (4096, 4096)
+    product = kernel(
+        "r = tl.arange(0, 16); at = r[:, None] * 16 + r; a = tl.load(x + at); tl.store(out + at, tl.dot(a, a))"
+    )
+    assert kernelcheck.checked(product, (1,), x, torch.zeros(256), 0).flops == 2 * 16**3
+
+
+def test_which_program_touches_what_is_known_also_of_a_wrong_one():
+    halves = kernel("at = tl.program_id(0) * 4 + tl.arange(0, 4); tl.store(out + at, tl.load(x + at, mask=at < n))")
+    report = kernelcheck.checked(halves, (2,), torch.zeros(8), torch.zeros(6), 7)
+    assert report.touched["x"][1, 0, 0].tolist() == [4, 5, 6] and report.touched["out"][1, 0, 0].tolist() == [
+        4,
+        5,
+        6,
+        7,
+    ]
+    assert (report.fault.array, report.fault.element, report.fault.program) == ("out", 6, (1, 0, 0))
+    (axes,) = report.picture("out").axes
+    points = [
+        (*map(float, at), drawn.get_facecolor()[0].tolist()) for drawn in axes.collections for at in drawn.get_offsets()
+    ]
+    red = [(x, y) for x, y, colour in points if colour == list(matplotlib.colors.to_rgba("C3"))]
+    assert len(points) == 8 and red == [(6, 1), (7, 1)]
+    assert "element 6 of out" in str(report) and "element 6 of out" in report._repr_html_()
+    with pytest.raises(ValueError, match="it has x, out"):
+        report.picture("y")
+
+
+def test_lines_of_a_cell_are_named_as_such(tmp_path):
+    file = str(tmp_path / "ipykernel_7" / "1.py")
+    text = "@triton.jit\ndef kernel(x):\n    tl.store(x + 1, 0)\n"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    exec(compile(text, file, "exec"), space := {"triton": triton, "tl": tl, "__name__": "__main__"})
+    assert kernelcheck.checked(space["kernel"], (1,), torch.zeros(1)).fault.line == "cell, line 3: tl.store(x + 1, 0)"
+
+
+def test_the_order_of_programs_shows_where_no_element_is_touched_twice_without_order():
+    ticket = kernel("i = tl.atomic_add(x, 1); tl.store(out + i, tl.program_id(0))")
+    report = kernelcheck.checked(ticket, (8,), torch.zeros(1, dtype=torch.int32), torch.zeros(8), 0)
+    assert report.fault.kind == "race" and "order in which the programs run" in str(report.fault)
+    rounded = kernel("tl.atomic_add(out, tl.load(x + tl.program_id(0)))")  # which is no race
+    assert kernelcheck.checked(rounded, (4,), torch.tensor([1e8, 1.0, 1.0, -1e8]), torch.zeros(1), 0).fault is None
+    clash = kernel("at = tl.arange(0, 8); tl.store(out + at // 2, at)")
+    assert "different values" in str(kernelcheck.checked(clash, (1,), torch.zeros(1), torch.zeros(8), 0).fault)
+
+
+def test_of_several_loads_without_other_the_one_that_matters_is_named():
+    text = "at = tl.arange(0, 8); v = tl.load(x + at, mask=at < n); w = tl.load(x + at, mask=at < n); "
+    harmless = kernel(f"{text}tl.store(out + at, v + w, mask=at < n)")
+    for dtype in (torch.float32, torch.int32):
+        x, out = torch.ones(8, dtype=dtype), torch.zeros(8, dtype=dtype)
+        assert kernelcheck.checked(harmless, (1,), x, out, 5).fault is None
+        fault = kernelcheck.checked(kernel(f"{text}tl.store(out, tl.sum(w))"), (1,), x, out, 5).fault
+        assert fault.kind == "undefined" and ": w = tl.load" in fault.line
+
+
+@pytest.mark.parametrize(("text", "more", "phrase"), [
+    ("pass", {"num_warps": 3}, "num_warps must be a power of two"),
+    ("pass", {"BLOCK": 8}, "unexpected keyword argument 'BLOCK'"),
+    ("pass", {"n": "8"}, "n is a str"),
+    ("pass", {"x": torch.zeros(2, dtype=torch.complex64)}, "which Triton does not have"),
+    ("pass", {"x": torch.zeros(2, device="meta")}, "on one device, with values, and are x on meta and out on cpu"),
+    ("pass", {"grid": 4}, "must be a tuple"),
+    ("pass", {"grid": (1.5,)}, "use triton.cdiv"),
+    ("pass", {"grid": (2000, 1000)}, "too many here"),
+    ("v = tl.load(x + 0.5)", {}, "moved by fp32"),
+    ("v = tl.arange(0, n)", {}, "tl.constexpr"),
+    ("v = tl.zeros((4,), tl.float32)[0]", {}, "only `:` and `None`"),
+    ("v = tl.load(x + tl.arange(0, 8), mask=tl.arange(0, 4) < n)", {}, "do not go together"),
+    ("if tl.arange(0, 4) < n:;     pass", {}, "no single yes or no"),
+    ("v = tl.arange(0, 1024)[:, None] + tl.arange(0, 2048)", {}, "Triton allows 1,048,576"),
+    ("v = SIZE", {}, "SIZE is a global number"),
+    ("v = tl.load(x) + math.sin(n)", {}, "NameError"),
+])  # fmt: skip
+def test_wrong_arguments_are_named(text, more, phrase):
+    one = kernel(text)
+    one.fn.__globals__["SIZE"] = 8
+    options = {"x": torch.zeros(8), "out": torch.zeros(8), "n": 8, "grid": (1,)} | more
+    grid = options.pop("grid")
+    assert phrase in str(kernelcheck.checked(one, grid, **options).fault)
+    if "NameError" not in phrase:
+        with pytest.raises(kernelcheck.KernelFault, match=re.escape(phrase)):
+            one[grid](**options)
+
+
+def test_helpers_configurations_and_heuristics():
+    @triton.jit
+    def twice(v):
+        return v * 2
+
+    @triton.autotune(configs=[triton.Config({"BLOCK": 8}, num_warps=2), triton.Config({"BLOCK": 64})], key=["n"])
+    @triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+    @triton.jit
+    def kernel(x, out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        if EVEN:
+            tl.store(out + at, twice(tl.load(x + at)))
+        else:
+            tl.store(out + at, twice(tl.load(x + at)), mask=at < n)  # wrong
+
+    def grid(meta):
+        return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+    x, out = torch.arange(40.0), torch.zeros(40)
+    kernel[grid](x, out, 40)
+    assert torch.equal(out, 2 * x)
+    fault = kernelcheck.checked(kernel, grid, x, out, 40).fault  # of the second configuration
+    assert (fault.kind, fault.element) == ("out of bounds", 40) and "twice(tl.load(x + at)), mask=at < n" in fault.line
+    with pytest.raises(RuntimeError, match="launched with a grid"):
+        twice(x)
+    with pytest.raises(TypeError, match=r"under @triton.jit"):
+        kernelcheck.checked(len, (1,))
+    assert (triton.cdiv(10, 4), triton.next_power_of_2(33), triton.next_power_of_2(1)) == (3, 64, 1)
+
+
+def test_an_error_goes_through_and_the_next_launch_is_as_ever():
+    broken = kernel("v = tl.load(x) + missing")
+    with pytest.raises(NameError, match="missing"):
+        broken[(1,)](torch.zeros(1), torch.zeros(1), 0)
+    assert computed("tl.store(out, 1)", torch.zeros(1), torch.zeros(1)).item() == 1
+
+
+def test_a_custom_operator_around_a_kernel_runs_on_the_simulated_gpu(sim):
+    double = kernel("at = tl.program_id(0) * 4 + tl.arange(0, 4); tl.store(out + at, tl.load(x + at) * 2)")
+
+    @torch.library.custom_op("course_kernels::double", mutates_args=())
+    def op(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        double[(x.numel() // 4,)](x, out, 0)
+        return out
+
+    op.register_autograd(lambda ctx, gradient: op(gradient))
+    x = torch.ones(8, dtype=torch.float64, device=sim, requires_grad=True)
+    assert op(x).tolist() == [2.0] * 8 and torch.autograd.gradcheck(op, (x,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interpreted", ["1", "0"])
+def test_kernels_of_triton_compute_here_what_its_own_interpreter_computes(interpreted):
+    where = os.environ.get("COURSE_TRITON", "")  # a folder into which pip installed it beside the environment
+    if not where and importlib.util.find_spec("triton") is None:
+        pytest.skip("needs Triton, for Linux alone: pip install --target FOLDER triton, and COURSE_TRITON=FOLDER")
+    program = Path(__file__).with_name("triton_samples.py")
+    environment = {**os.environ, "TRITON_INTERPRET": interpreted, "PYTHONPATH": str(program.parents[2])}
+    done = subprocess.run(
+        [sys.executable, program, where], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

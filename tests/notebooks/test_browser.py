@@ -1,0 +1,96 @@
+"""Do the explorers work in a real JupyterLab, and does a static page show their picture?"""
+
+import os
+import re
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from gpu_course import catalogue
+from tests.notebooks import browser
+
+NAMES = (
+    "bottleneck", "buckets", "checkpointing", "choose_gpu", "collectives", "loss_scaling", "number_formats", "pace",
+    "ring", "roofline", "transfer", "will_it_fit",
+)  # fmt: skip
+EXPLORERS = {name: catalogue.explorer(name) for name in NAMES}
+PICTURES = ".jp-OutputArea-output img"
+QUICK = ("transfer",)  # `make test` drives it, `make test-all` every one
+OTHERS = tuple(name for name in EXPLORERS if name not in QUICK)
+missing = browser.chromium() is None and not os.environ.get("CI")
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(missing, reason="there is no Chromium on this machine")]
+
+
+def notebook(name, outputs=()):
+    source = f"from gpu_course import catalogue\ncatalogue.explorer({name!r}).explore()"
+    cell = new_code_cell(source, outputs=list(outputs), execution_count=1 if outputs else None)
+    made = new_notebook(cells=[new_markdown_cell("# Explorer"), cell])
+    made.metadata.kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return made
+
+
+def shown(page):
+    """Return the addresses of the visible pictures."""
+    return [image.get_attribute("src") for image in page.locator(PICTURES).all() if image.is_visible()]
+
+
+@pytest.mark.parametrize("names", [QUICK, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=["quick", "others"])
+def test_moving_a_slider_changes_the_one_picture_of_each_explorer(tmp_path, names):
+    assert names
+    for name in names:
+        nbformat.write(notebook(name), tmp_path / f"{name}.ipynb")
+    with browser.lab(tmp_path) as lab:
+        for name in names:
+            module = EXPLORERS[name]
+            lab.open(f"{name}.ipynb")
+            lab.run_all()
+            page = lab.page
+            page.locator(".widget-image").first.wait_for()
+            page.wait_for_timeout(500)
+            before = shown(page)
+            assert len(before) == 1, f"{name}: {len(before)} pictures"
+            words = page.locator(".jp-OutputArea-output .widget-html-content").last
+            said = words.inner_text()
+            page.locator(".widget-slider:visible .noUi-handle").first.focus()
+            page.keyboard.press("ArrowRight")
+            page.wait_for_function(
+                "([selector, old]) => document.querySelector(selector).src !== old", arg=[PICTURES, before[0]]
+            )
+            words.filter(has_not_text=said).wait_for()
+            assert module.explore().caption() == re.sub(r"\s+", " ", said)
+            assert len(shown(page)) == 1
+        assert lab.errors == []
+
+
+@pytest.mark.slow
+def test_a_saved_notebook_shows_its_widgets_when_it_is_opened_again(tmp_path):
+    nbformat.write(notebook("ring"), tmp_path / "ring.ipynb")
+    with browser.lab(tmp_path) as lab:
+        for again in (False, True):
+            lab.open("ring.ipynb")
+            if not again:
+                lab.run_all()
+            picture = lab.page.locator(".widget-image").first
+            picture.wait_for()
+            if not again:
+                lab.page.wait_for_timeout(500)
+                lab.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+                lab.page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
+        assert picture.evaluate("image => image.naturalWidth") > 600
+        assert "model not found" not in lab.page.content()
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+def test_a_static_page_shows_one_picture_and_its_words(name):
+    from nbconvert import HTMLExporter
+
+    bundle = EXPLORERS[name].explore()._repr_mimebundle_()
+    stored = {mime: text for mime, text in bundle.items() if mime.startswith("text/")}
+    outputs = [new_output("execute_result", data=stored, execution_count=1)]
+    html, _ = HTMLExporter().from_notebook_node(notebook(name, outputs))
+    with browser.static_page(html) as page:
+        pictures = page.locator(PICTURES)
+        assert pictures.count() == 1 and pictures.first.is_visible()
+        assert pictures.first.evaluate("image => image.naturalWidth") > 600
+        assert EXPLORERS[name].explore().caption() in page.locator(".jp-OutputArea-output").inner_text()

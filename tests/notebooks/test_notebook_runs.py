@@ -1,0 +1,154 @@
+"""Does every lesson also run solved, on the bare CPU, and with each cell run twice? Does the executor itself work?"""
+
+import ast
+import copy
+import importlib
+import inspect
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from tests.notebooks.test_notebooks import broken, deeper, stub_of
+from tools import notebooks
+
+LESSONS = notebooks.lessons()
+ASKING = [lesson for lesson in LESSONS if "devices.on_simulated(" in lesson.read_text(encoding="utf-8")]
+NEW = nbformat.v4
+
+
+def solved(notebook: nbformat.NotebookNode, lesson: str) -> tuple[nbformat.NotebookNode, int]:
+    """Return the notebook with every stub replaced by the reference without its decorator, and how many there were."""
+    made, count = copy.deepcopy(notebook), 0
+    room = importlib.import_module(f"gpu_course.exercises.lesson{lesson}")
+    for cell in made.cells:
+        stub = stub_of(cell.source) if cell.cell_type == "code" else None
+        if stub:
+            reference = inspect.getsource(getattr(room, stub.name).reference)
+            lines = cell.source.splitlines()
+            first = min([stub.lineno, *(decorator.lineno for decorator in stub.decorator_list)])
+            lines[first - 1 : stub.end_lineno] = reference.splitlines()[ast.parse(reference).body[0].lineno - 1 :]
+            cell.source, count = "\n".join(lines), count + 1
+    return made, count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["with references", "on the bare CPU", "each cell twice", "the spine alone"])
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_runs(lesson, way):
+    notebook, count = notebooks.read(lesson), 1
+    if way == "with references":
+        notebook, count = solved(notebook, lesson.stem[:2])
+    elif way == "each cell twice":
+        notebook = notebooks.twice(notebook)
+    elif way == "the spine alone":
+        left = deeper(notebook)
+        notebook.cells = [cell for cell, out in zip(notebook.cells, left, strict=True) if not out]
+    assert count
+    notebooks.run(notebook, lesson.parent, "cpu" if way == "on the bare CPU" else "sim")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_the_whole_program_runs_by_itself(lesson, tmp_path):
+    """In a process of its own, in an empty folder, without the course: as a reader takes it home."""
+    for cell in (cell for cell in notebooks.read(lesson).cells if cell.id == "program"):
+        assert "course_utils" not in cell.source
+        notebooks.write(tmp_path / "program.py", cell.source)
+        done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", ASKING, ids=lambda path: path.stem)
+def test_beside_a_real_gpu_a_child_process_has_the_simulated_one(lesson):
+    """Pretended: the kernel computes on the CPU and is told that it cannot have the simulated GPU itself."""
+    notebook = notebooks.read(lesson)
+    machine = next(cell for cell in notebook.cells if cell.id == "machine")
+    machine.source += "\ndevices.simulated = lambda: None"
+    ran = notebooks.run(notebook, lesson.parent, "cpu")
+    for cell in ran.cells:
+        if cell.cell_type == "code" and "devices.on_simulated(" in cell.source:
+            shown = "".join(str(output) for output in cell.outputs)
+            assert "simulated" in shown and "No simulated GPU" not in shown, cell.id
+
+
+def test_two_lessons_show_the_simulated_gpu_beside_a_real_one():
+    assert {lesson.stem[:2] for lesson in ASKING} >= {"04", "05"}
+
+
+def write(path, *sources, tags=()):
+    """Write a notebook of code cells; `tags` are the last cell's."""
+    cells = [NEW.new_code_cell(source) for source in sources]
+    cells[-1].metadata["tags"] = list(tags)
+    notebooks.write(path, notebooks.canonical(NEW.new_notebook(cells=cells)))
+    return path
+
+
+def test_execution_stores_stable_outputs_and_keeps_tagged_ones(tmp_path):
+    prints = "import sys\nprint('out')\nprint('err', file=sys.stderr)"
+    path = write(tmp_path / "00_a.ipynb", prints, "object()", tags=["nbval-ignore-output"])
+    notebooks.write(path, notebooks.execute(path, {}))
+    first = notebooks.read(path)
+    assert [cell.execution_count for cell in first.cells] == [1, 2]
+    assert [(o.name, o.text) for o in first.cells[0].outputs] == [("stdout", "out\n")]
+    before = {cell.id: cell for cell in first.cells}
+    assert notebooks.execute(path, before) == path.read_text(encoding="utf-8")
+    before[first.cells[1].id].source = "another source"
+    assert notebooks.execute(path, before) != path.read_text(encoding="utf-8")
+
+
+def test_a_cell_run_twice_runs_twice_and_a_deprecation_is_an_error(tmp_path):
+    strict = """import warnings
+for category in (DeprecationWarning, FutureWarning):
+    try:
+        warnings.warn("old", category)
+    except category:
+        continue
+    raise AssertionError(category)"""
+    count = "try:\n    count += 1\nexcept NameError:\n    count = 1"
+    path = write(tmp_path / "00_a.ipynb", count, "assert count == 2", strict)
+    notebooks.run(notebooks.twice(notebooks.read(path)), tmp_path)
+
+
+def test_canonical_form_is_a_fixed_point_and_drops_what_varies():
+    data = {"text/plain": "x", notebooks.WIDGET_MIMES[0]: {"model_id": "1"}}
+    outputs = [
+        NEW.new_output("display_data", data, metadata={"a": 1}),
+        NEW.new_output("stream", name="stderr", text="w"),
+    ]
+    cell = NEW.new_code_cell("x = 1\n", outputs=outputs, execution_count=1)
+    cell["id"], cell.metadata["collapsed"] = "3f2a9c1b", True
+    metadata = {"widgets": {}, "language_info": {"name": "python"}}
+    text = notebooks.canonical(NEW.new_notebook(cells=[cell], metadata=metadata))
+    again = nbformat.reads(text, as_version=4)
+    assert notebooks.canonical(again) == text and text.endswith("}\n")
+    assert set(again.metadata) == {"kernelspec"} and again.cells[0].metadata == {}
+    assert [dict(output.data) for output in again.cells[0].outputs] == [{"text/plain": "x"}]
+    assert notebooks.WORDS.fullmatch(again.cells[0].id) and again.cells[0].source == "x = 1"
+
+
+def test_the_address_is_written_into_badges_and_set_up_cells():
+    old = "https://colab.research.google.com/github/a/b/blob/main/notebooks/x.ipynb https://github.com/pytorch/pytorch/issues"
+    name = notebooks.REPOSITORY.removeprefix("https://github.com/")
+    assert notebooks.with_address(old) == old.replace("github/a/b/", f"github/{name}/")
+    assert notebooks.with_address('"git+https://github.com/a/b"') == f'"git+{notebooks.REPOSITORY}"'
+
+
+def test_a_new_lesson_passes_every_gate_once_it_is_executed_and_a_number_is_given_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    (tmp_path / "notebooks").mkdir()
+    for name in ("02_before", "04_after"):
+        cells = [NEW.new_markdown_cell(f"# {name}\n\nA promise.")]
+        notebooks.write(tmp_path / "notebooks" / f"{name}.ipynb", notebooks.canonical(NEW.new_notebook(cells=cells)))
+    assert notebooks.main(["--new", "03", "Memory, at last"]) == 0
+    path = tmp_path / "notebooks" / "03_memory_at_last.ipynb"
+    notebooks.write(path, notebooks.execute(path, {}))
+    assert broken(path) == set()
+    links = "Previous: [02_before](02_before.ipynb) · Next: [04_after](04_after.ipynb)"
+    cells = notebooks.read(path).cells
+    assert cells[0].source.endswith(links) and cells[-1].source.endswith(links)
+    capsys.readouterr()
+    assert notebooks.main(["--new", "03", "Other"]) == 1 and len(notebooks.lessons()) == 3
+    assert capsys.readouterr().err == "Lesson 03 exists: notebooks/03_memory_at_last.ipynb. Choose another number.\n"

@@ -1,0 +1,299 @@
+"""Is the site complete, does it answer without a kernel and without a network, and can a fork publish it?"""
+
+import concurrent.futures
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+from pathlib import Path
+
+import jupyter_client
+import nbclient
+import nbformat
+import pytest
+import yaml
+
+from tests.notebooks import browser
+from tools import notebooks, slides, solutions, website
+
+WORKFLOW = yaml.safe_load((notebooks.ROOT / ".github" / "workflows" / "site.yml").read_text(encoding="utf-8"))
+STEPS = {step["name"]: step["run"] for step in WORKFLOW["jobs"]["site"]["steps"] if "run" in step}
+
+
+class AtOnce(concurrent.futures.Executor):
+    """Does the work when it is submitted."""
+
+    def submit(self, function, /, *arguments):
+        made = concurrent.futures.Future()
+        made.set_result(function(*arguments))
+        return made
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sources")
+    website.pages(folder)
+    return folder
+
+
+def test_every_lesson_and_every_guide_is_a_page_in_the_table_of_contents(sources):
+    listed = re.findall(r"^([\w/-]+)$", (sources / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    made = {str(path.relative_to(sources).with_suffix("").as_posix()) for path in sources.rglob("*.*")}
+    found = {name for name in made if (sources / f"{name}.md").exists() or (sources / f"{name}.ipynb").exists()}
+    assert found - {"index"} == set(listed) - {f"explorers/{name}" for name in website.EXPLORED}
+    assert len(notebooks.lessons()) == sum(name.startswith("notebooks/") for name in listed)
+
+
+def test_links_between_pages_lead_somewhere(sources):
+    count = 0
+    for page in [*sources.rglob("*.md"), *sources.rglob("*.ipynb")]:
+        for target in re.findall(r"\]\((?!https?:)([^)\s#]+\.\w+)[)#]", page.read_text(encoding="utf-8")):
+            count += 1
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    assert count > 20
+
+
+def ids(lesson: str) -> set[str]:
+    (path,) = (notebooks.ROOT / "notebooks").glob(f"{lesson}_*.ipynb")
+    return {cell.id for cell in notebooks.read(path).cells}
+
+
+def test_plans_name_cells_and_exercises_that_there_are():
+    from gpu_course.catalogue import registry
+
+    known = {(found.lesson, found.name) for found in registry()}
+    text = (notebooks.ROOT / "docs" / "instructors" / "plans.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \| (\d\d) \| (.*?) \| (.*?) \|", text, re.MULTILINE)
+    assert len(rows) > 10
+    for lesson, show, give in rows:
+        assert set(re.findall(r"`([\w-]+)`", show)) <= ids(lesson), (lesson, show)
+        for name in re.findall(r"`(\w+)`", give.split(":")[0]):
+            assert (lesson, name) in known, (lesson, name)
+    homework = [(lesson, name) for lesson, names in re.findall(r"\| (\d\d) (`.*`) \|$", text, re.MULTILINE)
+                for name in re.findall(r"`(\w+)`", names)]  # fmt: skip
+    assert len(homework) > 8 and set(homework) <= known
+
+
+def test_slides_name_cells_and_every_lesson_has_some():
+    marks = tomllib.loads(slides.MARKS.read_text(encoding="utf-8"))
+    assert set(marks) == {path.name[:2] for path in notebooks.lessons()}
+    for path in notebooks.lessons():
+        deck = slides.deck(path, marks[path.name[:2]])
+        headings = [cell.source for cell in deck.cells if cell.cell_type == "markdown"]
+        assert headings[0].startswith("# ") and all(text.startswith("##") for text in headings[1:])
+        assert 4 < len(headings) - 1 == len(marks[path.name[:2]]), "a slide begins with a text, and has no second one"
+
+
+def test_printed_solutions_hold_every_exercise_and_its_other_style():
+    from gpu_course.catalogue import registry
+
+    text = solutions.page()
+    for found in registry():
+        assert f"<code>{found.name}</code>" in text and found.alternatives[0].cost[:20] in html.unescape(text)
+
+
+def test_each_picture_of_a_notebook_gets_words(sources):
+    stored = json.loads((sources / "notebooks" / "07_memory.ipynb").read_text(encoding="utf-8"))
+    words = [
+        cell["metadata"]["mystnb"]["image"]["alt"] for cell in stored["cells"]
+        if any("image/png" in output.get("data", {}) for output in cell.get("outputs", []))
+    ]  # fmt: skip
+    assert words and all(text.endswith("draws") and len(text) > 40 for text in words)
+
+
+@pytest.mark.parametrize("name", website.EXPLORED)
+def test_an_explorer_has_a_picture_for_each_place_of_its_grid(name, tmp_path, monkeypatch):
+    small = {key: values[:2] for key, values in website.EXPLORED[name].items()}
+    default = website.explorer_of(name).defaults
+    small = {
+        key: (*values[:1], default[key]) if default[key] not in values else values for key, values in small.items()
+    }
+    monkeypatch.setitem(website.EXPLORED, name, small)
+    monkeypatch.setattr(website, "drawn", lambda name, place, folder: {"file": str(place), "text": "a<b"})
+    data = website.grid_of(name, AtOnce(), tmp_path / name)
+    assert len(data["pictures"]) == 2 ** len(small)
+    page = website.explorer_page(name, data)
+    stored = re.search(r'<script type="application/json">(.*)</script>', page, re.DOTALL)[1]
+    assert json.loads(stored.replace("<\\/", "</")) == data and "a<b" not in page.split("<script")[0]
+
+
+def test_a_step_beyond_the_last_shows_the_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(website, "drawn", lambda name, place, folder: {"file": str(place), "text": ""})
+    pictures = website.grid_of("ring", AtOnce(), tmp_path / "ring")["pictures"]
+    assert pictures["0-13-0-0"] == pictures["0-1-0-0"] != pictures["0-0-0-0"]  # two ranks have two steps
+
+
+def test_an_address_is_checked_before_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    shutil.copy(website.ROOT / "pyproject.toml", tmp_path)
+    for wrong in ("https://gitlab.com/a/b", "https://github.com/a", "https://github.com/REPLACE_ME/course", "a/b", ""):
+        with pytest.raises(ValueError, match="address"):
+            notebooks.set_address(wrong)
+    with pytest.raises(ValueError, match="commit"):
+        notebooks.set_address("https://github.com/a/b", "main")
+    notebooks.set_address("https://github.com/a/b.git/", "0" * 40)
+    text = (tmp_path / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'Repository = "https://github.com/a/b"\n' in text and f'commit = "{"0" * 40}"' in text
+
+
+def shell(command: str, folder: Path, **extra: str) -> str:
+    """Run a step of the workflow as the runner does; return what it printed."""
+    environment = {**os.environ, **extra, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(["bash", "-e", "-c", command], cwd=folder, env=environment, capture_output=True, text=True)
+    assert not done.returncode, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A fork after the workflow's own steps, in a clone of a bare repository under another name; and its commit."""
+    if not shutil.which("git") or sys.platform == "win32":
+        pytest.skip("the workflow runs on Linux")
+    folder = tmp_path_factory.mktemp("fork")
+    bare, fork = folder / "somebody.git", folder / "course"
+    ignored = shutil.ignore_patterns(".git", ".venv", "build", "workbook", "__pycache__", ".*cache*")
+    shutil.copytree(notebooks.ROOT, fork, ignore=ignored)
+    (fork / ".venv").symlink_to(Path(sys.prefix))
+    who = "-c user.name=a -c user.email=a@b"
+    shell(f"git init -q -b main && git add -A && git {who} commit -qm all && git init -q -b main --bare {bare}", fork)
+    shell(f"git remote add origin {bare} && git push -q origin main", fork)
+    commit = shell("git rev-parse HEAD", fork).strip()
+    given = {
+        "GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "somebody/gpu.course", "GITHUB_SHA": commit
+    }  # fmt: skip
+    assert website.unaddressed() or "REPLACE_ME" not in notebooks.REPOSITORY
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.website", "--published"], cwd=fork, capture_output=True, text=True
+    )  # fmt: skip
+    assert done.returncode == 1 and "No address" in done.stderr
+    (write,) = (step for step in STEPS.values() if step.startswith("make address"))
+    python = f'{sys.executable} tools/notebooks.py --address "$GITHUB_SERVER_URL/$GITHUB_REPOSITORY" "$GITHUB_SHA"'
+    shell(write.replace("make address URL=", "true ") + f"\n{python}", fork, **given)
+    assert not shell(f"{sys.executable} -c 'from tools import website; print(*website.unaddressed())'", fork).strip()
+    shell(STEPS["The notebooks that the badges open"], fork, **given)
+    return bare, commit
+
+
+def test_a_fork_publishes_itself_and_its_notebooks_install_its_own_commit(published):
+    bare, commit = published
+    first = shell("git show published:notebooks/00_start_here.ipynb", bare)
+    assert "colab.research.google.com/github/somebody/gpu.course/blob/published/notebooks/" in first
+    assert f'git+https://github.com/somebody/gpu.course@{commit}\\"' in first
+    assert "REPLACE_ME" in shell("git show main:notebooks/00_start_here.ipynb", bare) or website.unaddressed() == []
+
+
+@pytest.mark.slow
+def test_a_lesson_opened_from_a_fork_installs_that_fork_at_that_commit_and_runs(published, tmp_path):
+    """As Colab does it: torch is there, the course is not; git finds the fork's address in the bare repository."""
+    bare, commit = published
+    venv.EnvBuilder(with_pip=True).create(tmp_path / "colab")
+    python = tmp_path / "colab" / "bin" / "python"
+    purelib = Path(shell(f"{python} -c \"import sysconfig; print(sysconfig.get_path('purelib'))\"", tmp_path).strip())
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():  # all that Colab has, and no course
+        if "course_utils" not in entry.name and not (purelib / entry.name).exists():
+            (purelib / entry.name).symlink_to(entry)
+    lesson = tmp_path / "lesson.ipynb"
+    lesson.write_text(shell("git show published:notebooks/02_tensors_on_the_device.ipynb", bare), encoding="utf-8")
+    kernel = {"argv": [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"], "display_name": "python3"}
+    (tmp_path / "kernels" / "python3").mkdir(parents=True)
+    (tmp_path / "kernels" / "python3" / "kernel.json").write_text(json.dumps(kernel), encoding="utf-8")
+    manager = jupyter_client.kernelspec.KernelSpecManager(kernel_dirs=[str(tmp_path / "kernels")])
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{bare.as_uri()}.insteadOf",
+        "GIT_CONFIG_VALUE_0": "https://github.com/somebody/gpu.course",
+        "PIP_NO_BUILD_ISOLATION": "0",  # pip's way to say: without; hatchling is there, and nothing has to be fetched
+    }  # fmt: skip
+    found = nbformat.read(lesson, 4)
+    found.cells.append(
+        nbformat.v4.new_code_cell(
+            "import course_utils, importlib.metadata as m; print(course_utils.__file__)\n"
+            "print(m.distribution('course-utils').read_text('direct_url.json'))"
+        )
+    )
+    started = jupyter_client.AsyncKernelManager(kernel_name="python3", kernel_spec_manager=manager)
+    nbclient.NotebookClient(found, km=started, timeout=300).execute(env=environment, cwd=str(tmp_path))
+    said = found.cells[-1].outputs[0].text
+    assert str(purelib) in said and commit in said and "somebody/gpu.course" in said
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The whole site, in a folder."""
+    folder = tmp_path_factory.mktemp("site") / "site"
+    command = [sys.executable, "-m", "tools.website", "--to", str(folder)]
+    done = subprocess.run(command, cwd=notebooks.ROOT, capture_output=True, text=True)
+    assert not done.returncode, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_site_has_no_serious_fault_for_people_who_cannot_see_or_point_and_asks_no_other_host(site):
+    from axe_playwright_python.sync_playwright import Axe
+
+    faults, asked, seen = [], [], 0
+    with browser.browsing() as chromium:
+        for theme, width in (("light", 1280), ("dark", 1280), ("light", 420)):
+            page = chromium.new_context(color_scheme=theme, viewport={"width": width, "height": 900}).new_page()
+            page.on("request", lambda request: asked.append(request.url))
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            for path in sorted(site.rglob("*.html")):
+                if {"_static", "_modules", "slides"} & set(path.relative_to(site).parts):
+                    continue
+                seen += 1
+                page.goto(path.as_uri())
+                name = f"{theme} {width} {path.name}"
+                if page.evaluate("document.documentElement.scrollWidth > innerWidth + 1"):
+                    faults.append(f"{name}: wider than the window")
+                for found in Axe().run(page).response["violations"]:
+                    if found["impact"] in ("serious", "critical"):
+                        faults.append(f"{name}: {found['id']}: {found['nodes'][0]['html'][:120]}")
+    assert seen > 40 and not faults
+    assert not [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_search_finds_terms_and_explorers_move(site):
+    with browser.browsing() as chromium:
+        page = chromium.new_page()
+        for term in ("GradScaler", "pinned", "roofline", "all-reduce", "checkpoint", "synchronize", "empty_cache",
+                     "DistributedSampler", "channels_last", "simulated"):  # fmt: skip
+            page.goto(f"{(site / 'search.html').as_uri()}?q={term}")
+            page.wait_for_selector("#search-results li a", timeout=20_000)
+        for name in website.EXPLORED:
+            page.goto((site / "explorers" / f"{name}.html").as_uri())
+            words, slider = page.locator(".explorer p"), page.locator(".explorer input[type=range]").first
+            before = words.inner_text(), page.locator(".explorer img").get_attribute("src")
+            slider.focus()
+            page.keyboard.press("Home")
+            assert words.inner_text() != before[0] or page.locator(".explorer img").get_attribute("src") != before[1]
+            page.wait_for_function("document.querySelector('.explorer img').naturalWidth > 300", timeout=20_000)
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_no_slide_is_taller_or_wider_than_the_screen(tmp_path):
+    assert slides.main(tmp_path) == 0
+    where = "(({bottom, right}) => [bottom, right])(Reveal.getCurrentSlide().getBoundingClientRect())"
+    count, beyond = 0, []
+    with browser.browsing() as chromium:
+        page = chromium.new_page(viewport={"width": 1280, "height": 720})
+        for path in notebooks.lessons():
+            page.goto((tmp_path / f"{path.stem}.html").as_uri())
+            page.wait_for_function("window.Reveal && Reveal.isReady()")
+            page.evaluate("Reveal.configure({transition: 'none'})")
+            for number in range(page.evaluate("Reveal.getTotalSlides()")):
+                page.evaluate(f"Reveal.slide({number})")
+                page.wait_for_timeout(100)
+                bottom, right = page.evaluate(where)
+                count += 1
+                beyond += [(path.stem, number, bottom, right)] * (bottom > 730 or right > 1285)
+    assert count > 100 and not beyond

@@ -1,0 +1,323 @@
+import functools
+import json
+import os
+
+import pytest
+import simgpu
+import torch
+import torch.distributed as dist
+from ranklaunch import RankError, launch, rank_device
+
+from course_utils import memory, timing
+from tests.simgpu import strategies
+
+H100 = simgpu.Cluster("H100 SXM", per_machine=2)
+SLOW = pytest.mark.slow
+SCHEDULES = ["GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble"]
+
+
+def assert_equal(found: list[dict], expected: dict) -> None:
+    """Each rank has parameters and gradients of all, or of its own stages; together they are those of one process."""
+    together = {name: value for of_rank in found for name, value in of_rank.items()}
+    assert together.keys() == expected.keys()
+    for of_rank in found:
+        for name, value in of_rank.items():
+            assert (value is None) == (expected[name] is None), name
+            if value is not None:
+                torch.testing.assert_close(
+                    value, expected[name], rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
+                )
+
+
+WAYS = ["ddp", "fsdp", "tensor", "both"]
+
+
+CASES = [("ddp", H100), ("fsdp", H100), ("tensor", H100), ("fsdp", None)]
+CASES += [pytest.param(*case, marks=SLOW) for case in (("both", H100), ("both", None), ("tensor", None), ("ddp", None))]
+
+
+@pytest.mark.parametrize(("way", "cluster"), CASES)
+def test_every_way_to_share_the_work_trains_as_one_process(way, cluster):
+    found = launch(strategies.trained, way, nprocs=2 if way in ("ddp", "tensor") else 4, cluster=cluster)
+    assert_equal(found, strategies.one_process())
+
+
+@pytest.mark.parametrize("name", ["1F1B", *(pytest.param(one, marks=SLOW) for one in SCHEDULES if one != "1F1B")])
+def test_schedules_of_pytorch_train_as_one_process(name):
+    layers = 2 if name in SCHEDULES[:2] else 4
+    assert_equal(launch(strategies.pipeline, name, cluster=H100), strategies.pipeline_alone(layers))
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+def stragglers(nbytes: int):
+    """Rank r runs r long kernels before an all-reduce, and one beside it."""
+    x = torch.ones(nbytes // 4, device=rank_device())
+    dist.barrier()
+    with simgpu.timeline() as timeline:
+        for _ in range(3 * dist.get_rank()):
+            x = x * 1.0
+        work = dist.all_reduce(x, async_op=True)
+        torch.ones(1000, device="sim")
+        work.wait()
+        torch.ones(1000, device="sim")
+    return timeline
+
+
+@pytest.fixture(scope="module")
+def late():
+    return simgpu.ClusterTimeline(launch(stragglers, 12_000_000, nprocs=3, cluster=H100))
+
+
+def test_a_collective_begins_with_the_last_rank_and_ends_on_all_at_once(late):
+    messages = [one.select("message")[0] for one in late.ranks]
+    begins = [one.begin_ns for one in late.ranks]
+    assert len(set(begins)) == 1  # the barrier
+    last = late.ranks[2].select("kernel")[5]
+    length, way = H100.cost("all_reduce", 12_000_000, range(3))
+    assert {(m.start_ns, m.end_ns) for m in messages} == {(last.end_ns, last.end_ns + length)}
+    assert {m.bound for m in messages} == {way} and messages[0].nbytes == 12_000_000
+    waits = [sum(r.duration_ns for r in one.select("waits")) for one in late.ranks]
+    assert waits[0] > waits[1] > waits[2] == 0
+    for one in late.ranks:  # the kernel before wait() runs beside the message, the one after it does not
+        *_, beside, after = one.select("kernel")
+        assert beside.start_ns < messages[0].end_ns <= after.start_ns
+
+
+def test_the_merged_timeline_is_the_same_on_every_run():
+    first, second = (launch(strategies.trained, "fsdp", cluster=H100).timeline for _ in range(2))
+    assert [one.records for one in first.ranks] == [one.records for one in second.ranks] and first.total_ns > 10**5
+
+
+def test_a_trace_has_all_ranks_and_their_messages(late, tmp_path):
+    late.export_chrome_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert {f"rank {rank}: host (simulated)" for rank in range(3)} <= names and len(names) == 6
+    assert sum(e["name"] == "all_reduce of 3" for e in events) == 3
+    ends = [e["ts"] + e["dur"] for e in events if e["name"] == "all_reduce of 3"]
+    assert max(ends) - min(ends) < 1e-6
+    assert len(late.plot().axes[0].get_yticks()) == 6
+
+
+PHASES = ("backward", "optimizer step")
+
+
+def buckets():
+    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(6))).to(rank_device())
+    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        with simgpu.timeline() as timeline:
+            model(torch.ones(8, 256, device=rank_device())).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return timeline
+
+
+def test_ddp_reduces_buckets_beside_the_backward_pass_and_the_optimizer_waits_for_the_last():
+    timeline = launch(buckets, cluster=simgpu.Cluster("H100 SXM", per_machine=1, between="Ethernet"))[0]
+    messages = timeline.select("message")
+    begins = {phase: [r.start_ns for r in timeline.select("kernel") if r.phase == phase] for phase in PHASES}
+    assert len(messages) == 3 and sum(m.nbytes for m in messages) == 6 * (256 * 256 + 256) * 4
+    assert any(messages[0].start_ns < begin < messages[0].end_ns for begin in begins["backward"])
+    assert min(begins["optimizer step"]) >= messages[-1].end_ns
+    needed = [gap for gap in timeline.gaps() if "all_reduce of 2" in gap.cause]
+    assert needed and max(gap.duration_ns for gap in needed) > 20_000
+
+
+def meet():
+    """Rank 0 sends at once, rank 1 receives after a long kernel."""
+    x = torch.zeros(1_000_000, device=rank_device())
+    dist.barrier()
+    with simgpu.timeline() as timeline:
+        if dist.get_rank() == 0:
+            dist.send(x + 1, 1)
+        else:
+            x.repeat(20) * 2
+            dist.recv(x, 0)
+            x + 1
+    return timeline
+
+
+def test_a_message_needs_both_ranks():
+    first, second = launch(meet, cluster=H100)
+    sent, received = first.select("message")[0], second.select("message")[0]
+    assert (sent.start_ns, sent.end_ns) == (received.start_ns, received.end_ns)
+    assert sent.duration_ns == H100.cost("send", 4_000_000, [0, 1])[0]
+    assert received.start_ns == second.select("kernel")[1].end_ns > first.select("kernel")[0].end_ns
+    assert second.select("kernel")[2].start_ns >= received.end_ns
+
+
+def pipeline_of_equal_stages(micro: int):
+    """GPipe by hand whose stages take 20 ms forward and 40 ms backward: every kernel takes 1 ms, whatever its size."""
+    rank, last, device = dist.get_rank(), dist.get_world_size() - 1, rank_device()
+    stage = torch.nn.Sequential(*(torch.nn.Tanh() for _ in range(20 * 8))).to(device)
+    parts = [torch.ones(2, 2, device=device, requires_grad=True) for _ in range(micro)]
+    gradient = torch.ones(2, 2, device=device)
+    dist.barrier()
+    simgpu.configure(costs=simgpu.Costs(launch_ns=100, kernel_ns=1_000_000))
+    dist.barrier()
+    with simgpu.timeline() as timeline:
+        outputs = []
+        for x in parts:
+            if rank:
+                dist.recv(x.data, rank - 1)
+            outputs.append(stage(x))
+            if rank < last:
+                dist.send(outputs[-1].detach(), rank + 1)
+        for x, y in zip(parts, outputs, strict=True):
+            if rank < last:
+                dist.recv(gradient, rank + 1)
+            y.backward(gradient)
+            if rank:
+                dist.send(x.grad, rank - 1)
+    return timeline
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 4), pytest.param(4, 16, marks=pytest.mark.slow)])
+def test_the_bubble_of_a_pipeline_is_that_of_the_formula(p, m):
+    timeline = simgpu.ClusterTimeline(launch(pipeline_of_equal_stages, m, nprocs=p, cluster=simgpu.Cluster()))
+    assert timeline.idle == pytest.approx((p - 1) / (m + p - 1), rel=0.01)
+
+
+# ---- links -----------------------------------------------------------------------------------------------------------
+
+
+def test_messages_take_the_rate_of_the_slowest_link_or_their_latency_and_many_ranks_a_tree():
+    cluster, size = simgpu.Cluster("H100 SXM"), 10**9
+    inside = cluster.gbps(range(8))
+    assert inside == pytest.approx(18 * 20.6)  # NCCL's constant for each of the 18 links
+    for n, rate in ((8, inside), (2, inside)):
+        length, way = cluster.cost("all_reduce", size, range(n))
+        assert way == "ring" and length == pytest.approx(2 * (n - 1) / n * size / rate, rel=0.02)
+        assert cluster.cost("all_gather", size // n, range(n))[0] == pytest.approx(length / 2, rel=0.02)
+    alone = [0, 8]  # one GPU of each of two machines: its own adapter
+    assert cluster.cost("send", size, alone)[0] == pytest.approx(size / 48, rel=0.01)
+    shared = simgpu.Cluster("H100 SXM", between="Ethernet")
+    assert shared.gbps(range(16)) == pytest.approx(12.0) and shared.gbps(alone) == pytest.approx(12 / 8)
+    assert simgpu.Cluster("T4", per_machine=4).gbps(range(4)) == pytest.approx(12.0)  # PCIe 3.0
+    cluster = simgpu.Cluster("H100 SXM")
+    assert cluster.cost("all_reduce", 8, range(8)) == (6600 + 14 * 600 + 1, "ring")
+    length, way = cluster.cost("all_reduce", 8, range(1024))
+    assert way == "tree" and length < cluster.cost("all_gather", 8, range(1024))[0]
+    assert cluster.cost("all_reduce", 8, [5]) == (0, "ring")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [({"gpu": "H1000"}, "gpu"), ({"inside": "USB"}, "inside"), ({"between": "rope"}, "between"),
+     ({"gpu": "T4", "inside": "NVLink"}, "NVLink"), ({"per_machine": 0}, "per_machine")],
+)  # fmt: skip
+def test_a_cluster_names_what_is_wrong(wrong, word):
+    with pytest.raises((ValueError, TypeError, KeyError), match=word):
+        simgpu.Cluster(**wrong)
+
+
+def test_launch_says_what_does_not_fit_names_failures_and_ranks_know_their_machine():
+    with pytest.raises(TypeError, match="must be a simulator"):
+        launch(stragglers, 4, cluster="H100")
+    with pytest.raises(ValueError, match="devices or cluster"):
+        launch(stragglers, 4, cluster=H100, devices=["cpu", "cpu"])
+    with pytest.raises(RankError, match=r"out of memory.*64\.00 MiB") as caught:
+        launch(torch.ones, 2**30, device="sim", cluster=simgpu.Cluster(capacity="64 MiB"))
+    assert caught.value.rank == 0 and caught.value.error == "OutOfMemoryError"
+    with pytest.raises(RankError, match="from whom"):
+        launch(lambda: dist.recv(torch.ones(1, device="sim")), cluster=H100)
+    where = launch(
+        lambda: (os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], str(rank_device())), nprocs=3, cluster=H100
+    )
+    assert where == [("0", "2", "sim:0"), ("1", "2", "sim:0"), ("0", "1", "sim:0")]
+
+
+# ---- the other ranks made up -----------------------------------------------------------------------------------------
+
+
+def one_step(model, batch, optimizer):
+    optimizer.zero_grad()
+    strategies.loss_of(model, batch).backward()
+    optimizer.step()
+
+
+def on_ranks(way, blocks=2):
+    """Return the timeline and the peak of a step, after two others; on CPU ranks the peak alone."""
+    device = rank_device()
+    model, batch = strategies.shared(way, device, blocks), strategies.batch(0).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=strategies.foreach(way))
+    step = functools.partial(one_step, model, batch, optimizer)
+    step()
+    step()
+    if device.type == "cpu":
+        return memory.measure(step, device=device).peak_bytes
+    dist.barrier()
+    with simgpu.timeline() as timeline:
+        step()
+    return timeline
+
+
+def estimated(estimate, way, blocks=2, **options):
+    adam = functools.partial(torch.optim.AdamW, foreach=strategies.foreach(way))
+    model = lambda: strategies.shared(way, torch.device("cuda"), blocks)  # noqa: E731
+    return estimate(model, lambda: strategies.batch(0), adam, step=one_step, ranks=4, **options)
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp", *(pytest.param(way, marks=SLOW) for way in WAYS[2:])])
+def test_an_estimate_for_one_of_many_ranks_is_what_these_ranks_take(way):
+    real = launch(on_ranks, way, nprocs=4, cluster=H100)[0]
+    found = estimated(timing.estimate, way, cluster=H100)
+    kernels = real.select("kernel")
+    assert [(r.name, r.duration_ns) for r in found.kernels] == [(r.name, r.duration_ns) for r in kernels]
+    assert round(found.total_s * 1e9) == real.total_ns
+    messages = [r for r in found.records if r.kind == "message"]
+    assert [(r.name, r.nbytes) for r in messages] == [(r.name, r.nbytes) for r in real.select("message")] != []
+
+
+@pytest.mark.parametrize("way", ["fsdp", *(pytest.param(way, marks=SLOW) for way in WAYS if way != "fsdp")])
+def test_an_estimate_of_memory_for_one_of_many_ranks_is_what_a_rank_measures(way):
+    """Within 2 %: where DTensor waits for a result at its first use, its input lives as long, 1,280 bytes here."""
+    measured, found = launch(on_ranks, way, 8, nprocs=4)[0], estimated(memory.estimate, way, 8, device="cpu")
+    assert found.peak_bytes == pytest.approx(measured, rel=0.02)
+
+
+def counted_twice():
+    """Return the peak of a step under FSDP2 by `memory.measure`, and by PyTorch's own tracker."""
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+
+    model, batch = strategies.shared("fsdp", torch.device("cpu"), 6), strategies.batch(0)
+    optimizer = torch.optim.AdamW(model.parameters())
+    step = functools.partial(one_step, model, batch, optimizer)
+    step()
+    tracker = FSDPMemTracker(model, optimizer)
+    tracker.track_inputs((batch,))
+    with tracker:
+        step()
+        tracker.reset_mod_stats()
+        step()
+    total = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
+    counted = next(size for key, size in total.items() if "Total" in str(key))
+    return memory.measure(step, device="cpu").peak_bytes, counted
+
+
+def test_measured_memory_under_fsdp_is_what_pytorchs_tracker_counts():
+    for measured, tracked in launch(counted_twice):
+        assert measured == pytest.approx(tracked, rel=0.02)
+
+
+def test_a_thousand_ranks_cost_no_more_than_their_names():
+    cluster = simgpu.Cluster("H100 SXM")
+    few, many = (
+        timing.estimate(lambda: strategies.shared("ddp", torch.device("cuda")), lambda: strategies.batch(0),
+                        torch.optim.SGD, one_step, cluster=cluster, ranks=ranks)
+        for ranks in (8, 1024)
+    )  # fmt: skip
+    assert many.message_s > few.message_s and many.flops == few.flops and "each of 1,024 H100 SXM" in str(many)
+    assert not dist.is_initialized()
+
+
+def test_estimates_for_ranks_say_what_is_missing():
+    for options in ({}, {"spec": "T4", "cluster": H100, "ranks": 2}, {"cluster": H100}, {"spec": "T4", "ranks": 2}):
+        with pytest.raises(ValueError, match="spec, or cluster and ranks"):
+            timing.estimate(lambda: None, lambda: None, **options)
+    with pytest.raises(RankError, match="in no process group"):
+        launch(lambda: timing.estimate(lambda: None, lambda: None, cluster=H100, ranks=2))

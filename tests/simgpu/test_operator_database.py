@@ -1,0 +1,68 @@
+"""Does PyTorch's own operator database give the CPU's results on the simulated GPU?"""
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import simgpu
+import torch
+
+from benchmarks import operators as operator_database
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+
+
+def test_a_sample_of_the_operators():
+    simgpu.enable()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        outcomes = operator_database.run(every=20, limit=2)
+    finally:
+        torch.set_num_threads(threads)
+        simgpu.enable()  # the capacity as other tests expect it
+        gc.collect()
+    forward, backward = operator_database.report(outcomes)
+    assert sum(o.samples for o in outcomes) > 100
+    assert operator_database.unlisted(outcomes) == []
+    assert forward >= 0.97 and backward >= 0.93
+
+
+def test_unlisted_differences_and_those_that_values_do_not_show_are_reported():
+    wrong = operator_database.Outcome("add", samples=1, forward="values differ")
+    listed = operator_database.Outcome("prod", samples=1, backward="values differ")
+    assert operator_database.unlisted([wrong, listed]) == ["add"]
+    agree = [operator_database.Outcome(name, samples=1) for name in ("prod", "linalg.lstsq", "empty")]
+    assert operator_database.no_longer(agree) == ["prod"]
+    x = torch.ones(2, 3)
+    state = [x], [False], [x]
+    assert operator_database._differs(state, state, "add") == ""
+    assert "counts changes" in operator_database._differs(state, ([x], [True], [x]), "add")
+    assert "strides" in operator_database._differs(state, ([x.mT.contiguous().mT], [False], [x]), "add")
+    assert "values" in operator_database._differs(state, ([x + 1], [False], [x]), "add")
+    z = torch.ones(2, dtype=torch.complex64)
+    assert "bits" in operator_database._differs(([z], [], []), ([z.conj()], [], []), "add")
+
+
+def test_what_differs_by_chance_differs_in_its_last_bits_alone():
+    simgpu.enable()
+    torch.manual_seed(0)
+    for _ in range(20):
+        a, b = torch.randn(2, 3, 5), torch.randn(2, 3, 4)
+        expected, got = torch.linalg.lstsq(a, b).solution, torch.linalg.lstsq(a.to("sim"), b.to("sim")).solution
+        assert torch.allclose(got.cpu(), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_all_operators():
+    command = [sys.executable, "-m", "benchmarks.operators"]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("every", [60, pytest.param(1, marks=pytest.mark.slow)])
+def test_version_counters_strides_and_views_are_the_cpus(sim, every):
+    compared, wrong = operator_database.sweep(every, limit=1 if every > 1 else 2)
+    assert compared > 20_000 / every and wrong == [], "\n".join(wrong)

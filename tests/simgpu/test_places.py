@@ -1,0 +1,32 @@
+"""Lines of a stack belong to the reader, or to Python, a library or this course."""
+
+import json
+from pathlib import Path
+
+import pytest
+import simgpu
+import torch
+from simgpu import places
+
+from gpu_course import catalogue
+
+
+@pytest.mark.parametrize(
+    "file", ["/tmp/ipykernel_71/1234.py", "/tmp/ipython-input-5-12.py", "<ipython-input-3-ab>", __file__, "<stdin>"]
+)
+def test_cells_and_files_of_the_reader_are_the_readers(file):
+    assert places.is_readers(file, "work") and places.in_cell(file) == ("ipy" in file)
+
+
+@pytest.mark.parametrize("file", [
+    simgpu.__file__,
+    *map(str, Path(catalogue.__file__).parent.glob("lesson0*/*.py")),
+    torch.nn.Linear.forward.__code__.co_filename, json.__file__, pytest.__file__, "<frozen runpy>",
+], ids=lambda file: Path(file).name)  # fmt: skip
+def test_what_others_wrote_is_not_the_readers(file):
+    assert not places.is_readers(file, "work") and not places.in_cell(file)
+
+
+def test_functions_of_python_c_are_the_readers_and_generated_methods_are_not():
+    assert places.is_readers("<string>", "work")
+    assert not places.is_readers("<string>", "__init__") and not places.is_readers("<string>", "<module>")

@@ -1,0 +1,397 @@
+"""Do modules, autograd, files and loaders behave on the simulated GPU as on CUDA?"""
+
+import copy
+import gc
+import io
+import pickle
+import weakref
+from contextlib import nullcontext
+
+import pytest
+import simgpu
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.simgpu.simulated import _fresh, consistent, on_sim  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+
+
+def make_model():
+    return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
+
+
+def step(model, optimizer):
+    before = [p.detach().cpu().clone() for p in model.parameters()]
+    optimizer.zero_grad()
+    model(torch.ones(4, 2, device=next(model.parameters()).device)).square().sum().backward()
+    optimizer.step()
+    return [not torch.equal(a, b.detach().cpu()) for a, b in zip(before, model.parameters(), strict=True)]
+
+
+@pytest.mark.parametrize("route", [("sim",), ("sim:1",), ("sim", "cpu"), ("sim", "sim:1", "sim:1"), ("cpu", "sim")])
+def test_an_optimizer_made_before_to_trains_the_moved_model(route):
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    parameters = list(model.parameters())
+    for device in route:
+        model.to(device)
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+    assert {str(p.device) for p in parameters} == {"sim:0" if route[-1] == "sim" else route[-1]}
+    assert all(step(model, optimizer))
+    assert all(isinstance(p, nn.Parameter) and p.is_leaf and p.grad.device == p.device for p in parameters)
+
+
+@pytest.mark.parametrize("start", ["cpu", "sim"])
+@pytest.mark.parametrize("end", ["cpu", "sim", "sim:1"])
+def test_a_model_moves_while_an_old_graph_a_view_and_a_weak_reference_hold_it(start, end):
+    model = make_model().to(start)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    old = model(torch.ones(1, 2, device=start)).sum()
+    view, weak = model[0].weight[0], weakref.ref(model[2].weight)
+    model.to(end)
+    assert weak() is model[2].weight and str(view.device) == ("sim:0" if start == "sim" else start)
+    assert all(step(model, optimizer))
+    if torch.device(start).type != torch.device(end).type:
+        with pytest.raises(RuntimeError, match="before a parameter in it moved"):
+            old.backward()
+
+
+def test_hooks_attributes_gradients_and_ties_go_along():
+    model, seen = nn.Linear(2, 2), []
+    model.weight.mark = "mine"
+    handle = model.weight.register_hook(lambda grad: seen.append(grad.device.type))
+    model.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.device.type))
+    model(torch.ones(1, 2)).sum().backward()
+    gradient = model.weight.grad
+    model.to("sim")
+    assert model.weight.mark == "mine" and model.weight.grad is gradient and gradient.device.type == "sim"
+    model(on_sim(1, 2)).sum().backward()
+    handle.remove()
+    model(on_sim(1, 2)).sum().backward()
+    assert seen == ["cpu", "cpu", "sim", "sim", "sim"]
+    tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    tied[1].weight = tied[0].weight
+    tied.to("sim")
+    assert tied[0].weight is tied[1].weight
+
+
+def test_half_to_empty_and_inference():
+    assert {p.dtype for p in make_model().to("sim").half().parameters()} == {torch.float16}
+    empty = nn.Linear(2, 2, device="meta").to_empty(device="sim")
+    assert empty.weight.device == torch.device("sim:0")
+    empty.load_state_dict(nn.Linear(2, 2).state_dict())
+    with torch.inference_mode():
+        moved = make_model().to("sim")
+        y = moved(torch.ones(1, 2, device="sim"))
+        assert y.is_inference() and consistent(y).device.type == "sim"
+        moved.cpu()
+    loaded = nn.Linear(2, 2, device="meta")
+    loaded.load_state_dict(nn.Linear(2, 2).to("sim").state_dict(), assign=True)
+    assert loaded.weight.device.type == "sim"
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_to_empty_makes_new_parameters_of_those_on_meta_and_unties_them(device):
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    old = list(model.parameters())
+    kept = nn.Linear(2, 2, device=device)
+    weight = kept.weight
+    kept.to_empty(device=device)
+    assert kept.weight is weight
+    model.half()
+    assert model[0].weight is old[0] and model[0].weight.dtype == torch.float16
+    model.to_empty(device=device)
+    assert {p.device.type for p in model.parameters()} == {device} and {p.device.type for p in old} == {"meta"}
+    assert model[0].weight is not model[1].weight and len(list(model.parameters())) == 4
+
+
+@pytest.mark.parametrize("make", [lambda: nn.LazyLinear(3), lambda: nn.Sequential(nn.LazyBatchNorm1d())])
+def test_a_lazy_module_moves_once_it_has_shapes(make):
+    model, x = make(), torch.ones(2, 5)
+    with pytest.raises(NotImplementedError, match=r"no Lazy.* that has no shapes yet: run one batch through the model"):
+        model.to("sim")
+    model.half().float()(x)
+    assert model.to("sim")(x.to("sim")).device == torch.device("sim:0")
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused_in_one_sentence():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    mask, x = torch.tensor([[False, False, True], [False, False, False]]), torch.ones(2, 3, 8)
+    for nested in (True, False):
+        encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=nested).eval()
+        with torch.no_grad(), pytest.raises(NotImplementedError, match="no nested") if nested else nullcontext():
+            expected = encoder(x, src_key_padding_mask=mask)
+            got = encoder.to("sim")(x.to("sim"), src_key_padding_mask=mask.to("sim"))
+            torch.testing.assert_close(got.cpu(), expected)
+
+
+def test_parametrizations_run():
+    for change in (nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm):
+        change(nn.Linear(2, 2)).to("sim")(on_sim(1, 2)).sum().backward()
+    average = torch.optim.swa_utils.AveragedModel(nn.Linear(2, 2).to("sim"))
+    average.update_parameters(nn.Linear(2, 2).to("sim"))
+    assert average.module.weight.device.type == "sim"
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 16), (2, 3, 8, 16)])
+@pytest.mark.parametrize("mask", ["none", "causal", "square", "batch"])
+def test_attention_with_and_without_heads_gives_the_cpus_numbers(shape, mask):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, *shape)
+    given = {
+        "none": {},
+        "causal": {"is_causal": True},
+        "square": {"attn_mask": torch.ones(8, 8, dtype=torch.bool).tril()},
+        "batch": {"attn_mask": torch.ones(*shape[:-1], 8, dtype=torch.bool).tril()},
+    }[mask]
+    expected = F.scaled_dot_product_attention(q, k, v, **given)
+    moved = {name: value.to("sim") if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+    got = F.scaled_dot_product_attention(*(x.to("sim") for x in (q, k, v)), **moved)
+    assert got.device.type == "sim" and torch.equal(got.cpu(), expected)
+
+
+@pytest.mark.parametrize(
+    "make", [torch.clone, lambda x: x.to("sim"), lambda x: tuple(x.tolist())], ids=["cpu", "device", "tuples"]
+)
+def test_lengths_of_the_ctc_loss_may_be_anywhere(make):
+    scores, targets = torch.randn(12, 2, 5).log_softmax(2), torch.randint(1, 5, (2, 4))
+    inputs, lengths = torch.tensor([12, 9]), torch.tensor([4, 2])
+    given = scores.to("sim").requires_grad_()
+    loss = F.ctc_loss(given, targets.to("sim"), make(inputs), make(lengths))
+    expected = scores.clone().requires_grad_()
+    F.ctc_loss(expected, targets, inputs, lengths).backward()
+    loss.backward()
+    assert loss.device == given.device and torch.equal(given.grad.cpu(), expected.grad)
+
+
+def test_backward_crosses_devices():
+    w = torch.ones(3, requires_grad=True)
+    (w.to("sim:1") * 2).to("sim:0").sum().backward()
+    assert w.grad.device.type == "cpu" and w.grad.tolist() == [2.0] * 3
+    v = torch.ones(3, device="sim:1", requires_grad=True)
+    (v.cpu() * 2).sum().backward()
+    assert v.grad.device == torch.device("sim:1")
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_repeats_the_random_numbers(reentrant):
+    def gradient(wrap):
+        torch.manual_seed(0)
+        x = torch.ones(50, device="sim", requires_grad=True)
+        wrap(lambda x: F.dropout(x.sin()), x).sum().backward()
+        return x.grad.cpu()
+
+    plain = gradient(lambda f, x: f(x))
+    assert torch.equal(plain, gradient(lambda f, x: checkpoint(f, x, use_reentrant=reentrant)))
+
+
+def test_hooks_on_modules_and_saved_tensors_and_torch_func():
+    seen, model = [], nn.Linear(2, 2).to("sim")
+    model.register_forward_hook(lambda m, i, o: seen.append(o.device.type))
+    model.register_full_backward_hook(lambda m, i, o: seen.append(o[0].device.type))
+    with torch.autograd.graph.save_on_cpu():
+        loss = model(on_sim(1, 2, requires_grad=True)).sin().sum()
+    loss.backward()
+    assert seen == ["sim", "sim"]
+    x = on_sim(5, 3)
+    assert torch.equal(torch.vmap(lambda row: row * 2)(x).cpu(), x.cpu() * 2)
+    assert torch.equal(torch.func.grad(lambda x: (x * x).sum())(x).cpu(), x.cpu() * 2)
+    assert torch.func.jacrev(torch.sin)(x[0]).device.type == "sim"
+    model = nn.Linear(3, 2).to("sim")
+    gradient = torch.func.grad(lambda p, row: torch.func.functional_call(model, p, (row,)).sum())
+    each = torch.vmap(gradient, in_dims=(None, 0))(dict(model.named_parameters()), x)
+    assert each["weight"].shape == (5, 2, 3)
+
+
+def test_deepcopy_and_pickle():
+    model = make_model().to("sim:1")
+    loaded = pickle.loads(pickle.dumps(model))
+    for twin in (copy.deepcopy(model), loaded, copy.deepcopy(loaded)):
+        for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+            assert b.device == a.device and isinstance(b, nn.Parameter) and b.requires_grad
+            assert b.data_ptr() != a.data_ptr() and torch.equal(a.cpu(), b.cpu())
+    x = on_sim(3)
+    pair = copy.deepcopy([x, x[1:]])
+    assert pair[1].data_ptr() == pair[0].data_ptr() + 4
+    with pytest.raises(RuntimeError, match="graph leaves"):
+        copy.deepcopy(on_sim(2, requires_grad=True) * 2)
+    leaf, parameter = on_sim(2, requires_grad=True), nn.Parameter(on_sim(2))
+    leaf.grad, parameter.grad = on_sim(2), on_sim(2)  # of which a parameter's is not copied
+    assert torch.equal(copy.deepcopy(leaf).grad.cpu(), leaf.grad.cpu()) and copy.deepcopy(parameter).grad is None
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (None, "sim:1"), ("cpu", "cpu"), ("sim", "sim:0"), ("sim:1", "sim:1"), (torch.device("cpu"), "cpu"),
+        ("meta", "meta"), ({"sim:1": "sim:0"}, "sim:0"), (lambda storage, location: storage, "cpu"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_load_with_every_map_location(where, expected, weights_only):
+    x, file = torch.arange(6.0, device="sim:1"), io.BytesIO()
+    torch.save({"all": x, "part": x[2:]}, file)
+    file.seek(0)
+    loaded = torch.load(file, map_location=where, weights_only=weights_only)
+    assert {t.device for t in loaded.values()} == {torch.device(expected)}
+    if expected != "meta":
+        assert loaded["part"].tolist() == [2.0, 3.0, 4.0, 5.0]
+        assert loaded["part"].data_ptr() == loaded["all"].data_ptr() + 8
+
+
+def saved(value, **options):
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, **options)
+
+
+def test_copies_and_files_keep_the_values_of_conjugate_and_negative_views():
+    on_cpu = torch.tensor([1 + 2j, 3 - 1j])
+    for device in ("cpu", "sim"):
+        z = on_cpu.to(device)
+        for view, values in ((z.conj(), [1 - 2j, 3 + 1j]), (z.conj().imag, [-2.0, 1.0]), (z.imag, [2.0, -1.0])):
+            assert copy.deepcopy(view).tolist() == view.tolist() == values
+            for moved in (saved(view), saved(view, map_location="sim:1"), saved(view, map_location="cpu")):
+                assert moved.tolist() == values and moved.is_conj() == view.is_conj()
+                assert (moved + 0).tolist() == values
+
+
+def test_load_a_cpu_file_to_the_device_and_to_one_that_is_not_there(tmp_path):
+    torch.save(torch.ones(2), tmp_path / "x.pt")
+    for mapped in (False, True):
+        assert consistent(torch.load(tmp_path / "x.pt", map_location="sim:1", mmap=mapped)).device.index == 1
+    with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
+        torch.load(tmp_path / "x.pt", map_location="sim:9")
+
+
+def test_pinning_and_a_pinning_loader():
+    plain = torch.ones(2)
+    pinned = plain.pin_memory()
+    assert (plain.is_pinned(), pinned.is_pinned(), pinned.pin_memory() is pinned) == (False, True, True)
+    assert pinned.view(1, 2).is_pinned()
+    for workers in (0, 1):
+        loader = DataLoader(TensorDataset(torch.ones(4, 2)), 2, pin_memory=True, num_workers=workers)
+        batches = [batch.to("sim", non_blocking=True) for (batch,) in loader]
+        assert [b.device.type for b in batches] == ["sim", "sim"]
+        assert all(batch.is_pinned() for (batch,) in loader)
+
+
+def test_values_of_a_non_blocking_copy_arrive_late():
+    x = torch.ones(1000, device="sim")
+    early = x.to("cpu", non_blocking=True)
+    assert early.sum().item() == 0
+    torch.sim.synchronize()
+    assert early.sum().item() == 1000
+    target = torch.zeros(1000).pin_memory()
+    target.copy_(x, non_blocking=True)
+    assert target.sum().item() == 0
+    torch.accelerator.synchronize()
+    assert target.sum().item() == 1000
+    assert x.to("cpu").sum().item() == 1000
+
+
+def test_generators_follow_cudas_rule():
+    generator = torch.Generator(device="sim:1").manual_seed(3)
+    assert generator.device == torch.device("sim:1") and isinstance(generator, torch.Generator)
+    plain = torch.Generator().manual_seed(3)
+    assert isinstance(plain, torch.Generator) and plain.device.type == "cpu"
+    expected = torch.randn(4, generator=plain)
+    twins = copy.deepcopy(generator), pickle.loads(pickle.dumps(generator)), generator
+    for twin in twins:
+        assert torch.equal(torch.randn(4, generator=twin, device="sim").cpu(), expected)
+    torch.empty(3, device="sim").uniform_(generator=generator)
+    for attempt in (lambda: torch.randn(2, device="sim", generator=plain), lambda: on_sim(2).normal_(generator=plain)):
+        with pytest.raises(RuntimeError, match="Expected a 'sim' device type for generator but found 'cpu'"):
+            attempt()
+    with torch.random.fork_rng(range(torch.sim.device_count()), device_type="sim"):
+        first = on_sim(2)
+    assert torch.equal(first.cpu(), on_sim(2).cpu())
+
+
+def test_autocast_uses_cudas_lists():
+    x, w = on_sim(2, 4), on_sim(4, 4, requires_grad=True)
+    with torch.autocast("sim"):
+        y = x @ w
+        assert y.dtype is torch.float16 and F.linear(x, w).dtype is torch.float16
+        assert y.softmax(-1).dtype is y.sum().dtype is y.exp().dtype is torch.float32
+        assert F.cross_entropy(y, torch.zeros(2, dtype=torch.long, device="sim")).dtype is torch.float32
+        assert F.layer_norm(y, (4,)).dtype is torch.float32 and y.relu().dtype is torch.float16
+        assert torch.addcmul(y, x, y).dtype is torch.float32
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32  # the CPU is not touched
+        with torch.autocast("sim", enabled=False):
+            assert (x @ w).dtype is torch.float32
+        with pytest.raises(RuntimeError, match="unsafe to autocast"):
+            F.binary_cross_entropy(torch.ones(2, device="sim"), torch.ones(2, device="sim"))
+    with torch.autocast("sim", dtype=torch.bfloat16):
+        assert (x @ w).dtype is torch.bfloat16
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (x @ w).dtype is torch.float32
+    y.sum().backward()
+    assert w.grad.dtype is torch.float32
+
+
+def test_gradscaler_skips_a_step_with_infinite_gradients():
+    model = nn.Linear(4, 1).to("sim")
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("sim", init_scale=2.0**16)
+    before = model.weight.detach().cpu().clone()
+    with torch.autocast("sim"):
+        loss = (model(torch.ones(1, 4, device="sim")) * 1e4).sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 2.0**15 and torch.equal(before, model.weight.detach().cpu())
+
+
+def test_accelerator_benchmark_and_modes_go_on():
+    from torch.utils import benchmark
+    from torch.utils.flop_counter import FlopCounterMode
+
+    assert torch.accelerator.current_accelerator() == torch.device("sim")
+    assert torch.accelerator.device_count() == 2 and torch.accelerator.current_device_index() == 0
+    torch.accelerator.synchronize()
+    assert torch.get_device_module() is torch.sim is torch.get_device_module("sim")
+    assert benchmark.Timer("x + x", globals={"x": torch.ones(2)}).timeit(10).median > 0
+    with FlopCounterMode(display=False) as counter:
+        on_sim(2, 3) @ on_sim(3, 4)
+    assert counter.get_total_flops() == 48
+    with torch.profiler.profile() as profile:
+        on_sim(2) + 1
+    assert any("add" in event.key for event in profile.key_averages())
+    zero = torch.zeros(2, device="sim", requires_grad=True)
+    with (
+        pytest.warns(UserWarning, match=r"Anomaly Detection|Error detected in DivBackward0.*"),
+        torch.autograd.detect_anomaly(check_nan=True),
+        pytest.raises(RuntimeError, match="returned nan"),
+    ):
+        (zero / zero).sum().backward()
+
+
+def test_printing():
+    assert repr(torch.tensor([1.0, 2.0], device="sim:1")) == "tensor([1., 2.], device='sim:1')"
+    assert repr(torch.ones(1, device="sim", requires_grad=True) * 2).endswith("device='sim:0', grad_fn=<MulBackward0>)")
+    p = nn.Parameter(torch.ones(1, device="sim"))
+    assert repr(p) == "Parameter containing:\ntensor([1.], device='sim:0', requires_grad=True)"
+    (p * 2).sum().backward()
+    assert repr(p.grad) == "tensor([2.], device='sim:0')"
+    assert "device='sim:0'" in repr(torch.ones(3000, device="sim")) and repr(on_sim(0)) == "tensor([], device='sim:0')"
+
+
+def test_the_names_of_torch_cuda():
+    assert torch.sim.is_available() and torch.sim.device_count() == 2
+    assert torch.sim.get_device_name() == torch.sim.get_device_properties(0).name == "Simulated T4"
+    free, total = torch.sim.mem_get_info()
+    assert 0 < free <= total == 2**30
+    assert "allocated" in torch.sim.memory_summary() and torch.sim.OutOfMemoryError is torch.OutOfMemoryError
+    torch.sim.empty_cache()
+    torch.sim.manual_seed_all(0)
+    with torch.sim.stream(None), torch.sim.stream(torch.sim.Stream()):
+        on_sim(1)
+    gc.collect()

@@ -1,0 +1,324 @@
+"""Does a tensor on the simulated GPU behave as one on CUDA does? Placement, errors, identity and copies."""
+
+import numpy as np
+import pytest
+import simgpu
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.simgpu.simulated import _fresh, consistent, on_sim  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+
+
+FACTORIES = {
+    "zeros": lambda d: torch.zeros(2, 3, device=d),
+    "arange": lambda d: torch.arange(1, 7, 2, device=d),
+    "eye": lambda d: torch.eye(3, device=d),
+    "randn": lambda d: torch.randn(3, device=d),
+    "randperm": lambda d: torch.randperm(9, device=d),
+    "tensor": lambda d: torch.tensor([[1, 2], [3, 4]], device=d),
+    "rand_like": lambda d: torch.rand_like(torch.zeros(4, device=d)),
+    "new_tensor": lambda d: torch.zeros(2, device=d).new_tensor([2]),
+    "multinomial": lambda d: torch.multinomial(torch.ones(5, device=d), 3),
+    "dropout": lambda d: F.dropout(torch.ones(50, device=d)),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_a_factory_makes_the_cpus_values_on_the_device(name):
+    torch.manual_seed(3)
+    expected = FACTORIES[name]("cpu")
+    torch.manual_seed(3)
+    got = consistent(FACTORIES[name]("sim:1"))
+    assert got.device == torch.device("sim:1")
+    assert torch.equal(got.cpu(), expected)
+
+
+def test_placement_is_said_as_cuda_says_it():
+    x = on_sim(2, 3)
+    assert (x.device, x.get_device(), x.is_cpu, x.is_meta, x.is_cuda) == (torch.device("sim:0"), 0, False, False, False)
+    assert (x + 1).device == x.t().device == x[0].device == x.half().device == x.long().device == x.device
+    assert x.cpu().device == torch.device("cpu")
+    assert x.to("meta").device == torch.device("meta")
+    assert torch.ones(2).to(x).device == x.device
+    assert f"{torch.ones((), device='sim') * 1.234:.2f}" == "1.23"
+    assert torch.tensor([[1, 2]], device="sim").tolist() == [[1, 2]]
+    assert (float(x.new_ones(1)), int(x.new_ones(1)), bool(x.new_zeros(1))) == (1.0, 1, False)
+    assert [10, 20][torch.tensor(1, device="sim")] == 20
+
+
+def test_to_returns_the_same_tensor_where_nothing_changes():
+    x = on_sim(2)
+    assert x.to("sim") is x and x.to("sim:0") is x and x.to(torch.float32) is x and x.to(x) is x and x.contiguous() is x
+    for changed in (x.to("sim:1"), x.to("sim:0", copy=True), x.to(torch.float16), x.to("cpu"), x.clone()):
+        assert changed is not x
+    assert consistent(x.to("sim:1", torch.float16)).device == torch.device("sim:1")
+
+
+def test_the_current_device_is_where_sim_without_index_means():
+    torch.sim.set_device(1)
+    for made in (torch.ones(2, device="sim"), torch.tensor([1], device="sim"), torch.ones(2).to("sim")):
+        assert made.device.index == 1
+    torch.sim.set_device(0)
+    with torch.sim.device(1):
+        assert torch.sim.current_device() == 1
+        assert torch.zeros(1, device="sim").device.index == 1
+    assert torch.sim.current_device() == 0
+    with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
+        torch.sim.set_device(2)
+
+
+def test_default_device_and_device_context():
+    with torch.device("sim:1"):
+        assert torch.ones(2).device == nn.Linear(2, 2).weight.device == torch.device("sim:1")
+    torch.set_default_device("sim:1")
+    assert torch.ones(2).device == torch.tensor([1.0]).device == nn.Linear(2, 2).bias.device == torch.device("sim:1")
+    torch.set_default_device(None)
+    assert torch.ones(2).device == torch.device("cpu")
+
+
+MIXED = {
+    "add": lambda: on_sim(2) + torch.ones(2),
+    "devices": lambda: on_sim(2) + torch.ones(2, device="sim:1"),
+    "matmul": lambda: on_sim(2, 2) @ torch.ones(2, 2),
+    "model on the CPU": lambda: nn.Linear(2, 2)(on_sim(1, 2)),
+    "input on the CPU": lambda: nn.Linear(2, 2).to("sim")(torch.ones(1, 2)),
+    "loss": lambda: F.cross_entropy(on_sim(2, 3), torch.tensor([1, 1])),
+    "embedding": lambda: nn.Embedding(3, 2).to("sim")(torch.tensor([1])),
+    "in-place": lambda: torch.ones(2).add_(on_sim(2)),
+    "in-place, of a number": lambda: torch.zeros(()).add_(torch.ones((), device="sim")),
+    "out=": lambda: torch.add(on_sim(2), 1, out=torch.ones(2)),
+    "index": lambda: torch.ones(3)[torch.tensor([0, 1], device="sim")],
+    "cat": lambda: torch.cat([on_sim(2), torch.ones(2)]),
+    "a number on the device": lambda: torch.ones(3) + torch.tensor(1.0, device="sim"),
+    "set_": lambda: on_sim(2).set_(torch.ones(2)),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_two_devices_in_one_operation(name):
+    with pytest.raises(RuntimeError, match=r"Expected all tensors to be on the same device, but .*sim:0"):
+        MIXED[name]()
+
+
+# PyTorch says that quantized tensors will go, and its compiler still uses what it deprecates.
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:.torch.jit.script_method")
+@pytest.mark.parametrize(
+    ("attempt", "kind", "message"),
+    [
+        (lambda: torch.ones(2, device="sim:7"), torch.AcceleratorError, "sim error: invalid device ordinal"),
+        (lambda: torch.ones(2).to("sim:7"), torch.AcceleratorError, "sim error: invalid device ordinal"),
+        (lambda: nn.Linear(2, 2).to("sim:7"), torch.AcceleratorError, "sim error: invalid device ordinal"),
+        (lambda: on_sim(2).numpy(), TypeError, "can't convert sim:0 device type tensor to numpy. Use Tensor.cpu"),
+        (lambda: np.asarray(on_sim(2)), TypeError, "can't convert sim:0 device type tensor to numpy"),
+        (lambda: torch.empty(2**30, device="sim"), torch.OutOfMemoryError, "sim out of memory. Tried to allocate 4.00"),
+        (lambda: on_sim(2).pin_memory(), RuntimeError, "only dense CPU tensors can be pinned"),
+        (lambda: on_sim(2).share_memory_(), RuntimeError, "cannot be shared between processes"),
+        (lambda: torch.UntypedStorage(2, device="sim:1"), RuntimeError, "a storage alone cannot be made"),
+        (lambda: on_sim(2).untyped_storage().to(device="sim"), RuntimeError, "a storage alone cannot be made"),
+        (lambda: torch.eye(2, device="sim").to_sparse(), NotImplementedError, "no tensors of layout torch.sparse_coo"),
+        (lambda: torch.eye(2).to_sparse().to("sim"), NotImplementedError, "no tensors of layout torch.sparse_coo"),
+        (lambda: torch.quantize_per_tensor(on_sim(2), 0.1, 0, torch.qint8), NotImplementedError, "no quantized"),
+        (lambda: nn.Linear(2, 2, device="meta").to("sim"), NotImplementedError, "Cannot copy out of meta tensor"),
+        (lambda: on_sim(2).add_(on_sim(3, 2)), RuntimeError, "doesn't match the broadcast shape"),
+        (lambda: setattr(on_sim(2), "grad", torch.ones(2)), RuntimeError, "gradient on cpu to a tensor on sim:0"),
+        (lambda: setattr(on_sim(2), "data", torch.ones(2)), RuntimeError, "cannot assign a tensor on cpu"),
+        (lambda: setattr(torch.ones(2), "data", on_sim(2)), RuntimeError, "incompatible tensor type"),
+        (lambda: torch.compile(lambda x: x + 1)(on_sim(2)), Exception, "torch.compile does not work on the simulated"),
+        (lambda: torch.func.linearize(torch.sin, on_sim(2)), Exception, "torch.func.linearize"),
+        (lambda: on_sim(2).as_subclass(nn.Buffer), NotImplementedError, "no tensors of the class Buffer"),
+        (lambda: torch.from_dlpack(on_sim(2)), (ValueError, BufferError), "sim"),
+    ],
+)  # fmt: skip
+def test_an_error_has_cudas_type_and_words(attempt, kind, message):
+    with pytest.raises(kind, match=message):
+        attempt()
+
+
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a CUDA build has DataParallel's own code")
+def test_data_parallel_is_refused_in_one_sentence():
+    with pytest.raises(RuntimeError, match="use DistributedDataParallel"):
+        nn.DataParallel(nn.Linear(2, 2).to("sim"))(on_sim(4, 2))
+
+
+def test_tensors_of_no_dimension_on_the_cpu_may_join():
+    assert (on_sim(2) + torch.tensor(2.0)).device.type == "sim"
+    assert torch.where(on_sim(3) > 0, on_sim(3), torch.tensor(0.0)).device.type == "sim"
+
+
+CHANGES = {
+    "unsqueeze_": lambda x: x.unsqueeze_(0),
+    "squeeze_": lambda x: x.unsqueeze_(0).squeeze_(),
+    "t_": lambda x: x.t_(),
+    "transpose_": lambda x: x.transpose_(0, 1),
+    "resize_ up": lambda x: x.resize_(5, 7),
+    "resize_ down": lambda x: x.resize_(2),
+    "as_strided_": lambda x: x.as_strided_((2, 2), (1, 3)),
+    "set_": lambda x: x.set_(torch.arange(5.0, device="sim")),
+    "data": lambda x: setattr(x, "data", torch.zeros(7, device="sim")),
+    "data of another type": lambda x: setattr(x, "data", x.data.half()),
+    "out= of another shape": lambda x: torch.add(torch.ones(4, 5, device="sim"), 1, out=x.resize_(0)),
+    "mm out=": lambda x: torch.mm(on_sim(3, 4), on_sim(4, 5), out=x.resize_(0)),
+    "cat out=": lambda x: torch.cat([on_sim(3), on_sim(4)], out=x.resize_(0)),
+    "sort out=": lambda x: torch.sort(on_sim(9), out=(x.resize_(0), torch.empty(0, dtype=torch.long, device="sim"))),
+    "add_": lambda x: x.add_(1),
+    "set item": lambda x: x.__setitem__((slice(None), 1), torch.tensor(3.0)),
+    "masked": lambda x: x.__setitem__(x > 1, 7),
+    "copy_": lambda x: x.copy_(torch.ones(4)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_wrapper_and_values_stay_equal(name):
+    x = torch.arange(12.0, device="sim").reshape(3, 4).clone()
+    CHANGES[name](x)
+    consistent(x)
+    consistent(x + 1)
+
+
+def test_views_share_memory_and_live_on_after_a_reset():
+    x = torch.zeros(3, 4, device="sim")
+    simgpu.reset()
+    row, column, flat = x[1], x[:, 2], x.view(-1)
+    x.add_(1)
+    row.mul_(5)
+    assert [v.tolist() for v in (consistent(row), consistent(column))] == [[5.0] * 4, [1.0, 5.0, 1.0]]
+    assert flat.sum().item() == 8 + 20
+    assert x.view(-1).data_ptr() == x.data_ptr() and row.data_ptr() == x.data_ptr() + 16
+    assert row._base is x
+    assert x.untyped_storage().nbytes() == 48
+
+
+def test_data_shares_values_but_not_the_version():
+    p = nn.Parameter(torch.ones(3, device="sim"))
+    loss = (p * p).sum()
+    p.data.add_(1)  # autograd does not see it, as everywhere
+    loss.backward()
+    assert p.tolist() == [2.0] * 3 and p.grad is not None and not p.data.requires_grad
+    x = p.detach()
+    loss = (p * p).sum()
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_memory_formats_and_complex_numbers():
+    x = on_sim(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    assert consistent(x).is_contiguous(memory_format=torch.channels_last)
+    conv = nn.Conv2d(3, 4, 3).to("sim", memory_format=torch.channels_last)
+    assert consistent(conv(x)).is_contiguous(memory_format=torch.channels_last)
+    z = torch.tensor([1 + 2j, 3 - 1j], device="sim")
+    assert z.conj().imag.tolist() == [-2.0, 1.0] and z.conj().is_conj() and (z * z.conj()).real.tolist() == [5.0, 10.0]
+    assert torch.view_as_real(z).tolist() == [[1.0, 2.0], [3.0, -1.0]]
+    assert torch.fft.ifft(torch.fft.fft(z)).cpu().allclose(z.cpu())
+
+
+def test_cpu_tensors_of_indices():
+    x = torch.arange(12.0, device="sim").reshape(3, 4)
+    assert x[torch.tensor([0, 2])].tolist() == [[0, 1, 2, 3], [8, 9, 10, 11]]
+    assert x[torch.tensor([True, False, False])].tolist() == [[0, 1, 2, 3]]
+    x[torch.tensor([1])] = 0.0
+    assert x[1].sum().item() == 0
+    with pytest.raises(RuntimeError, match="but got values is on cpu, different from other tensors on sim:0"):
+        x[torch.tensor([0, 1])] = torch.ones(2)
+
+
+INDICES = [
+    [1, 2], [True, False, True], ([0, 1], [1, 0]), (..., [2, 0]), ([2, 1], slice(1, None)), [[0, 2], [1, 1]], [[1, 2]],
+    [], [2] * 40, range(2), (range(2), 1), np.array([2, 0]), (np.array([0, 1]), np.int64(1)), ((0, 1), [2, 2]), [-1],
+    (None, [0]), ([torch.tensor(1), torch.tensor(0)], 2),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_sequences_among_indices_pick_what_they_pick_on_the_cpu(index):
+    plain = torch.arange(9.0).view(3, 3)
+    ours = plain.to("sim")
+    assert torch.equal(ours[index].cpu(), plain[index]) and ours[index].device.type == "sim"
+    ours[index] = plain[index] = 7.0
+    assert torch.equal(ours.cpu(), plain)
+
+
+@pytest.mark.parametrize("target", ["sim:0", "sim:1", "cpu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("copy", [False, True])
+def test_to_moves_in_inference_mode_as_elsewhere(target, dtype, copy):
+    x = torch.arange(6.0).view(2, 3)
+    there = x.to("sim:0")
+    with torch.inference_mode():
+        like = torch.ones(1, dtype=dtype, device=target)
+        for moved in (there.to(target, dtype, copy=copy), there.to(like, copy=copy)):
+            assert moved.device == torch.device(target) and moved.dtype == dtype
+            assert torch.equal((moved + torch.ones(3, dtype=dtype, device=target)).cpu().float(), x + 1)
+            assert (moved is there) == (target == "sim:0" and dtype == torch.float32 and not copy)
+        ordered = torch.ones(1, 2, 3, 4, device="sim").to(memory_format=torch.channels_last)
+        assert ordered.is_contiguous(memory_format=torch.channels_last) and ordered.device.type == "sim"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_old_constructors_and_distributions_stay_on_the_device():
+    x = on_sim(2)
+    for made, shape in ((x.new(), (0,)), (x.new(2, 3), (2, 3)), (x.new(torch.Size([4])), (4,)), (x.new(x), (2,))):
+        assert made.device == x.device and made.shape == shape and made.dtype == x.dtype
+    assert x.new([1, 2]).tolist() == [1.0, 2.0]
+    one, made = torch.distributions, {}
+    for device in ("cpu", "sim:0"):
+        a, p = torch.tensor([1.0, 2.0], device=device), torch.tensor([0.25, 0.75], device=device)
+        torch.manual_seed(0)
+        drawn = [
+            d.sample((3,))
+            for d in (one.Exponential(a), one.Weibull(a, a), one.Pareto(a, a), one.Geometric(p), one.Multinomial(5, p))
+        ]
+        assert {v.device for v in drawn} == {a.device}
+        made[device] = [v.tolist() for v in drawn]
+    assert made["cpu"] == made["sim:0"]
+
+
+def test_whole_numbers_are_counted_as_on_cuda():
+    ids = torch.tensor([0, 1, 1, 3], dtype=torch.int32)
+    counted = torch.histc(ids.to("sim"), bins=4, min=0, max=3)
+    assert counted.dtype == torch.int32 and counted.tolist() == [1, 2, 0, 1]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_rank_is_written_where_out_says(mode):
+    matrix, rtol = torch.diag(torch.tensor([1.0, 2.0, 0.0], device="sim")), torch.tensor(0.9, device="sim")
+    for options, rank in (
+        ({}, 2),
+        ({"atol": 1e-3}, 2),
+        ({"tol": torch.ones((), device="sim")}, 1),
+        ({"rtol": rtol}, 1),
+    ):
+        with mode():
+            out = torch.full((), -1, device="sim")
+            assert torch.linalg.matrix_rank(matrix, out=out, **options) is out
+        assert out.item() == rank
+
+
+def gradient_after(device, reshape, change):
+    """Return the gradient through a view that is reshaped in place, and through what is changed in place after it."""
+    leaf = torch.arange(9.0, device=device, requires_grad=True)
+    x = (leaf * 1).view(3, 3)
+    view = x[:2, :2]
+    reshape(view)
+    change(view, x)
+    (view * torch.arange(view.numel(), device=device).view(view.shape)).sum().backward()
+    return leaf.grad.tolist()
+
+
+@pytest.mark.parametrize("change", [lambda v, x: v.add_(1), lambda v, x: x.mul_(2), lambda v, x: x[0].copy_(x[1])])
+@pytest.mark.parametrize("reshape", [lambda v: v.t_(), lambda v: v.as_strided_((3,), (1,))])
+def test_a_view_reshaped_in_place_gives_the_cpus_gradients_or_one_clear_error(reshape, change):
+    """What a subclass of Tensor would get from autograd here is wrong without a word."""
+    with pytest.raises(
+        NotImplementedError, match="cannot change a tensor in place after a view of it was changed by t_"
+    ):
+        gradient_after("sim", reshape, change)
+    for harmless in (lambda v: v.unsqueeze_(0).squeeze_(0), lambda v: v):
+        assert gradient_after("sim", harmless, change) == gradient_after("cpu", harmless, change)
+    nothing = lambda v, x: None  # noqa: E731
+    assert gradient_after("sim", reshape, nothing) == gradient_after("cpu", reshape, nothing)

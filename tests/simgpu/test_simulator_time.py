@@ -1,0 +1,242 @@
+"""Is the virtual clock what its formulas say? Closed forms for small programs, each to the last nanosecond."""
+
+import math
+
+import pytest
+import simgpu
+import torch
+from simgpu import control
+
+from course_utils import gpus
+from tests.simgpu.simulated import _fresh  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+C = simgpu.Costs()
+T4 = gpus.get("T4")
+
+
+def ns(function):
+    """Return what the host's clock shows after `function` and a synchronisation of both GPUs."""
+    simgpu.reset()
+    function()
+    torch.sim.synchronize(0)
+    torch.sim.synchronize(1)
+    return round(simgpu.clock_ms() * 1e6)
+
+
+def moving(nbytes, spec=T4):
+    return math.ceil(nbytes / (spec.bandwidth_gbps * C.bandwidth_share))
+
+
+def elementwise(nbytes, spec=T4):
+    return C.kernel_ns + moving(nbytes, spec)
+
+
+def test_launch_bound_and_bandwidth_bound():
+    small, large = torch.ones(1, device="sim"), torch.ones(2**20, device="sim")
+    # kernels shorter than a launch: the host is the bottleneck, and the last kernel stands alone at the end
+    assert ns(lambda: [small + 1 for _ in range(100)]) == 100 * C.launch_ns + elementwise(8)
+    assert (length := elementwise(2 * large.nbytes)) > C.launch_ns
+    assert ns(lambda: [large + 1 for _ in range(10)]) == C.launch_ns + 10 * length
+
+
+def test_a_result_that_has_its_place_already_is_written_and_not_read():
+    x, y = torch.ones(2, 2**20, device="sim")
+    once = C.launch_ns + elementwise(2 * x.nbytes)
+    for function in (lambda: x + 1, lambda: x.add_(1), lambda: torch.add(x, 1, out=y)):
+        assert ns(function) == once
+
+
+@pytest.mark.parametrize("dtype, peak", [(torch.float32, "fp32"), (torch.float16, "fp16"), (torch.float64, "fp64")])
+def test_compute_bound(dtype, peak):
+    a = torch.ones(768, 768, dtype=dtype, device="sim")
+    peak_tflops = T4.peak_tflops.get(peak, T4.peak_tflops["fp32"])
+    arithmetic = math.ceil(2 * 768**3 / (peak_tflops * C.matrix_share * 1_000))
+    traffic = moving(3 * a.nbytes)
+    assert ns(lambda: a @ a) == C.launch_ns + C.kernel_ns + max(arithmetic, traffic)
+
+
+def test_the_steps_of_an_lstm_follow_each_other():
+    """Its flops could run at once, but each of its steps needs the one before, and reads the recurrent weight."""
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this build has no fused LSTM: the steps are operators of their own")
+    hidden, lstm = 8, torch.nn.LSTM(4, 8, device="sim")
+    times = {}
+    for steps in (1, 1001):
+        x = torch.ones(steps, 1, 4, device="sim")
+        with torch.no_grad():
+            lstm(x)
+            times[steps] = ns(lambda x=x: lstm(x))
+    weight, one_step = 4 * hidden * hidden * 4, 4 * (4 + hidden)  # bytes: recurrent weight; x and output of a step
+    copy = 2 * 4 * hidden  # the output is copied once into batch order
+    expected = 1000 * C.kernel_ns + math.ceil(1000 * (weight + one_step + copy) / T4.bandwidth_gbps / C.bandwidth_share)
+    assert times[1001] - times[1] == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_copy_bound(pinned):
+    x = torch.ones(2**20)
+    x = x.pin_memory() if pinned else x
+    rate_gbps = T4.bus_gbps * (1 if pinned else C.pageable_share)
+    expected = C.launch_ns + C.copy_ns + math.ceil(2**22 / rate_gbps)
+    assert ns(lambda: x.to("sim")) == expected
+    y = x.to("sim")
+    there = C.launch_ns + C.copy_ns + math.ceil(2**22 / (T4.bus_gbps * C.pageable_share))
+    assert ns(y.cpu) == there
+
+
+def test_only_pinned_and_non_blocking_copies_let_the_host_go_on():
+    for pinned, non_blocking in ((False, False), (False, True), (True, False), (True, True)):
+        x = torch.ones(2**20).pin_memory() if pinned else torch.ones(2**20)
+        simgpu.reset()
+        x.to("sim", non_blocking=non_blocking)
+        waits = simgpu.clock_ms() * 1e6 > C.launch_ns
+        assert waits == (not (pinned and non_blocking))
+
+
+def test_only_a_mask_makes_the_host_wait_for_the_size_of_what_it_picks():
+    x, index = torch.ones(4, 4, device="sim"), torch.tensor([0, 2], device="sim")
+    for pick, waits in ((index, False), (index == 0, True)):
+        rows = x[:2] if waits else x
+        with simgpu.timeline() as timeline:
+            rows[pick]
+        assert bool(timeline.select("wait")) == waits
+
+
+def test_reading_a_number_waits_for_the_device():
+    x, y = torch.ones(2**20, device="sim"), torch.ones((), device="sim")
+    kernel = elementwise(2 * 2**22)
+    copy_end = max(2 * C.launch_ns, C.launch_ns + kernel) + C.copy_ns + math.ceil(4 / T4.bus_gbps)
+    assert ns(lambda: (x + 1, y.item())) == copy_end
+
+
+def test_two_devices_work_at_the_same_time():
+    a, b = torch.ones(2**20, device="sim:0"), torch.ones(2**20, device="sim:1")
+    length = elementwise(2 * 2**22)
+    one = ns(lambda: [a + 1 for _ in range(8)])
+    two = ns(lambda: [(a + 1, b + 1) for _ in range(8)])
+    assert one == C.launch_ns + 8 * length
+    assert two == 2 * C.launch_ns + 8 * length  # the second GPU starts one launch later
+
+
+def test_streams_overlap_copy_and_compute():
+    host, x = torch.ones(2**21).pin_memory(), torch.ones(2**22, device="sim")
+    copy = C.copy_ns + math.ceil(2**23 / T4.bus_gbps)
+    kernel = elementwise(2 * 2**24)
+
+    def one_queue():
+        host.to("sim", non_blocking=True)
+        x + 1
+
+    def two_queues():
+        with torch.sim.stream(torch.sim.Stream()):
+            host.to("sim", non_blocking=True)
+        x + 1
+
+    assert ns(one_queue) == C.launch_ns + copy + kernel
+    assert ns(two_queues) == max(C.launch_ns + copy, 2 * C.launch_ns + kernel)
+
+
+def test_events_measure_the_queue_and_order_streams():
+    x = torch.ones(2**20, device="sim")
+    start, end = torch.sim.Event(enable_timing=True), torch.sim.Event(enable_timing=True)
+    torch.sim.synchronize()
+    simgpu.reset()
+    start.record()
+    for _ in range(5):
+        x + 1
+    end.record()
+    assert not end.query()
+    with pytest.raises(RuntimeError, match="must be completed"):
+        start.elapsed_time(end)
+    end.synchronize()
+    assert start.elapsed_time(end) == (C.launch_ns + 5 * elementwise(2 * 2**22)) / 1e6
+    side = torch.sim.Stream()
+    x + 1
+    side.wait_event(torch.sim.current_stream().record_event())
+    with simgpu.timeline() as timeline, torch.sim.stream(side):
+        x + 1
+    assert timeline.select("kernel")[0].duration_ns == elementwise(2 * 2**22)
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        torch.sim.Event().elapsed_time(end)
+
+
+@pytest.mark.parametrize("name", ["L4", "A100 40GB", "H100 SXM"])
+def test_the_same_program_on_another_gpu(name):
+    x, spec = torch.ones(2**22, device="sim"), gpus.get(name)
+    simgpu.configure(spec=name)
+    before = torch.sim.synchronize() or simgpu.clock_ms()
+    torch.sim.synchronize((x + 1).device)
+    elapsed = round((simgpu.clock_ms() - before) * 1e6)
+    assert elapsed == C.launch_ns + elementwise(2 * x.nbytes, spec)
+
+
+def training():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).to("sim")
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(32, 64).to("sim")).square().mean().backward()
+        optimizer.step()
+
+
+def test_the_clock_repeats_to_the_last_digit_and_memory_that_is_only_reserved_costs_no_time():
+    assert len({ns(training) for _ in range(3)}) == 1
+    assert ns(lambda: torch.empty(2**20, device="sim")) == 0
+
+
+def test_a_timelines_totals_and_its_picture():
+    with simgpu.timeline() as timeline:
+        training()
+        torch.sim.synchronize()
+    kernels, launches = timeline.select("kernel"), timeline.select("launch")
+    assert len(launches) == len(kernels) + len(timeline.select("copy"))
+    assert timeline.busy_ms() == pytest.approx(sum(k.duration_ns for k in kernels) / 1e6)
+    assert timeline.waited_ms == sum(w.duration_ns for w in timeline.select("wait")) / 1e6
+    assert timeline.utilisation() == pytest.approx(timeline.busy_ms() / timeline.total_ms)
+    assert {k.name for k in kernels} >= {"addmm", "mm", "threshold_backward"}
+    assert {k.bound for k in kernels} == {"latency"}
+    assert sum(k.flops for k in kernels if k.name == "addmm") == 3 * 2 * 32 * (64 * 64 + 64 * 8)
+    assert "sim:0" in str(timeline) and "sim:1" not in str(timeline)
+    axes = timeline.plot().axes[0]
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    assert rows[-1] == "host" and len(rows) > 1 and all(row.startswith("sim:0") for row in rows[:-1])
+    assert timeline._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("function", [simgpu.enable, simgpu.configure])
+@pytest.mark.parametrize(("arguments", "error", "phrase"), [
+    ({"spec": "T5"}, ValueError, "spec is 'T5', which is not in the table; it may be one of: T4"),
+    ({"spec": 4}, TypeError, "spec is a int, it must be a string"),
+    ({"capacity": "lots"}, ValueError, "capacity must be a positive number of bytes or text .* not 'lots'"),
+    ({"gpus": "2"}, TypeError, "gpus must be a whole number, not '2'"),
+    ({"gpus": 17}, ValueError, "gpus must be at most 16, not 17"),
+    ({"gpus": 3}, ValueError, "gpus is 2 already"),
+    ({"costs": 3}, TypeError, "costs must be simgpu.Costs, not 3"),
+    ({"costs": simgpu.Costs(launch_ns=-1)}, ValueError, "costs.launch_ns must be .* not -1"),
+    ({"costs": simgpu.Costs(pageable_share=0)}, ValueError, "costs.pageable_share must be .* not 0"),
+])  # fmt: skip
+def test_wrong_arguments_are_named_and_change_nothing(function, arguments, error, phrase):
+    if set(arguments) & ({"costs"} if function is simgpu.enable else {"gpus"}):
+        error, phrase = TypeError, "unexpected keyword argument"
+    before = dict(control._settings), simgpu.world().spec, simgpu.world().costs
+    with pytest.raises(error, match=phrase):
+        function(**{"spec": "L4", **arguments} if "gpus" not in arguments else arguments)
+    assert before == (control._settings, simgpu.world().spec, simgpu.world().costs)
+    assert {gpu.capacity_bytes for gpu in simgpu.world().gpus} == {2**30}
+
+
+def test_convolutions_in_float32_are_rounded_as_cuda_does_by_default():
+    """Products keep float32 unless asked; only a GPU that has TF32 gains."""
+    image, kernel = torch.ones(64, 64, 64, 64, device="sim"), torch.ones(64, 64, 3, 3, device="sim")
+    flops = 2 * image.numel() * 64 * 9
+
+    def conv_ns(spec, allowed):
+        simgpu.configure(spec=spec)
+        with torch.backends.cudnn.flags(allow_tf32=allowed), simgpu.timeline() as timeline:
+            torch.conv2d(image, kernel, padding=1)
+        return timeline.select("kernel")[0].duration_ns
+
+    plain, rounded = conv_ns("A100 80GB", False), conv_ns("A100 80GB", True)
+    assert plain > flops / 19.5e3 > rounded and conv_ns("T4", False) == conv_ns("T4", True)
