@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
-import simgpu
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
+import simgpu
 from course_utils import gpus, recorded
 
 ROOT = Path(__file__).parents[1]

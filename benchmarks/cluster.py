@@ -42,13 +42,13 @@ import functools
 from dataclasses import replace
 from unittest import mock
 
-import simgpu
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+import simgpu
 from course_utils import gpus, memory, timing
 
 CONTEXT, TEXTS = 8192, 2

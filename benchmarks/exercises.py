@@ -167,7 +167,7 @@ def main() -> int:
     lessons: dict[str, list[str]] = {}
     for exercise in catalogue.registry():
         lessons.setdefault(exercise.lesson, []).append(exercise.name)
-    package, stored = Path(catalogue.__file__).parent, ROOT / "tests" / "wrong_answers"
+    package, stored = Path(catalogue.__file__).parent, ROOT / "tests" / "gpu_course" / "wrong_answers"
     heads = [field.name.replace("_", " ") for field in fields(Cost)]
     print(f"{'exercise':28}" + "".join(f"{head:>15}" for head in [*heads, "total"]))
     totals, unreached = [], 0

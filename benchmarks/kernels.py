@@ -11,9 +11,9 @@ from __future__ import annotations
 import statistics
 import time
 
-import kernelcheck
 import torch
 
+import kernelcheck
 from course_utils import tables
 from tests.kernelcheck.cuda_samples import BASES, RIGHT
 

@@ -24,10 +24,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import simgpu
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+
+import simgpu
 from ranklaunch import RankError, launch, rank_device
 
 FIRST_LIMIT_S, LATER_LIMIT_S = 4.0, 0.3

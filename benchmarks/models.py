@@ -17,9 +17,10 @@ import time
 import warnings
 from functools import partial
 
-import simgpu
 import torch
 import torch.nn.functional as F
+
+import simgpu
 
 CLASSES, RELATIVE = 10, 1e-4  # losses may differ by so much: sums of parts that PyTorch takes apart round otherwise
 

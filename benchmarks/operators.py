@@ -17,10 +17,11 @@ from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-import simgpu
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
+
+import simgpu
 
 DTYPES = (torch.float32, torch.int64, torch.bfloat16)
 

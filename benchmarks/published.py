@@ -32,9 +32,9 @@ import types
 import warnings
 from unittest import mock
 
-import simgpu
 import torch
 
+import simgpu
 from course_utils import gpus
 from course_utils.timing.published import FILE, ErrorBar, Run, error_bar
 

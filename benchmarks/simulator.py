@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import time
 
-import simgpu
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+import simgpu
 
 ADDITION_LIMIT, TRANSFORMER_LIMIT = 10.0, 1.2
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import simgpu
 import torch
 import torch.optim.optimizer as optimizers
 from torch import overrides
 from torch.utils import _python_dispatch
 
+import simgpu
 from course_utils import precision
 
 __all__ = ["UNKNOWN", "put_back", "read"]

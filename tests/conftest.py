@@ -6,9 +6,9 @@ import sys
 import threading
 
 import pytest
-import simgpu
 import torch
 
+import simgpu
 from gpu_course import settings
 
 # What a library sets in the environment when it is first imported, and pytest itself for each test.

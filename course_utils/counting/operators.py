@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
-from simgpu import collectives, composite
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from course_utils.counting import messages
+from simgpu import collectives, composite
 
 
 @dataclass(frozen=True)

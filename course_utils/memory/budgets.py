@@ -4,12 +4,12 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-import simgpu
 import torch
-from simgpu.ledger import Ledger
 
+import simgpu
 from course_utils import arguments, plots
 from course_utils.devices import resolve
+from simgpu.ledger import Ledger
 
 
 class Budget:

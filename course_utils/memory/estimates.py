@@ -5,16 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import simgpu
 import torch
-from simgpu.ledger import Ledger
-from simgpu.parts import Parts, by_owner
-from simgpu.storages import local, states_of, tensors_in
 from torch import nn
 
+import simgpu
 from course_utils import plots, tables
 from course_utils.devices import resolve
 from course_utils.memory.measurements import Measured, Moment, draw_timeline
+from simgpu.ledger import Ledger
+from simgpu.parts import Parts, by_owner
+from simgpu.storages import local, states_of, tensors_in
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import simgpu
 import torch
-from simgpu.ledger import Ledger, Record
-from simgpu.storages import found, storage_of
 
+import simgpu
 from course_utils import plots, tables
 from course_utils.devices import resolve
 from course_utils.memory.measurements import Alive
+from simgpu.ledger import Ledger, Record
+from simgpu.storages import found, storage_of
 
 _known: dict[int, Record] = {}  # storages that a census or a watch has met, by address
 

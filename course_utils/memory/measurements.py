@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import simgpu
 import torch
-from simgpu.ledger import Ledger, Record
-from simgpu.parts import Parts, by_owner
 
+import simgpu
 from course_utils import plots, tables
 from course_utils.devices import resolve
 from course_utils.memory.budgets import fresh_peak
+from simgpu.ledger import Ledger, Record
+from simgpu.parts import Parts, by_owner
 
 PHASES = ("forward", "recomputation", "backward", "optimizer step")
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import simgpu
 import torch
 from torch import nn
 
+import simgpu
 from course_utils import gpus, plots, tables
 
 simgpu.remember_autocast()  # of those that a caller of `estimate` is in

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import simgpu
 import torch
 
+import simgpu
 from course_utils import arguments, devices, plots
 
 _LEAST_RUNS = 5  # fewer say nothing about the spread

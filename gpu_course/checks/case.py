@@ -16,9 +16,9 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import simgpu
 import torch
 
+import simgpu
 from course_utils import counting
 from course_utils.explain import explain
 from gpu_course.checks import sandbox

@@ -6,9 +6,9 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-import simgpu
 import torch
 
+import simgpu
 from gpu_course.checks.case import Finding, Task, WrongAnswer
 
 

@@ -32,9 +32,9 @@ import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import simgpu
 import torch
 
+import simgpu
 from course_utils import arguments, devices
 from gpu_course import solved as store
 from gpu_course.checks import sandbox

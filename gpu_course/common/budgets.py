@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import simgpu
 import torch
 
+import simgpu
 from course_utils import memory, plots
 from course_utils.memory import fresh_peak
 from gpu_course.checks import Case, WrongAnswer

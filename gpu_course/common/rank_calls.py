@@ -11,11 +11,11 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from simgpu import composite
 from torch.utils._pytree import tree_leaves, tree_map
 
 from course_utils import counting
 from gpu_course.checks import difference
+from simgpu import composite
 
 
 @dataclass(frozen=True)

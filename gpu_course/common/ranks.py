@@ -12,10 +12,10 @@ from typing import Any
 
 import cloudpickle
 import torch
-from simgpu import places
 
 from gpu_course.checks import Case
 from gpu_course.common.rank_calls import Call, Imported, on_rank
+from simgpu import places
 
 _PLACE = re.compile(r"(?:in (?P<called>\w+), called )?at (?P<file>.+), line (?P<line>\d+), in .+\n\s+(?P<source>.*)")
 _NOISE = re.compile(  # a warning with its file, and what C++ says when a process dies

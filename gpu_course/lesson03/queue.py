@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-import simgpu
 import torch
+
+import simgpu
 
 _KERNEL_NS = 200_000
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import simgpu
 from torch.profiler import ProfilerAction, schedule
 
+import simgpu
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.lesson06.cases import CASES, CAUSES, evidence, lost_ms, original, program, table, with_numpy
 from gpu_course.lesson06.repairs import repair_both, repair_reads, repaired

@@ -7,11 +7,11 @@ import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import simgpu
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import simgpu
 from gpu_course.common.probes import named
 
 # What may keep a GPU waiting, and what its gaps in a timeline are then put down to

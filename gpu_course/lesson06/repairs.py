@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import simgpu
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import simgpu
 from course_utils import devices
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.lesson06.cases import CASES, Run, lost_ms, original

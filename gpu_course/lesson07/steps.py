@@ -5,11 +5,11 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import simgpu
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import simgpu
 from course_utils import data, models
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.budgets import Floor, Spent, over_budget, spend

@@ -1,9 +1,9 @@
 """Exercises of lesson 08: kernels in Triton's language and in CUDA C++, and operators around them."""
 
-import kernelcheck
 import torch
 import torch.nn.functional as F
 
+import kernelcheck
 from gpu_course.checks import Case, lesson
 from gpu_course.lesson08.block_sums import block_sums
 from gpu_course.lesson08.launching import launch

@@ -1,9 +1,9 @@
 """Does a CUDA kernel add up a block in shared memory, with a barrier wherever one is needed?"""
 
-import kernelcheck
-import simgpu
 import torch
 
+import kernelcheck
+import simgpu
 from gpu_course.checks import Case, lesson
 from gpu_course.lesson08.launching import refuse
 

@@ -4,9 +4,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import kernelcheck
 import torch
 
+import kernelcheck
 from gpu_course.checks import Case
 
 

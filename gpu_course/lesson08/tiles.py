@@ -1,8 +1,8 @@
 """Does a product of matrices read each element once for each tile, and not once for each product?"""
 
-import kernelcheck
 import torch
 
+import kernelcheck
 from gpu_course.checks import Case, lesson
 from gpu_course.lesson08.launching import launch
 

@@ -4,12 +4,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import simgpu
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
+import simgpu
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.budgets import Floor, over_budget, spend
 from gpu_course.lesson11.photos import LENGTH, Archive, Samples, archive, brightness

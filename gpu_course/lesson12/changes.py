@@ -8,9 +8,9 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-import simgpu
 import torch
 
+import simgpu
 from course_utils import tables
 from gpu_course.lesson12.program import Program, Sizes, Task, given
 from gpu_course.lesson12.scoring import measured

@@ -22,10 +22,10 @@ from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from simgpu import composite
 from torch import nn
 
 from course_utils import counting, data, programs
+from simgpu import composite
 
 # fmt: off
 FUNCTIONS = {"make_model": 4, "make_optimizer": 1, "train": 5, "evaluate": 4, "save": 4, "load": 3}

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import simgpu
 import torch
 import torch.distributed as dist
-from ranklaunch import RankError, launch
 from torch.utils._pytree import tree_leaves
 
+import simgpu
 from course_utils import counting, devices, gpus, tables
 from gpu_course.lesson12 import program as programs
 from gpu_course.lesson12.program import SCORED, SMALL, Program, Rejected, Sizes, Task, reject
+from ranklaunch import RankError, launch
 
 # fmt: off
 SPECS = {"t4_ms": "T4", "h200_ms": "H200"}

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import simgpu
 import torch
-from simgpu import control
 
+import simgpu
 from course_utils import devices
 from course_utils.devices import choice, diagnosis
 from course_utils.devices import report as reporting
+from simgpu import control
 
 # What each stored report is an example of. The exercise of lesson 01 stands on these.
 EXPECTED = {

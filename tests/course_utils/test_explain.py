@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from ranklaunch import launch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from course_utils import explain as module
 from course_utils.explain import caught, explain
+from ranklaunch import launch
 
 
 @pytest.fixture(params=["cpu", "sim"])

@@ -6,19 +6,19 @@ import re
 import weakref
 
 import pytest
-import simgpu
 import torch
 import torch.nn.functional as F
-from simgpu.ledger import Ledger
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
+import simgpu
 from benchmarks import memory as memory_figures
 from benchmarks.memory import CASES, KIB, PROGRAMS, kib
 from course_utils import counting, memory, models
 from course_utils.memory import measurements
 from course_utils.memory.budgets import Limited
+from simgpu.ledger import Ledger
 from tests.ranklaunch import interrupts
 
 CPU = torch.device("cpu")

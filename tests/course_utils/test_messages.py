@@ -3,11 +3,11 @@
 import pytest
 import torch
 import torch.distributed as dist
-from ranklaunch import launch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_utils import counting
+from ranklaunch import launch
 
 
 def counted(fn, nprocs=2):

@@ -3,10 +3,10 @@
 import time
 
 import pytest
-import simgpu
 import torch
 from torch.utils import benchmark
 
+import simgpu
 from course_utils import gpus, precision, timing
 from course_utils.timing.rates import best_tflops, formats, product
 

@@ -3,8 +3,8 @@
 import zlib
 
 import pytest
-import simgpu
 
+import simgpu
 from course_utils import counting, devices, programs
 from gpu_course.lesson12 import cards, changes, scoring
 from gpu_course.lesson12.program import CPU, SMALL, Program, Rejected, Task
@@ -106,7 +106,7 @@ CHEATS = {
     "a cheaper launch": (
         "changes what measures it",
         *before_training(
-            "from course_utils import simulator", SIM + "    simgpu.configure(costs=simgpu.Costs(launch_ns=1))"
+            "import simgpu", SIM + "    simgpu.configure(costs=simgpu.Costs(launch_ns=1))"
         ),
     ),
     "a timeline of its own": (

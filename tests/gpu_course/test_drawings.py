@@ -8,12 +8,13 @@ import pytest
 from gpu_course import drawings
 from tools import notebooks
 
-ROOM = notebooks.ROOT / "course_utils" / "drawings"
+COURSE = notebooks.ROOT / "gpu_course"
 
 
 @pytest.mark.parametrize("name", drawings.names())
 def test_a_drawing_stands_on_a_white_card_and_says_what_it_shows(name):
-    text = (ROOM / f"{name}.svg").read_text(encoding="utf-8")
+    (path,) = COURSE.glob(f"lesson*/drawings/{name}.svg")
+    text = path.read_text(encoding="utf-8")
     root = ElementTree.fromstring(text)
     title, description, card = list(root)[:3]
     assert title.tag.endswith("title") and 5 < len(title.text) < 70

@@ -15,15 +15,15 @@ import tempfile
 import time
 import warnings
 
-import kernelcheck
 import numpy as np
 import pytest
-import simgpu
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import kernelcheck
+import simgpu
 from course_utils import devices
 from gpu_course import lesson08, solved
 from gpu_course import settings as watched

@@ -1,8 +1,8 @@
 """Do the explorers of lessons 01 and 02 hold over their whole grids, and do their pictures show their numbers?"""
 
 import pytest
-import simgpu
 
+import simgpu
 from course_utils import gpus, recorded
 from gpu_course.lesson01.explorers import choose_gpu
 from gpu_course.lesson02.explorers import transfer

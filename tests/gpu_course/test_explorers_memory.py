@@ -3,10 +3,10 @@
 import re
 
 import pytest
-import simgpu
 import torch
 from torch.utils.checkpoint import checkpoint_sequential
 
+import simgpu
 from benchmarks import memory as memory_figures
 from course_utils import devices, gpus, memory, models, plots
 from gpu_course.lesson07.explorers import checkpointing, will_it_fit

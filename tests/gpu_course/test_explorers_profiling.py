@@ -1,9 +1,9 @@
 """Are the explorers of lesson 06 right? `pace` is compared with the simulated GPU, `bottleneck` with sums by hand."""
 
 import pytest
-import simgpu
 import torch
 
+import simgpu
 from gpu_course.lesson06.explorers import bottleneck, pace
 from tests.gpu_course.explorer_settings import settings
 from tests.simgpu.simulated import _fresh  # noqa: F401

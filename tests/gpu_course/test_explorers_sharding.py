@@ -1,15 +1,15 @@
 """Does the explorer of lesson 10 hold and send what ranks hold and send, and what the formulas of ZeRO say?"""
 
 import pytest
-import simgpu
 import torch
 import torch.distributed as dist
-from ranklaunch import launch, rank_device
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+import simgpu
 from course_utils import counting
 from gpu_course.lesson10.explorers import sharding
+from ranklaunch import launch, rank_device
 
 BILLIONS = 7_000_000_000
 SETTING = {"parameters": BILLIONS, "fmt": "bf16, fp32 copy", "activations_gib": 0.0}

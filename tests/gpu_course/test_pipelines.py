@@ -5,13 +5,13 @@ import re
 
 import nbformat
 import pytest
-import simgpu
-import strategies
 import torch
 import torch.distributed as dist
-from ranklaunch import launch, rank_device
 
+import simgpu
 from gpu_course.lesson10.pipelines import Schedule, ScheduleError, gpipe, one_f_one_b
+from ranklaunch import launch, rank_device
+from tests.simgpu import strategies
 from tools import notebooks
 
 SIZES = [(p, m) for p, m in itertools.product((1, 2, 3, 4, 8), (1, 2, 4, 8, 24)) if m < p or m % p == 0]

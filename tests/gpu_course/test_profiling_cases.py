@@ -1,10 +1,10 @@
 """Do the seven programs of lesson 06 have the causes that they are said to have, and is each repair seen as one?"""
 
 import pytest
-import simgpu
 import torch
 import torch.nn.functional as F
 
+import simgpu
 from gpu_course import lesson06
 from gpu_course.lesson06 import cases
 

@@ -3,12 +3,12 @@
 import ast
 import re
 
-import kernelcheck
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+import kernelcheck
 from course_utils import devices
 from gpu_course import catalogue, lesson05, lesson09, lesson10
 from gpu_course.checks import source_of

@@ -13,10 +13,10 @@ import re
 import textwrap
 import time
 
-import kernelcheck
 import pytest
 import torch
 
+import kernelcheck
 from course_utils import devices
 from gpu_course.catalogue import registry
 from gpu_course.checks import Edit, WrongAnswer, alike, engine, mistakes
@@ -45,7 +45,9 @@ def _each_answer_is_recorded_once():
 
 def stored(exercise):
     """Return the stored wrong answers of an exercise: pairs of a phrase and a function."""
-    return importlib.import_module(f"tests.gpu_course.wrong_answers.lesson{exercise.lesson}").WRONG.get(exercise.name, [])
+    return importlib.import_module(f"tests.gpu_course.wrong_answers.lesson{exercise.lesson}").WRONG.get(
+        exercise.name, []
+    )
 
 
 def each_exercise(test):

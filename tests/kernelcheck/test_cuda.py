@@ -2,12 +2,12 @@
 
 import struct
 
-import kernelcheck
 import pytest
-import simgpu
 import torch
-from kernelcheck import toolchain
 
+import kernelcheck
+import simgpu
+from kernelcheck import toolchain
 from tests.kernelcheck.cuda_samples import BASES, BROKEN, HOSTILE, RIGHT, Broken, T
 
 needs_compiler = pytest.mark.skipif(bool(kernelcheck.why_not()), reason="no C++ compiler")

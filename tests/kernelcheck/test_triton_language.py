@@ -8,12 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import kernelcheck
 import matplotlib
 import pytest
 import torch
-from kernelcheck import triton_memory
 
+import kernelcheck
+from kernelcheck import triton_memory
 from tests.kernelcheck.triton_samples import SAMPLES, Sample
 
 triton, tl = kernelcheck.triton(interpreter=True)

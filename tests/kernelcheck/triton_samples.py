@@ -337,9 +337,10 @@ def compare() -> list[str]:
 
     Without TRITON_INTERPRET=1, and so without a GPU, only whether ours takes kernels that are to be compiled.
     """
-    import kernelcheck
     import triton
     import triton.language as tl
+
+    import kernelcheck
 
     different = []
     for name, sample in SAMPLES.items():

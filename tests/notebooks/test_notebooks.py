@@ -518,7 +518,7 @@ def test_a_file_that_is_too_large_is_rejected(tmp_path):
 
 def test_every_program_is_started_by_a_lesson_or_a_test():
     programs = sorted((ROOT / "notebooks" / "programs").glob("*.py"))
-    users = [path.read_text(encoding="utf-8") for path in [*LESSONS, *sorted((ROOT / "tests").glob("test_*.py"))]]
+    users = [path.read_text(encoding="utf-8") for path in [*LESSONS, *sorted((ROOT / "tests").rglob("test_*.py"))]]
     assert users
     assert [p.name for p in programs if not any(p.name in text for text in users)] == []
 

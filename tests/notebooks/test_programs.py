@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ranklaunch import RankError, launch
 
 from course_utils import data, models, programs
+from ranklaunch import RankError, launch
 
 PROGRAMS = Path(__file__).parents[2] / "notebooks" / "programs"
 DDP, FSDP = PROGRAMS / "train_ddp.py", PROGRAMS / "train_fsdp.py"

@@ -11,10 +11,10 @@ import sys
 
 import psutil
 import pytest
-import simgpu
 import torch
 from torch.utils._pytree import tree_leaves
 
+import simgpu
 from course_utils import counting, devices, programs
 from gpu_course.checks import difference
 

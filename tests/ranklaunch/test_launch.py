@@ -18,15 +18,15 @@ from traceback import FrameSummary
 
 import psutil
 import pytest
-import ranklaunch as module
 import torch
 import torch.distributed as dist
-from ranklaunch import RankError, forked, launch, output, rank_device, report, run, wire
-from ranklaunch.wire import Failure
 from torch import nn
 
+import ranklaunch as module
 from benchmarks.launch import abandoned_segments
 from course_utils import counting
+from ranklaunch import RankError, forked, launch, output, rank_device, report, run, wire
+from ranklaunch.wire import Failure
 
 HERE = Path(__file__)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -673,7 +673,7 @@ def test_everything_ends_with_a_kernel_that_is_killed():
         "def work():\n    print(os.getpid(), os.getppid(), flush=True)\n    time.sleep(90)\n"
         "launch(work)\n"
     )
-    kernel = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=HERE.parent.parent)
+    kernel = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=HERE.parent)
     rank, server = (int(word) for word in kernel.stdout.readline().removeprefix("[rank 0]").split())
     assert psutil.pid_exists(rank) and psutil.pid_exists(server)
     kernel.kill()
@@ -807,7 +807,7 @@ def test_the_command_of_the_figures_works():
     """One round, in a process of its own: how fast ranks start on a busy machine is not judged here."""
     code = "from benchmarks import launch as f; f.speed(1); raise SystemExit(not f.reliable(2, 2, 1))"
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=HERE.parent.parent, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     words = r"first launch.*launch, later.*debug_launcher.*spawn.*none failed.*named each time.*left behind: nothing"
     assert re.search(words, done.stdout, re.DOTALL), done.stdout

@@ -4,8 +4,9 @@ import contextlib
 import gc
 
 import pytest
-import simgpu
 import torch
+
+import simgpu
 
 __all__ = ["_fresh", "consistent", "nothing_alive", "on_sim"]
 

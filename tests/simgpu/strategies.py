@@ -7,8 +7,9 @@ weights, sizes that no number of ranks divides, a frozen layer, and blocks that 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from ranklaunch import rank_device
 from torch import nn
+
+from ranklaunch import rank_device
 
 WIDTH, WORDS, BATCH, STEPS = 8, 13, 8, 3
 

@@ -3,12 +3,12 @@ import json
 import os
 
 import pytest
-import simgpu
 import torch
 import torch.distributed as dist
-from ranklaunch import RankError, launch, rank_device
 
+import simgpu
 from course_utils import memory, timing
+from ranklaunch import RankError, launch, rank_device
 from tests.simgpu import strategies
 
 H100 = simgpu.Cluster("H100 SXM", per_machine=2)

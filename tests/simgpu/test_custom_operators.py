@@ -3,12 +3,12 @@
 import itertools
 
 import pytest
-import simgpu
 import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 from torch.utils.flop_counter import register_flop_formula
 
+import simgpu
 from course_utils import counting
 
 _names = itertools.count()

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-import simgpu
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import simgpu
 from course_utils import devices, gpus, models, plots, timing
 from course_utils.timing import published
 from tests.simgpu.simulated import _fresh  # noqa: F401

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import simgpu
 import torch
 
+import simgpu
 from benchmarks import operators as operator_database
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-import simgpu
 import torch
-from simgpu import places
 
+import simgpu
 from gpu_course import catalogue
+from simgpu import places
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import statistics
 
 import pytest
-import simgpu
 import torch
 
+import simgpu
 from benchmarks import against_cuda as comparison
 from benchmarks.against_cuda import PROGRAMS, Figures
 from course_utils import devices, recorded

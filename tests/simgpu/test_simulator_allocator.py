@@ -11,11 +11,11 @@ import pickle
 from random import Random
 
 import pytest
-import simgpu
 import torch
-from simgpu import patches
 from torch.cuda import _memory_viz
 
+import simgpu
+from simgpu import patches
 from tests.simgpu.simulated import nothing_alive
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))

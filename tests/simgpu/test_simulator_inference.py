@@ -1,11 +1,11 @@
 """Is `torch.inference_mode()` on the simulated GPU what `torch.no_grad()` is? Operators, memory, times and counts."""
 
 import pytest
-import simgpu
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import simgpu
 from benchmarks import operators as operator_database
 from course_utils import counting
 from tests.simgpu.simulated import _fresh, on_sim  # noqa: F401

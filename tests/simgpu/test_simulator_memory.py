@@ -4,10 +4,10 @@ import gc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import simgpu
 import torch
 from torch import nn
 
+import simgpu
 from tests.ranklaunch import interrupts
 from tests.simgpu.simulated import nothing_alive
 

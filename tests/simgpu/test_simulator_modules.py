@@ -8,13 +8,13 @@ import weakref
 from contextlib import nullcontext
 
 import pytest
-import simgpu
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
+import simgpu
 from tests.simgpu.simulated import _fresh, consistent, on_sim  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-import simgpu
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import simgpu
 from tests.simgpu.simulated import _fresh, consistent, on_sim  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))

@@ -3,11 +3,11 @@
 import math
 
 import pytest
-import simgpu
 import torch
-from simgpu import control
 
+import simgpu
 from course_utils import gpus
+from simgpu import control
 from tests.simgpu.simulated import _fresh  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))

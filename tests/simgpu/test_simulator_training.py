@@ -1,12 +1,12 @@
 """Does a model train on the simulated GPU with the CPU's losses? Four models, 20 steps each."""
 
 import pytest
-import simgpu
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import simgpu
 from tests.simgpu.simulated import _fresh  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))

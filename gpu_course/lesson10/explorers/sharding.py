@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import simgpu
-
 from course_utils import gpus, plots
 from gpu_course.explorers import Choice, Explorer, Slider
 

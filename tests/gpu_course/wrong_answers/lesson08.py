@@ -1,7 +1,6 @@
 """Further wrong answers to lesson 08, each with what the message must say."""
 
 import kernelcheck
-
 from gpu_course.checks import edit
 
 triton, tl = kernelcheck.triton(interpreter=True)
