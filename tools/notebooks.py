@@ -52,7 +52,7 @@ OPENS = re.compile(rf"((?:colab\.research\.google\.com/github/|src=https://githu
 # Startup file of the kernels that tests start: PYTHONWARNINGS cannot name a package with its submodules.
 STRICT_WARNINGS = """import warnings
 for _category in (DeprecationWarning, FutureWarning):
-    warnings.filterwarnings("error", category=_category, module=r"(torch|course_utils|__main__)(\\.|$)")
+    warnings.filterwarnings("error", category=_category, module=r"(torch|course_utils|gpu_course|simgpu|kernelcheck|ranklaunch|__main__)(\\.|$)")
 # PyTorch's own compiler still uses what PyTorch deprecates
 warnings.filterwarnings("ignore", r".*torch\\.jit\\.", DeprecationWarning, module=r"torch\\.")
 del warnings, _category
@@ -292,7 +292,7 @@ def new(number: int, title: str) -> Path:
         code(SETUP, id="set-up"),
         code("print(devices.describe(DEVICE))", id="machine"),
         text("The problem of somebody who does this for a living.", id="scene"),
-        code("# @title Imports\nimport torch\n\nfrom course_utils import drawings", id="imports", metadata=folded),
+        code("# @title Imports\nimport torch\n\nfrom gpu_course import drawings", id="imports", metadata=folded),
         code('# @title Host, queue and device\ndrawings.show("host-queue-device")', id="drawing", metadata=folded),
     ]
     for name in ("first", "second", "third"):
