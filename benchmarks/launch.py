@@ -126,9 +126,9 @@ def reliable(in_a_row: int = IN_A_ROW, failing: int = FAILING, hanging: int = HA
 def on_cluster(in_a_row: int = IN_A_ROW) -> bool:
     """Train on two simulated GPUs many times; return whether clocks and losses were the same, and nothing stayed."""
     cluster = simgpu.Cluster()
-    launch(_train, cluster=cluster)
+    simgpu.launch(_train, cluster=cluster)
     before, found = _state(), set()
-    seconds = timed(lambda: [found.add(_summary(launch(_train, cluster=cluster))) for _ in range(in_a_row)])
+    seconds = timed(lambda: [found.add(_summary(simgpu.launch(_train, cluster=cluster))) for _ in range(in_a_row)])
     left = [f"{a} became {b}" for a, b in zip(before, _state(), strict=True) if a != b]
     print(
         f"{in_a_row} launches with simulated GPUs: none failed, {seconds / in_a_row:.2f} s each, {len(found)} outcomes"

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import fully_shard
 import simgpu
 from course_utils import counting
 from gpu_course.lesson10.explorers import sharding
-from ranklaunch import launch, rank_device
+from ranklaunch import rank_device
 
 BILLIONS = 7_000_000_000
 SETTING = {"parameters": BILLIONS, "fmt": "bf16, fp32 copy", "activations_gib": 0.0}
@@ -65,7 +65,7 @@ def shard_a_step(copies):
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_fully_shard_sends_what_the_explorer_says(copies, monkeypatch):
-    parameters, counted, shards = launch(shard_a_step, copies, nprocs=4, cluster=simgpu.Cluster("H100 SXM"))[0]
+    parameters, counted, shards = simgpu.launch(shard_a_step, copies, nprocs=4, cluster=simgpu.Cluster("H100 SXM"))[0]
     monkeypatch.setattr(sharding, "_MACHINE", shards)
     found = stages(4, parameters=parameters, fmt="fp32")[4]
     gathered, reduced = (shards - 1) * counted["all_gather"], (shards - 1) / shards * counted["reduce_scatter"]

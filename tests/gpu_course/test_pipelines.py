@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import simgpu
 from gpu_course.lesson10.pipelines import Schedule, ScheduleError, gpipe, one_f_one_b
-from ranklaunch import launch, rank_device
+from ranklaunch import rank_device
 from tests.simgpu import strategies
 from tools import notebooks
 
@@ -98,7 +98,7 @@ def executor():
 def test_a_schedule_on_ranks_trains_as_one_process(text):
     assert Schedule(text).micro == 3
     expected = strategies.tied_stages_alone()
-    found = launch(strategies.tied_stages_on_ranks, executor(), text, nprocs=3, cluster=simgpu.Cluster())
+    found = simgpu.launch(strategies.tied_stages_on_ranks, executor(), text, nprocs=3, cluster=simgpu.Cluster())
     assert [one.keys() for one in found] == [one.keys() for one in expected]
     for got, wanted in zip(found, expected, strict=True):
         for name, value in wanted.items():

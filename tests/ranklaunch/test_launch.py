@@ -25,7 +25,7 @@ from torch import nn
 import ranklaunch as module
 from benchmarks.launch import abandoned_segments
 from course_utils import counting
-from ranklaunch import RankError, forked, launch, output, rank_device, report, run, wire
+from ranklaunch import RankError, forked, launch, output, rank_device, report, run, use_device, wire
 from ranklaunch.wire import Failure
 
 HERE = Path(__file__)
@@ -96,6 +96,38 @@ def test_functions_of_any_kind_run_and_large_arguments_and_results_travel():
     assert launch(Adder().method, nprocs=1) == [[0]]
     got = launch(lambda x: x + 1, torch.zeros(5_000_000))
     assert all(one.shape == (5_000_000,) and one[-1] == 1 for one in got)
+
+
+def test_start_sets_a_rank_up_and_may_call_the_function():
+    def start():
+        torch.manual_seed(7)
+        os.environ["SEEN"] = f"{os.environ['RANK']} of {os.environ['WORLD_SIZE']}, {dist.is_initialized()}"
+        use_device(torch.device("meta"))
+        return surrounded
+
+    def surrounded(fn, *args, **options):
+        return "before", fn(*args, **options), dist.is_initialized()
+
+    def work(x, *, y):
+        return x + y, torch.rand(1).item(), str(rank_device()), os.environ["SEEN"]
+
+    drawn = torch.rand(1, generator=torch.Generator().manual_seed(7)).item()
+    for rank, got in enumerate(launch(work, 1, y=2, start=start)):
+        assert got == ("before", (3, drawn, "meta", f"{rank} of 2, False"), True)
+    seeded = launch(torch.rand, 1, start=lambda: torch.manual_seed(7))  # what it returns is no function
+    assert [one.item() for one in seeded] == [drawn, drawn]
+    with pytest.raises(RuntimeError, match="launch did not start"):
+        use_device(torch.device("cpu"))
+
+
+def test_a_start_that_fails_is_told_as_the_function_and_results_are_named_as_the_function_returned_them():
+    def start():
+        raise ValueError("no device today")
+
+    error = failing(module_level, start=start)
+    assert (error.rank, error.kind, error.error) == (0, "raised", "ValueError") and "in start" in str(error)
+    error = failing(lambda: (i for i in range(3)), start=lambda: lambda fn: (fn(), "more"))
+    assert error.kind == "result" and "ranks 0 and 1 returned a generator, which cannot be sent" in str(error)
 
 
 def test_a_function_of_a_module_that_ranks_cannot_import_travels_by_value(tmp_path):
@@ -714,8 +746,10 @@ async def asynchronous():
 @pytest.mark.parametrize(("fn", "args", "options", "words"), [
     (3, (), {}, "fn is 3, it must be a function"),
     (asynchronous, (), {}, r"fn is an async function.*asyncio\.run"),
-    (module_level, (), {"nproc": 4}, r"do not fit fn: .*'nproc' .nprocs, timeout_s, devices and cluster are"),
+    (module_level, (), {"nproc": 4}, r"do not fit fn: .*'nproc' .nprocs, timeout_s, devices and start are"),
     (module_level, (4,), {}, "the arguments do not fit fn: too many positional arguments"),
+    (module_level, (), {"start": 3}, "start is 3, it must be a function that takes no arguments"),
+    (module_level, (), {"start": threading.Lock().acquire}, "start cannot be sent to the ranks: cannot pickle"),
     (module_level, (), {"nprocs": 0}, "nprocs must be at least 1"),
     (module_level, (), {"nprocs": 65}, "nprocs is 65, it may be at most 64"),
     (module_level, (), {"devices": ["cpu"]}, "devices has 1 entries, it must have one for each of the 2 ranks"),

@@ -38,14 +38,15 @@ CASES += [pytest.param(*case, marks=SLOW) for case in (("both", H100), ("both", 
 
 @pytest.mark.parametrize(("way", "cluster"), CASES)
 def test_every_way_to_share_the_work_trains_as_one_process(way, cluster):
-    found = launch(strategies.trained, way, nprocs=2 if way in ("ddp", "tensor") else 4, cluster=cluster)
+    on_ranks = functools.partial(simgpu.launch, cluster=cluster) if cluster else launch
+    found = on_ranks(strategies.trained, way, nprocs=2 if way in ("ddp", "tensor") else 4)
     assert_equal(found, strategies.one_process())
 
 
 @pytest.mark.parametrize("name", ["1F1B", *(pytest.param(one, marks=SLOW) for one in SCHEDULES if one != "1F1B")])
 def test_schedules_of_pytorch_train_as_one_process(name):
     layers = 2 if name in SCHEDULES[:2] else 4
-    assert_equal(launch(strategies.pipeline, name, cluster=H100), strategies.pipeline_alone(layers))
+    assert_equal(simgpu.launch(strategies.pipeline, name, cluster=H100), strategies.pipeline_alone(layers))
 
 
 # ---- time ------------------------------------------------------------------------------------------------------------
@@ -67,7 +68,7 @@ def stragglers(nbytes: int):
 
 @pytest.fixture(scope="module")
 def late():
-    return simgpu.ClusterTimeline(launch(stragglers, 12_000_000, nprocs=3, cluster=H100))
+    return simgpu.ClusterTimeline(simgpu.launch(stragglers, 12_000_000, nprocs=3, cluster=H100))
 
 
 def test_a_collective_begins_with_the_last_rank_and_ends_on_all_at_once(late):
@@ -86,7 +87,7 @@ def test_a_collective_begins_with_the_last_rank_and_ends_on_all_at_once(late):
 
 
 def test_the_merged_timeline_is_the_same_on_every_run():
-    first, second = (launch(strategies.trained, "fsdp", cluster=H100).timeline for _ in range(2))
+    first, second = (simgpu.launch(strategies.trained, "fsdp", cluster=H100).timeline for _ in range(2))
     assert [one.records for one in first.ranks] == [one.records for one in second.ranks] and first.total_ns > 10**5
 
 
@@ -117,7 +118,7 @@ def buckets():
 
 
 def test_ddp_reduces_buckets_beside_the_backward_pass_and_the_optimizer_waits_for_the_last():
-    timeline = launch(buckets, cluster=simgpu.Cluster("H100 SXM", per_machine=1, between="Ethernet"))[0]
+    timeline = simgpu.launch(buckets, cluster=simgpu.Cluster("H100 SXM", per_machine=1, between="Ethernet"))[0]
     messages = timeline.select("message")
     begins = {phase: [r.start_ns for r in timeline.select("kernel") if r.phase == phase] for phase in PHASES}
     assert len(messages) == 3 and sum(m.nbytes for m in messages) == 6 * (256 * 256 + 256) * 4
@@ -142,7 +143,7 @@ def meet():
 
 
 def test_a_message_needs_both_ranks():
-    first, second = launch(meet, cluster=H100)
+    first, second = simgpu.launch(meet, cluster=H100)
     sent, received = first.select("message")[0], second.select("message")[0]
     assert (sent.start_ns, sent.end_ns) == (received.start_ns, received.end_ns)
     assert sent.duration_ns == H100.cost("send", 4_000_000, [0, 1])[0]
@@ -178,7 +179,7 @@ def pipeline_of_equal_stages(micro: int):
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 4), pytest.param(4, 16, marks=pytest.mark.slow)])
 def test_the_bubble_of_a_pipeline_is_that_of_the_formula(p, m):
-    timeline = simgpu.ClusterTimeline(launch(pipeline_of_equal_stages, m, nprocs=p, cluster=simgpu.Cluster()))
+    timeline = simgpu.ClusterTimeline(simgpu.launch(pipeline_of_equal_stages, m, nprocs=p, cluster=simgpu.Cluster()))
     assert timeline.idle == pytest.approx((p - 1) / (m + p - 1), rel=0.01)
 
 
@@ -216,16 +217,18 @@ def test_a_cluster_names_what_is_wrong(wrong, word):
 
 
 def test_launch_says_what_does_not_fit_names_failures_and_ranks_know_their_machine():
-    with pytest.raises(TypeError, match="must be a simulator"):
-        launch(stragglers, 4, cluster="H100")
-    with pytest.raises(ValueError, match="devices or cluster"):
-        launch(stragglers, 4, cluster=H100, devices=["cpu", "cpu"])
+    with pytest.raises(TypeError, match=r"must be a simgpu\.Cluster, not 'H100'"):
+        simgpu.launch(stragglers, 4, cluster="H100")
+    with pytest.raises(TypeError, match="leave devices out: the ranks of a cluster compute on simulated GPUs"):
+        simgpu.launch(stragglers, 4, cluster=H100, devices=["cpu", "cpu"])
     with pytest.raises(RankError, match=r"out of memory.*64\.00 MiB") as caught:
-        launch(torch.ones, 2**30, device="sim", cluster=simgpu.Cluster(capacity="64 MiB"))
+        simgpu.launch(torch.ones, 2**30, device="sim", cluster=simgpu.Cluster(capacity="64 MiB"))
     assert caught.value.rank == 0 and caught.value.error == "OutOfMemoryError"
+    with pytest.raises(RankError, match="ranks 0 and 1 returned a generator, which cannot be sent"):
+        simgpu.launch(lambda: (i for i in range(3)), cluster=H100)
     with pytest.raises(RankError, match="from whom"):
-        launch(lambda: dist.recv(torch.ones(1, device="sim")), cluster=H100)
-    where = launch(
+        simgpu.launch(lambda: dist.recv(torch.ones(1, device="sim")), cluster=H100)
+    where = simgpu.launch(
         lambda: (os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], str(rank_device())), nprocs=3, cluster=H100
     )
     assert where == [("0", "2", "sim:0"), ("1", "2", "sim:0"), ("0", "1", "sim:0")]
@@ -264,7 +267,7 @@ def estimated(estimate, way, blocks=2, **options):
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp", *(pytest.param(way, marks=SLOW) for way in WAYS[2:])])
 def test_an_estimate_for_one_of_many_ranks_is_what_these_ranks_take(way):
-    real = launch(on_ranks, way, nprocs=4, cluster=H100)[0]
+    real = simgpu.launch(on_ranks, way, nprocs=4, cluster=H100)[0]
     found = estimated(timing.estimate, way, cluster=H100)
     kernels = real.select("kernel")
     assert [(r.name, r.duration_ns) for r in found.kernels] == [(r.name, r.duration_ns) for r in kernels]

@@ -23,9 +23,9 @@ import torch.distributed as dist
 from ranklaunch import arguments, worker
 from ranklaunch.report import RankError
 from ranklaunch.run import Run
-from ranklaunch.wire import dumps_call
+from ranklaunch.wire import dumps_call, dumps_start
 
-__all__ = ["RankError", "launch", "rank_device"]
+__all__ = ["RankError", "launch", "rank_device", "use_device"]
 
 MAX_RANKS = 64
 
@@ -37,7 +37,7 @@ def launch(
     nprocs: int = 2,
     timeout_s: float = 60.0,
     devices: Sequence[Any] | None = None,
-    cluster: Any = None,
+    start: Callable[[], Any] | None = None,
     **kwargs: Any,
 ) -> list[Any]:
     """Run `fn(*args, **kwargs)` on `nprocs` processes and return the list of what each rank returned.
@@ -48,11 +48,10 @@ def launch(
     in each rank, the same in each launch. Environment, folder, `sys.path` and filters of warnings are this process's;
     settings of PyTorch, such as its default dtype, are not: make them in the function.
 
-    `cluster`, a `simgpu.Cluster`, gives each rank a simulated GPU, `sim:0` to it as to a process that sees one GPU
-    alone, on which PyTorch's own DistributedDataParallel, `fully_shard`, `parallelize_module` and pipelines run. gloo
-    carries the messages, their time is that of the cluster's links, and all clocks start at 0. The list then has the
-    attribute `timeline`, a `simgpu.ClusterTimeline` of all that the function did on all ranks: the same on every
-    run and machine. `os.environ` says to which machine a rank belongs (LOCAL_RANK, LOCAL_WORLD_SIZE).
+    `start()` is called first in each rank, before the process group exists and before the function arrives: for seeds,
+    logging, or a device of its own (see `use_device`). `os.environ` tells it RANK and WORLD_SIZE. When it returns a
+    function, that one calls yours when the process group is there, `wrapper(fn, *args, **kwargs)`, and the rank returns
+    what it returns; anything else that `start` returns is ignored.
 
     Raises RankError when a rank raises, dies, returns what cannot be pickled, or when not all have returned
     `timeout_s` seconds after all were there; all ranks are stopped then. Raises TypeError for a function or arguments
@@ -62,32 +61,11 @@ def launch(
     nprocs, timeout_s = arguments.whole("nprocs", nprocs), arguments.positive("timeout_s", timeout_s)
     if nprocs > MAX_RANKS:
         raise ValueError(f"nprocs is {nprocs}, it may be at most {MAX_RANKS}")
-    if cluster is not None:
-        return _on_cluster(cluster, devices, nprocs, dumps_call(fn, args, kwargs), timeout_s)
+    if start is not None and not callable(start):
+        raise TypeError(f"start is {start!r}, it must be a function that takes no arguments")
     places = _places(devices, nprocs)
-    run = Run(places, _backend(places), dumps_call(fn, args, kwargs), timeout_s)
+    run = Run(places, _backend(places), dumps_start(start), dumps_call(fn, args, kwargs), timeout_s)
     return [_loaded(rank, data) for rank, data in enumerate(run.results())]
-
-
-class _Results(list):
-    """What the ranks of a simulated cluster returned, and their timeline."""
-
-    timeline: Any
-
-
-def _on_cluster(cluster: Any, devices: Any, nprocs: int, payload: bytes, timeout_s: float) -> list[Any]:
-    import simgpu
-
-    if not isinstance(cluster, simgpu.Cluster):
-        raise TypeError(f"cluster must be a simgpu.Cluster, not {cluster!r}")
-    if devices is not None:
-        raise ValueError("give devices or cluster: the ranks of a cluster compute on simulated GPUs")
-    pairs = [
-        _loaded(*one) for one in enumerate(Run(("sim:0",) * nprocs, "gloo", payload, timeout_s, cluster).results())
-    ]
-    results = _Results(value for value, _ in pairs)
-    results.timeline = simgpu.ClusterTimeline([timeline for _, timeline in pairs])
-    return results
 
 
 def rank_device() -> torch.device:
@@ -95,6 +73,15 @@ def rank_device() -> torch.device:
     if worker.device is None:
         raise RuntimeError("rank_device() was called in a process that launch did not start; call it in the function")
     return worker.device
+
+
+def use_device(device: torch.device) -> None:
+    """Let `rank_device()` return this device in this rank: for a `start` that gives the rank a device of its own.
+
+    Raises RuntimeError in a process that `launch` did not start.
+    """
+    rank_device()
+    worker.device = device
 
 
 def _check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -111,7 +98,7 @@ def _check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(
-            f"the arguments do not fit fn: {error} (nprocs, timeout_s, devices and cluster are launch's own)"
+            f"the arguments do not fit fn: {error} (nprocs, timeout_s, devices and start are launch's own)"
         ) from None
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 
 HOLD_S = 5.0
-# DistributedDataParallel says it on a simulated GPU, from C++, in each rank; no setting of a running process stops it
+# DistributedDataParallel says it on other devices, from C++, in each rank; no setting of a running process stops it
 _NOISE = b"Time stats are currently only collected for CPU and CUDA devices"
 FLUSH_S = 0.1  # a notebook makes a message of each flush, and drops messages when there are too many
 

@@ -38,11 +38,9 @@ _END_S = 5.0  # for processes to end
 class Run:
     """One launch; `results` does all of it."""
 
-    def __init__(
-        self, devices: tuple[str, ...], backend: str, payload: bytes, timeout_s: float, cluster: Any = None
-    ) -> None:
-        self.devices, self.backend, self.payload, self.timeout_s = devices, backend, payload, timeout_s
-        self.cluster, self.all = cluster, range(len(devices))
+    def __init__(self, devices: tuple[str, ...], backend: str, start: bytes, payload: bytes, timeout_s: float) -> None:
+        self.devices, self.backend, self.start, self.payload = devices, backend, start, payload
+        self.timeout_s, self.all = timeout_s, range(len(devices))
         self.events: queue.SimpleQueue = queue.SimpleQueue()
         self.output = Output(len(devices))
         self.seen = report.Seen(len(devices))
@@ -77,7 +75,7 @@ class Run:
         filters = [one for one in warnings.filters if one[2].__module__ in ("builtins", "torch")]
         return Job(
             self.devices, self.backend, port, dict(os.environ), search_path(), list(sys.argv), folder(),
-            max(1, cores // len(self.all)), filters, self.payload, self.cluster,
+            max(1, cores // len(self.all)), filters, self.start, self.payload,
         )  # fmt: skip
 
     def _wait(self, processes: Processes) -> None:

@@ -244,14 +244,24 @@ _by_value = threading.Lock()
 
 def dumps_call(fn: Any, args: tuple, kwargs: dict[str, Any]) -> bytes:
     """Return a call pickled. Raises TypeError that names the function or the argument that cannot be sent."""
+    parts = {"fn": fn, **{f"argument {at}": one for at, one in enumerate(args, 1)}, **kwargs}
+    return _dumps_function(fn, (fn, args, kwargs), parts)
+
+
+def dumps_start(start: Any) -> bytes:
+    """Return what ranks call first, or None, pickled. Raises TypeError that names it if it cannot be sent."""
+    return _dumps_function(start, start, {"start": start})
+
+
+def _dumps_function(fn: Any, value: Any, parts: dict[str, Any]) -> bytes:
+    """Return `value` pickled, with the module of `fn` if the ranks cannot import it; `parts` are names for messages."""
     module = _unimportable(fn)
     with _by_value:
         if module is not None:
             cloudpickle.register_pickle_by_value(module)
         try:
-            return dumps(_Beside(_sendable(_typed()), (fn, args, kwargs)))
+            return dumps(_Beside(_sendable(_typed()), value))
         except Exception as error:
-            parts = {"fn": fn, **{f"argument {at}": one for at, one in enumerate(args, 1)}, **kwargs}
             first, *used = _culprit(parts) or ["the call"]
             name = f"{first}{''.join(f' uses {one}' for one in used)}{', which' if used else ''}"
             raise TypeError(f"{name} cannot be sent to the ranks: {error}") from error

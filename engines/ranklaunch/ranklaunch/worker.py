@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import datetime
 import faulthandler
-import functools
 import io
 import logging
 import multiprocessing.util
@@ -22,6 +21,7 @@ import socket
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,7 @@ device: torch.device | None = None  # the device of this rank; None in a process
 
 @dataclass(frozen=True)
 class Job:
-    """What every rank is told: where it runs, and what. `payload` is the pickled function with its arguments."""
+    """What every rank is told: where it runs, and what. `payload` is the function with its arguments, pickled."""
 
     devices: tuple[str, ...]
     backend: str
@@ -48,8 +48,8 @@ class Job:
     folder: str
     threads: int
     filters: list[tuple]  # of warnings
+    start: bytes  # what to call first, pickled, or None
     payload: bytes
-    cluster: Any = None  # a `simgpu.Cluster` where the ranks have simulated GPUs
 
 
 def main(number: int) -> None:
@@ -115,24 +115,9 @@ def _enter(rank: int, job: Job) -> None:
     np.random.seed(rank)
     torch.manual_seed(rank)
     torch.set_num_threads(job.threads)
-    if job.cluster is not None:
-        return  # its device is made where errors are told
     device = torch.device(job.devices[rank])
     if device.type == "cuda":
         torch.cuda.set_device(device)
-
-
-def _simulate(rank: int, job: Job) -> None:
-    """Give this rank a simulated GPU and its place in a machine of the cluster."""
-    global device
-    import simgpu
-
-    local = rank % job.cluster.per_machine
-    here = min(job.cluster.per_machine, len(job.devices) - (rank - local))
-    os.environ.update(LOCAL_RANK=str(local), LOCAL_WORLD_SIZE=str(here))
-    simgpu.hide_accelerators()
-    simgpu.enable(1, job.cluster.gpu, job.cluster.capacity)
-    device = torch.device(job.devices[rank])
 
 
 def _listen(channel: wire.Channel, requests: queue.SimpleQueue) -> None:
@@ -152,8 +137,7 @@ def _outcome(channel: wire.Channel, requests: queue.SimpleQueue, rank: int, job:
     """Join the process group, call the function when all have joined, and return the message for the parent."""
     modules = set(sys.modules)
     try:
-        if job.cluster is not None:
-            _simulate(rank, job)
+        wrapper = _started(job.start)
         wait = datetime.timedelta(seconds=60)
         store = dist.TCPStore("127.0.0.1", job.store_port, is_master=False, timeout=wait, use_libuv=os.name != "nt")
         options = {"device_id": device} if "nccl" in job.backend else {}
@@ -161,21 +145,35 @@ def _outcome(channel: wire.Channel, requests: queue.SimpleQueue, rank: int, job:
         fn, args, kwargs = pickle.loads(job.payload)
         known = wire.known_classes()
         wire.name_in_main(known)
-        if job.cluster is not None:
-            import simgpu
-
-            fn = functools.partial(simgpu.as_rank, job.cluster, fn)
         channel.send("ready", None)
         requests.get()  # a function that leaves the group at once would cut off those that still join
-        value = fn(*args, **kwargs)
+        returned = _Returned(fn)
+        value = returned(*args, **kwargs) if wrapper is None else wrapper(returned, *args, **kwargs)
     except BaseException as error:
         return "failed", wire.failure(error)
     try:
         data = wire.dumps(value, known)
     except BaseException as error:
-        named = value if job.cluster is None else value[0]
-        return "unsendable", (type(named).__name__, wire.failure(error))
+        return "unsendable", (type(returned.value).__name__, wire.failure(error))
     return "returned", (data, [name for name in _SLOW if name in sys.modules and name not in modules])
+
+
+def _started(pickled: bytes) -> Callable[..., Any] | None:
+    """Call `start` and return the function in which it wants to call the reader's, if any."""
+    start = pickle.loads(pickled)
+    wrapper = start() if start is not None else None
+    return wrapper if callable(wrapper) else None
+
+
+class _Returned:
+    """A function that keeps what it returned: messages name that, and not what `start` makes of it."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn, self.value = fn, None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.value = self.fn(*args, **kwargs)
+        return self.value
 
 
 def _leave() -> None:

@@ -10,7 +10,7 @@ are from the clock.
 An operator of your own (`torch.library.custom_op`) gets CPU tensors in its body, where nothing is counted. It is priced
 as one kernel: the bytes of its inputs and results, and the FLOPs of its formula
 (`torch.utils.flop_counter.register_flop_formula`), else one for each element.
-Several ranks, each with a GPU: `launch(..., cluster=Cluster(...))`; what links and messages cost says `cluster`.
+Several ranks, each with a GPU: `simgpu.launch(..., cluster=Cluster(...))`; what links and messages cost says `cluster`.
 More lenient than CUDA: a copy to the device takes its values at the call, also a non-blocking one from pinned
 memory. Refused with an error: torch.compile, sparse, quantized and nested tensors, lazy modules before they have
 shapes, sending tensors to other processes, `device=` beside `out=` (leave `device=` out: PyTorch compares the two below
@@ -23,13 +23,14 @@ from simgpu.child import Unavailable, hide_accelerators, remember_sources, run_i
 from simgpu.cluster import LINKS, Cluster, Link
 from simgpu.control import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable, world
 from simgpu.fakes import Recorder, fake_device, fake_program, remember_autocast, usual_step, with_workspace
-from simgpu.history import ClusterTimeline, Gap, Timeline, as_rank, timeline
+from simgpu.history import ClusterTimeline, Gap, Timeline, timeline
 from simgpu.model import AT_PEAK, CLUSTER_ERROR, ERROR_BAR, Costs, Record, World, out_of_memory
+from simgpu.ranks import launch
 
 __all__ = [
     "AT_PEAK", "CHILD_LIMIT_S", "CLUSTER_ERROR", "ERROR_BAR", "LINKS", "Cluster", "ClusterTimeline", "Costs", "Gap",
-    "Link", "Record", "Recorder", "Timeline", "Unavailable", "World", "as_rank", "clock_ms", "configure", "enable",
-    "enabled", "fake_device", "fake_program", "hide_accelerators", "host_work", "out_of_memory", "ready",
+    "Link", "Record", "Recorder", "Timeline", "Unavailable", "World", "clock_ms", "configure", "enable",
+    "enabled", "fake_device", "fake_program", "hide_accelerators", "host_work", "launch", "out_of_memory", "ready",
     "register_rules", "remember_autocast", "remember_sources", "reset", "run_in_child", "sources", "timeline",
     "unavailable", "usual_step", "with_workspace", "world",
 ]  # fmt: skip

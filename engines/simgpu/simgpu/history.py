@@ -3,16 +3,15 @@
 import io
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch.autograd.profiler import record_function
 
 from simgpu import communication, control, model, trace
-from simgpu.cluster import Cluster
 from simgpu.model import Record
 
 _COLOURS = {
@@ -354,11 +353,3 @@ def _finished(raw: list[Record], begin: int, first: int) -> list[Record]:
         times = {"start_ns": max(r.start_ns - begin, 0), "end_ns": r.end_ns - begin}
         finished.append(replace(r, **times, number=number, phase=phase, line=line))
     return finished
-
-
-def as_rank(cluster: Cluster, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Timeline]:
-    """Be a rank of a simulated cluster: return what `fn` returns, and the timeline of all that it did."""
-    communication.join(cluster)
-    with timeline() as whole:
-        value = fn(*args, **kwargs)
-    return value, whole
