@@ -51,11 +51,12 @@ INSTALLS = re.compile(rf'git\+https://github\.com/{NAME}(?:@\w+)?(?=")')
 OPENS = re.compile(rf"((?:colab\.research\.google\.com/github/|src=https://github\.com/)){NAME}/blob/\w+/")
 # Startup file of the kernels that tests start: PYTHONWARNINGS cannot name a package with its submodules.
 STRICT_WARNINGS = """import warnings
+_strict = r"(torch|course_utils|gpu_course|simgpu|kernelcheck|ranklaunch|__main__)(\\.|$)"
 for _category in (DeprecationWarning, FutureWarning):
-    warnings.filterwarnings("error", category=_category, module=r"(torch|course_utils|gpu_course|simgpu|kernelcheck|ranklaunch|__main__)(\\.|$)")
+    warnings.filterwarnings("error", category=_category, module=_strict)
 # PyTorch's own compiler still uses what PyTorch deprecates
 warnings.filterwarnings("ignore", r".*torch\\.jit\\.", DeprecationWarning, module=r"torch\\.")
-del warnings, _category
+del warnings, _category, _strict
 """
 
 
