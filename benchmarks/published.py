@@ -115,13 +115,14 @@ def record(timm, model: str, size: int, batch: int, *, train: bool = False, fuse
     def make_optimizer(parameters):
         return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4, foreach=False)
 
-    with simgpu.fake_program(None, make_model, make_batch, make_optimizer if train else None) as program:
+    recorder = simgpu.Recorder()
+    with simgpu.fake_program(None, make_model, make_batch, make_optimizer if train else None, recorder) as program:
         network, (images, classes), optimizer = program
         if not train:
-            with torch.inference_mode(), torch.autocast("cuda", torch.float16), simgpu.Recorder() as recorder:
+            with torch.inference_mode(), torch.autocast("cuda", torch.float16), recorder:
                 network.eval()(images)
             return recorder, found
-        with simgpu.Recorder() as recorder:
+        with recorder:
             with torch.autocast("cuda", torch.float16):
                 output = network(images)
                 output = output[0] if isinstance(output, tuple) else output
@@ -132,7 +133,7 @@ def record(timm, model: str, size: int, batch: int, *, train: bool = False, fuse
 
 def rate(recorder: simgpu.Recorder, gpu: str, batch: int) -> float:
     """Return images a second of a recorded step on `gpu`, to four digits."""
-    _, total_ns = recorder.replay(gpus.get(gpu), simgpu.Costs())
+    _, total_ns = simgpu.play(recorder.events, gpus.get(gpu), simgpu.Costs())
     return float(f"{batch / total_ns * 1e9:.4g}")
 
 
@@ -171,7 +172,9 @@ def pytorchs_own(timm, rows: list) -> ErrorBar:
     for model, size, _fitted, (batch, measured, _), *_ in rows:
         estimator = RuntimeEstimator()("operator-level-cost-model")
         make_batch = lambda size=size, batch=batch: torch.empty(batch, 3, size, size)  # noqa: E731
-        with simgpu.fake_program(None, lambda model=model: timm.create_model(model), make_batch, None) as program:
+        with simgpu.fake_program(
+            None, lambda model=model: timm.create_model(model), make_batch, None, simgpu.Recorder()
+        ) as program:
             network, images, _ = program
             claimed = mock.patch.object(torch.cuda, "is_available", lambda: True)
             amp = torch.autocast("cuda", torch.float16)

@@ -12,7 +12,9 @@ import simgpu
 from course_utils import plots, tables
 from course_utils.devices import resolve
 from course_utils.memory.measurements import Measured, Moment, draw_timeline
-from simgpu.ledger import Ledger, Parts, by_owner, local, states_of, tensors_in
+from simgpu.ledger import Ledger
+from simgpu.parts import Parts, by_owner
+from simgpu.storages import local, states_of, tensors_in
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,11 @@ def estimate(
     if not callable(make_optimizer):
         raise TypeError(f"make_optimizer must be a function of the list of parameters, not {make_optimizer!r}")
     target = simgpu.fake_device(device)
-    with simgpu.fake_program(device, make_model, make_batch, make_optimizer, ranks) as (model, batch, optimizer):
+    with simgpu.fake_program(device, make_model, make_batch, make_optimizer, simgpu.Recorder(), ranks) as (
+        model,
+        batch,
+        optimizer,
+    ):
         there = [(tensor, "parameters") for tensor in (*model.parameters(), *model.buffers())]
         there += [(tensor, "activations") for tensor in tensors_in(batch)]
         there += [(tensor, "optimizer") for tensor in states_of(optimizer)]

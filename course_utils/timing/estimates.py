@@ -205,11 +205,13 @@ def estimate(
     row = gpus.get(spec if cluster is None else cluster.gpu, "spec")
     if not row.peak_tflops:
         raise ValueError(f"spec is {row.name!r}, whose maker states no rates")
-    with simgpu.fake_program(None, make_model, make_batch, make_optimizer, ranks) as (model, batch, optimizer):
-        for _ in range(1 if optimizer is None and ranks is None else 2):  # FSDP knows its order after the first step
-            with simgpu.Recorder() as recorder:
-                (step or simgpu.usual_step)(model, batch, optimizer)
-    records, total_ns = recorder.replay(row, costs or simgpu.Costs(), cluster)
+    recorder = simgpu.Recorder()
+    with simgpu.fake_program(None, make_model, make_batch, make_optimizer, recorder, ranks) as program:
+        for _ in range(1 if program[2] is None and ranks is None else 2):  # FSDP knows its order after the first step
+            recorder.clear()
+            with recorder:
+                (step or simgpu.usual_step)(*program)
+    records, total_ns = simgpu.play(recorder.events, row, costs or simgpu.Costs(), cluster)
     host_s = sum(record.duration_ns for record in records if record.kind == "launch") / 1e9
     flops = recorder.matrix_flops
     return Estimate(row.name, total_ns / 1e9, host_s, flops.total(), tuple(flops), tuple(records), ranks or 1)

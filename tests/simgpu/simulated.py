@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import simgpu
-from simgpu import control
 
 __all__ = ["_fresh", "consistent", "nothing_alive", "on_sim"]
 
@@ -27,7 +26,7 @@ def nothing_alive():
     simgpu.enable()
     gc.collect()
     simgpu.reset()
-    world = control.world()
+    world = simgpu.world()
     world.bury()
     live, world.live = world.live, {}
     before = [gpu.allocated_bytes for gpu in world.gpus]
@@ -48,7 +47,7 @@ def on_sim(*shape, **options):
 
 def consistent(tensor):
     """Say that wrapper and values agree: what C++ believes is what the CPU computed."""
-    inner = simgpu.values_of(tensor)
+    inner = tensor._inner
     assert (tensor.shape, tensor.stride(), tensor.dtype) == (inner.shape, inner.stride(), inner.dtype)
     assert tensor.storage_offset() == inner.storage_offset()
     # not a number equals itself here: memory that nobody wrote may hold it

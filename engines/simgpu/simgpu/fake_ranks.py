@@ -5,7 +5,7 @@ lets messages and computation overlap are those of `torch.cpu`, on which fake te
 of them, for a Recorder to price.
 """
 
-import itertools
+import functools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,20 +19,62 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu import arguments, collectives
 from simgpu.communication import Work, with_work
+from simgpu.recording import Mark, Message, Recorder, Use, Wait
 
-calls: list[tuple] = []  # of the Recorder that records now
-_numbers = itertools.count(1)  # of streams, events, messages
-_arrivals: dict[int, int] = {}  # messages of functional collectives, by the storage that they fill
+
+class Rank:
+    """One rank of many: its messages and streams, which are noted in the events of a recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.current = _Stream(self)
+        self.current.number = 0
+        self._arrivals: dict[int, int] = {}  # marks of functional collectives, by the storage that they fill
+        self._works: list[Work] = []
+
+    def note(self, event: Mark | Message | Use | Wait) -> None:
+        self.recorder.events.append(event)
+
+    @contextmanager
+    def use(self, stream: "_Stream | None") -> Iterator[None]:
+        """Inside, `stream` is the current one."""
+        before, self.current = self.current, stream or self.current
+        self.note(Use(self.current.number))
+        try:
+            yield
+        finally:
+            self.current = before
+            self.note(Use(before.number))
+
+    def talk(self, func: Any, args: tuple, result: Any) -> Any:
+        """Note a message and who waits for it; return what its operator gave, with a handle that notes the wait."""
+        if func._overloadpacket.__name__ == "wait_tensor":
+            if (mark := self._arrivals.pop(args[0].untyped_storage()._cdata, None)) is not None:
+                self.note(Wait(mark))
+            return result
+        group, mark = collectives.group_of(args), self.recorder.number()
+        kind, nbytes = collectives.collective(func, args) or collectives.message(func, args) or ("", 0)
+        ranks = tuple(dist.get_process_group_ranks(group))
+        self.note(Message(mark, str(func._schema.name), group.group_name, kind, nbytes, ranks))
+        if func.namespace == "c10d":
+            self._works.append(Work(lambda: self.note(Wait(mark))))
+            return with_work(result, self._works[-1])
+        for tensor in result if isinstance(result, list | tuple) else (result,):
+            self._arrivals[tensor.untyped_storage()._cdata] = mark
+        return result
+
+    def leave(self) -> None:
+        """Let go of the handles that nobody waited for."""
+        for work in self._works:
+            work.forget()
 
 
 class _Stream:
-    current: "_Stream"
+    def __init__(self, rank: Rank, device: Any = None, priority: int = 0) -> None:
+        self.rank, self.number = rank, rank.recorder.number()
 
-    def __init__(self, device: Any = None, priority: int = 0) -> None:
-        self.number = next(_numbers)
-
-    def record_event(self, event: Any = None) -> "_Event":
-        event = event or _Event()
+    def record_event(self, event: "_Event | None" = None) -> "_Event":
+        event = event or _Event(self.rank)
         event.record(self)
         return event
 
@@ -47,31 +89,19 @@ class _Stream:
 
 
 class _Event:
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.number = next(_numbers)
+    def __init__(self, rank: Rank, *args: Any, **kwargs: Any) -> None:
+        self.rank, self.mark = rank, rank.recorder.number()
 
     def record(self, stream: _Stream | None = None) -> None:
-        calls.append(("mark", self.number, stream and stream.number))
+        self.rank.note(Mark(self.mark, stream and stream.number))
 
     def wait(self, stream: _Stream | None = None) -> None:
-        calls.append(("wait_for", self.number, stream and stream.number))
+        self.rank.note(Wait(self.mark, stream and stream.number))
 
     def synchronize(self) -> None:
         """The host goes on: nothing is read."""
 
     query = synchronize
-
-
-@contextmanager
-def _use(stream: _Stream | None) -> Iterator[None]:
-    before = _Stream.current
-    _Stream.current = stream or before
-    calls.append(("use", _Stream.current.number))
-    try:
-        yield
-    finally:
-        _Stream.current = before
-        calls.append(("use", before.number))
 
 
 _helper, _assign = parallel.DistributedDataParallel._ddp_init_helper, dist._compute_bucket_assignment_by_size
@@ -94,8 +124,11 @@ def _with_buckets(self: parallel.DistributedDataParallel, parameters: list, *arg
 
 
 @contextmanager
-def fake_group(ranks: int) -> Iterator[None]:
-    """Inside, this process is rank 0 of `ranks`, of which no other exists. Raises RuntimeError in a process group."""
+def fake_group(ranks: int, rank: Rank) -> Iterator[None]:
+    """Inside, this process is rank 0 of `ranks`, of which no other exists, and `rank` notes what it does.
+
+    Raises RuntimeError in a process group.
+    """
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -103,7 +136,7 @@ def fake_group(ranks: int) -> Iterator[None]:
     arguments.whole("ranks", ranks)
     if dist.is_initialized():
         raise RuntimeError("an estimate for several ranks needs a process that is in no process group")
-    init, hook, calls[:] = DeviceMesh.__init__, sys.excepthook, []
+    init, hook = DeviceMesh.__init__, sys.excepthook
 
     def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
         init(self, "cpu", *args, **kwargs)
@@ -116,13 +149,11 @@ def fake_group(ranks: int) -> Iterator[None]:
             return shapes(self, *args)
 
     alike = dict.fromkeys(("_verify_param_shape_across_processes", "_sync_module_states"), lambda *args, **kwargs: None)
-    _Stream.current = _Stream()
-    _Stream.current.number = 0
     streams = {
-        "Stream": _Stream,
-        "Event": _Event,
-        "stream": _use,
-        "current_stream": lambda device=None: _Stream.current,
+        "Stream": functools.partial(_Stream, rank),
+        "Event": functools.partial(_Event, rank),
+        "stream": rank.use,
+        "current_stream": lambda device=None: rank.current,
     }
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     try:
@@ -138,21 +169,3 @@ def fake_group(ranks: int) -> Iterator[None]:
     finally:
         dist.destroy_process_group()
         sys.excepthook = hook  # PyTorch's puts the rank before each line of an error
-        _arrivals.clear()
-
-
-def noted(func: Any, args: tuple, result: Any) -> Any:
-    """Note the size of a message and who waits for it; return the result of its operator, with a handle that does."""
-    if func._overloadpacket.__name__ == "wait_tensor":
-        if (number := _arrivals.pop(args[0].untyped_storage()._cdata, None)) is not None:
-            calls.append(("wait_for", number))
-        return result
-    group, number = collectives.group_of(args), next(_numbers)
-    kind, nbytes = collectives.collective(func, args) or collectives.message(func, args) or ("", 0)
-    ranks = dist.get_process_group_ranks(group)
-    calls.append(("send", number, str(func._schema.name), (group.group_name,), kind, nbytes, ranks))
-    if func.namespace == "c10d":
-        return with_work(result, Work(lambda: calls.append(("wait_for", number))))
-    for tensor in result if isinstance(result, list | tuple) else (result,):
-        _arrivals[tensor.untyped_storage()._cdata] = number
-    return result

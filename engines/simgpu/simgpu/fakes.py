@@ -10,7 +10,6 @@ import math
 import sys
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -30,15 +29,11 @@ from torch._subclasses.fake_tensor import (
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
-from simgpu import collectives, composite, fake_ranks, places
+from simgpu import collectives, fake_ranks, places
 from simgpu.autocast import register_rules
-from simgpu.cluster import Cluster
-from simgpu.gpus import GPU
-from simgpu.model import Costs, Record, World
-from simgpu.operators import MEMORY_ONLY, Plan
-from simgpu.prices import moved, price
+from simgpu.recording import Recorder
 
 _ATEN = torch.ops.aten
 _MESHES = torch.distributed.device_mesh.__file__
@@ -55,25 +50,29 @@ def fake_program(
     make_model: Callable[[], nn.Module],
     make_batch: Callable[[], Any],
     make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None,
+    recorder: Recorder,
     ranks: int | None = None,
 ) -> Iterator[tuple[nn.Module, Any, torch.optim.Optimizer | None]]:
     """Inside, tensors are fake: yield the model, the batch and the optimizer, None where none is made.
 
-    `device` None means a GPU that need not be here. With `ranks` the program is rank 0 of so many, of which no other
-    exists: `torch.distributed` is set up, and messages have sizes and no values.
+    `recorder` notes messages and streams, and kernels while it is entered. `device` None means a GPU that need not be
+    here. With `ranks` the program is rank 0 of so many, of which no other exists: `torch.distributed` is set up, and
+    messages have sizes and no values.
 
     Raises TypeError or ValueError that names what returned something else, and RuntimeError in the words of this course
     where the program needs the values of tensors.
     """
+    rank = fake_ranks.Rank(recorder)
     outside, lower = (torch.is_grad_enabled(), torch.is_inference_mode_enabled()), _format_of_autocast()
     with ExitStack() as stack:
         for context in (torch.random.fork_rng(devices=()), _clear_errors(), torch.inference_mode(False)):
             stack.enter_context(context)
         stack.enter_context(torch.enable_grad())
+        stack.callback(rank.leave)
         if ranks is not None:
-            stack.enter_context(fake_ranks.fake_group(ranks))
-        batch = _batch(make_batch, device)
-        with faking(device):
+            stack.enter_context(fake_ranks.fake_group(ranks, rank))
+        batch = _batch(make_batch, device, rank)
+        with faking(device, rank):
             model = make_model()
             if not isinstance(model, nn.Module):
                 raise TypeError(f"make_model must return a torch.nn.Module, not {model!r}")
@@ -154,10 +153,10 @@ def _clear_errors() -> Iterator[None]:
         raise TypeError(words) from None
 
 
-def _batch(make_batch: Callable[[], Any], device: torch.device | None) -> Any:
+def _batch(make_batch: Callable[[], Any], device: torch.device | None, rank: fake_ranks.Rank) -> Any:
     """Return the batch as fake tensors; one that cannot be made of shapes alone, as real ones."""
     try:
-        with faking(device):
+        with faking(device, rank):
             return make_batch()
     except Exception:
         return make_batch()
@@ -189,8 +188,8 @@ def usual_step(model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer | 
 
 
 @contextmanager
-def faking(device: torch.device | None) -> Iterator[None]:
-    """Inside, tensors are fake, and every device means the fake one."""
+def faking(device: torch.device | None, rank: fake_ranks.Rank) -> Iterator[None]:
+    """Inside, tensors are fake, every device means the fake one, and `rank` notes messages."""
     kind = "sim" if device is None else device.type
     fillers = [name for name in vars(nn.init) if name.startswith("_no_grad_")]
     as_it_is = dict.fromkeys(fillers, lambda tensor, *args, **kwargs: tensor)  # `trunc_normal_` looks at every value
@@ -200,7 +199,7 @@ def faking(device: torch.device | None) -> Iterator[None]:
         stack.enter_context(mock.patch.multiple(nn.init, **as_it_is))
         if kind != "cuda":
             stack.enter_context(_autocast_on_the_cpu(as_on_a_gpu=kind != "cpu"))
-        stack.enter_context(_Fake(allow_non_fake_inputs=True))
+        stack.enter_context(_Fake(rank))
         stack.enter_context(_OneDevice(fake_device(device), simulated=kind == "sim"))
         yield
 
@@ -215,10 +214,14 @@ class _Fake(FakeTensorMode):
     """FakeTensorMode also for operators that C++ code calls, as that of DistributedDataParallel does: what it asks for
     on `meta` is no device of the program."""
 
+    def __init__(self, rank: fake_ranks.Rank) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.rank = rank
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         with torch._C.DisableTorchFunction():
             result = super().__torch_dispatch__(func, types, args, kwargs)
-        return fake_ranks.noted(func, args, result) if collectives.is_one(func) else result
+        return self.rank.talk(func, args, result) if collectives.is_one(func) else result
 
 
 class _OneDevice(TorchFunctionMode):
@@ -383,83 +386,3 @@ def _real_workspace(steps: int, batch: int, shape: tuple[int, int], hidden: int)
             x, *weights, state, state, False, [], 2, hidden, 1, True, False, False, True
         )
     return result[3].nbytes
-
-
-class Recorder(composite.Mode):
-    """Keeps what a program on fake tensors asks of a GPU: `calls` has names and arguments of methods of `_Player`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple] = []
-        self.matrix_flops: Counter[str] = Counter()  # by number format
-
-    def kernel(self, *call: Any) -> None:
-        self.calls.append(("kernel", *call))
-
-    def __enter__(self):
-        fake_ranks.calls = self.calls
-        return super().__enter__()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if any(kind.__name__ in ("DTensor", "AsyncCollectiveTensor") for kind in types):
-            return NotImplemented  # PyTorch asks again for the tensors inside
-        if collectives.is_one(func):
-            return func(*args, **kwargs)  # which is noted
-        if func.namespace == "prim":  # a question, such as the device of a tensor
-            return func(*args, **kwargs)
-        plan = Plan.of(func)
-        if plan.composite:
-            with self:
-                return composite.take_apart(func, args, kwargs)
-        result = func(*args, **kwargs)
-        if not func.is_view and plan.name not in MEMORY_ONLY and plan.name != "lift_fresh":
-            self._charge(plan, args, kwargs, result)
-        return result
-
-    def _charge(self, plan: Plan, args: tuple, kwargs: dict, result: Any) -> None:
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        adds = plan.name == "add_" and type(args[1]) is int and inputs[0].is_floating_point()
-        if (adds or plan.name.startswith("_foreach")) and not any(tensor.dim() for tensor in inputs):
-            return  # an optimizer counts its steps on the host
-        before = {tensor.untyped_storage()._cdata for tensor in inputs}
-        if not plan.mutates and all(tensor.untyped_storage()._cdata in before for tensor in outputs):
-            return  # nothing new was written
-        if plan.name in ("copy_", "_to_copy"):
-            nbytes, strided = moved(inputs[-1:], outputs[0])
-            self.kernel(0, "copy_", 0, nbytes, "fp32", 1, 0, strided)
-        else:
-            price(self, 0, plan, inputs, outputs, args, kwargs, result)
-            if plan.flops is not None:
-                self.matrix_flops[self.calls[-1][5]] += self.calls[-1][3]
-
-    def replay(self, spec: GPU, costs: Costs, cluster: Cluster | None = None) -> tuple[list[Record], int]:
-        """Return the records of the calls on a GPU, a launch for each kernel and message, and the whole time in ns."""
-        player = _Player(1, spec, 2**62)
-        player.costs, player.cluster, records = costs, cluster, []
-        player.recorders.append(records)
-        for name, *arguments in self.calls:
-            getattr(player, name)(*arguments)
-        return records, player.queue_ns(0)
-
-
-class _Player(World):
-    """A GPU that does again what a Recorder has kept."""
-
-    def __init__(self, *settings: Any) -> None:
-        super().__init__(*settings)
-        self.marks: dict[int, int] = {}  # when an event or a message is done; those before the recording are
-
-    def use(self, stream: int) -> None:
-        self.streams[0] = stream
-
-    def mark(self, event: int, stream: int | None) -> None:
-        self.marks[event] = self.queue_ns(0, self.streams[0] if stream is None else stream)
-
-    def wait_for(self, event: int, stream: int | None = None) -> None:
-        self.hold((0, self.streams[0] if stream is None else stream), self.marks.get(event, 0))
-
-    def send(self, handle: int, name: str, queue: tuple, kind: str, nbytes: int, ranks: list[int]) -> None:
-        ready, which = self.launch(0, name)
-        self.marks[handle] = self.exchange(f"{kind} of {len(ranks)}", queue, kind, nbytes, ranks, ready, which)

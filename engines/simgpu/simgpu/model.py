@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from simgpu import gpus, places
+from simgpu.prices import Cost
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Gpu:
         self.index, self._settle = index, settle
         self.counted_bytes = self.peak_bytes = self.allocations = 0
         self.cache: Any = None  # an `allocator.Allocator` where one is asked for; then bytes are those of its blocks
-        self.budgets: list[tuple[int, int]] = []
+        self._budgets: list[tuple[int, int]] = []
         self.capacity_bytes = capacity_bytes
 
     def _set_capacity(self, size: int) -> None:
@@ -103,19 +104,19 @@ class Gpu:
 
     def _tighten(self) -> None:
         """Let the tightest of capacity and budgets hold: bytes that may be alive, and those that it does not count."""
-        self.limit_bytes, self._outside_bytes = min([(self._capacity_bytes, 0), *self.budgets])
+        self.limit_bytes, self._outside_bytes = min([(self._capacity_bytes, 0), *self._budgets])
 
     @contextmanager
     def budget(self, nbytes: int) -> Iterator[None]:
         """Inside, at most `nbytes` more may be alive than at the start; messages call that the capacity."""
         budget = (self.allocated_bytes + nbytes, self.allocated_bytes)
-        self.budgets.append(budget)
+        self._budgets.append(budget)
         self._tighten()
         try:
             yield
         finally:
-            if budget in self.budgets:  # else somebody has put the limits back in between
-                self.budgets.remove(budget)
+            if budget in self._budgets:  # else somebody has put the limits back in between
+                self._budgets.remove(budget)
             self._tighten()
 
     def require(self, nbytes: int) -> None:
@@ -265,27 +266,20 @@ class World:
                     del self.live[ref.key]
                 self.dead.popleft()
 
-    def kernel(
-        self, index: int, name: str, flops: int, nbytes: int, peak: str = "fp32", steps: int = 1, extra_bytes: int = 0,
-        strided: bool = False, attends: float = 0.0,
-    ) -> None:  # fmt: skip
+    def kernel(self, index: int, name: str, cost: Cost) -> None:
         """Queue what one operator starts: the host pays the launch, the GPU the larger of arithmetic and memory
         traffic, by the rates that kernels reach.
-
-        One that works in `steps`, each of which needs the one before, pays the least time of a kernel for each.
-        `extra_bytes` are moved before or after the arithmetic, not during it. `peak`: a number format or "depthwise".
-        `attends`: the share of its `flops` that a kernel of attention cannot skip; a causal mask halves it.
         """
-        costs = self.costs
-        rate_tflops = self._tflops(peak, attends)
-        rate_gbps = self.spec.bandwidth_gbps * costs.bandwidth_share * (costs.strided_share if strided else 1.0)
-        compute_ns = math.ceil(flops / (rate_tflops * 1_000))
+        costs, nbytes = self.costs, cost.nbytes
+        rate_tflops = self._tflops(cost.rate, cost.attention)
+        rate_gbps = self.spec.bandwidth_gbps * costs.bandwidth_share * (costs.strided_share if cost.strided else 1.0)
+        compute_ns = math.ceil(cost.flops / (rate_tflops * 1_000))
         memory_ns = math.ceil(nbytes / rate_gbps)
         work_ns = compute_ns if compute_ns > memory_ns else memory_ns
-        if extra_bytes:
-            extra_ns = math.ceil(extra_bytes / rate_gbps)
-            work_ns, memory_ns, nbytes = work_ns + extra_ns, memory_ns + extra_ns, nbytes + extra_bytes
-        least_ns = costs.kernel_ns * steps
+        if cost.extra_bytes:
+            extra_ns = math.ceil(cost.extra_bytes / rate_gbps)
+            work_ns, memory_ns, nbytes = work_ns + extra_ns, memory_ns + extra_ns, nbytes + cost.extra_bytes
+        least_ns = costs.kernel_ns * cost.steps
         with self.lock:
             end = self._enqueue(index, name, "compute", least_ns + work_ns)
             if self.recorders:
@@ -293,7 +287,7 @@ class World:
                 bound = "latency" if small else "compute" if compute_ns >= memory_ns else "bandwidth"
                 start = end - least_ns - work_ns
                 which = {"number": self.launches, "stream": self.streams[index]}
-                self.note(Record("kernel", name, f"sim:{index}", start, end, flops, nbytes, bound, **which))
+                self.note(Record("kernel", name, f"sim:{index}", start, end, cost.flops, nbytes, bound, **which))
 
     def _tflops(self, peak: str, attends: float) -> float:
         """Return the rate that kernels reach, at which all the operations are counted that they are given."""

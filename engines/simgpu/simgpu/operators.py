@@ -9,7 +9,7 @@ from torch.utils.flop_counter import flop_registry
 from simgpu import collectives, communication, composite, failures, model
 from simgpu.model import FORKED, device_of
 from simgpu.patches import check_generator
-from simgpu.prices import encoder_layer_flops, moved, price
+from simgpu.prices import Cost, encoder_layer_flops, price, price_of_copy
 from simgpu.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, make, refresh
 
 aten = torch.ops.aten
@@ -142,7 +142,8 @@ def _run_simple(func, plan: Plan, args):
         return _wrap(out, index, args)[0]
     size, dtype = out.nbytes, out.dtype
     world.own_storage(storage, index)
-    world.kernel(index, plan.name, size // dtype.itemsize, nbytes + size, "fp64" if dtype is torch.float64 else "fp32")
+    rate = "fp64" if dtype is torch.float64 else "fp32"
+    world.kernel(index, plan.name, Cost(size // dtype.itemsize, nbytes + size, rate))
     if dtype.is_complex or not is_plain(out):
         return as_sim(out, index)
     result = make(SimTensor, out.shape, dtype=dtype, device=world.meta_devices[index], _extra_dispatch_keys=KEYS)
@@ -271,7 +272,7 @@ def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args, kwargs, ou
     """Advance the virtual clock by what this operator costs."""
     if plan.name not in MEMORY_ONLY:
         outputs = [t for t in (out if isinstance(out, list | tuple) else (out,)) if isinstance(t, torch.Tensor)]
-        price(model.world, index, plan, inputs, outputs, args, kwargs, out)
+        model.world.kernel(index, plan.name, price(plan, inputs, outputs, args, kwargs, out))
         # of indices only masks: by whole numbers, the shape of what is picked is known
         if plan.waits and (not plan.mixes or any(t.dtype in (torch.bool, torch.uint8) for t in inputs[1:])):
             model.world.copy(index, "D2H", 8, pinned=True, blocking=True)
@@ -291,7 +292,7 @@ def _copy_(func, args, kwargs):
     if type(source) is SimTensor:
         _between(source, index, inner)
     elif source.dim() == 0:
-        model.world.kernel(index, "fill_", 0, inner.nbytes)
+        model.world.kernel(index, "fill_", Cost(0, inner.nbytes))
     else:
         pinned = source.is_pinned()
         model.world.copy(index, "H2D", values.nbytes, pinned=pinned, blocking=not (non_blocking and pinned))
@@ -301,8 +302,7 @@ def _copy_(func, args, kwargs):
 def _between(source: SimTensor, index: int, target: torch.Tensor) -> None:
     """Account a copy to GPU `index`: by a kernel where it is there already, else over the bus."""
     if index == source._index:
-        nbytes, strided = moved([source._inner], target)
-        model.world.kernel(index, "copy_", 0, nbytes, strided=strided)
+        model.world.kernel(index, "copy_", price_of_copy(source._inner, target))
     else:
         model.world.order(index, source._index)
         model.world.copy(index, "D2D", source._inner.nbytes, pinned=True, blocking=False)
@@ -388,7 +388,7 @@ def refuse_stale(tensor) -> None:
 def _pack(func, args, kwargs):
     """Lengths stay on the CPU, as on CUDA."""
     packed, batch_sizes = func(args[0]._inner, *args[1:], **kwargs)
-    model.world.kernel(args[0]._index, "pack_padded_sequence", 0, 2 * packed.nbytes)
+    model.world.kernel(args[0]._index, "pack_padded_sequence", Cost(0, 2 * packed.nbytes))
     return adopt(packed, args[0]._index), batch_sizes
 
 

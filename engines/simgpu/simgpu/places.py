@@ -15,8 +15,6 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-__all__ = ["in_cell", "is_generated", "is_readers", "phase", "place", "place_of"]
-
 
 def in_cell(file: str) -> bool:
     """Return whether `file`, as a stack names it, is a cell."""

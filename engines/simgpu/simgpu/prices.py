@@ -12,49 +12,78 @@ Rules that differ from "reads its inputs, writes its results", with their causes
 """
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-_RECURRENT = {"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"}  # input (time, batch, features), one step after another
-_FUSED = "_scaled_dot_product_flash_attention_for_cpu"
-_CAUSAL = {_FUSED: 4, f"{_FUSED}_backward": 7}  # where fused attention is told of a causal mask
-_PEAKS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
+_FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
-def price(world, index: int, plan, inputs: list, outputs: list, args, kwargs, out) -> None:
-    """Queue on GPU `index` of `world` what an operator costs, by the sizes of its tensors alone."""
-    flops, peak, steps, strided, extra, attends = 0, "fp32", 1, False, 0, 0.0
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the kernels of one operator have to do, whatever the GPU. `Clock.kernel` says how long one takes for it.
+
+    - `flops`: operations, at the `rate` of a number format ("fp16"), or of "depthwise" convolutions;
+    - `nbytes`: what is read and written while they are computed, `extra_bytes` what is moved before or after;
+    - `strided`: whether memory is read in another order than it is written;
+    - `steps`: kernels that wait for one another, each of which takes its least time;
+    - `attention`: in a kernel of attention the share of `flops` that it cannot skip (a causal mask halves it), else 0.
+    """
+
+    flops: int
+    nbytes: int
+    rate: str = "fp32"
+    strided: bool = False
+    steps: int = 1
+    extra_bytes: int = 0
+    attention: float = 0.0
+
+
+def price(
+    plan: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], args: Sequence, kwargs: dict, out: Any
+) -> Cost:
+    """Return what the operator of `plan` (`operators.Plan`) costs, by the sizes of its tensors alone.
+
+    `inputs` and `outputs` are all tensors in `args`, `kwargs` and in `out`, which it returned.
+    """
+    nbytes, strided = _traffic(plan, inputs, outputs, kwargs)
+    if plan.flops is not None:
+        flops, rate = int(plan.flops(*args, **kwargs, out_val=out)), _FORMATS.get(inputs[0].dtype, "fp32")
+        if inputs[0].dtype is torch.float32 and _rounds("conv" in plan.name):
+            rate = "tf32"
+    else:
+        flops = max((t.numel() for t in (*inputs, *outputs)), default=0)
+        rate = "fp64" if any(t.dtype is torch.float64 for t in outputs) else "fp32"
+    cost = Cost(flops, nbytes, rate, strided)
+    rule = _RULES.get(plan.name)
+    return cost if rule is None else rule(cost, args, kwargs, outputs)
+
+
+def price_of_copy(source: torch.Tensor, target: torch.Tensor) -> Cost:
+    """Return what a copy within the memory of a GPU costs."""
+    nbytes, strided = _moved([source], target)
+    return Cost(0, nbytes, strided=strided)
+
+
+def _traffic(plan: Any, inputs: Sequence, outputs: Sequence, kwargs: dict) -> tuple[int, bool]:
+    """Return how many bytes an operator reads and writes, and whether it reads in another order than it writes."""
     if plan.gathers:
         written = sum(t.nbytes for t in outputs)
-        nbytes = 2 * written + sum(t.nbytes for t in inputs if not t.is_floating_point())
+        nbytes, strided = 2 * written + sum(t.nbytes for t in inputs if not t.is_floating_point()), False
     else:
         result_only = {id(kwargs[name]) for name in plan.mutates if isinstance(name, str)}  # out=
         read = [t for t in (inputs[1:] if plan.overwrites else inputs) if id(t) not in result_only]
         one = outputs[0] if len(outputs) == 1 and (plan.pointwise or plan.name == "clone") else None
-        nbytes, strided = moved(read, one)
+        nbytes, strided = _moved(read, one)
         nbytes += sum(t.nbytes for t in (outputs if one is None else outputs[1:]))
     if plan.mutates and not outputs:
         nbytes += sum(t.nbytes for t in inputs[: max(1, len(inputs) // 2)])
-    if plan.flops is not None:
-        flops = int(plan.flops(*args, **kwargs, out_val=out))
-        peak = _PEAKS.get(inputs[0].dtype, "fp32")
-        if inputs[0].dtype is torch.float32 and _rounds("conv" in plan.name):
-            peak = "tf32"
-    else:
-        flops = max((t.numel() for t in (*inputs, *outputs)), default=0)
-        peak = "fp64" if any(t.dtype is torch.float64 for t in outputs) else "fp32"
-    if plan.name in _RECURRENT:
-        steps = len(args[0])
-        nbytes += (steps - 1) * args[2].nbytes  # each step reads the recurrent weight again
-    elif plan.name in _RULES:
-        extra, steps, peak = _RULES[plan.name](args, outputs, peak)
-    elif plan.name in _CAUSAL:
-        place = _CAUSAL[plan.name]
-        attends = 0.5 if kwargs.get("is_causal", args[place] if len(args) > place else False) else 1.0
-    world.kernel(index, plan.name, flops, nbytes, peak, steps, extra, strided, attends)
+    return nbytes, strided
 
 
-def moved(inputs: list[torch.Tensor], output: torch.Tensor | None) -> tuple[int, bool]:
+def _moved(inputs: Sequence[torch.Tensor], output: torch.Tensor | None) -> tuple[int, bool]:
     """Return how many bytes a kernel moves, and whether it reads an input in another order than it writes `output`.
 
     Of an expanded tensor only what is in memory is read.
@@ -85,24 +114,24 @@ def _rounds(convolution: bool) -> bool:
     return torch.get_float32_matmul_precision() != "highest"
 
 
-def _convolution(args, outputs, peak: str) -> tuple[int, int, str]:
+def _convolution(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
     x, weight, bias, groups = args[0], args[1], args[2], args[8]
     extra, steps = (0, 1) if bias is None else (2 * outputs[0].nbytes, 2)
     if _depthwise(weight, groups):
-        return extra, steps, "depthwise"
+        return replace(cost, rate="depthwise", steps=steps, extra_bytes=extra)
     if _converts(x) and math.prod(weight.shape[2:]) > 1:
         extra, steps = extra + 2 * (x.nbytes + outputs[0].nbytes), steps + 2
-    return extra, steps, peak
+    return replace(cost, steps=steps, extra_bytes=extra)
 
 
-def _convolution_backward(args, outputs, peak: str) -> tuple[int, int, str]:
+def _convolution_backward(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
     grad, x, weight, groups, wanted = args[0], args[1], args[2], args[9], args[10]
     extra, steps = grad.nbytes * (wanted[0] + wanted[1] + wanted[2] - 1), sum(wanted)
     if _depthwise(weight, groups):
-        return extra, steps, "depthwise"
+        return replace(cost, rate="depthwise", steps=steps, extra_bytes=extra)
     if _converts(x):
         extra, steps = extra + 2 * (grad.nbytes + x.nbytes * (1 + wanted[0])), steps + 2 + wanted[0]
-    return extra, steps, peak
+    return replace(cost, steps=steps, extra_bytes=extra)
 
 
 def _depthwise(weight: torch.Tensor, groups: int) -> bool:
@@ -114,13 +143,29 @@ def _converts(x: torch.Tensor) -> bool:
     return x.dtype in (torch.float16, torch.bfloat16) and _fastest(x) != 1
 
 
-def _norm(args, outputs, peak: str) -> tuple[int, int, str]:
-    twice = len(args) < 6 or args[5] is not False  # batch norm that uses its running statistics passes once
-    return (args[0].nbytes, 2, peak) if twice else (0, 1, peak)
+def _norm(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
+    once = len(args) > 5 and args[5] is False  # batch norm that uses its running statistics
+    return cost if once else replace(cost, steps=2, extra_bytes=args[0].nbytes)
 
 
-def _norm_backward(args, outputs, peak: str) -> tuple[int, int, str]:
-    return args[0].nbytes + args[1].nbytes, 2, peak
+def _norm_backward(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
+    return replace(cost, steps=2, extra_bytes=args[0].nbytes + args[1].nbytes)
+
+
+def _recurrent(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
+    """Input (time, batch, features): one step after another, each of which reads the recurrent weight again."""
+    steps = len(args[0])
+    return replace(cost, steps=steps, nbytes=cost.nbytes + (steps - 1) * args[2].nbytes)
+
+
+def _attention(place: int) -> Callable[..., Cost]:
+    """Return the rule of fused attention that is told of a causal mask at this place of its arguments."""
+
+    def rule(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
+        causal = kwargs.get("is_causal", args[place] if len(args) > place else False)
+        return replace(cost, attention=0.5 if causal else 1.0)
+
+    return rule
 
 
 def encoder_layer_flops(src, width, heads, *args, out_val=None, **kwargs) -> int:
@@ -129,16 +174,20 @@ def encoder_layer_flops(src, width, heads, *args, out_val=None, **kwargs) -> int
     return tokens * (2 * sum(weight.numel() for weight in products) + 4 * src.shape[-2] * width)
 
 
-def _encoder_layer(args, outputs, peak: str) -> tuple[int, int, str]:
+def _encoder_layer(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
     """nn.TransformerEncoderLayer in inference: one operator, a dozen kernels, with what they hand each other."""
     tokens, wide = args[0].numel(), args[14].shape[0] / args[1]
-    return int(tokens * (24 + 4 * wide)) * args[0].itemsize, 12, peak
+    return replace(cost, steps=12, extra_bytes=int(tokens * (24 + 4 * wide)) * args[0].itemsize)
 
 
-_RULES = {
+_RULES: dict[str, Callable[..., Cost]] = {
+    "_scaled_dot_product_flash_attention_for_cpu": _attention(4),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention(7),
     "_transformer_encoder_layer_fwd": _encoder_layer,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
+    "mkldnn_rnn_layer": _recurrent,
+    "mkldnn_rnn_layer_backward": _recurrent,
     "native_batch_norm": _norm,
     "native_group_norm": _norm,
     "native_batch_norm_backward": _norm_backward,

@@ -12,6 +12,7 @@ from simgpu import model, operators
 from simgpu.autocast import operator_of, register_rules
 from simgpu.model import device_of
 from simgpu.patches import check_generator, replace_functions
+from simgpu.prices import Cost
 from simgpu.tensor import CPU, SimTensor, adopt
 
 aten = torch.ops.aten
@@ -94,7 +95,7 @@ def _make(operator, *args, device=None, pin_memory=None, **kwargs):
         operator = aten.zeros.default
     tensor = adopt(operator(*args, device=CPU, **kwargs), index)
     if not name.startswith("empty"):
-        model.world.kernel(index, name, tensor.numel(), tensor.nbytes)
+        model.world.kernel(index, name, Cost(tensor.numel(), tensor.nbytes))
     return tensor
 
 

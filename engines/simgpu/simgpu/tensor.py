@@ -13,6 +13,7 @@ import torch
 
 from simgpu import model
 from simgpu.model import device_of
+from simgpu.prices import Cost
 
 CPU = torch.device("cpu")
 KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
@@ -182,7 +183,7 @@ class SimTensor(torch.Tensor):
         inner = torch.empty(0, dtype=self.dtype, device=CPU)
         inner.set_(self.untyped_storage().__deepcopy__(memo), self.storage_offset(), self.shape, self.stride())
         new = adopt(inner, self._index)
-        model.world.kernel(self._index, "copy_", 0, 2 * inner.nbytes)
+        model.world.kernel(self._index, "copy_", Cost(0, 2 * inner.nbytes))
         new = new.conj_physical() if self.is_conj() else new.neg() if self.is_neg() else new
         new.requires_grad_(self.requires_grad)
         memo[id(self)] = new

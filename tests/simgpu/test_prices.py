@@ -1,0 +1,67 @@
+"""Is a price a value that nobody is charged for, and does what a program asks of a GPU stay with its recorder?"""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import simgpu
+from simgpu import communication, fakes
+from simgpu.operators import Plan
+from simgpu.prices import Cost, price
+from simgpu.recording import Kernel, Mark, Message, Use, Wait, play
+from tests.simgpu import strategies
+
+
+def test_a_price_is_a_value_by_sizes_alone():
+    a, b = torch.empty(8, 16, device="meta"), torch.empty(16, 4, device="meta")
+    found = price(Plan.of(torch.ops.aten.mm.default), [a, b], [a @ b], (a, b), {}, a @ b)
+    assert found == Cost(flops=2 * 8 * 16 * 4, nbytes=4 * (8 * 16 + 16 * 4 + 8 * 4))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.flops = 0
+    half = price(Plan.of(torch.ops.aten.mm.default), [a.half(), b.half()], [], (a.half(), b.half()), {}, a @ b)
+    assert half.rate == "fp16" and half.nbytes == 2 * (8 * 16 + 16 * 4)
+
+
+def test_a_convolution_says_which_kernels_come_with_it():
+    x, weight, bias = torch.empty(2, 3, 8, 8), torch.empty(4, 3, 3, 3), torch.empty(4)
+    for given, steps, extra_bytes in ((None, 1, 0), (bias, 2, 2 * 2 * 4 * 6 * 6 * 4)):
+        args = (x, weight, given, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+        y = torch.ops.aten.convolution.default(*args)
+        found = price(Plan.of(torch.ops.aten.convolution.default), [x, weight], [y], args, {}, y)
+        assert (found.steps, found.extra_bytes) == (steps, extra_bytes) and found.flops == 2 * y.numel() * 27
+
+
+def test_events_play_as_streams_do():
+    row, costs = simgpu.gpus.get("T4"), simgpu.Costs(launch_ns=1, kernel_ns=1000)
+    kernel, beside = Kernel("k", Cost(0, 0)), Use(5)
+    alone, total_ns = play([kernel, kernel], row, costs)
+    assert total_ns == 2001 and [record.kind for record in alone] == ["launch", "kernel"] * 2
+    two = [kernel, Mark(1), beside, Wait(1), kernel]
+    assert play(two, row, costs)[1] == play([kernel, beside, Wait(1), kernel], row, costs)[1] == 2001  # one engine
+    cluster = simgpu.Cluster("H100 SXM")
+    message = Message(7, "c10d::allreduce_", "0", "all_reduce", 1000, tuple(range(8)))
+    length_ns = cluster.cost("all_reduce", 1000, range(8))[0]
+    assert play([message, kernel], row, costs, cluster)[1] == length_ns + 1
+    assert play([message, Wait(7), kernel], row, costs, cluster)[1] == length_ns + 1 + 1000
+
+
+def recorded(ranks, way="ddp"):
+    """Return the recorder of a step of rank 0 of so many."""
+    recorder = simgpu.Recorder()
+    make = (lambda: strategies.shared(way, torch.device("cuda"))) if ranks else (lambda: nn.Linear(8, 8))
+    batch = (lambda: strategies.batch(0)) if ranks else (lambda: torch.zeros(4, 8))
+    with fakes.fake_program(None, make, batch, None, recorder, ranks) as (model, x, _), recorder:
+        model(x).mean().backward()
+    return recorder
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_nothing_is_left_of_a_rank_that_was_made_up(way):
+    assert communication._handles == {}
+    events = recorded(4, way).events
+    assert {type(event) for event in events} >= {Kernel, Message, Wait}
+    assert communication._handles == {} and not dist.is_initialized()
+    assert recorded(4, way).events == events  # numbers begin anew: nothing is shared
