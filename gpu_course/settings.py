@@ -131,21 +131,7 @@ def _set_inference(before: bool) -> None:
 
 def _simulated_gpu() -> Any:
     """Return rates, costs, habits, memory, budgets that are entered, current streams; unknown until it is enabled."""
-    if not simgpu.enabled():
-        return UNKNOWN
-    world = simgpu.world()
-    memory = [(gpu.capacity_bytes, list(gpu._budgets)) for gpu in world.gpus]
-    caching = "exact" if world.gpus[0].cache is None else "caching"
-    return world.spec, world.costs, (caching, world.errors), memory, list(world.streams)
-
-
-def _set_simulated_gpu(before: tuple[Any, ...]) -> None:
-    world = simgpu.world()
-    world.spec, world.costs, (caching, errors), memory, world.streams[:] = before
-    simgpu.configure(allocator=caching, errors=errors)
-    for gpu, (capacity_bytes, budgets) in zip(world.gpus, memory, strict=True):
-        gpu._budgets[:] = budgets
-        gpu.capacity_bytes = capacity_bytes  # the tightest limit holds again
+    return simgpu.settings() if simgpu.enabled() else UNKNOWN
 
 
 _HOOKED = torch.nn.modules.module, optimizers
@@ -223,7 +209,7 @@ def _joint(*pairs: Pair) -> Pair:
 
 _SETTINGS: dict[str, Pair] = {  # by their names in messages
     "the current GPU": (_current_gpus, _set_current_gpus),
-    "the simulated GPU's memory, speed or current stream": (_simulated_gpu, _set_simulated_gpu),
+    "the simulated GPU's memory, speed or current stream": (_simulated_gpu, simgpu.restore),
     "the modes that are entered": (_modes, _leave_modes),
     "the default device": (_default_device, torch.set_default_device),
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),

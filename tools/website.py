@@ -145,21 +145,27 @@ def pages(folder: Path) -> None:
     readme = re.sub(r"\]\((LICENSE[\w-]*)\)", rf"]({repository}\1)", readme).replace("](docs/", "](")
     explored = [f"explorers/{name}" for name in EXPLORED]
     books = [f"notebooks/{path.stem}" for path in lessons.lessons()]
-    others = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    others = [
+        path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md") if "decisions" not in path.parts
+    ]
     others.sort(key=lambda path: (path.parent, path.stem != "index", path.stem))
     guides = [str(path.with_suffix("").as_posix()) for path in others]
     tree = {
-        "Lessons": books, "Explorers": explored, "For instructors": [name for name in guides if "/" in name],
-        "Reference": [*(name for name in guides if "/" not in name), "gpus", "reference", "CONTRIBUTING"],
+        "Lessons": books, "Explorers": explored,
+        "For instructors": [name for name in guides if name.startswith("instructors/")],
+        "Reference": [*(name for name in guides if "/" not in name), "gpus", "reference"],
+        "For contributors": ["CONTRIBUTING", *(name for name in guides if name.startswith("contributing/"))],
     }  # fmt: skip
     for caption, names in tree.items():
         readme += "\n```{toctree}\n:hidden:\n:caption: " + caption + "\n\n" + "\n".join(names) + "\n```\n"
     write = lessons.write
     write(folder / "index.md", readme)
-    shutil.copy(ROOT / "CONTRIBUTING.md", folder)
-    shutil.copy(ROOT / "docs" / "lesson.png", folder)
-    for path in (ROOT / "docs").glob("what_is_wrong.*"):  # the card to print
-        shutil.copy(path, folder)
+    plan = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    plan = plan.replace("](docs/decisions/", f"]({repository}docs/decisions/").replace("](docs/", "](")
+    write(folder / "CONTRIBUTING.md", plan)
+    for path in (ROOT / "docs").glob("*.*"):  # pictures, and the card to print
+        if path.suffix in (".png", ".svg", ".pdf"):
+            shutil.copy(path, folder)
     (folder / "notebooks").mkdir()
     for path in lessons.lessons():  # what lies in docs/ lies at the top of the site
         write(folder / "notebooks" / path.name, with_alternatives(path).replace("](../docs/", "](../"))

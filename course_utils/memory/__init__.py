@@ -15,13 +15,13 @@ While something measures, PyTorch does not take the fused path of `nn.Transforme
 All sizes are bytes of storages: views share one, and a storage lives as long as anything, autograd included, holds it.
 """
 
-from course_utils.memory.budgets import Budget, budget, fresh_peak
+from course_utils.memory.budgets import Budget, budget
 from course_utils.memory.estimates import Estimate, Reconciled, estimate, reconcile
 from course_utils.memory.live import Census, census, watch
 from course_utils.memory.measurements import Alive, Measured, Moment, measure
-from simgpu.parts import OWNERS, Parts
+from simgpu.ledger import OWNERS, Parts
 
 __all__ = [
     "OWNERS", "Alive", "Budget", "Census", "Estimate", "Measured", "Moment", "Parts", "Reconciled", "budget", "census",
-    "estimate", "fresh_peak", "measure", "reconcile", "watch",
+    "estimate", "measure", "reconcile", "watch",
 ]  # fmt: skip

@@ -68,10 +68,9 @@ def budget(size: str | int, device: torch.device | str | None = None) -> Iterato
     gc.collect()
     with ExitStack() as stack:
         if result.device.type == "sim":
-            world = simgpu.world()
-            for gpu in world.gpus:
-                stack.enter_context(gpu.budget(result.limit_bytes))
-            result._rise = stack.enter_context(fresh_peak(world.gpus[result.device.index]))
+            for index in range(torch.sim.device_count()):
+                stack.enter_context(simgpu.memory(index).budget(result.limit_bytes))
+            result._rise = stack.enter_context(simgpu.memory(result.device).fresh_peak())
         else:
             ledger = stack.enter_context(Limited(result.device, result.limit_bytes))
             result._rise = lambda: ledger.peak_bytes
@@ -80,29 +79,3 @@ def budget(size: str | int, device: torch.device | str | None = None) -> Iterato
         finally:
             last_bytes = result.peak_bytes
             result._rise = lambda: last_bytes
-
-
-_before: dict[tuple, int] = {}  # by block of `fresh_peak`: the peak before it, for which a block around it waits
-
-
-@contextmanager
-def fresh_peak(gpu) -> Iterator[Callable[[], int]]:
-    """Inside, the peak of a simulated GPU counts from now; afterwards it is what it would have been.
-
-    Yields what returns how far the peak rose since. Blocks may end in any order, as those of two generators do.
-    """
-    start_bytes, block = gpu.allocated_bytes, (gpu, object())
-    _before[block] = gpu.peak_bytes
-    gpu.peak_bytes = start_bytes
-
-    def later() -> list[tuple]:
-        return [one for one in list(_before)[list(_before).index(block) + 1 :] if one[0] is gpu]
-
-    try:
-        yield lambda: max([gpu.peak_bytes, *(_before[one] for one in later())]) - start_bytes
-    finally:
-        after, before_bytes = later(), _before.pop(block)
-        if after:
-            _before[after[0]] = max(_before[after[0]], before_bytes)
-        else:
-            gpu.peak_bytes = max(gpu.peak_bytes, before_bytes)

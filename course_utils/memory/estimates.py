@@ -12,9 +12,7 @@ import simgpu
 from course_utils import plots, tables
 from course_utils.devices import resolve
 from course_utils.memory.measurements import Measured, Moment, draw_timeline
-from simgpu.ledger import Ledger
-from simgpu.parts import Parts, by_owner
-from simgpu.storages import local, states_of, tensors_in
+from simgpu.ledger import Ledger, Parts, by_owner, local, states_of, tensors_in
 
 
 @dataclass(frozen=True)

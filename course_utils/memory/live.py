@@ -11,8 +11,7 @@ import simgpu
 from course_utils import plots, tables
 from course_utils.devices import resolve
 from course_utils.memory.measurements import Alive
-from simgpu.ledger import Ledger, Record
-from simgpu.storages import found, storage_of
+from simgpu.ledger import Ledger, Record, storage_of, tensors_on
 
 _known: dict[int, Record] = {}  # storages that a census or a watch has met, by address
 
@@ -69,7 +68,7 @@ def census(device: torch.device | str | None = None) -> Census:
     """
     device = resolve(device)
     gc.collect()
-    tensors = found(device)
+    tensors = tensors_on(device)
     for record in list(_known.values()):
         if record() is None:  # its address may be that of another by now
             del _known[record.key]
@@ -86,7 +85,7 @@ def census(device: torch.device | str | None = None) -> Census:
     storages = sorted(map(Alive.of, records.values()), key=lambda one: (-one.bytes, one.serial))
     hidden_bytes = 0
     if device.type == "sim":
-        allocated_bytes = simgpu.world().gpus[device.index].allocated_bytes
+        allocated_bytes = simgpu.memory(device).allocated_bytes
         hidden_bytes = allocated_bytes - sum(one.bytes for one in storages)
     return Census(device, tuple(storages), hidden_bytes)
 

@@ -14,9 +14,7 @@ import torch
 import simgpu
 from course_utils import plots, tables
 from course_utils.devices import resolve
-from course_utils.memory.budgets import fresh_peak
-from simgpu.ledger import Ledger, Record
-from simgpu.parts import Parts, by_owner
+from simgpu.ledger import Ledger, Parts, Record, by_owner
 
 PHASES = ("forward", "recomputation", "backward", "optimizer step")
 
@@ -144,7 +142,7 @@ def _result(device: torch.device, ledger: Ledger, exact_bytes: int | None, kept_
 def _allocator_peak(device: torch.device) -> Iterator[Callable[[], int | None]]:
     """Yield what returns how far the device's own statistics rose above the start; None where it keeps none."""
     if device.type == "sim":
-        with fresh_peak(simgpu.world().gpus[device.index]) as rise:
+        with simgpu.memory(device).fresh_peak() as rise:
             yield rise
     elif device.type == "cuda":
         torch.cuda.synchronize(device)

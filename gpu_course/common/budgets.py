@@ -15,7 +15,6 @@ import torch
 
 import simgpu
 from course_utils import memory, plots
-from course_utils.memory import fresh_peak
 from gpu_course.checks import Case, WrongAnswer
 
 
@@ -24,13 +23,13 @@ class Floor:
 
     def __init__(self) -> None:
         gc.collect()  # what is garbage now would be freed at some moment of the check
-        self.gpu = simgpu.world().gpus[0]
-        self.bytes = self.gpu.allocated_bytes
+        self.memory = simgpu.memory("sim:0")
+        self.bytes = self.memory.allocated_bytes
 
     @property
     def used_bytes(self) -> int:
         """Bytes alive now, above the floor."""
-        return self.gpu.allocated_bytes - self.bytes
+        return self.memory.allocated_bytes - self.bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,10 +46,10 @@ def spend(floor: Floor, call: Callable[[], Any]) -> Spent:
     """Run `call` on the simulated GPU and return what it took."""
     torch.sim.synchronize()
     begin_ms = simgpu.clock_ms()
-    with _no_collection(), fresh_peak(floor.gpu), simgpu.timeline() as seen:
+    with _no_collection(), floor.memory.fresh_peak(), simgpu.timeline() as seen:
         value = call()
         torch.sim.synchronize()
-        peak_bytes = floor.gpu.peak_bytes - floor.bytes
+        peak_bytes = floor.memory.peak_bytes - floor.bytes
     flops = sum(record.flops for record in seen.records if record.kind == "kernel")
     return Spent(value, peak_bytes, simgpu.clock_ms() - begin_ms, flops)
 

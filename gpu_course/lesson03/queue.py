@@ -13,7 +13,7 @@ _KERNEL_NS = 200_000
 @contextmanager
 def slow_kernels() -> Iterator[None]:
     """Let every kernel of the simulated GPU take at least 0.2 ms, so that queues grow long at no real cost."""
-    before = simgpu.world().costs
+    before = simgpu.settings().costs
     simgpu.configure(costs=simgpu.Costs(kernel_ns=_KERNEL_NS))
     try:
         yield

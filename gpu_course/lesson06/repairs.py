@@ -195,8 +195,7 @@ def _(case: Case) -> None:
     run, read = Run(6, case.device), []
 
     def clock() -> float:
-        idle = max(simgpu.world().free_ns.values(), default=0) <= simgpu.world().host_ns
-        read.append((len(run.steps), idle))
+        read.append((len(run.steps), simgpu.idle()))
         return simgpu.clock_ms()
 
     run.do(lambda *given: case.call(*given, clock, torch.sim.synchronize, modifies=True))

@@ -364,7 +364,7 @@ def _(case: Case) -> None:
     for largest, limit in ((1, 1), (8, 8), (0, 5), (37, 100), (6, 9)):
         tries = _Tries(case.device)
         before = floor.used_bytes
-        with floor.gpu.budget(3 * 1024 * largest + 1024 + 512):
+        with floor.memory.budget(3 * 1024 * largest + 1024 + 512):
             got = case.call(tries.step, limit, modifies=True)
         outside = [size for size in tries.sizes if not 1 <= size <= limit]
         case.instead(outside, f"calls step({outside[0] if outside else ''}), and sizes go from 1 to {limit}",

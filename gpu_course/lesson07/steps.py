@@ -52,8 +52,8 @@ def _(model, optimizer, x, y):
 @quarter_step.checks
 def _(case: Case) -> None:
     """Take two steps with the answer and two naive ones, on equal models and the same text."""
-    floor, world = Floor(), simgpu.world()
-    naive, weights = _naive(case.device, world.costs, world.spec)
+    floor, rates = Floor(), simgpu.settings()
+    naive, weights = _naive(case.device, rates.costs, rates.spec)
     model, optimizer = _start(case.device)
     batches = [[one.to(case.device) for one in batch] for batch in _batches()]
     model.watch()

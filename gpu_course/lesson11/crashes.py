@@ -73,7 +73,7 @@ def _as_on_cuda() -> Iterator[None]:
     try:
         yield
     finally:
-        simgpu.world().failure = None
+        simgpu.forgive()
         simgpu.configure(errors="immediate")
 
 

@@ -369,19 +369,20 @@ def untouched() -> Iterator[None]:
     """Raise `Rejected` where what runs inside touches the instruments: modules, settings, the peak, other threads."""
     import simgpu
 
-    noted, threads, before, world = [], threading.active_count(), _instruments(), simgpu.world()
+    noted, threads, before = [], threading.active_count(), _instruments()
 
     def settings() -> Any:
-        return world.spec, world.costs, [gpu.capacity_bytes for gpu in world.gpus]
+        now = simgpu.settings()
+        return now.spec, now.costs, now.capacity_bytes
 
-    kept, begin_ns = settings(), world.host_ns
+    kept, begin_ms = settings(), simgpu.clock_ms()
     try:
         with mock.patch.object(torch.sim, "reset_peak_memory_stats", lambda *_: noted.append("the peak of memory")):
             yield
     finally:  # also before an error that a changed instrument caused
         after = _instruments()
         noted += [name for name in before if after.get(name) != before[name]]
-        noted += [] if settings() == kept and world.host_ns >= begin_ns else ["the simulated GPU"]
+        noted += [] if settings() == kept and simgpu.clock_ms() >= begin_ms else ["the simulated GPU"]
         reject(noted, f"changes what measures it: {noted[0] if noted else ''}",
                "a number that the program itself makes says nothing")
     reject(threading.active_count() > threads, "works after the clock: it leaves a thread running")

@@ -14,7 +14,6 @@ import simgpu
 from course_utils import devices
 from course_utils.devices import choice, diagnosis
 from course_utils.devices import report as reporting
-from simgpu import control
 
 # What each stored report is an example of. The exercise of lesson 01 stands on these.
 EXPECTED = {
@@ -223,7 +222,7 @@ def test_a_gpu_whose_first_kernel_fails_is_not_picked(monkeypatch, capsys):
     monkeypatch.setattr(choice, "_available", lambda kind: kind == "cuda")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(choice, "kernel_error", lambda device: "CUDA error: no kernel image is available")
-    monkeypatch.setattr(control, "unavailable", lambda: "this process has a real accelerator (cuda)")
+    monkeypatch.setattr(simgpu, "ready", lambda: (None, "this process has a real accelerator (cuda)"))
     assert devices.pick() == devices.pick() == torch.device("cpu")
     shown = capsys.readouterr().out
     assert shown.count("no kernel image") == 1  # shown once
@@ -249,20 +248,9 @@ def test_a_gpu_whose_first_kernel_runs_is_picked_with_its_index(monkeypatch, kin
 def test_a_simulator_that_fails_its_self_test_is_not_used(monkeypatch, capsys):
     simgpu.enable()
     monkeypatch.setenv("COURSE_DEVICE", "sim")
-    monkeypatch.setattr(control, "_self_test", lambda device: "its self-test failed: a gradient differs")
+    monkeypatch.setattr(simgpu, "ready", lambda: (None, "its self-test failed: a gradient differs"))
     assert devices.pick() == torch.device("cpu")
     assert "No simulated GPU: its self-test failed" in capsys.readouterr().out
-
-
-def test_the_self_test_notices_wrong_numbers_and_errors(monkeypatch, capsys):
-    assert control._self_test(torch.device("cpu")) is None
-    with monkeypatch.context() as patched:
-        patched.setattr(torch, "equal", lambda *gradients: False)
-        assert control._self_test(torch.device("cpu")).endswith("failed: a gradient differs from that of the CPU")
-    monkeypatch.setenv("COURSE_DEVICE", "sim")
-    monkeypatch.setattr(control, "unavailable", lambda: (_ for _ in ()).throw(AttributeError("no such thing")))
-    assert devices.pick() == torch.device("cpu")
-    assert "AttributeError: no such thing" in capsys.readouterr().out
 
 
 PICK = "from course_utils import devices; d = devices.pick(); devices.pick(); print(d)"

@@ -252,13 +252,14 @@ def test_a_tensor_of_given_values_counts(device):
 
 
 def test_an_exception_takes_the_budget_away(device):
+    before = simgpu.settings() if device.type == "sim" else None
     for error in (ZeroDivisionError, KeyboardInterrupt):
         with pytest.raises(error), memory.budget(1, device):
             raise error
     assert kib(8, device).nbytes == 8 * KIB
     if device.type == "sim":
-        world = simgpu.world()
-        assert all(gpu.limit_bytes == gpu.capacity_bytes and not gpu._budgets for gpu in world.gpus)
+        assert simgpu.settings() == before and not any(before.budgets)
+        assert kib(8, "sim:1").nbytes == 8 * KIB
 
 
 def test_the_error_of_a_budget_holds_no_tensor(device):

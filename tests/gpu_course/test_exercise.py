@@ -320,7 +320,7 @@ if devices.simulated() is not None:
         "current GPU": [lambda: torch.sim.set_device(1)],
         "simulated GPU's memory": [
             lambda: simgpu.configure(capacity="64 GiB"),
-            lambda: enter(simgpu.world().gpus[0].budget(2**20)),  # what memory.budget enters there
+            lambda: enter(simgpu.memory("sim:0").budget(2**20)),  # what memory.budget enters there
         ],
         "current stream": [lambda: torch.sim.set_stream(torch.sim.Stream())],
     }  # fmt: skip
@@ -735,8 +735,6 @@ def test_a_simulated_exercise_runs_on_the_simulated_gpu_alone(clocked, monkeypat
 
 
 def test_beside_a_real_gpu_a_simulated_exercise_is_checked_in_a_child(monkeypatch, capsys, tmp_path):
-    from simgpu import child
-
     chosen = next(found for found in registry() if found.lesson == "02")
     monkeypatch.setattr(chosen, "task", dataclasses.replace(chosen.task, simulated=True))
     monkeypatch.setattr(devices, "simulated", lambda: None)
@@ -747,7 +745,7 @@ def test_beside_a_real_gpu_a_simulated_exercise_is_checked_in_a_child(monkeypatc
     with pytest.raises(WrongAnswer) as caught:
         chosen.check(lambda *args, **kwargs: 1 / 0)
     assert "raises ZeroDivisionError" in str(caught.value) and "on sim:0" in str(caught.value)
-    monkeypatch.setattr(child, "_HIDDEN", {"COURSE_DEVICE": "cpu", "PYTHONPATH": str(broken_torch(tmp_path))})
+    monkeypatch.setenv("PYTHONPATH", str(broken_torch(tmp_path)))
     assert callable(chosen.check(lambda *args, **kwargs: None))
     assert "could not be checked on the simulated GPU" in capsys.readouterr().out
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import kernelcheck
-import simgpu
 from kernelcheck import toolchain
 from tests.kernelcheck.cuda_samples import BASES, BROKEN, HOSTILE, RIGHT, Broken, T
 
@@ -147,16 +146,6 @@ def test_arguments_are_looked_at():
 
 
 @needs_compiler
-def test_simulated_tensors_are_written():
-    simgpu.enable()
-    simgpu.reset()
-    x, out = torch.arange(64.0, device="sim"), torch.zeros(64, device="sim")
-    kernelcheck.compile_cuda(ADD)(1, 64, (x, x, out, 64))
-    assert torch.equal(out.cpu(), 2 * torch.arange(64.0))
-    assert "one device" in str(kernelcheck.compile_cuda(ADD).check(1, 64, (x, x, torch.zeros(64), 64)).fault)
-
-
-@needs_compiler
 def test_a_gpu_gets_numbers_of_the_kernel_s_types(monkeypatch):
     passed = []
     monkeypatch.setattr(torch.cuda, "_compile_kernel", lambda *_: lambda **launch: passed.append(launch), raising=False)
@@ -194,6 +183,7 @@ def test_a_compiler_s_words_stand_at_the_reader_s_line():
 
 @needs_compiler
 def test_picture_of_a_wrong_launch():
+    pytest.importorskip("matplotlib")
     add = kernelcheck.compile_cuda(ADD.replace("i < n", "i <= n"))
     report = add.check(2, 8, (torch.ones(20), torch.ones(20), torch.zeros(12), 12))
     (axes,) = kernelcheck.picture(report, "out").axes

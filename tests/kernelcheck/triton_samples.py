@@ -1,7 +1,7 @@
 """Kernels in Triton's language, as a course or a tutorial has them, with what they are to compute.
 
-`python tests/kernels/triton_samples.py` runs them under the installed Triton's own interpreter (TRITON_INTERPRET=1) and
-under ours, and prints where the two differ.
+`python tests/kernelcheck/triton_samples.py` runs them under the installed Triton's own interpreter (TRITON_INTERPRET=1)
+and under ours, and prints where the two differ.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Can an exercise be written from CONTRIBUTING.md alone, and is what it shows true?"""
+"""Can an exercise be written from its page alone, and is what it shows true?"""
 
 import importlib.util
 import re
@@ -11,7 +11,7 @@ from gpu_course.checks import Exercise, WrongAnswer, alike
 from tools import notebooks
 
 SAMPLE = notebooks.ROOT / "tests" / "samples" / "new_exercise.py"
-TEXT = (notebooks.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+TEXT = (notebooks.ROOT / "docs" / "contributing" / "exercises.md").read_text(encoding="utf-8")
 
 
 def load(path: Path) -> Exercise:
@@ -39,7 +39,18 @@ def test_the_exercise_of_the_text_and_one_written_from_it_name_their_mistakes(tm
             assert [name for name, notes in seen.items() if alike(notes, seen[mistake.name])] == [mistake.name]
 
 
-def test_every_room_stands_in_the_map():
-    rooms = {path.stem for path in (notebooks.ROOT / "course_utils").iterdir() if path.suffix == ".py" or path.is_dir()}
-    named = set(re.findall(r"`(\w+)`", TEXT.partition("## The rooms")[2].partition("## Commands")[0]))
-    assert rooms - {"__init__", "__pycache__"} <= named
+def test_every_room_and_engine_stands_on_the_page():
+    page = (notebooks.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    places = [*(notebooks.ROOT / "course_utils").iterdir(), *(notebooks.ROOT / "engines").iterdir()]
+    rooms = {path.stem for path in places if path.suffix == ".py" or path.is_dir()}
+    shared = {"arguments", "tables", "precision"}  # what rooms share and no lesson calls
+    assert rooms - {"__init__", "__pycache__"} - shared <= set(re.findall(r"`([\w]+)`", page))
+    assert len(page.splitlines()) <= 90
+
+
+def test_links_of_the_page_and_of_the_decisions_lead_somewhere():
+    pages = [notebooks.ROOT / "CONTRIBUTING.md", *(notebooks.ROOT / "docs").glob("*/*.md")]
+    links = [
+        (page, link) for page in pages for link in re.findall(r"\]\(([\w./-]+)\)", page.read_text(encoding="utf-8"))
+    ]
+    assert len(links) > 30 and [link for page, link in links if not (page.parent / link).exists()] == []

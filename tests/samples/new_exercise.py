@@ -1,4 +1,4 @@
-"""An exercise written from CONTRIBUTING.md alone: reference, check and three mistakes."""
+"""An exercise written from docs/contributing/exercises.md alone: reference, check and three mistakes."""
 
 import torch
 

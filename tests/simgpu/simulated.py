@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import simgpu
+from simgpu import control
 
 __all__ = ["_fresh", "consistent", "nothing_alive", "on_sim"]
 
@@ -26,7 +27,7 @@ def nothing_alive():
     simgpu.enable()
     gc.collect()
     simgpu.reset()
-    world = simgpu.world()
+    world = control.world()
     world.bury()
     live, world.live = world.live, {}
     before = [gpu.allocated_bytes for gpu in world.gpus]
@@ -47,7 +48,7 @@ def on_sim(*shape, **options):
 
 def consistent(tensor):
     """Say that wrapper and values agree: what C++ believes is what the CPU computed."""
-    inner = tensor._inner
+    inner = simgpu.values_of(tensor)
     assert (tensor.shape, tensor.stride(), tensor.dtype) == (inner.shape, inner.stride(), inner.dtype)
     assert tensor.storage_offset() == inner.storage_offset()
     # not a number equals itself here: memory that nobody wrote may hold it

@@ -10,6 +10,7 @@ from torch import nn
 import simgpu
 from course_utils import devices, gpus, models, plots, timing
 from course_utils.timing import published
+from simgpu import control
 from tests.simgpu.simulated import _fresh  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
@@ -45,7 +46,7 @@ def on_the_simulated_gpu(make_model, make_batch, make_optimizer, step, spec):
     optimizer = make_optimizer(model.parameters()) if make_optimizer else None
     for _ in range(2):
         torch.sim.synchronize()
-        simgpu.world().restart()
+        control.world().restart()
         step(model, batch, optimizer)
     torch.sim.synchronize()
     return simgpu.clock_ms() / 1e3

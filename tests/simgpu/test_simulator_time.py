@@ -220,11 +220,11 @@ def test_a_timelines_totals_and_its_picture():
 def test_wrong_arguments_are_named_and_change_nothing(function, arguments, error, phrase):
     if set(arguments) & ({"costs"} if function is simgpu.enable else {"gpus"}):
         error, phrase = TypeError, "unexpected keyword argument"
-    before = dict(control._settings), simgpu.world().spec, simgpu.world().costs
+    before = dict(control._settings), simgpu.settings()
     with pytest.raises(error, match=phrase):
         function(**{"spec": "L4", **arguments} if "gpus" not in arguments else arguments)
-    assert before == (control._settings, simgpu.world().spec, simgpu.world().costs)
-    assert {gpu.capacity_bytes for gpu in simgpu.world().gpus} == {2**30}
+    assert before == (control._settings, simgpu.settings())
+    assert set(simgpu.settings().capacity_bytes) == {2**30}
 
 
 def test_convolutions_in_float32_are_rounded_as_cuda_does_by_default():

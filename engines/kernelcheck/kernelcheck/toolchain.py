@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 HERE = Path(__file__).parent
 # ruff: noqa: SIM905
 FLAGS = (
@@ -112,7 +110,7 @@ def find(*names: str) -> str | None:
 def _runtime(found: Compiler) -> Path:
     """Return the compiled runtime, built once for each compiler and version of its source."""
     key = hashlib.sha256((HERE / "runtime.cpp").read_bytes() + found.version.encode()).hexdigest()[:16]
-    folder = Path(platformdirs.user_cache_dir("pytorch-gpu-course", appauthor=False), "kernels")
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kernelcheck")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:  # a home that cannot be written to

@@ -103,8 +103,7 @@ class Memory:
 
     def host(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return `tensor` over its storage here."""
-        tensor = getattr(tensor, "_inner", tensor).detach()  # of a simulated GPU, whose values are on the host
-        storage = tensor.untyped_storage()
+        storage = tensor.untyped_storage()  # of a simulated GPU, too, this is memory of the host
         with _disable_current_modes():
             if storage._cdata not in self._storages:
                 here = storage.clone() if self._copy else storage

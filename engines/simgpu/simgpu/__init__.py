@@ -15,25 +15,38 @@ More lenient than CUDA: a copy to the device takes its values at the call, also 
 memory. Refused with an error: torch.compile, sparse, quantized and nested tensors, lazy modules before they have
 shapes, sending tensors to other processes, `device=` beside `out=` (leave `device=` out: PyTorch compares the two below
 the level where Python is asked).
+
+What others may use is in `__all__`: functions, classes, and five modules whose own `__all__` says what is theirs.
+
+- `gpus`: the data sheets of GPUs that were built;
+- `ledger`: which storages a program makes on any device, how large, whose, and where;
+- `composite`: modes that see every operator, those that PyTorch would take apart included;
+- `collectives`: which operation between ranks an operator is, and its bytes;
+- `places`: whether a line of code is the reader's or a library's.
+
+Everything else, and every name that begins with an underscore, is inside: it may change without notice.
 """
 
+from simgpu import collectives, composite, gpus, ledger, places
 from simgpu.autocast import register_rules
 from simgpu.child import LIMIT_S as CHILD_LIMIT_S
 from simgpu.child import Unavailable, hide_accelerators, remember_sources, run_in_child, sources
 from simgpu.cluster import LINKS, Cluster, Link
-from simgpu.control import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable, world
+from simgpu.control import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable
 from simgpu.fakes import fake_device, fake_program, remember_autocast, usual_step, with_workspace
 from simgpu.history import ClusterTimeline, Gap, Timeline, timeline
-from simgpu.model import AT_PEAK, CLUSTER_ERROR, ERROR_BAR, Costs, Record, World, out_of_memory
+from simgpu.instruments import Memory, Settings, forgive, idle, memory, restore, settings, values_of
+from simgpu.model import AT_PEAK, CLUSTER_ERROR, ERROR_BAR, Costs, Record, out_of_memory
 from simgpu.ranks import launch
 from simgpu.recording import Recorder, play
 
 __all__ = [
     "AT_PEAK", "CHILD_LIMIT_S", "CLUSTER_ERROR", "ERROR_BAR", "LINKS", "Cluster", "ClusterTimeline", "Costs", "Gap",
-    "Link", "Record", "Recorder", "Timeline", "Unavailable", "World", "clock_ms", "configure", "enable",
-    "enabled", "fake_device", "fake_program", "hide_accelerators", "host_work", "launch", "out_of_memory", "play",
-    "ready", "register_rules", "remember_autocast", "remember_sources", "reset", "run_in_child", "sources", "timeline",
-    "unavailable", "usual_step", "with_workspace", "world",
+    "Link", "Memory", "Record", "Recorder", "Settings", "Timeline", "Unavailable", "clock_ms", "collectives",
+    "composite", "configure", "enable", "enabled", "fake_device", "fake_program", "forgive", "gpus",
+    "hide_accelerators", "host_work", "idle", "launch", "ledger", "memory", "out_of_memory", "places", "play", "ready",
+    "register_rules", "remember_autocast", "remember_sources", "reset", "restore", "run_in_child", "settings",
+    "sources", "timeline", "unavailable", "usual_step", "values_of", "with_workspace",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
+__all__ = ["NAMESPACES", "collective", "group_of", "is_one", "message"]
+
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 # Names of operators without underscores at the ends and forms such as `_base`: name in torch.distributed, and which

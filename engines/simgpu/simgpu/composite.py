@@ -9,6 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+__all__ = ["Mode", "conjugation", "is_composite", "take_apart"]
+
 _C = torch._C
 _ABOVE = _C.DispatchKeySet(_C.DispatchKey.Conjugate) | _C.DispatchKeySet(_C.DispatchKey.Negative)
 _VIEWS = _C.DispatchKeySet(_C.DispatchKey.ADInplaceOrView)

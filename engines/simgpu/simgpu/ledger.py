@@ -20,8 +20,12 @@ from torch.utils._python_dispatch import (
 )
 
 from simgpu import composite, places
-from simgpu.parts import OWNERS
-from simgpu.storages import found, states_of, storage_of, tensors_in
+from simgpu.parts import OWNERS, Parts, by_owner
+from simgpu.storages import local, states_of, storage_of, tensors_in, tensors_on
+
+__all__ = [
+    "OWNERS", "Ledger", "Parts", "Record", "by_owner", "local", "states_of", "storage_of", "tensors_in", "tensors_on",
+]  # fmt: skip
 
 _WRAPPERS = ("DTensor", "AsyncCollectiveTensor")
 _DISTRIBUTED = os.path.join(os.path.dirname(torch.__file__), "distributed")
@@ -118,7 +122,7 @@ class Ledger(composite.Mode):
 
     # ---- entering and leaving -----------------------------------------------------------------------------------
     def __enter__(self):
-        for tensor, owner in found(self.device) if self.there is None else self.there:
+        for tensor, owner in tensors_on(self.device) if self.there is None else self.there:
             self._record(tensor, owner)
         self._handles = [
             register_module_forward_pre_hook(self._before_forward),

@@ -84,7 +84,7 @@ class Gpu:
         self.index, self._settle = index, settle
         self.counted_bytes = self.peak_bytes = self.allocations = 0
         self.cache: Any = None  # an `allocator.Allocator` where one is asked for; then bytes are those of its blocks
-        self._budgets: list[tuple[int, int]] = []
+        self.budgets: list[tuple[int, int]] = []
         self.capacity_bytes = capacity_bytes
 
     def _set_capacity(self, size: int) -> None:
@@ -104,19 +104,19 @@ class Gpu:
 
     def _tighten(self) -> None:
         """Let the tightest of capacity and budgets hold: bytes that may be alive, and those that it does not count."""
-        self.limit_bytes, self._outside_bytes = min([(self._capacity_bytes, 0), *self._budgets])
+        self.limit_bytes, self._outside_bytes = min([(self._capacity_bytes, 0), *self.budgets])
 
     @contextmanager
     def budget(self, nbytes: int) -> Iterator[None]:
         """Inside, at most `nbytes` more may be alive than at the start; messages call that the capacity."""
         budget = (self.allocated_bytes + nbytes, self.allocated_bytes)
-        self._budgets.append(budget)
+        self.budgets.append(budget)
         self._tighten()
         try:
             yield
         finally:
-            if budget in self._budgets:  # else somebody has put the limits back in between
-                self._budgets.remove(budget)
+            if budget in self.budgets:  # else somebody has put the limits back in between
+                self.budgets.remove(budget)
             self._tighten()
 
     def require(self, nbytes: int) -> None:

@@ -15,6 +15,8 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+__all__ = ["in_cell", "is_generated", "is_readers", "phase", "place", "place_of"]
+
 
 def in_cell(file: str) -> bool:
     """Return whether `file`, as a stack names it, is a cell."""

@@ -35,7 +35,7 @@ def tensors_in(value: object) -> list[torch.Tensor]:
     return [tensor for item in items for tensor in tensors_in(item)]
 
 
-def found(device: torch.device) -> list[tuple[torch.Tensor, str]]:
+def tensors_on(device: torch.device) -> list[tuple[torch.Tensor, str]]:
     """Return all tensors on `device` that Python knows, each with its owner; views come as tensors of their own."""
     tensors, modules, optimizers = groups = [], [], []
     lists: dict[type, list | None] = {}  # by exact type: asking each of 300,000 objects for its bases takes long
