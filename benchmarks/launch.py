@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 import socket
 import statistics
 import subprocess
@@ -30,6 +29,7 @@ import torch.multiprocessing
 
 import simgpu
 from ranklaunch import RankError, launch, rank_device
+from tests.ranklaunch.segments import abandoned_segments
 
 FIRST_LIMIT_S, LATER_LIMIT_S = 4.0, 0.3
 FAILING_LIMIT_S = 5.0  # whatever the timeout: nobody waits for it when a rank has failed
@@ -188,13 +188,6 @@ def _state() -> tuple[object, ...]:
     descriptors = own.num_fds() if hasattr(own, "num_fds") else own.num_handles()
     segments = abandoned_segments()
     return len(own.children(recursive=True)), listening, segments, own.num_threads(), descriptors, dict(os.environ)
-
-
-def abandoned_segments() -> list[str]:
-    """Return the segments of shared memory whose maker, named by its process number, has ended."""
-    names = os.listdir("/dev/shm") if Path("/dev/shm").is_dir() else []
-    makers = {name: re.findall(r"\d{2,}", name) for name in names if not name.startswith("sem.")}
-    return sorted(name for name, found in makers.items() if found and not any(psutil.pid_exists(int(n)) for n in found))
 
 
 def _cores() -> int:

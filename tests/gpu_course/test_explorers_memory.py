@@ -7,11 +7,11 @@ import torch
 from torch.utils.checkpoint import checkpoint_sequential
 
 import simgpu
-from benchmarks import memory as memory_figures
 from course_utils import devices, gpus, memory, models, plots
 from gpu_course.lesson07.explorers import checkpointing, will_it_fit
 from gpu_course.lesson07.explorers.checkpointing import LENGTHS
 from gpu_course.lesson07.explorers.will_it_fit import MODELS, OWN_SIZES
+from tests.course_utils import training_programs as programs
 from tests.gpu_course.explorer_settings import settings
 
 simulated = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
@@ -25,7 +25,7 @@ MORE = {
     "4 parts, not fused, autocast": {"width": 512, "layers": 2, "heads": 8, "vocabulary": 8192, "sequence": 1024,
                                      "batch": 8, "fmt": "bf16 autocast", "fused": False, "accumulation": 4},
 }  # fmt: skip
-CONFIGURATIONS = {**memory_figures.CONFIGURATIONS, **MORE}
+CONFIGURATIONS = {**programs.CONFIGURATIONS, **MORE}
 
 
 @pytest.mark.parametrize("name", [
@@ -34,8 +34,8 @@ CONFIGURATIONS = {**memory_figures.CONFIGURATIONS, **MORE}
 ])  # fmt: skip
 def test_the_formula_is_within_a_tenth_of_the_estimate(name):
     setting = CONFIGURATIONS[name]
-    program = memory_figures.program_of(setting)
-    fit, estimate = will_it_fit.will_it_fit(**setting), memory_figures.estimated(program, devices.chosen(place()))
+    program = programs.program_of(setting)
+    fit, estimate = will_it_fit.will_it_fit(**setting), programs.estimated(program, devices.chosen(place()))
     assert fit.parameters == estimate.parameters
     assert fit.peak_bytes == pytest.approx(estimate.peak_bytes, rel=0.1)
 
@@ -51,16 +51,16 @@ def place():
 def measured(setting):
     """Return the bytes at the peak of the setting's second step on the simulated GPU."""
     device = place()
-    model = memory_figures.language_model(setting).to(device)
-    chosen = memory_figures.OPTIMIZERS[setting["optimizer"]](model.parameters())
+    model = programs.language_model(setting).to(device)
+    chosen = programs.OPTIMIZERS[setting["optimizer"]](model.parameters())
     batch = [torch.zeros(setting["batch"], setting["sequence"], dtype=torch.int64).to(device) for _ in range(2)]
-    step = memory_figures.stepping(memory_figures.program_of(setting), device.type)
+    step = programs.stepping(programs.program_of(setting), device.type)
     step(model, batch, chosen)
     return memory.measure(lambda: step(model, batch, chosen), device).peak_bytes
 
 
 @simulated
-@pytest.mark.parametrize("optimizer", memory_figures.OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", programs.OPTIMIZERS)
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize(("batch", "accumulation", "vocabulary"), [(4, 1, 512), (4, 2, 512), (1, 1, 16), (4, 1, 16)])
 def test_the_formula_is_nearly_the_simulated_gpus_peak(optimizer, recompute, batch, accumulation, vocabulary):

@@ -62,6 +62,12 @@ def test_no_file_names_the_host_of_a_registry():
     assert named == []
 
 
+def test_no_test_needs_the_benchmarks_but_those_of_their_commands():
+    texts = {path.relative_to(ROOT / "tests"): text for path, text in tracked("tests/*.py").items()}
+    users = [path for path, text in texts.items() if re.search(r"^\s*(from|import) benchmarks\b", text, re.MULTILINE)]
+    assert users and {path.parts[0] for path in users} == {"benchmarks"}
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 

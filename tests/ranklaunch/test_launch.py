@@ -23,10 +23,10 @@ import torch.distributed as dist
 from torch import nn
 
 import ranklaunch as module
-from benchmarks.launch import abandoned_segments
 from course_utils import counting
 from ranklaunch import RankError, forked, launch, output, rank_device, report, run, use_device, wire
 from ranklaunch.wire import Failure
+from tests.ranklaunch.segments import abandoned_segments
 
 HERE = Path(__file__)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -834,17 +834,6 @@ def test_a_rank_that_lost_its_partner_is_not_the_first_failure():
     own = Failure("RuntimeError", "RuntimeError: Connection closed by peer", [], None, 1.0)
     seen = report.Seen(2, failed={0: own}, ended={1: (-9, 2.0)})
     assert report.first_failure(seen).rank == 0
-
-
-@pytest.mark.slow
-def test_the_command_of_the_figures_works():
-    """One round, in a process of its own: how fast ranks start on a busy machine is not judged here."""
-    code = "from benchmarks import launch as f; f.speed(1); raise SystemExit(not f.reliable(2, 2, 1))"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    words = r"first launch.*launch, later.*debug_launcher.*spawn.*none failed.*named each time.*left behind: nothing"
-    assert re.search(words, done.stdout, re.DOTALL), done.stdout
 
 
 def test_what_ranks_load_late_is_loaded_once():

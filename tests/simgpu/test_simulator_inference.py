@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import simgpu
-from benchmarks import operators as operator_database
 from course_utils import counting
+from tests.simgpu import operators as operator_database
 from tests.simgpu.simulated import _fresh, on_sim  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))

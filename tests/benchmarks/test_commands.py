@@ -1,0 +1,36 @@
+"""Do the commands that print figures work, each in a process of its own?"""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.course_utils.training_programs import CASES, PROGRAMS
+from tools import notebooks
+
+pytestmark = pytest.mark.slow
+
+
+def printed(*arguments: str) -> str:
+    """Return what Python prints when it is started with `arguments`; fail where its exit status is not 0."""
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=notebooks.ROOT, capture_output=True, text=True, encoding="utf-8", timeout=1800)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_all_operators():
+    assert "listed, but agree: none" in printed("-m", "benchmarks.operators")
+
+
+def test_the_figures_of_memory_are_reached():
+    found = printed("-m", "benchmarks.memory")
+    assert all(f"  {name} " in found for name in [*CASES, *PROGRAMS]) and len(CASES) == 10 and len(PROGRAMS) >= 10
+
+
+def test_the_command_of_launches_works():
+    """One round: how fast ranks start on a busy machine is not judged here."""
+    found = printed("-c", "from benchmarks import launch as f; f.speed(1); raise SystemExit(not f.reliable(2, 2, 1))")
+    words = r"first launch.*launch, later.*debug_launcher.*spawn.*none failed.*named each time.*left behind: nothing"
+    assert re.search(words, found, re.DOTALL), found
