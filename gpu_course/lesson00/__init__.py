@@ -36,11 +36,13 @@ def _(case: Case) -> None:
 
 
 double.edits(
-    ("`.to` does not move a tensor in place", "it returns the one on the device, and `x` stays where it was",
+    ("the result is not on `device`",
+     "`x.to(device)` returns a tensor on the device and leaves `x` where it was: go on with what it returns",
      "on_device = x.to(device)", "x.to(device)", "2 * on_device", "2 * x"),
     ("returns `x` on the device, but not doubled", "the task is two steps: move, and multiply",
      "2 * on_device", "on_device"),
-    ("turns whole numbers into floats", "a tensor of int64 stays one: 2, not 2.0", "2 * on_device", "2.0 * on_device"),
+    ("turns whole numbers into floats", "a tensor of int64 should stay one: multiply by 2, not by 2.0",
+     "2 * on_device", "2.0 * on_device"),
 )  # fmt: skip
 
 
