@@ -72,6 +72,7 @@ def sources(fn: Any) -> dict[str, list[str]]:
 
 
 def remember_sources(sources: dict[str, list[str]]) -> None:
+    """Let messages of this process show the lines of files and cells that `sources` returned in another one."""
     for source, lines in sources.items():
         linecache.cache[source] = (sum(map(len, lines)), None, lines, source)
 

@@ -1,0 +1,147 @@
+"""Do the storeys stand: each on those below, no circles, and nothing taken past a door? `walls` reads the texts."""
+
+import importlib
+import inspect
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import grimp
+import networkx
+import pytest
+
+from tests.notebooks import walls
+from tools import notebooks
+
+ROOT = notebooks.ROOT
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+SAMPLE = (ROOT / "tests" / "samples" / "past_the_doors.py").read_text(encoding="utf-8")
+LESSONS = [path for path in walls.texts("notebooks") if path.endswith(".ipynb")]
+
+
+# ---- imports --------------------------------------------------------------------------------------------------------
+def lint(folder: Path) -> str:
+    """Return what lint-imports says of the packages in `folder`; its exit status stands first."""
+    program = Path(sys.executable).with_name("lint-imports")
+    command = [program, "--config", ROOT / "pyproject.toml", "--no-cache"]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, encoding="utf-8")
+    return f"{done.returncode} {done.stdout}{done.stderr}"
+
+
+PLANTED = {  # what each file may not import, and how the contract says it
+    "simgpu/gpus.py": ("course_utils.plots", "simgpu.gpus -> course_utils.plots"),
+    "ranklaunch/places.py": ("simgpu", "ranklaunch.places -> simgpu"),
+    "kernelcheck/tables.py": ("ranklaunch", "kernelcheck.tables -> ranklaunch"),
+    "simgpu/tables.py": ("kernelcheck", "simgpu.tables -> kernelcheck"),
+    "course_utils/gpus.py": ("gpu_course.progress", "course_utils.gpus -> gpu_course.progress"),
+    "course_utils/explain.py": ("course_utils.gpus", "course_utils.explain -> course_utils.gpus"),  # its neighbour
+    "gpu_course/predict.py": ("gpu_course.catalogue", "gpu_course.predict -> gpu_course.catalogue"),
+    "gpu_course/lesson00/__init__.py": ("gpu_course.lesson01", "gpu_course.lesson00 -> gpu_course.lesson01"),
+}
+
+
+def test_each_storey_and_each_room_uses_only_those_below(tmp_path):
+    for name in walls.STOREYS:
+        folder = ROOT / "engines" / name / name if name in walls.ENGINES else ROOT / name
+        shutil.copytree(folder, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    assert (said := lint(tmp_path)).startswith("0 "), said
+    for name, (module, _) in PLANTED.items():
+        with (tmp_path / name).open("a", encoding="utf-8") as file:
+            file.write(f"\n\ndef late():\n    import {module}\n")
+    said = lint(tmp_path)
+    assert said.startswith("1 ") and [told for _, told in PLANTED.values() if told not in said] == []
+
+
+def circles(imports: dict[str, set[str]]) -> list[set[str]]:
+    """Return the groups of modules that import each other, directly or through others."""
+    graph = networkx.DiGraph([(user, used) for user, found in imports.items() for used in found])
+    return [group for group in networkx.strongly_connected_components(graph) if len(group) > 1]
+
+
+def test_no_modules_import_each_other():
+    graph = grimp.build_graph(*walls.STOREYS, exclude_type_checking_imports=False, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) > 150 and {name.split(".")[0] for name in imports} == set(walls.STOREYS)
+    assert circles(imports) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [{"a", "b", "c"}]
+
+
+# ---- doors ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("top", [*walls.STOREYS, "notebooks", "tools"])
+def test_what_is_taken_is_what_a_door_shows(top):
+    """From another storey and, in course_utils and gpu_course, from another room."""
+    texts = walls.texts(top)
+    taken = {path: walls.forbidden(text, walls.home_of(path)) for path, text in texts.items()}
+    assert len(taken) > 7 and {path: found for path, found in taken.items() if found} == {}
+
+
+@pytest.mark.parametrize("top", ["benchmarks", "tests"])
+def test_only_the_tests_of_an_engine_look_inside_it(top):
+    """What tries or measures a room of the course may look into the room."""
+    texts = {path: text for path, text in walls.texts(top).items() if not path.startswith("tests/samples")}
+    taken = {path: walls.forbidden(text, walls.home_of(path), walls.ENGINES) for path, text in texts.items()}
+    assert len(taken) > 10 and {path: found for path, found in taken.items() if found} == {}
+    assert {walls.home_of(path) for path in texts} == ({"", *walls.ENGINES} if top == "tests" else {""})
+
+
+def test_every_way_past_a_door_is_found():
+    said = {number: line.partition("  # past: ")[2] for number, line in enumerate(SAMPLE.splitlines(), 1)}
+    expected = [f"{number}: {what}" for number, names in said.items() for what in names.split(", ") if what]
+    assert len(expected) > 20 and walls.forbidden(SAMPLE) == expected
+
+
+def test_a_text_may_use_its_own_room_and_its_own_engine():
+    own = "from simgpu.model import Gpu\nfrom simgpu import control\nprint(control.world()._inner, Gpu._x)"
+    assert walls.forbidden(own, "simgpu") == [] and len(walls.forbidden(own)) > 2
+    room = "from course_utils.memory.budgets import Limited\nprint(Limited._x)"
+    assert walls.forbidden(room, "course_utils.memory") == []
+    assert walls.forbidden(room, "course_utils.timing") == ["1: course_utils.memory.budgets.Limited"]
+    assert walls.forbidden("import simgpu\nprint(simgpu.__file__, simgpu.ledger.Ledger, simgpu.gpus.get('T4'))") == []
+
+
+def test_an_engine_shows_what_it_has_and_explains_it():
+    """Each name of a door is there; each function and class behind it has a docstring, public modules have doors."""
+    for engine in walls.ENGINES:
+        package, names = importlib.import_module(engine), walls.shown(engine)
+        things = {f"{engine}.{name}": getattr(package, name) for name in names}
+        for module in [one for one in things.values() if inspect.ismodule(one)]:
+            assert hasattr(module, "__all__"), module
+            things |= {f"{module.__name__}.{name}": getattr(module, name) for name in module.__all__}
+        told = [thing for thing in things.values() if inspect.isfunction(thing) or inspect.isclass(thing)]
+        assert told and [name for name, thing in things.items() if thing in told and not inspect.getdoc(thing)] == []
+
+
+@pytest.mark.parametrize("path", LESSONS)
+def test_lessons_import_rooms_and_nothing_deeper(path):
+    text = walls.texts("notebooks")[path]
+    used = {name for name in walls.taken(text).values() if name.startswith("course_utils.")}
+    assert walls.forbidden(text) == [] and used
+    assert {name.split(".")[1] for name in used} <= walls.rooms("course_utils")
+
+
+# ---- the small helper -----------------------------------------------------------------------------------------------
+def test_course_utils_is_small():
+    assert 2_500 < walls.lines("course_utils") <= 5_000
+
+
+def test_each_room_of_course_utils_is_called_by_a_lesson_or_shared_by_rooms():
+    """The lowest rooms that no lesson calls (arguments of all, tables, a setting of torch) each serve two others."""
+    texts = walls.texts("notebooks")
+    called = {name for path in LESSONS for name in walls.taken(texts[path]).values()}
+    shared = walls.rooms("course_utils") - {name.split(".")[1] for name in called if name.startswith("course_utils.")}
+    above = {**walls.texts("course_utils"), **walls.texts("gpu_course")}
+    uses = {path: {name for name in walls.taken(text).values()} for path, text in above.items()}
+    users = {room: {walls.home_of(path) for path in uses if f"course_utils.{room}" in uses[path]} for room in shared}
+    (contract,) = [one for one in CONTRACTS if one.get("containers") == ["course_utils"]]
+    assert shared <= {room.strip() for room in contract["layers"][-1].split("|")}
+    assert {room: len(found) for room, found in users.items() if len(found) < 2} == {}
+    assert sum(len(text.splitlines()) for path, text in above.items() if Path(path).stem in shared) < 300
+
+
+def test_no_file_of_a_storey_says_not_here():
+    names = {path.name for top in walls.STOREYS for path in map(Path, walls.texts(top))}
+    assert len(names) > 100 and {name for name in names if name.startswith("_")} == {"__init__.py"}
