@@ -29,7 +29,7 @@ import torch.multiprocessing
 
 import simgpu
 from ranklaunch import RankError, launch, rank_device
-from tests.ranklaunch.segments import abandoned_segments
+from tests.ranklaunch import system
 
 FIRST_LIMIT_S, LATER_LIMIT_S = 4.0, 0.3
 FAILING_LIMIT_S = 5.0  # whatever the timeout: nobody waits for it when a rank has failed
@@ -186,8 +186,8 @@ def _state() -> tuple[object, ...]:
     own = psutil.Process()
     listening = [one.laddr.port for one in own.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
     descriptors = own.num_fds() if hasattr(own, "num_fds") else own.num_handles()
-    segments = abandoned_segments()
-    return len(own.children(recursive=True)), listening, segments, own.num_threads(), descriptors, dict(os.environ)
+    segments, children = system.abandoned_segments(), len(own.children(recursive=True))
+    return children, listening, segments, own.num_threads(), descriptors, dict(os.environ)
 
 
 def _cores() -> int:

@@ -17,9 +17,9 @@ from course_utils import counting, memory, models
 from course_utils.memory import measurements
 from course_utils.memory.budgets import Limited
 from simgpu.ledger import Ledger
+from tests import interrupts
 from tests.course_utils import training_programs as programs
 from tests.course_utils.training_programs import CASES, KIB, PROGRAMS, kib
-from tests.ranklaunch import interrupts
 
 CPU = torch.device("cpu")
 

@@ -234,6 +234,15 @@ def test_launch_says_what_does_not_fit_names_failures_and_ranks_know_their_machi
     assert where == [("0", "2", "sim:0"), ("1", "2", "sim:0"), ("0", "1", "sim:0")]
 
 
+def test_simulated_tensors_arrive_on_the_cpu_and_a_simulated_device_is_refused(sim):
+    x = torch.ones(3, device=sim)
+    layer = torch.nn.Linear(3, 1).to(sim)
+    got = launch(lambda: (x.device.type, type(layer.weight) is torch.nn.Parameter, float(layer(x) * 0)))[0]
+    assert got == ("cpu", True, 0)
+    with pytest.raises(TypeError, match=r"'sim:0' does not exist in the ranks.*use rank_device\(\)"):
+        launch(lambda: torch.ones(1, device=sim))
+
+
 # ---- the other ranks made up -----------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import simgpu
-from tests.ranklaunch import interrupts
+from tests import interrupts
 from tests.simgpu.simulated import nothing_alive
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))

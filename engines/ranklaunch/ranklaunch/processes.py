@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from io import FileIO
 from typing import Any
 
-import psutil
-
 from ranklaunch.wire import Channel
 
 _NEW_GROUP = 0x00000200  # CREATE_NEW_PROCESS_GROUP of Windows: Ctrl-C of a console is not for the ranks
@@ -149,12 +147,30 @@ class Spawned(Processes):
         self.put(rank, "ended", (code, at_s))
 
     def kill(self) -> None:
-        for process in self.processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                nested = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-                process.kill()
-                for one in nested:
-                    one.kill()
+        running = [process for process in self.processes if process.poll() is None]
+        if not running:
+            return
+        if os.name == "nt":  # with all that they started
+            pids = [word for process in running for word in ("/PID", str(process.pid))]
+            subprocess.run(["taskkill", "/F", "/T", *pids], capture_output=True, check=False)
+        nested = _started_by({process.pid for process in running}) if os.name == "posix" else set()
+        for process in running:
+            process.kill()
+        for pid in nested:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _started_by(pids: set[int]) -> set[int]:
+    """Return the processes that these started, and those that were started by them, on Linux and macOS."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, timeout=5).stdout
+        parents = {int(pid): int(parent) for pid, parent in (line.split() for line in listed.splitlines())}
+        found, grown = set(), pids
+        while grown := {pid for pid, parent in parents.items() if parent in grown} - found:
+            found |= grown
+        return found
+    return set()  # there is no such program: their process groups end all the same
 
 
 def fresh(call: str, **options: Any) -> subprocess.Popen:

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import ctypes
 import functools
 import importlib.machinery
 import inspect
@@ -123,9 +124,7 @@ class _Pickler(cloudpickle.Pickler):
             if reduced is not None:
                 return reduced
         elif isinstance(obj, torch.device) and obj.type == torch._C._get_privateuse1_backend_name():
-            raise TypeError(
-                f"{str(obj)!r} does not exist in the ranks; in the function use launch.rank_device() instead"
-            )
+            raise TypeError(f"{str(obj)!r} does not exist in the ranks; in the function use rank_device() instead")
         elif isinstance(obj, _OPERATORS) or (isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType):
             name = obj.__name__ if isinstance(obj, types.ModuleType) else f"torch.ops.{obj}"
             if name in sys.modules:
@@ -326,7 +325,7 @@ def _tensor(tensor: torch.Tensor) -> tuple | None:
             value = tensor.detach() if compact else tensor.detach().clone()
             if not parameter:
                 value = value.resolve_conj().resolve_neg()
-                data = torch.empty(0, dtype=torch.uint8, device="cpu").set_(value.untyped_storage()).numpy()
+                data = _bytes_of(value.untyped_storage())
                 layout = value.storage_offset(), tuple(value.shape), value.stride()
                 return _cpu_tensor, (pickle.PickleBuffer(data), value.dtype, *layout, tensor.requires_grad)
     elif tensor.device.type == "meta":
@@ -336,6 +335,13 @@ def _tensor(tensor: torch.Tensor) -> tuple | None:
     if parameter:
         return torch._utils._rebuild_parameter, (value, tensor.requires_grad, collections.OrderedDict())
     return torch.Tensor.requires_grad_, (value, tensor.requires_grad)
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> ctypes.Array:
+    """Return the bytes of a storage on the CPU, not copied; NumPy, which gives them too, may not be there."""
+    found = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+    found.storage = storage  # alive as long as its bytes
+    return found
 
 
 def _cpu_tensor(

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import datetime
 import faulthandler
+import importlib
 import io
 import logging
 import multiprocessing.util
@@ -25,7 +26,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -110,9 +110,10 @@ def _enter(rank: int, job: Job) -> None:
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
     warnings.resetwarnings()
     warnings.filters.extend(job.filters)
-    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # as in the notebook: devices.pick
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it says what no rank can change
     random.seed(rank)
-    np.random.seed(rank)
+    with contextlib.suppress(ImportError):  # PyTorch does without NumPy
+        importlib.import_module("numpy").random.seed(rank)
     torch.manual_seed(rank)
     torch.set_num_threads(job.threads)
     device = torch.device(job.devices[rank])
