@@ -4,8 +4,9 @@ from gpu_course.checks.case import Case, Task, WrongAnswer
 from gpu_course.checks.comparison import difference, shown
 from gpu_course.checks.engine import Exercise, exercise, lesson, unsolved
 from gpu_course.checks.mistakes import Edit, alike, edit, source_of
+from gpu_course.checks.program import Program
 
 __all__ = [
-    "Case", "Edit", "Exercise", "Task", "WrongAnswer", "alike", "difference", "edit", "exercise", "lesson", "shown",
-    "source_of", "unsolved",
+    "Case", "Edit", "Exercise", "Program", "Task", "WrongAnswer", "alike", "difference", "edit", "exercise", "lesson",
+    "shown", "source_of", "unsolved",
 ]  # fmt: skip

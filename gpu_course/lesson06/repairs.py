@@ -9,46 +9,41 @@ from torch import nn
 
 import simgpu
 from course_utils import devices
-from gpu_course.checks import Case, edit, lesson
+from gpu_course.checks import Case, Task, WrongAnswer, difference, edit, lesson
 from gpu_course.lesson06.cases import CASES, Run, lost_ms, original
 
 exercise = lesson("06")
-Say = Callable[..., None]  # when, name, why
 
 
 def repaired(number: int, program: Callable) -> None:
     """Print whether `program` repairs a case, or what is wrong: the checks of `repair_reads` for any case."""
 
-    def say(when: object, name: str, why: str = "", **values: object) -> None:
-        if when:
-            raise ValueError(f"not repaired: it {name} ({why})" if why else f"not repaired: it {name}")
-
     def judge() -> str:
+        task = Task("06", "repair", "A repair", minutes=5, difficulty=2, hints=(), draws=True, limit_s=20)
+        case = Case(task, program, torch.device("sim", 0))
         try:
-            run = Run(number, torch.device("sim", 0)).do(program)
-            compare(number, run, say)
+            run = tried(case, number)
             needed = original(number).got
             shown = ", ".join(f"{one:.4f}" for one in (needed if isinstance(needed, tuple) else (needed,)))
-            say(not _alike(run.got, needed), "returns something else", f"the case returns {shown}")
-        except ValueError as wrong:
-            return str(wrong)
+            case.instead(difference(run.got, needed, rtol=1e-4), "returns something else", f"the case returns {shown}")
+        except WrongAnswer as wrong:
+            name, why = wrong.finding.name, wrong.finding.why
+            return f"not repaired: it {name} ({why})" if why else f"not repaired: it {name}"
         before_ms, now_ms = original(number).timeline.total_ms, run.timeline.total_ms
         return f"repaired, {before_ms:.2f} ms before, {now_ms:.2f} ms now ({simgpu.ERROR_BAR})"
 
     print(f"case {number}: {devices.on_simulated(judge)}")
 
 
-def _alike(got: object, expected: object) -> bool:
-    """Return whether a program gives what the case gives, but for rounding."""
-    try:
-        torch.testing.assert_close(got, expected, rtol=1e-4, atol=0.0)
-    except (AssertionError, TypeError):
-        return False
-    return True
+def tried(case: Case, number: int) -> Run:
+    """Let the answer run in place of the program of a case, and check all but what it returned."""
+    run = Run(number, case.device).do(lambda *given: case.call(*given, modifies=True))
+    compare(case, number, run)
+    return run
 
 
-def compare(number: int, run: Run, say: Say) -> None:
-    """Say what a program does not do of what the case does, what it does otherwise, and which cause it leaves."""
+def compare(case: Case, number: int, run: Run) -> None:
+    """Fail with what a program does not do of what the case does, what it does otherwise, and which cause it leaves."""
     before = original(number)
     for what, did, needed in (
         ("batches loaded", run.photos.loaded, before.photos.loaded),
@@ -56,10 +51,10 @@ def compare(number: int, run: Run, say: Say) -> None:
         ("backward passes", run.backwards, before.backwards),
         ("optimizer steps", len(run.steps), len(before.steps)),
     ):
-        say(did < needed, "is faster by doing less", f"{what}: {did} instead of {needed}")
-        say(did > needed, "does more than before", f"{what}: {did} instead of {needed}")
+        case.instead(did < needed, "is faster by doing less", f"{what}: {did} instead of {needed}")
+        case.instead(did > needed, "does more than before", f"{what}: {did} instead of {needed}")
     other = (run.learned() - before.learned()).norm() / before.learned().norm()
-    say(
+    case.instead(
         other > 0.01,
         "changes the result",
         "the parameters move elsewhere than before",
@@ -72,25 +67,25 @@ def compare(number: int, run: Run, say: Say) -> None:
         left, lost = lost_ms(run.timeline)[cause], lost_ms(before.timeline)[cause]
         launches = [len(one.timeline.select("launch")) for one in (run, before)]
         same = f"{left:.2f} ms of idle GPU are put down to this cause, {lost:.2f} ms before"
-        say(
+        case.instead(
             cause == "synchronisation" and steps <= reads < 0.9 * were,
             "moves the synchronisation, does not remove it",
             f"the host waits {reads} times in {steps} steps: one read at the end is enough",
         )
-        say(
+        case.instead(
             left > 0.25 * lost and launches[0] < 0.9 * launches[1] and len(CASES[number][0]) == 1,
             "repairs another cause",
             f"{launches[0]} launches instead of {launches[1]}, but {same}",
         )
-        say(left > 0.25 * lost, f"leaves a cause as it is: {cause}", same)
-        say(
+        case.instead(left > 0.25 * lost, f"leaves a cause as it is: {cause}", same)
+        case.instead(
             cause == "host work" and reads >= steps,
             "brings the data back to the host in every step",
             f"the host waits {reads} times in {steps} steps: the device can compute this itself",
         )
     gained = sum(lost_ms(before.timeline)[cause] for cause in CASES[number][0])
     total, allowed = run.timeline.total_ms, before.timeline.total_ms - 0.6 * gained
-    say(
+    case.instead(
         total > allowed,
         "removes the cause, and is slow for another reason",
         f"{total:.2f} ms, expected at most {allowed:.2f}; before {before.timeline.total_ms:.2f}",
@@ -122,8 +117,7 @@ def repair_reads(
 
 @repair_reads.checks
 def _(case: Case) -> None:
-    run = Run(2, case.device).do(lambda *given: case.call(*given, modifies=True))
-    compare(2, run, case.instead)
+    run = tried(case, 2)
     case.equal(run.got, original(2).got, rtol=1e-4)
 
 
@@ -199,7 +193,7 @@ def _(case: Case) -> None:
         return simgpu.clock_ms()
 
     run.do(lambda *given: case.call(*given, clock, torch.sim.synchronize, modifies=True))
-    compare(6, run, case.instead)
+    compare(case, 6, run)
     steps = len(run.steps)
     case.instead(len(read) < 2, "does not read the clock twice", f"it reads it {len(read)} time(s)")
     starts = [idle for done, idle in read if done == 1]

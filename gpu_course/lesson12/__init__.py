@@ -14,7 +14,7 @@ from gpu_course.common.probes import elsewhere
 from gpu_course.common.ranks import describe, on_ranks
 from gpu_course.lesson12.cards import Card, card, export, score, start
 from gpu_course.lesson12.changes import CHANGES, Gains, gains, hint
-from gpu_course.lesson12.program import Program, given
+from gpu_course.lesson12.program import case_of, given
 from gpu_course.lesson12.scoring import LEVELS, SPECS, Costs, Score
 
 __all__ = [
@@ -285,10 +285,10 @@ def model_flops(width: int, layers: int, context: int, rows: int) -> int:
 
 @model_flops.checks
 def _(case: Case) -> None:
-    model_of = Program(given()).make_model
+    program = case_of(given()).load()
     for width, layers, context, rows in ((4, 1, 3, 1), (8, 2, 5, 3), (16, 3, 4, 2), (12, 1, 7, 2)):
         got = case.call(width, layers, context, rows)
-        model = model_of(width, 2, layers, context)
+        model = program.run("make_model", width, 2, layers, context)
         with counting.count() as counts:
             model(torch.zeros(rows, context, dtype=torch.int64)).sum().backward()
         case.equal(got, counts.flops, why="this is what PyTorch counts in a step of the given program")

@@ -12,7 +12,7 @@ import torch
 
 import simgpu
 from course_utils import tables
-from gpu_course.lesson12.program import Program, Sizes, Task, given
+from gpu_course.lesson12.program import Sizes, Trial, case_of, given
 from gpu_course.lesson12.scoring import measured
 
 
@@ -75,9 +75,9 @@ def gains() -> Gains:
 
 def _gains() -> list[tuple]:
     torch.set_num_threads(1)
-    task, found = Task(Sizes(warm_up=1, steps=3, windows=8), seed=0), []
+    trial, found = Trial(Sizes(warm_up=1, steps=3, windows=8), seed=0), []
     for these in ((), *((change,) for change in CHANGES)):
-        costs = measured(Program(changed(*these)), task, "T4").costs
+        costs = measured(case_of(changed(*these)).load(), trial, "T4").costs
         found.append([costs[part] for part in ("ms", "launches", "waits", "peak_mib")])
     naive, *others = found
     rows = [

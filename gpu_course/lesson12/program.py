@@ -1,30 +1,27 @@
 """Does a capstone program train as the given one does, and if not, what does it do instead?
 
 A program is the text of a file with the functions in `FUNCTIONS`. Whatever it reports is compared with what the given
-program makes of the same first weights and the same windows, which are drawn anew each time. A program that differs is
-rejected: `Rejected` has a name, which says what was seen.
+program makes of the same first weights and the same windows, which are drawn anew each time. The check of a program
+that differs fails, as every check does, with a name that says what was seen.
 """
 
 import copy
-import inspect
-import linecache
 import sys
 import threading
-import traceback
-import types
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_utils import counting, data, programs
+from course_utils import data, programs
+from gpu_course.checks import Program, Task, WrongAnswer
 from simgpu import composite
 
 # fmt: off
@@ -61,60 +58,12 @@ class Sizes:
 
 SCORED = Sizes()
 SMALL = Sizes(width=16, heads=2, context=8, batch=4, warm_up=1, steps=3, windows=5)
+_TASK = Task("12", "capstone", "The capstone", minutes=60, difficulty=3, hints=())
 
 
-class Rejected(Exception):
-    """A program that does not count: `name` says what it does, `why` what that changes."""
-
-    def __init__(self, name: str, why: str = "") -> None:
-        super().__init__(name, why)
-        self.name, self.why = name, why
-
-
-def reject(when: Any, name: str, why: str = "") -> None:
-    """Raise `Rejected` if `when` holds."""
-    if when:
-        raise Rejected(name, why)
-
-
-class Program:
-    """The functions of a program, each of which may raise whatever it likes: it comes out as `Rejected`."""
-
-    def __init__(self, source: str, file: str = "my_capstone.py") -> None:
-        self.file, self.module = file, types.ModuleType("capstone")
-        self.module.__file__ = file
-        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-        sys.modules["capstone"] = self.module  # for dataclasses and pickle
-        with self._named("the file"):
-            exec(compile(source, file, "exec"), self.module.__dict__)
-        missing = [name for name in FUNCTIONS if not callable(getattr(self.module, name, None))]
-        reject(missing, f"lacks {', '.join(missing)}", "the six functions of the given program are called")
-        for name, count in FUNCTIONS.items():
-            try:
-                inspect.signature(getattr(self.module, name)).bind(*[None] * count)
-            except TypeError:
-                raise Rejected(f"{name} takes other arguments", "it is called as that of the given program") from None
-            except ValueError:
-                continue
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self._named(name):
-                return getattr(self.module, name)(*args, **kwargs)
-
-        return call
-
-    @contextmanager
-    def _named(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except Rejected:
-            raise
-        except BaseException as error:  # SystemExit and KeyboardInterrupt too: a program that leaves
-            frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == self.file]
-            where = f"line {frames[-1].lineno}: {frames[-1].line}" if frames else ""
-            lines = str(error).strip().splitlines() or [""]
-            raise Rejected(f"{what} raises {type(error).__name__}: {lines[0][:200]}", where) from error
+def case_of(source: str, file: str = "capstone.py") -> Program:
+    """Return the case that judges the program with this text."""
+    return Program(_TASK, source, file, FUNCTIONS)
 
 
 def given() -> str:
@@ -129,7 +78,7 @@ def reference() -> str:
 
 @dataclass(frozen=True)
 class Right:
-    """What the given program makes of a task, its FLOPs, and the settings of its optimizer."""
+    """What the given program makes of a trial, its FLOPs, and the settings of its optimizer."""
 
     losses: list[float]
     weights: dict[str, torch.Tensor]
@@ -137,16 +86,16 @@ class Right:
     groups: list[dict[str, Any]]
 
 
-class Task:
+class Trial:
     """One run with which a program is tried: first weights and windows, drawn from `seed`, and what is right."""
 
     def __init__(self, sizes: Sizes, seed: int) -> None:
-        self.sizes, self.naive, draw = sizes, Program(given(), "capstone.py"), torch.Generator().manual_seed(seed)
+        self.sizes, self.naive, draw = sizes, case_of(given()).load(), torch.Generator().manual_seed(seed)
         text = data.tokens(torch.uint8)
         self.text, self.held_out = text[:TRAINING_BYTES].clone(), text[TRAINING_BYTES:][:HELD_OUT_BYTES].clone()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = self.naive.make_model(**sizes.model)
+            model = self.naive.run("make_model", **sizes.model)
         with torch.no_grad():  # no weight is 0 or 1: each must be used
             for parameter in model.parameters():
                 parameter += 0.02 * torch.randn(parameter.shape, generator=draw)
@@ -158,31 +107,30 @@ class Task:
         self.warm_up, self.starts = (starts(self.text, number, sizes.batch) for number in (sizes.warm_up, sizes.steps))
         self.tested = starts(self.held_out, sizes.windows)
 
-    def made(self, program: Program, device: torch.device) -> tuple[nn.Module, Any]:
+    def made(self, case: Program, device: torch.device) -> tuple[nn.Module, Any]:
         """Return the program's model with the first weights, on `device`, and its optimizer."""
-        model = program.make_model(**self.sizes.model)
-        reject(not isinstance(model, nn.Module), "make_model returns no module")
+        model = case.run("make_model", **self.sizes.model)
+        case.instead(not isinstance(model, nn.Module), "make_model returns no module")
         state = model.state_dict()
         wanted, found = ({name: tuple(value.shape) for name, value in one.items()} for one in (self.weights, state))
         if wanted != found:
             count = [sum(value.numel() for value in one.values()) for one in (self.weights, state)]
             other = next(name for name in {**wanted, **found} if wanted.get(name) != found.get(name))
             name = "a smaller model" if count[1] < count[0] else "another model"
-            raise Rejected(
+            case.fail(
                 f"{name}: {other} has the shape {found.get(other)}, expected {wanted.get(other)}",
                 "parameters keep names and shapes",
             )
         model.load_state_dict(self.weights)
         model = model.to(device)
-        return model, program.make_optimizer(model)
+        return model, case.run("make_optimizer", model)
 
     def right(self) -> Right:
-        """Return what the given program makes of this task, on the CPU."""
+        """Return what the given program makes of this trial, on the CPU."""
         model, optimizer = self.made(self.naive, CPU)
-        self.naive.train(model, optimizer, self.text, self.warm_up, CPU)
-        with counting.count() as counts:
-            losses = self.naive.train(model, optimizer, self.text, self.starts, CPU)
-        return Right(losses, weights_of(model), counts.flops, optimizer.param_groups)
+        self.naive.run("train", model, optimizer, self.text, self.warm_up, CPU)
+        losses = self.naive.counted("train", model, optimizer, self.text, self.starts, CPU)
+        return Right(losses, weights_of(model), self.naive.counts.flops, optimizer.param_groups)
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -208,26 +156,28 @@ class Watch(composite.Mode):
         return func(*args, **(kwargs or {}))
 
 
-def inspect_on_cpu(program: Program, task: Task) -> bool:
-    """Run the task on the CPU, where it can be seen what a program reads and does; raises `Rejected`.
+def check_on_cpu(case: Program, trial: Trial) -> bool:
+    """Let the program train on the CPU, where it can be seen what it reads and does; raises `WrongAnswer`.
 
     Returns whether products are computed in 16 bits.
     """
-    right = task.right()
-    model, optimizer = task.made(program, CPU)
-    _same_model(model, task)
-    program.train(model, optimizer, task.text, task.warm_up, CPU)
+    right = trial.right()
+    model, optimizer = trial.made(case, CPU)
+    _same_model(case, model, trial)
+    case.run("train", model, optimizer, trial.text, trial.warm_up, CPU)
     watch, steps = Watch(), Counter()
     if isinstance(optimizer, torch.optim.Optimizer):
         optimizer.register_step_post_hook(lambda *_: steps.update(["step"]))
-    with counting.count() as counts, watch:
-        losses = program.train(model, optimizer, task.text, task.starts, CPU)
+    with watch:
+        losses = case.counted("train", model, optimizer, trial.text, trial.starts, CPU)
+    flops = case.counts.flops
     try:
-        judge(losses, weights_of(model), right, task, watch.coarse)
-    except Rejected as found:
-        _blame(found, watch, counts.flops, steps["step"], model, optimizer, right, task)
-    _same_settings(optimizer, right.groups)
-    _evaluates(program, model, task, CPU)
+        check_training(case, losses, weights_of(model), right, trial, watch.coarse)
+    except WrongAnswer:
+        _blame(case, watch, flops, steps["step"], model, optimizer, right, trial)
+        raise
+    _same_settings(case, optimizer, right.groups)
+    _evaluates(case, model, trial, CPU)
     return watch.coarse
 
 
@@ -240,120 +190,123 @@ def off(
     return (sum(one.square().sum() for one in missed) / sum(one.square().sum() for one in way)).sqrt().item()
 
 
-def judge(losses: Any, weights: dict[str, torch.Tensor], right: Right, task: Task, coarse: bool) -> None:
-    """Raise `Rejected` unless the losses that were returned, and the weights that training left, are the right ones."""
-    reject(type(losses) is not list or not all(type(loss) is float for loss in losses),
-           "train returns no list of floats", "what still has to be read or computed is work after the clock")
-    reject(len(losses) != len(task.starts),
-           f"another number of steps: {len(losses)} losses for {len(task.starts)} rows",
-           "one step is asked for each row of starts")
+def check_training(
+    case: Program, losses: Any, weights: dict[str, torch.Tensor], right: Right, trial: Trial, coarse: bool
+) -> None:
+    """Fail unless the losses that were returned, and the weights that training left, are the right ones."""
+    case.instead(type(losses) is not list or not all(type(loss) is float for loss in losses),
+                 "train returns no list of floats", "what still has to be read or computed is work after the clock")
+    case.instead(len(losses) != len(trial.starts),
+                 f"another number of steps: {len(losses)} losses for {len(trial.starts)} rows",
+                 "one step is asked for each row of starts")
     words = kind(coarse)
     loss_within, update_within = TOLERANCES[words]
-    share = off(weights, right.weights, task.weights)
-    reject(not share <= update_within,
-           f"trains another way: the weights are off by {share:.1%} of their way, {update_within:.1%} are allowed "
-           f"{words}")
+    share = off(weights, right.weights, trial.weights)
+    case.instead(not share <= update_within,
+                 f"trains another way: the weights are off by {share:.1%} of their way, {update_within:.1%} are "
+                 f"allowed {words}")
     worst = max((abs(a - b) for a, b in zip(losses, right.losses, strict=True)), default=0.0)
-    reject(not worst <= loss_within, f"reports losses that are not those of its steps: one is off by {worst:.4f} nats, "
-           f"{loss_within} are allowed {words}", "the loss of a step is the mean over all of its windows")
+    case.instead(not worst <= loss_within, f"reports losses that are not those of its steps: one is off by "
+                 f"{worst:.4f} nats, {loss_within} are allowed {words}",
+                 "the loss of a step is the mean over all of its windows")
 
 
-def _same_model(model: nn.Module, task: Task) -> None:
-    """Raise `Rejected` unless the model with the first weights says what the given one says."""
-    twin, _ = task.made(task.naive, CPU)
-    tokens = task.text[: 3 * task.sizes.context].view(3, -1).long()
+def _same_model(case: Program, model: nn.Module, trial: Trial) -> None:
+    """Fail unless the model with the first weights says what the given one says."""
+    twin, _ = trial.made(trial.naive, CPU)
+    tokens = trial.text[: 3 * trial.sizes.context].view(3, -1).long()
     with torch.no_grad():
         got, expected = model(tokens), twin(tokens)
         shape = tuple(getattr(got, "shape", ()))
-        reject(shape != tuple(expected.shape), f"the model returns the shape {shape}, expected {tuple(expected.shape)}")
+        wanted = tuple(expected.shape)
+        case.instead(shape != wanted, f"the model returns the shape {shape}, expected {wanted}")
         later = tokens.clone()
         later[:, -1] = (later[:, -1] + 1) % 256
         sees = (model(later)[:, :-1] - got[:, :-1]).abs().max() > 1e-3 * expected.std()
-    reject(sees, "sees the future: the last byte changes what is predicted before it", "attention must be causal")
+    case.instead(sees, "sees the future: the last byte changes what is predicted before it", "attention must be causal")
     off = ((got.float() - expected).norm() / expected.norm()).item()
-    reject(not off < 0.02, f"another model: with the same weights its logits are off by {off:.0%}",
-           "each layer is to be used as in the given program")
+    case.instead(not off < 0.02, f"another model: with the same weights its logits are off by {off:.0%}",
+                 "each layer is to be used as in the given program")
 
 
 def _blame(
-    found: Rejected, watch: Watch, flops: int, steps: int, model: nn.Module, optimizer: Any, right: Right, task: Task
-) -> NoReturn:
-    """Raise `Rejected` with the name of what a program does that trains another way; with what was seen, else."""
-    size, flat = task.sizes.context, task.starts.flatten()
-    wanted = Counter(tuple(task.text[start : start + size].tolist()) for start in flat.tolist())
+    case: Program, watch: Watch, flops: int, steps: int, model: nn.Module, optimizer: Any, right: Right, trial: Trial
+) -> None:
+    """Fail with the name of what a program does that trains another way, where it has one."""
+    size, flat = trial.sizes.context, trial.starts.flatten()
+    wanted = Counter(tuple(trial.text[start : start + size].tolist()) for start in flat.tolist())
     seen = Counter(tuple(row) for windows in watch.windows for row in windows.tolist())
     strange = [bytes(row) for row in seen if row not in wanted]
-    own, other = (bytes(text.tolist()) for text in (task.text, task.held_out))
+    own, other = (bytes(text.tolist()) for text in (trial.text, trial.held_out))
     number = sum((wanted & seen).values())
     if seen:
-        reject(any(row in other and row not in own for row in strange), "trains on the evaluation text",
-               "its loss there then says nothing")
-        reject(all(len(row) < size for row in seen),
-               f"fewer tokens: windows of {max(map(len, seen))} bytes, not {size}")
-        reject(strange, "trains on other windows than those that it is given", "starts says where they begin")
-        reject(number < len(flat), f"fewer tokens: {number} of {len(flat)} windows go through the model")
-        reject(sum(seen.values()) > len(flat), "windows go through the model more than once", "that is other work")
+        case.instead(any(row in other and row not in own for row in strange), "trains on the evaluation text",
+                     "its loss there then says nothing")
+        case.instead(all(len(row) < size for row in seen),
+                     f"fewer tokens: windows of {max(map(len, seen))} bytes, not {size}")
+        case.instead(strange, "trains on other windows than those that it is given", "starts says where they begin")
+        case.instead(number < len(flat), f"fewer tokens: {number} of {len(flat)} windows go through the model")
+        case.instead(sum(seen.values()) > len(flat), "windows go through the model more than once",
+                     "that is other work")
     share = flops / right.flops
-    reject(share < 0.05, "loss from a cache, or from nowhere: the model is not computed")
-    still = [name for name, value in weights_of(model).items() if torch.equal(value, task.weights[name])]
-    reject(0 < len(still) < len(task.weights), f"never trains {still[0] if still else ''}",
-           "every parameter is to be trained")
+    case.instead(share < 0.05, "loss from a cache, or from nowhere: the model is not computed")
+    still = [name for name, value in weights_of(model).items() if torch.equal(value, trial.weights[name])]
+    case.instead(0 < len(still) < len(trial.weights), f"never trains {still[0] if still else ''}",
+                 "every parameter is to be trained")
     name = "the backward pass is left out, for some steps, rows or layers" if seen else "fewer tokens"
-    reject(share < 0.9, f"{name}: {share:.0%} of the floating-point operations")
+    case.instead(share < 0.9, f"{name}: {share:.0%} of the floating-point operations")
     if isinstance(optimizer, torch.optim.Optimizer):
-        reject(steps < len(task.starts), f"skips the optimizer's step: {steps} of {len(task.starts)}")
-        reject(steps > len(task.starts), f"another number of steps: {steps} for {len(task.starts)} rows")
-        _same_settings(optimizer, right.groups)
-    raise found
+        case.instead(steps < len(trial.starts), f"skips the optimizer's step: {steps} of {len(trial.starts)}")
+        case.instead(steps > len(trial.starts), f"another number of steps: {steps} for {len(trial.starts)} rows")
+        _same_settings(case, optimizer, right.groups)
 
 
-def _same_settings(optimizer: Any, wanted: list[dict]) -> None:
-    """Raise `Rejected` where the optimizer has another learning rate, decay or the like than the given one."""
+def _same_settings(case: Program, optimizer: Any, wanted: list[dict]) -> None:
+    """Fail where the optimizer has another learning rate, decay or the like than the given one."""
     for group in getattr(optimizer, "param_groups", ()):
         for name in ("lr", "betas", "eps", "weight_decay", "amsgrad"):
             got = group.get(name, wanted[0][name])
-            reject(got != wanted[0][name], f"another optimizer: {name} is {got}, expected {wanted[0][name]}")
+            case.instead(got != wanted[0][name], f"another optimizer: {name} is {got}, expected {wanted[0][name]}")
 
 
-def _evaluates(program: Program, model: nn.Module, task: Task, device: torch.device) -> None:
-    """Raise `Rejected` unless the program's `evaluate` returns the model's loss on all of the windows, and keeps it."""
+def _evaluates(case: Program, model: nn.Module, trial: Trial, device: torch.device) -> None:
+    """Fail unless the program's `evaluate` returns the model's loss on all of the windows, and keeps it."""
     before = weights_of(model)
-    got = program.evaluate(model, task.held_out, task.tested, device)
-    expected = held_out_loss(before, task)
-    reject(type(got) is not float, f"evaluate returns {type(got).__name__}, expected float")
-    reject(not abs(got - expected) < 5e-3, f"evaluates something else: {got:.4f} nats, expected {expected:.4f}",
-           "the mean over every byte of every window, with the weights as they are")
+    got = case.run("evaluate", model, trial.held_out, trial.tested, device)
+    expected = held_out_loss(before, trial)
+    case.instead(type(got) is not float, f"evaluate returns {type(got).__name__}, expected float")
+    case.instead(not abs(got - expected) < 5e-3, f"evaluates something else: {got:.4f} nats, expected {expected:.4f}",
+                 "the mean over every byte of every window, with the weights as they are")
     after = weights_of(model)
-    reject(any(not torch.equal(after[name], before[name]) for name in before), "evaluate changes the model",
-           "it would train on the evaluation text")
+    case.instead(any(not torch.equal(after[name], before[name]) for name in before), "evaluate changes the model",
+                 "it would train on the evaluation text")
 
 
-def held_out_loss(weights: dict[str, torch.Tensor], task: Task) -> float:
+def held_out_loss(weights: dict[str, torch.Tensor], trial: Trial) -> float:
     """Return the loss of the given model with `weights` on the windows that are tested."""
-    model, _ = task.made(task.naive, CPU)
+    model, _ = trial.made(trial.naive, CPU)
     model.load_state_dict(weights)
-    windows = task.held_out[task.tested[:, None] + torch.arange(task.sizes.context + 1)].long()
+    windows = trial.held_out[trial.tested[:, None] + torch.arange(trial.sizes.context + 1)].long()
     with torch.no_grad():
         return F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()).item()
 
 
-def resumes(program: Program, task: Task, device: torch.device, path: Path) -> str:
+def resumes(case: Program, trial: Trial, device: torch.device, path: Path) -> str:
     """Return what differs, to the last bit, between a run and one that is saved, loaded and goes on; "" if nothing."""
-    half = max(1, len(task.starts) // 2)
+    half = max(1, len(trial.starts) // 2)
     try:
-        whole, its = task.made(program, device)
-        losses = [
-            program.train(whole, its, task.text, part, device) for part in (task.starts[:half], task.starts[half:])
-        ]
-        first, optimizer = task.made(program, device)
-        program.train(first, optimizer, task.text, task.starts[:half], device)
-        program.save(path, first, optimizer, half)
-        again = program.make_model(**task.sizes.model).to(device)
-        optimizer = program.make_optimizer(again)
-        step = program.load(path, again, optimizer)
-        left = program.train(again, optimizer, task.text, task.starts[half:], device)
-    except Rejected as error:
-        return f"{error.name} {error.why}".strip()
+        whole, its = trial.made(case, device)
+        parts = trial.starts[:half], trial.starts[half:]
+        losses = [case.run("train", whole, its, trial.text, part, device) for part in parts]
+        first, optimizer = trial.made(case, device)
+        case.run("train", first, optimizer, trial.text, trial.starts[:half], device)
+        case.run("save", path, first, optimizer, half)
+        again = case.run("make_model", **trial.sizes.model).to(device)
+        optimizer = case.run("make_optimizer", again)
+        step = case.run("load", path, again, optimizer)
+        left = case.run("train", again, optimizer, trial.text, trial.starts[half:], device)
+    except WrongAnswer as wrong:
+        return f"{wrong.finding.name} {wrong.finding.why}".strip()
     one, other = weights_of(whole), weights_of(again)
     if step != half:
         return f"load returns the step {step!r}, expected {half}"
@@ -365,8 +318,8 @@ def resumes(program: Program, task: Task, device: torch.device, path: Path) -> s
 
 
 @contextmanager
-def untouched() -> Iterator[None]:
-    """Raise `Rejected` where what runs inside touches the instruments: modules, settings, the peak, other threads."""
+def untouched(case: Program) -> Iterator[None]:
+    """Fail where what runs inside touches the instruments: modules, settings, the peak, other threads."""
     import simgpu
 
     noted, threads, before = [], threading.active_count(), _instruments()
@@ -383,9 +336,9 @@ def untouched() -> Iterator[None]:
         after = _instruments()
         noted += [name for name in before if after.get(name) != before[name]]
         noted += [] if settings() == kept and simgpu.clock_ms() >= begin_ms else ["the simulated GPU"]
-        reject(noted, f"changes what measures it: {noted[0] if noted else ''}",
-               "a number that the program itself makes says nothing")
-    reject(threading.active_count() > threads, "works after the clock: it leaves a thread running")
+        case.instead(noted, f"changes what measures it: {noted[0] if noted else ''}",
+                     "a number that the program itself makes says nothing")
+    case.instead(threading.active_count() > threads, "works after the clock: it leaves a thread running")
 
 
 def _instruments() -> dict[str, int]:

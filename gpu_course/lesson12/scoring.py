@@ -20,9 +20,10 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
 import simgpu
-from course_utils import counting, devices, gpus, tables
+from course_utils import devices, gpus, tables
+from gpu_course.checks import Program, WrongAnswer
 from gpu_course.lesson12 import program as programs
-from gpu_course.lesson12.program import SCORED, SMALL, Program, Rejected, Sizes, Task, reject
+from gpu_course.lesson12.program import SCORED, SMALL, Sizes, Trial
 from ranklaunch import RankError, launch
 
 # fmt: off
@@ -139,37 +140,43 @@ def score(source: str, file: str) -> Score:
     ours = programs.given(), programs.reference()
     try:
         naive, reference = _tried(*((text, "capstone.py") for text in ours))
-    except Rejected as error:
-        raise RuntimeError(f"the given program could not be tried: {_sentence(error)}") from error
+    except Untried as error:
+        raise RuntimeError(f"the given program could not be tried: {error}") from error
     try:
         found = {ours[0]: naive, ours[1]: reference}.get(source) or _tried((source, file))[0]
-    except Rejected as wrong:
-        found = _sentence(wrong)
+    except Untried as error:
+        found = str(error)
     return Score(naive, found) if isinstance(found, Costs) else Score(naive, rejected=found)
 
 
-def _sentence(found: Rejected) -> str:
-    return f"{found.name}. {found.why[:1].upper()}{found.why[1:]}".strip() if found.why else f"{found.name}."
+class Untried(Exception):
+    """Programs that ended their process, or took too long: the message says it in a sentence."""
+
+
+def sentence(wrong: WrongAnswer) -> str:
+    """Return in words why a program does not count."""
+    name, why = wrong.finding.name, wrong.finding.why
+    return f"{name}. {why[:1].upper()}{why[1:]}".strip() if why else f"{name}."
 
 
 @functools.lru_cache(maxsize=32)
 def _tried(*sources: tuple[str, str]) -> list[Costs | str]:
     """Return for programs, pairs of text and file name, the costs, or why one does not count.
 
-    Raises `Rejected`, which is not remembered, where they end the process or take too long.
+    Raises `Untried`, which is not remembered, where they end the process or take too long.
     """
     try:
         found = simgpu.run_in_child(_in_child, sources, secrets.randbits(32), limit_s=LIMIT_S)
     except subprocess.TimeoutExpired:
-        raise Rejected(f"does not end: it was stopped after {LIMIT_S:g} s") from None
+        raise Untried(f"does not end: it was stopped after {LIMIT_S:g} s.") from None
     except simgpu.Unavailable:
         if devices.simulated() is None:
             raise
-        raise Rejected("ends the process", "a function is to return") from None
+        raise Untried("ends the process. A function is to return") from None
     except RuntimeError as error:
-        raise Rejected("cannot be tried", str(error).strip().splitlines()[-1]) from None
+        raise Untried(f"cannot be tried. {str(error).strip().splitlines()[-1]}") from None
     except (ValueError, EOFError):  # the child wrote nothing
-        raise Rejected("ends the process", "a function is to return") from None
+        raise Untried("ends the process. A function is to return") from None
     right = [place for place, one in enumerate(found) if isinstance(one, Costs)]
     for place, ranks in zip(right, _on_ranks([sources[place] for place in right]), strict=True):
         found[place] = replace(found[place], **ranks)
@@ -182,50 +189,50 @@ def _in_child(sources: tuple[tuple[str, str], ...], seed: int) -> list[Costs | s
     for source, file in sources:
         try:
             found.append(examine(source, file, seed, SCORED))
-        except Rejected as wrong:
-            found.append(_sentence(wrong))
+        except WrongAnswer as wrong:
+            found.append(sentence(wrong))
     return found
 
 
 def examine(source: str, file: str, seed: int, sizes: Sizes) -> Costs:
-    """Return what a program costs, where there is a simulated GPU; raises `Rejected`. `seed` draws weights and windows.
+    """Return what a program costs, where there is a simulated GPU; raises `WrongAnswer`. `seed` draws weights, windows.
 
     What it does on two ranks is not looked at here.
     """
-    with programs.untouched():
-        program = Program(source, file)
-        coarse = programs.inspect_on_cpu(program, Task(sizes, seed))
+    case = programs.case_of(source, file)
+    with programs.untouched(case):
+        coarse = programs.check_on_cpu(case.load(), Trial(sizes, seed))
     found = {}
     for number, (part, spec) in enumerate(SPECS.items()):
-        measured = _on_gpu(program, Task(sizes, seed + 1 + number), spec, coarse)
+        measured = _on_gpu(case, Trial(sizes, seed + 1 + number), spec, coarse)
         found |= measured | {part: measured["ms"]}
     found.pop("ms")
     device = torch.device("sim", 0)
     with tempfile.TemporaryDirectory() as folder:
-        wrong = programs.resumes(program, Task(SMALL, seed + 3), device, Path(folder) / "run.pt")
+        wrong = programs.resumes(case, Trial(SMALL, seed + 3), device, Path(folder) / "run.pt")
     return Costs(**found, resume=wrong)
 
 
-def _on_gpu(program: Program, task: Task, spec: str, coarse: bool) -> dict[str, float]:
-    """Return what the program costs on a simulated GPU, of which it must use the first alone; raises `Rejected`."""
-    right = task.right()
-    run = measured(program, task, spec)
+def _on_gpu(case: Program, trial: Trial, spec: str, coarse: bool) -> dict[str, float]:
+    """Return what the program costs on a simulated GPU, of which it must use the first alone; raises `WrongAnswer`."""
+    right = trial.right()
+    run = measured(case, trial, spec)
     work = [record.name for record in run.reading.select("kernel")]
-    reject(work, f"works after the clock: {len(work)} kernels run when the weights are read",
-           "train returns when all is done")
+    case.instead(work, f"works after the clock: {len(work)} kernels run when the weights are read",
+                 "train returns when all is done")
     flops = sum(record.flops for record in run.training.select("kernel", "sim:0"))
-    reject(run.training.select("kernel", "sim:1"), "uses a second GPU", "its memory and its time are not counted")
+    case.instead(run.training.select("kernel", "sim:1"), "uses a second GPU", "its memory and its time are not counted")
     share = flops / right.flops
-    reject(share < 0.05, "loss from a cache, or computed elsewhere than on the GPU", "there it does nothing")
-    reject(share < 0.95, f"computes less on the GPU, or elsewhere: {share:.0%} of the floating-point operations")
+    case.instead(share < 0.05, "loss from a cache, or computed elsewhere than on the GPU", "there it does nothing")
+    case.instead(share < 0.95, f"computes less on the GPU, or elsewhere: {share:.0%} of the floating-point operations")
     try:
-        programs.judge(run.losses, run.weights, right, task, coarse)
-    except Rejected as found:
-        raise Rejected(f"on the GPU it {found.name}", f"on the CPU it does not. {found.why}") from None
-    expected = programs.held_out_loss(run.weights, task)
-    reject(type(run.loss) is not float or not abs(run.loss - expected) < 5e-3,
-           f"on the GPU it evaluates something else: {run.loss!r}, expected {expected:.4f}")
-    return run.costs | {"flops": right.flops / task.sizes.steps}
+        programs.check_training(case, run.losses, run.weights, right, trial, coarse)
+    except WrongAnswer as wrong:
+        case.fail(f"on the GPU it {wrong.finding.name}", f"on the CPU it does not. {wrong.finding.why}")
+    expected = programs.held_out_loss(run.weights, trial)
+    case.instead(type(run.loss) is not float or not abs(run.loss - expected) < 5e-3,
+                 f"on the GPU it evaluates something else: {run.loss!r}, expected {expected:.4f}")
+    return run.costs | {"flops": right.flops / trial.sizes.steps}
 
 
 @dataclass(frozen=True)
@@ -240,22 +247,22 @@ class Run:
     costs: dict[str, float]
 
 
-def measured(program: Program, task: Task, spec: str) -> Run:
+def measured(case: Program, trial: Trial, spec: str) -> Run:
     """Let the program train and evaluate on a simulated GPU."""
-    device, steps = torch.device("sim", 0), task.sizes.steps
+    device, steps = torch.device("sim", 0), trial.sizes.steps
     gc.collect()
     simgpu.reset()
     simgpu.configure(spec=spec)
-    with programs.untouched():
-        model, optimizer = task.made(program, device)
-        program.train(model, optimizer, task.text, task.warm_up, device)
+    with programs.untouched(case):
+        model, optimizer = trial.made(case, device)
+        case.run("train", model, optimizer, trial.text, trial.warm_up, device)
     torch.sim.reset_peak_memory_stats(device)
-    with programs.untouched(), simgpu.timeline() as training:
-        losses = program.train(model, optimizer, task.text, task.starts, device)
+    with programs.untouched(case), simgpu.timeline() as training:
+        losses = case.run("train", model, optimizer, trial.text, trial.starts, device)
     with simgpu.timeline() as reading:
         weights = programs.weights_of(model)
-    with programs.untouched(), simgpu.timeline() as testing:
-        loss = program.evaluate(model, task.held_out, task.tested, device)
+    with programs.untouched(case), simgpu.timeline() as testing:
+        loss = case.run("evaluate", model, trial.held_out, trial.tested, device)
     both = training, testing
     copies = [record for one in both for record in one.select("copy")]
     costs = {
@@ -290,24 +297,23 @@ def on_ranks(sources: list[tuple[str, str]], seed: int) -> list[tuple[str, float
 
 
 def _on_rank(source: str, file: str, seed: int) -> tuple[str, float]:
-    task = Task(SMALL, seed)
+    trial = Trial(SMALL, seed)
     try:
-        program = Program(source, file)
-        model, optimizer = task.made(program, programs.CPU)
-        with counting.count() as counts:
-            losses = program.train(model, optimizer, task.text, task.starts, programs.CPU)
-        weights = programs.weights_of(model)
+        case = programs.case_of(source, file).load()
+        model, optimizer = trial.made(case, programs.CPU)
+        losses = case.counted("train", model, optimizer, trial.text, trial.starts, programs.CPU)
+        weights, counts = programs.weights_of(model), case.counts
         # as if it were alone
         watch = programs.Watch()
-        with mock.patch.object(dist, "is_initialized", lambda: False), counting.count() as alone, watch:
-            twin, its = task.made(program, programs.CPU)
-            right = program.train(twin, its, task.text, task.starts, programs.CPU)
-            wanted = programs.weights_of(twin)
-    except Rejected as found:
-        return _sentence(found), 0.0
-    number = (sum(counts.collectives.values()) + counts.messages) / len(task.starts)
+        with mock.patch.object(dist, "is_initialized", lambda: False), watch:
+            twin, its = trial.made(case, programs.CPU)
+            right = case.counted("train", twin, its, trial.text, trial.starts, programs.CPU)
+            wanted, alone = programs.weights_of(twin), case.counts
+    except WrongAnswer as wrong:
+        return sentence(wrong), 0.0
+    number = (sum(counts.collectives.values()) + counts.messages) / len(trial.starts)
     loss_within, update_within = programs.TOLERANCES[programs.kind(watch.coarse)]
-    if programs.off(weights, wanted, task.weights) > update_within:
+    if programs.off(weights, wanted, trial.weights) > update_within:
         return "the weights are not those of one process", number
     # AdamW hardly sees a factor in its gradients: its state does
     kept, meant = (dict(enumerate(_tensors(one.state_dict()))) for one in (optimizer, its))

@@ -6,8 +6,9 @@ import pytest
 
 import simgpu
 from course_utils import counting, devices, programs
+from gpu_course.checks import WrongAnswer
 from gpu_course.lesson12 import cards, changes, scoring
-from gpu_course.lesson12.program import CPU, SMALL, Program, Rejected, Task
+from gpu_course.lesson12.program import CPU, SMALL, Trial, case_of
 
 REFERENCE = programs.path("capstone_reference.py").read_text(encoding="utf-8")
 needs_simulator = pytest.mark.skipif(devices.simulated() is None, reason="beside a real GPU the lesson tries this")
@@ -160,9 +161,9 @@ def _restored(monkeypatch):
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_program_that_trains_another_way_is_rejected_under_its_name(name):
     phrase, *edits = CHEATS[name]
-    with pytest.raises(Rejected) as found:
+    with pytest.raises(WrongAnswer) as found:
         tried(edited(*edits))
-    assert phrase in scoring._sentence(found.value)
+    assert phrase in scoring.sentence(found.value)
 
 
 @needs_simulator
@@ -184,11 +185,11 @@ def test_a_program_that_is_wrong_on_two_ranks_is_named():
 
 
 def test_the_reference_names_the_first_step_whose_loss_is_no_number():
-    program, task = Program(REFERENCE), Task(SMALL, seed=1)
-    model, optimizer = task.made(program, CPU)
+    program, trial = case_of(REFERENCE).load(), Trial(SMALL, seed=1)
+    model, optimizer = trial.made(program, CPU)
     optimizer.param_groups[0]["lr"] = float("inf")
-    with pytest.raises(Rejected, match="not a number from step 1 on"):
-        program.train(model, optimizer, task.text, task.starts, CPU)
+    with pytest.raises(WrongAnswer, match="not a number from step 1 on"):
+        program.run("train", model, optimizer, trial.text, trial.starts, CPU)
 
 
 TRAIN_STEP = "        loss = loss_of(model, window)\n        loss.backward()\n"
