@@ -2,6 +2,7 @@
 
 import gc
 import os
+import random
 import re
 import signal
 import sys
@@ -26,6 +27,11 @@ _MODULES = pytest.StashKey[int]()  # how many there were at the last look
 
 def _is_cell(item: pytest.Item) -> bool:
     return type(item).__name__ == "IPyNbCell"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let tests run in another order: none may need what another one did."""
+    parser.addoption("--order-seed", type=int, help="shuffle the files and the tests of each, but no notebook's cells")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -97,7 +103,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             cell.parent.skip_compare = (*cell.parent.skip_compare, "stderr")
         if not compare:
             cell.options["check"] = False
-    if hasattr(config, "workerinput"):
+    if (seed := config.getoption("order_seed")) is not None:
+        items[:] = _shuffled(items, seed)
+    elif hasattr(config, "workerinput"):
         took = Counter()
         for item in items:
             took[item.path] += config.workerinput["measured"].get(item.nodeid, 0)
@@ -107,6 +115,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 not _is_cell(item), -took[item.path], -item.path.stat().st_size, item.path, exercise_of(item.nodeid)
             )
         )  # fmt: skip
+
+
+def _shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
+    """Return the tests with their files, and the tests of each file, in an order that is the same for each seed."""
+    order, files = random.Random(seed), {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    for tests in files.values():
+        if not _is_cell(tests[0]):
+            order.shuffle(tests)
+    shuffled = list(files.values())
+    order.shuffle(shuffled)
+    return [item for tests in shuffled for item in tests]
 
 
 def _freeze(config: pytest.Config) -> None:

@@ -380,7 +380,14 @@ def test_an_estimate_allocates_nothing(device):
     assert memory.measure(lambda: estimate(device=device), device).peak_bytes < 8 * KIB
 
 
+def fakes():
+    """Return the fake tensors that are alive; other tests may have left some, in the caches of DTensor for instance."""
+    gc.collect()
+    return [thing for thing in gc.get_objects() if type(thing) is FakeTensor]
+
+
 def test_an_estimate_leaves_nothing_behind(recwarn):
+    others = fakes()  # held, so that no new one takes the number of one of them
     apply, state = nn.Module._apply, torch.get_rng_state()
     x = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
 
@@ -394,8 +401,7 @@ def test_an_estimate_leaves_nothing_behind(recwarn):
     assert formats() == before and nn.Module._apply is apply and torch.equal(torch.get_rng_state(), state)
     assert torch.empty(3).fill_(2).sum() == 6 and not [w.message for w in recwarn if "torch" in str(w.filename)]
     assert nn.init.trunc_normal_(torch.zeros(100)).std() > 0.5 and nn.init.ones_(torch.zeros(3)).sum() == 3
-    gc.collect()
-    assert not [thing for thing in gc.get_objects() if type(thing) is FakeTensor]
+    assert {id(thing) for thing in fakes()} <= {id(thing) for thing in others}
 
 
 def on_default(device):
