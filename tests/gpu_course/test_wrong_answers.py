@@ -20,6 +20,7 @@ import kernelcheck
 from course_utils import devices
 from gpu_course.catalogue import registry
 from gpu_course.checks import Edit, WrongAnswer, alike, engine, mistakes
+from tests.gpu_course.wrong_answers import stored
 from tests.notebooks.test_notebooks import stub_of
 from tools import notebooks
 
@@ -41,13 +42,6 @@ def _each_answer_is_recorded_once():
                 module, "recorded", lambda check, task, answer, place, like=None: once(check, task, answer, place)
             )
         yield
-
-
-def stored(exercise):
-    """Return the stored wrong answers of an exercise: pairs of a phrase and a function."""
-    return importlib.import_module(f"tests.gpu_course.wrong_answers.lesson{exercise.lesson}").WRONG.get(
-        exercise.name, []
-    )
 
 
 def each_exercise(test):
