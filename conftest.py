@@ -103,18 +103,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             cell.parent.skip_compare = (*cell.parent.skip_compare, "stderr")
         if not compare:
             cell.options["check"] = False
-    if (seed := config.getoption("order_seed")) is not None:
-        items[:] = _shuffled(items, seed)
+    if config.option.order_seed is not None:
+        items[:] = _shuffled(items, config.option.order_seed)
     elif hasattr(config, "workerinput"):
-        took = Counter()
-        for item in items:
-            took[item.path] += config.workerinput["measured"].get(item.nodeid, 0)
-        # Notebooks, then other tests; each by what the file took in the last runs, or by its size.
-        items.sort(
-            key=lambda item: (
-                not _is_cell(item), -took[item.path], -item.path.stat().st_size, item.path, exercise_of(item.nodeid)
-            )
-        )  # fmt: skip
+        _put_longest_first(items, config.workerinput["measured"])
+
+
+def _put_longest_first(items: list[pytest.Item], measured: dict[str, float]) -> None:
+    """Sort into notebooks, then other tests; each by what the file took in the last runs, or by its size."""
+    took = Counter()
+    for item in items:
+        took[item.path] += measured.get(item.nodeid, 0)
+    items.sort(
+        key=lambda item: (
+            not _is_cell(item), -took[item.path], -item.path.stat().st_size, item.path, exercise_of(item.nodeid)
+        )
+    )  # fmt: skip
 
 
 def _shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:

@@ -46,16 +46,41 @@ def test_a_notebook_stays_together_and_a_file_comes_in_parts(ours, monkeypatch):
     assert {len(part) for worker in workers for part in worker.given} == {5, 2, 1} and scheduler.tests_finished
 
 
-def test_notebooks_come_first_and_then_what_took_longest(ours, tmp_path):
-    class IPyNbCell(SimpleNamespace):
-        """Named as nbval names its own, by which cells are known."""
+class IPyNbCell(SimpleNamespace):
+    """Named as nbval names its own, by which cells are known."""
 
-    names = "test_quick.py", "test_slow.py", "lesson.ipynb"
-    paths = [tmp_path / name for name in names]
-    for path in paths:
+
+def collected(tmp_path, *names):
+    """Return tests, or cells where a name ends in .ipynb: one of each file, in this order."""
+    made = []
+    for name in names:
+        path = tmp_path / name
         path.write_text("1")
-    cell = IPyNbCell(path=paths[2], nodeid="cell", parent=SimpleNamespace(skip_compare=()), options={})
-    items = [SimpleNamespace(path=path, nodeid=path.name) for path in paths[:2]] + [cell]
-    config = SimpleNamespace(workerinput={"measured": {"test_quick.py": 1.0, "test_slow.py": 2.0}})
-    ours.pytest_collection_modifyitems(config, items)
-    assert [item.path.name for item in items] == ["lesson.ipynb", "test_slow.py", "test_quick.py"]
+        cell = path.suffix == ".ipynb"
+        made.append((IPyNbCell if cell else SimpleNamespace)(path=path, nodeid=f"{name}::{len(made)}"))
+        made[-1].parent, made[-1].options = SimpleNamespace(skip_compare=()), {}
+    return made
+
+
+def ordered(ours, items, *, seed=None, **attributes):
+    items = list(items)
+    ours.pytest_collection_modifyitems(SimpleNamespace(option=SimpleNamespace(order_seed=seed), **attributes), items)
+    return items
+
+
+def test_notebooks_come_first_and_then_what_took_longest(ours, tmp_path):
+    items = collected(tmp_path, "test_quick.py", "test_slow.py", "lesson.ipynb")
+    measured = {"test_quick.py::0": 1.0, "test_slow.py::1": 2.0}
+    found = ordered(ours, items, workerinput={"measured": measured})
+    assert [item.path.name for item in found] == ["lesson.ipynb", "test_slow.py", "test_quick.py"]
+
+
+def test_a_seed_gives_an_order_in_which_the_cells_of_a_notebook_stay(ours, tmp_path):
+    items = collected(tmp_path, *["lesson.ipynb"] * 9, *["test_a.py"] * 9, *["test_b.py"] * 9)
+    orders = [[item.nodeid for item in ordered(ours, items, seed=seed)] for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2] and sorted(orders[2]) == sorted(item.nodeid for item in items)
+    for order in orders[1:]:
+        files = [nodeid.partition("::")[0] for nodeid in order]
+        assert len({tuple(files[at : at + 9]) for at in (0, 9, 18)}) == 3  # each file in one piece
+        assert [one for one in order if "ipynb" in one] == [item.nodeid for item in items[:9]]
+        assert [one for one in order if "test_a" in one] != [item.nodeid for item in items[9:18]]
