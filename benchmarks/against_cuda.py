@@ -24,7 +24,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -218,7 +217,7 @@ def record(predicted: Mapping[str, Figures], measured: Mapping[str, Figures]) ->
         live, share = [getattr(measured[p], field) for p in predicted], ratios(predicted, measured, field)
         for part, ys, ylabel in (("measured", live, unit), ("ratio", share, "simulated / measured")):
             key = f"00.simulator_against_cuda.{name}_{part}"
-            plt.close(recorded.compare(key, numbers, ys, xlabel=xlabel, ylabel=ylabel, log="y"))
+            recorded.compare(key, numbers, ys, xlabel=xlabel, ylabel=ylabel)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -59,7 +59,7 @@ def print_programs(device: torch.device) -> bool:
             "max_memory_allocated": [both.measured_peak_bytes / MIB for both in found.values()],
         }
         places = list(range(1, len(found) + 1))
-        recorded.compare("07.estimate", places, curves, xlabel="program", ylabel="MiB at the peak", log="")
+        recorded.compare("07.estimate", places, curves, xlabel="program", ylabel="MiB at the peak")
     return all(map(_within, found.values()))
 
 

@@ -1,15 +1,15 @@
 """What did this experiment give on a real GPU?
 
-A lesson calls `compare` or `value` with what it measured. They show it beside what was recorded on named GPUs and what
-data sheets predict. Where nothing is recorded under a key, what others measured and published stands there, from
-recorded.toml; `published` prints it with its addresses. With COURSE_RECORD=1 on a machine with a real GPU, the same
-calls write what they were given into notebooks/recorded/<device>.json: no number gets into these files in any other
-way. A file belongs to one set of versions; recording with other versions starts it anew.
+A lesson calls `compare` or `value` with what it measured. They put it beside what was recorded on named GPUs and what
+data sheets predict; `plots.curves` draws what `compare` returns. Where nothing is recorded under a key, what others
+measured and published stands there, from recorded.toml; `published` prints it with its addresses. With COURSE_RECORD=1
+on a machine with a real GPU, the same calls write what they were given into notebooks/recorded/<device>.json: no number
+gets into these files in any other way. A file belongs to one set of versions; recording with other versions starts it
+anew.
 """
 
 import datetime
 import functools
-import itertools
 import json
 import math
 import os
@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from course_utils import arguments, tables
+from course_utils import arguments, plots, tables
 
 __all__ = ["Fact", "Run", "Value", "compare", "curves", "facts", "load", "published", "value"]
 
@@ -30,7 +30,6 @@ _KEY = re.compile(r"\d\d\.[a-z0-9_]+(\.[a-z0-9_]+)*")
 _REPOSITORY = Path(__file__).parents[1] / "notebooks" / "recorded"
 _INSTALLED = Path(__file__).parent / "notebooks" / "recorded"
 _FACTS = Path(__file__).with_suffix(".toml")
-_MARKERS = "Dsv^Po"
 
 Numbers = Sequence[float]
 Curves = Numbers | Mapping[str, Numbers]
@@ -106,16 +105,6 @@ def load(folder: Path | str | None = None) -> list[Run]:
     return runs
 
 
-def curves(runs: Sequence[Run], key: str) -> tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...]:
-    """Return the recorded curves of an entry as (its name and on what, x, y)."""
-    return tuple(
-        (f"{name}, {run.label}" if name else run.label, tuple(entry["x"]), tuple(y))
-        for run in runs
-        if (entry := run.entries.get(key))
-        for name, y in entry.get("curves", {}).items()
-    )
-
-
 def _run(data: dict[str, Any]) -> Run:
     """Return what a file holds; KeyError, TypeError, AttributeError or ValueError where it is damaged."""
     if data["schema"] != SCHEMA:
@@ -167,48 +156,68 @@ def compare(
     key: str,
     xs: Numbers,
     ys: Curves,
-    *,
     xlabel: str,
     ylabel: str,
-    title: str = "",
+    *,
     predicted: Mapping[str, Numbers] | None = None,
     simulated: bool | Collection[str] = False,
     device: Any = None,
-    log: str = "xy",
-    bars: Sequence[str] = (),
-):
-    """Draw a measured curve beside recorded, or published, and predicted ones, and return the matplotlib Figure.
+) -> plots.Comparison:
+    """Return a measured curve beside recorded, or published, and predicted ones, for `plots.curves` to draw.
 
-    `key` names the experiment ("02.transfer_bandwidth"). `ys` is one curve over `xs`, or several by name. `predicted`
-    holds curves over the same `xs` by the name of the GPU or formula. `simulated` says that `ys` are times of the
-    simulated GPU, or names those curves that are, where the others are live. `device` is where `ys` were measured if
-    that is not `DEVICE`: of a CPU nothing is recorded. `log` says which axes are logarithmic. `bars` are the names of
-    what `xs` only numbers, 0, 1, …: each gets bars, since a line would join what has no order. Raises TypeError for
-    what is no number or device, and ValueError for a wrong key, unequal lengths or an unknown name in `simulated`; both
-    name the argument.
+    `key` names the experiment ("02.transfer_bandwidth"). `ys` is one curve over `xs`, or several by name; `xlabel` and
+    `ylabel` say what they are, with units. `predicted` holds curves over the same `xs` by the name of the GPU or
+    formula. `simulated` says that `ys` are times of the simulated GPU, or names those curves that are, where the others
+    are live. `device` is where `ys` were measured if that is not `DEVICE`: of a CPU nothing is recorded. Raises
+    TypeError for what is no number or device, and ValueError for a wrong key, unequal lengths or an unknown name in
+    `simulated`; both name the argument.
     """
     _check_key(key)
-    curves = dict(ys) if isinstance(ys, Mapping) else {"": ys}
-    _check_lengths(xs, curves, predicted or {})
-    if bars and list(xs) != list(range(len(bars))):
-        raise ValueError(f"bars has {len(bars)} names, so xs must be 0, 1, … {len(bars) - 1}, not {list(xs)}")
-    not_live = set(curves) if simulated is True else set(simulated or ())
-    if not_live - set(curves):
-        raise ValueError(f"simulated is {simulated!r}, it may be True, False or names of curves: {sorted(curves)}")
+    measured = dict(ys) if isinstance(ys, Mapping) else {"": ys}
+    _check_lengths(xs, measured, predicted or {})
+    not_live = _not_live(simulated, measured)
     if device is None or arguments.device("device", device).type != "cpu":
-        measured = {name: _rounded(line) for name, line in curves.items()}
-        entry = {"x": _rounded(xs), "curves": measured, "xlabel": xlabel, "ylabel": ylabel}
+        lines = {name: _rounded(line) for name, line in measured.items()}
+        entry = {"x": _rounded(xs), "curves": lines, "xlabel": xlabel, "ylabel": ylabel}
         _record(key, entry, bool(not_live))
-    lines = [(xs, line, "simulated" if name in not_live else "live", name) for name, line in curves.items()]
-    known = [run for run in load() if "curves" in run.entries.get(key, {})]
-    for run in known:
-        old = run.entries[key]
-        lines += [(old["x"], line, run.label, name) for name, line in old["curves"].items()]
-    for fact in () if known else facts(key, longer=False):
-        across = fact.x or (min(xs), max(xs))
-        lines.append((across, fact.y if fact.x else fact.y * 2, fact.label, fact.curve))
-    lines += [(xs, line, "predicted", name) for name, line in (predicted or {}).items()]
-    return _draw_bars(lines, title, xlabel, ylabel, bars) if bars else _draw(lines, title, xlabel, ylabel, log)
+    here = [_measured(name, xs, line, name in not_live) for name, line in measured.items()]
+    elsewhere = curves(load(), key) or _published(key, xs)
+    promised = [plots.Curve(name, xs, line, plots.PREDICTED, "predicted") for name, line in (predicted or {}).items()]
+    return plots.Comparison((*here, *elsewhere, *promised), xlabel, ylabel)
+
+
+def curves(runs: Sequence[Run], key: str) -> tuple[plots.Curve, ...]:
+    """Return the recorded curves of an entry."""
+    return tuple(
+        plots.Curve(name, tuple(entry["x"]), tuple(line), plots.RECORDED, run.label)
+        for run in runs
+        if (entry := run.entries.get(key))
+        for name, line in entry.get("curves", {}).items()
+    )
+
+
+def _measured(name: str, xs: Numbers, line: Numbers, simulated: bool) -> plots.Curve:
+    if simulated:
+        return plots.Curve(name, xs, line, plots.SIMULATED, "simulated")
+    return plots.Curve(name, xs, line, plots.LIVE, "live")
+
+
+def _published(key: str, xs: Numbers) -> tuple[plots.Curve, ...]:
+    """Return what others published under `key` as curves; a number for any x is a line from end to end of `xs`."""
+    return tuple(
+        plots.Curve(
+            fact.curve, fact.x or (min(xs), max(xs)), fact.y if fact.x else fact.y * 2, plots.PUBLISHED, fact.label
+        )
+        for fact in facts(key, longer=False)
+    )
+
+
+def _not_live(simulated: bool | Collection[str], measured: Mapping[str, Numbers]) -> set[str]:
+    """Return the names of the curves that are simulated; ValueError where one is not measured."""
+    names = set(measured) if simulated is True else set(simulated or ())
+    if names - set(measured):
+        raise ValueError(f"simulated is {simulated!r}, it may be True, False or names of curves: {sorted(measured)}")
+    return names
 
 
 def _check_lengths(xs: Numbers, curves: Mapping[str, Numbers], predicted: Mapping[str, Numbers]) -> None:
@@ -290,45 +299,3 @@ def _write(folder: Path, identity: dict[str, Any], key: str, entry: dict[str, An
     finally:
         part.unlink(missing_ok=True)
     return path
-
-
-def _provenance(kind: str) -> Any:
-    """Return the style of numbers with that label."""
-    from course_utils import plots
-
-    styles = {word: style for style, word in plots.PROVENANCE.items()}
-    return styles.get(kind, plots.PUBLISHED if kind.startswith("published: ") else plots.RECORDED)
-
-
-def _draw(lines: list[tuple[Numbers, Numbers, str, str]], title: str, xlabel: str, ylabel: str, log: str):
-    from course_utils import plots
-
-    others = sum(_provenance(kind) == plots.PUBLISHED for _, _, kind, _ in lines)
-    figure, axes = plots.new(title, xlabel, ylabel, log=log, height_in=3.4 + 0.2 * others)
-    markers = itertools.cycle(_MARKERS)
-    # One colour for each curve, whatever it was measured on; what others measured may be no curve of the lesson's.
-    order = list(dict.fromkeys(name or kind for _, _, kind, name in lines))
-    for xs, ys, kind, name in lines:
-        text = ", ".join(part for part in (name, kind) if part)
-        colour, style = plots.PALETTE[order.index(name or kind) % len(plots.PALETTE)], _provenance(kind)
-        points = style == plots.PUBLISHED and (len(ys) != 2 or ys[0] != ys[1])  # a number for any x is no point
-        look = {"marker": next(markers)} if points else {}
-        plots.line(axes, xs, ys, name, style, label=text, color=colour, **look)
-    plots.legend(axes)
-    return figure
-
-
-def _draw_bars(lines: list[tuple[Numbers, Numbers, str, str]], title: str, xlabel: str, ylabel: str, names):
-    from course_utils import plots
-
-    figure, axes = plots.new(title, xlabel, ylabel)
-    width = 0.8 / len(lines)
-    for number, (xs, ys, kind, name) in enumerate(lines):
-        places = [x + width * (number - (len(lines) - 1) / 2) for x in xs]
-        text = ", ".join(part for part in (name, kind) if part)
-        look = {"color": plots.PALETTE[number % len(plots.PALETTE)], "edgecolor": "white", "linewidth": 0}
-        axes.bar(places, ys, width, label=text, hatch=plots.hatch(_provenance(kind)), **look)
-    axes.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=8)
-    axes.grid(False, axis="x")
-    plots.legend(axes)
-    return figure

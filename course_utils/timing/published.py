@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from course_utils import plots, tables
+from course_utils import tables
 
 FILE = Path(__file__).with_name("published.json")
 
@@ -98,30 +98,9 @@ class ErrorBar:
         caption = f"Simulated time over published time. Measured: {self.source}"
         return tables.to_html(self._rows(), self._HEAD, caption=caption, attributes=right)
 
-    def plot(self) -> Any:
-        """Return a figure: predicted against measured images a second, inference left and training right."""
-        titles = tuple(
-            f"{name}: median error {self.where(lambda run, t=training: run.training == t).median_error:.0%}"
-            for name, training in (("Inference", False), ("Training", True))
-        )
-        fig, columns = plots.new(
-            titles, "images/s, measured", "images/s, simulated", log="xy", height_in=3.6, columns=2
-        )
-        for axes, training in zip(columns, (False, True), strict=True):
-            for gpu, colour in zip(self._gpus(), plots.PALETTE, strict=False):
-                runs = [run for run in self.runs if run.gpu == gpu and run.training == training]
-                if runs:
-                    points = [[getattr(run, name) for run in runs] for name in ("measured", "predicted")]
-                    axes.plot(*points, ".", color=colour, markersize=3, alpha=0.6, label=gpu)
-            ends = axes.get_xlim()
-            axes.plot(ends, ends, color=plots.INK, linewidth=0.8)
-            axes.set_xlim(ends)
-            plots.legend(axes, handlelength=1, markerscale=3)
-        return fig
-
 
 def error_bar(stored: dict[str, Any] | None = None) -> ErrorBar:
-    """Return published measurements beside the simulated clock's predictions; show it, or `.plot()` it.
+    """Return published measurements beside the simulated clock's predictions; `plots.errors` draws it.
 
     `stored` is what the file of facts holds, read unless given.
     """

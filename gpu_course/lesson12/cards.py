@@ -5,14 +5,13 @@ Tries are kept as lines of text beside the file of `progress`, in memory alone w
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from course_utils import arguments, tables
+from course_utils import arguments, plots, tables
 from gpu_course import sealing, solved
 from gpu_course.lesson12 import scoring
 from gpu_course.lesson12.program import given, reference
@@ -155,32 +154,29 @@ class Card(tables.Table):
 
     def plot(self) -> Figure:
         """Return a picture: peak memory against simulated time, both axes logarithmic; below on the left is better."""
-        from matplotlib.figure import Figure
         from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-        figure = Figure(figsize=(7, 4), layout="constrained")
-        axes = figure.subplots()
-        axes.set(xscale="log", yscale="log", xlabel="ms a step on a T4 (simulated)", ylabel="peak memory (MiB)")
-        axes.set_title("Memory against time", loc="left")
-        points = [(score.costs.t4_ms, score.costs.peak_mib) for _, score in self.rows]
-        own = [point for point, (name, _) in zip(points, self.rows, strict=True) if name.startswith("try ")]
-        axes.plot(*zip(*own, strict=True), "-", color="#3d93c9", lw=1) if len(own) > 1 else None
-        for (name, _), point in zip(self.rows, points, strict=True):
-            colour = {"given": "#d55e00", "reference": "#008a64"}.get(name, "#0072b2" if point in own else "#a1487b")
-            axes.plot(*point, "o", color=colour)
-            axes.annotate(name, point, xytext=(6, 5), textcoords="offset points", fontsize="small", parse_math=False)
+        labels = "ms a step on a T4 (simulated)", "peak memory (MiB)"
+        figure, axes = plots.new("Memory against time", *labels, log="xy", height_in=4.0)
+        points = [(name, (score.costs.t4_ms, score.costs.peak_mib)) for name, score in self.rows]
+        own = [point for name, point in points if name.startswith("try ")]
+        if len(own) > 1:
+            axes.plot(*zip(*own, strict=True), color=plots.SKY, linewidth=1)
+        for name, point in points:
+            axes.plot(*point, "o", color=_colour(name))
+            axes.annotate(name, point, xytext=(6, 5), textcoords="offset points", fontsize=8.5, parse_math=False)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.set_minor_formatter(NullFormatter())
         axes.margins(0.15)
-        axes.spines[["top", "right"]].set_visible(False)
         return figure
 
-    def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO()
-        self.plot().savefig(buffer, format="png", dpi=100)
-        return buffer.getvalue()
+
+def _colour(name: str) -> str:
+    """Return the colour of a row of the card: the given program, the reference, a try, or somebody else's line."""
+    known = {"given": plots.RED, "reference": plots.GREEN}
+    return known.get(name, plots.BLUE if name.startswith("try ") else plots.PLUM)
 
 
 def card(*lines: str) -> Card:

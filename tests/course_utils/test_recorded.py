@@ -40,6 +40,11 @@ def recording(monkeypatch, tmp_path):
     return folder
 
 
+def drawn(key="02.transfer_bandwidth", title="", **given):
+    """Return the picture of what `recorded.compare` finds."""
+    return plots.curves(recorded.compare(key, **{**CURVE, **given}), title)
+
+
 def labels(figure):
     return {line.get_label(): line.get_linestyle() for line in figure.axes[0].get_lines()}
 
@@ -121,15 +126,13 @@ def test_runs_are_loaded_with_their_label_and_a_value_is_shown_with_what_was_rec
         "5 us (predicted, T4)",
     ]
     assert shown._repr_html_().count("<tr>") == 3
-    figure = recorded.compare("02.transfer_bandwidth", ys={"pinned": [2, 20]}, **CURVE)
+    figure = drawn(ys={"pinned": [2, 20]})
     assert not any("published" in label for label in labels(figure))
     assert "published" not in str(recorded.value("03.launch", 6.0, "us"))
 
 
 def test_curves_are_drawn_by_provenance(samples):
-    figure = recorded.compare(
-        "02.transfer_bandwidth", ys={"pinned": [2, 20]}, predicted={"T4": [1, 15]}, **CURVE, title="Copies"
-    )
+    figure = drawn(ys={"pinned": [2, 20]}, predicted={"T4": [1, 15]}, title="Copies")
     run = "recorded on Made-up GPU, 2026-01-02, torch 2.13.0, CUDA 13.0"
     assert labels(figure) == {
         "pinned, live": "-",
@@ -142,14 +145,6 @@ def test_curves_are_drawn_by_provenance(samples):
     assert len(set(colours.values())) == 3  # pinned, pageable and T4; live and recorded share the curve's colour
 
 
-def test_what_has_no_order_is_drawn_as_bars(samples):
-    given = {"xs": [0, 1], "ys": [2, 20], "predicted": {"T4": [1, 15]}, "bars": ["naive", "offload"]}
-    axes = recorded.compare("07.lever_times", **{**CURVE, **given}, simulated=True).axes[0]
-    assert not axes.get_lines() and [text.get_text() for text in axes.get_xticklabels()] == ["naive", "offload"]
-    heights = {bars.get_label(): [bar.get_height() for bar in bars] for bars in axes.containers}
-    assert heights == {"simulated": [2, 20], "T4, predicted": [1, 15]}
-
-
 @pytest.mark.parametrize(("given", "expected"), [
     ({"ys": [2, 20], "simulated": True, "predicted": {"T4": [1, 15]}}, {"simulated": "-.", "T4, predicted": ":"}),
     ({"ys": {"CPU": [2, 20], "GPU": [3, 4]}, "simulated": ["GPU"]}, {"CPU, live": "-", "GPU, simulated": "-."}),
@@ -157,7 +152,7 @@ def test_what_has_no_order_is_drawn_as_bars(samples):
     ({"ys": {}, "predicted": {"T4": (1.0, 2.0)}}, {"T4, predicted": ":"}),  # on a machine that measures nothing
 ])  # fmt: skip
 def test_what_is_not_recorded_is_left_out(samples, given, expected):
-    assert labels(recorded.compare("02.nothing_recorded", **{**CURVE, **given})) == expected
+    assert labels(drawn("02.nothing_recorded", **given)) == expected
 
 
 @pytest.mark.parametrize(("change", "phrase"), [
@@ -170,7 +165,6 @@ def test_what_is_not_recorded_is_left_out(samples, given, expected):
     ({"xs": [], "ys": []}, "ys has 0 numbers for 0"),
     ({"simulated": "GPU"}, "simulated is 'GPU', it may be True, False or names of curves: ['']"),
     ({"simulated": ["GPU"]}, "simulated is ['GPU'], it may be"),
-    ({"bars": ["naive", "offload"]}, "bars has 2 names, so xs must be 0, 1"),
     ({"predicted": {"T4": 3}}, "predicted['T4'] must be a list of numbers, not 3"),
 ])  # fmt: skip
 def test_wrong_arguments_of_compare_are_named(samples, change, phrase):
@@ -242,7 +236,7 @@ def test_no_published_number_no_peak_and_no_bus_is_faster_than_the_data_sheet():
 
 
 def test_published_facts_are_drawn_in_their_style_where_nothing_is_recorded(unrecorded):
-    figure = recorded.compare("02.transfer_bandwidth", ys={"pinned": [2, 20]}, **CURVE)
+    figure = drawn(ys={"pinned": [2, 20]})
     axes = figure.axes[0]
     found = {line.get_label(): line for line in axes.get_lines()}
     t4 = found["pinned, published: T4, router-gao, 2024-03-07"]
@@ -255,19 +249,10 @@ def test_published_facts_are_drawn_in_their_style_where_nothing_is_recorded(unre
 
 
 def test_a_published_number_for_any_size_is_a_line_across(unrecorded):
-    axes = recorded.compare("03.sum_gbps", ys={"GPU": [2, 20]}, **CURVE).axes[0]
+    axes = drawn("03.sum_gbps", ys={"GPU": [2, 20]}).axes[0]
     (line,) = [line for line in axes.get_lines() if "H200" in line.get_label()]
     assert list(line.get_xdata()) == [1e3, 1e6] and list(line.get_ydata()) == [4010, 4010]
     assert line.get_marker() == "None"
-
-
-def test_published_bars_have_their_hatch(unrecorded, monkeypatch):
-    fact = recorded.Fact("07.bars", "T4", "ms", "a step", (3.0, 4.0), "someone", "2026", "", x=(0, 1))
-    monkeypatch.setattr(recorded, "_all_facts", lambda path: (fact,))
-    given = {**CURVE, "xs": [0, 1], "ys": [2, 20], "bars": ["naive", "offload"]}
-    bars = {bars.get_label(): bars for bars in recorded.compare("07.bars", **given).axes[0].containers}
-    hatches = {label: {bar.get_hatch() or "" for bar in found} for label, found in bars.items()}
-    assert hatches == {"live": {""}, "published: T4, someone, 2026": {plots.hatch(plots.PUBLISHED)}}
 
 
 def test_a_published_number_is_printed_with_its_label_and_on_request_with_its_address(unrecorded):
@@ -299,7 +284,7 @@ def test_the_cpu_and_simulated_numbers_are_never_recorded(recording, monkeypatch
 
 
 def test_what_was_measured_on_the_cpu_beside_a_gpu_is_drawn_and_not_recorded(recording):
-    figure = recorded.compare("09.scaling", ys=[1, 2], device="cpu", **CURVE)
+    figure = drawn("09.scaling", ys=[1, 2], device="cpu")
     assert labels(figure) == {"live": "-"} and not recording.exists()
     recorded.compare("09.scaling", ys=[1, 2], device=torch.device("cuda", 1), **CURVE)
     assert list(recorded.load()[0].entries) == ["09.scaling"]

@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 import simgpu
-from course_utils import counting, devices, programs
+from course_utils import counting, devices, plots, programs
 from gpu_course.checks import WrongAnswer
 from gpu_course.lesson12 import cards, changes, scoring
 from gpu_course.lesson12.program import CPU, SMALL, Trial, case_of
@@ -331,7 +331,7 @@ def test_tries_are_kept_in_order_and_damaged_ones_passed_over(monkeypatch, tmp_p
     made = cards.card(cards.export(second, "Ada"))
     assert [name for name, _ in made.rows] == ["given", "try 1", "try 2", "Ada", "reference"]
     assert [score.costs.t4_ms for _, score in made.rows] == [6, 6, 1, 1, 1]
-    assert made._repr_png_().startswith(b"\x89PNG") and "26 of 30" in str(made)
+    assert plots.png(made.plot()).startswith(b"\x89PNG") and "26 of 30" in str(made)
 
 
 def test_tries_are_kept_in_memory_where_no_file_can_be(monkeypatch, capsys):

@@ -181,19 +181,6 @@ def test_a_compiler_s_words_stand_at_the_reader_s_line():
         kernelcheck.compile_cuda("template <class T> __global__ void k(T* x) { *x = 1; }", "k")
 
 
-@needs_compiler
-def test_picture_of_a_wrong_launch():
-    pytest.importorskip("matplotlib")
-    add = kernelcheck.compile_cuda(ADD.replace("i < n", "i <= n"))
-    report = add.check(2, 8, (torch.ones(20), torch.ones(20), torch.zeros(12), 12))
-    (axes,) = kernelcheck.picture(report, "out").axes
-    assert axes.get_title() == "add: 1 accesses out of bounds"
-    points = [tuple(point) for collection in axes.collections for point in collection.get_offsets().tolist()]
-    assert sorted(points) == [(float(i), float(i)) for i in range(13)]
-    with pytest.raises(ValueError, match="no accesses to z"):
-        kernelcheck.picture(report, "z")
-
-
 def test_without_a_compiler_one_sentence_says_so(monkeypatch):
     toolchain.compiler.cache_clear()
     monkeypatch.setenv("PATH", "")

@@ -99,7 +99,6 @@ def test_a_trace_has_all_ranks_and_their_messages(late, tmp_path):
     assert sum(e["name"] == "all_reduce of 3" for e in events) == 3
     ends = [e["ts"] + e["dur"] for e in events if e["name"] == "all_reduce of 3"]
     assert max(ends) - min(ends) < 1e-6
-    assert len(late.plot().axes[0].get_yticks()) == 6
 
 
 PHASES = ("backward", "optimizer step")

@@ -266,7 +266,7 @@ def test_the_error_bar_holds_what_the_course_promises():
     for unseen in (lambda run: run.gpu == "RTX 5090", lambda run: run.gpu == "RTX 4090" and not run.fitted):
         assert inference.where(unseen).median_error <= 0.15
     assert inference.rank_correlation >= 0.95
-    assert "RTX 5090, inference" in str(bar) and plots.png(bar.plot()) and "<table>" in bar._repr_html_()
+    assert "RTX 5090, inference" in str(bar) and plots.png(plots.errors(bar)) and "<table>" in bar._repr_html_()
 
 
 def test_the_error_of_made_up_runs_is_what_it_is_by_definition():

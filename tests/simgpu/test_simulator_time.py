@@ -186,7 +186,7 @@ def test_the_clock_repeats_to_the_last_digit_and_memory_that_is_only_reserved_co
     assert ns(lambda: torch.empty(2**20, device="sim")) == 0
 
 
-def test_a_timelines_totals_and_its_picture():
+def test_a_timelines_totals():
     with simgpu.timeline() as timeline:
         training()
         torch.sim.synchronize()
@@ -199,10 +199,6 @@ def test_a_timelines_totals_and_its_picture():
     assert {k.bound for k in kernels} == {"latency"}
     assert sum(k.flops for k in kernels if k.name == "addmm") == 3 * 2 * 32 * (64 * 64 + 64 * 8)
     assert "sim:0" in str(timeline) and "sim:1" not in str(timeline)
-    axes = timeline.plot().axes[0]
-    rows = [label.get_text() for label in axes.get_yticklabels()]
-    assert rows[-1] == "host" and len(rows) > 1 and all(row.startswith("sim:0") for row in rows[:-1])
-    assert timeline._repr_png_().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("function", [simgpu.enable, simgpu.configure])

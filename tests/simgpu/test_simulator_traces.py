@@ -223,16 +223,3 @@ def test_host_work_is_time_in_which_the_gpu_goes_on_and_copies_arrive():
     there = x.to("cpu", non_blocking=True)
     simgpu.host_work("something else", 100)
     assert there.sum() == x.numel()
-
-
-def test_a_picture_shows_parts_gaps_and_the_lines_that_cost_most():
-    for steps in (1, 40):  # 800 kernels and more: no edges, which would hide them
-        timeline = training(steps)
-        axes = timeline.plot().axes[0]
-        bars = {one.get_label(): one for one in axes.collections}
-        assert set(bars) >= {"kernel", "launch", "host work (an input)", "GPU idle", "forward", "backward"}
-        many = len(timeline.select("kernel")) > 200
-        assert (bars["kernel"].get_linewidth()[0] == 0) == many
-        first = axes.get_xlabel().split("\n")[1]
-        assert first.startswith("1  sim:0 idle for") and "read files, test_simulator_traces.py:" in first
-        assert timeline._repr_png_().startswith(b"\x89PNG")

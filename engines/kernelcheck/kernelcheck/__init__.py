@@ -17,7 +17,7 @@ the CPU's: sums without fused multiply-add, and exact functions where a GPU has 
 
 from kernelcheck.cuda import Kernel, compile_cuda
 from kernelcheck.faults import KernelFault
-from kernelcheck.report import CudaFault, Report, picture
+from kernelcheck.report import CudaFault, Report
 from kernelcheck.toolchain import CompileError, Compiler, Unavailable, compiler, why_not
 from kernelcheck.traffic import Traffic
 from kernelcheck.triton_language import checked, triton
@@ -25,7 +25,7 @@ from kernelcheck.triton_memory import Report as TritonReport
 
 __all__ = [
     "CompileError", "Compiler", "CudaFault", "Kernel", "KernelFault", "Report", "Traffic", "TritonReport",
-    "Unavailable", "checked", "compile_cuda", "compiler", "picture", "triton", "why_not",
+    "Unavailable", "checked", "compile_cuda", "compiler", "triton", "why_not",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

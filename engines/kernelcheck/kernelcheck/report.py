@@ -6,16 +6,11 @@ import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 
 from kernelcheck import faults, tables
 from kernelcheck.traffic import Sums, Traffic
-from kernelcheck.triton_memory import Report as TritonReport
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Three = tuple[int, int, int]
 VERBS = ("reads", "writes", "changes by an atomic")
@@ -113,34 +108,6 @@ class Report(Sums):
         """Return the number of threads of all blocks."""
         return self.blocks * math.prod(self.block)
 
-    def picture(self, array: str) -> Figure:
-        """Return a picture: a point for each element of `array` that a thread touched, a colour for each block.
-
-        Elements lie to the right, threads of all blocks upwards; crosses are reads. What is out of bounds is red; what
-        no thread touched is grey. The report must have `touched`, which launches of up to 40,000 accesses have.
-        """
-        from matplotlib.figure import Figure
-
-        if array not in self.touched:
-            raise ValueError(f"the report has no accesses to {array}; it has {', '.join(self.touched) or 'none'}")
-        count, per_block = self.sizes[array], math.prod(self.block)
-        figure = Figure(figsize=(7, 3), layout="constrained")
-        axes = figure.subplots()
-        for mark, kinds in (("x", ("read",)), ("o", ("write", "atomic"))):
-            rows = [(e, b, t) for e, b, t, kind in self.touched[array] if kind in kinds]
-            for wrong in (False, True):
-                some = [row for row in rows if (0 <= row[0] < count) != wrong]
-                colours = ["red" if wrong else f"C{b % 10 if b % 10 != 3 else 4}" for _, b, _ in some]  # C3 is red
-                axes.scatter([e for e, _, _ in some], [b * per_block + t for _, b, t in some], 12, colours, marker=mark)
-        for element in set(range(min(count, 4096))) - {row[0] for row in self.touched[array]}:
-            axes.axvspan(element - 0.5, element + 0.5, color="lightgrey", zorder=0)
-        for edge in (-0.5, count - 0.5):
-            axes.axvline(edge, color="black", linewidth=1)
-        axes.set(xlabel=f"element of {array}", ylabel=f"thread, {per_block} a block")
-        wrong = sum(not 0 <= row[0] < count for row in self.touched[array])
-        axes.set_title(f"{self.kernel}: {wrong} accesses out of bounds" if wrong else self.kernel)
-        return figure
-
     def _rows(self) -> list[tuple[str, str]]:
         rows = [
             ("blocks x threads", f"{self.blocks:,} x {math.prod(self.block):,}, ran on {self.ran_on}"),
@@ -179,11 +146,6 @@ class Report(Sums):
         for array, thread, element, how in zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True):
             self.touched[names[array]].append((element, *divmod(thread, per_block), ("read", "write", "atomic")[how]))
         self.printed = found["printed"]
-
-
-def picture(report: Report | TritonReport, array: str) -> Figure:
-    """Return a picture of which thread, or program of Triton, touched which element of an array."""
-    return report.picture(array)
 
 
 # ---- a fault in words

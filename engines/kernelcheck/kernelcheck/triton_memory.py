@@ -14,7 +14,6 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,9 +22,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from kernelcheck import tables
 from kernelcheck.faults import KernelFault
 from kernelcheck.traffic import Sums, Traffic
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SECTOR, _WARP = 32, 32
 _MOST_TOUCHED = 1_000_000  # elements that a report remembers
@@ -73,26 +69,6 @@ class Report(Sums):
     def _repr_html_(self) -> str:
         fault = f"<pre>{html.escape(str(self.fault))}</pre>" if self.fault else ""
         return fault + tables.to_html(self._rows())
-
-    def picture(self, array: str) -> Figure:
-        """Return a picture of which program touched which elements of an array; what is out of bounds is red."""
-        from matplotlib.figure import Figure
-
-        if array not in self.touched:
-            raise ValueError(f"the report has no accesses to {array!r}; it has {', '.join(self.touched) or 'none'}")
-        figure = Figure(figsize=(7, 3), layout="constrained")
-        axes, size = figure.subplots(), self.sizes[array]
-        one_axis = all(program[1:] == (0, 0) for program in self.touched[array])
-        for row, (program, elements) in enumerate(sorted(self.touched[array].items())):
-            height, inside = program[0] if one_axis else row, (elements >= 0) & (elements < size)
-            for some, colour in ((elements[inside], f"C{height % 3}"), (elements[~inside], "C3")):
-                axes.scatter(some, np.full(some.size, height), 12, colour, marker="|")
-        for edge in (-0.5, size - 0.5):
-            axes.axvline(edge, color="black", linewidth=1)
-        axes.yaxis.get_major_locator().set_params(integer=True)
-        label = "program" if one_axis else "programs, one after the other"
-        axes.set(xlabel=f"element of {array}", ylabel=label, title=f"{array} has {size:,} elements")
-        return figure
 
 
 class Memory:

@@ -1,6 +1,5 @@
-"""What did host and GPUs do, and when? Records of the virtual clock, their totals, gaps, a picture and a trace."""
+"""What did host and GPUs do, and when? Records of the virtual clock, their totals, gaps, and a trace."""
 
-import io
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
@@ -14,13 +13,7 @@ from torch.autograd.profiler import record_function
 from simgpu import communication, control, model, trace
 from simgpu.model import Record
 
-_COLOURS = {
-    "launch": "#8da0cb", "wait": "#d9d9d9", "host work (an input)": "#b15928", "kernel": "#1b7837", "copy": "#e08214",
-    "message": "#7b3294", "waits": "#dccbe6", "GPU idle": "#d6272840",
-}  # fmt: skip
-_PHASES = {"forward": "#3d93c9", "backward": "#d9a400", "optimizer step": "#a1487b", "recomputation": "#6b6b6b"}
 _STEP = "Optimizer.step#"  # how PyTorch itself names the range of an optimizer's step
-_FEW = 200  # up to so many bars in a row are told apart by an edge; more of them would be nothing but edges
 
 
 class Gap(NamedTuple):
@@ -145,63 +138,6 @@ class Timeline:
 
     __repr__ = __str__
 
-    def plot(self, title: str | None = None, *, causes: bool = True):
-        """Return a matplotlib Figure: one row for the host, and for each GPU one of kernels and one of copies.
-
-        Behind them stand the parts of a training step; what a GPU lost by computing nothing is red, and the lines that
-        caused most of it are listed below, with `causes`.
-        """
-        from matplotlib.figure import Figure
-
-        parts = (("computes", "kernel"), ("copies", "copy"), ("messages", "message"))
-        rows = [("host", "host", ("wait", "work", "launch"))]
-        rows += [(f"{row} {word}", row, (kind,)) for row in self.rows for word, kind in parts if self.select(kind, row)]
-        gaps = {row: self.gaps(row) for row in self.rows}
-        blamed = self._blamed(gaps) if causes else {}
-        figure = Figure(figsize=(7.5, 1.1 + 0.45 * len(rows) + 0.17 * len(blamed)), layout="constrained")
-        axes = figure.subplots()
-        for height, (_, row, kinds) in enumerate(reversed(rows)):
-            if kinds[0] not in ("copy", "message"):
-                self._draw_behind(axes, row, height, gaps.get(row, []), blamed)
-            for kind in kinds:
-                records = self.select(kind, row)
-                edge = {"edgecolor": "white", "lw": 0.3} if len(records) <= _FEW else {"lw": 0}
-                name = "host work (an input)" if kind == "work" else kind
-                _bars(axes, height, 0.68, [(r.start_ns, r.duration_ns) for r in records], name, _COLOURS[name], **edge)
-        _finish(figure, axes, [name for name, *_ in rows[::-1]], self.total_ms)
-        texts = [f"{i}  {text}" for i, (text, _) in enumerate(blamed.values(), 1)]
-        axes.set_xlabel("\n".join(["simulated time (ms)", *texts]), loc="left", fontsize="small", parse_math=False)
-        axes.set_title(title or f"Simulated {self.spec_name}", loc="left")
-        return figure
-
-    def _repr_png_(self) -> bytes:
-        return _png(self.plot())
-
-    def _blamed(self, gaps: dict[str, list[Gap]]) -> dict[tuple[str, str, str], tuple[str, Gap]]:
-        """Return the three lines that cost most, if that is 3 % of the time or more: what is said, the longest gap."""
-        spent, longest = Counter(), {}
-        for row, found in gaps.items():
-            for gap in found:
-                key = (row, gap.line, gap.cause)
-                spent[key] += gap.duration_ns
-                longest[key] = max(gap, longest.get(key, gap), key=lambda one: one.duration_ns)
-        most = [(key, ns) for key, ns in spent.most_common(3) if ns >= 0.03 * self.total_ns]
-        return {
-            key: (_shorten(f"{key[0]} idle for {ns / 1e6:.3f} ms: {key[2]}{', ' * bool(key[1])}{key[1]}"), longest[key])
-            for key, ns in most
-        }
-
-    def _draw_behind(self, axes, row: str, height: int, gaps: list[Gap], blamed: dict) -> None:
-        """Draw parts of the training step and gaps of a row, and the numbers of the gaps that are explained below."""
-        for name, start, end in self.phases(row):
-            _bars(axes, height, 0.96, [(start, end - start)], name, _PHASES[name], alpha=0.45, lw=0)
-        for colour in ("white", _COLOURS["GPU idle"]):  # that one lets what is behind it through
-            _bars(axes, height, 0.68, [gap[:2] for gap in gaps], "GPU idle", colour, lw=0)
-        for number, (key, (_, gap)) in enumerate(blamed.items(), 1):
-            if key[0] == row:
-                middle = (gap.start_ns + gap.duration_ns / 2) / 1e6
-                axes.text(middle, height, str(number), ha="center", va="center", fontsize="small", weight="bold")
-
 
 class ClusterTimeline:
     """What all ranks of a simulated cluster did, on one clock.
@@ -244,58 +180,8 @@ class ClusterTimeline:
 
     __repr__ = __str__
 
-    def plot(self, title: str | None = None):
-        """Return a matplotlib Figure: for each rank a row of what its GPU computes, and one of its messages."""
-        from matplotlib.figure import Figure
-
-        rows = [(rank, what) for rank in range(len(self.ranks)) for what in ("computes", "messages")][::-1]
-        figure = Figure(figsize=(7.5, 1.0 + 0.28 * len(rows)), layout="constrained")
-        axes = figure.subplots()
-        for height, (rank, what) in enumerate(rows):
-            one = self.ranks[rank]
-            shift = one.begin_ns - self.first_ns
-            for name, start, end in one.phases() if what == "computes" else ():
-                _bars(axes, height, 0.96, [(start + shift, end - start)], name, _PHASES[name], alpha=0.45, lw=0)
-            for kind in ("kernel",) if what == "computes" else ("waits", "message"):
-                spans = [(r.start_ns + shift, r.duration_ns) for r in one.select(kind)]
-                edge = {"edgecolor": "white", "lw": 0.3} if len(spans) <= _FEW else {"lw": 0}
-                _bars(axes, height, 0.68, spans, kind, _COLOURS[kind], **edge)
-        _finish(figure, axes, [f"rank {rank} {what}" for rank, what in rows], self.total_ms)
-        axes.set_title(title or f"{len(self.ranks)} ranks, simulated {self.ranks[0].spec_name}", loc="left")
-        return figure
-
-    def _repr_png_(self) -> bytes:
-        return _png(self.plot())
-
-
-def _png(figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=100)
-    return buffer.getvalue()
-
-
-def _finish(figure, axes, rows: list[str], total_ms: float) -> None:
-    """Name the rows of a picture, from below, set its axis of time, and explain its colours."""
-    axes.set(yticks=range(len(rows)), yticklabels=rows, ylim=(-0.5, len(rows) - 0.5), xlim=(0, total_ms or 1))
-    axes.set_xlabel("simulated time (ms)", loc="left", fontsize="small")
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    shown = {bars.get_label(): bars for bars in axes.collections}
-    order = [name for name in (*_COLOURS, *_PHASES) if name in shown]
-    options = {"ncols": 5, "frameon": False, "fontsize": "small", "handlelength": 1.2, "columnspacing": 1.2}
-    figure.legend([shown[name] for name in order], order, loc="outside upper right", **options)
-
-
-def _bars(axes, height: int, thick: float, spans_ns: list[tuple[int, int]], name: str, colour: str, **look) -> None:
-    spans = [(start / 1e6, length / 1e6) for start, length in spans_ns]
-    if spans:
-        axes.broken_barh(spans, (height - thick / 2, thick), facecolors=colour, label=name, **look)
-
 
 _plain = record_function.__enter__, record_function.__exit__
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 100 else text[:97] + "..."
 
 
 def _enter(self):

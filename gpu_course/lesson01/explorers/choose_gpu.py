@@ -120,7 +120,7 @@ def draw(choices: Choices) -> Any:
 
 def _draw_memory(axes: Any, rows: Sequence[Candidate], need_gib: float) -> None:
     """Draw a bar for each GPU's memory and a line at the need, or at the edge where it lies beyond all of them."""
-    shades = [plots.BLUE if row.fits else "#c9c9c9" for row in rows]
+    shades = [plots.BLUE if row.fits else plots.PALE for row in rows]
     axes.barh(range(len(rows)), [row.memory_gib for row in rows], color=shades, height=0.62)
     names = [f"{row.name}, {row.power_w:g} W" if row.power_w else row.name for row in rows]
     axes.set_yticks(range(len(rows)), names)

@@ -26,7 +26,7 @@ class Transfer:
     rate_gbps: float
     latency_s: float
     live: tuple[tuple[int, float], ...] = ()  # (bytes of one copy, seconds), measured on this machine
-    recorded: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = ()  # (label, bytes of one copy, GB/s)
+    recorded: tuple[plots.Curve, ...] = ()  # GB/s over the bytes of one copy
 
     latencies_s = property(lambda t: t.pieces * t.latency_s, doc="Seconds that the pieces spend on their fixed cost.")
     bus_s = property(lambda self: self.nbytes / (self.rate_gbps * 1e9), doc="Seconds on the bus.")
@@ -83,8 +83,8 @@ def draw(t: Transfer) -> Any:
 
 def _draw_bandwidth(axes: Any, t: Transfer) -> None:
     sizes = [2**n for n in range(2, 31)]
-    for label, nbytes, gbps in t.recorded:
-        axes.plot(nbytes, gbps, linestyle=plots.RECORDED, color=plots.PLUM, label=label)
+    for curve in t.recorded:
+        plots.add_curve(axes, curve, color=plots.PLUM)
     if t.live:
         known = [(size, size / seconds / 1e9) for size, seconds in t.live]
         plots.line(axes, *zip(*known, strict=True), "this machine", plots.LIVE, color=plots.GREEN)
@@ -95,7 +95,7 @@ def _draw_bandwidth(axes: Any, t: Transfer) -> None:
     axes.plot([t.nbytes / t.pieces], [t.reached_gbps], "o", **this)
     plots.axis_bytes(axes.xaxis)
     axes.set_xlim(2, 2**31)
-    highest = [gpus.get(t.gpu).bus_gbps, *(n / s / 1e9 for n, s in t.live), *(max(gbps) for _, _, gbps in t.recorded)]
+    highest = [gpus.get(t.gpu).bus_gbps, *(n / s / 1e9 for n, s in t.live), *(max(curve.y) for curve in t.recorded)]
     axes.set_ylim(0, max(highest) * 1.06)
 
 

@@ -65,7 +65,7 @@ class Point:
     size: int
     rows: int
     others: tuple[timing.Roofline, ...] = ()
-    recorded: tuple[tuple[str, tuple[float, ...], tuple[float, ...]], ...] = ()  # (label, FLOP/byte, TFLOP/s)
+    recorded: tuple[plots.Curve, ...] = ()  # TFLOP/s over FLOP/byte
     measured: tuple[tuple[str, float, float], ...] = ()  # (name, FLOP/byte, TFLOP/s) of layers on this machine
 
     flops = property(lambda self: LAYERS[self.layer].flops(self.rows, self.size), doc="Operations of the layer.")
@@ -111,7 +111,7 @@ def roofline(
     shown = [live] if live is not None else []
     shown += [timing.predicted(name) for name in _BESIDE]
     others = tuple(other for other in shown if other.device != roof.device and fmt in other.rates_tflops)
-    known = tuple(curve for curve in recorded.curves(runs, KEY) if curve[0].startswith(f"{fmt}, "))
+    known = tuple(curve for curve in recorded.curves(runs, KEY) if curve.name == fmt)
     points = tuple((name, *pair) for name, pair in (measured or {}).items()) if fmt == "fp32" else ()
     return Point(roof, fmt, layer, size, rows, others, known, points)
 
@@ -152,8 +152,8 @@ def _draw_roofs(axes: Any, p: Point) -> None:
         name, look = (_HERE if roof.label != "predicted" else roof.device), {"linewidth": 1.2, "color": next(colours)}
         known = p.unit if p.unit in roof.rates_tflops else p.fmt
         plots.line(axes, spans, [roof.attainable_tflops(i, known) for i in spans], name, _STYLES[roof.label], **look)
-    for label, intensities, rates in p.recorded:
-        axes.plot(intensities, rates, linestyle=plots.RECORDED, color=plots.PLUM, linewidth=1.2, label=label)
+    for curve in p.recorded:
+        plots.add_curve(axes, curve, color=plots.PLUM, linewidth=1.2)
     if p.peak_tflops is not None:
         name = f"{p.roof.device if p.roof.label == 'predicted' else _HERE} {p.unit}"
         rates = [p.roof.attainable_tflops(i, p.unit) for i in spans]

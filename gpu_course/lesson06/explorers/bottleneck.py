@@ -72,7 +72,7 @@ def describe(s: Step) -> str:
 def draw(s: Step) -> Any:
     """Return the picture: a bar for the host, with what it does in turn, and for each part beside it."""
     figure, axes = plots.new("One step", height_in=2.6)
-    colours = dict(zip(_ORDER, (plots.OCHRE, plots.RED, plots.SKY, "#c9c9c9", plots.GREEN), strict=True))
+    colours = dict(zip(_ORDER, (plots.OCHRE, plots.RED, plots.SKY, plots.PALE, plots.GREEN), strict=True))
     own = [*s.in_turn, *([("waiting", s.wait_ms)] if s.wait_ms else [])]
     rows = [("host", sorted(own, key=lambda part: _ORDER.index(part[0])))]
     rows += [(_BESIDE[name], [(name, ms)]) for name, ms in s.beside]

@@ -68,7 +68,7 @@ def draw(p: Pace) -> Any:
     figure, axes = plots.new("Host and GPU", height_in=2.4)
     rows = (
         (1, p.launches, plots.SKY, "launch"),
-        (1, p.reads, "#c9c9c9", "read: waits"),
+        (1, p.reads, plots.PALE, "read: waits"),
         (0, p.kernels, plots.GREEN, "kernel"),
     )
     for place, spans, colour, label in rows:

@@ -11,7 +11,6 @@ __all__ = ["ORDERS", "Grid", "explore", "grid"]
 ORDERS = ("block * BLOCK + thread", "thread * BLOCKS + block")
 _SECTOR = 8  # float32 numbers in 32 bytes
 _OFF, _OUTSIDE = plots.GRID, plots.RED
-_BLOCKS = (plots.BLUE, plots.GREEN, plots.PLUM, plots.OCHRE, plots.SKY)
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def draw(g: Grid) -> Any:
     colours = {}
     for b, row in enumerate(g.threads):
         for t, element in enumerate(row):
-            colour = _OFF if element is None else _OUTSIDE if element >= g.n else _BLOCKS[b % len(_BLOCKS)]
+            colour = _OFF if element is None else _OUTSIDE if element >= g.n else plots.BLOCKS[b % len(plots.BLOCKS)]
             colours[element] = colour
             _cell(left, t, b, "" if element is None else str(element), colour)
     left.set(xlim=(-0.1, g.block), ylim=(g.blocks, -0.1), xlabel="thread", ylabel="block")

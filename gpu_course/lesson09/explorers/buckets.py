@@ -129,7 +129,7 @@ def draw(s: Step) -> Any:
     figure, axes = plots.new("Backward pass and all-reduces", height_in=3.3)
     for found, upper, lower in ((s.overlapped, 3, 2), (s.apart, 1, 0)):
         for begin, end in s.layers:
-            axes.broken_barh([(begin * 1e3, (end - begin) * 1e3)], (upper - 0.36, 0.72), color="#c9c9c9", ec="white")
+            axes.broken_barh([(begin * 1e3, (end - begin) * 1e3)], (upper - 0.36, 0.72), color=plots.PALE, ec="white")
         for place, bucket in enumerate(found):
             colour = plots.PALETTE[place % len(plots.PALETTE)]
             span = (bucket.start_s * 1e3, (bucket.end_s - bucket.start_s) * 1e3)

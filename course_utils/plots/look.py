@@ -1,9 +1,4 @@
-"""How do all pictures of the course look, and how do they say where their numbers come from?
-
-A picture is a `Picture`: a matplotlib figure that never touches pyplot's global state. Make it the last expression of a
-cell, or hand it to `display`. Line styles tell the provenance of numbers: solid is live, dashed is recorded,
-dotted is predicted, dash-dot is simulated, dash-dot-dot is published by others.
-"""
+"""Which colours, fonts and line styles do all pictures have, and what becomes of a figure that a cell shows?"""
 
 from __future__ import annotations
 
@@ -12,23 +7,15 @@ import contextlib
 import functools
 import html
 import io
-import math
 from typing import TYPE_CHECKING, Any
 
-from course_utils import arguments
+from course_utils.plots.units import plain_decades
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
-
-__all__ = [
-    "BLUE", "GREEN", "GRID", "INK", "LIVE", "MUTED", "OCHRE", "PALETTE", "PLUM", "PREDICTED", "PROVENANCE", "PUBLISHED",
-    "RECORDED", "RED", "SIMULATED", "SKY", "axis_bytes", "axis_seconds", "bytes_text", "count_text", "hatch", "label",
-    "legend", "line", "new", "png", "seconds_text", "stack", "style", "to_html",
-]  # fmt: skip
 
 LIVE, RECORDED, PREDICTED, SIMULATED = "solid", "dashed", "dotted", "dashdot"
 PUBLISHED = (0, (7, 2, 1, 2, 1, 2))  # matplotlib has no name for dash-dot-dot
@@ -39,7 +26,7 @@ _HATCHES = {LIVE: "", RECORDED: "//", PREDICTED: "..", SIMULATED: "xx", PUBLISHE
 
 # After Okabe and Ito, https://jfly.uni-koeln.de/color/; the light ones darkened until they have contrast 3 on white.
 BLUE, RED, GREEN, PLUM, OCHRE, SKY = PALETTE = ("#0072b2", "#d55e00", "#008a64", "#a1487b", "#a87400", "#3d93c9")
-INK, MUTED, GRID = "#222222", "#6b6b6b", "#e2e2e2"
+INK, MUTED, PALE, GRID = "#222222", "#6b6b6b", "#c9c9c9", "#e2e2e2"
 
 _BELOW = {"ncols": 2, "fontsize": 7.5, "handlelength": 2.8, "columnspacing": 1.0}  # two labels of 55 letters fit
 _WIDTH_IN, _CSS_PIXELS_PER_INCH, _DPI, _COLOURS = 7.2, 100, 160, 96
@@ -75,40 +62,42 @@ def new(
     height_in: float = 3.4,
     columns: int = 1,
     widths: tuple[float, ...] | None = None,
+    said: str = "",
 ) -> tuple[Figure, Any]:
     """Return (figure, axes) in the course's look, 7.2 inches wide; with `columns` > 1, a tuple of axes.
 
     `title` is the first column's, or a tuple with one for each column. `log` names the logarithmic axes: "", "x", "y"
-    or "xy". `widths` are the relative widths of the columns.
+    or "xy". `widths` are the relative widths of the columns. `said` is the text of the figure where no picture can be
+    shown, "Picture(title)" unless given.
     """
     titles = (title, *[""] * (columns - 1)) if isinstance(title, str) else title
     with style():
         fig = _picture_class()(figsize=(_WIDTH_IN, height_in), layout="constrained")
-        fig.set_label(titles[0])
+        fig.said = said or f"Picture({titles[0] or 'untitled'})"
         axes = fig.subplots(1, columns, squeeze=False, width_ratios=widths)[0]
         for ax, text in zip(axes, titles, strict=True):
             ax.tick_params(color=MUTED, labelcolor=INK, labelsize=_RC["xtick.labelsize"])
             ax.grid(True, color=GRID, linewidth=_RC["grid.linewidth"])
             for name in log:
                 ax.set(**{f"{name}scale": "log"})
-                _plain_decades({"x": ax.xaxis, "y": ax.yaxis}[name])
+                plain_decades({"x": ax.xaxis, "y": ax.yaxis}[name])
             ax.set(xlabel=xlabel, ylabel=ylabel, title=text)
     return (fig, axes[0]) if columns == 1 else (fig, tuple(axes))
 
 
 def label(name: str, provenance: Any) -> str:
     """Return the legend's text for `name`: what it is and where its numbers come from, as in "T4, predicted"."""
-    return f"{name}, {PROVENANCE[_check(provenance)]}" if name else PROVENANCE[_check(provenance)]
+    return f"{name}, {PROVENANCE[checked(provenance)]}" if name else PROVENANCE[checked(provenance)]
 
 
 def hatch(provenance: Any) -> str:
     """Return the hatch of a bar whose numbers have this provenance; a live bar is plain."""
-    return _HATCHES[_check(provenance)]
+    return _HATCHES[checked(provenance)]
 
 
 def line(ax: Axes, x: Any, y: Any, name: str, provenance: Any, **options: Any) -> None:
     """Draw one curve in the style of its provenance, its legend text ending in that word; options go to `Axes.plot`."""
-    ax.plot(x, y, **{"linestyle": _check(provenance), "label": label(name, provenance), "linewidth": 2.0, **options})
+    ax.plot(x, y, **{"linestyle": checked(provenance), "label": label(name, provenance), "linewidth": 2.0, **options})
 
 
 def stack(
@@ -168,67 +157,7 @@ def to_html(fig: Figure, alt: str) -> str:
     return f'<img src="{source}" alt="{said}" width="{width}" height="{height}" style="{look}">'
 
 
-def seconds_text(seconds: float) -> str:
-    """Return a duration with three digits and its unit: "850 ns", "12.5 µs", "3.20 ms", "1.50 s"."""
-    if not math.isfinite(arguments.number("seconds", seconds, finite=False)):
-        return "unknown"
-    if seconds == 0:
-        return "0 s"
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if abs(seconds) >= factor * 0.9995:
-            return f"{_three_digits(seconds / factor)} {unit}"
-    return f"{_three_digits(seconds * 1e9)} ns"
-
-
-def bytes_text(n_bytes: float) -> str:
-    """Return a size in binary units with at most three digits: "512 B", "64 KiB", "1.5 GiB"."""
-    arguments.number("n_bytes", n_bytes, finite=False)
-    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if abs(n_bytes) >= 2**power * 0.9995:
-            value = n_bytes / 2**power
-            return f"{value:,.0f} {unit}" if value == round(value) else f"{_three_digits(value)} {unit}"
-    return f"{n_bytes:.0f} B"
-
-
-def count_text(n: float) -> str:
-    """Return a count in the words of the field: "350 M" for 350 million, "7 B" for 7 billion (10⁹)."""
-    arguments.number("n", n, finite=False)
-    for factor, unit in ((1e12, " T"), (1e9, " B"), (1e6, " M")):
-        if abs(n) >= factor:
-            return f"{n / factor:.3g}{unit}"
-    return f"{n:,.0f}"
-
-
-def axis_bytes(axis: Axis) -> None:
-    """Let a logarithmic axis of bytes have ticks at powers of 1024 or 32, with their units."""
-    _ticks(axis, 32, bytes_text)
-
-
-def axis_seconds(axis: Axis) -> None:
-    """Let a logarithmic axis of seconds have ticks at powers of ten, written "10 µs", "1 ms"."""
-    _ticks(axis, 10, lambda seconds: seconds_text(seconds).replace(".00", "").replace(".0 ", " "))
-
-
-def _plain_decades(axis: Axis) -> None:
-    """Let a logarithmic axis have ticks at powers of ten, written 0.01, 1, 1,000, and as 10ⁿ only beyond that."""
-    _ticks(axis, 10, lambda value: f"{value:,g}" if 1e-3 <= value <= 1e5 else f"$10^{{{round(math.log10(value))}}}$")
-
-
-def _ticks(axis: Axis, base: int, text: Callable[[float], str]) -> None:
-    """Let a logarithmic axis have ticks at powers of `base`, written by `text`, and none between."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    axis.set_major_locator(LogLocator(base=base, numticks=12))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
-
-
-def _three_digits(value: float) -> str:
-    """Return `value`, which lies from 0 to 10⁴, with three digits."""
-    return f"{value:.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
-
-
-def _check(provenance: Any) -> Any:
+def checked(provenance: Any) -> Any:
     if provenance not in tuple(PROVENANCE):
         raise ValueError(
             f"provenance was {provenance!r}; it may be plots.LIVE, RECORDED, PREDICTED, SIMULATED or PUBLISHED"
@@ -254,6 +183,6 @@ def _picture_class() -> type:
             return shown, {"image/png": {"width": width, "height": height}}
 
         def __repr__(self) -> str:
-            return f"Picture({self.get_label() or 'untitled'})"
+            return self.said
 
     return Picture
