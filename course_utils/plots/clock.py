@@ -25,7 +25,7 @@ _COLOURS = {
 _ROWS = (("computes", "kernel"), ("copies", "copy"), ("messages", "message"))
 _THICK, _BEHIND = 0.68, 0.96  # of a row's height: its bars, and the parts of the training step behind them
 _FEW = 200  # up to so many bars in a row are told apart by an edge; more of them would be nothing but edges
-_LONGEST = 100  # letters of a line below the picture
+_LONGEST = 92  # letters of a line below the picture, with which it ends before the edge
 _Blamed = dict[tuple[str, str, str], tuple[str, "Gap"]]
 
 
