@@ -27,17 +27,17 @@ def nothing_alive():
     simgpu.enable()
     gc.collect()
     simgpu.reset()
-    world = control.world()
-    world.bury()
-    live, world.live = world.live, {}
-    before = [gpu.allocated_bytes for gpu in world.gpus]
-    for gpu in world.gpus:
+    alive = control.world().memory
+    alive.bury()
+    live, alive.live = alive.live, {}
+    before = [gpu.allocated_bytes for gpu in alive.gpus]
+    for gpu in alive.gpus:
         gpu.allocated_bytes = gpu.peak_bytes = 0
     yield
     gc.collect()
     simgpu.configure(allocator="exact")
-    world.live.update(live)
-    for gpu, nbytes in zip(world.gpus, before, strict=True):
+    alive.live.update(live)
+    for gpu, nbytes in zip(alive.gpus, before, strict=True):
         gpu.allocated_bytes += nbytes
     simgpu.reset()
 

@@ -28,6 +28,7 @@ Everything else, and every name that begins with an underscore, is inside: it ma
 """
 
 from simgpu import collectives, composite, gpus, ledger, places
+from simgpu.accounts import out_of_memory
 from simgpu.autocast import register_rules
 from simgpu.child import LIMIT_S as CHILD_LIMIT_S
 from simgpu.child import Unavailable, hide_accelerators, remember_sources, run_in_child, sources
@@ -36,8 +37,9 @@ from simgpu.control import clock_ms, configure, enable, enabled, host_work, read
 from simgpu.fakes import fake_device, fake_program, remember_autocast, usual_step, with_workspace
 from simgpu.history import ClusterTimeline, Gap, Timeline, timeline
 from simgpu.instruments import Memory, Settings, forgive, idle, memory, restore, settings, values_of
-from simgpu.model import AT_PEAK, CLUSTER_ERROR, ERROR_BAR, Costs, Record, out_of_memory
+from simgpu.journal import Record
 from simgpu.ranks import launch
+from simgpu.rates import AT_PEAK, CLUSTER_ERROR, ERROR_BAR, Costs
 from simgpu.recording import Recorder, play
 
 __all__ = [

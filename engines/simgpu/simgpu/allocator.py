@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from simgpu.model import ADVICE, Gpu, World, size_text
+from simgpu.accounts import ADVICE, Accounts, Gpu, size_text
+from simgpu.clock import Clock
 
 MIB = 2**20
 _GRAIN = 512  # sizes are rounded up to a multiple of it
@@ -160,10 +161,10 @@ class Request(NamedTuple):
 
 
 class Allocator:
-    """The caching allocator of one simulated GPU, under the lock of its world."""
+    """The caching allocator of one simulated GPU, under the lock of the clock, for which it waits."""
 
-    def __init__(self, world: World, gpu: Gpu) -> None:
-        self.world, self.gpu = world, gpu
+    def __init__(self, clock: Clock, gpu: Gpu) -> None:
+        self.clock, self.gpu = clock, gpu
         self.pools = {small: Pool(small) for small in (False, True)}
         self.blocks: dict[int, Block] = {}  # by the id of the reference to a storage
         self.in_use: dict[Block, None] = {}
@@ -231,11 +232,11 @@ class Allocator:
     def malloc(self, nbytes: int) -> Block:
         """Return a block of at least `nbytes` for the current stream. Raises `torch.OutOfMemoryError`."""
         settings = self.settings
-        with self.world.lock:
-            self._take_back(self.world.host_ns)
+        with self.clock.lock:
+            self._take_back(self.clock.host_ns)
             size = rounded(nbytes, settings.divisions)
             segment = -(-size // _ROUND_LARGE) * _ROUND_LARGE if size >= _MIN_LARGE else settings.large_segment
-            pool, stream = self.pools[size <= _SMALL], self.world.streams[self.gpu.index]
+            pool, stream = self.pools[size <= _SMALL], self.clock.streams[self.gpu.index]
             request = Request(size, _SMALL_SEGMENT if pool.small else segment, pool, stream, settings)
             collects = self.fraction is not None and settings.threshold > 0
             pool.searches += collects
@@ -400,7 +401,7 @@ class Allocator:
         self._count_oversize("allocations", block.size, -1)
         if block.uses:
             block.waiting = True
-            done_ns = max(self.world.queue_ns(self.gpu.index, stream) for stream in block.uses)
+            done_ns = max(self.clock.queue_ns(self.gpu.index, stream) for stream in block.uses)
             self.waiting.append((done_ns, block))
         else:
             self._cache(block)
@@ -432,13 +433,13 @@ class Allocator:
 
     def empty_cache(self) -> None:
         """Give what no tensor uses back to the driver: whole segments, and whole pages of expandable ones."""
-        with self.world.lock:
+        with self.clock.lock:
             self._release_cached()
 
     def _release_cached(self) -> None:
         self._events["num_sync_all_streams"] += 1
         if self.waiting:
-            self.world.wait_until(max(when_ns for when_ns, _ in self.waiting), "wait for other streams")
+            self.clock.wait_until(max(when_ns for when_ns, _ in self.waiting), "wait for other streams")
             self._take_back(math.inf)
         for pool in self.pools.values():
             blocks = list(pool.free)
@@ -459,7 +460,7 @@ class Allocator:
 
     def _drain(self) -> None:
         """Memory goes back to the driver when the GPU has done what is queued: the host waits."""
-        self.world.wait_until(self.world.queue_ns(self.gpu.index), "give memory back")
+        self.clock.wait_until(self.clock.queue_ns(self.gpu.index), "give memory back")
 
     def _unmap(self, block: Block) -> None:
         """Take the whole pages of a free block of an expandable segment away."""
@@ -589,7 +590,7 @@ class Allocator:
     def _note(self, action: str, address: int, nbytes: int, stream: int, frames: list[dict] | None = None) -> None:
         if self.history is not None:
             entry = {"action": action, "device_free" if action == "oom" else "addr": address, "size": nbytes}
-            entry |= {"stream": stream, "time_us": self.world.host_ns // 1000, "pool_id": (0, 0)}
+            entry |= {"stream": stream, "time_us": self.clock.host_ns // 1000, "pool_id": (0, 0)}
             self.history.append(
                 entry | {"frames": self._stack() if frames is None else frames, "compile_context": "N/A"}
             )
@@ -597,7 +598,7 @@ class Allocator:
     def segments(self) -> list[dict[str, Any]]:
         """Return the segments and their blocks, by address, as `torch.cuda.memory_snapshot` gives them."""
         found = []
-        with self.world.lock:
+        with self.clock.lock:
             blocks = [*self.in_use, *self.pools[True].free, *self.pools[False].free]
             for block in sorted(blocks, key=lambda one: one.address):
                 if block.prev is None or not block.prev.mapped:
@@ -639,23 +640,23 @@ def _expandable(fitting: list[Block], settings: Settings) -> Block | None:
     return block
 
 
-def switch(world: World, caching: bool) -> None:
-    """Let all GPUs of `world` account by blocks of a caching allocator, or else by the exact bytes of storages.
+def switch(memory: Accounts, clock: Clock, caching: bool) -> None:
+    """Let all GPUs account by blocks of a caching allocator, or else by the exact bytes of storages.
 
     Storages that are alive move over. Raises `torch.OutOfMemoryError` where their blocks do not fit: nothing changed.
     """
-    with world.lock:
-        world.bury()
-        before = [(gpu.cache, gpu.counted_bytes, gpu.peak_bytes) for gpu in world.gpus]
+    with memory.lock:
+        memory.bury()
+        before = [(gpu.cache, gpu.counted_bytes, gpu.peak_bytes) for gpu in memory.gpus]
         if caching == all(cache is not None for cache, *_ in before):
             return
         try:
-            for gpu in world.gpus:
-                gpu.cache = Allocator(world, gpu) if caching else None
+            for gpu in memory.gpus:
+                gpu.cache = Allocator(clock, gpu) if caching else None
                 gpu.counted_bytes = gpu.peak_bytes = 0
-            for ref in list(world.live.values()):
-                world.charge(ref, ref.nbytes, 0)
+            for ref in list(memory.live.values()):
+                memory.charge(ref, ref.nbytes, 0)
         except torch.OutOfMemoryError:
-            for gpu, (cache, counted_bytes, peak_bytes) in zip(world.gpus, before, strict=True):
+            for gpu, (cache, counted_bytes, peak_bytes) in zip(memory.gpus, before, strict=True):
                 gpu.cache, gpu.counted_bytes, gpu.peak_bytes = cache, counted_bytes, peak_bytes
             raise

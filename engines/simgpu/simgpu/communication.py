@@ -15,6 +15,7 @@ from torch.distributed import _functional_collectives as functional_collectives
 from torch.utils._pytree import tree_map
 
 from simgpu import collectives, model
+from simgpu.clock import Launch
 from simgpu.cluster import Cluster
 from simgpu.tensor import SimTensor, adopt
 
@@ -25,7 +26,7 @@ _arrivals: "dict[int, Work]" = {}  # of functional collectives, by the storage t
 
 def join(cluster: Cluster) -> None:
     """Let the process group of this rank work with tensors of its simulated GPU, whose clock is the cluster's now."""
-    model.world.cluster = cluster
+    model.world.clock.cluster = cluster
     model.world.restart()
     sim, backend = torch.device("sim"), dist.group.WORLD._get_backend(torch.device("cpu"))
     dist.group.WORLD._register_backend(sim, dist.ProcessGroup.BackendType.GLOO, backend)
@@ -56,7 +57,7 @@ def finish() -> None:
 
 
 def _hold(end_ns: int) -> None:
-    model.world.hold((0, model.world.streams[0]), end_ns)
+    model.world.clock.hold((0, model.world.clock.streams[0]), end_ns)
 
 
 def with_work(result: Any, work: "Work") -> Any:
@@ -112,7 +113,7 @@ class _Future(torch.futures.Future):
         with stream:
             self.hold()
             future.set_result(callback(self))
-        end_ns = model.world.queue_ns(0, stream.stream_id)
+        end_ns = model.world.clock.queue_ns(0, stream.stream_id)
         future.hold = lambda: _hold(end_ns)
         return future
 
@@ -140,22 +141,22 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
 
     plain = tree_map(inner, args)
     group, message = collectives.group_of(args), collectives.message(func, args)
-    ready, which = world.launch(0, str(func._schema.name))
+    launch = world.clock.launch(0, str(func._schema.name))
     result = func(*plain, **tree_map(inner, kwargs))
     if message is not None:
-        return _pass_on(result, message, plain, group, ready, which)
+        return _pass_on(result, message, plain, group, launch)
     kind, nbytes = collectives.collective(func, args) or (func._overloadpacket.__name__, 0)
     if functional:
         result = tree_map(torch.ops._c10d_functional.wait_tensor, result)
     else:
         real = result[-1] if isinstance(result, tuple) else result
         dist.Work.unbox(real).wait()
-    clock = torch.tensor([ready])
-    group.allreduce([clock], dist.ReduceOp.MAX).wait()
+    ready = torch.tensor([launch.ready_ns])
+    group.allreduce([ready], dist.ReduceOp.MAX).wait()
     ranks = dist.get_process_group_ranks(group)
     name, queue = f"{kind} of {len(ranks)}", (group.group_name,)
-    end = world.exchange(name, queue, kind, nbytes, ranks, ready, which, int(clock))
-    work = Work(lambda: _hold(end), lambda: end <= world.host_ns)
+    end = world.clock.exchange(name, queue, kind, nbytes, ranks, launch, int(ready))
+    work = Work(lambda: _hold(end), lambda: end <= world.clock.host_ns)
     if functional:
         filled = tree_map(outer, result)
         for tensor in filled if isinstance(filled, list | tuple) else (filled,):
@@ -164,7 +165,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     return with_work(tree_map(outer, result), work)
 
 
-def _pass_on(result: Any, message: tuple[str, int], args: tuple, group: Any, ready: int, which: dict) -> Any:
+def _pass_on(result: Any, message: tuple[str, int], args: tuple, group: Any, launch: Launch) -> Any:
     """Let the clocks of two ranks meet when one of them waits: until then a program may have other things to do."""
     if len(args) < 4:
         raise NotImplementedError("on a simulated cluster recv needs to know from whom: dist.recv(tensor, src=rank)")
@@ -172,7 +173,7 @@ def _pass_on(result: Any, message: tuple[str, int], args: tuple, group: Any, rea
     me, there = group.rank(), dist.get_global_rank(group, peer)
     sends, theirs = kind == "send", torch.zeros(1, dtype=torch.int64)
     ways = (2 * tag + _CLOCK_TAG, 2 * tag + 1 + _CLOCK_TAG)  # clocks of who sends, of who receives
-    tell = group.send([torch.tensor([ready])], peer, ways[not sends])
+    tell = group.send([torch.tensor([launch.ready_ns])], peer, ways[not sends])
     hear = group.recv([theirs], peer, ways[sends])
     real = dist.Work.unbox(result)
     ranks = [dist.get_global_rank(group, me), there]
@@ -189,12 +190,12 @@ def _pass_on(result: Any, message: tuple[str, int], args: tuple, group: Any, rea
             before = None
             for part in (real, tell, hear):
                 part.wait()
-            found.append(model.world.exchange(name, queue, kind, nbytes, ranks, ready, which, int(theirs)))
+            found.append(model.world.clock.exchange(name, queue, kind, nbytes, ranks, launch, int(theirs)))
             _open.pop(id(done), None)
         return found[0]
 
     _last[queue] = _open[id(done)] = done
-    return Work(lambda: _hold(done()), lambda: done() <= model.world.host_ns).boxed()
+    return Work(lambda: _hold(done()), lambda: done() <= model.world.clock.host_ns).boxed()
 
 
 _last: dict[tuple, Callable[[], int]] = {}  # the end of what was queued last, of each direction between two ranks

@@ -7,7 +7,8 @@ import torch
 from simgpu import allocator as caching
 from simgpu import arguments, model
 from simgpu import gpus as table
-from simgpu.model import Costs, World
+from simgpu.model import World
+from simgpu.rates import Costs, Rates
 
 _NEEDED = "library.get_kernel", "_C._acc.register_python_privateuseone_device_guard", "Tensor._make_wrapper_subclass"
 _settings: dict | None = None
@@ -56,8 +57,8 @@ def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB") -> No
         model.world = World(gpus, row, size)
         register.register(module.make_module())
         model.world.sim_devices = [torch.device("sim", index) for index in range(gpus)]
-    elif gpus != len(model.world.gpus):
-        raise ValueError(f"gpus is {len(model.world.gpus)} already and cannot change in one process to {gpus}")
+    elif gpus != len(model.world.memory.gpus):
+        raise ValueError(f"gpus is {len(model.world.memory.gpus)} already and cannot change in one process to {gpus}")
     _settings = {"spec": spec, "capacity": capacity}
     configure(**_settings)
 
@@ -104,13 +105,12 @@ def configure(
         if value not in (None, *_HABITS[name]):
             raise ValueError(f"{name} must be one of {_HABITS[name]}, not {value!r}")
     with here.lock:
-        here.spec = row or here.spec
-        here.costs = costs or here.costs
+        here.clock.rates = Rates(row or here.clock.rates.spec, costs or here.clock.rates.costs)
         here.errors = errors or here.errors
-        for gpu in here.gpus:
+        for gpu in here.memory.gpus:
             gpu.capacity_bytes = size or gpu.capacity_bytes
         if allocator is not None:
-            caching.switch(here, allocator == "caching")
+            caching.switch(here.memory, here.clock, allocator == "caching")
 
 
 def _check_costs(costs: Costs) -> None:
@@ -137,7 +137,7 @@ def reset() -> None:
 
 def clock_ms() -> float:
     """Return the host's virtual clock in milliseconds since the last `reset()`."""
-    return world().host_ns / 1e6
+    return world().clock.host_ns / 1e6
 
 
 def host_work(name: str, ms: float) -> None:
@@ -150,7 +150,7 @@ def host_work(name: str, ms: float) -> None:
     here = world()
     if not isinstance(name, str):
         raise TypeError(f"name must be text, not {name!r}")
-    here.work(name, round(arguments.positive("ms", ms) * 1e6))
+    here.clock.work(name, round(arguments.positive("ms", ms) * 1e6))
 
 
 def ready() -> tuple[torch.device | None, str]:

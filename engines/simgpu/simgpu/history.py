@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from torch.autograd.profiler import record_function
 
-from simgpu import communication, control, model, trace
-from simgpu.model import Record
+from simgpu import communication, control, model, rates, trace
+from simgpu.journal import Record
 
 _STEP = "Optimizer.step#"  # how PyTorch itself names the range of an optimizer's step
 
@@ -128,7 +128,7 @@ class Timeline:
 
     def __str__(self) -> str:
         waited = f"host waits {self.waited_ms:.3f} ms"
-        lines = [f"{self.spec_name}: {self.total_ms:.3f} ms in all, {waited} ({model.ERROR_BAR})"]
+        lines = [f"{self.spec_name}: {self.total_ms:.3f} ms in all, {waited} ({rates.ERROR_BAR})"]
         for row in self.rows:
             kernels, copies = self.select("kernel", row), self.select("copy", row)
             if kernels or copies:
@@ -185,7 +185,7 @@ _plain = record_function.__enter__, record_function.__exit__
 
 
 def _enter(self):
-    self.begun_ns = model.world.host_ns
+    self.begun_ns = model.world.clock.host_ns
     return _plain[0](self)
 
 
@@ -193,7 +193,7 @@ def _exit(self, *error):
     begun = vars(self).pop("begun_ns", None)
     if begun is not None:
         with model.world.lock:
-            model.world.note(Record("range", self.name, "host", begun, model.world.host_ns))
+            model.world.journal.host("range", self.name, begun, model.world.clock.host_ns)
     return _plain[1](self, *error)
 
 
@@ -204,22 +204,20 @@ def timeline() -> Iterator[Timeline]:
     Ranges of `torch.profiler.record_function` are recorded too.
     """
     world = control.world()
-    raw: list[Record] = []
-    result = Timeline(world.spec.name, tuple(f"sim:{gpu.index}" for gpu in world.gpus))
+    result = Timeline(world.clock.rates.spec.name, tuple(f"sim:{gpu.index}" for gpu in world.memory.gpus))
     with world.lock:
-        begin, first = world.host_ns, world.launches
-        result.begin_ns = begin
-        world.recorders.append(raw)
+        begin, first = world.clock.host_ns, world.journal.launches
+        result.begin_ns, raw = begin, world.journal.open()
         record_function.__enter__, record_function.__exit__ = _enter, _exit
     try:
         yield result
     finally:
         communication.finish()
         with world.lock:
-            world.recorders = [recorder for recorder in world.recorders if recorder is not raw]
-            if not world.recorders:
+            world.journal.close(raw)
+            if not world.journal.readers:
                 record_function.__enter__, record_function.__exit__ = _plain
-            end = max([world.host_ns, *(r.end_ns for r in raw)])
+            end = max([world.clock.host_ns, *(r.end_ns for r in raw)])
         result.total_ns = end - begin
         result.records += _finished(raw, begin, first)
 

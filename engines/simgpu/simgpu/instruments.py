@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from simgpu import control, gpus, model
+from simgpu import accounts, control, gpus, model, rates
 from simgpu.tensor import SimTensor
 
 _before: dict[tuple, int] = {}  # by block of `fresh_peak`: the peak before it, for which a block around it waits
@@ -18,7 +18,7 @@ _before: dict[tuple, int] = {}  # by block of `fresh_peak`: the peak before it, 
 class Memory:
     """The memory of one simulated GPU, in bytes of the storages that are alive; `simgpu.memory(device)` returns it."""
 
-    def __init__(self, gpu: model.Gpu) -> None:
+    def __init__(self, gpu: accounts.Gpu) -> None:
         self._gpu = gpu
 
     allocated_bytes = property(lambda self: self._gpu.allocated_bytes, doc="Bytes alive now.")
@@ -64,7 +64,7 @@ def memory(device: torch.device | str | int | None = None) -> Memory:
     Raises RuntimeError where there is none, and `torch.AcceleratorError` for one that does not exist.
     """
     world = control.world()
-    return Memory(world.gpus[model.device_of(device)])
+    return Memory(world.memory.gpus[model.device_of(device)])
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Settings:
     """
 
     spec: gpus.GPU
-    costs: model.Costs
+    costs: rates.Costs
     allocator: str
     errors: str
     capacity_bytes: tuple[int, ...]
@@ -89,22 +89,22 @@ def settings() -> Settings:
     """Return how the simulated GPUs are set, for `restore`. Raises RuntimeError where they are not enabled."""
     world = control.world()
     return Settings(
-        world.spec,
-        world.costs,
-        "exact" if world.gpus[0].cache is None else "caching",
+        world.clock.rates.spec,
+        world.clock.rates.costs,
+        "exact" if world.memory.gpus[0].cache is None else "caching",
         world.errors,
-        tuple(gpu.capacity_bytes for gpu in world.gpus),
-        tuple(tuple(gpu.budgets) for gpu in world.gpus),
-        tuple(world.streams),
+        tuple(gpu.capacity_bytes for gpu in world.memory.gpus),
+        tuple(tuple(gpu.budgets) for gpu in world.memory.gpus),
+        tuple(world.clock.streams),
     )
 
 
 def restore(before: Settings) -> None:
     """Set the simulated GPUs as they were when `settings()` returned `before`; tensors and clock stay as they are."""
     world = control.world()
-    world.spec, world.costs, world.streams[:] = before.spec, before.costs, before.streams
+    world.clock.rates, world.clock.streams[:] = rates.Rates(before.spec, before.costs), before.streams
     control.configure(allocator=before.allocator, errors=before.errors)
-    for gpu, capacity_bytes, budgets in zip(world.gpus, before.capacity_bytes, before.budgets, strict=True):
+    for gpu, capacity_bytes, budgets in zip(world.memory.gpus, before.capacity_bytes, before.budgets, strict=True):
         gpu.budgets[:] = budgets
         gpu.capacity_bytes = capacity_bytes  # the tightest limit holds again
 
@@ -112,7 +112,7 @@ def restore(before: Settings) -> None:
 def idle() -> bool:
     """Return whether all queues are empty: the host has waited until every GPU had done what it was given."""
     world = control.world()
-    return max(world.free_ns.values(), default=0) <= world.host_ns
+    return max(world.clock.free_ns.values(), default=0) <= world.clock.host_ns
 
 
 def forgive() -> None:
@@ -120,7 +120,7 @@ def forgive() -> None:
 
     A real GPU has no such way. `reset()` also goes out of an error, and makes unreadable what was written since.
     """
-    control.world().failure = None
+    control.world().clock.failure = None
 
 
 def values_of(tensor: torch.Tensor) -> torch.Tensor:

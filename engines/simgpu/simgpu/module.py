@@ -18,16 +18,16 @@ class Stream:
 
     def __init__(self, device=None, priority: int = 0, *, stream_id: int | None = None) -> None:
         self.index = device_of(device)
-        self.stream_id = next(model.world.stream_ids) if stream_id is None else stream_id
+        self.stream_id = next(model.world.clock.stream_ids) if stream_id is None else stream_id
         self.device, self.device_index, self.device_type = model.world.sim_devices[self.index], self.index, _KIND
 
     def synchronize(self) -> None:
         world = model.world
-        world.wait_until(world.queue_ns(self.index, self.stream_id), "stream.synchronize")
+        world.clock.wait_until(world.clock.queue_ns(self.index, self.stream_id), "stream.synchronize")
 
     def query(self) -> bool:
-        model.world.report(model.world.host_ns)
-        return model.world.queue_ns(self.index, self.stream_id) <= model.world.host_ns
+        model.world.clock.report(model.world.clock.host_ns)
+        return model.world.clock.queue_ns(self.index, self.stream_id) <= model.world.clock.host_ns
 
     def is_capturing(self) -> bool:
         return False
@@ -44,12 +44,12 @@ class Stream:
         self.wait_event(stream.record_event())
 
     def __enter__(self):
-        streams = model.world.streams
+        streams = model.world.clock.streams
         self._before, streams[self.index] = streams[self.index], self.stream_id
         return self
 
     def __exit__(self, *error) -> None:
-        model.world.streams[self.index] = self._before
+        model.world.clock.streams[self.index] = self._before
 
 
 class Event:
@@ -60,20 +60,20 @@ class Event:
 
     def record(self, stream=None) -> None:
         stream = _current_stream() if stream is None else stream
-        self._ns = model.world.queue_ns(stream.index, stream.stream_id)
+        self._ns = model.world.clock.queue_ns(stream.index, stream.stream_id)
 
     def query(self) -> bool:
-        model.world.report(model.world.host_ns)
-        return self._ns is None or self._ns <= model.world.host_ns
+        model.world.clock.report(model.world.clock.host_ns)
+        return self._ns is None or self._ns <= model.world.clock.host_ns
 
     def synchronize(self) -> None:
         if self._ns is not None:
-            model.world.wait_until(self._ns, "event.synchronize")
+            model.world.clock.wait_until(self._ns, "event.synchronize")
 
     def wait(self, stream=None) -> None:
         stream = _current_stream() if stream is None else stream
         if self._ns is not None:
-            model.world.hold((stream.index, stream.stream_id), self._ns)
+            model.world.clock.hold((stream.index, stream.stream_id), self._ns)
 
     def elapsed_time(self, end_event) -> float:
         if not (self._timed and end_event._timed):
@@ -118,11 +118,11 @@ def synchronize(device=None) -> None:
     """Wait until the GPU has done everything that was queued."""
     world = model.world
     communication.finish()
-    world.wait_until(world.queue_ns(device_of(device)), "synchronize")
+    world.clock.wait_until(world.clock.queue_ns(device_of(device)), "synchronize")
 
 
 def _gpu(device=None):
-    return model.world.gpus[device_of(device)]
+    return model.world.memory.gpus[device_of(device)]
 
 
 def _cache(device=None):
@@ -134,7 +134,7 @@ def _cache(device=None):
 
 
 def _caches() -> list:
-    return [gpu.cache for gpu in model.world.gpus if gpu.cache is not None]
+    return [gpu.cache for gpu in model.world.memory.gpus if gpu.cache is not None]
 
 
 def _reset_peak(device=None) -> None:
@@ -155,7 +155,7 @@ def _max_memory_reserved(device=None) -> int:
 
 
 def _empty_cache() -> None:
-    model.world.bury()
+    model.world.memory.bury()
     for cache in _caches():
         cache.empty_cache()
 
@@ -180,7 +180,7 @@ def _record_history(
 
 
 def _memory_snapshot() -> list[dict]:
-    model.world.bury()
+    model.world.memory.bury()
     _cache()
     return [segment for cache in _caches() for segment in cache.segments()]
 
@@ -203,7 +203,7 @@ def _dump_snapshot(filename="dump_snapshot.pickle") -> None:
 
 
 def _properties(device=None) -> SimpleNamespace:
-    spec, gpu = model.world.spec, _gpu(device)
+    spec, gpu = model.world.clock.rates.spec, _gpu(device)
     major, minor = spec.compute_capability or (0, 0)
     name = f"Simulated {spec.name}"
     return SimpleNamespace(name=name, major=major, minor=minor, total_memory=gpu.capacity_bytes)
@@ -217,7 +217,7 @@ def _mem_get_info(device=None) -> tuple[int, int]:
 def _memory_stats(device=None) -> dict[str, int]:
     gpu = _gpu(device)
     if gpu.cache is not None:
-        model.world.bury()
+        model.world.memory.bury()
         return gpu.cache.memory_stats()
     return {
         "allocated_bytes.all.current": gpu.allocated_bytes,
@@ -252,7 +252,7 @@ def make_module() -> ModuleType:
     vars(module).update(
         Stream=Stream, Event=Event, device=device, set_device=set_device, synchronize=synchronize,
         is_available=lambda: True, is_initialized=lambda: True, init=lambda: None, _lazy_init=lambda: None,
-        device_count=lambda: len(model.world.gpus), current_device=lambda: model.world.current,
+        device_count=lambda: len(model.world.memory.gpus), current_device=lambda: model.world.current,
         get_device_name=lambda device=None: _properties(device).name,
         get_device_capability=lambda device=None: (_properties(device).major, _properties(device).minor),
         get_device_properties=_properties,
@@ -267,7 +267,7 @@ def make_module() -> ModuleType:
         set_rng_state_all=lambda states: torch.set_rng_state(states[0]),
         get_amp_supported_dtype=lambda: [torch.float16, torch.bfloat16],
         is_bf16_supported=lambda including_emulation=True: (
-            including_emulation or "bf16" in model.world.spec.peak_tflops),
+            including_emulation or "bf16" in model.world.clock.rates.spec.peak_tflops),
         OutOfMemoryError=torch.OutOfMemoryError, seed_all=torch.seed,
         can_device_access_peer=lambda device, peer: device_of(device) != device_of(peer),
         is_current_stream_capturing=lambda: False, _is_in_bad_fork=lambda: model.forked,
@@ -276,8 +276,8 @@ def make_module() -> ModuleType:
 
 
 def _current_stream(device=None) -> Stream:
-    return Stream(device, stream_id=model.world.streams[device_of(device)])
+    return Stream(device, stream_id=model.world.clock.streams[device_of(device)])
 
 
 def _set_stream(stream: Stream) -> None:
-    model.world.streams[stream.index] = stream.stream_id
+    model.world.clock.streams[stream.index] = stream.stream_id

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import flop_registry
 from simgpu import collectives, communication, composite, failures, model
 from simgpu.model import FORKED, device_of
 from simgpu.patches import check_generator
-from simgpu.prices import Cost, encoder_layer_flops, price, price_of_copy
+from simgpu.prices import Cost, encoder_layer_flops, price, price_of_copy, price_of_elements
 from simgpu.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, make, refresh
 
 aten = torch.ops.aten
@@ -57,7 +57,7 @@ class Plan:
         # with its namespace an operator of others is not taken for PyTorch's of the same name
         self.name = name = packet.__name__ if func.namespace == "aten" else str(packet).replace(".", "::", 1)
         self.func = func
-        talks = model.world is not None and model.world.cluster is not None and collectives.is_one(func)
+        talks = model.world is not None and model.world.clock.cluster is not None and collectives.is_one(func)
         self.special = communication.run if talks else _SPECIAL.get(func)
         written = [(place, a) for place, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
         self.mutates = tuple(a.name if a.kwarg_only else place for place, a in written)
@@ -136,17 +136,19 @@ def _run_simple(func, plan: Plan, args):
     if out.layout is not torch.strided or out.is_nested:
         return as_sim(out, index)
     storage, world = out.untyped_storage(), model.world
-    if world.dead:
-        world.bury()
-    if storage._cdata in world.live:
+    memory = world.memory
+    if memory.dead:
+        memory.bury()
+    if storage._cdata in memory.live:
         return _wrap(out, index, args)[0]
     size, dtype = out.nbytes, out.dtype
-    world.own_storage(storage, index)
+    memory.own_storage(storage, index)
     rate = "fp64" if dtype is torch.float64 else "fp32"
-    world.kernel(index, plan.name, Cost(size // dtype.itemsize, nbytes + size, rate))
-    if dtype.is_complex or not is_plain(out):
+    world.clock.kernel(index, plan.name, price_of_elements(size // dtype.itemsize, nbytes + size, rate))
+    shape = out.shape
+    if dtype.is_complex or not is_plain(out, shape):
         return as_sim(out, index)
-    result = make(SimTensor, out.shape, dtype=dtype, device=world.meta_devices[index], _extra_dispatch_keys=KEYS)
+    result = make(SimTensor, shape, dtype=dtype, device=world.meta_devices[index], _extra_dispatch_keys=KEYS)
     result._inner, result._index, result._nbytes = out, index, size
     return result
 
@@ -172,7 +174,7 @@ def _run(func, plan: Plan, args, kwargs):
         else:
             out = func(*inner_args, **inner_kwargs)
     if target is None:
-        model.world.wait_until(model.world.queue_ns(index), "wait for the result")
+        model.world.clock.wait_until(model.world.clock.queue_ns(index), "wait for the result")
         return out
     result, new = _wrap(out, target, found)
     for which in plan.mutates:
@@ -218,7 +220,7 @@ def _common_index(func, plan: Plan, found: list) -> int:
                 continue
             if not (plan.mixes and tensor.dtype in (torch.int64, torch.int32, torch.bool, torch.uint8)):
                 _raise_mixed(func, plan, found, tensor)
-            model.world.copy(index, "H2D", tensor.nbytes, pinned=False, blocking=True)
+            model.world.clock.copy(index, "H2D", tensor.nbytes, pinned=False, blocking=True)
     return model.world.current if index is None else index
 
 
@@ -257,7 +259,7 @@ def _wrap(out, index: int, found: list):
                 return tensor, False
         if out.layout is not torch.strided or out.is_nested:
             return as_sim(out, index), True
-        new = model.world.own(out, index)
+        new = model.world.memory.own(out, index)
         if not new and torch.is_inference_mode_enabled() and not out.is_inference():
             with torch.inference_mode(False):  # a view of a tensor made outside stays an ordinary tensor
                 return as_sim(out, index), False
@@ -272,10 +274,10 @@ def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args, kwargs, ou
     """Advance the virtual clock by what this operator costs."""
     if plan.name not in MEMORY_ONLY:
         outputs = [t for t in (out if isinstance(out, list | tuple) else (out,)) if isinstance(t, torch.Tensor)]
-        model.world.kernel(index, plan.name, price(plan, inputs, outputs, args, kwargs, out))
+        model.world.clock.kernel(index, plan.name, price(plan, inputs, outputs, args, kwargs, out))
         # of indices only masks: by whole numbers, the shape of what is picked is known
         if plan.waits and (not plan.mixes or any(t.dtype in (torch.bool, torch.uint8) for t in inputs[1:])):
-            model.world.copy(index, "D2H", 8, pinned=True, blocking=True)
+            model.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
 
 
 def _copy_(func, args, kwargs):
@@ -287,32 +289,32 @@ def _copy_(func, args, kwargs):
     refuse_stale(target)
     index, inner, values = target._index, target._inner, source._inner if type(source) is SimTensor else source
     inner.copy_(values)
-    if model.world.failure is not None:
+    if model.world.clock.failure is not None:
         refresh(target)  # what is written now is lost
     if type(source) is SimTensor:
         _between(source, index, inner)
     elif source.dim() == 0:
-        model.world.kernel(index, "fill_", Cost(0, inner.nbytes))
+        model.world.clock.kernel(index, "fill_", Cost(0, inner.nbytes))
     else:
         pinned = source.is_pinned()
-        model.world.copy(index, "H2D", values.nbytes, pinned=pinned, blocking=not (non_blocking and pinned))
+        model.world.clock.copy(index, "H2D", values.nbytes, pinned=pinned, blocking=not (non_blocking and pinned))
     return target
 
 
 def _between(source: SimTensor, index: int, target: torch.Tensor) -> None:
     """Account a copy to GPU `index`: by a kernel where it is there already, else over the bus."""
     if index == source._index:
-        model.world.kernel(index, "copy_", price_of_copy(source._inner, target))
+        model.world.clock.kernel(index, "copy_", price_of_copy(source._inner, target))
     else:
-        model.world.order(index, source._index)
-        model.world.copy(index, "D2D", source._inner.nbytes, pinned=True, blocking=False)
+        model.world.clock.order(index, source._index)
+        model.world.clock.copy(index, "D2D", source._inner.nbytes, pinned=True, blocking=False)
 
 
 def _to_host(target: torch.Tensor, source: SimTensor, later: bool) -> None:
     pinned, nbytes = target.is_pinned(), source._inner.nbytes
-    arrives = model.world.copy(source._index, "D2H", nbytes, pinned=pinned, blocking=not later)
+    arrives = model.world.clock.copy(source._index, "D2H", nbytes, pinned=pinned, blocking=not later)
     if later:
-        model.world.arrive_later(arrives, target, source._inner.clone())
+        model.world.clock.arrive_later(arrives, target, source._inner.clone())
     else:
         target.data.copy_(source._inner)
 
@@ -334,18 +336,18 @@ def _to_copy(func, args, kwargs):
         raise RuntimeError(f"a tensor on {source.device} cannot be moved to {device}: this process has no such device")
     inner = func(source._inner, **keywords)
     index, nbytes = source._index, source._inner.nbytes
-    arrives = model.world.copy(index, "D2H", nbytes, pinned=non_blocking, blocking=not non_blocking)
+    arrives = model.world.clock.copy(index, "D2H", nbytes, pinned=non_blocking, blocking=not non_blocking)
     if not non_blocking:
         return inner
     # CUDA gives page-locked memory here, and the values arrive when the copy is done
     target = torch.Tensor.pin_memory(torch.zeros_like(inner, device=CPU))
-    model.world.arrive_later(arrives, target, inner)
+    model.world.clock.arrive_later(arrives, target, inner)
     return target
 
 
 def _read_scalar(func, args, kwargs):
     source = args[0]
-    model.world.copy(source._index, "D2H", source._inner.nbytes, pinned=True, blocking=True)
+    model.world.clock.copy(source._index, "D2H", source._inner.nbytes, pinned=True, blocking=True)
     return func(source._inner)
 
 
@@ -362,7 +364,7 @@ def _change_view(func, args, kwargs):
         same_shape, same_strides = tensor.shape == made[0], tensor.stride() == made[1]
         if func is aten.as_strided_.default or (same_shape and not same_strides):
             storage = tensor.untyped_storage()._cdata
-            _stale[storage] = model.world.live[storage]
+            _stale[storage] = model.world.memory.live[storage]
     return tensor
 
 
@@ -377,8 +379,8 @@ def refuse_stale(tensor) -> None:
     Where the shape has changed, its backward pass raises by itself.
     """
     storage = tensor._inner.untyped_storage()._cdata if type(tensor) is SimTensor else None
-    if storage in _stale and model.world.live.get(storage) is _stale.pop(storage):
-        _stale[storage] = model.world.live[storage]
+    if storage in _stale and model.world.memory.live.get(storage) is _stale.pop(storage):
+        _stale[storage] = model.world.memory.live[storage]
         raise NotImplementedError(
             "the simulated GPU cannot change a tensor in place after a view of it was changed by t_, transpose_ or "
             "as_strided_ where gradients flow: use x = x.t() and its kin, which make a new view"
@@ -388,7 +390,7 @@ def refuse_stale(tensor) -> None:
 def _pack(func, args, kwargs):
     """Lengths stay on the CPU, as on CUDA."""
     packed, batch_sizes = func(args[0]._inner, *args[1:], **kwargs)
-    model.world.kernel(args[0]._index, "pack_padded_sequence", Cost(0, 2 * packed.nbytes))
+    model.world.clock.kernel(args[0]._index, "pack_padded_sequence", Cost(0, 2 * packed.nbytes))
     return adopt(packed, args[0]._index), batch_sizes
 
 

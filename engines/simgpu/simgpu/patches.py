@@ -141,10 +141,10 @@ _resize_plain = torch.UntypedStorage.resize_
 def _resize(self, nbytes: int) -> torch.UntypedStorage:
     """Account at once a storage that grows or shrinks by itself, as FSDP frees and fills the gathered parameters."""
     _resize_plain(self, nbytes)
-    known = model.world.live.get(self._cdata)
+    known = model.world.memory.live.get(self._cdata)
     if known is not None and known.nbytes != self.nbytes():
         with model.world.lock:
-            model.world.charge(known, self.nbytes(), known.nbytes)
+            model.world.memory.charge(known, self.nbytes(), known.nbytes)
     return self
 
 
@@ -159,8 +159,8 @@ class _SimStorage(torch.UntypedStorage):
 
 
 def _location(storage):
-    model.world.bury()
-    ref = model.world.live.get(storage._cdata)
+    model.world.memory.bury()
+    ref = model.world.memory.live.get(storage._cdata)
     return None if ref is None else f"sim:{ref.gpu.index}"
 
 
@@ -171,7 +171,7 @@ def _restore(storage, location):
     moved = _SimStorage(storage.nbytes())
     moved.copy_(storage)
     moved.sim_index = index
-    model.world.copy(index, "H2D", storage.nbytes(), pinned=False, blocking=True)
+    model.world.clock.copy(index, "H2D", storage.nbytes(), pinned=False, blocking=True)
     return moved
 
 

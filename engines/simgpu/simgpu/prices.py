@@ -11,6 +11,7 @@ Rules that differ from "reads its inputs, writes its results", with their causes
 - Attention is one kernel in which the scores never reach the memory, and which skips what a causal mask hides.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -61,6 +62,12 @@ def price(
     return cost if rule is None else rule(cost, args, kwargs, outputs)
 
 
+@functools.lru_cache(maxsize=4096)  # a program asks for the same sizes again and again
+def price_of_elements(flops: int, nbytes: int, rate: str) -> Cost:
+    """Return what a kernel costs that does one operation for each element of its result, read and written in order."""
+    return Cost(flops, nbytes, rate)
+
+
 def price_of_copy(source: torch.Tensor, target: torch.Tensor) -> Cost:
     """Return what a copy within the memory of a GPU costs."""
     nbytes, strided = _moved([source], target)
@@ -73,8 +80,10 @@ def _traffic(plan: Any, inputs: Sequence, outputs: Sequence, kwargs: dict) -> tu
         written = sum(t.nbytes for t in outputs)
         nbytes, strided = 2 * written + sum(t.nbytes for t in inputs if not t.is_floating_point()), False
     else:
-        result_only = {id(kwargs[name]) for name in plan.mutates if isinstance(name, str)}  # out=
-        read = [t for t in (inputs[1:] if plan.overwrites else inputs) if id(t) not in result_only]
+        read = inputs[1:] if plan.overwrites else inputs
+        if plan.mutates and kwargs:
+            result_only = {id(kwargs[name]) for name in plan.mutates if isinstance(name, str)}  # out=
+            read = [t for t in read if id(t) not in result_only]
         one = outputs[0] if len(outputs) == 1 and (plan.pointwise or plan.name == "clone") else None
         nbytes, strided = _moved(read, one)
         nbytes += sum(t.nbytes for t in (outputs if one is None else outputs[1:]))

@@ -1,6 +1,7 @@
 """What does a program on fake tensors ask of a GPU, and how long would one take for it? Events that can be played."""
 
 import itertools
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,11 +11,13 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from simgpu import collectives, composite
+from simgpu.clock import Clock
 from simgpu.cluster import Cluster
 from simgpu.gpus import GPU
-from simgpu.model import Costs, Record, World
+from simgpu.journal import Journal, Record
 from simgpu.operators import MEMORY_ONLY, Plan
 from simgpu.prices import Cost, price, price_of_copy
+from simgpu.rates import Costs, Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,33 +124,32 @@ def play(events: Iterable[Event], spec: GPU, costs: Costs, cluster: Cluster | No
     player = _Player(spec, costs, cluster)
     for event in events:
         player.do(event)
-    return player.records, player.world.queue_ns(0)
+    return player.records, player.clock.queue_ns(0)
 
 
 class _Player:
     """A GPU of its own that does again what was recorded."""
 
     def __init__(self, spec: GPU, costs: Costs, cluster: Cluster | None) -> None:
-        self.world, self.records = World(1, spec, 2**62), []
-        self.world.costs, self.world.cluster = costs, cluster
-        self.world.recorders.append(self.records)
+        journal = Journal()
+        self.clock, self.records = Clock(1, Rates(spec, costs), journal, threading.RLock()), journal.open()
+        self.clock.cluster = cluster
         self.marks: dict[int, int] = {}  # when each is done; those from before the recording are
 
     def do(self, event: Event) -> None:
-        world = self.world
+        clock = self.clock
         match event:
             case Kernel(name, cost):
-                world.kernel(0, name, cost)
+                clock.kernel(0, name, cost)
             case Message(mark, operator, group, kind, nbytes, ranks):
-                ready, which = world.launch(0, operator)
-                name = f"{kind} of {len(ranks)}"
-                self.marks[mark] = world.exchange(name, (group,), kind, nbytes, ranks, ready, which)
+                launch, name = clock.launch(0, operator), f"{kind} of {len(ranks)}"
+                self.marks[mark] = clock.exchange(name, (group,), kind, nbytes, ranks, launch)
             case Mark(mark, stream):
-                self.marks[mark] = world.queue_ns(0, self._stream(stream))
+                self.marks[mark] = clock.queue_ns(0, self._stream(stream))
             case Wait(mark, stream):
-                world.hold((0, self._stream(stream)), self.marks.get(mark, 0))
+                clock.hold((0, self._stream(stream)), self.marks.get(mark, 0))
             case Use(stream):
-                world.streams[0] = stream
+                clock.streams[0] = stream
 
     def _stream(self, given: int | None) -> int:
-        return self.world.streams[0] if given is None else given
+        return self.clock.streams[0] if given is None else given

@@ -90,12 +90,12 @@ def _make(operator, *args, device=None, pin_memory=None, **kwargs):
     name = operator.overloadpacket.__name__
     if args and isinstance(args[0], list | tuple) and name != "empty_strided":
         nbytes = math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
-        model.world.gpus[index].require(nbytes)
+        model.world.memory.gpus[index].require(nbytes)
     if name == "_efficientzerotensor":
         operator = aten.zeros.default
     tensor = adopt(operator(*args, device=CPU, **kwargs), index)
     if not name.startswith("empty"):
-        model.world.kernel(index, name, Cost(tensor.numel(), tensor.nbytes))
+        model.world.clock.kernel(index, name, Cost(tensor.numel(), tensor.nbytes))
     return tensor
 
 

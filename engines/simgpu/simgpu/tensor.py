@@ -100,10 +100,10 @@ class SimTensor(torch.Tensor):
         return self.cpu().tolist()
 
     def data_ptr(self) -> int:
-        cache, storage = model.world.gpus[self._index].cache, self.untyped_storage()
+        cache, storage = model.world.memory.gpus[self._index].cache, self.untyped_storage()
         if cache is None or not storage.nbytes():
             return self._inner.data_ptr()
-        return cache.address(model.world.live[storage._cdata]) + self.storage_offset() * self.itemsize
+        return cache.address(model.world.memory.live[storage._cdata]) + self.storage_offset() * self.itemsize
 
     def untyped_storage(self):
         return self._inner.untyped_storage()
@@ -113,9 +113,9 @@ class SimTensor(torch.Tensor):
 
     def record_stream(self, stream) -> None:
         """Keep the caching allocator, where it is on, from reusing the memory before `stream` is done with it."""
-        gpu = model.world.gpus[self._index]
+        gpu = model.world.memory.gpus[self._index]
         if gpu.cache is not None:
-            gpu.cache.record_stream(model.world.live[self.untyped_storage()._cdata], stream.stream_id)
+            gpu.cache.record_stream(model.world.memory.live[self.untyped_storage()._cdata], stream.stream_id)
 
     def is_pinned(self, device=None) -> bool:
         return False
@@ -183,7 +183,7 @@ class SimTensor(torch.Tensor):
         inner = torch.empty(0, dtype=self.dtype, device=CPU)
         inner.set_(self.untyped_storage().__deepcopy__(memo), self.storage_offset(), self.shape, self.stride())
         new = adopt(inner, self._index)
-        model.world.kernel(self._index, "copy_", Cost(0, 2 * inner.nbytes))
+        model.world.clock.kernel(self._index, "copy_", Cost(0, 2 * inner.nbytes))
         new = new.conj_physical() if self.is_conj() else new.neg() if self.is_neg() else new
         new.requires_grad_(self.requires_grad)
         memo[id(self)] = new
@@ -193,7 +193,7 @@ class SimTensor(torch.Tensor):
         return new
 
     def __reduce_ex__(self, protocol):
-        model.world.report(math.inf)
+        model.world.clock.report(math.inf)
         if model.forked:
             raise RuntimeError("a tensor on the simulated GPU cannot leave a worker process: return a CPU tensor")
         storage = torch.storage.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.dtype, _internal=True)
@@ -254,9 +254,9 @@ class _Rebuilt:
         return self._call
 
 
-def is_plain(inner: torch.Tensor) -> bool:
-    """Return whether strides follow from the shape; those of a dimension of size 1 or of no elements may be any."""
-    return inner.is_contiguous() and 1 not in inner.shape and 0 not in inner.shape
+def is_plain(inner: torch.Tensor, shape: torch.Size) -> bool:
+    """Return whether strides follow from the `shape`; those of a dimension of size 1 or of no elements may be any."""
+    return inner.is_contiguous() and 1 not in shape and 0 not in shape
 
 
 def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
@@ -270,7 +270,7 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
             "the simulated GPU has no nested tensors: give nn.TransformerEncoder enable_nested_tensor=False"
         )
     device, offset = model.world.meta_devices[index], inner.storage_offset() or None
-    strides = None if offset is None and is_plain(inner) else inner.stride()
+    strides = None if offset is None and is_plain(inner, inner.shape) else inner.stride()
     tensor = make(SimTensor, inner.shape, strides, offset, dtype=inner.dtype, device=device, _extra_dispatch_keys=KEYS)
     tensor._inner, tensor._index, tensor._nbytes = inner, index, inner.nbytes
     if inner.dtype.is_complex and inner.is_conj():
@@ -283,16 +283,16 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
 def adopt(inner: torch.Tensor, index: int) -> SimTensor:
     """Return `inner` as a tensor on simulated GPU `index`, its storage accounted there."""
     if inner.layout is torch.strided and not inner.is_nested:
-        model.world.own(inner, index)
+        model.world.memory.own(inner, index)
     return as_sim(inner, index)
 
 
 def refresh(tensor: SimTensor) -> None:
     """Make shape, strides and bits of the wrapper equal to those of its values, which an operation has changed."""
     inner = tensor._inner
-    model.world.own(inner, tensor._index)
-    if model.world.failure is not None:
-        model.world.failure.sound.pop(inner.untyped_storage()._cdata, None)
+    model.world.memory.own(inner, tensor._index)
+    if model.world.clock.failure is not None:
+        model.world.clock.failure.sound.pop(inner.untyped_storage()._cdata, None)
     if tensor.shape != inner.shape or tensor.stride() != inner.stride():
         # in inference mode too, a tensor made outside stays an ordinary one
         outside = torch.is_inference_mode_enabled() and not tensor.is_inference()

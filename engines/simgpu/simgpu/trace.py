@@ -7,7 +7,7 @@ Times in it are microseconds; the three digits behind the point keep whole nanos
 import json
 from typing import Any
 
-from simgpu.model import Record
+from simgpu.journal import Record
 
 _HOST, _PYTHON, _PHASES, _ENGINES = 1000, 1, 999, ("H2D", "D2H", "D2D")
 _WAITS = {"synchronize": "cudaDeviceSynchronize", "event.synchronize": "cudaEventSynchronize"}
