@@ -1,10 +1,12 @@
 """How do notebooks take part in a run of pytest? Glue for nbval; at the root, to reach notebooks/ too."""
 
+import contextlib
 import gc
 import os
 import random
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -20,8 +22,10 @@ _PART = 50  # tests of a file that a worker takes at a time
 # Of each notebook on two quiet cores; others: 30.
 _LIMITS_S = {"03": 45, "04": 45, "05": 45, "06": 45, "07": 60, "08": 60, "09": 60, "10": 60, "11": 60, "12": 60}
 _SECONDS = "course/seconds"  # of each test in the last runs, in pytest's cache
+_CACHE = re.compile(r"(^|/)(__pycache__|\.\w+_cache|\.ipynb_checkpoints)/$")
 _STOPPED_AT = pytest.StashKey[str]()
 _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory]()
+_WRITTEN = pytest.StashKey[set[str]]()  # what git does not keep, at the start; then what has come since
 _MODULES = pytest.StashKey[int]()  # how many there were at the last look
 
 
@@ -40,11 +44,31 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     temporary = tempfile.TemporaryDirectory(prefix="course-tests-", ignore_cleanup_errors=True)
     config.stash[_FOLDER] = temporary
+    config.stash[_WRITTEN] = unkept()
     config.option.loadscopereorder = False  # xdist would start the groups with the fewest tests last
     os.environ.update(notebooks.kernel_environment(Path(temporary.name), os.environ["COURSE_DEVICE"]))
     sanitize = getattr(config.option, "nbval_sanitize_with", None)
     if sanitize and not Path(sanitize).exists():
         config.option.nbval_sanitize_with = str(config.rootpath / sanitize)
+
+
+def unkept(root: Path = notebooks.ROOT) -> set[str]:
+    """Return the files and folders in the source tree that git does not keep, but for caches; none without git."""
+    with contextlib.suppress(OSError):  # no git
+        command = ["git", "status", "--porcelain", "--ignored"]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, encoding="utf-8", check=False)
+        found = {line[3:] for line in done.stdout.splitlines() if line[:2] in ("??", "!!")}
+        return {name for name in found if not _CACHE.search(name)}
+    return set()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that leaves something among the sources, whichever test it was."""
+    if not hasattr(session.config, "workerinput"):
+        session.config.stash[_WRITTEN] = unkept() - session.config.stash[_WRITTEN]
+        if session.config.stash[_WRITTEN]:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -198,6 +222,9 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     if passed:
         terminalreporter.section("wrong answers")
         terminalreporter.line(f"{len(passed)} stored wrong answers rejected, each with its phrase")
+    if written := config.stash[_WRITTEN]:
+        terminalreporter.section("left among the sources")
+        terminalreporter.line(f"This run fails: it wrote {', '.join(sorted(written))}", red=True)
     lessons = sorted(name for name in files if name.endswith(".ipynb"))
     if lessons:
         terminalreporter.section("time of each notebook")

@@ -58,6 +58,12 @@ for _category in (DeprecationWarning, FutureWarning):
 warnings.filterwarnings("ignore", r".*torch\\.jit\\.", DeprecationWarning, module=r"torch\\.")
 del warnings, _category, _strict
 """
+# Another one: what a lesson writes where it stands goes to a folder of its own, and not among the sources.
+OWN_FOLDER = """import os
+import tempfile
+os.chdir(tempfile.mkdtemp(prefix="lesson-", dir={folder!r}))
+del os, tempfile
+"""
 
 
 def lessons() -> list[Path]:
@@ -200,10 +206,14 @@ def not_reference() -> str | None:
 
 
 def kernel_environment(folder: Path, device: str | None = "sim", **extra: str) -> dict[str, str]:
-    """Return the environment of a kernel under test: `device`, strict warnings, its own progress file in `folder`."""
+    """Return the environment of a kernel under test: `device`, strict warnings, its own progress file in `folder`.
+
+    Each kernel works in a new folder inside `folder`.
+    """
     startup = folder / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True, exist_ok=True)
     write(startup / "00-strict-warnings.py", STRICT_WARNINGS)
+    write(startup / "01-own-folder.py", OWN_FOLDER.format(folder=str(folder)))
     made = {"IPYTHONDIR": str(folder / "ipython"), "COURSE_PROGRESS": str(folder / "progress.json")}
     if device is not None:
         made["COURSE_DEVICE"] = device
@@ -212,16 +222,13 @@ def kernel_environment(folder: Path, device: str | None = "sim", **extra: str) -
     return {**os.environ, **made, **extra}
 
 
-def run(notebook: NotebookNode, folder: Path, device: str | None = "sim", **extra: str) -> NotebookNode:
-    """Return `notebook` executed in order by a fresh kernel in `folder`; raises CellExecutionError."""
+def run(notebook: NotebookNode, device: str | None = "sim", **extra: str) -> NotebookNode:
+    """Return `notebook` executed in order by a fresh kernel in an empty folder; raises CellExecutionError."""
     from nbclient import NotebookClient
 
     executed = copy.deepcopy(notebook)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
-        client = NotebookClient(
-            executed, timeout=180, kernel_name="python3", resources={"metadata": {"path": str(folder)}},
-            store_widget_state=False,
-        )  # fmt: skip
+        client = NotebookClient(executed, timeout=180, kernel_name="python3", store_widget_state=False)
         client.execute(env=kernel_environment(Path(temporary), device, **extra))
     return executed
 
@@ -254,7 +261,7 @@ def execute(path: Path, before: dict[str, NotebookNode]) -> str:
     A cell tagged `nbval-ignore-output` whose source equals that in `before` keeps the output it had there.
     """
     source = nbformat.reads(canonical(read(path)), as_version=4)
-    executed = run(source, path.parent)
+    executed = run(source)
     count = 0
     for cell in executed.cells:
         if cell.cell_type != "code":
@@ -316,7 +323,7 @@ def record(paths: list[Path]) -> int:
         print("No GPU can be used here, so nothing was recorded. Lesson 01 finds out why.", file=sys.stderr)
         return 1
     for path in paths:
-        run(read(path), path.parent, None, COURSE_RECORD="1")
+        run(read(path), None, COURSE_RECORD="1")
         print(f"{path.name}: recorded")
     return 0
 

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -21,7 +22,7 @@ NEW = nbformat.v4
 def solved(notebook: nbformat.NotebookNode, lesson: str) -> tuple[nbformat.NotebookNode, int]:
     """Return the notebook with every stub replaced by the reference without its decorator, and how many there were."""
     made, count = copy.deepcopy(notebook), 0
-    room = importlib.import_module(f"gpu_course.exercises.lesson{lesson}")
+    room = importlib.import_module(f"gpu_course.lesson{lesson}")
     for cell in made.cells:
         stub = stub_of(cell.source) if cell.cell_type == "code" else None
         if stub:
@@ -46,7 +47,7 @@ def test_a_lesson_runs(lesson, way):
         left = deeper(notebook)
         notebook.cells = [cell for cell, out in zip(notebook.cells, left, strict=True) if not out]
     assert count
-    notebooks.run(notebook, lesson.parent, "cpu" if way == "on the bare CPU" else "sim")
+    notebooks.run(notebook, "cpu" if way == "on the bare CPU" else "sim")
 
 
 @pytest.mark.slow
@@ -67,7 +68,7 @@ def test_beside_a_real_gpu_a_child_process_has_the_simulated_one(lesson):
     notebook = notebooks.read(lesson)
     machine = next(cell for cell in notebook.cells if cell.id == "machine")
     machine.source += "\ndevices.simulated = lambda: None"
-    ran = notebooks.run(notebook, lesson.parent, "cpu")
+    ran = notebooks.run(notebook, "cpu")
     for cell in ran.cells:
         if cell.cell_type == "code" and "devices.on_simulated(" in cell.source:
             shown = "".join(str(output) for output in cell.outputs)
@@ -109,7 +110,16 @@ for category in (DeprecationWarning, FutureWarning):
     raise AssertionError(category)"""
     count = "try:\n    count += 1\nexcept NameError:\n    count = 1"
     path = write(tmp_path / "00_a.ipynb", count, "assert count == 2", strict)
-    notebooks.run(notebooks.twice(notebooks.read(path)), tmp_path)
+    notebooks.run(notebooks.twice(notebooks.read(path)))
+
+
+def test_what_a_lesson_writes_beside_itself_stays_in_a_folder_of_its_own(tmp_path):
+    write_one = "from pathlib import Path\nassert not list(Path().iterdir())\nPath('mine.py').write_text('1')"
+    show = "print(Path('mine.py').resolve())"
+    path = write(tmp_path / "00_a.ipynb", write_one, show)
+    written = [Path(notebooks.run(notebooks.read(path)).cells[1].outputs[0].text.strip()) for _ in range(2)]
+    assert list(tmp_path.iterdir()) == [path] and written[0] != written[1]
+    assert not any(one.is_relative_to(notebooks.ROOT) or one.parent.exists() for one in written)
 
 
 def test_canonical_form_is_a_fixed_point_and_drops_what_varies():
