@@ -297,28 +297,3 @@ def test_the_rank_is_written_where_out_says(mode):
             out = torch.full((), -1, device="sim")
             assert torch.linalg.matrix_rank(matrix, out=out, **options) is out
         assert out.item() == rank
-
-
-def gradient_after(device, reshape, change):
-    """Return the gradient through a view that is reshaped in place, and through what is changed in place after it."""
-    leaf = torch.arange(9.0, device=device, requires_grad=True)
-    x = (leaf * 1).view(3, 3)
-    view = x[:2, :2]
-    reshape(view)
-    change(view, x)
-    (view * torch.arange(view.numel(), device=device).view(view.shape)).sum().backward()
-    return leaf.grad.tolist()
-
-
-@pytest.mark.parametrize("change", [lambda v, x: v.add_(1), lambda v, x: x.mul_(2), lambda v, x: x[0].copy_(x[1])])
-@pytest.mark.parametrize("reshape", [lambda v: v.t_(), lambda v: v.as_strided_((3,), (1,))])
-def test_a_view_reshaped_in_place_gives_the_cpus_gradients_or_one_clear_error(reshape, change):
-    """What a subclass of Tensor would get from autograd here is wrong without a word."""
-    with pytest.raises(
-        NotImplementedError, match="cannot change a tensor in place after a view of it was changed by t_"
-    ):
-        gradient_after("sim", reshape, change)
-    for harmless in (lambda v: v.unsqueeze_(0).squeeze_(0), lambda v: v):
-        assert gradient_after("sim", harmless, change) == gradient_after("cpu", harmless, change)
-    nothing = lambda v, x: None  # noqa: E731
-    assert gradient_after("sim", reshape, nothing) == gradient_after("cpu", reshape, nothing)

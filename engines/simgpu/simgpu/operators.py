@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from simgpu import collectives, communication, composite, failures, model
+from simgpu import collectives, communication, composite, failures, model, views
 from simgpu.model import FORKED, device_of
 from simgpu.patches import check_generator
 from simgpu.prices import Cost, encoder_layer_flops, price, price_of_copy, price_of_elements
@@ -158,17 +158,17 @@ def _run(func, plan: Plan, args, kwargs):
     inner_args = [_unwrap(arg, found) for arg in args]
     inner_kwargs = {name: _unwrap(value, found) for name, value in kwargs.items()}
     check_generator(kwargs.get("generator"))
-    if _stale and plan.mutates:
+    if plan.mutates and views.any_stale():
         for which in plan.mutates:
             changed = kwargs.get(which) if type(which) is str else args[which]
             for tensor in changed if isinstance(changed, list | tuple) else (changed,):
-                refuse_stale(tensor)
+                views.refuse_stale(tensor, found)
     index = _common_index(func, plan, found)
     target = _target(inner_kwargs, index) if "device" in inner_kwargs else index
     cpu_region = _in_autocast() and torch.is_autocast_enabled("cpu")  # does not touch a GPU
     # inside, an operator may make conjugate views, and must see that they are
-    views = composite.conjugation() if any(t.is_complex() for t in found) else nullcontext()
-    with torch.autocast("cpu", enabled=False) if cpu_region else nullcontext(), views:
+    bits = composite.conjugation() if any(t.is_complex() for t in found) else nullcontext()
+    with torch.autocast("cpu", enabled=False) if cpu_region else nullcontext(), bits:
         if plan.asserts:
             out = failures.run(func, plan.mutates, inner_args, inner_kwargs, index)
         else:
@@ -286,7 +286,7 @@ def _copy_(func, args, kwargs):
     if type(target) is not SimTensor:
         _to_host(target, source, non_blocking and target.is_pinned())
         return target
-    refuse_stale(target)
+    views.refuse_stale(target, (target, source))
     index, inner, values = target._index, target._inner, source._inner if type(source) is SimTensor else source
     inner.copy_(values)
     if model.world.clock.failure is not None:
@@ -351,42 +351,6 @@ def _read_scalar(func, args, kwargs):
     return func(source._inner)
 
 
-def _change_view(func, args, kwargs):
-    """`unsqueeze_`, `t_`, … : the values and the wrapper change in the same way."""
-    tensor = args[0]
-    refuse_stale(tensor)
-    differentiable = tensor._is_view() and tensor.requires_grad
-    if differentiable:
-        made = tensor.__dict__.setdefault("_made", (tensor.shape, tensor.stride()))
-    func(tensor._inner, *args[1:], **kwargs)
-    refresh(tensor)
-    if differentiable:
-        same_shape, same_strides = tensor.shape == made[0], tensor.stride() == made[1]
-        if func is aten.as_strided_.default or (same_shape and not same_strides):
-            storage = tensor.untyped_storage()._cdata
-            _stale[storage] = model.world.memory.live[storage]
-    return tensor
-
-
-_stale: dict = {}  # storages of which a view that has a gradient was changed so in place, as the world knows them
-
-
-def refuse_stale(tensor) -> None:
-    """Raise where autograd would go on with what a view was before `t_` or `as_strided_`, and give wrong gradients.
-
-    After a change in place it makes the gradients of all views of that memory anew. For a tensor of the CPU or of CUDA
-    it takes their strides, for one of a subclass it repeats the call that made the view, which knows nothing of `t_`.
-    Where the shape has changed, its backward pass raises by itself.
-    """
-    storage = tensor._inner.untyped_storage()._cdata if type(tensor) is SimTensor else None
-    if storage in _stale and model.world.memory.live.get(storage) is _stale.pop(storage):
-        _stale[storage] = model.world.memory.live[storage]
-        raise NotImplementedError(
-            "the simulated GPU cannot change a tensor in place after a view of it was changed by t_, transpose_ or "
-            "as_strided_ where gradients flow: use x = x.t() and its kin, which make a new view"
-        )
-
-
 def _pack(func, args, kwargs):
     """Lengths stay on the CPU, as on CUDA."""
     packed, batch_sizes = func(args[0]._inner, *args[1:], **kwargs)
@@ -407,7 +371,7 @@ _VIEWS = (
     aten.unsqueeze_.default, aten.squeeze_.default, aten.squeeze_.dim, aten.squeeze_.dims, aten.t_.default,
     aten.transpose_.default, aten.as_strided_.default,
 )  # fmt: skip
-_SPECIAL = dict.fromkeys(_VIEWS, _change_view) | {
+_SPECIAL = dict.fromkeys(_VIEWS, views.change) | {
     aten._has_compatible_shallow_copy_type.default: lambda func, args, kwargs: type(args[0]) is type(args[1]),
     aten.detach_.default: lambda func, args, kwargs: args[0],  # met in inference mode only: nothing to detach from
     aten._pack_padded_sequence.default: _pack,

@@ -17,12 +17,12 @@ from simgpu.prices import Cost
 
 CPU = torch.device("cpu")
 KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
-OURS = ("_inner", "_index", "_nbytes", "_made")
+OURS = ("_inner", "_index", "_nbytes")
 make = torch.Tensor._make_wrapper_subclass
 _Base = torch._C.TensorBase
 
 
-def _shown_to_modes(method):
+def shown_to_modes(method):
     """Let function modes, such as that of `counting`, see this method as they see torch.Tensor's own."""
 
     @functools.wraps(method)
@@ -95,7 +95,7 @@ class SimTensor(torch.Tensor):
             "memory first."
         )
 
-    @_shown_to_modes
+    @shown_to_modes
     def tolist(self):
         return self.cpu().tolist()
 
@@ -152,7 +152,7 @@ class SimTensor(torch.Tensor):
     data = property(lambda self: _Base.data.__get__(self), _set_data)
     grad = property(lambda self: _Base.grad.__get__(self), _set_grad, lambda self: _Base.grad.__delete__(self))
 
-    @_shown_to_modes
+    @shown_to_modes
     def __repr__(self, *, tensor_contents=None):
         with torch.no_grad():
             text = repr(self.detach().cpu())[:-1]
@@ -164,7 +164,7 @@ class SimTensor(torch.Tensor):
         joint = ", " if len(text) - text.rfind("\n") + len(extra) < 78 else ",\n       "
         return ("Parameter containing:\n" if isinstance(self, torch.nn.Parameter) else "") + text + joint + extra + ")"
 
-    @_shown_to_modes
+    @shown_to_modes
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
@@ -233,11 +233,11 @@ def _numbers(item, device: torch.device):
 if tuple(map(int, torch.__version__.split(".")[:2])) > (2, 13):
     # A list among indices becomes a tensor in C++, which makes it on `meta` and from 2.15 on never writes it.
 
-    @_shown_to_modes
+    @shown_to_modes
     def _get(self, index):
         return _Base.__getitem__(self, _indices(index, self.device))
 
-    @_shown_to_modes
+    @shown_to_modes
     def _set(self, index, value):
         return _Base.__setitem__(self, _indices(index, self.device), value)
 
