@@ -31,6 +31,7 @@ def is_generated(file: str, function: str) -> bool:
     return file.startswith("<frozen") or (file == "<string>" and (function == "<module>" or function.startswith("__")))
 
 
+@functools.cache  # asked of each function on the stack, at each launch that a timeline sees
 def is_readers(file: str, function: str) -> bool:
     """Return whether the reader wrote `function`, which a stack finds in `file`."""
     return not is_generated(file, function) and _is_readers_file(file)
@@ -79,12 +80,17 @@ def place_of(error: BaseException) -> str:
     return _innermost(reversed(calls))
 
 
+@functools.cache
+def _named(file: str) -> str:
+    """Return how `file` is named before the number of a line."""
+    return "cell, line " if in_cell(file) else f"{Path(file).name}:"
+
+
 def _innermost(calls) -> str:
     """Return the first line of the reader's in `calls`, pairs of a function's code and a line number."""
     for code, number in calls:
         if is_readers(code.co_filename, code.co_name):
             text = linecache.getline(code.co_filename, number).strip()
-            name = Path(code.co_filename).name
-            where = f"cell, line {number}" if in_cell(code.co_filename) else f"{name}:{number}"
+            where = f"{_named(code.co_filename)}{number}"
             return f"{where}: {text}" if text else where
     return ""
