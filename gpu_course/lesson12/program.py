@@ -6,6 +6,7 @@ that differs fails, as every check does, with a name that says what was seen.
 """
 
 import copy
+import functools
 import sys
 import threading
 from collections import Counter
@@ -90,7 +91,8 @@ class Trial:
     """One run with which a program is tried: first weights and windows, drawn from `seed`, and what is right."""
 
     def __init__(self, sizes: Sizes, seed: int) -> None:
-        self.sizes, self.naive, draw = sizes, case_of(given()).load(), torch.Generator().manual_seed(seed)
+        self.sizes, self.seed, self.naive = sizes, seed, case_of(given()).load()
+        draw = torch.Generator().manual_seed(seed)
         text = data.tokens(torch.uint8)
         self.text, self.held_out = text[:TRAINING_BYTES].clone(), text[TRAINING_BYTES:][:HELD_OUT_BYTES].clone()
         with torch.random.fork_rng(devices=[]):
@@ -127,10 +129,16 @@ class Trial:
 
     def right(self) -> Right:
         """Return what the given program makes of this trial, on the CPU."""
-        model, optimizer = self.made(self.naive, CPU)
-        self.naive.run("train", model, optimizer, self.text, self.warm_up, CPU)
-        losses = self.naive.counted("train", model, optimizer, self.text, self.starts, CPU)
-        return Right(losses, weights_of(model), self.naive.counts.flops, optimizer.param_groups)
+        return _right(self.sizes, self.seed)
+
+
+@functools.lru_cache(maxsize=8)  # several programs are tried on the same weights and windows
+def _right(sizes: Sizes, seed: int) -> Right:
+    trial = Trial(sizes, seed)
+    model, optimizer = trial.made(trial.naive, CPU)
+    trial.naive.run("train", model, optimizer, trial.text, trial.warm_up, CPU)
+    losses = trial.naive.counted("train", model, optimizer, trial.text, trial.starts, CPU)
+    return Right(losses, weights_of(model), trial.naive.counts.flops, optimizer.param_groups)
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -251,6 +251,7 @@ def measured(case: Program, trial: Trial, spec: str) -> Run:
     """Let the program train and evaluate on a simulated GPU."""
     device, steps = torch.device("sim", 0), trial.sizes.steps
     gc.collect()
+    gc.freeze()  # the next collection does not look again at all that was imported
     simgpu.reset()
     simgpu.configure(spec=spec)
     with programs.untouched(case):
