@@ -23,6 +23,11 @@ _NOISE = re.compile(  # a warning with its file, and what C++ says when a proces
 )
 _LOST = re.compile(r"third_party.gloo|[Cc]onnection (reset|closed)")  # what a rank raises when another has died
 _RAISED = re.compile(r"^  (?P<file>.+), line (?P<line>\d+), in (?P<function>\S+)\n    (?P<source>.*)$", re.MULTILINE)
+_ABORTED = "was killed by SIGABRT"  # C++ ends a process so that hands gloo, or gets, what does not fit
+_SIZES = (
+    "what ranks hand to one collective must agree in size and dtype, and all ranks must call the same collectives, in "
+    "the same order"
+)
 _MESSAGES = ("send", "recv", "isend", "irecv", "wait")
 
 
@@ -51,8 +56,8 @@ def on_ranks(
     `call(*arguments)` calls the answer and returns a `Call`; `called` is how messages show it; `args` can be hashed.
     The exercise's mistakes, `known`, run in one launch, since each takes a while. `compiler` says that
     DistributedDataParallel is used: it imports torch's compiler, which is not the answer's time. Raises `WrongAnswer`
-    when the answer raises on a rank, when ranks wait for ever, and when one dies; `why` says then what likely differs
-    between the ranks.
+    when the answer raises on a rank, when ranks wait for ever, and when one dies. `why` is the rule on what ranks hand
+    to one collective; it is said where all of them wait in the same one, or gloo has ended one of them.
     """
     describe(case, called, nprocs)
     needed = "torch._dynamo" if compiler or _loads_compiler(case.answer) else "torch"
@@ -69,8 +74,8 @@ def on_ranks(
     if answers is mistakes:  # their launch failed, on a slow machine say: none of them is what the reader wrote
         raise _outcomes.pop(run)
     lost = failed.kind == "raised" and nprocs > 1 and _LOST.search(failed.states.get(failed.rank, ""))
-    if lost or failed.kind in ("hang", "died"):
-        _fail_stuck(case, failed, nprocs, lost or failed.kind == "died", why)
+    if lost or failed.kind in ("hang", "slow", "died"):
+        _fail_stuck(case, failed, nprocs, why)
     case.fail(_raised(case, failed))
 
 
@@ -101,50 +106,57 @@ def _outcome(program: Callable, answers: tuple, args: tuple, nprocs: int, needed
     return _outcomes[run]
 
 
-def _fail_stuck(case: Case, error: Any, nprocs: int, died: bool, why: str) -> None:
-    """Raise `WrongAnswer` for ranks that wait for each other, or of which one died."""
-    called, lines = [], ""
-    for rank in range(nprocs):
-        name, line = _place(case, error.states.get(rank, ""))
-        called.append(name)
-        lines += f"\n    rank {rank} {line}"
+def _fail_stuck(case: Case, error: Any, nprocs: int, why: str) -> None:
+    """Raise `WrongAnswer` for ranks of which one died, or which did not end; it says what was seen and no more."""
+    places = [_place(case, error.states.get(rank, "")) for rank in range(nprocs)]
+    lines = "".join(f"\n    rank {rank} {line}" for rank, (_, line) in enumerate(places))
+    after = f" (stopped after {case.task.limit_s:g} s)"
+    if error.kind not in ("hang", "slow"):
+        case.fail(f"a rank dies{lines}", why or _SIZES if _ABORTED in lines else "")
+    if error.busy:
+        case.fail(f"could not be tried to its end. {error.busy}{lines}", "try again when it has less to do")
+    if error.kind == "slow":  # some rank was at work: that is no deadlock
+        case.fail(f"does not end{after}{lines}")
+    name, rule = _deadlock([called for called, _ in places], why)
+    case.fail(f"{name}{after}{lines}", rule)
+
+
+def _deadlock(called: list[str], why: str) -> tuple[str, str]:
+    """Return a name for ranks that wait for ever, by what each of them waits in, and the rule that holds there."""
     joint = [name for name in called if name not in ("", "returned", *_MESSAGES)]
-    name = "does not end"
-    if died:
-        name, why = "a rank dies", why or (
-            "gloo ends a process when what ranks hand to one collective differs in size or dtype: all ranks must call "
-            "the same collectives, in the same order"
-        )  # fmt: skip
-    elif set(called) in ({"send"}, {"recv"}):
-        name = f"deadlock: every rank {'sends, none receives' if called[0] == 'send' else 'receives, none sends'}"
-        why = "send waits until the other side receives, and recv until it sends: start with isend, which does not wait"
-    elif len(joint) == nprocs and len(set(joint)) == 1:
-        name, why = f"all ranks wait in {joint[0]}, it does not end", why or (
-            "what ranks hand to one collective must agree in size and dtype"
-        )  # fmt: skip
-    elif joint:
-        returned = (
-            "for ranks that have returned" if "returned" in called else "in a collective that another does not call"
+    returned = "returned" in called
+    if set(called) in ({"send"}, {"recv"}):
+        return (
+            f"deadlock: every rank {'sends, none receives' if called[0] == 'send' else 'receives, none sends'}",
+            "send waits until the other side receives, and recv until it sends: start with isend, which does not wait",
         )
-        name = f"deadlock: a rank waits {returned}, it does not end"
-        why = "every rank must call each collective, in the same order: an `if` that differs keeps some ranks away"
-    elif all(called):
-        returned = "returned" in called
-        name = f"deadlock: {'a rank waits for ranks that have returned' if returned else 'ranks wait for each other'}"
-        why = "what one rank sends another must receive"
-    after = "" if died else f" (stopped after {case.task.limit_s:g} s)"
-    case.fail(f"{name}{after}{lines}", why)
+    if len(joint) == len(called) and len(set(joint)) == 1:
+        return f"all ranks wait in {joint[0]}, it does not end", why or _SIZES
+    if joint:
+        where = "for ranks that have returned" if returned else "in a collective that another does not call"
+        return (
+            f"deadlock: a rank waits {where}, it does not end",
+            "every rank must call each collective, in the same order",
+        )
+    if all(called):
+        whom = "a rank waits for ranks that have returned" if returned else "ranks wait for each other"
+        return f"deadlock: {whom}", "what one rank sends another must receive"
+    return "does not end", ""
 
 
 def _place(case: Case, state: str) -> tuple[str, str]:
     """Return what a rank waits in, "send", "returned" or nothing say, and where that is, in words."""
-    found = _PLACE.match(state)
+    found = _PLACE.search(state)
     if found is None:
         if state == "had returned" or state.startswith("in "):  # no line of the reader: between two calls of the answer
             return "returned", "had returned"
+        if _LOST.search(state):
+            return "", "lost its connection to a rank that died"
         return "", state.partition(": ")[0].partition("\n")[0]
-    waits = found["called"] or ("wait" if ".wait(" in found["source"] else "")
-    return waits, f"{f'waits in {waits}' if waits else 'was'}, {_line(case, found)}"
+    waits, died = found["called"] or ("wait" if ".wait(" in found["source"] else ""), state[: found.start()]
+    where = f"in {waits}, {_line(case, found)}" if waits else _line(case, found)
+    how = died or ("waits " if waits else "was, ")  # "was killed by SIGABRT, " stands before its place
+    return waits, how + where
 
 
 def _line(case: Case, found: re.Match) -> str:

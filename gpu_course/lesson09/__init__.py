@@ -375,8 +375,8 @@ def train(model: nn.Module, data: Dataset, path: Path, epochs: int) -> list[floa
 def _(case: Case) -> None:
     called = f"train(model, data of {cases.LENGTH} samples, path, {cases.EPOCHS})"
     ranks = on_ranks(case, cases.trained, nprocs=3, called=called, known=train.mistakes, compiler=True,
-                     why="an `if rank == 0` keeps the others away: every rank must call each collective, and "
-                     "DistributedDataParallel calls some in backward()")
+                     why="every rank must call the same collectives in the same order, and DistributedDataParallel "
+                     "calls some in backward()")
     training.check_training(case, ranks)
     training.check_files(case, ranks)
 

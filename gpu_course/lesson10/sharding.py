@@ -185,7 +185,8 @@ def _training(call: Callable) -> tuple[Any, int]:
 @train_sharded.checks
 def _(case: Case) -> None:
     ranks = on_ranks(case, _training, nprocs=2, called="train_sharded(model, mesh, batches)", compiler=True,
-                     known=train_sharded.mistakes, why="every rank gathers each tensor: no `if` on the rank around it")
+                     known=train_sharded.mistakes,
+                     why="a collective needs one size on all ranks, but shards differ by a row: full_tensor() knows")
     for rank, (call, peak_bytes) in enumerate(ranks):
         check_call(case, call, rank)
         got = dict(call.value) if isinstance(call.value, dict) else call.value  # state_dict() gives an OrderedDict
@@ -300,7 +301,8 @@ def _started(call: Callable) -> tuple[Any, ...]:
 @start_sharded.checks
 def _(case: Case) -> None:
     ranks = on_ranks(case, _started, nprocs=2, called="start_sharded(6, mesh, state)", compiler=True,
-                     known=start_sharded.mistakes, why="every rank takes part where numbers come from rank 0")
+                     known=start_sharded.mistakes,
+                     why="a collective needs one size on all ranks, also where the numbers come from rank 0")
     whole = _whole_blocks()
     for rank, (call, values, sharded, peak_bytes) in enumerate(ranks):
         case.equal(call.value is nn.Sequential or issubclass(call.value, nn.Sequential), True, why="return the model")

@@ -492,6 +492,38 @@ def test_every_way_to_die_is_named(method, monkeypatch):
         assert out.getvalue() == "[rank 0] before\n[rank 1] before\n"
 
 
+@pytest.mark.parametrize("case", ["dtypes", "a short recv", "sizes in another order"])
+def test_a_rank_that_compiled_code_ends_is_shown_with_the_readers_line(case):
+    def work(case):
+        rank = dist.get_rank()
+        if case == "dtypes":
+            dist.all_reduce(torch.ones(4, dtype=torch.float32 if rank else torch.float64))
+        elif case == "a short recv":
+            (dist.recv if rank else dist.send)(torch.ones(4 if rank else 8), 1 - rank)
+        else:
+            for size in (2, 5) if rank else (5, 2):
+                dist.all_reduce(torch.ones(size))
+
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        error = failing(lambda: work(case))
+    died = error.states[error.rank]
+    assert error.kind == "died" and re.match(r"was killed by SIGABRT, in (all_reduce|recv), called at ", died)
+    assert str(error).startswith(f"rank {error.rank} {died}") and re.search(r"line \d+, in work\n    .*dist\.\w", died)
+    assert "size doesn't match" in err.getvalue() and "Fatal Python error" not in err.getvalue()
+
+
+def test_what_a_program_says_that_a_rank_started_and_that_dies_is_shown():
+    def work():
+        code = "import ctypes; ctypes.string_at(0)"
+        return subprocess.run([sys.executable, "-X", "faulthandler", "-c", code]).returncode != 0
+
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        assert launch(work, nprocs=1) == [True]
+    assert err.getvalue().startswith(("[rank 0] Fatal Python error", "[rank 0] Windows fatal exception"))
+
+
 def test_a_hang_says_where_each_rank_waits():
     def pause():
         time.sleep(60)
@@ -811,8 +843,9 @@ def test_gpus_are_used_where_each_rank_has_its_own(monkeypatch):
 def test_a_rank_that_lost_its_partner_is_not_the_first_failure():
     place = [FrameSummary(dist.distributed_c10d.__file__, 1, "all_reduce")]
     lost = Failure("RuntimeError", "RuntimeError: Connection closed by peer", place, None, 1.0)
+    assert not report.cause_known(report.Seen(2, failed={0: lost}))
     seen = report.Seen(2, failed={0: lost}, ended={1: (-9, 2.0)})
-    assert report.first_failure(seen).rank == 1
+    assert report.cause_known(seen) and report.first_failure(seen).rank == 1
     own = Failure("RuntimeError", "RuntimeError: Connection closed by peer", [], None, 1.0)
     seen = report.Seen(2, failed={0: own}, ended={1: (-9, 2.0)})
     assert report.first_failure(seen).rank == 0

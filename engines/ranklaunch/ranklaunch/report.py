@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ranklaunch import places
-from ranklaunch.wire import Failure, short
+from ranklaunch.wire import Failure, Look, short
 
 _ROOM = Path(__file__).parent
 
@@ -25,17 +25,21 @@ _LONGEST = 8000  # characters of a message
 class RankError(RuntimeError):
     """Ranks that failed. Notebooks show the message alone, without the traceback of this process.
 
-    - `rank`: the first rank that failed; of a hang, the first that did not wait for others, if there is one;
-    - `kind`: "raised", "died", "hang", "start" or "result";
+    - `rank`: the first rank that failed; of a hang, the first that did not wait for others, if there is one; of slow
+      ranks the first that was at work;
+    - `kind`: "raised", "died", "hang", "slow", "start" or "result". Of ranks that are late a "hang" means that none of
+      them got on between two looks, else they are "slow";
     - `error`: the name of the type of the error that was raised, else an empty text;
-    - `states`: what each rank was doing, in words.
+    - `states`: what each rank was doing, in words;
+    - `busy`: of slow ranks a sentence, where other programs had the machine for most of the time, else an empty text.
     """
 
-    def __init__(self, message: str, rank: int, kind: str, error: str = "", states: Any = None) -> None:
-        super().__init__(message, rank, kind, error, states)
+    def __init__(self, message: str, rank: int, kind: str, error: str = "", states: Any = None, busy: str = "") -> None:
+        super().__init__(message, rank, kind, error, states, busy)
         message = short(message, _LONGEST)
         self.message, self.rank, self.kind, self.error = message, rank, kind, error
         self.states: dict[int, str] = states or {}
+        self.busy = busy
 
     def __str__(self) -> str:
         return self.message
@@ -62,7 +66,8 @@ class Seen:
     unsendable: dict[int, tuple[str, Failure]] = field(default_factory=dict)  # type of what it returned, why
     ended: dict[int, tuple[int | None, float]] = field(default_factory=dict)  # exit code of the process, when
     garbled: dict[int, float] = field(default_factory=dict)  # when something came that is no message
-    stack: dict[int, list[Frame]] = field(default_factory=dict)
+    look: dict[int, Look] = field(default_factory=dict)
+    crash: dict[int, list[Frame]] = field(default_factory=dict)  # where a rank was that died in compiled code
 
     def over(self) -> set[int]:
         """Return the ranks that will do nothing more."""
@@ -89,8 +94,9 @@ class Seen:
             text = f"raised {failure.kind}:\n{_raised(failure)}"
             return Trouble("raised", state, text, failure.kind, _lost_partner(failure), failure.at_s)
         if rank in self.ended and rank not in self.returned:
-            state = _died(self.ended[rank][0])
-            return Trouble("died", state, f"{state}.", "", False, self.ended[rank][1])
+            where = f", {_waiting(self.crash[rank])}" if self.crash.get(rank) else ""
+            state = _died(self.ended[rank][0]) + where
+            return Trouble("died", state, state if where else f"{state}.", "", False, self.ended[rank][1])
         return None
 
 
@@ -106,6 +112,11 @@ class Trouble:
     at_s: float
 
 
+def cause_known(seen: Seen) -> bool:
+    """Return whether a rank failed for another reason than that it lost the connection to one that failed."""
+    return any(trouble and not trouble.lost_partner for trouble in map(seen.trouble, range(seen.ranks)))
+
+
 def first_failure(seen: Seen) -> RankError:
     """Return the error of the rank that failed first. Ranks that lost the connection to another failed after it.
 
@@ -117,22 +128,39 @@ def first_failure(seen: Seen) -> RankError:
     same = [rank for rank, one in found.items() if one is first or (alike and one.text == first.text)]
     states = seen.states()
     others = [rank for rank in range(seen.ranks) if rank not in same]
-    more = [f"rank {rank} {states[rank]}" for rank in others if rank in found and not found[rank].lost_partner]
+    own = [rank for rank in others if rank in found and not found[rank].lost_partner]
+    more = [f"rank {rank} {states[rank].splitlines()[0]}" for rank in own]
     lines = [f"{_ranks(same)} {first.text}"]
     if others:
         lines.append(f"{_ranks(others)} ended because of it." if not more else "After it, " + "; ".join(more) + ".")
     return RankError("\n".join(lines), same[0], first.kind, first.error, states)
 
 
-def hang(seen: Seen, late: list[int], timeout_s: float) -> RankError:
-    """Return the error of the ranks in `late`, which did not return in time; it says where each of them was."""
+def not_ready(seen: Seen, limit_s: float, busy: str) -> RankError:
+    """Return the error of ranks that had not joined the others in time; `busy` is a sentence or nothing."""
+    rank = min(set(range(seen.ranks)) - seen.ready.keys())
+    lines = [f"rank {rank} was not ready after {limit_s:.0f} s; all were stopped.", busy]
+    return RankError("\n".join(filter(None, lines)), rank, "start", busy=busy)
+
+
+def late(
+    seen: Seen, looks: dict[int, Look], late: list[int], at_work: list[int], timeout_s: float, busy: str
+) -> RankError:
+    """Return the error of the ranks in `late`, which did not return in time; it says where each of them was.
+
+    `at_work` are those that got on between two looks; `busy` is a sentence or nothing.
+    """
     states = seen.states()
     for rank in late:
-        states[rank] = _waiting(seen.stack[rank]) if rank in seen.stack else "gave no answer"
-    first = min(late, key=lambda rank: _waits(seen.stack.get(rank, [])))
-    head = f"{len(late)} of {seen.ranks} ranks had not returned after {timeout_s:g} s; all were stopped."
-    lines = [f"rank {rank}: {state}" for rank, state in states.items()]
-    return RankError("\n".join([head, *lines]), first, "hang", "", states)
+        states[rank] = _waiting(looks[rank].frames) if rank in looks and looks[rank].frames else "gave no answer"
+    lines = [f"{len(late)} of {seen.ranks} ranks had not returned after {timeout_s:g} s; all were stopped."]
+    if at_work:
+        were, they = ("was", "it only needs") if len(at_work) == 1 else ("were", "they only need")
+        lines.append(f"{_ranks(at_work)} {were} still at work. If {they} more time, raise timeout_s.")
+    lines += [busy] if busy else []
+    lines += [f"rank {rank}: {state}" for rank, state in states.items()]
+    first = min(at_work or late, key=lambda rank: _waits(looks[rank].frames if rank in looks else []))
+    return RankError("\n".join(lines), first, "slow" if at_work else "hang", "", states, busy)
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -7,7 +7,6 @@ not `multiprocessing`: its one fork server serves everybody in the process, and 
 """
 
 import contextlib
-import datetime
 import os
 import queue
 import re
@@ -25,14 +24,20 @@ import torch.distributed as dist
 from ranklaunch import report
 from ranklaunch.forked import Forked, preload
 from ranklaunch.output import Output
+from ranklaunch.pace import Pace, cores, work
 from ranklaunch.processes import Processes, Spawned, check_interrupt, folder, interrupts_held, search_path
 from ranklaunch.report import RankError
+from ranklaunch.wire import MEET, Look
 from ranklaunch.worker import Job
 
-_START_S = 120.0  # for the ranks to be there: fresh interpreters import torch on a machine that may be busy
+_START_S = 120.0  # for the ranks to be there: fresh interpreters import torch
 _GRACE_S = 0.2  # after the first failure: what else failed, and what came first?
+_CAUSE_S = 2.0  # for the rank that failed first, where others say only that they lost it
 _ANSWER_S = 1.0  # for a rank to say where it is
+_APART_S = 0.3  # between two looks at ranks that are late
+_SIGNAL_S = 0.3  # for a rank to write where it is, when a signal asks it
 _END_S = 5.0  # for processes to end
+_CRASH = re.compile(rb"(Fatal Python error|Windows fatal exception): ")  # faulthandler begins so
 
 
 class Run:
@@ -44,9 +49,10 @@ class Run:
         self.events: queue.SimpleQueue = queue.SimpleQueue()
         self.output = Output(len(devices))
         self.seen = report.Seen(len(devices))
-        self.open = 2 * len(devices)  # streams that ranks may still write to
+        self.closed: set[tuple[int, str]] = set()  # streams that ranks no longer write to
         self.stopping = False
-        self.dumps: dict[int, bytes] = {}  # of ranks that cannot answer: what faulthandler writes
+        self.asked: dict[int, bytes] = {}  # what faulthandler writes, of ranks that can answer to nothing but a signal
+        self.crashed: dict[int, bytes] = {}  # the same, of ranks that die; others may have started what died
 
     def results(self) -> list[bytes]:
         """Return what each rank returned, pickled. Raises RankError; in any case no rank is left."""
@@ -71,44 +77,68 @@ class Run:
         return [self.seen.returned[rank][0] for rank in self.all]
 
     def _job(self, port: int) -> Job:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         filters = [one for one in warnings.filters if one[2].__module__ in ("builtins", "torch")]
         return Job(
             self.devices, self.backend, port, dict(os.environ), search_path(), list(sys.argv), folder(),
-            max(1, cores // len(self.all)), filters, self.start, self.payload,
+            max(1, cores() // len(self.all)), filters, self.start, self.payload,
         )  # fmt: skip
 
     def _wait(self, processes: Processes) -> None:
         """Return when all ranks have returned; raise RankError when that cannot be."""
-        if not self._pump(lambda: self._trouble() or len(self.seen.ready) == len(self.all), _START_S):
-            late = sorted(set(self.all) - self.seen.ready.keys())
-            raise RankError(f"rank {late[0]} was not ready after {_START_S:.0f} s; all were stopped.", late[0], "start")
+        start = Pace(_START_S, self.seen.pid, lambda: set(self.all) - self.seen.ready.keys())
+        if not self._pump(lambda: self._trouble() or len(self.seen.ready) == len(self.all), start):
+            raise report.not_ready(self.seen, _START_S, start.busy())
         if not self._trouble():
             _tell(processes, "go")
-        done = self._pump(lambda: self._trouble() or len(self.seen.returned) == len(self.all), self.timeout_s)
+        pace = Pace(self.timeout_s, self.seen.pid, self._late)
+        if not self._pump(lambda: self._trouble() or not self._late(), pace):
+            self._judge(processes, pace)
         if self._trouble():
-            self._pump(lambda: len(self.seen.over()) == len(self.all), _GRACE_S)
-            raise report.first_failure(self.seen)
-        if not done:
-            late = set(self.all) - self.seen.returned.keys()
-            self._ask(processes, late)
-            if self.dumps or late - self.seen.returned.keys():  # else they have returned just now
-                raise report.hang(self.seen, sorted(late), self.timeout_s)
+            raise self._first_failure()
+
+    def _late(self) -> set[int]:
+        """Return the ranks that may still do something."""
+        return set(self.all) - self.seen.over()
 
     def _trouble(self) -> bool:
         return bool(self.seen.over() - self.seen.returned.keys() or self.seen.garbled)
 
-    def _pump(self, until: Callable[[], Any], limit_s: float) -> bool:
-        """Handle what the ranks say until `until()` is true; False when that took longer than the limit."""
-        deadline = time.monotonic() + limit_s
+    def _judge(self, processes: Processes, pace: Pace) -> None:
+        """Raise RankError for ranks that are late, unless they end now; a second look tells who got on meanwhile."""
+        before, at_s = self._look(processes), time.monotonic()
+        self._pump(lambda: self._trouble() or not self._late(), Pace(_APART_S, self.seen.pid, self._late))
+        now, seconds = self._look(processes), time.monotonic() - at_s
+        at_work = [rank for rank in now if rank in before and now[rank].moved(before[rank], seconds)]
+        now |= self._look_by_signal({rank for rank in now if not now[rank].frames})  # which may end a call
+        late = sorted(self._late() | self.asked.keys())
+        if late and not self._trouble():
+            raise report.late(self.seen, now, late, at_work, self.timeout_s, pace.busy() if at_work else "")
+
+    def _first_failure(self) -> RankError:
+        """Return the error of the rank that failed first, when it is known what became of the others."""
+        self._pump(lambda: not self._late(), _GRACE_S)
+        cause = Pace(_CAUSE_S, self.seen.pid, self._late)
+        self._pump(lambda: not self._late() or report.cause_known(self.seen), cause)
+        died = self.seen.ended.keys() - self.seen.returned.keys()
+        self._pump(lambda: all((rank, "err") in self.closed for rank in died), _END_S)
+        for rank in died & self.crashed.keys():
+            self.seen.crash[rank] = _main_stack(self.crashed.pop(rank))
+        return report.first_failure(self.seen)
+
+    def _pump(self, until: Callable[[], Any], limit: float | Pace) -> bool:
+        """Handle what the ranks say until `until()` is true; False when that took longer than the limit, in seconds."""
+        deadline = time.monotonic() + (limit.limit_s if isinstance(limit, Pace) else limit)
         while not until():
             if not self.stopping:
                 check_interrupt()
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                left_s = limit.left_s() if isinstance(limit, Pace) else 0.0
+                if left_s <= 0:
+                    return False
+                deadline = time.monotonic() + max(left_s, 0.05)
             with contextlib.suppress(queue.Empty):
-                self._handle(*self.events.get(timeout=min(left, 0.1)))
+                self._handle(*self.events.get(timeout=min(left_s, 0.1)))
             self.output.tick()
         return True
 
@@ -116,27 +146,48 @@ class Run:
         if kind not in ("out", "err"):
             getattr(self.seen, kind)[rank] = value
         elif not value:
-            self.open -= 1
-        elif kind == "err" and rank in self.dumps:
-            self.dumps[rank] += value
+            self.closed.add((rank, kind))
         else:
-            self.output.take(rank, kind, value)
+            self.output.take(rank, kind, self._shown(rank, value) if kind == "err" else value)
 
-    def _ask(self, processes: Processes, asked: set[int]) -> None:
-        """Ask ranks where they are; one that cannot answer is asked by a signal."""
-        _tell(processes, "stack")
-        answered = self._pump(lambda: self.seen.stack.keys() | self.seen.returned.keys() >= asked, _ANSWER_S)
-        if answered or os.name != "posix":
-            return
-        for rank in asked - self.seen.stack.keys():  # it holds Python's lock in compiled code, or is stopped
-            self.dumps[rank] = b""
+    def _shown(self, rank: int, data: bytes) -> bytes:
+        """Return what is to be shown of stderr: not what faulthandler writes there, which is kept."""
+        begin = None if rank in self.crashed or rank in self.asked else _CRASH.search(data)
+        if begin:
+            self.crashed[rank] = data[begin.start() :]
+            return data[: begin.start()]
+        for kept in (self.asked, self.crashed):
+            if rank in kept:
+                kept[rank] += data
+                return b""
+        return data
+
+    def _look(self, processes: Processes) -> dict[int, Look]:
+        """Return where the ranks are that are late, and what they have computed; one that is silent has no frames."""
+        asked = self._late()
+        self.seen.look.clear()
+        _tell(processes, "look")
+        missing = lambda: (self._late() & asked) - self.seen.look.keys()  # noqa: E731
+        self._pump(lambda: not missing(), Pace(_ANSWER_S, self.seen.pid, missing))
+        return {rank: self._measured(rank, self.seen.look.get(rank, Look([], None))) for rank in self._late() & asked}
+
+    def _measured(self, rank: int, look: Look) -> Look:
+        """Return a look with what the system says that the rank has computed: running children are in it."""
+        used = None if self.devices[rank].startswith("cuda") else work(self.seen.pid[rank])
+        return look if used is None else look._replace(cpu_s=used.cpu_s)
+
+    def _look_by_signal(self, silent: set[int]) -> dict[int, Look]:
+        """Return where ranks are that hold Python's lock in compiled code, or are stopped, of those that react."""
+        if not silent or os.name != "posix":
+            return {}
+        for rank in silent:
+            self.asked[rank] = b""
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.seen.pid[rank], signal.SIGUSR1)
-        self._pump(lambda: False, 0.3)
-        for rank, dump in self.dumps.items():
-            found = re.findall(r'File "(.*)", line (\d+) in (.*)', dump.decode(errors="replace"))
-            if found:
-                self.seen.stack[rank] = [FrameSummary(file, int(line), name) for file, line, name in reversed(found)]
+        written = lambda: all(self.asked.values())  # noqa: E731
+        self._pump(written, Pace(_SIGNAL_S, self.seen.pid, lambda: silent))
+        self._pump(lambda: False, 0.05)  # it may write on
+        return {rank: Look(_main_stack(text), None) for rank, text in self.asked.items()}
 
     def _stop(self, processes: Processes) -> None:
         """End everything, whatever happened before, and print what the ranks still wrote."""
@@ -147,9 +198,11 @@ class Run:
                 patience_s = _END_S if self.seen.pid else 0.5  # a busy server may not have started them, and will not
                 self._pump(lambda: len(self.seen.ended) == len(self.all), patience_s)
             if self.seen.pid:
-                self._pump(lambda: not self.open, 0.5)
+                self._pump(lambda: len(self.closed) == 2 * len(self.all), 0.5)
         finally:
             processes.close()
+            for rank, text in self.crashed.items():  # not the rank died, but what it started
+                self.output.take(rank, "err", text)
             self.output.finish()
 
 
@@ -161,6 +214,15 @@ def _way() -> type[Processes]:
     return Forked if method == "forkserver" else Spawned
 
 
+def _main_stack(dump: bytes) -> list[FrameSummary]:
+    """Return the stack of the thread that runs the function, the outermost call first, from what faulthandler wrote."""
+    threads = re.split(r"^(?:Current t|T)hread .*$", dump.decode(errors="replace"), flags=re.MULTILINE)
+    stacks = [re.findall(r'File "(.*)", line (\d+) in (.*)', thread) for thread in threads]
+    ours = lambda stack: any(file.endswith("worker.py") and name == "_outcome" for file, _, name in stack)  # noqa: E731
+    stack = max(stacks, key=lambda stack: (ours(stack), len(stack)))  # of a deep one only the inner calls are written
+    return [FrameSummary(file, int(line), name) for file, line, name in reversed(stack)]
+
+
 def _tell(processes: Processes, request: str) -> None:
     for channel in processes.channels:
         with contextlib.suppress(OSError):
@@ -169,7 +231,7 @@ def _tell(processes: Processes, request: str) -> None:
 
 def _store() -> dist.TCPStore:
     """Return the store where the ranks meet, on a port of the loopback interface that the system has chosen."""
-    wait = {"is_master": True, "wait_for_workers": False, "timeout": datetime.timedelta(seconds=60)}
+    wait = {"is_master": True, "wait_for_workers": False, "timeout": MEET}
     if os.name == "nt":  # PyTorch's Windows wheels are built without libuv, its default
         return dist.TCPStore("127.0.0.1", 0, use_libuv=False, **wait)
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)

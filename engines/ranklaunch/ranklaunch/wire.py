@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import ctypes
+import datetime
 import functools
 import importlib.machinery
 import inspect
@@ -19,7 +20,7 @@ import types
 from collections.abc import Iterable
 from dataclasses import dataclass
 from traceback import FrameSummary
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import torch
@@ -30,6 +31,8 @@ _CACHED = type(functools.cache(print))  # cloudpickle takes it for a function th
 _OPERATORS = type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor)  # and torch.ops is a module of its own kind
 _DEEPEST = 8  # errors that are told of: one, its cause, the cause of that
 _LONGEST = 2000  # characters of the text of an error
+_IDLE = 0.1  # the share of the time that a rank may compute while it waits: it answers, and its threads look around
+MEET = datetime.timedelta(minutes=40)  # for all ranks to join: whoever starts them gives up before
 
 
 class Channel:
@@ -65,6 +68,20 @@ class Channel:
             self.connection.shutdown(socket.SHUT_RDWR)
         self._file.close()
         self.connection.close()
+
+
+class Look(NamedTuple):
+    """Where a rank is, the outermost call first, and the seconds that it has computed, if that is known."""
+
+    frames: list[FrameSummary]
+    cpu_s: float | None
+
+    def moved(self, before: "Look", seconds: float) -> bool:
+        """Return whether the rank has got on in the `seconds` since the look `before`: it is elsewhere, or computes."""
+        at, was = ([(one.filename, one.lineno, one.name) for one in look.frames] for look in (self, before))
+        if at and was and at != was:
+            return True
+        return None not in (self.cpu_s, before.cpu_s) and self.cpu_s - before.cpu_s > _IDLE * seconds
 
 
 @dataclass(frozen=True)

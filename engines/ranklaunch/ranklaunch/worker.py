@@ -7,7 +7,6 @@ until all ranks are done: a rank that left early would close connections that ot
 import atexit
 import contextlib
 import ctypes
-import datetime
 import faulthandler
 import importlib
 import io
@@ -105,7 +104,7 @@ def _enter(rank: int, job: Job) -> None:
         text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
         setattr(sys, name, text)
         setattr(sys, f"__{name}__", text)
-    faulthandler.disable()
+    faulthandler.enable(file=2)  # when C++ ends this process, its threads are written there, and the parent reads them
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
     warnings.resetwarnings()
@@ -127,11 +126,22 @@ def _listen(channel: wire.Channel, requests: queue.SimpleQueue) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             (request,) = channel.receive()
-            if request == "stack":
-                channel.send("stack", wire.frames(sys._current_frames()[main_thread]))
+            if request == "look":
+                channel.send("look", wire.Look(wire.frames(sys._current_frames()[main_thread]), _cpu_s()))
             else:
                 requests.put(request)
     os._exit(1)
+
+
+def _cpu_s() -> float | None:
+    """Return the seconds that this process has computed, with the processes that it started and that have ended.
+
+    None where a GPU computes: while the host waits for it, CUDA may keep a core busy.
+    """
+    if device.type == "cuda":
+        return None
+    found = os.times()
+    return found.user + found.system + found.children_user + found.children_system
 
 
 def _outcome(channel: wire.Channel, requests: queue.SimpleQueue, rank: int, job: Job) -> tuple[str, Any]:
@@ -139,8 +149,9 @@ def _outcome(channel: wire.Channel, requests: queue.SimpleQueue, rank: int, job:
     modules = set(sys.modules)
     try:
         wrapper = _started(job.start)
-        wait = datetime.timedelta(seconds=60)
-        store = dist.TCPStore("127.0.0.1", job.store_port, is_master=False, timeout=wait, use_libuv=os.name != "nt")
+        store = dist.TCPStore(
+            "127.0.0.1", job.store_port, is_master=False, timeout=wire.MEET, use_libuv=os.name != "nt"
+        )
         options = {"device_id": device} if "nccl" in job.backend else {}
         dist.init_process_group(job.backend, store=store, rank=rank, world_size=len(job.devices), **options)
         fn, args, kwargs = pickle.loads(job.payload)
