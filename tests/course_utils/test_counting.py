@@ -5,9 +5,11 @@ import threading
 import numpy as np
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
 
 from course_utils import counting
+from tests.simgpu.test_custom_operators import defined
+from tests.simgpu.test_simulator_inference import PROGRAMS
 
 
 def moved(counts):
@@ -285,3 +287,29 @@ def test_the_steps_of_an_optimizer_are_counted_also_where_they_return_nothing(op
     names = set(counts.by_operator)
     assert ("_fused_adamw_" in names) is ("fused" in options)
     assert ("_foreach_mul_" in names) is bool(options.get("foreach")), names
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_in_inference_mode_count_as_those_without_gradients(sim, name):
+    found = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        torch.manual_seed(0)
+        with mode(), counting.count() as counts:
+            PROGRAMS[name]()
+        found.append((str(counts), counts.by_operator))
+    assert found[0] == found[1]
+
+
+def test_an_operator_of_ones_own_counts_with_the_flops_of_its_formula(sim):
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a @ b).relu() + 1
+
+    op, x = defined(product), torch.ones(64, 64, device=sim)
+
+    def flops(a_shape, b_shape, *args, out_shape=None, **kwargs):
+        return 2 * a_shape[0] * a_shape[1] * b_shape[1]
+
+    register_flop_formula(op._opoverload.overloadpacket)(flops)
+    with counting.count() as counts:
+        op(x, x)
+    assert counts.flops == 2 * 64**3 and counts.by_operator == {op._qualname: 1}

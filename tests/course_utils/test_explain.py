@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
+import simgpu
 from course_utils import explain as module
 from course_utils.explain import caught, explain
 from ranklaunch import launch
@@ -316,3 +317,14 @@ def test_what_was_caught_prints_and_keeps_no_frames_alive():
         torch.ones(2).view(3)
     assert str(c) == str(c.explanation) and "<th>What</th>" in c._repr_html_()
     assert isinstance(c.error, RuntimeError) and c.error.__traceback__ is None
+
+
+def test_an_error_of_a_simulated_kernel_names_the_index_and_the_way_out(sim):
+    simgpu.configure(errors="asynchronous")
+    try:
+        torch.ones(3, device=sim)[torch.tensor([5], device=sim)]
+        with caught(torch.AcceleratorError) as c:
+            torch.sim.synchronize()
+    finally:
+        simgpu.reset()
+    assert "index" in str(c) and "simgpu.reset()" in str(c)

@@ -331,3 +331,9 @@ def test_nothing_is_written_unless_asked_for_and_nothing_can_be_without_a_clone(
     monkeypatch.setattr(recorded, "_REPOSITORY", tmp_path / "site-packages" / "notebooks" / "recorded")
     with pytest.raises(RuntimeError, match="needs a clone"):
         recorded.value("03.launch", 1.0, "us")
+
+
+def test_the_best_products_are_those_that_lessons_show():
+    shown = {fact.gpu: fact.y[0] for fact in recorded.facts() if fact.key == "03.matmul_tflops.bf16"}
+    both = {gpu.name: gpu.best_bf16_tflops for gpu in gpus.ALL if gpu.best_bf16_tflops and gpu.name in shown}
+    assert {"H100 SXM", "B200", "MI300X"} <= both.keys() and both.items() <= shown.items()

@@ -9,7 +9,6 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.utils.flop_counter import register_flop_formula
 
 import simgpu
-from course_utils import counting
 
 _names = itertools.count()
 
@@ -110,9 +109,6 @@ def test_an_operator_is_one_kernel_with_the_flops_of_its_formula(sim):
 
     register_flop_formula(op._opoverload.overloadpacket)(flops)  # after the first call, too
     assert kernels(op, x, x) == [("op", nbytes, 2 * 64**3)]
-    with counting.count() as counts:
-        op(x, x)
-    assert counts.flops == 2 * 64**3 and counts.by_operator == {op._qualname: 1}
 
 
 @pytest.mark.parametrize("name", ["convolution", "embedding", "empty", "nonzero", "copy_", "equal"])

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import simgpu
-from course_utils import gpus
-from simgpu import control
+from simgpu import control, gpus
 from tests.simgpu.simulated import _fresh  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
