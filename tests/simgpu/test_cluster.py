@@ -205,6 +205,84 @@ def test_messages_take_the_rate_of_the_slowest_link_or_their_latency_and_many_ra
     assert cluster.cost("all_reduce", 8, [5]) == (0, "ring")
 
 
+GIB = 2**30
+
+
+@pytest.mark.parametrize("machines", [2, 4, 8])
+def test_an_all_to_all_between_machines_has_one_adapter_a_gpu(machines):
+    """NCCL's own numbers: N / (N - 1) times an adapter's rate, https://github.com/NVIDIA/nccl-tests/issues/130."""
+    cluster, n = simgpu.Cluster("H100 SXM"), 8 * machines
+    bound_ns = GIB * (n - 8) / n / 48  # what of a GPU's GiB leaves its machine, by its own adapter
+    length_ns, _ = cluster.cost("all_to_all", GIB, range(n))
+    assert bound_ns < length_ns < 1.05 * bound_ns
+    bus_gbps = GIB * (n - 1) / n / length_ns
+    assert bus_gbps == pytest.approx(machines / (machines - 1) * 48, rel=0.1)
+    assert cluster.cost("reduce_scatter", GIB, range(n))[0] < length_ns / 2  # a ring uses all adapters at once
+    shared = simgpu.Cluster("H100 SXM", between="Ethernet")
+    assert shared.cost("all_to_all", GIB, range(n))[0] == pytest.approx(8 * GIB * (n - 8) / n / 12, rel=0.01)
+    assert cluster.cost("all_to_all", GIB, range(8))[0] == pytest.approx(GIB * 7 / 8 / (18 * 20.6), rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+def test_the_adapter_of_the_one_who_gathers_or_scatters_carries_all_that_is_not_in_its_machine(kind):
+    cluster = simgpu.Cluster("H100 SXM")
+    assert cluster.cost(kind, GIB, range(16))[0] == pytest.approx(8 * GIB / 48, rel=0.01)
+    assert cluster.cost(kind, GIB, range(12))[0] == pytest.approx(8 * GIB / 48, rel=0.01)  # one of the four
+    assert cluster.cost(kind, GIB, range(8))[0] == pytest.approx(7 * GIB / (18 * 20.6), rel=0.01)
+    slow = simgpu.Cluster("T4", between=simgpu.Link("fast", 400.0))
+    assert slow.cost(kind, GIB, range(16))[0] == pytest.approx(7 * GIB / 12, rel=0.01)  # PCIe is the slower link here
+
+
+def uneven(gives):
+    """Return the timeline of an all-to-all in which rank r gives `gives(r, s)` numbers to rank s."""
+    rank, n, device = dist.get_rank(), dist.get_world_size(), rank_device()
+    sizes, theirs = [gives(rank, s) for s in range(n)], [gives(s, rank) for s in range(n)]
+    x, y = torch.full((sum(sizes),), float(rank), device=device), torch.zeros(sum(theirs), device=device)
+    dist.barrier()
+    with simgpu.timeline() as timeline:
+        dist.all_to_all_single(y, x, theirs, sizes)
+        torch.sim.synchronize()
+    assert y.tolist() == [float(s) for s in range(n) for _ in range(theirs[s])]
+    return timeline
+
+
+@pytest.mark.parametrize(
+    ("gives", "most"),
+    [
+        (lambda r, s: 1000 * (r + 1), 16_000),  # the last rank gives most
+        (lambda r, s: 9000 * (s == 0), 36_000),  # all to the first, which gets more than anybody gives
+        (lambda r, s: 500, 2_000),
+    ],
+)
+def test_an_uneven_all_to_all_ends_on_all_ranks_at_once_and_takes_as_long_as_its_largest_part(gives, most):
+    ranks = simgpu.launch(uneven, gives, nprocs=4, cluster=H100)
+    messages = [one.select("message")[0] for one in ranks]
+    length_ns, way = H100.cost("all_to_all", 4 * most, range(4))
+    assert (
+        len({(one.begin_ns + m.start_ns, one.begin_ns + m.end_ns) for one, m in zip(ranks, messages, strict=True)}) == 1
+    )
+    assert {(m.duration_ns, m.bound) for m in messages} == {(length_ns, way)}
+    assert [m.nbytes for m in messages] == [4 * sum(gives(r, s) for s in range(4)) for r in range(4)]
+
+
+def test_a_forecast_prices_an_all_to_all_as_the_ranks_do():
+    """A gigabyte of 16 ranks, and, for what one of many ranks can know, uneven ones: as long as the larger part."""
+
+    def step(model, batch, optimizer):
+        x = torch.empty(GIB // 4)
+        dist.all_to_all_single(torch.empty_like(x), x)
+        y = torch.empty(1600)
+        dist.all_to_all_single(torch.empty(16_000), y, [1000] * 16, [100] * 16)
+
+    cluster = simgpu.Cluster("H100 SXM")
+    nothing = lambda: torch.nn.Linear(1, 1)  # noqa: E731
+    found = timing.estimate(nothing, lambda: torch.zeros(1), None, step, cluster=cluster, ranks=16)
+    messages = [record for record in found.records if record.kind == "message"]
+    lengths = [cluster.cost("all_to_all", size, range(16))[0] for size in (GIB, 64_000)]
+    assert [m.duration_ns for m in messages] == lengths and 11.2e6 < lengths[0] < 11.3e6
+    assert [m.nbytes for m in messages] == [GIB, 6_400]
+
+
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [({"gpu": "H1000"}, "gpu"), ({"inside": "USB"}, "inside"), ({"between": "rope"}, "between"),

@@ -3,6 +3,11 @@
 A collective of n ranks takes its latency, and its bytes over a rate. Bytes: what NCCL's own benchmark counts, for an
 all-reduce of S bytes 2 (n - 1) / n S, for an all-gather or a reduce-scatter of S bytes in all (n - 1) / n S, for a
 broadcast or a reduction to one rank S (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md).
+Between machines a ring uses the adapters of all GPUs at once. An all-to-all, a gather, a scatter and a message between
+two ranks do not: what each pair exchanges leaves by the adapter of one GPU ("Alltoall cannot aggregate the bandwidth of
+multiple NICs", https://github.com/NVIDIA/nccl-tests/issues/267), while what stays in the machine goes by the link
+inside, and the longer of the two counts. So an all-to-all over N machines reaches N / (N - 1) times the rate of one
+adapter (https://github.com/NVIDIA/nccl-tests/issues/130).
 Rates, latencies, and the choice of ring or tree: the model by which NCCL itself chooses, with its constants
 (https://github.com/NVIDIA/nccl/blob/5067397c2676d5aed50042fc39e5c8ee96eb0027/src/graph/tuning.cc, and topo.h beside
 it), of which are left out: reductions inside the switches (NVLS, SHARP), the protocol LL128, corrections for single
@@ -10,6 +15,7 @@ systems, and what other traffic takes on the same link.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,19 +86,27 @@ class Cluster:
 
     def gbps(self, ranks: Sequence[int]) -> float:
         """Return the rate of a ring through these ranks, in GB/s for each GPU and direction."""
-        row = gpus.get(self.gpu)
-        if self._inside == "NVLink":
-            major = (row.compute_capability or (0, 0))[0]
-            inside = row.nvlink_gbps / 2 * _NVLINK_SHARE.get(major, _SHARE)
-        else:
-            inside = row.bus_gbps * _PCIE_SHARE
         machines = self.machines(ranks)
         if machines == 1:
-            return inside
-        link = LINKS.get(self.between, self.between)
+            return self._inside_gbps
         here = len(ranks) / machines  # each GPU has a ring that leaves the machine by its own adapter
-        leaving = link.gbps * _NET_SHARE * here / (self.per_machine if link.a_machine else 1)
-        return leaving if here == 1 else min(inside, leaving)
+        leaving = self._adapter_gbps * here
+        return leaving if here == 1 else min(self._inside_gbps, leaving)
+
+    @property
+    def _inside_gbps(self) -> float:
+        """What a GPU can send to others of its machine."""
+        row = gpus.get(self.gpu)
+        if self._inside == "PCIe":
+            return row.bus_gbps * _PCIE_SHARE
+        major = (row.compute_capability or (0, 0))[0]
+        return row.nvlink_gbps / 2 * _NVLINK_SHARE.get(major, _SHARE)
+
+    @property
+    def _adapter_gbps(self) -> float:
+        """What a GPU can send to other machines by its own adapter, or by its share of one for the whole machine."""
+        link = LINKS.get(self.between, self.between)
+        return link.gbps * _NET_SHARE / (self.per_machine if link.a_machine else 1)
 
     def machines(self, ranks: Sequence[int]) -> int:
         """Return over how many machines these ranks spread."""
@@ -101,27 +115,35 @@ class Cluster:
     def cost(self, kind: str, nbytes: int, ranks: Sequence[int]) -> tuple[int, str]:
         """Return how many ns an operation takes among `ranks`, and by which algorithm: "ring" or "tree".
 
-        `kind` is its name in torch.distributed, `nbytes` this rank's own part as `counting` counts it: what it gives,
-        or gets from a scatter.
+        `kind` is its name in torch.distributed, `nbytes` a rank's own part as `counting` counts it: what it gives, or
+        gets from a scatter. Where the parts differ, the largest one says how long all of them take.
         """
         n = len(ranks)
         if n < 2:
             return 0, "ring"
-        share, steps = _WORK.get(kind, _MESSAGE)(n)
+        steps, links = _WORK.get(kind, _MESSAGE)(n)[1], self._links(kind, ranks)
         return min(
-            (math.ceil(self._latency(way, how, kind, steps, ranks) + nbytes * share / rate), way)
+            (math.ceil(self._latency(way, how, steps, ranks) + _ns(nbytes, way, how, links)), way)
             for way in ("ring", "tree")[: 1 + (kind == "all_reduce")]
-            for how, rate in enumerate(self._rates(way, ranks))
+            for how in range(2)
         )
 
-    def _rates(self, way: str, ranks: Sequence[int]) -> tuple[float, float]:
-        """Return the rates of the protocols LL and Simple."""
-        rate, most = self.gbps(ranks), _LL_GBPS["between" if self.machines(ranks) > 1 else self._inside]
-        if way == "tree":
-            return min(rate * _TREE_SHARE / 3.8, most), rate * _TREE_SHARE
-        return min(rate / 2, most), rate
+    def _links(self, kind: str, ranks: Sequence[int]) -> list[tuple[float, float, float]]:
+        """Return the links that an operation uses at once: its bytes over each, for each byte of a rank's own part,
+        the rate in GB/s, and the highest one with the protocol LL."""
+        share, machines = _WORK.get(kind, _MESSAGE)(len(ranks))[0], Counter(rank // self.per_machine for rank in ranks)
+        if len(machines) == 1:
+            return [(share, self._inside_gbps, _LL_GBPS[self._inside])]
+        if kind not in _BY_PAIRS:
+            return [(share, self.gbps(ranks), _LL_GBPS["between"])]
+        n, here = len(ranks), min(machines.values())  # who has the fewest neighbours sends most to other machines
+        leaving = share * (n - here) / (n - 1)
+        return [
+            (leaving, self._adapter_gbps, _LL_GBPS["between"]),
+            (share - leaving, self._inside_gbps, _LL_GBPS[self._inside]),
+        ]
 
-    def _latency(self, way: str, how: int, kind: str, steps: int, ranks: Sequence[int]) -> int:
+    def _latency(self, way: str, how: int, steps: int, ranks: Sequence[int]) -> int:
         """Return in ns how long the call and its steps take without any bytes."""
         machines, call = self.machines(ranks), _CALL[way][how]
         inside, between = (_STEP[link][way][how] for link in (self._inside, "between"))
@@ -133,6 +155,14 @@ class Cluster:
         return call + (steps - leaving) * max(inside, _POST[how]) + leaving * between
 
 
+def _ns(nbytes: int, way: str, how: int, links: list[tuple[float, float, float]]) -> float:
+    """Return how long the bytes take, with the protocol LL (`how` is 0) or Simple (1): as long as the slowest link."""
+    full = _TREE_SHARE if way == "tree" else 1.0
+    half = _TREE_SHARE / 3.8 if way == "tree" else 0.5
+    return max(nbytes * share / (rate * full if how else min(rate * half, most)) for share, rate, most in links)
+
+
+_BY_PAIRS = ("all_to_all", "gather", "scatter", "send", "receive")
 _MESSAGE = lambda n: (1, 1)  # noqa: E731  # one step, all bytes
 _WORK: dict[str, Any] = {  # of n ranks: bytes over the link for each of a rank's own part, and steps
     "all_reduce": lambda n: (2 * (n - 1) / n, 2 * (n - 1)),

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["NAMESPACES", "collective", "group_of", "is_one", "message"]
+__all__ = ["NAMESPACES", "collective", "group_of", "is_one", "load", "message"]
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
@@ -42,6 +42,17 @@ def collective(func: Any, args: tuple) -> tuple[str, int] | None:
         return None
     place = 0 if functional and found[1] is not None else found[1]
     return found[0], 0 if place is None else _bytes(args[place])
+
+
+def load(func: Any, args: tuple, result: Any) -> int:
+    """Return the bytes by which this rank's part of a collective takes its time, once the operator gave `result`.
+
+    They are those of its own part, but for an all-to-all, in which a rank may get more than it gives.
+    """
+    kind, given_bytes = collective(func, args) or ("", 0)
+    if kind != "all_to_all":
+        return given_bytes
+    return max(given_bytes, _bytes(args[0] if func.namespace == "c10d" else result))
 
 
 def message(func: Any, args: tuple) -> tuple[str, int] | None:

@@ -1,9 +1,10 @@
 """What does a simulated GPU do with a message to another rank? gloo carries the values, and the clocks meet.
 
 As with NCCL a call costs the host its launch and no more. The message has a queue of its own (one for the collectives
-of each group, one for each direction between two ranks), begins when the last rank has come, with what was queued
-before the call done, and ends on all of them at the same nanosecond. What is queued after `wait()` waits for it, not
-the host. A message between two ranks needs both: `send` ends when the other has called `recv`.
+of each group, one for each direction between two ranks). It begins when the last rank has come, with what was queued
+before the call done, takes as long as the rank with most bytes needs, and ends on all of them at the same nanosecond.
+What is queued after `wait()` waits for it, not the host. A message between two ranks needs both: `send` ends when the
+other has called `recv`.
 """
 
 from collections.abc import Callable
@@ -151,11 +152,11 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     else:
         real = result[-1] if isinstance(result, tuple) else result
         dist.Work.unbox(real).wait()
-    ready = torch.tensor([launch.ready_ns])
-    group.allreduce([ready], dist.ReduceOp.MAX).wait()
-    ranks = dist.get_process_group_ranks(group)
+    told = torch.tensor([launch.ready_ns, collectives.load(func, args, result)])
+    group.allreduce([told], dist.ReduceOp.MAX).wait()
+    (ready_ns, most_bytes), ranks = told.tolist(), dist.get_process_group_ranks(group)
     name, queue = f"{kind} of {len(ranks)}", (group.group_name,)
-    end = world.clock.exchange(name, queue, kind, nbytes, ranks, launch, int(ready))
+    end = world.clock.exchange(name, queue, kind, nbytes, ranks, launch, ready_ns, most_bytes)
     work = Work(lambda: _hold(end), lambda: end <= world.clock.host_ns)
     if functional:
         filled = tree_map(outer, result)

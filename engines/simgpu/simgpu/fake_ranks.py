@@ -54,8 +54,8 @@ class Rank:
             return result
         group, mark = collectives.group_of(args), self.recorder.number()
         kind, nbytes = collectives.collective(func, args) or collectives.message(func, args) or ("", 0)
-        ranks = tuple(dist.get_process_group_ranks(group))
-        self.note(Message(mark, str(func._schema.name), group.group_name, kind, nbytes, ranks))
+        ranks, name = tuple(dist.get_process_group_ranks(group)), str(func._schema.name)
+        self.note(Message(mark, name, group.group_name, kind, nbytes, ranks, collectives.load(func, args, result)))
         if func.namespace == "c10d":
             self._works.append(Work(lambda: self.note(Wait(mark))))
             return with_work(result, self._works[-1])

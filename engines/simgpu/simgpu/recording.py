@@ -30,7 +30,10 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """This rank's part of an exchange among `ranks` begins, in the queue of their group; `mark` is its end."""
+    """This rank's part of an exchange among `ranks` begins, in the queue of their group; `mark` is its end.
+
+    `nbytes` is what it gives; `most_bytes` says how long it takes, where it gets more than that.
+    """
 
     mark: int
     operator: str
@@ -38,6 +41,7 @@ class Message:
     kind: str
     nbytes: int
     ranks: tuple[int, ...]
+    most_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +145,9 @@ class _Player:
         match event:
             case Kernel(name, cost):
                 clock.kernel(0, name, cost)
-            case Message(mark, operator, group, kind, nbytes, ranks):
+            case Message(mark, operator, group, kind, nbytes, ranks, most_bytes):
                 launch, name = clock.launch(0, operator), f"{kind} of {len(ranks)}"
-                self.marks[mark] = clock.exchange(name, (group,), kind, nbytes, ranks, launch)
+                self.marks[mark] = clock.exchange(name, (group,), kind, nbytes, ranks, launch, most_bytes=most_bytes)
             case Mark(mark, stream):
                 self.marks[mark] = clock.queue_ns(0, self._stream(stream))
             case Wait(mark, stream):
