@@ -28,15 +28,8 @@ def _items(x):
     return torch.stack(columns, dim=1)
 
 
-def _if(x):
-    std = x.std(dim=0)
-    if (std == 0).any():
-        std = std + (std == 0)
-    return (x - x.mean(dim=0)) / std
-
-
 _FIRST = 'torch.device("sim", 0) if hasattr(torch, "sim") else device'
-_ROW, _REPEAT = "torch.linspace(0, 1, columns, device=device)", "row.repeat(rows, 1)"
+_REPEAT = "row.repeat(rows, 1)"
 _DISTANCE, _SPLIT = "((points - query) ** 2).sum(dim=1)", "list(joined.split(lengths))"
 _RESULT, _TIME = "return (x - x.mean(dim=0)) / divisor", "latency_us / 1e3 + nbytes / (bandwidth_gbps * 1e6)"
 
@@ -44,8 +37,6 @@ WRONG = {
     "ramp": [
         ("the `device` that is asked for", edit("device=device", f"device={_FIRST}")),
         ("creates it on the CPU and copies", edit(", device=device", "", _REPEAT, f"{_REPEAT}.to(device)")),
-        ("Python numbers in a list are on the host too",
-         edit(_ROW, "torch.tensor([c / (columns - 1) for c in range(columns)], device=device)")),
         ("brings values back", edit(f"return {_REPEAT}", f"print(row); return {_REPEAT}")),
     ],
     "move_batch": [
@@ -59,9 +50,6 @@ WRONG = {
     "nearest": [
         ("moves the large tensor instead of the small one", edit("query = query.to(points.device)",
          "points, query = points.cpu(), query.cpu()")),
-        ("moves the large tensor instead of the small one",
-         edit("query = query.to(points.device)", "place, points = points.device, points.cpu()", "argmin()",
-              "argmin().to(place)")),
         ("returns a Python number", edit("argmin()", "argmin().item()")),
         ("returns the row, not its index", edit("    return ((", "    return points[((", "argmin()", "argmin()]")),
         ("sum of squared differences", edit(_DISTANCE, "(points - query).abs().sum(dim=1)")),
@@ -71,30 +59,19 @@ WRONG = {
         ("lets the host read a value", _items),
         ("to numpy", edit(_RESULT, f"{_RESULT} + 0 * x.numpy().sum()")),
         ("copies to the host", edit("std = x.std(dim=0)", "x = x.cpu(); std = x.std(dim=0)")),
-        ("choose with torch.where", _if),
         ("other values", edit("x.amin(dim=0) == x.amax(dim=0)", "x[0] == x[1]")),
-        ("other values", edit("x.amin(dim=0) == x.amax(dim=0)", "x[0] == x[-1]")),
-        ("small numbers", edit("x.amin(dim=0) == x.amax(dim=0)", "torch.isclose(x.amin(dim=0), x.amax(dim=0))")),
-        ("float64", edit(_RESULT, "return ((x - x.mean(dim=0)) / divisor).double()")),
-        ("modifies its input", edit("x - x.mean(dim=0)", "x.sub_(x.mean(dim=0))")),
     ],
     "copy_time_ms": [
-        ("is of type str, expected float", edit(_TIME, f"f'{{{_TIME}}} ms'")),
         ("rounds the time", edit(f"return {_TIME}", f"return round({_TIME}, 2)")),
-        ("expected:", edit(f"return {_TIME}", f"return 10**400 * round({_TIME} + 1)")),
     ],
     "move_pieces": [
         ("copies each piece", edit(_SPLIT, "[piece.to(device) for piece in pieces]")),
-        ("copies each piece", edit("torch.cat(pieces).to(device)",
-         "torch.cat([piece.to(device) for piece in pieces])")),
         ("returns one tensor, not a list", edit(_SPLIT, "joined")),
         ("returns a tuple, not a list", edit(_SPLIT, "joined.split(lengths)")),
         ("the limit is", edit("joined.split(lengths)", "joined.split(torch.tensor(lengths, device=device).tolist())")),
     ],
     "windows": [
         ("copies elements", lambda x, length: torch.stack([x[i : i + length] for i in range(len(x) - length + 1)])),
-        ("copies elements", edit("    step =", "    x = x.clone()\n    step =")),
-        ("has other values", edit("(step, step))", "(step, x.element_size() * step))")),
     ],
     "fetch": [
         ("holds the host in a copy", edit('tensor.to("cpu", non_blocking=True)', "tensor.cpu()")),
@@ -105,6 +82,5 @@ WRONG = {
             (tensor.to("cpu", non_blocking=True), synchronize())[0] for tensor in tensors]),
         ("waits before all copies are started", edit("    copies = [", "    synchronize()\n    copies = [",
          "    synchronize()  #", "    pass  #")),
-        ("is of type tuple, expected list", edit("return copies", "return tuple(copies)")),
     ],
 }
