@@ -311,6 +311,25 @@ def test_launch_says_what_does_not_fit_names_failures_and_ranks_know_their_machi
     assert where == [("0", "2", "sim:0"), ("1", "2", "sim:0"), ("0", "1", "sim:0")]
 
 
+def test_a_message_that_no_rank_answers_is_named_with_the_line_that_began_it():
+    def answered():
+        x = torch.ones(4, device="sim")
+        work = (dist.isend if dist.get_rank() else dist.irecv)(x * dist.get_rank(), 1 - dist.get_rank())
+        return work is not None  # nobody waits for it, and both ranks go on
+
+    assert simgpu.launch(answered, cluster=H100) == [True, True]
+
+    def unanswered():
+        if dist.get_rank() == 0:
+            dist.irecv(torch.ones(4, device="sim"), 1)
+
+    with pytest.raises(
+        RankError, match=r"no rank has answered this message: receive from 1, .*dist\.irecv\("
+    ) as caught:
+        simgpu.launch(unanswered, cluster=H100)
+    assert (caught.value.rank, caught.value.kind) == (0, "raised")
+
+
 def test_simulated_tensors_arrive_on_the_cpu_and_a_simulated_device_is_refused(sim):
     x = torch.ones(3, device=sim)
     layer = torch.nn.Linear(3, 1).to(sim)

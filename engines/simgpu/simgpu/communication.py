@@ -7,6 +7,8 @@ What is queued after `wait()` waits for it, not the host. A message between two 
 other has called `recv`.
 """
 
+import datetime
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,7 @@ from simgpu.cluster import Cluster
 from simgpu.tensor import SimTensor, adopt
 
 _CLOCK_TAG = 1 << 20  # of messages that carry clocks, beyond those that a program uses
+_ENDED, _ANSWER_S = "simgpu/ended", 5.0  # how many ranks have ended, in the store; for what is still on its way
 _handles: "dict[int, Work]" = {}  # C++ keeps no Python object alive
 _arrivals: "dict[int, Work]" = {}  # of functional collectives, by the storage that they fill
 
@@ -53,8 +56,23 @@ def _barrier(group=None, async_op: bool = False, device_ids=None) -> Any:
 
 def finish() -> None:
     """Let every message end that was begun: those between two ranks may still be open."""
-    for done in list(_open.values()):
+    for done, _ in list(_open.values()):
         done()
+
+
+def expect_answers() -> None:
+    """Let every message end, when the functions of all ranks have ended. Raises RuntimeError for one without answer."""
+    if not dist.is_initialized():
+        return
+    store = dist.distributed_c10d._get_default_store()
+    store.add(_ENDED, 1)
+    while _open and store.add(_ENDED, 0) < dist.get_world_size():
+        time.sleep(0.01)
+    for done, what in list(_open.values()):
+        try:
+            done(datetime.timedelta(seconds=_ANSWER_S))
+        except RuntimeError:
+            raise RuntimeError(f"no rank has answered this message: {what}") from None
 
 
 def _hold(end_ns: int) -> None:
@@ -183,21 +201,21 @@ def _pass_on(result: Any, message: tuple[str, int], args: tuple, group: Any, lau
     found: list[int] = []
     before = _last.get(queue)
 
-    def done() -> int:
+    def done(limit: datetime.timedelta | None = None) -> int:
         nonlocal before
         if not found:
             if before is not None:
                 before()
             before = None
             for part in (real, tell, hear):
-                part.wait()
+                part.wait(*([limit] if limit else []))
             found.append(model.world.clock.exchange(name, queue, kind, nbytes, ranks, launch, int(theirs)))
             _open.pop(id(done), None)
         return found[0]
 
-    _last[queue] = _open[id(done)] = done
+    _last[queue], _open[id(done)] = done, (done, f"{name}, {launch.line}")
     return Work(lambda: _hold(done()), lambda: done() <= model.world.clock.host_ns).boxed()
 
 
 _last: dict[tuple, Callable[[], int]] = {}  # the end of what was queued last, of each direction between two ranks
-_open: dict[int, Callable[[], int]] = {}  # of messages between two ranks whose clocks have not met yet
+_open: dict[int, tuple[Callable[..., int], str]] = {}  # of messages whose clocks have not met yet: the end, in words

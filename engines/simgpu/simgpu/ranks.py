@@ -68,4 +68,5 @@ def _recorded(cluster: Cluster, fn: Callable[..., Any], *args: Any, **kwargs: An
     communication.join(cluster)
     with timeline() as whole:
         value = fn(*args, **kwargs)
+        communication.expect_answers()
     return value, whole
