@@ -284,6 +284,8 @@ def _on_ranks(sources: list[tuple[str, str]]) -> list[dict[str, Any]]:
     try:
         both = launch(on_ranks, sources, secrets.randbits(32), nprocs=2, timeout_s=30, devices=["cpu", "cpu"])
     except RankError as error:
+        if error.busy:
+            raise Untried(f"cannot be tried. {error.busy}") from None
         first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         return [{"ranks": first[:200]}] * len(sources)
     wrong = [next(filter(None, (wrong for wrong, _ in ranks)), "") for ranks in zip(*both, strict=True)]

@@ -53,9 +53,12 @@ def launch(
     function, that one calls yours when the process group is there, `wrapper(fn, *args, **kwargs)`, and the rank returns
     what it returns; anything else that `start` returns is ignored.
 
-    Raises RankError when a rank raises, dies, returns what cannot be pickled, or when not all have returned
-    `timeout_s` seconds after all were there; all ranks are stopped then. Raises TypeError for a function or arguments
-    that cannot be sent, and for arguments that do not fit the function.
+    `timeout_s` counts from when all ranks were there. It is wall clock, less the time in which other programs kept the
+    ranks from running (`pace` says how that is known), and is over in any case after 20 times its seconds.
+
+    Raises RankError when a rank raises, dies, returns what cannot be pickled, or when not all have returned in time;
+    all ranks are stopped then. Raises TypeError for a function or arguments that cannot be sent, and for arguments that
+    do not fit the function.
     """
     _check_call(fn, args, kwargs)
     nprocs, timeout_s = arguments.whole("nprocs", nprocs), arguments.positive("timeout_s", timeout_s)
