@@ -143,6 +143,7 @@ def pages(folder: Path) -> None:
     repository = lessons.REPOSITORY + "/blob/main/"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     readme = re.sub(r"\]\((LICENSE[\w-]*)\)", rf"]({repository}\1)", readme).replace("](docs/", "](")
+    readme = readme.replace("](engines/", f"]({repository}engines/")
     explored = [f"explorers/{name}" for name in EXPLORED]
     books = [f"notebooks/{path.stem}" for path in lessons.lessons()]
     others = [
