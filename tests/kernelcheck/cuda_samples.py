@@ -385,7 +385,7 @@ __global__ void axpy(const __half2* x, __half2* y, __half a, int n) { int i = bl
 hx=R(100).half(); hy=R(100).half(); hw=(2*hx.float()+hy.float()).half(); t("half2",HALF,1,64,[hx,hy,2.0,50],lambda y=hy,w=hw: torch.equal(y,w))
 t("half", """#include "cuda_fp16.h"
 __global__ void f(const half* x, half* y, int n) { int i = threadIdx.x; if (i < n) { half v = x[i]; y[i] = v * v + __float2half(0.5f) > half(1.0f) ? hexp(v) : __hadd(v, __float2half(1)); float q = v; y[i] += half(q) - v; } }""",1,128,[hx,hx.clone(),100],None)
-bx=R(64).bfloat16(); by=Z(64).bfloat16(); t("bf16","__global__ void f(const __nv_bfloat16* x, __nv_bfloat16* y) { int i = threadIdx.x; y[i] = __float2bfloat16(__bfloat162float(x[i]) * 2.f); }",1,64,[bx,by],lambda y=by: torch.equal(y,bx*2))
+bx=R(64).bfloat16(); by=Z(64).bfloat16(); t("bf16","#include <cuda_bf16.h>\n__global__ void f(const __nv_bfloat16* x, __nv_bfloat16* y) { int i = threadIdx.x; y[i] = __float2bfloat16(__bfloat162float(x[i]) * 2.f); }",1,64,[bx,by],lambda y=by: torch.equal(y,bx*2))
 t("namespace","namespace mine { __global__ void k(float* x) { x[threadIdx.x] = 1; } }",1,32,[Z(32)],None,"mine::k")
 t("macro kernel","#define DEF(name, op) __global__ void name(const float* x, float* y) { int i = threadIdx.x; y[i] = x[i] op 2; }\nDEF(twice, *)\nDEF(half_of, /)\n",1,32,[R(32),Z(32)],None,"twice")
 t("default template","template <int B = 32, typename T = float> __global__ void k(T* x) { __shared__ T s[B]; s[threadIdx.x] = x[threadIdx.x]; __syncthreads(); x[threadIdx.x] = s[B - 1 - threadIdx.x]; }",1,32,[R(32)],None,"k<>")
@@ -470,13 +470,13 @@ HOSTILE = [
     ('__global__ void k(float* x){ *(float*)0 = 1; }', 'wild pointer', [F(64)]),
     ('__global__ void k(float* x){ x[threadIdx.x] = 1; }', 'wild pointer', [None]),
     ('__global__ void k(float* x){ exit(0); }', 'exit', [F(64)]),
-    ('#include <unistd.h>\n__global__ void k(float* x){ _exit(0); }', 'exit', [F(64)]),
+    ('#include <unistd.h>\n__global__ void k(float* x){ _exit(0); }', "of the host's library", [F(64)]),
     ('__global__ void k(float* x){ abort(); }', 'abort', [F(64)]),
     ('__global__ void k(float* x){ while(1) printf("hello %d\\n", threadIdx.x); }', 'endless', [F(64)]),
     ('#include <assert.h>\n__global__ void k(float* x){ assert(threadIdx.x < 5); }', 'assert', [F(64)]),
     ('__global__ void k(float* x){ __trap(); }', 'trap', [F(64)]),
     ('__global__ void k(float* x){ throw 1; }', 'exception', [F(64)]),
-    ('#include <signal.h>\n__global__ void k(float* x){ kill(getpid(), 9); }', 'exit', [F(64)]),
+    ('#include <signal.h>\n__global__ void k(float* x){ kill(getpid(), 9); }', "of the host's library", [F(64)]),
     ('__global__ void k(float* x){ while(1) memset(malloc(1<<20),1,1<<20); }', 'allocates itself', [F(64)]),
     ('__global__ void k(float* x){ x[threadIdx.x] = 5 / (int)x[0]; }', 'division by zero', [F(64)]),
     ('__global__ void k(float* x){ int i = threadIdx.x; x[i - 5] = 1; }', 'element -5 of `x`', [F(64)]),

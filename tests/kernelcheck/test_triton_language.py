@@ -66,7 +66,8 @@ WRONG = [
      ("erf(v * 0.7071067811865476)", "erf(v.to(tl.float16))")),
     ("bias and GELU", "error", "NameError", ("0.5 * v", "0.5 * u")),
     ("softmax", "undefined", "loads x_ptr with a mask and without `other`", (', other=-float("inf")', "")),
-    ("softmax", "out of bounds", "of x_ptr", ("mask=columns < n, other", "other")),
+    ("softmax", "arguments", "`other=` and no `mask=`", ("mask=columns < n, other", "other")),
+    ("softmax", "out of bounds", "of x_ptr", (', mask=columns < n, other=-float("inf")', "")),
     ("softmax", "race", "of out_ptr", ("row * out_stride", "row")),
     ("softmax", "shapes", "the axis 1 does not exist", ("tl.max(x, axis=0)", "tl.max(x, axis=1)")),
     ("softmax", None, "", ('other=-float("inf")', "other=0.0")),
@@ -89,7 +90,8 @@ WRONG = [
     ("reduction", "shapes", "pointer to one element", ("tl.sum(x, axis=0)", "x")),
     ("last program", "race", "of parts_ptr", ("== tl.num_programs(0) - 1", ">= 0")),
     ("lock", "race", "of out_ptr", ("    while tl.atomic_cas(lock_ptr, 0, 1) == 1:\n        pass\n", "")),
-    ("vector add", "endless", "", ("    pid", "    while True:\n        tl.load(x_ptr)\n    pid")),
+    ("vector add", "language", "no end", ("    pid", "    while True:\n        tl.load(x_ptr)\n    pid")),
+    ("vector add", "endless", "while n > 0", ("    pid", "    while n > 0:\n        tl.load(x_ptr)\n    pid")),
     ("lock", "endless", "", ("    tl.atomic_xchg(lock_ptr, 0)\n", "")),
 ]  # fmt: skip
 

@@ -16,9 +16,9 @@ the CPU's: sums without fused multiply-add, and exact functions where a GPU has 
 """
 
 from kernelcheck.cuda import Kernel, compile_cuda
-from kernelcheck.faults import KernelFault
+from kernelcheck.faults import CompileError, KernelFault
 from kernelcheck.report import CudaFault, Report
-from kernelcheck.toolchain import CompileError, Compiler, Unavailable, compiler, why_not
+from kernelcheck.toolchain import Compiler, Unavailable, compiler, why_not
 from kernelcheck.traffic import Traffic
 from kernelcheck.triton_language import checked, triton
 from kernelcheck.triton_memory import Report as TritonReport

@@ -14,32 +14,23 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from kernelcheck import toolchain
+from kernelcheck import cuda_gpu, toolchain
+from kernelcheck.cuda_rules import refused
+from kernelcheck.cuda_text import CudaText
+from kernelcheck.faults import CompileError
 from kernelcheck.report import CudaFault, Memory, Report, Three, describe
 
-SHARED_LIMIT = 48 * 1024  # bytes of static shared memory of a block
 SHARED_MOST = 227 * 1024  # with dynamic shared memory, which a launch asks for
 CHECKED_THREADS = 2**21  # a launch on a real GPU that is larger is not looked at on the CPU first
 CHECKED_ELEMENTS = 2**25  # of all arrays: each takes 64 bytes beside its own
 PAGE = 65536  # a multiple of the page of every system
 Dim = int | Sequence[int]
 
-_NO_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
-_KERNEL = re.compile(r"__global__(?:__launch_bounds__\s*\([^)]*\)|[^;{}()])*?\b(?!__launch)(\w+)\s*\(([^;{}]*)\)\s*\{")
-_REFUSED = {
-    r"<<<": "a kernel is started from Python, kernel(grid=…, block=…, args=…): leave host code with <<<…>>> out",
-    r"\bcuda(Malloc|Memcpy|Free|DeviceSync)": "memory is allocated and copied in Python: leave the host code out",
-    r"\bcooperative_groups": "cooperative groups cannot run here: use __syncthreads(), __syncwarp() and shuffles",
-    r"\bwmma\b|\bmma_sync\b": "the matrix units (wmma) cannot run here",
-    r"\basm\b": "PTX in asm statements cannot run here",
-    r"\btex[123]D|\btexture\s*<|cudaTextureObject_t": "textures cannot run here",
-    r"\bmalloc\s*\(|\bnew\s+\w": "memory that a kernel allocates itself cannot be looked at here",
-    r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:int|float|double|bool|unsigned)\b": "a kernel returns void",
-}
 _TORCH = {
     "f4": torch.float32, "f8": torch.float64, "h2": torch.float16, "g2": torch.bfloat16, "b1": torch.bool,
     "i1": torch.int8, "i2": torch.int16, "i4": torch.int32, "i8": torch.int64,
@@ -70,24 +61,22 @@ def compile_cuda(source: str, name: str | None = None) -> "Kernel":
     """
     if why := toolchain.why_not():
         raise toolchain.Unavailable(why)
-    plain = _NO_COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), source)
-    for pattern, reason in _REFUSED.items():
-        if found := re.search(pattern, plain):
-            line = plain.count("\n", 0, found.start()) + 1
-            raise toolchain.CompileError(reason, line, source.splitlines()[line - 1])
-    kernels = {found[1]: found for found in _KERNEL.finditer(plain)}
-    if not kernels:
-        raise toolchain.CompileError("there is no kernel: a function marked __global__ that returns void")
-    if name is None and len(kernels) > 1:
-        raise toolchain.CompileError(f"there are several kernels, say which: {', '.join(kernels)}")
+    text = CudaText(source)
+    kernels = dict(text.kernels)
+    if not kernels and not text.makes_kernels:
+        raise CompileError("there is no kernel: a function marked __global__ that returns void")
+    if error := refused(text):
+        raise error
+    if name is None and len(kernels) != 1:
+        raise CompileError(f"there are several kernels, say which: {', '.join(kernels) or 'a macro makes them'}")
     name = name or next(iter(kernels))
     base = name.split("<")[0].split("::")[-1].strip()
-    if not re.search(rf"\b{base}\b", plain):
-        raise toolchain.CompileError(f"there is no kernel {name}; there is {', '.join(kernels)}")
+    if not any(base in token.text for token in text.tokens):
+        raise CompileError(f"there is no kernel {name}; there is {', '.join(kernels)}")
     own = kernels.pop(base, None)  # None where a macro makes it
-    if own and "<" not in name and re.search(r"template\s*<[^;{}]*>\s*(?:\w+\s+)*$", plain[: own.start()]):
-        raise toolchain.CompileError(f"{name} is a template: name it with its arguments, such as '{name}<float>'")
-    return _compiled(source, name, own[2] if own else "", tuple(kernels))
+    if own and own.template and "<" not in name:
+        raise CompileError(f"{name} is a template: name it with its arguments, such as '{name}<float>'")
+    return _compiled(source, name, own.parameters if own else "", tuple(kernels))
 
 
 @functools.lru_cache(maxsize=256)
@@ -182,8 +171,10 @@ class Kernel:
         if (threads := math.prod(report.block)) > 1024:
             raise CudaFault("launch", f"a block of {report.block} has {threads} threads; a GPU takes at most 1024")
         used = sum(one.size for one in self._program.shared if one.own)
-        if used > SHARED_LIMIT:
-            raise CudaFault("launch", f"the kernel has {used} bytes of shared memory; a block has {SHARED_LIMIT}")
+        if used > cuda_gpu.SHARED_LIMIT:
+            raise CudaFault(
+                "launch", f"the kernel has {used} bytes of shared memory; a block has {cuda_gpu.SHARED_LIMIT}"
+            )
         if not 0 <= shared_mem <= SHARED_MOST - used:
             raise CudaFault("launch", f"shared_mem is {shared_mem} bytes; no GPU has more than {SHARED_MOST} a block")
 
@@ -288,22 +279,15 @@ class Kernel:
         shared_mem: int,
         device: torch.device,
     ) -> None:
-        """Run the launch by torch's own compiler of kernels, which passes an int as 4 bytes and a float as 8."""
+        """Run the launch on a real GPU."""
         with torch.cuda.device(device):
             if self._real is None:
-                self._real = torch.cuda._compile_kernel(self.source, self.name)
-            if shared_mem >= SHARED_LIMIT:
-                self._real.set_shared_memory_config(shared_mem)
-            passed = [
-                value
-                if isinstance(value, torch.Tensor)
-                else struct.unpack("<d" if len(raw) == 8 else "<i", raw.ljust(4, b"\0"))[0]
-                for value, (_, raw) in zip(args, words, strict=True)
-            ]
-            self._real(grid=report.grid, block=report.block, args=passed, shared_mem=shared_mem)
+                self._real = cuda_gpu.compiled(self.source, self.name)
+            launch = {"grid": report.grid, "block": report.block}
+            cuda_gpu.run(self._real, launch, args, [raw for _, raw in words], shared_mem)
             report.ran_on = torch.cuda.get_device_name(device)
 
-    _real = None
+    _real: Any = None
 
 
 def _dims(what: str, dim: Dim) -> Three:

@@ -25,3 +25,16 @@ class KernelFault(RuntimeError):
         self.kind, self.line, self.array, self.element, self.where = kind, line, array, element, where
 
     program = property(lambda self: self.where, doc="The program of a Triton kernel that did it.")
+
+
+class CompileError(RuntimeError):
+    """The text does not compile: `line` is the reader's line, from 1, or None; `reason` the compiler's own words."""
+
+    def __init__(self, reason: str, line: int | None = None, text: str = "", column: int = 0) -> None:
+        """Show the line, under it a caret at `column`, from 1, and then the reason, as a compiler does."""
+        self.reason, self.line = reason, line
+        head, cut = f"line {line}: ", len(text) - len(text.lstrip())
+        shown = [head + text.strip()] if line else []
+        if column > cut:
+            shown.append(" " * (len(head) + column - 1 - cut) + "^")
+        super().__init__("\n".join([*shown, reason]))

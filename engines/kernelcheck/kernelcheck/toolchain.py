@@ -14,11 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelcheck.faults import CompileError
+
 HERE = Path(__file__).parent
 # ruff: noqa: SIM905
 FLAGS = (
-    *"-std=c++17 -w -O1 -g1 -fsanitize=thread -fno-finite-loops -fwrapv -fno-strict-aliasing -fno-exceptions".split(),
-    *("-include", str(HERE / "cuda.h"), "-x", "c++"),
+    *"-std=c++17 -Werror=vla -O1 -g1 -fsanitize=thread -fno-finite-loops -fwrapv -fno-strict-aliasing".split(),
+    *("-fno-exceptions", "-include", str(HERE / "cuda.h"), "-x", "c++"),
 )
 GCC = ("-fsanitize=bounds",)
 # clang leaves out the read of a value that is written at once, and makes loops into memset, which has no hook
@@ -29,19 +31,6 @@ COMPILE_S = 180.0  # zig builds its C++ library at its first link
 
 class Unavailable(RuntimeError):
     """There is no compiler here that can build a kernel."""
-
-
-class CompileError(RuntimeError):
-    """The text does not compile: `line` is the reader's line, from 1, or None; `reason` the compiler's own words."""
-
-    def __init__(self, reason: str, line: int | None = None, text: str = "", column: int = 0) -> None:
-        """Show the line, under it a caret at `column`, from 1, and then the reason, as a compiler does."""
-        self.reason, self.line = reason, line
-        head, cut = f"line {line}: ", len(text) - len(text.lstrip())
-        shown = [head + text.strip()] if line else []
-        if column > cut:
-            shown.append(" " * (len(head) + column - 1 - cut) + "^")
-        super().__init__("\n".join([*shown, reason]))
 
 
 @dataclass(frozen=True)
@@ -147,6 +136,10 @@ def _error(said: str, source: str) -> CompileError:
     if at is None:
         return CompileError(said.strip()[:500] or "the compiler failed and did not say why")
     reason = re.sub(r"^.*?(?:fatal )?error: |^.*(?=undefined reference)", "", lines[at])
+    if "-Werror=vla" in reason:
+        reason = "the length of an array must be known when the kernel is compiled, as in float row[64]"
+    if "of read-only location" in reason:
+        reason = "this is const: it can be read, not written"
     # an error inside cuda.h is followed, or led, by the line of the reader that led there
     ordered = [lines[at], *lines[at + 1 :], *lines[:at]]
     places = [re.search(r"kernel\.cu:(\d+)(?::(\d+))?", line) for line in ordered]

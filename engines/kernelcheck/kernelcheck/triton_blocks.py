@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import numbers
 import operator
 import types
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from kernelcheck.triton_memory import Buffer, running, wrong
+from kernelcheck.triton_text import COMPARISONS
 
 _MOST_ELEMENTS = 1 << 20  # of a block, as in Triton
 
@@ -68,7 +72,20 @@ for _name, _type, _numpy, _short, _soft in (
     TYPES[_name] = DType(_name, _type, _numpy, _short, _soft)
 OF_TORCH = {one.torch: one for one in TYPES.values()}
 BOOL, I32, I64, F32 = (TYPES[name] for name in ("int1", "int32", "int64", "float32"))
+_SMALLEST, _LARGEST = (float(getattr(np.finfo(np.float32), name)) for name in ("tiny", "max"))
 _RANGES = {name: range(np.iinfo(name).min, np.iinfo(name).max + 1) for name in ("int32", "uint32", "int64", "uint64")}
+
+
+class constexpr:
+    """Marks a parameter, or a global, that is known when the kernel is compiled."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = plain(value)
+
+
+def plain(value: Any) -> Any:
+    """Return a value without the mark of a constant."""
+    return value.value if isinstance(value, constexpr) else value
 
 
 class Block:
@@ -94,18 +111,23 @@ class Block:
             return lambda *args, **options: Block.functions[name](self, *args, **options)
         raise AttributeError(f"a block has no {name!r}")
 
-    def to(self, dtype: DType, fp_downcast_rounding=None) -> Block:
-        return Block(self.data, dtype)
+    def to(self, dtype: DType, fp_downcast_rounding: str | None = None, bitcast: bool = False) -> Block:
+        if not isinstance(dtype, DType):
+            here = f": write tl.{str(dtype).rpartition('.')[2]}" if isinstance(dtype, torch.dtype) else ""
+            raise wrong(f"{dtype} is no type of Triton's{here}")
+        if bitcast and dtype.bits != self.dtype.bits:
+            raise wrong(f"the bits of {self.dtype} cannot be read as {dtype}, which has another size")
+        return Block(dtype.decode(self.dtype.encode(self.data).view(dtype.stored)) if bitcast else self.data, dtype)
 
-    def __getitem__(self, key) -> Block:
+    def __getitem__(self, key: Any) -> Block:
         return Block(self.data[_key(key)], self.dtype)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise wrong("an element of a block cannot be set: choose by tl.where(tl.arange(0, …) == i, …, …)", "language")
 
     def __bool__(self) -> bool:
         if self.data.size != 1:
-            raise wrong(
-                "a block is no single yes or no, as `if`, `while`, `and`, `or` need: use tl.where, &, |", "shapes"
-            )
-        running[-1].turn()
+            raise wrong("a block is no single yes or no, as `if` and `while` need: choose by tl.where", "shapes")
         return bool(self.data)
 
     def __index__(self) -> int:
@@ -113,8 +135,30 @@ class Block:
             raise wrong(f"a whole number is needed here, and this is a block of {self.dtype}")
         return int(self.data)
 
+    def __int__(self) -> int:
+        raise wrong("int() takes what is known when the kernel is compiled: write .to(tl.int32)")
+
+    def __float__(self) -> float:
+        raise wrong("float() takes what is known when the kernel is compiled: write .to(tl.float32)")
+
+    def __len__(self) -> int:
+        raise wrong("len() takes no block: its sizes are .shape[0] and so on")
+
+    def __iter__(self) -> Any:
+        raise wrong("a block cannot be walked through or unpacked: all its elements are computed with at once")
+
+    def __pow__(self, other: Any) -> Block:
+        raise wrong("Triton has no `**` for blocks: write x * x, or tl.exp2(y * tl.log2(x))", "language")
+
+    __rpow__ = __pow__
+
+    def __matmul__(self, other: Any) -> Block:
+        raise wrong("Triton has no `@`: write tl.dot(a, b)", "language")
+
+    __rmatmul__ = __matmul__
+
     def __neg__(self) -> Block:
-        return Block(-self.data, self.dtype, counts=True)
+        return Block(self.data if self.dtype is BOOL else -self.data, self.dtype, counts=True)
 
     def __invert__(self) -> Block:
         return Block(~self.data, self.dtype)
@@ -143,23 +187,36 @@ class Pointer:
     def __sub__(self, other) -> Pointer:
         return self.__add__(other, -1)
 
-    def __getitem__(self, key) -> Pointer:
+    def __getitem__(self, key: Any) -> Pointer:
         if key is not None and not isinstance(key, tuple | slice):
             self.refuse()
         return Pointer(self.buffer, self.data[_key(key)])
 
-    def refuse(self, *_):
+    def __setitem__(self, key: Any, value: Any) -> None:
+        name = self.buffer.name
+        raise wrong(
+            f"{name} is a pointer: memory is written by tl.store({name} + …, value), not in brackets", "language"
+        )
+
+    def refuse(self, *_: Any) -> Any:
         """Say what is missing where a pointer is used as if it were what it points to."""
         raise wrong(f"{self.buffer.name} is a pointer, not its values: load them with tl.load({self.buffer.name} + …)")
 
-    __mul__ = __rmul__ = __truediv__ = __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __bool__ = to = refuse
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = __rsub__ = refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __xor__ = __neg__ = __invert__ = refuse
+    __len__ = __iter__ = __int__ = __float__ = to = refuse
+
+    def __bool__(self) -> bool:
+        if self.data.size != 1:
+            raise wrong("a block of pointers is no single yes or no", "shapes")
+        return True  # it points to a tensor
 
 
 def as_block(value, what: str = "this") -> Block:
     """Return a number of Python as a block of the type that Triton gives it, and a block as it is."""
     if isinstance(value, Block):
         return value
-    value = getattr(value, "value", value)
+    value = plain(value)
     if isinstance(value, Pointer):
         value.refuse()
     if isinstance(value, bool):
@@ -167,15 +224,17 @@ def as_block(value, what: str = "this") -> Block:
     if isinstance(value, numbers.Integral):
         return Block(int(value), TYPES[next((name for name, fit in _RANGES.items() if value in fit), "int64")])
     if isinstance(value, numbers.Real):
-        return Block(float(value), F32)
+        fits = not math.isfinite(value) or value == 0 or _SMALLEST <= abs(value) <= _LARGEST
+        return Block(float(value), F32 if fits else TYPES["float64"])
     raise wrong(f"{what} is a {type(value).__name__}: a kernel computes with blocks and numbers")
 
 
 def constant(value, what: str):
     """Return a value that must be known when the kernel is compiled."""
     if isinstance(value, Block):
-        raise wrong(f"{what} must be known when the kernel is compiled: annotate the parameter with tl.constexpr")
-    return getattr(value, "value", value)
+        cure = "annotate the parameter with tl.constexpr, or a name: `half: tl.constexpr = BLOCK // 2`"
+        raise wrong(f"{what} must be known when the kernel is compiled: {cure}")
+    return plain(value)
 
 
 def sizes(shape) -> tuple[int, ...]:
@@ -213,6 +272,8 @@ def promote(a: DType, a_plain: bool, b: DType, b_plain: bool, divides: bool = Fa
             a = b = other
     floats = {one.name for one in (a, b) if one.kind == 2}
     if not floats:
+        if divides and a.signed != b.signed:
+            raise wrong(f"{a} and {b} cannot be divided, since one has a sign and the other has none: write .to(…)")
         if a.signed == b.signed:
             return a if a.bits > b.bits else b
         unsigned, signed = (b, a) if a.signed else (a, b)
@@ -234,14 +295,15 @@ def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return quotient + ((np.fmod(a, b) != 0) & ((a < 0) != (b < 0))).astype(quotient.dtype)
 
 
-_COMPARISONS = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
-_WHOLE = {
-    "floordiv": _truncated, "and": operator.and_, "or": operator.or_, "xor": operator.xor, "lshift": operator.lshift,
-    "rshift": operator.rshift,
+_COMPARISONS = {name: getattr(operator, name) for name in COMPARISONS.values()}
+_WHOLE: dict[str, tuple[str, Callable]] = {
+    "floordiv": ("//", _truncated), "and": ("&", operator.and_), "or": ("|", operator.or_), "xor": ("^", operator.xor),
+    "lshift": ("<<", operator.lshift), "rshift": (">>", operator.rshift),
 }  # fmt: skip
-_OPERATORS = {
-    **_COMPARISONS, **_WHOLE, "add": operator.add, "sub": operator.sub, "mul": operator.mul,
-    "truediv": operator.truediv, "mod": np.fmod, "maximum": np.fmax, "minimum": np.fmin,
+_OPERATORS: dict[str, Callable] = {
+    **_COMPARISONS, **{name: compute for name, (_, compute) in _WHOLE.items()}, "add": operator.add,
+    "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv, "mod": np.fmod,
+    "maximum": np.fmax, "minimum": np.fmin,
 }  # fmt: skip
 
 
@@ -249,15 +311,17 @@ def combine(name: str, a, b) -> Block:
     """Compute with two blocks or numbers, at least one of them a block."""
     if isinstance(b, Pointer):
         return b + a if name == "add" else b.refuse()
-    if b is None and name in ("eq", "ne"):
-        return name == "ne"
     plain = not isinstance(a, Block), not isinstance(b, Block)
     a, b = as_block(a, "the left side"), as_block(b, "the right side")
     dtype = promote(a.dtype, plain[0], b.dtype, plain[1], name in ("truediv", "mod"))
     if name == "truediv" and dtype.kind < 2:
         dtype = F32
     if name in _WHOLE and dtype.kind == 2:
-        raise wrong(f"`{name}` is for whole numbers, and here are {a.dtype} and {b.dtype}")
+        here = "; tl.floor(a / b) divides and rounds down" if name == "floordiv" else ""
+        raise wrong(f"`{_WHOLE[name][0]}` is for whole numbers, and here are {a.dtype} and {b.dtype}{here}")
+    for one, is_plain in zip((a, b), plain, strict=True):
+        if is_plain and dtype.kind == 1 and not np.iinfo(dtype.numpy).min <= int(one.data) <= np.iinfo(dtype.numpy).max:
+            raise wrong(f"{one.data} does not fit into {dtype}, the type of the block: convert the block by .to(…)")
     x, y = dtype.of(a.data), dtype.of(b.data)
     data = shaped(lambda: _OPERATORS[name](x, y), a, b)
     return Block(data, BOOL) if name in _COMPARISONS else Block(data, dtype, counts=True)
@@ -271,3 +335,47 @@ for _name in _OPERATORS:
     setattr(Block, f"__{_name}__", _method(_name, swapped=False))
     if _name not in _COMPARISONS:
         setattr(Block, f"__r{_name}__", _method(_name, swapped=True))
+
+
+# ---- what `and`, `or`, `not` and chains of comparisons mean, and an assignment
+
+
+def _yes_or_no(block: Block, word: str) -> Block:
+    if not isinstance(block, Block) or block.dtype is not BOOL:
+        kind = "a pointer" if isinstance(block, Pointer) else block.dtype
+        raise wrong(f"`{word}` joins what is true or false, and this is {kind}: compare it with a number")
+    return block
+
+
+def joined(word: str, *later: Callable[[], Any]) -> Any:
+    """Return what `and` or `or` of values gives; a number that is known decides before what stands behind it."""
+    blocks, value = [], None
+    for each in later:
+        value = each()
+        if isinstance(value, Block | Pointer):
+            blocks.append(value)
+        elif bool(value) == (word == "or"):
+            return value
+    if len(blocks) < 2:
+        return blocks[0] if blocks else value
+    name = "and" if word == "and" else "or"
+    return functools.reduce(lambda a, b: combine(name, _yes_or_no(a, word), _yes_or_no(b, word)), blocks)
+
+
+def negated(value: Any) -> Any:
+    """Return what `not` gives."""
+    return ~_yes_or_no(value, "not") if isinstance(value, Block | Pointer) else not value
+
+
+def chained(names: tuple[str, ...], *values: Any) -> Any:
+    """Return whether all comparisons of a chain hold, element by element."""
+    pairs = zip(names, values, values[1:], strict=False)
+    return joined("and", *(functools.partial(_COMPARISONS[name], a, b) for name, a, b in pairs))
+
+
+def assigned(value: Any) -> Any:
+    """Return what a name holds that was given `value`: numbers become numbers of the device."""
+    if isinstance(value, tuple | list):
+        return tuple(map(assigned, value))
+    value = plain(value)
+    return as_block(value) if isinstance(value, numbers.Real) else value

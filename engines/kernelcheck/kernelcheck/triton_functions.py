@@ -1,13 +1,18 @@
 """What can a Triton kernel call? The functions of `triton.language`, on blocks of NumPy."""
 
+from __future__ import annotations
+
 import builtins
-import math
+import functools
 import operator
 import types
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 
+from kernelcheck.triton_access import ACCESSES
 from kernelcheck.triton_blocks import (
     BOOL,
     F32,
@@ -16,22 +21,18 @@ from kernelcheck.triton_blocks import (
     TYPES,
     Block,
     DType,
-    Pointer,
     as_block,
     combine,
     constant,
+    constexpr,
     promote,
     shaped,
     sizes,
 )  # fmt: skip
-from kernelcheck.triton_memory import Buffer, running, wrong
+from kernelcheck.triton_memory import running, wrong
+from kernelcheck.triton_random import RANDOM
 
-
-class constexpr:
-    """Marks a parameter, or a global, that is known when the kernel is compiled."""
-
-    def __init__(self, value) -> None:
-        self.value = value
+_PRECISIONS = "tf32", "tf32x3", "ieee", "bf16x3", "bf16x6"
 
 
 def arange(start: int, end: int) -> Block:
@@ -41,126 +42,33 @@ def arange(start: int, end: int) -> Block:
     return Block(np.arange(start, end), I32)
 
 
-def full(shape, value, dtype: DType) -> Block:
-    shape = sizes(shape if isinstance(shape, tuple | list) else (shape,))
-    return Block(np.broadcast_to(as_block(value).to(dtype).data, shape), dtype)
-
-
-# ---- memory ----------------------------------------------------------------------------------------------------------
-
-
-def _access(kind: str, pointer, mask) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Return the offsets, which of them the mask lets through, and those, all checked and noted."""
-    if not isinstance(pointer, Pointer):
-        name = {"load": "tl.load", "store": "tl.store"}.get(kind, "an atomic operation")
-        raise wrong(f"{name} takes a pointer, such as x_ptr + at, and this is a {type(pointer).__name__.lower()}")
-    offsets, active = pointer.data, None
-    if mask is not None:
-        mask = as_block(mask, "the mask")
-        if mask.dtype is not BOOL:
-            raise wrong(f"a mask says yes or no for each element, and this one holds {mask.dtype}")
-        if mask.data.ndim and not offsets.ndim:
-            raise wrong("the mask is a block, and the pointer is to one element", "shapes")
-        offsets, active = shaped(lambda: np.broadcast_arrays(offsets, mask.data), pointer, mask)
-    return offsets, active, running[-1].touch(kind, pointer.buffer, offsets, active)
-
-
-def load(pointer, mask=None, other=None, cache_modifier="", eviction_policy="", volatile=False) -> Block:
-    offsets, active, at = _access("load", pointer, mask)
-    buffer = pointer.buffer
-    if active is None:
-        return Block(buffer.read(offsets), buffer.dtype)
-    if other is None:
-        found = _undefined(buffer, offsets.shape, active)
-    else:
-        other = as_block(other, "other")
-        found = np.array(shaped(lambda: np.broadcast_to(other.to(buffer.dtype).data, offsets.shape), pointer, other))
-    found[active] = buffer.read(at)
-    return Block(found, buffer.dtype)
-
-
-def _undefined(buffer: Buffer, shape: tuple[int, ...], active: np.ndarray) -> np.ndarray:
-    """Return what shows in a result, for a GPU promises nothing: NaN, and in further runs of a check other numbers."""
-    launch, dtype, changed = running[-1], buffer.dtype, False
-    if launch.watched and not active.all():
-        line = launch.line()
-        changed = launch.changed in ("", line)
-        if line not in launch.undefined:
-            what = f"program {launch.name()} loads {buffer.name} with a mask and without `other`"
-            why = "the elements that the mask leaves out have no value, and the result depends on them"
-            launch.undefined[line] = launch.fault("undefined", what, why, array=buffer.name)
-    if dtype.kind == 2 and not changed:
-        return np.full(shape, math.nan, dtype.numpy)
-    return np.resize(np.array([119, -50] if changed else [100, -40]), shape).astype(dtype.numpy)
-
-
-def store(pointer, value, mask=None, cache_modifier="", eviction_policy="") -> None:
-    offsets, active, at = _access("store", pointer, mask)
-    data = _to_store(pointer, value, offsets)
-    data, at = data.reshape(-1) if active is None else data[active], at.reshape(-1)
-    if running[-1].watched and at.size > 1:
-        _one_value_each(pointer.buffer, at, data)
-    pointer.buffer.write(at, data)
-
-
-def _to_store(pointer: Pointer, value, offsets: np.ndarray) -> np.ndarray:
-    """Return one value for each address, in the type of the memory."""
-    value = as_block(value, "the value")
-    if value.data.ndim and not pointer.data.ndim:
-        raise wrong(f"a block of the shape {value.shape} is stored through a pointer to one element", "shapes")
-    return shaped(lambda: np.broadcast_to(value.to(pointer.buffer.dtype).data, offsets.shape), value, pointer)
-
-
-def _one_value_each(buffer: Buffer, at: np.ndarray, data: np.ndarray) -> None:
-    order = np.argsort(at, kind="stable")
-    at, data = at[order], data[order]
-    clash = (at[1:] == at[:-1]) & (data[1:] != data[:-1])
-    if clash.any():
-        element = int(at[1:][clash][0])
-        what = f"program {running[-1].name()} writes different values to element {element:,} of {buffer.name} at once"
-        raise running[-1].fault("race", what, "which of them stays is undefined", array=buffer.name, element=element)
-
-
-def _exchange(change, pointer, value, mask=None) -> Block:
-    """Change elements one after the other, as atomic operations do, and return what they were before."""
-    offsets, active, at = _access("atomic", pointer, mask)
-    buffer, data = pointer.buffer, _to_store(pointer, value, offsets)
-    active = np.ones(offsets.shape, bool) if active is None else active
-    at, new, before = at.reshape(-1), data[active], np.zeros(at.size, buffer.dtype.numpy)
-    once = np.unique(at).size == at.size
-    for part in (slice(None),) if once else (slice(n, n + 1) for n in range(at.size)):
-        before[part] = old = buffer.read(at[part])
-        buffer.write(at[part], np.asarray(change(old, new[part])).astype(buffer.dtype.numpy))
-    if buffer.dtype.kind == 2:
-        running[-1].report.flops += at.size
-    found = np.zeros(offsets.shape, buffer.dtype.numpy)
-    found[active] = before
-    return Block(found, buffer.dtype)
-
-
-def _atomic(change):
-    return lambda pointer, value, mask=None, sem=None, scope=None: _exchange(change, pointer, value, mask)
-
-
-def _cas(pointer, cmp, val, sem=None, scope=None) -> Block:
-    wanted = _to_store(pointer, cmp, pointer.data).reshape(-1)
-    return _exchange(lambda old, new: np.where(old == wanted, new, old), pointer, val)
+def full(shape: Any, value: Any, dtype: DType) -> Block:
+    if not isinstance(shape, tuple | list):
+        raise wrong(f"a shape is a tuple of sizes, and here is {shape!r}: write ({shape},)", "shapes")
+    block = as_block(value).to(dtype)
+    if block.numel != 1:
+        raise wrong(f"a block is filled with one number, and here is a block of the shape {block.shape}", "shapes")
+    if isinstance(value, float) and value != 0 and dtype.kind == 1:
+        raise wrong(f"{value} is no whole number, which {dtype} holds")
+    return Block(np.broadcast_to(block.data, sizes(shape)), dtype)
 
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
 
 
-def _function(name: str, compute):
-    def function(x) -> Block:
-        x = as_block(x)
-        if name != "abs" and x.dtype.short not in ("fp32", "fp64"):
-            raise wrong(f"tl.{name} takes fp32 or fp64, and this is {x.dtype}: write .to(tl.float32)")
-        return Block(compute(x.data), x.dtype, counts=True)
+def _function(name: str, compute: Callable, types_: tuple[str, ...] = ("fp32", "fp64")) -> Callable:
+    def function(*values: Any) -> Block:
+        blocks = [as_block(one) for one in values]
+        for one in blocks:
+            if types_ and one.dtype.short not in types_:
+                raise wrong(f"tl.{name} takes {' or '.join(types_)}, and this is {one.dtype}: write .to(tl.float32)")
+        dtype = next((one.dtype for one in blocks if one.dtype.bits == 64), blocks[0].dtype)
+        return Block(shaped(lambda: compute(*(one.data for one in blocks)), *blocks), dtype, counts=True)
 
     return function
 
 
-def _where(condition, x, y) -> Block:
+def _where(condition: Any, x: Any, y: Any) -> Block:
     plain = not isinstance(x, Block), not isinstance(y, Block)
     condition, x, y = as_block(condition).to(BOOL), as_block(x), as_block(y)
     dtype = promote(x.dtype, plain[0], y.dtype, plain[1])
@@ -168,14 +76,21 @@ def _where(condition, x, y) -> Block:
     return Block(shaped(lambda: np.where(*parts), condition, x, y), dtype)
 
 
-def _axis(x: Block, axis) -> int | None:
+def _high_half(x: Any, y: Any) -> Block:
+    x, y = as_block(x), as_block(y)
+    if x.dtype is not y.dtype or x.dtype.bits != 32 or x.dtype.kind != 1:
+        raise wrong(f"tl.umulhi multiplies whole numbers of 32 bits here, and these are {x.dtype} and {y.dtype}")
+    return Block(shaped(lambda: x.data.astype(np.int64) * y.data >> 32, x, y), x.dtype)
+
+
+def _axis(x: Block, axis: Any) -> int | None:
     axis = constant(axis, "the axis")
-    if axis is not None and not -x.data.ndim <= axis < x.data.ndim:
+    if axis is not None and (not isinstance(axis, int) or not -x.data.ndim <= axis < x.data.ndim):
         raise wrong(f"the axis {axis} does not exist in a block of the shape {x.shape}", "shapes")
     return axis
 
 
-def _reduced(compute, x, axis, keep_dims: bool, dtype: DType) -> Block:
+def _reduced(compute: np.ufunc, x: Any, axis: Any, keep_dims: bool, dtype: DType) -> Block:
     running[-1].report.flops += x.numel if dtype.kind == 2 else 0
     return Block(compute.reduce(dtype.of(x.data), axis=_axis(x, axis), keepdims=keep_dims, dtype=dtype.numpy), dtype)
 
@@ -187,43 +102,125 @@ def _wide(x: Block, floats: bool) -> DType:
     return F32 if x.dtype.kind == 2 else I32 if x.dtype.signed or x.dtype is BOOL else TYPES["uint32"]
 
 
-def _sum(x, axis=None, keep_dims=False, dtype=None) -> Block:
+def _sum(input: Any, axis: Any = None, keep_dims: bool = False, dtype: DType | None = None) -> Block:
+    x = as_block(input)
     return _reduced(np.add, x, axis, keep_dims, dtype or _wide(x, floats=False))
 
 
-def _extreme(compute, place):
-    def extreme(x, axis=None, return_indices=False, return_indices_tie_break_left=True, keep_dims=False):
+def _bits(name: str, compute: np.ufunc) -> Callable:
+    def reduced(input: Any, axis: Any = None, keep_dims: bool = False) -> Block:
+        x = as_block(input)
+        if x.dtype.kind == 2:
+            raise wrong(f"tl.{name} is for whole numbers, and here is {x.dtype}")
+        return _reduced(compute, x, axis, keep_dims, x.dtype)
+
+    return reduced
+
+
+def _extreme(compute: np.ufunc, place: Callable) -> Callable:
+    def extreme(
+        input: Any, axis: Any = None, return_indices: bool = False, return_indices_tie_break_left: bool = True,
+        keep_dims: bool = False,
+    ) -> Any:  # fmt: skip
+        x = as_block(input)
         found = _reduced(compute, x, axis, keep_dims, _wide(x, floats=True))
         return (found, place(x, axis, keep_dims=keep_dims)) if return_indices else found
 
     return extreme
 
 
-def _place(find):
-    return lambda x, axis, tie_break_left=True, keep_dims=False: Block(
-        find(x.data, axis=_axis(x, axis), keepdims=keep_dims), I32
-    )
+def _place(find: Callable) -> Callable:
+    def place(input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False) -> Block:
+        return Block(find(input.data, axis=_axis(input, axis), keepdims=keep_dims), I32)
+
+    return place
 
 
-def _scan(compute):
-    def scan(x, axis=0, reverse=False) -> Block:
-        axis = _axis(x, axis)
-        data = np.flip(x.data, axis) if reverse else x.data
-        found = compute.accumulate(data, axis=axis, dtype=x.dtype.numpy)
-        return Block(np.flip(found, axis) if reverse else found, x.dtype, counts=True)
+def _scan(compute: np.ufunc) -> Callable:
+    def scan(input: Any, axis: Any = 0, reverse: bool = False, dtype: DType | None = None) -> Block:
+        x, axis = as_block(input), _axis(input, axis)
+        dtype = dtype or _wide(x, floats=False)
+        data = np.flip(dtype.of(x.data), axis) if reverse else dtype.of(x.data)
+        found = compute.accumulate(data, axis=axis, dtype=dtype.numpy)
+        return Block(np.flip(found, axis) if reverse else found, dtype, counts=True)
 
     return scan
 
 
-def dot(input, other, acc=None, input_precision=None, allow_tf32=None, max_num_imprecise_acc=None, out_dtype=F32):
+Blocks = tuple[Block, ...]
+
+
+def _folded(combine_fn: Callable, first: Blocks, second: Blocks) -> Blocks:
+    """Return what a function of the reader's makes of two numbers, here of many pairs at once."""
+    if not hasattr(combine_fn, "fn"):
+        name = getattr(combine_fn, "__name__", "it")
+        raise wrong(f"{name} is a function of Python: write @triton.jit in the line above `def {name}`", "language")
+    found = combine_fn(*first, *second)
+    found = found if isinstance(found, tuple) else (found,)
+    for one, before in zip(found, first, strict=True):
+        if not isinstance(one, Block) or one.dtype is not before.dtype:
+            got = one.dtype if isinstance(one, Block) else type(one).__name__
+            raise wrong(f"a function that combines two numbers of {before.dtype} must return one, and returns {got}")
+    return found
+
+
+def _reduce(input: Any, axis: Any, combine_fn: Callable, keep_dims: bool = False) -> Any:
+    several = input if isinstance(input, tuple) else (input,)
+    place = _axis(several[0], axis)
+    parts = tuple(one if place is not None else reshape(one, one.numel) for one in several)
+    parts = tuple(Block(np.moveaxis(one.data, place or 0, 0), one.dtype) for one in parts)
+    if not running[-1].computes:
+        _folded(combine_fn, *[tuple(Block(0, one.dtype) for one in parts)] * 2)
+        parts = tuple(Block(one.data[:1], one.dtype) for one in parts)
+    while len(parts[0].data) > 1:
+        pairs = [tuple(Block(one.data[start::2], one.dtype) for one in parts) for start in (0, 1)]
+        parts = _folded(combine_fn, *pairs)
+    found = tuple(Block(one.data[0], one.dtype) for one in parts)
+    if keep_dims:
+        shape = tuple(1 if place in (None, n, n - several[0].data.ndim) else size for n, size in
+                      enumerate(several[0].shape))  # fmt: skip
+        found = tuple(Block(one.data.reshape(shape), one.dtype) for one in found)
+    return found if isinstance(input, tuple) else found[0]
+
+
+def _associative_scan(input: Any, axis: Any, combine_fn: Callable, reverse: bool = False) -> Any:
+    several = input if isinstance(input, tuple) else (input,)
+    place = _axis(several[0], axis) or 0
+    rows = [np.moveaxis(np.flip(one.data, place) if reverse else one.data, place, 0) for one in several]
+    if not running[-1].computes:
+        _folded(combine_fn, *[tuple(Block(0, one.dtype) for one in several)] * 2)
+        return input
+    now = tuple(Block(row[0], one.dtype) for row, one in zip(rows, several, strict=True))
+    found = [now]
+    for n in range(1, len(rows[0])):
+        now = _folded(combine_fn, now, tuple(Block(row[n], one.dtype) for row, one in zip(rows, several, strict=True)))
+        found.append(now)
+    stacked = [np.stack([each[n].data for each in found], place) for n in range(len(several))]
+    made = tuple(Block(np.flip(data, place) if reverse else data, one.dtype)
+                 for data, one in zip(stacked, several, strict=True))  # fmt: skip
+    return made if isinstance(input, tuple) else made[0]
+
+
+def dot(
+    input: Any, other: Any, acc: Block | None = None, input_precision: str | None = None,
+    allow_tf32: bool | None = None, max_num_imprecise_acc: int | None = None, out_dtype: DType | None = None,
+) -> Block:  # fmt: skip
     a, b = as_block(input), as_block(other)
     if a.dtype is not b.dtype:
         raise wrong(f"tl.dot takes two blocks of one type, and these are {a.dtype} and {b.dtype}")
-    if a.data.ndim < 2 or a.data.ndim != b.data.ndim or a.shape[-1] != b.shape[-2]:
+    if a.data.ndim not in (2, 3) or a.data.ndim != b.data.ndim or a.shape[-1] != b.shape[-2]:
         raise wrong(f"tl.dot of blocks of the shapes {a.shape} and {b.shape}: the inner sizes differ", "shapes")
-    if a.shape[-1] < 16:
-        raise wrong(f"tl.dot needs at least 16 elements along the inner axis, and here are {a.shape[-1]}", "shapes")
-    dtype = I32 if a.dtype.kind < 2 else a.dtype if a.dtype.name == "float64" else out_dtype
+    if a.dtype.kind < 2 and a.dtype.name != "int8":
+        raise wrong(f"tl.dot takes floating-point numbers or int8, and these are {a.dtype}")
+    if a.shape[-1] < (least := {8: 32, 16: 16, 32: 8, 64: 4}[a.dtype.bits]):
+        what = f"tl.dot of {a.dtype} needs at least {least} elements along the inner axis"
+        raise wrong(f"{what}, and here are {a.shape[-1]}", "shapes")
+    if input_precision is not None and str(input_precision).lower() not in _PRECISIONS:
+        raise wrong(f"input_precision is {input_precision!r}; it may be {', '.join(_PRECISIONS)}")
+    wanted = out_dtype or (acc.dtype if acc is not None and a.dtype.name == "float16" else F32)
+    if wanted.name == "bfloat16":
+        raise wrong("tl.dot has no results in bf16: write .to(tl.bfloat16) behind it")
+    dtype = I32 if a.dtype.kind < 2 else a.dtype if a.dtype.bits == 64 else wanted if a.dtype.bits == 16 else F32
     wide = np.int32 if a.dtype.kind < 2 else np.promote_types(a.dtype.numpy, np.float32)
     data = a.data.astype(wide) @ b.data.astype(wide)
     running[-1].report.flops += 2 * a.numel * b.shape[-1]
@@ -236,102 +233,259 @@ def dot(input, other, acc=None, input_precision=None, allow_tf32=None, max_num_i
 # ---- shapes ----------------------------------------------------------------------------------------------------------
 
 
-def trans(x, *dims) -> Block:
-    dims = dims[0] if len(dims) == 1 and isinstance(dims[0], tuple | list) else dims
-    return Block(np.transpose(x.data, dims) if dims else x.data.swapaxes(-1, -2), x.dtype)
+def trans(input: Any, *dims: Any) -> Block:
+    last = (*range(input.data.ndim - 2), input.data.ndim - 1, input.data.ndim - 2)
+    order = dims[0] if len(dims) == 1 and isinstance(dims[0], tuple | list) else dims or last
+    if sorted(order) != list(range(input.data.ndim)):
+        raise wrong(f"the axes {tuple(order)} are not those of a block of the shape {input.shape}", "shapes")
+    return Block(np.transpose(input.data, order), input.dtype)
 
 
-def reshape(x, *shape, can_reorder=False) -> Block:
-    return Block(shaped(lambda: x.data.reshape(sizes(shape)), x), x.dtype)
+def reshape(input: Any, *shape: Any, can_reorder: bool = False) -> Block:
+    wanted = sizes(shape)
+    if np.prod(wanted, dtype=int) != input.numel:
+        raise wrong(f"a block of the shape {input.shape} has not as many elements as one of {wanted}", "shapes")
+    return Block(input.data.reshape(wanted), input.dtype)
 
 
-def broadcast_to(x, *shape) -> Block:
-    return Block(shaped(lambda: np.broadcast_to(x.data, sizes(shape)), x), x.dtype)
+def broadcast_to(input: Any, *shape: Any) -> Block:
+    wanted = sizes(shape)
+    if input.data.ndim not in (0, len(wanted)):
+        raise wrong(
+            f"a block of the shape {input.shape} has not as many axes as {wanted}: add one by [:, None]", "shapes"
+        )
+    return Block(shaped(lambda: np.broadcast_to(input.data, wanted), input), input.dtype)
+
+
+def _broadcast(input: Any, other: Any) -> tuple[Block, Block]:
+    parts = shaped(lambda: np.broadcast_arrays(input.data, other.data), input, other)
+    return Block(parts[0], input.dtype), Block(parts[1], other.dtype)
+
+
+def _expand_dims(input: Any, axis: Any) -> Block:
+    axes = tuple(axis) if isinstance(axis, tuple | list) else (constant(axis, "the axis"),)
+    try:
+        return Block(np.expand_dims(input.data, axes), input.dtype)
+    except (ValueError, IndexError):  # NumPy's error for an axis is both
+        raise wrong(f"the axis {axis} cannot be added to a block of the shape {input.shape}", "shapes") from None
+
+
+def _squeeze(x: Any, dim: int) -> Block:
+    if x.shape[_axis(x, dim)] != 1:
+        raise wrong(f"the axis {dim} of a block of the shape {x.shape} is not of size 1", "shapes")
+    return Block(np.squeeze(x.data, dim), x.dtype)
+
+
+def _join(a: Any, b: Any) -> Block:
+    a, b = as_block(a), as_block(b)
+    if a.dtype is not b.dtype:
+        raise wrong(f"tl.join takes two blocks of one type, and these are {a.dtype} and {b.dtype}")
+    return Block(np.stack(shaped(lambda: np.broadcast_arrays(a.data, b.data), a, b), -1), a.dtype)
+
+
+def _split(a: Any) -> tuple[Block, Block]:
+    if not a.shape or a.shape[-1] != 2:
+        raise wrong(f"tl.split takes a block whose last axis has 2 elements, and this one is {a.shape}", "shapes")
+    return Block(a.data[..., 0], a.dtype), Block(a.data[..., 1], a.dtype)
+
+
+def _interleave(a: Any, b: Any) -> Block:
+    both = _join(a, b)
+    return reshape(both, (*both.shape[:-2], 2 * both.shape[-2])) if both.data.ndim > 1 else both
+
+
+def _cat(input: Any, other: Any, can_reorder: bool = False, dim: int = 0) -> Block:
+    return Block(np.concatenate([input.data, other.data]), input.dtype)
+
+
+def _gather(src: Any, index: Any, axis: Any) -> Block:
+    if index.dtype.kind == 2 or index.data.ndim != src.data.ndim:
+        raise wrong(
+            f"tl.gather takes whole numbers with as many axes as the block, and here is {index.dtype}", "shapes"
+        )
+    at = np.clip(index.data, 0, src.shape[_axis(src, axis)] - 1)
+    return Block(shaped(lambda: np.take_along_axis(src.data, at, axis), src, index), src.dtype)
+
+
+def _histogram(input: Any, num_bins: int, mask: Block | None = None) -> Block:
+    if input.dtype.bits != 32 or input.dtype.kind != 1:
+        raise wrong(f"tl.histogram counts whole numbers of 32 bits, and these are {input.dtype}")
+    numbers = input.data if mask is None else input.data[np.broadcast_to(mask.data, input.shape)]
+    inside = numbers[(numbers >= 0) & (numbers < num_bins)]
+    return Block(np.bincount(inside.reshape(-1), minlength=num_bins), I32)
+
+
+def _sort(x: Any, dim: int | None = None, descending: bool = False) -> Block:
+    if dim not in (None, -1, x.data.ndim - 1):
+        raise wrong("tl.sort sorts along the last axis alone", "shapes")
+    ordered = np.sort(x.data, -1)
+    return Block(np.flip(ordered, -1) if descending else ordered, x.dtype)
+
+
+def _flip(x: Any, dim: int | None = None) -> Block:
+    return Block(np.flip(x.data, -1 if dim is None else _axis(x, dim)), x.dtype)
 
 
 # ---- the rest --------------------------------------------------------------------------------------------------------
 
 
-def _range(*bounds, **options):
+def _range(*bounds: Any, **options: Any) -> Iterator[Block]:
     """Count as `range` in a kernel does, where the number is one of the device, not of Python."""
     found = [as_block(one, "a bound of range") for one in bounds]
     dtype = I64 if any(one.dtype.bits == 64 for one in found) else I32
     return (Block(number, dtype) for number in builtins.range(*map(operator.index, found)))
 
 
-def _static_range(*bounds):
+def _static_range(*bounds: Any) -> range:
     return builtins.range(*(constant(one, "a bound of tl.static_range") for one in bounds))
 
 
-def _static_assert(condition, message="") -> None:
-    if not condition:
+def _static_assert(condition: Any, message: Any = "") -> None:
+    if not constant(condition, "what tl.static_assert looks at"):
         raise wrong(f"tl.static_assert failed: {message}", "assert")
 
 
-def _print(prefix, *values, **options) -> None:
-    print(f"program {running[-1].name()}: {prefix}", *values)
+def _device_assert(cond: Any, msg: str = "", mask: Any = None) -> None:
+    holds = as_block(cond).data.astype(bool) | ~as_block(True if mask is None else mask).data
+    if running[-1].computes and not holds.all():
+        raise wrong(f"tl.device_assert failed: {msg}", "assert")
 
 
-def _same(x, *_):
+def _print(prefix: Any, *values: Any, **options: Any) -> None:
+    if not isinstance(prefix, str):
+        raise wrong("print begins with a text in quotation marks, then come the values: print('x', x)")
+    if running[-1].computes:
+        print(f"program {running[-1].name()}: {prefix}", *values)
+
+
+def _static_print(*values: Any, **options: Any) -> None:
+    if not running[-1].computes:  # as a kernel is compiled, when numbers of the device have a type only
+        print(*(f"{one.dtype}{list(one.shape)}" if isinstance(one, Block) else one for one in values), **options)
+
+
+def _same(x: Any, *_: Any) -> Any:
     return x
 
 
-def cdiv(x, y):
+def _number(name: str, which: str) -> Callable:
+    def number(axis: int) -> Block:
+        if constant(axis, "the axis") not in (0, 1, 2):
+            raise wrong(f"the axis of tl.{name} is 0, 1 or 2, and here is {axis}")
+        return Block(getattr(running[-1], which)[constant(axis, "the axis")], I32)
+
+    return number
+
+
+def _sanitized(name: str) -> Callable:
+    return lambda x, y, sanitize_overflow=True: combine(name, x, y)
+
+
+def cdiv(x: Any, y: Any) -> Any:
     """Return x / y, rounded up."""
     return (x + y - 1) // y
 
 
+def host_cdiv(x: int, y: int) -> int:
+    """Return x / y, rounded up: `triton.cdiv`, which computes with constants alone inside a kernel."""
+    if isinstance(x, Block) or isinstance(y, Block):
+        raise wrong("triton.cdiv computes on the host; in a kernel write tl.cdiv")
+    return cdiv(x, y)
+
+
 def next_power_of_2(n: int) -> int:
     """Return the smallest power of two that is not below `n`."""
+    if isinstance(n, Block):
+        raise wrong("a power of two of a number of the device is not known when the kernel is compiled: pass it in")
     return 1 << max(n - 1, 0).bit_length()
 
 
-_NAMES = ("exp", "exp2", "log", "log2", "sqrt", "sin", "cos", "floor", "ceil", "abs")
-_MATH = {name: _function(name, getattr(np, name)) for name in _NAMES}
+_NAMES = "exp", "exp2", "log", "log2", "sqrt", "sin", "cos", "floor", "ceil"
+_MATH: dict[str, Callable] = {name: _function(name, getattr(np, name)) for name in _NAMES}
 _MATH |= {
+    "abs": _function("abs", np.abs, ()),
     "erf": _function("erf", lambda x: torch.erf(torch.from_numpy(np.array(x))).numpy()),
     "rsqrt": _function("rsqrt", lambda x: 1 / np.sqrt(x)),
-    "fma": lambda x, y, z: x * y + z,
-    "fdiv": lambda x, y, ieee_rounding=False: x / y,
+    "sqrt_rn": _function("sqrt_rn", np.sqrt, ("fp32",)),
 }
+_OF_TWO: dict[str, Callable] = {
+    "fma": lambda x, y, z: x * y + z,
+    "fdiv": lambda x, y, ieee_rounding=False, approx=False: x / y,
+    "div_rn": _function("div_rn", np.divide, ("fp32",)),
+    "umulhi": _high_half,
+}
+_LIBRARY = {
+    "tan": np.tan, "tanh": np.tanh, "sinh": np.sinh, "cosh": np.cosh, "asin": np.arcsin, "acos": np.arccos,
+    "atan": np.arctan, "atan2": np.arctan2, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+    "log1p": np.log1p, "expm1": np.expm1, "log10": np.log10, "cbrt": np.cbrt, "rint": np.rint, "trunc": np.trunc,
+    "pow": np.power, "fmod": np.fmod, "hypot": np.hypot, "copysign": np.copysign,
+    "fdim": lambda x, y: np.fmax(x - y, 0),
+    "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x), "nearbyint": np.rint,
+    "fast_expf": np.exp, "fast_logf": np.log, "fast_dividef": np.divide, "fast_sinf": np.sin, "fast_cosf": np.cos,
+}  # fmt: skip
 Block.functions = {
     **_MATH, "sum": _sum, "max": _extreme(np.fmax, _place(np.argmax)), "min": _extreme(np.fmin, _place(np.argmin)),
     "argmax": _place(np.argmax), "argmin": _place(np.argmin), "cumsum": _scan(np.add), "cumprod": _scan(np.multiply),
+    "xor_sum": _bits("xor_sum", np.bitwise_xor), "reduce_or": _bits("reduce_or", np.bitwise_or),
+    "reduce": _reduce, "associative_scan": _associative_scan,
     "trans": trans, "permute": trans, "reshape": reshape, "view": reshape, "broadcast_to": broadcast_to,
-    "ravel": lambda x: reshape(x, x.numel),
-    "expand_dims": lambda x, axis: Block(np.expand_dims(x.data, axis), x.dtype),
+    "ravel": lambda x, can_reorder=False: reshape(x, x.numel), "expand_dims": _expand_dims, "split": _split,
+    "sort": _sort, "flip": _flip, "gather": _gather, "histogram": _histogram, "cdiv": cdiv,
     "sigmoid": lambda x: 1 / (1 + _MATH["exp"](-x)),
-    "cast": lambda x, dtype: as_block(x).to(dtype),
+    "cast": lambda x, dtype, fp_downcast_rounding=None, bitcast=False: as_block(x).to(dtype, bitcast=bitcast),
 }  # fmt: skip
 
 
-def _softmax(x, dim=0) -> Block:
-    shares = _MATH["exp"](x - tl.max(x, dim, keep_dims=True))
-    return shares / _sum(shares, dim, keep_dims=True)
+def _softmax(x: Any, dim: Any = None, *, keep_dims: Any = None, ieee_rounding: bool = False) -> Block:
+    shares = _MATH["exp"](x - tl.max(x, dim or 0, keep_dims=True))
+    return shares / _sum(shares, dim or 0, keep_dims=True)
+
+
+Block.functions["softmax"] = _softmax
 
 
 class _Language(types.SimpleNamespace):
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"triton.language has no {name!r} here")
 
 
-tl = _Language(
-    **TYPES, **Block.functions,
+_LIBDEVICE = _Language(
+    **_MATH, fma=_OF_TWO["fma"],
+    **{name: _function(f"extra.libdevice.{name}", compute) for name, compute in _LIBRARY.items()},
+)  # fmt: skip
+tl: Any = _Language(
+    **TYPES, **Block.functions, **ACCESSES, **RANDOM, **_OF_TWO,
     constexpr=constexpr, tensor=Block, dtype=DType,
-    math=types.SimpleNamespace(**_MATH),
-    extra=types.SimpleNamespace(libdevice=types.SimpleNamespace(**_MATH, tanh=_function("tanh", np.tanh))),
-    program_id=lambda axis: Block(running[-1].program[constant(axis, "the axis")], I32),
-    num_programs=lambda axis: Block(running[-1].grid[constant(axis, "the axis")], I32),
-    arange=arange, full=full, load=load, store=store, dot=dot, where=_where, softmax=_softmax,
+    math=_Language(**_MATH, **_OF_TWO),
+    extra=_Language(libdevice=_LIBDEVICE, cuda=_Language(libdevice=_LIBDEVICE)),
+    program_id=_number("program_id", "program"), num_programs=_number("num_programs", "grid"),
+    arange=arange, full=full, dot=dot, where=_where,
     zeros=lambda shape, dtype: full(shape, 0, dtype),
-    zeros_like=lambda x: full(x.shape, 0, x.dtype),
-    atomic_add=_atomic(operator.add), atomic_max=_atomic(np.fmax), atomic_min=_atomic(np.fmin),
-    atomic_and=_atomic(operator.and_), atomic_or=_atomic(operator.or_), atomic_xor=_atomic(operator.xor),
-    atomic_xchg=_atomic(lambda old, new: new), atomic_cas=_cas,
-    maximum=lambda x, y: combine("maximum", x, y), minimum=lambda x, y: combine("minimum", x, y),
-    clamp=lambda x, low, high: tl.minimum(tl.maximum(x, low), high),
-    cdiv=cdiv, next_power_of_2=next_power_of_2, range=_range, static_range=_static_range,
-    static_assert=_static_assert, static_print=print, device_print=_print,
+    zeros_like=lambda input: full(input.shape, 0, input.dtype),
+    to_tensor=as_block, broadcast=_broadcast, join=_join, interleave=_interleave, cat=_cat,
+    squeeze=_squeeze, unsqueeze=_expand_dims,
+    topk=lambda x, k, dim=None, descending=True: Block(_sort(x, dim, descending).data[..., :k], x.dtype),
+    maximum=lambda x, y, propagate_nan=None: combine("maximum", x, y),
+    minimum=lambda x, y, propagate_nan=None: combine("minimum", x, y),
+    add=_sanitized("add"), sub=_sanitized("sub"), mul=_sanitized("mul"),
+    clamp=lambda x, min, max, propagate_nan=None: tl.minimum(tl.maximum(x, min), max),
+    range=_range, static_range=_static_range,
+    static_assert=_static_assert, static_print=_static_print, device_print=_print, device_assert=_device_assert,
     multiple_of=_same, max_contiguous=_same, max_constancy=_same, assume=_same, debug_barrier=lambda: None,
 )  # fmt: skip
-IN_KERNELS = {**vars(builtins), "range": _range, "min": tl.minimum, "max": tl.maximum, "print": _print}
+
+
+def _of_several(choose: Callable, blocks: Callable) -> Callable:
+    """Return `min` or `max` of kernels: of constants a constant, of others a block."""
+
+    def of_several(first: Any, second: Any, *others: Any) -> Any:
+        values = first, second, *others
+        return functools.reduce(blocks, values) if any(isinstance(one, Block) for one in values) else choose(values)
+
+    return of_several
+
+
+IN_KERNELS: dict[str, Any] = {
+    "range": _range, "min": _of_several(min, tl.minimum), "max": _of_several(max, tl.maximum), "print": _print,
+    "len": len, "list": list, "float": float, "int": int, "isinstance": isinstance, "getattr": getattr,
+    "hasattr": hasattr,
+}  # fmt: skip

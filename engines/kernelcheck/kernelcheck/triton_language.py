@@ -11,128 +11,67 @@ add[(triton.cdiv(n, 256),)](x, y, out, n, BLOCK=256)
 report = kernelcheck.checked(add, (triton.cdiv(n, 256),), x, y, out, n, BLOCK=256)
 
 As on the device: types and their promotion, int32 that overflows, `//` and `%` that truncate, 16-bit floats rounded
-after each operation, pointers that know no shapes. An access out of bounds is an error at its line, not a wild one.
-Other than on the device: products of float32 are exact, not TF32; what Triton's compiler alone refuses, such as a loop
-that changes the type of a variable, runs here; and `and` and `or` of blocks, of which it warns, are refused.
+after each operation, pointers that know no shapes. An access out of bounds is an error at its line, not a wild one, and
+what Triton's compiler refuses is refused before the first program runs.
+Other than on the device: products of float32 are exact, not TF32.
 """
 
-import ast
-import dis
-import functools
+from __future__ import annotations
+
 import importlib.util
-import inspect
 import math
 import numbers
 import os
 import random
-import textwrap
 import types
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
+from kernelcheck import triton_text
 from kernelcheck.faults import KernelFault
-from kernelcheck.triton_blocks import OF_TORCH, Pointer, as_block
-from kernelcheck.triton_functions import IN_KERNELS, cdiv, next_power_of_2, tl
-from kernelcheck.triton_memory import Buffer, Launch, Memory, Report, line_of, running, wrong
+from kernelcheck.triton_blocks import OF_TORCH, Pointer, as_block, assigned, chained, joined, negated
+from kernelcheck.triton_compiler import compiled
+from kernelcheck.triton_functions import IN_KERNELS, tl
+from kernelcheck.triton_kernel import Config, Kernel, kernel_of, meaning, namespace, outside
+from kernelcheck.triton_memory import Buffer, Launch, Memory, Report, line_of, running
 
 _MOST_PROGRAMS = 1_000_000  # one after the other
 _OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
-_FORBIDDEN = {
-    ast.Break: "break", ast.Continue: "continue", ast.Try: "try", ast.Lambda: "lambda", ast.Raise: "raise",
-    ast.DictComp: "dictionary", ast.Dict: "dictionary", ast.Yield: "yield", ast.Global: "global", ast.Import: "import",
-    ast.ImportFrom: "import", ast.ClassDef: "class", ast.FunctionDef: "def",
+_WORDS = {
+    triton_text.AND: lambda *later: joined("and", *later), triton_text.OR: lambda *later: joined("or", *later),
+    triton_text.NOT: negated, triton_text.CHAIN: chained, triton_text.NUMBER: assigned,
+    triton_text.WHILE: lambda line, condition: running[-1].goes_on(line, condition),
+    triton_text.FOR: lambda numbers: running[-1].turns(numbers),
 }  # fmt: skip
 
 
-class Config:
-    """One way to launch a kernel that `autotune` may try."""
+class _Run(Launch):
+    """A run with numbers: each kernel is a function of Python, in whose text little has changed."""
 
-    def __init__(self, kwargs: dict, num_warps: int = 4, num_stages: int = 3, **options) -> None:
-        self.kwargs, self.num_warps, self.num_stages = kwargs, num_warps, num_stages
+    def __init__(self, grid: tuple[int, int, int], watched: bool, changed: str | None = None) -> None:
+        super().__init__(grid, watched, changed)
+        self._functions: dict[int, types.FunctionType] = {}
 
+    def function(self, kernel: Kernel) -> types.FunctionType:
+        """Return a kernel as Python runs it: its names mean what they mean to Triton."""
+        found = self._functions.get(id(kernel))
+        if found is None:
+            fn, text = kernel.fn, triton_text.text_of(kernel.fn)
+            self.codes.update(text.codes())
+            named = {name for code in text.codes() for name in code.co_names}
+            known = {name: meaning(value, name) for name, value in outside(fn).items() if name in named}
+            space = {**IN_KERNELS, **known, **_WORDS, "__builtins__": {}}
+            found = types.FunctionType(text.code, space, fn.__name__, fn.__defaults__)
+            found.__kwdefaults__ = fn.__kwdefaults__
+            self._functions[id(kernel)] = found
+        return found
 
-class Kernel:
-    """A function in Triton's language: `kernel[grid](…)` launches it, another kernel calls it."""
-
-    def __init__(self, fn, configs: tuple[Config, ...] = (), heuristics: tuple[tuple, ...] = ()) -> None:
-        self.fn, self.configs, self.heuristics = fn, configs, heuristics
-        self.__name__, self.__doc__, self.__module__ = fn.__name__, fn.__doc__, fn.__module__
-        self.signature = inspect.signature(fn)
-        self.arg_names = list(self.signature.parameters)
-        self.constants = {n for n, one in self.signature.parameters.items() if "constexpr" in str(one.annotation)}
-
-    def __getitem__(self, grid):
-        return lambda *args, **options: _start(self, grid, args, options)
-
-    def __call__(self, *args, **options):
-        if not running:
-            raise RuntimeError(f"a kernel is launched with a grid: {self.__name__}[(programs,)](…)")
-        return _bound(self)(*args, **options)
-
-
-def _ours(value, name: str):
-    """Return what stands for a value from outside of a kernel here: Triton's own objects have a twin."""
-    kind = type(value)
-    if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] == "triton":
-        place = value.__name__.rpartition(".")[2]
-        return {"triton": _interpreter, "libdevice": tl.extra.libdevice, "math": tl.math}.get(place, tl)
-    if kind.__name__ == "constexpr":
-        return value.value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        raise wrong(f"{name} is a global number, which a kernel may not read: pass it as a parameter with tl.constexpr")
-    if kind.__module__.startswith("triton.") and kind.__name__ == "dtype":
-        return next(one for one in OF_TORCH.values() if one.short == value.name)
-    function = value.fn if kind.__module__.startswith("triton.") and hasattr(value, "fn") else value
-    if getattr(function, "__module__", None) and function.__module__.startswith("triton.language"):
-        return getattr(tl, function.__name__, value)
-    return value if function is value else kernel_of(value)
-
-
-def kernel_of(function) -> Kernel:
-    """Return a kernel, ours or one of the installed Triton, as one of this interpreter."""
-    configs, heuristics = (), ()
-    while not isinstance(function, Kernel):
-        configs = configs or tuple(getattr(function, "configs", ()))
-        values = getattr(function, "values", None)
-        heuristics += tuple(values.items()) if isinstance(values, dict) else ()
-        if not hasattr(function, "fn"):
-            raise TypeError(f"a kernel is a function under @triton.jit, and this is a {type(function).__name__}")
-        if inspect.isfunction(function.fn):
-            return Kernel(function.fn, configs, heuristics)
-        function = function.fn
-    return function
-
-
-def _bound(kernel: Kernel):
-    """Return the kernel's function as it runs here: Python's `range`, `min` and others are Triton's in it."""
-    found = running[-1].bound.get(id(kernel))
-    if found is None:
-        fn = kernel.fn
-        running[-1].codes.add(fn.__code__)
-        _check_text(fn.__code__)
-        names = {one.argval for one in dis.get_instructions(fn) if one.opname == "LOAD_GLOBAL"} & fn.__globals__.keys()
-        values = {name: _ours(fn.__globals__[name], name) for name in names} | {"__builtins__": IN_KERNELS}
-        closure = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
-        cells = tuple(types.CellType(_ours(cell.cell_contents, name)) for name, cell in closure)
-        found = types.FunctionType(fn.__code__, values, fn.__name__, fn.__defaults__, cells)
-        found.__kwdefaults__ = fn.__kwdefaults__
-        running[-1].bound[id(kernel)] = found
-    return found
-
-
-@functools.cache
-def _check_text(code: types.CodeType) -> None:
-    """Refuse what Triton's compiler does not know, at its line."""
-    try:
-        lines, first = inspect.getsourcelines(code)
-        function = ast.parse(textwrap.dedent("".join(lines))).body[0]
-    except (OSError, SyntaxError):  # typed where no source is kept
-        return
-    for node in (node for statement in function.body for node in ast.walk(statement)):
-        if type(node) in _FORBIDDEN:
-            line = line_of(code.co_filename, first + node.lineno - 1)
-            raise KernelFault("language", f"Triton's language has no `{_FORBIDDEN[type(node)]}` in a kernel", line)
+    def call(self, kernel: Kernel, args: Sequence[Any], options: dict[str, Any]) -> Any:
+        """Call a kernel from a kernel."""
+        return self.function(kernel)(*args, **options)
 
 
 def _prepared(kernel: Kernel, grid, args, options, config: Config | None) -> tuple[tuple[int, int, int], dict]:
@@ -181,7 +120,7 @@ def _as_arguments(kernel: Kernel, named: dict, memory: Memory) -> dict:
                 raise KernelFault("arguments", f"{name} is a tensor of {value.dtype}, which Triton does not have")
             found[name] = Pointer(Buffer(name, value, OF_TORCH[value.dtype], memory), 0)
         elif name in kernel.constants or value is None:
-            found[name] = value if isinstance(value, numbers.Number) else _ours(value, name)
+            found[name] = value if isinstance(value, numbers.Number | str | tuple) else meaning(value, name)
         elif isinstance(value, numbers.Real):
             found[name] = as_block(value)
         else:
@@ -189,7 +128,7 @@ def _as_arguments(kernel: Kernel, named: dict, memory: Memory) -> dict:
     return found
 
 
-def _run(launch: Launch, kernel: Kernel, arguments: dict, seed: int | None = None) -> None:
+def _run(launch: _Run, kernel: Kernel, arguments: dict[str, Any], seed: int | None = None) -> None:
     """Run all programs, in order, or shuffled. What ends a launch that is watched stands in its report."""
     width, height, depth = launch.grid
     programs = [(x, y, z) for z in range(depth) for y in range(height) for x in range(width)]
@@ -198,7 +137,7 @@ def _run(launch: Launch, kernel: Kernel, arguments: dict, seed: int | None = Non
     running.append(launch)
     try:
         with np.errstate(all="ignore"):
-            function = _bound(kernel)
+            function = launch.function(kernel)
             for program in programs:
                 launch.start(program)
                 function(**arguments)
@@ -223,12 +162,20 @@ def _fault_of(error: Exception, launch: Launch) -> KernelFault:
     return fault
 
 
-def _start(kernel: Kernel, grid, args, options) -> None:
+def _start(kernel: Kernel, grid: Any, args: Sequence[Any], options: dict[str, Any]) -> None:
     """Launch a kernel: programs run in the order of their numbers, and change the tensors."""
     grid, named = _prepared(kernel, grid, args, options, next(iter(kernel.configs), None))
     memory = Memory(copy=False)
-    _run(Launch(grid, watched=False), kernel, _as_arguments(kernel, named, memory))
+    arguments = _as_arguments(kernel, named, memory)
+    try:
+        compiled(kernel, arguments, grid)
+    except KernelFault as fault:
+        raise fault.__cause__ or fault from None
+    _run(_Run(grid, watched=False), kernel, arguments)
     memory.write_back()
+
+
+Kernel.start = staticmethod(_start)
 
 
 def checked(kernel, grid, *args, **options) -> Report:
@@ -253,7 +200,8 @@ def checked(kernel, grid, *args, **options) -> Report:
     return first
 
 
-def _twice(kernel: Kernel, grid, named: dict) -> Report:
+def _twice(kernel: Kernel, grid: tuple[int, int, int], named: dict[str, Any]) -> Report:
+    compiled(kernel, _as_arguments(kernel, named, Memory(copy=False)), grid)
     first = _trial(kernel, grid, named)
     other = _trial(kernel, grid, named, seed=1, changed="") if first.report.fault is None else first
     if other.report.fault is not None:
@@ -270,13 +218,17 @@ def _twice(kernel: Kernel, grid, named: dict) -> Report:
     return first.report
 
 
-def _trial(kernel: Kernel, grid, named: dict, seed: int | None = None, changed: str | None = None) -> Launch:
+def _trial(
+    kernel: Kernel, grid: tuple[int, int, int], named: dict, seed: int | None = None, changed: str | None = None
+) -> _Run:
     """Run a kernel on copies of its tensors and note what it does."""
-    launch, arguments = Launch(grid, watched=True, changed=changed), _as_arguments(kernel, named, Memory(copy=True))
+    launch, arguments = _Run(grid, watched=True, changed=changed), _as_arguments(kernel, named, Memory(copy=True))
     _run(launch, kernel, arguments, seed)
     buffers = [one.buffer for one in arguments.values() if isinstance(one, Pointer)]
     launch.buffers, launch.report.results = buffers, {one.name: one.tensor for one in buffers}
     launch.report.sizes = {one.name: one.size for one in buffers}
+    stored = [one for one in buffers if launch.report.by_array[one.name].stored_bytes]
+    launch.report.unwritten = {one.name: one.unwritten() for one in stored}
     return launch
 
 
@@ -296,29 +248,6 @@ def _difference(first: Launch, other: Launch) -> tuple[str, int] | None:
     return None
 
 
-def _jit(fn=None, **options):
-    return Kernel(fn) if fn is not None else Kernel
-
-
-def _autotune(configs, key=(), **options):
-    return lambda kernel: Kernel(kernel.fn, tuple(configs), kernel.heuristics)
-
-
-def _heuristics(values: dict):
-    return lambda kernel: Kernel(kernel.fn, kernel.configs, (*values.items(), *kernel.heuristics))
-
-
-_interpreter = types.SimpleNamespace(
-    jit=_jit,
-    autotune=_autotune,
-    heuristics=_heuristics,
-    Config=Config,
-    cdiv=cdiv,
-    next_power_of_2=next_power_of_2,
-    language=tl,
-)
-
-
 def triton(interpreter: bool = False) -> tuple[types.ModuleType, types.ModuleType]:
     """Return `triton` and `triton.language`: the installed ones where CUDA works, else those of this interpreter.
 
@@ -330,4 +259,4 @@ def triton(interpreter: bool = False) -> tuple[types.ModuleType, types.ModuleTyp
         import triton.language as language
 
         return real, language
-    return _interpreter, tl
+    return namespace, tl

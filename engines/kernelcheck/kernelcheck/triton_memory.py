@@ -11,9 +11,12 @@ import html
 import linecache
 import math
 import sys
+import types
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +43,8 @@ class Report(Sums):
     - `programs`: how many ran; with a fault, those before it too;
     - `touched`: array → program → the elements that it read or wrote, out of bounds ones too; {} beyond a million;
     - `results`: array → what the kernel left in it, as a CPU tensor of the same shape and strides;
-    - `sizes`: array → elements from the first of the tensor to its last.
+    - `sizes`: array → elements from the first of the tensor to its last;
+    - `unwritten`: array → how many of its elements no program wrote, of arrays that the kernel writes to.
     """
 
     fault: KernelFault | None = None
@@ -50,6 +54,7 @@ class Report(Sums):
     touched: dict[str, dict[tuple[int, int, int], np.ndarray]] = field(default_factory=dict)
     results: dict[str, torch.Tensor] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+    unwritten: dict[str, int] = field(default_factory=dict)
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [
@@ -60,7 +65,9 @@ class Report(Sums):
             ("FLOPs", f"{self.flops:,}"),
         ]
         for name, one in self.by_array.items():
-            rows.append((f"  {name}", f"{one.loaded_bytes:,} bytes loaded, {one.stored_bytes:,} stored"))
+            missing = self.unwritten.get(name, 0)
+            never = f", {missing:,} elements never written" if missing else ""
+            rows.append((f"  {name}", f"{one.loaded_bytes:,} bytes loaded, {one.stored_bytes:,} stored{never}"))
         return rows
 
     def __str__(self) -> str:
@@ -121,6 +128,12 @@ class Buffer:
         """Return whether an element was changed by atomic operations."""
         return bool((self.column("added") != _NOBODY).any())
 
+    def unwritten(self) -> int:
+        """Return how many elements of the tensor no program has written."""
+        never = (self.column("wrote") == _NOBODY) & (self.column("added") == _NOBODY)
+        own = np.lib.stride_tricks.as_strided(never, self.tensor.shape, self.tensor.stride())
+        return int(own.sum()) if self.size else 0
+
     def read(self, at: np.ndarray) -> np.ndarray:
         """Return the elements `at`, as the numbers with which NumPy computes."""
         return self.dtype.decode(self.array[at])
@@ -132,40 +145,66 @@ class Buffer:
 class Launch:
     """One run of a kernel: which program is running, whose lines, and, where it is watched, what it touched."""
 
+    computes = True  # and does not only look at types and shapes
+
     def __init__(self, grid: tuple[int, int, int], watched: bool, changed: str | None = None) -> None:
         self.grid, self.watched = grid, watched
         self.changed = changed  # the line whose undefined elements get other numbers than in the first run; "": all
-        self.report, self.program, self.codes, self.bound = Report(), (0, 0, 0), set(), {}
+        self.report, self.program = Report(), (0, 0, 0)
+        self.codes: set[types.CodeType] = set()
         self.undefined: dict[str, KernelFault] = {}  # by line: loads whose masked elements have no value
         self.buffers: list[Buffer] = []
-        self._turns, self._touched, self._remembered = 0, defaultdict(list), 0
-        self._clock, self._released = 0, {}
+        self._turns, self._open = 0.0, dict[int, int]()
+        self._touched: dict[tuple, list[np.ndarray]] = defaultdict(list)
+        self._remembered, self._clock = 0, 0
+        self._seen: np.ndarray | None = None
+        self._released: dict[tuple[int, int], np.ndarray] = {}
+
+    def call(self, kernel: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+        """Call a kernel from a kernel, and return what it returns."""
+        raise NotImplementedError
 
     def start(self, program: tuple[int, int, int]) -> None:
         """Go on with another program."""
-        self.program, self._turns = program, 0
+        self.program, self._turns = program, 0.0
+        self._open.clear()
         self.report.programs += 1
         x, y, z = program
         self.me = x + self.grid[0] * (y + self.grid[1] * z)
         self._seen = None  # of each program, until when what it did comes before what follows: nothing, at first
 
-    def turn(self, share: float = 1.0) -> None:
-        """Count a turn of a loop."""
+    def turns(self, numbers: Iterable[Any]) -> Iterator[Any]:
+        """Yield the numbers of a `for` loop, which are counted: a tenth of a turn each, for they end some day."""
+        for number in numbers:
+            self._turn(0.1)
+            yield number
+
+    def goes_on(self, line: int, condition: Any) -> bool:
+        """Return whether a `while` loop goes on, whose turns are counted."""
+        if not bool(condition):
+            self._open.pop(line, None)
+            return False
+        self._open[line] = self._open.get(line, 0) + 1
+        self._turn(1.0)
+        return True
+
+    def _turn(self, share: float) -> None:
         self._turns += share
         if self._turns > _MOST_TURNS:
             what = f"program {self.name()} goes on after very many turns of a loop: does it never end?"
-            raise self.fault("endless", what)
+            busiest = max(self._open, key=lambda line: self._open[line], default=None)
+            raise KernelFault("endless", what, self.line(busiest), where=self.program)
 
     def fault(self, kind: str, what: str, why: str = "", **more) -> KernelFault:
         """Return a fault at the line of the kernel that is running."""
         return KernelFault(kind, what, self.line(), why=why, where=self.program if self.codes else None, **more)
 
-    def line(self) -> str:
-        """Return the innermost line of a kernel that is running, as `places.place` does for the reader's."""
-        frame = sys._getframe(1)
+    def line(self, number: int | None = None) -> str:
+        """Return the innermost line of a kernel that is running, or another line of that kernel."""
+        frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code not in self.codes:
             frame = frame.f_back
-        return line_of(frame.f_code.co_filename, frame.f_lineno) if frame else ""
+        return line_of(frame.f_code.co_filename, number or frame.f_lineno) if frame else ""
 
     def name(self) -> str:
         """Return the running program as messages name it: as many numbers as the grid has."""
@@ -175,7 +214,6 @@ class Launch:
     def touch(self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None) -> np.ndarray:
         """Note an access ("load", "store" or "atomic") and return to which elements. Raises what is wrong with it."""
         at = offsets.reshape(-1) if active is None else offsets[active]
-        self.turn(0.1)  # a condition on numbers of Python alone is not seen
         if self.watched:
             self._remember(buffer, at)
         if at.size:
@@ -185,7 +223,14 @@ class Launch:
         if self.watched and at.size:
             self._count(kind, buffer, offsets, active, at.size)
             self._order(kind, buffer, at)
+            if kind == "load" and at.size > 1:
+                places, count = np.unique(at, return_counts=True)
+                buffer.column("read by several")[places[count > 1]] = self.me
         return at
+
+    def read_by_several(self, buffer: Buffer, at: np.ndarray) -> np.ndarray:
+        """Return which elements several elements of one block of the running program have read."""
+        return buffer.column("read by several")[at] == self.me
 
     def _outside(self, kind: str, buffer: Buffer, at: np.ndarray, masked: bool) -> KernelFault:
         bad = at[(at < 0) | (at >= buffer.size)]

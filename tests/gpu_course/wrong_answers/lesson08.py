@@ -53,8 +53,9 @@ WRONG = {
         ("writes to x", _writes_x),
         ("which program 0 writes too", edit("tl.program_id(0) * BLOCK", "tl.program_id(0) // 2 * BLOCK")),
         (" end", _loops),
-        ("AttributeError", _in_python),
-        ("stores nothing to out", _forgets),
+        ("torch's methods do not exist here", _in_python),
+        ("tl.store writes its result", _forgets),
+        ("stores nothing to out", edit("tl.store(out + at, scaled", "print('sum', scaled")),
         ("stands under @triton.jit", triton.jit(_writes_x)),
     ],
     "bias_gelu": [

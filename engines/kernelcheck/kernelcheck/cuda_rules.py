@@ -1,0 +1,142 @@
+"""What would a CUDA compiler refuse that a C++ compiler takes?
+
+The rules are those of NVRTC 13, which `torch.cuda._compile_kernel` calls, and of nvcc 13 with the flags of
+`torch.utils.cpp_extension.load_inline`. A text that one of the two refuses is refused, at the reader's line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from kernelcheck.cuda_text import CudaText, Function
+from kernelcheck.faults import CompileError
+
+CUDA_HEADER = re.compile(r"(?:cuda|device_|vector_|math_constants|sm_|crt/)[\w./]*")
+C_HEADERS = {
+    "cassert", "assert.h", "cfloat", "float.h", "climits", "limits.h", "cmath", "math.h", "cstddef", "stddef.h",
+    "cstdint", "stdint.h", "cstdio", "stdio.h", "cstdlib", "stdlib.h", "cstring", "string.h", "algorithm", "limits",
+}  # fmt: skip
+_HALF = "half", "__half", "half2", "__half2", "__float2half", "__half2float"
+_BFLOAT = "nv_bfloat16", "__nv_bfloat16", "__nv_bfloat162", "__float2bfloat16", "__bfloat162float"
+_NEEDS = {  # names, and the headers of which they need one
+    **dict.fromkeys(_HALF, ("cuda_fp16.h",)),
+    **dict.fromkeys(_BFLOAT, ("cuda_bf16.h",)),
+    **dict.fromkeys(("FLT_MAX", "FLT_MIN", "FLT_EPSILON", "DBL_MAX"), ("cfloat", "float.h")),
+    **dict.fromkeys(("uint8_t", "uint16_t", "uint32_t", "uint64_t"), ("cstdint", "stdint.h")),
+}
+_TYPES = {"int", "unsigned", "float", "double", "bool", "char", "short", "long", "auto", "size_t"}  # before a variable
+_VECTORS = {f"{kind}{n}" for kind in ("float", "int", "uint", "double", "char", "uchar", "short") for n in (2, 3, 4)}
+_OF_HOST = {
+    "exit", "_exit", "abort", "atexit", "fork", "vfork", "system", "getpid", "kill", "raise", "signal", "sleep",
+    "usleep", "rand", "srand", "getenv", "time", "fopen", "fclose", "fprintf", "puts", "putchar", "scanf", "qsort",
+    "sprintf",
+}  # fmt: skip
+_OF_STD = {
+    "min", "max", "abs", "fabs", "sqrt", "exp", "log", "pow", "sin", "cos", "tanh", "floor", "ceil", "round", "swap",
+    "numeric_limits", "size_t", "isnan", "isinf",
+}  # fmt: skip
+_NOT_HERE = {
+    "<<<": "a kernel is started from Python, kernel(grid=…, block=…, args=…): leave host code with <<<…>>> out",
+    "cooperative_groups": "cooperative groups cannot run here: use __syncthreads(), __syncwarp() and shuffles",
+    "asm": "PTX in asm statements cannot run here",
+    **dict.fromkeys(("wmma", "mma_sync"), "the matrix units (wmma) cannot run here"),
+    **dict.fromkeys(("malloc", "new"), "memory that a kernel allocates itself cannot be looked at here"),
+    **dict.fromkeys(("tex1D", "tex2D", "tex3D", "cudaTextureObject_t"), "textures cannot run here"),
+    **dict.fromkeys(("cudaMalloc", "cudaMemcpy", "cudaFree", "cudaDeviceSynchronize", "cudaMallocManaged"),
+                    "memory is allocated and copied in Python: leave the host code out"),
+}  # fmt: skip
+
+
+def refused(text: CudaText) -> CompileError | None:
+    """Return the first thing in a text that a CUDA compiler refuses, or that cannot run here, None if there is none."""
+    if (error := next(_words(text), None)) is not None:
+        return error
+    found = [*_headers(text), *_functions(text), *_variables(text), *_shared(text), *_bodies(text)]
+    return min(found, key=lambda one: one.line or 0, default=None)
+
+
+def _words(text: CudaText) -> Iterator[CompileError]:
+    for token in text.tokens:
+        if token.text in _NOT_HERE and token.kind in ("name", "mark"):
+            yield text.refusal(_NOT_HERE[token.text], token.at)
+
+
+def header(directive: str) -> str | None:
+    """Return the name of the header that a directive includes."""
+    found = re.match(r"#[ \t]*include[ \t]*[<\"]([^>\"\n]*)[>\"]", directive)
+    return found[1] if found else None
+
+
+def _headers(text: CudaText) -> Iterator[CompileError]:
+    included = {name for token in text.tokens if token.kind == "directive" and (name := header(token.text))}
+    for name, token in ((header(token.text), token) for token in text.tokens if token.kind == "directive"):
+        if name and name not in C_HEADERS and not CUDA_HEADER.fullmatch(name):
+            yield text.refusal(f"<{name}> is of the host's library, which a kernel cannot use: leave it out", token.at)
+    missing = {name: needs for name, needs in _NEEDS.items() if not included & set(needs)}
+    own = {token.text for before, token in pairwise(text.tokens) if before.kind == "name" and before.text in _TYPES}
+    for token in text.tokens:
+        if token.kind == "name" and token.text in missing and token.text not in own:
+            why = f"write #include <{missing[token.text][0]}> at the top"
+            yield text.refusal(f"{token.text} needs a header: {why}", token.at)
+
+
+def _functions(text: CudaText) -> Iterator[CompileError]:
+    for one in text.functions:
+        if "__global__" in one.words:
+            if "void" not in one.words and "auto" not in one.words:
+                yield text.refusal(f"a kernel returns void: __global__ void {one.name}(…)", one.at)
+        elif "__device__" not in one.words:
+            what = f"{one.name}() belongs to the host, so a GPU cannot call it"
+            yield text.refusal(f"{what}: write __device__ in front of it, or leave it out", one.at)
+
+
+def _variables(text: CudaText) -> Iterator[CompileError]:
+    for one in text.variables:
+        if one.words & {"__device__", "__constant__", "__shared__", "__managed__"}:
+            continue
+        fixed = one.words & {"const", "constexpr"} and not one.pointer
+        if not fixed:
+            why = "write __device__ in front of it, or __constant__ if no kernel changes it"
+            yield text.refusal(f"{one.name} belongs to the host, so a GPU cannot read it: {why}", one.at)
+        elif one.array:
+            yield text.refusal(f"{one.name} is an array of the host: write __constant__ in place of const", one.at)
+
+
+def _shared(text: CudaText) -> Iterator[CompileError]:
+    """Find shared variables that are given a value where they are declared."""
+    for start, token in enumerate(text.tokens):
+        at = start
+        while token.text == "__shared__" and at < len(text.tokens) and text.tokens[at].text != ";":
+            if text.tokens[at].text in ("=", "{"):
+                why = "all threads would write it: let one thread, or each its own element, do so before a barrier"
+                yield text.refusal(f"shared memory cannot be given a value where it is declared: {why}", token.at)
+                break
+            at = text.closes[at] + 1 if text.tokens[at].text in ("(", "[") else at + 1
+
+
+def _bodies(text: CudaText) -> Iterator[CompileError]:
+    of_host = _OF_HOST - {one.name for one in text.functions}
+    for one in text.functions:
+        yield from _body(text, one, of_host)
+
+
+def _body(text: CudaText, function: Function, of_host: set[str]) -> Iterator[CompileError]:
+    for n in function.body:
+        token, before = text.tokens[n], text.tokens[n - 1].text
+        following = text.tokens[n + 1].text if n + 1 < len(text.tokens) else ""
+        behind = text.tokens[n + 2].text if n + 2 < len(text.tokens) else ""
+        called = following == "(" and before not in (".", "->")
+        if token.text in ("__device__", "__constant__"):
+            why = "a lambda in a kernel needs no such word" if before == "]" else "declare it outside of the function"
+            yield text.refusal(f"{token.text} cannot stand inside a function: {why}", token.at)
+        elif called and token.text in text.kernels and before != "::":
+            what = f"{token.text} is a kernel, which no kernel can call"
+            yield text.refusal(f"{what}: make its body a function with __device__", token.at)
+        elif called and token.text in of_host:
+            yield text.refusal(f"{token.text}() is of the host's library, which a kernel cannot use", token.at)
+        elif called and token.text in _VECTORS and behind not in ("*", "&", ")"):
+            yield text.refusal(f"{token.text} has no constructor: write make_{token.text}(…)", token.at)
+        elif token.text == "std" and following == "::" and behind not in _OF_STD:
+            yield text.refusal(f"std::{behind} is of the host's library, which a kernel cannot use", token.at)

@@ -1,0 +1,208 @@
+"""What does the text of a .cu file declare: which functions, with which words, and which variables?
+
+The text is cut into tokens once and walked through once, so that the time grows as the text does. It is not understood
+as a compiler understands it: templates and macros are taken as they look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelcheck.faults import CompileError
+
+_TOKEN = re.compile(
+    r"""(?P<skip>\s+|//[^\n]*|/\*.*?(?:\*/|\Z))
+    |(?P<directive>\#(?:\\\r?\n|[^\n])*)
+    |(?P<text>R"(?P<fence>[^\s()\\]{0,16})\(.*?(?:\)(?P=fence)"|\Z)|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
+    |(?P<name>[A-Za-z_]\w*)
+    |(?P<number>\.?\d(?:[eEpP][+-]|[\w.'])*)
+    |(?P<mark><<<|>>>|::|->|.)""",
+    re.DOTALL | re.VERBOSE,
+)
+_PAIRS = {")": "(", "]": "[", "}": "{"}
+_OPENS = tuple(_PAIRS.values())
+_ATTRIBUTES = {
+    "__launch_bounds__", "__align__", "alignas", "__attribute__", "__declspec", "noexcept", "throw", "decltype",
+    "__cluster_dims__", "__maxnreg__", "static_assert", "extern",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Token:
+    """A piece of a text and where it begins; `kind` is "directive", "text", "name", "number" or "mark"."""
+
+    kind: str
+    text: str
+    at: int
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that is declared outside of functions; `body` are the places of its tokens, none where it has none."""
+
+    name: str
+    words: frozenset[str]
+    template: bool
+    parameters: str
+    at: int
+    body: range
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable that is declared outside of functions and classes."""
+
+    name: str
+    words: frozenset[str]
+    array: bool
+    pointer: bool
+    at: int
+
+
+class CudaText:
+    """The text of a .cu file, read once: its tokens, functions and variables."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        found = [one for one in _TOKEN.finditer(source) if one.lastgroup != "skip"]
+        self.tokens = [Token(str(one.lastgroup), one[0], one.start()) for one in found]
+        self.closes = _closes(self.tokens)
+        self.functions: list[Function] = []
+        self.variables: list[Variable] = []
+        self._scope(0, len(self.tokens), "")
+        self.kernels = {one.name: one for one in self.functions if "__global__" in one.words}
+        self.makes_kernels = any("__global__" in one.text for one in self.tokens if one.kind == "directive")
+
+    def refusal(self, reason: str, at: int) -> CompileError:
+        """Return an error at the line of a place in the text."""
+        line = self.source.count("\n", 0, at) + 1
+        return CompileError(reason, line, self.source.splitlines()[line - 1])
+
+    # ---- what stands outside of functions
+
+    def _scope(self, start: int, stop: int, owner: str) -> None:
+        """Read declarations one after the other; `owner` is the name of the class that they stand in."""
+        while start < stop:
+            start = self._declaration(start, stop, owner)
+
+    def _declaration(self, at: int, stop: int, owner: str) -> int:
+        """Read one declaration and return where the next begins."""
+        text, following = self.tokens[at].text, self.tokens[at + 1].text if at + 1 < stop else ""
+        if self.tokens[at].kind == "directive" or text in "})];":
+            return at + 1
+        if text in ("public", "private", "protected"):
+            return at + 2
+        if text == "template" and following == "<":
+            at, template = self._behind_angles(at + 1, stop), True
+        else:
+            template = False
+            behind = self.closes[at + 1] + 1 if following == "(" else at
+            alone = behind >= stop or self.tokens[behind].text != "{"
+            if not owner and text not in _ATTRIBUTES and behind > at and alone:
+                return behind  # a macro that stands alone, such as one that makes kernels
+        head: list[int] = []  # the places of its tokens outside of brackets
+        while at < stop and self.tokens[at].text != ";":
+            if self.tokens[at].text == "{" and self._is_body(at, head, template, owner):
+                return self.closes[at] + 1
+            head.append(at)
+            at = self.closes[at] + 1 if self.tokens[at].text in _OPENS else at + 1
+        self._plain(head, template, owner)
+        return at + 1
+
+    def _behind_angles(self, at: int, stop: int) -> int:
+        """Return the place behind the brackets `<…>` that begin at a place."""
+        depth = 0
+        while at < stop:
+            text = self.tokens[at].text
+            depth += {"<": 1, ">": -1, ">>>": -3}.get(text, 0)
+            at = self.closes[at] + 1 if text in _OPENS else at + 1
+            if depth <= 0:
+                break
+        return min(at, stop)
+
+    def _is_body(self, at: int, head: list[int], template: bool, owner: str) -> bool:
+        """Read what stands in braces behind `head`, and return whether the declaration ends with them."""
+        words, end = self._words(head), min(self.closes[at], len(self.tokens))
+        linkage = len(head) == 2 and self.tokens[head[0]].text == "extern" and self.tokens[head[1]].kind == "text"
+        if "namespace" in words or linkage:
+            self._scope(at + 1, end, "")
+            return True
+        if "enum" in words:
+            return False
+        if self._parameters(head) is not None:
+            self._function(head, template, range(at + 1, end))
+            return True
+        if words & {"class", "struct", "union"}:
+            names = [self.tokens[n].text for n in head if self.tokens[n].kind == "name"]
+            known = names[: self._before_colon(head, names)]
+            self._scope(at + 1, end, next((one for one in reversed(known) if one not in _ATTRIBUTES), "") or "struct")
+        return False
+
+    def _before_colon(self, head: list[int], names: list[str]) -> int:
+        """Return how many of the names stand before the classes that a class is made from."""
+        colon = next((n for n in head if self.tokens[n].text == ":"), None)
+        return len(names) if colon is None else sum(self.tokens[n].kind == "name" for n in head if n < colon)
+
+    def _words(self, head: list[int]) -> frozenset[str]:
+        return frozenset(self.tokens[n].text for n in head if self.tokens[n].kind == "name")
+
+    def _parameters(self, head: list[int]) -> int | None:
+        """Return the place in `head` of the bracket with a function's parameters, None where there is no function."""
+        for place, n in enumerate(head):
+            if self.tokens[n].text == "=" and "operator" not in self._words(head[:place]):
+                return None
+            before = self.tokens[head[place - 1]] if place else None
+            if self.tokens[n].text != "(" or before is None or before.text in _ATTRIBUTES:
+                continue
+            if before.text == "operator":  # its name is `()`
+                continue
+            if before.kind == "name" or "operator" in self._words(head[:place]):
+                return place
+        return None
+
+    def _function(self, head: list[int], template: bool, body: range) -> None:
+        place = self._parameters(head)
+        assert place is not None
+        opens, last = head[place], len(self.tokens)
+        begins = next((n for n in range(place) if self.tokens[head[n]].text == "operator"), place - 1)
+        end = self.closes[opens]
+        inside = self.source[self.tokens[opens].at + 1 : self.tokens[end].at if end < last else None]
+        name = "".join(self.tokens[n].text for n in head[begins:place])
+        at = self.tokens[head[begins]].at
+        self.functions.append(Function(name, self._words(head), template, inside, at, body))
+
+    def _plain(self, head: list[int], template: bool, owner: str) -> None:
+        """Read a declaration that ends with a semicolon."""
+        words = self._words(head)
+        if not head or template or words & {"using", "typedef", "static_assert", "friend", "namespace"}:
+            return
+        if self._parameters(head) is not None:
+            if "default" not in words:
+                self._function(head, template, range(0))
+            return
+        if words & {"class", "struct", "union", "enum"}:
+            body = next((place for place, n in enumerate(head) if self.tokens[n].text == "{"), None)
+            head = head[2:] if body is None else head[body:]  # what stands behind the type
+        value = next((place for place, n in enumerate(head) if self.tokens[n].text in ("=", "[", ",")), len(head))
+        names = [n for n in head[:value] if self.tokens[n].kind == "name"]
+        if not owner and names and (len(names) > 1 or "{" in self._texts(head)):
+            pointer = self.tokens[names[-1] - 1].text in ("*", "&")
+            name = self.tokens[names[-1]]
+            self.variables.append(Variable(name.text, words, "[" in self._texts(head), pointer, name.at))
+
+    def _texts(self, head: list[int]) -> list[str]:
+        return [self.tokens[n].text for n in head]
+
+
+def _closes(tokens: Sequence[Token]) -> list[int]:
+    """Return for each opening bracket the place of its closing one, or the end; for other tokens their own place."""
+    found, waiting = list(range(len(tokens))), []
+    for n, token in enumerate(tokens):
+        if token.kind == "mark" and token.text in _OPENS:
+            waiting.append(n)
+            found[n] = len(tokens)
+        elif token.kind == "mark" and waiting and tokens[waiting[-1]].text == _PAIRS.get(token.text):
+            found[waiting.pop()] = n
+    return found

@@ -1,0 +1,168 @@
+"""How does a Triton kernel read and write memory? Loads, stores and atomic operations, each access looked at."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kernelcheck.triton_blocks import BOOL, Block, Pointer, as_block, shaped
+from kernelcheck.triton_memory import Buffer, running, wrong
+
+_SMALL = "int1", "int8", "uint8", "int16", "uint16"  # no atomic operation changes these
+_HALVES = "fp16", "bf16"  # these only atomic_add
+
+
+def _access(name: str, pointer: Pointer, mask: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the offsets and which of them the mask lets through, None for all."""
+    if not isinstance(pointer, Pointer):
+        what = f"tl.{name} takes a pointer, such as x_ptr + at, and this is a {type(pointer).__name__.lower()}"
+        raise wrong(what)
+    if mask is None:
+        return pointer.data, None
+    mask = as_block(mask, "the mask")
+    if mask.dtype is not BOOL:
+        raise wrong(f"a mask says yes or no for each element, and this one holds {mask.dtype}: write at < n")
+    if mask.data.ndim and not pointer.data.ndim:
+        raise wrong("the mask is a block, and the pointer is to one element", "shapes")
+    offsets, active = shaped(lambda: np.broadcast_arrays(pointer.data, mask.data), pointer, mask)
+    if name != "load" and offsets.shape != pointer.shape:
+        raise wrong(f"the mask has the shape {mask.shape}, and the pointers have {pointer.shape}", "shapes")
+    return offsets, active
+
+
+def load(
+    pointer: Pointer,
+    mask: Any = None,
+    other: Any = None,
+    cache_modifier: str = "",
+    eviction_policy: str = "",
+    volatile: bool = False,
+) -> Block:
+    if mask is None and other is not None:
+        why = "`other` is what elements hold that a mask leaves out: give a mask too, or leave `other` out"
+        raise wrong(f"tl.load has `other=` and no `mask=`; {why}")
+    offsets, active = _access("load", pointer, mask)
+    buffer, launch = pointer.buffer, running[-1]
+    if other is not None:
+        other = as_block(other, "other")
+        if other.data.ndim and not pointer.data.ndim:
+            raise wrong("`other` is a block, and the pointer is to one element", "shapes")
+        filled = shaped(lambda: np.broadcast_to(other.to(buffer.dtype).data, offsets.shape), pointer, other)
+    if not launch.computes:
+        return Block(np.zeros(offsets.shape), buffer.dtype)
+    at = launch.touch("load", buffer, offsets, active)
+    if active is None:
+        return Block(buffer.read(offsets), buffer.dtype)
+    found = np.array(filled) if other is not None else _undefined(buffer, offsets.shape, active)
+    found[active] = buffer.read(at)
+    return Block(found, buffer.dtype)
+
+
+def _undefined(buffer: Buffer, shape: tuple[int, ...], active: np.ndarray) -> np.ndarray:
+    """Return what shows in a result, for a GPU promises nothing: NaN, and in further runs of a check other numbers."""
+    launch, dtype, changed = running[-1], buffer.dtype, False
+    if launch.watched and not active.all():
+        line = launch.line()
+        changed = launch.changed in ("", line)
+        if line not in launch.undefined:
+            what = f"program {launch.name()} loads {buffer.name} with a mask and without `other`"
+            why = "the elements that the mask leaves out have no value, and the result depends on them"
+            launch.undefined[line] = launch.fault("undefined", what, why, array=buffer.name)
+    if dtype.kind == 2 and not changed:
+        return np.full(shape, math.nan, dtype.numpy)
+    return np.resize(np.array([119, -50] if changed else [100, -40]), shape).astype(dtype.numpy)
+
+
+def store(
+    pointer: Pointer, value: Any, mask: Any = None, *, cache_modifier: str = "", eviction_policy: str = ""
+) -> None:
+    offsets, active = _access("store", pointer, mask)
+    data, launch = _to_store(pointer, value, offsets), running[-1]
+    if not launch.computes:
+        return
+    at = launch.touch("store", pointer.buffer, offsets, active).reshape(-1)
+    data = data.reshape(-1) if active is None else data[active]
+    if launch.watched and at.size > 1:
+        _one_value_each(pointer.buffer, at, data)
+    pointer.buffer.write(at, data)
+
+
+def _to_store(pointer: Pointer, value: Any, offsets: np.ndarray) -> np.ndarray:
+    """Return one value for each address, in the type of the memory."""
+    value = as_block(value, "the value")
+    if value.data.ndim and not pointer.data.ndim:
+        raise wrong(f"a block of the shape {value.shape} is stored through a pointer to one element", "shapes")
+    return shaped(lambda: np.broadcast_to(value.to(pointer.buffer.dtype).data, offsets.shape), value, pointer)
+
+
+def _one_value_each(buffer: Buffer, at: np.ndarray, data: np.ndarray) -> None:
+    """Raise a race where lanes of the program write different values to one element, or count there together."""
+    order = np.argsort(at, kind="stable")
+    at, data, launch = at[order], data[order], running[-1]
+    twice = at[1:] == at[:-1]
+    clash = twice & (data[1:] != data[:-1])
+    if clash.any():
+        element = int(at[1:][clash][0])
+        what = f"program {launch.name()} writes different values to element {element:,} of {buffer.name} at once"
+        raise launch.fault("race", what, "which of them stays is undefined", array=buffer.name, element=element)
+    places = at[1:][twice]
+    lost = launch.read_by_several(buffer, places) & (buffer.read(places) != data[1:][twice])
+    if lost.any():
+        element = int(places[lost][0])
+        what = f"several elements of a block of program {launch.name()} read, change and write element {element:,}"
+        why = "all of them read the old value, and one change stays: use tl.atomic_add"
+        raise launch.fault("race", f"{what} of {buffer.name}", why, array=buffer.name, element=element)
+
+
+def _exchange(name: str, change: Callable, pointer: Pointer, *values: Any, mask: Any = None) -> Block:
+    """Change elements one after the other, as atomic operations do, and return what they were before."""
+    offsets, active = _access(name, pointer, mask)
+    buffer, launch = pointer.buffer, running[-1]
+    data = [_to_store(pointer, value, offsets) for value in values]
+    _refuse_type(name, buffer)
+    if not launch.computes:
+        return Block(np.zeros(offsets.shape), buffer.dtype)
+    at = launch.touch("atomic", buffer, offsets, active).reshape(-1)
+    active = np.ones(offsets.shape, bool) if active is None else active
+    given, before = [one[active] for one in data], np.zeros(at.size, buffer.dtype.numpy)
+    once = np.unique(at).size == at.size
+    for part in (slice(None),) if once else (slice(n, n + 1) for n in range(at.size)):
+        before[part] = old = buffer.read(at[part])
+        buffer.write(at[part], np.asarray(change(old, *(one[part] for one in given))).astype(buffer.dtype.numpy))
+    if buffer.dtype.kind == 2:
+        launch.report.flops += at.size
+    found = np.zeros(offsets.shape, buffer.dtype.numpy)
+    found[active] = before
+    return Block(found, buffer.dtype)
+
+
+def _refuse_type(name: str, buffer: Buffer) -> None:
+    kind = buffer.dtype.short
+    bits = name in ("atomic_and", "atomic_or", "atomic_xor") and buffer.dtype.kind == 2
+    if bits or kind in _SMALL or (kind in _HALVES and name not in ("atomic_add", "atomic_cas")):
+        raise wrong(f"tl.{name} does not exist for {kind}, the type of {buffer.name}")
+
+
+def _atomic(name: str, change: Callable) -> Callable:
+    def atomic(pointer: Pointer, val: Any, mask: Any = None, sem: str | None = None, scope: str | None = None) -> Block:
+        return _exchange(name, change, pointer, val, mask=mask)
+
+    return atomic
+
+
+def _cas(pointer: Pointer, cmp: Any, val: Any, sem: str | None = None, scope: str | None = None) -> Block:
+    return _exchange("atomic_cas", lambda old, wanted, new: np.where(old == wanted, new, old), pointer, cmp, val)
+
+
+_CHANGES: dict[str, Callable] = {
+    "atomic_add": operator.add, "atomic_max": np.fmax, "atomic_min": np.fmin, "atomic_and": operator.and_,
+    "atomic_or": operator.or_, "atomic_xor": operator.xor, "atomic_xchg": lambda old, new: new,
+}  # fmt: skip
+ACCESSES: dict[str, Callable] = {
+    "load": load, "store": store, "atomic_cas": _cas,
+    **{name: _atomic(name, change) for name, change in _CHANGES.items()},
+}  # fmt: skip

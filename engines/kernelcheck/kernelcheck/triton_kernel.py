@@ -1,0 +1,124 @@
+"""What is a kernel in Triton's language, and what do the names in it that come from outside mean?"""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+import types
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from kernelcheck.triton_blocks import OF_TORCH, DType, constexpr
+from kernelcheck.triton_functions import host_cdiv, next_power_of_2, tl
+from kernelcheck.triton_memory import running, wrong
+from kernelcheck.triton_text import is_constexpr
+
+
+class Config:
+    """One way to launch a kernel that `autotune` may try."""
+
+    def __init__(self, kwargs: dict, num_warps: int = 4, num_stages: int = 3, **options: Any) -> None:
+        self.kwargs, self.num_warps, self.num_stages = kwargs, num_warps, num_stages
+
+
+class Kernel:
+    """A function in Triton's language: `kernel[grid](…)` launches it, another kernel calls it."""
+
+    start: ClassVar[Callable]  # launches a kernel: the room that does it puts it here
+
+    def __init__(self, fn: Callable, configs: tuple = (), heuristics: tuple[tuple, ...] = ()) -> None:
+        self.fn, self.configs, self.heuristics = fn, configs, heuristics
+        self.__name__, self.__doc__, self.__module__ = fn.__name__, fn.__doc__, fn.__module__
+        self.signature = inspect.signature(fn)
+        self.arg_names = list(self.signature.parameters)
+        self.constants = {name for name, one in self.signature.parameters.items() if is_constexpr(one.annotation)}
+
+    def __getitem__(self, grid: Any) -> Callable:
+        return lambda *args, **options: Kernel.start(self, grid, args, options)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        if not running:
+            raise RuntimeError(f"a kernel is launched with a grid: {self.__name__}[(programs,)](…)")
+        return running[-1].call(self, args, options)
+
+
+def kernel_of(function: Any) -> Kernel:
+    """Return a kernel, ours or one of the installed Triton, as one of this interpreter."""
+    configs: tuple = ()
+    heuristics: tuple[tuple, ...] = ()
+    while not isinstance(function, Kernel):
+        configs = configs or tuple(getattr(function, "configs", ()))
+        values = getattr(function, "values", None)
+        heuristics += tuple(values.items()) if isinstance(values, dict) else ()
+        if not hasattr(function, "fn"):
+            raise TypeError(f"a kernel is a function under @triton.jit, and this is a {type(function).__name__}")
+        if inspect.isfunction(function.fn):
+            return Kernel(function.fn, configs, heuristics)
+        function = function.fn
+    return function
+
+
+def outside(function: Callable) -> dict[str, Any]:
+    """Return what the names mean that a function has from its file or cell, and from functions around it."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {**function.__globals__, **{name: cell.cell_contents for name, cell in cells}}
+
+
+def meaning(value: Any, name: str) -> Any:
+    """Return what stands for a value from outside of a kernel here: Triton's own objects have a twin.
+
+    Raises `KernelFault` for a value that a kernel may not read.
+    """
+    kind = type(value)
+    if isinstance(value, types.ModuleType):
+        return _twin(value)
+    if kind.__name__ == "constexpr":
+        return value.value
+    if kind.__module__.startswith("triton."):
+        return _of_triton(value)
+    if str(getattr(value, "__module__", "")).startswith("triton.language"):
+        return getattr(tl, value.__name__, value)
+    ours = isinstance(value, Kernel | DType | types.SimpleNamespace | types.FunctionType | types.BuiltinFunctionType)
+    if ours or value is None or value is constexpr:
+        return value
+    what = "number" if isinstance(value, numbers.Number) else kind.__name__
+    raise wrong(f"{name} is a global {what}, which a kernel may not read: pass it as a parameter with tl.constexpr")
+
+
+def _of_triton(value: Any) -> Any:
+    if type(value).__name__ == "dtype":
+        return next(one for one in OF_TORCH.values() if one.short == value.name)
+    if hasattr(value, "fn"):
+        language = value.fn.__module__.startswith("triton.language")
+        return getattr(tl, value.fn.__name__, value) if language else kernel_of(value)
+    return value
+
+
+def _twin(module: types.ModuleType) -> Any:
+    """Return what stands for a module of Triton's here, and any other module as it is."""
+    path = module.__name__.split(".")
+    twins = {"triton": namespace, "libdevice": tl.extra.libdevice, "math": tl.math}
+    return twins.get(path[-1], tl) if path[0] == "triton" else module
+
+
+def _jit(fn: Callable | None = None, **options: Any) -> Any:
+    return Kernel(fn) if fn is not None else Kernel
+
+
+def _autotune(configs: list[Config], key: Any = (), **options: Any) -> Callable[[Kernel], Kernel]:
+    return lambda kernel: Kernel(kernel.fn, tuple(configs), kernel.heuristics)
+
+
+def _heuristics(values: dict) -> Callable[[Kernel], Kernel]:
+    return lambda kernel: Kernel(kernel.fn, kernel.configs, (*values.items(), *kernel.heuristics))
+
+
+namespace = types.SimpleNamespace(
+    jit=_jit,
+    autotune=_autotune,
+    heuristics=_heuristics,
+    Config=Config,
+    cdiv=host_cdiv,
+    next_power_of_2=next_power_of_2,
+    language=tl,
+)
