@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -120,6 +120,7 @@ class Case:
         self.calls = 0
         self.counts: counting.Counts | None = None
         self._call = self._made = self._printed = ""
+        self._rather: Callable[[], None] = _nothing
 
     def call(self, *args: Any, modifies: bool = False, draws: bool | None = None, **kwargs: Any) -> Any:
         """Call the answer and return its value. Raises `WrongAnswer` if it raises, never ends, changes its inputs
@@ -144,6 +145,7 @@ class Case:
         before = None if modifies else _copied((args, kwargs))  # a copy would be alive during the call
         outcome = self._outcome(fn, words, args, kwargs, draws)
         if outcome.error is not None:
+            self._rather()
             self.fail(_raised(self.answer, outcome.error))
         if outcome.changed:
             self.fail(f"changes {outcome.changed[0]}", "code after it would behave differently; leave it as it was")
@@ -166,6 +168,15 @@ class Case:
             self.fail(f"does not end: it was stopped after {self.task.limit_s:g} s")
         return outcome
 
+    @contextmanager
+    def rather(self, look: Callable[[], None]) -> Iterator[None]:
+        """Let `look` say what is wrong with an answer that raises in this context, before its error is shown."""
+        self._rather = look
+        try:
+            yield
+        finally:
+            self._rather = _nothing
+
     def about(self, call: str, device: torch.device) -> None:
         """Let the messages that follow be about this call of the answer, on `device`."""
         self._call, self.device = call, device
@@ -175,11 +186,29 @@ class Case:
         self.calls += 1
         self._printed = printed
 
-    def fail(self, name: str, why: str = "", *, expected: Any = ..., got: Any = ...) -> None:
-        """Raise `WrongAnswer`: the call, what was seen or the mistake's name, expected and got, why it matters."""
+    def fail(
+        self, name: str, why: str = "", *, expected: Any = ..., got: Any = ..., more: Callable[[], str] = str
+    ) -> NoReturn:
+        """Raise `WrongAnswer`: the call, what was seen or the mistake's name, expected and got, why it matters.
+
+        `more` gives further lines of what was seen. It is called where a reader will see them, and may take long.
+        """
+        label = name.partition("\n")[0]
+        self._judge(label, True, got, lambda: self._finding(name + more(), why, expected, got))
+        raise WrongAnswer(self.task, name)
+
+    def _judge(self, label: str, wrong: bool, got: Any, find: Callable[[], Finding]) -> None:
+        """Take a verdict of the check: what was looked at, whether it is wrong, and which value the answer gave there.
+
+        Raises `WrongAnswer` if it is wrong, with what `find` says of it.
+        """
+        if wrong:
+            raise WrongAnswer(self.task, find()) from None
+
+    def _finding(self, name: str, why: str, expected: Any, got: Any) -> Finding:
         call = f"{self._call} on {self.device}" if self._call else ""
         values = ("" if value is ... else shown(value) for value in (expected, got))
-        raise WrongAnswer(self.task, Finding(name, why, call, *values, said=self._said())) from None
+        return Finding(name, why, call, *values, said=self._said())
 
     def _said(self) -> str:
         """Return the first lines that the answer printed in the last call, for the end of a message."""
@@ -208,18 +237,21 @@ class Case:
         For what the values alone do not tell: order of calls, copies, messages, modes, types. A mistake that gives
         other values is written as the wrong answer that it is: `Exercise.mistake`.
         """
-        if when:
-            self.fail(name, why, expected=expected, got=got)
+        self._judge(name if when else "", bool(when), got, lambda: self._finding(name, why, expected, got))
 
     def equal(self, got: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-6, why: str = "") -> None:
         """Raise `WrongAnswer` unless `got` equals `expected`: type, structure, shape, dtype, device and values."""
         problem = difference(got, expected, rtol=rtol, atol=atol)
-        if problem:
-            self.fail(problem, why, expected=expected, got=got)
+        self._judge("equal", bool(problem), got, lambda: self._finding(problem, why, expected, got))
 
     def budget(self, what: str, used: int, allowed: int, why: str = "") -> None:
         """Raise `WrongAnswer` if more than `allowed` of `what` were used: the result is right, the way is not."""
-        self.instead(used > allowed, f"the result is right, but it takes {used} {what} and the limit is {allowed}", why)
+        name = f"the result is right, but it takes {used} {what} and the limit is {allowed}"
+        self._judge(what, used > allowed, ..., lambda: self._finding(name, why, ..., ...))
+
+
+def _nothing() -> None:
+    """Look at nothing more."""
 
 
 def methods_of(answer: type) -> list[Callable]:

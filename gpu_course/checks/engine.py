@@ -37,11 +37,10 @@ import torch
 import simgpu
 from course_utils import arguments, devices
 from gpu_course import solved as store
-from gpu_course.checks import sandbox
 from gpu_course.checks.case import Case, Task, WrongAnswer, methods_of
 from gpu_course.checks.child import examine_in_child
 from gpu_course.checks.comparison import shown
-from gpu_course.checks.mistakes import Alternative, Edit, Mistake, Note, edit, recognised, recorded, source_of
+from gpu_course.checks.mistakes import Alternative, Edit, Mistake, Note, edit, examined, recognised, recorded, source_of
 
 
 def exercise(
@@ -192,27 +191,28 @@ class Exercise:
             self._examine_on(answer, place)
 
     def _examine_on(self, answer: Any, place: torch.device) -> None:
-        case = Case(self.task, answer, place)
         try:
-            with sandbox.isolated(place, self.task.seed):
-                self._check(case)
-            if not case.calls:
+            recording = examined(self._check, self.task, answer, place)
+            if not recording.calls:
                 raise RuntimeError("the check never called the answer")
-        except WrongAnswer as wrong:
-            known = recognised(self.mistakes, self._check, self.task, answer, place)
-            if known is None:
-                raise
-            raise WrongAnswer(self.task, wrong.finding.named(known.name, known.why)) from None
         except simgpu.Unavailable:  # what the check needs is not on this machine
             raise
         except Exception as error:
             raise RuntimeError(
                 f"the check of {self.name} itself failed, your answer may be right: {type(error).__name__}: {error}"
             ) from error
+        if recording.finding is None:
+            return
+        known = recognised(self.mistakes, self._check, recording, place)
+        named = recording.finding if known is None else recording.finding.named(known.name, known.why)
+        raise WrongAnswer(self.task, named)
 
-    def recording(self, answer: Any, device: torch.device) -> list[Note]:
-        """Return all that the check finds of `answer` on `device`: it goes on where it would fail."""
-        return recorded(self._check, self.task, answer, device)
+    def recording(self, mistake: Mistake, device: torch.device) -> list[Note]:
+        """Return all that the check finds of one of the mistakes on `device`: it goes on where it would fail."""
+        known = mistake.seen.get(device)
+        if known is None or not known.whole:
+            known = mistake.seen[device] = recorded(self._check, self.task, mistake.answer, device)
+        return known.notes
 
     def _examine_shape(self, answer: Any) -> None:
         """Raise unless the answer is a function, or a class where the reference is one, that takes what it takes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 import __future__
 
+import contextlib
 import copy
 import inspect
 import linecache
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from gpu_course.checks import sandbox
-from gpu_course.checks.case import Case, Task, WrongAnswer
+from gpu_course.checks.case import Case, Finding, Task, WrongAnswer
 from gpu_course.checks.comparison import difference
 
 
@@ -73,7 +74,7 @@ class Mistake:
     name: str
     why: str
     answer: Any
-    seen: dict[torch.device, list[Note]] = field(default_factory=dict)  # what it was seen to do
+    seen: dict[torch.device, Recording] = field(default_factory=dict)  # what it does, the same each time
 
 
 @dataclass(frozen=True)
@@ -85,38 +86,35 @@ class Note:
     got: Any = None
 
 
-class _Stop(Exception):
-    """Ends a recording: the check cannot go on, or the answer is not the one that is looked for."""
-
-
-class _Recorder(Case):
+class Recording(Case):
     """A case that notes each verdict and goes on, so that what an answer does on all inputs is seen.
 
-    It ends early where the notes are no longer those of `like`.
+    `finding` is what was wrong first, None where nothing was; it is looked for where the answer is a `readers`. With
+    `like`, the notes of another answer, the recording ends at the first note that differs. `whole` says that it came to
+    the end of the check.
     """
 
-    def __init__(self, task: Task, answer: Callable, device: torch.device, like: list[Note] | None) -> None:
+    def __init__(
+        self, task: Task, answer: Any, device: torch.device, *, readers: bool = False, like: list[Note] | None = None
+    ) -> None:
         super().__init__(task, answer, device)
-        self.like, self.notes = like, []
+        self.like, self.notes, self.whole = like, [], False
+        self.finding: Finding | None = None
+        self._finds = readers
 
-    def _note(self, label: str, wrong: bool, got: Any = None) -> None:
+    def _judge(self, label: str, wrong: bool, got: Any, find: Callable[[], Finding]) -> None:
+        at = len(self.notes)
         self.notes.append(Note(label, wrong, _kept(got) if wrong and got is not ... else None))
-        at = len(self.notes) - 1
         if self.like is not None and not (at < len(self.like) and _same(self.like[at], self.notes[at])):
             raise _Stop
+        if wrong and self._finds:
+            self._finds = False
+            self.finding = find()
+            del self.notes[at + 1 :]  # to say more, the answer was called again
 
-    def fail(self, name: str, why: str = "", *, expected: Any = ..., got: Any = ...) -> None:
-        self._note(name.partition("\n")[0], True, got)
-        raise _Stop
 
-    def instead(self, when: Any, name: str, why: str = "", *, expected: Any = ..., got: Any = ...) -> None:
-        self._note(name if when else "", bool(when), got)
-
-    def equal(self, got: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-6, why: str = "") -> None:
-        self._note("equal", bool(difference(got, expected, rtol=rtol, atol=atol)), got)
-
-    def budget(self, what: str, used: int, allowed: int, why: str = "") -> None:
-        self._note(what, used > allowed)
+class _Stop(Exception):
+    """Ends a recording: the answer is not the one that is looked for."""
 
 
 def _kept(value: Any) -> Any:
@@ -133,19 +131,37 @@ def _kept(value: Any) -> Any:
         return type(value)
 
 
+def examined(check: Callable[[Case], None], task: Task, answer: Any, device: torch.device) -> Recording:
+    """Return all that `check` finds of a reader's `answer` on `device`; raises what is a fault of the check."""
+    case = Recording(task, answer, device, readers=True)
+    error = _run(check, case)
+    if error is not None and case.finding is None:
+        raise error
+    return case
+
+
 def recorded(
     check: Callable[[Case], None], task: Task, answer: Any, device: torch.device, like: list[Note] | None = None
-) -> list[Note]:
-    """Return all that `check` finds of `answer` on `device`, up to the first note that is not that of `like`."""
-    case = _Recorder(task, answer, device, like)
-    with sandbox.isolated(device, task.seed):
+) -> Recording:
+    """Return all that `check` finds of a mistake on `device`, up to the first note that is not that of `like`."""
+    case = Recording(task, answer, device, like=like)
+    _run(check, case)
+    return case
+
+
+def _run(check: Callable[[Case], None], case: Recording) -> Exception | None:
+    """Run the check; return what it raised by itself, as it may where it goes on after a wrong value."""
+    with sandbox.isolated(case.device, case.task.seed):
         try:
-            check(case)
-        except (_Stop, WrongAnswer):
+            with contextlib.suppress(WrongAnswer):  # it cannot go on
+                check(case)
+            case.whole = True
+        except _Stop:
             pass
-        except Exception as error:  # the check went on after a wrong value, as it never does for a reader
+        except Exception as error:
             case.notes.append(Note(f"the check stops: {type(error).__name__}", True))
-    return case.notes
+            return error
+    return None
 
 
 def alike(one: list[Note], other: list[Note]) -> bool:
@@ -163,17 +179,24 @@ def _same(one: Note, other: Note) -> bool:
 
 
 def recognised(
-    mistakes: Iterable[Mistake], check: Callable[[Case], None], task: Task, answer: Any, device: torch.device
+    mistakes: Iterable[Mistake], check: Callable[[Case], None], recording: Recording, device: torch.device
 ) -> Mistake | None:
-    """Return the mistake that does what `answer` does, on all inputs of `check` on `device`; None where it is none."""
-    notes = None
+    """Return the mistake that does what is recorded of an answer, on all inputs of `check`; None where it is none.
+
+    What a mistake does is recorded at first need, as far as it is needed, and kept: it is the same each time.
+    """
+    notes = recording.notes
+    if notes[-1].label.startswith("does not end"):  # on a slow machine a mistake may not end either
+        return None
     for mistake in mistakes:
-        notes = recorded(check, task, answer, device) if notes is None else notes
-        if notes and notes[-1].label.startswith("does not end"):  # on a slow machine a mistake may not end either
-            return None
-        known = mistake.seen.get(device, [])
-        if all(_same(a, b) for a, b in zip(known, notes, strict=False)):  # else it was seen to do something else
-            known = mistake.seen[device] = recorded(check, task, mistake.answer, device, like=notes)
-        if alike(notes, known):
+        known = mistake.seen.get(device)
+        if mistake.answer is recording.answer:
+            known = recording
+        elif known is None:
+            known = recorded(check, recording.task, mistake.answer, device, like=notes)
+        elif not known.whole and all(_same(a, b) for a, b in zip(known.notes, notes, strict=False)):
+            known = recorded(check, recording.task, mistake.answer, device)
+        mistake.seen[device] = known
+        if alike(notes, known.notes):
             return mistake
     return None

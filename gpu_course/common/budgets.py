@@ -77,11 +77,11 @@ def over_budget(
     if spent.peak_bytes <= limit_bytes:
         return
     peak, limit = plots.bytes_text(spent.peak_bytes), plots.bytes_text(limit_bytes)
-    try:
-        case.fail(f"the result is right, but {peak} are alive at the peak and the budget is {limit}", why)
-    except WrongAnswer as wrong:  # a recording of verdicts ends before, and needs no words
-        seen = "".join(f"\n  {line}" for line in (*_end(case, floor, limit_bytes, again), *_alive(again)))
-        raise WrongAnswer(case.task, dataclasses.replace(wrong.finding, name=wrong.finding.name + seen)) from None
+
+    def more() -> str:
+        return "".join(f"\n  {line}" for line in (*_end(case, floor, limit_bytes, again), *_alive(again)))
+
+    case.fail(f"the result is right, but {peak} are alive at the peak and the budget is {limit}", why, more=more)
 
 
 def _end(case: Case, floor: Floor, limit_bytes: int, again: Callable[[], Any]) -> Iterator[str]:

@@ -5,6 +5,7 @@ Exercises run on the CPU with gloo on every machine, so that messages and bytes 
 """
 
 import contextlib
+import functools
 import io
 import re
 from collections.abc import Callable, Iterable
@@ -65,14 +66,13 @@ def on_ranks(
     answers = mistakes if case.answer in mistakes else (case.answer,)
     run = program, answers, args, nprocs, needed, case.task.limit_s
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        if type(case) is Case and answers is not mistakes:
-            _outcomes.pop(run, None)  # a recording, which follows, needs no second launch
-        failed = _outcome(*run)
+        failed = _outcome(*run) if answers is mistakes else _launched(*run)
     case.called(_NOISE.sub(lambda noise: f"{noise[1]}{noise[2]}" if noise[2] else "", printed.getvalue()))
     if isinstance(failed, list):
         return [rank[answers.index(case.answer)] for rank in failed]
     if answers is mistakes:  # their launch failed, on a slow machine say: none of them is what the reader wrote
-        raise _outcomes.pop(run)
+        _outcome.cache_clear()
+        raise failed
     lost = failed.kind == "raised" and nprocs > 1 and _LOST.search(failed.states.get(failed.rank, ""))
     if lost or failed.kind in ("hang", "slow", "died"):
         _fail_stuck(case, failed, nprocs, why)
@@ -87,23 +87,20 @@ def _loads_compiler(answer: Callable) -> bool:
         return False
 
 
-_outcomes: dict[tuple, Any] = {}
-
-
-def _outcome(program: Callable, answers: tuple, args: tuple, nprocs: int, needed: str, limit_s: float) -> Any:
-    """Return for each rank what the program returned for each of the answers, or the error; from memory if known."""
+def _launched(program: Callable, answers: tuple, args: tuple, nprocs: int, needed: str, limit_s: float) -> Any:
+    """Return for each rank what the program returned for each of the answers, or the error."""
     from ranklaunch import RankError, launch
 
-    run = program, answers, args, nprocs, needed, limit_s
-    if run not in _outcomes:
-        try:
-            _outcomes[run] = launch(
-                on_rank, Imported(needed), program, answers, args,
-                nprocs=nprocs, timeout_s=limit_s * len(answers), devices=["cpu"] * nprocs,
-            )  # fmt: skip
-        except RankError as error:
-            _outcomes[run] = error
-    return _outcomes[run]
+    try:
+        return launch(
+            on_rank, Imported(needed), program, answers, args,
+            nprocs=nprocs, timeout_s=limit_s * len(answers), devices=["cpu"] * nprocs,
+        )  # fmt: skip
+    except RankError as error:
+        return error
+
+
+_outcome = functools.cache(_launched)  # of an exercise's mistakes, which do the same each time
 
 
 def _fail_stuck(case: Case, error: Any, nprocs: int, why: str) -> None:

@@ -369,11 +369,9 @@ def _(case: Case) -> None:
             one.grad = torch.full_like(one, 0.5)  # somebody left them behind
         for x, y in batches(sizes, scale=5.0):
             x, y = x.to(case.device), y.to(case.device)
-            try:
+            # the scaler objects to a wrong order, in words that do not say what is wrong
+            with case.rather(lambda log=training.log: _scaler_in_order(case, log.text)):
                 got, waits = training.call(case, training.scaler, x, y, dtype, max_norm)
-            except Exception:  # the scaler objects to a wrong order, in words that do not say what is wrong
-                _scaler_in_order(case, training.log.text)
-                raise
             _scaler_in_order(case, training.log.text)
             computed, text = training.log.passes[0].dtype if training.log.passes else dtype, training.log.text
             case.instead(computed != dtype, f"computes the forward pass in {computed}",

@@ -20,7 +20,7 @@ import torch
 import kernelcheck
 from course_utils import devices
 from gpu_course.catalogue import registry
-from gpu_course.checks import Edit, WrongAnswer, alike, engine, mistakes
+from gpu_course.checks import Edit, WrongAnswer, alike
 from tests.gpu_course.wrong_answers import stored
 from tests.notebooks.test_notebooks import stub_of
 from tools import notebooks
@@ -31,18 +31,6 @@ EXERCISES = list(registry())
 TRIED = [e for e in EXERCISES if e.name != "block_sums" or not kernelcheck.why_not()]  # which needs a C++ compiler
 PLACES = devices.check_devices()
 LESSONS = {path.stem[:2]: path for path in notebooks.lessons()}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _each_answer_is_recorded_once():
-    """To name a mistake, a check tries each one again: it does the same each time, which is kept here."""
-    once = functools.lru_cache(256)(mistakes.recorded)
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (engine, mistakes):
-            patch.setattr(
-                module, "recorded", lambda check, task, answer, place, like=None: once(check, task, answer, place)
-            )
-        yield
 
 
 def each_exercise(test):
@@ -115,7 +103,7 @@ def test_a_mistake_is_rejected_under_its_own_name(exercise, mistake):
 def test_no_two_mistakes_and_no_mistake_and_the_right_answer_look_alike(exercise):
     """Alike on all inputs of the check: else a message would name one for the other. The reference passes, as above."""
     place = torch.device("sim", 0) if exercise.task.simulated else PLACES[0]
-    seen = [(mistake, exercise.recording(mistake.answer, place)) for mistake in exercise.mistakes]
+    seen = [(mistake, exercise.recording(mistake, place)) for mistake in exercise.mistakes]
     assert all(any(note.wrong for note in notes) for _, notes in seen)
     pairs = [(a.name, b.name) for (a, one), (b, other) in itertools.combinations(seen, 2) if alike(one, other)]
     assert [pair for pair in pairs if pair[0] != pair[1]] == []

@@ -31,7 +31,7 @@ def test_the_exercise_of_the_text_and_one_written_from_it_name_their_mistakes(tm
     for path in (tmp_path / "shown_exercise.py", SAMPLE):
         exercise = load(path)
         exercise.examine(exercise.reference, devices.check_devices())
-        seen = {mistake.name: exercise.recording(mistake.answer, place) for mistake in exercise.mistakes}
+        seen = {mistake.name: exercise.recording(mistake, place) for mistake in exercise.mistakes}
         assert len(seen) == 3
         for mistake in exercise.mistakes:
             with pytest.raises(WrongAnswer, match=re.escape(mistake.name)):
