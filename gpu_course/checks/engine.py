@@ -209,10 +209,7 @@ class Exercise:
 
     def recording(self, mistake: Mistake, device: torch.device) -> list[Note]:
         """Return all that the check finds of one of the mistakes on `device`: it goes on where it would fail."""
-        known = mistake.seen.get(device)
-        if known is None or not known.whole:
-            known = mistake.seen[device] = recorded(self._check, self.task, mistake.answer, device)
-        return known.notes
+        return recorded(self._check, self.task, mistake, device)
 
     def _examine_shape(self, answer: Any) -> None:
         """Raise unless the answer is a function, or a class where the reference is one, that takes what it takes."""

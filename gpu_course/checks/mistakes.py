@@ -5,12 +5,13 @@ import __future__
 
 import contextlib
 import copy
+import gc
 import inspect
 import linecache
 import re
 import textwrap
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +75,7 @@ class Mistake:
     name: str
     why: str
     answer: Any
-    seen: dict[torch.device, Recording] = field(default_factory=dict)  # what it does, the same each time
+    seen: dict[torch.device, list[Note]] = field(default_factory=dict)  # what a check was seen to find of it
 
 
 @dataclass(frozen=True)
@@ -89,32 +90,22 @@ class Note:
 class Recording(Case):
     """A case that notes each verdict and goes on, so that what an answer does on all inputs is seen.
 
-    `finding` is what was wrong first, None where nothing was; it is looked for where the answer is a `readers`. With
-    `like`, the notes of another answer, the recording ends at the first note that differs. `whole` says that it came to
-    the end of the check.
+    `finding` is what was wrong first, None where nothing was; it is put into words where the answer is a `readers`.
     """
 
-    def __init__(
-        self, task: Task, answer: Any, device: torch.device, *, readers: bool = False, like: list[Note] | None = None
-    ) -> None:
+    def __init__(self, task: Task, answer: Any, device: torch.device, *, readers: bool = False) -> None:
         super().__init__(task, answer, device)
-        self.like, self.notes, self.whole = like, [], False
+        self.notes: list[Note] = []
         self.finding: Finding | None = None
         self._finds = readers
 
     def _judge(self, label: str, wrong: bool, got: Any, find: Callable[[], Finding]) -> None:
         at = len(self.notes)
         self.notes.append(Note(label, wrong, _kept(got) if wrong and got is not ... else None))
-        if self.like is not None and not (at < len(self.like) and _same(self.like[at], self.notes[at])):
-            raise _Stop
         if wrong and self._finds:
             self._finds = False
             self.finding = find()
             del self.notes[at + 1 :]  # to say more, the answer was called again
-
-
-class _Stop(Exception):
-    """Ends a recording: the answer is not the one that is looked for."""
 
 
 def _kept(value: Any) -> Any:
@@ -140,23 +131,21 @@ def examined(check: Callable[[Case], None], task: Task, answer: Any, device: tor
     return case
 
 
-def recorded(
-    check: Callable[[Case], None], task: Task, answer: Any, device: torch.device, like: list[Note] | None = None
-) -> Recording:
-    """Return all that `check` finds of a mistake on `device`, up to the first note that is not that of `like`."""
-    case = Recording(task, answer, device, like=like)
-    _run(check, case)
-    return case
+def recorded(check: Callable[[Case], None], task: Task, mistake: Mistake, device: torch.device) -> list[Note]:
+    """Return all that `check` finds of a mistake on `device`. It is the same each time, and so it is tried once."""
+    if device not in mistake.seen:
+        case = Recording(task, mistake.answer, device)
+        _run(check, case)
+        mistake.seen[device] = case.notes
+    return mistake.seen[device]
 
 
 def _run(check: Callable[[Case], None], case: Recording) -> Exception | None:
     """Run the check; return what it raised by itself, as it may where it goes on after a wrong value."""
     with sandbox.isolated(case.device, case.task.seed):
         try:
-            with contextlib.suppress(WrongAnswer):  # it cannot go on
-                check(case)
-            case.whole = True
-        except _Stop:
+            check(case)
+        except WrongAnswer:  # it cannot go on
             pass
         except Exception as error:
             case.notes.append(Note(f"the check stops: {type(error).__name__}", True))
@@ -179,24 +168,31 @@ def _same(one: Note, other: Note) -> bool:
 
 
 def recognised(
-    mistakes: Iterable[Mistake], check: Callable[[Case], None], recording: Recording, device: torch.device
+    mistakes: Collection[Mistake], check: Callable[[Case], None], recording: Recording, device: torch.device
 ) -> Mistake | None:
-    """Return the mistake that does what is recorded of an answer, on all inputs of `check`; None where it is none.
-
-    What a mistake does is recorded at first need, as far as it is needed, and kept: it is the same each time.
-    """
+    """Return the mistake that does what is recorded of an answer, on all inputs of `check`; None where it is none."""
     notes = recording.notes
     if notes[-1].label.startswith("does not end"):  # on a slow machine a mistake may not end either
         return None
-    for mistake in mistakes:
-        known = mistake.seen.get(device)
-        if mistake.answer is recording.answer:
-            known = recording
-        elif known is None:
-            known = recorded(check, recording.task, mistake.answer, device, like=notes)
-        elif not known.whole and all(_same(a, b) for a, b in zip(known.notes, notes, strict=False)):
-            known = recorded(check, recording.task, mistake.answer, device)
-        mistake.seen[device] = known
-        if alike(notes, known.notes):
-            return mistake
+    first = any(device not in mistake.seen for mistake in mistakes)
+    with _few_to_collect() if first else contextlib.nullcontext():
+        for mistake in mistakes:
+            if mistake.answer is recording.answer:
+                mistake.seen[device] = notes
+            if alike(notes, recorded(check, recording.task, mistake, device)):
+                return mistake
     return None
+
+
+@contextlib.contextmanager
+def _few_to_collect() -> Iterator[None]:
+    """Keep what exists by now out of garbage collections, of which checks of memory make one for each answer."""
+    gc.collect()
+    freezes = not gc.get_freeze_count()  # else somebody else does
+    if freezes:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if freezes:
+            gc.unfreeze()
