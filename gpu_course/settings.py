@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.optim.optimizer as optimizers
 from torch import overrides
@@ -104,11 +105,18 @@ def _modes() -> tuple[list[Any], list[Any]]:
     return functions, _python_dispatch._get_current_dispatch_mode_stack()
 
 
-def _leave_modes(before: tuple[list[Any], list[Any]]) -> None:
-    while len(_modes()[0]) > len(before[0]):
+def _set_modes(before: tuple[list[Any], list[Any]]) -> None:
+    """Put both stacks of modes back, also modes that are gone: an error between two lines of PyTorch's may drop one."""
+    functions = overrides._get_current_function_mode_stack()
+    own = [mode for mode in functions if mode not in _modes()[0]]  # of the default device, which is set elsewhere
+    for _ in functions:
         torch._C._pop_torch_function_stack()
-    while len(_modes()[1]) > len(before[1]):
+    for mode in own + before[0]:
+        torch._C._push_on_torch_function_stack(mode)
+    for _ in _modes()[1]:
         _python_dispatch._pop_mode()
+    for mode in before[1]:
+        _python_dispatch._push_mode(mode)
 
 
 def _saving_hooks() -> Any:
@@ -201,6 +209,16 @@ def _set_directory(before: str) -> None:
         os.chdir(before)
 
 
+def _look() -> Any:
+    """Return the settings of matplotlib, unknown until it is imported; its backend is settled by the first picture."""
+    library = getattr(sys.modules.get("matplotlib"), "rcParams", None)
+    return UNKNOWN if library is None else {name: value for name, value in dict.items(library) if name != "backend"}
+
+
+def _set_look(before: dict[str, Any]) -> None:
+    dict.update(sys.modules["matplotlib"].rcParams, before)  # its own update warns of names that are to go
+
+
 def _joint(*pairs: Pair) -> Pair:
     """Return how to read and set several settings that have one name in messages."""
     gets, puts = zip(*pairs, strict=True)
@@ -210,7 +228,7 @@ def _joint(*pairs: Pair) -> Pair:
 _SETTINGS: dict[str, Pair] = {  # by their names in messages
     "the current GPU": (_current_gpus, _set_current_gpus),
     "the simulated GPU's memory, speed or current stream": (_simulated_gpu, simgpu.restore),
-    "the modes that are entered": (_modes, _leave_modes),
+    "the modes that are entered": (_modes, _set_modes),
     "the default device": (_default_device, torch.set_default_device),
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "the inference mode": (torch.is_inference_mode_enabled, _set_inference),
@@ -224,6 +242,9 @@ _SETTINGS: dict[str, Pair] = {  # by their names in messages
     "the deterministic mode": (_deterministic, _set_deterministic),
     "the precision of float32 matrix products": (precision.read, precision.put_back),
     "which kernels torch may choose": (lambda: _choices()[0](), lambda before: _choices()[1](before)),
+    "how NumPy prints and treats errors": _joint((np.get_printoptions, lambda before: np.set_printoptions(**before)),
+                                                 (np.geterr, lambda before: np.seterr(**before))),
+    "how matplotlib draws": (_look, _set_look),
     "how torch prints tensors": (lambda: dict(vars(torch._tensor_str.PRINT_OPTS)),
                                  lambda before: vars(torch._tensor_str.PRINT_OPTS).update(before)),
     "the filters of warnings": (_filters, _set_filters),

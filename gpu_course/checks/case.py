@@ -36,9 +36,9 @@ class Task:
     """What a check needs to know of an exercise, and what lists show of it.
 
     `difficulty` is 1 to 3; each of the `hints` is more direct than the one before; `draws` allows random numbers to be
-    taken; a call of the answer is ended after `limit_s` seconds; `simulated` says that the check needs the simulated
-    GPU, its clock or its exact memory, and runs there on every machine, beside a real GPU in a process of its own;
-    `where` says in words where the answer runs, if that is not the device of the check.
+    taken; a call of the answer is ended when it has had `limit_s` seconds; `simulated` says that the check needs the
+    simulated GPU, its clock or its exact memory, and runs there on every machine, beside a real GPU in a process of
+    its own; `where` says in words where the answer runs, if that is not the device of the check.
     """
 
     lesson: str
@@ -85,6 +85,10 @@ class Finding:
         shown_below = self.got and re.search(r" has other values$| is (?!on |of type |None)", self.name)
         seen = "" if shown_below or self.name == name else f": {self.name}"
         return dataclasses.replace(self, name=f"{name}{seen}", why=why or self.why, mistake=name)
+
+
+class Busy(Exception):
+    """An answer that could not be judged, since the machine had too little time for it: the message says how much."""
 
 
 class WrongAnswer(Exception):
@@ -164,6 +168,8 @@ class Case:
             outcome = sandbox.call(fn, args, kwargs, limit_s=self.task.limit_s, device=self.device, draws=draws)
         self.counts = counts
         self.called(outcome.printed)
+        if outcome.busy:
+            raise Busy(f"This machine is busy: {self.task.name} could not be judged, {outcome.busy}")
         if outcome.timed_out:
             self.fail(f"does not end: it was stopped after {self.task.limit_s:g} s")
         return outcome

@@ -1,5 +1,8 @@
 """How can a call be ended that takes too long, and a Ctrl-C of the user be told from one that the code fakes?
 
+A limit is time that the code has had (`spent`): a right answer on a busy machine gets as much of it as on a quiet one.
+Far behind stands a limit of the clock on the wall; what it ends had not had its time, and nothing is said of the code.
+
 On the main thread of Linux and macOS the timer of the operating system (SIGALRM) ends the call; it also wakes a
 sleeping one. On Windows and on other threads a watchdog thread raises the exception in the calling thread
 (PyThreadState_SetAsyncExc), which a blocking call notices only when it returns. Code that catches everything in a
@@ -7,31 +10,55 @@ loop ends too: a swallowed interruption sets, when it is destroyed, a trace func
 so one `try` after the other is left; and the interruption comes again until the call ends. What no platform can end is
 one call into compiled code that never returns to Python, such as `sum(itertools.count())`.
 
+PyTorch and the engines keep stacks, of modes say, which an exception between two of their lines would leave broken. So
+the first interruption waits, for a second at most, until a line that is not theirs runs.
+
 Code that imports a module is not interrupted, since a module loaded by half would break what needs it later; the time
 begins anew after it. The first use of PyTorch's compiler loads for seconds.
 """
 
 import contextlib
 import ctypes
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+
+import course_utils
+import simgpu
+from gpu_course.checks.spent import Spent
+
 REPEAT_S = 0.02
 LOADING_S = 60.0  # an import that takes longer is ended too
+WALL_S, TIMES = 30.0, 20.0  # the last resort: so long on the wall, and so many times the limit
+PATIENCE_S = 1.0  # for a line that is not PyTorch's or an engine's
+_LOOK_S = 1.0  # between two looks at what the code has had, at most
+
+_ROOM = "gpu_course.checks.sandbox"  # below its frames the code runs that is limited
+_KEEPING = tuple(f"{Path(module.__file__).parent}{os.sep}" for module in (torch, simgpu, course_utils))
+_LIBRARY = f"{Path(contextlib.__file__).parent}{os.sep}", "<frozen "
 
 
 @dataclass
 class Limit:
-    """State of one time limit: `over` when the call has ended, `fired` how often it was interrupted."""
+    """State of one time limit: `over` when the call has ended, `fired` how often it was interrupted.
+
+    `busy` says that the last resort ended it: after `wall_s` seconds it had had `had_s` of its time.
+    """
 
     over: bool = False
     fired: int = 0
+    busy: bool = False
+    had_s: float = 0.0
+    wall_s: float = 0.0
 
 
 class TimeUp(BaseException):
@@ -51,26 +78,44 @@ class TimeUp(BaseException):
 
 
 def _arm_tracer(kind: type[TimeUp], skip: int) -> None:
-    """Raise again after `skip` more lines, in this thread: for some number there is no `except` around the line."""
+    """Raise again after `skip` more lines, in this thread: for some number there is no `except` around the line.
+
+    Lines of PyTorch and of the engines do not count.
+    """
     left = skip
 
     def tracer(frame: Any, event: str, argument: object) -> Any:
         nonlocal left
         if kind.limit.over:
             return None
-        if event == "line":
+        if event == "call" and _keeps(frame):
+            return None
+        if event == "line" and not _keeps(frame):
             left -= 1
             if left < 0:
+                kind.limit.fired += 1
                 raise BaseException.__new__(kind)
         return tracer
 
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
-    while frame is not None and frame.f_globals.get("__name__") != "gpu_course.checks.sandbox":
+    while frame is not None and frame.f_globals.get("__name__") != _ROOM:
         frame.f_trace = tracer
         frame = frame.f_back
     sys.settrace(tracer)
+
+
+def _keeps(frame: FrameType | None) -> bool:
+    """Return whether PyTorch or an engine runs in `frame`, or Python's own library for one of them."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_KEEPING):
+            return True
+        if not file.startswith(_LIBRARY) or "site-packages" in file:
+            return False
+        frame = frame.f_back
+    return False
 
 
 @dataclass
@@ -82,7 +127,7 @@ class _Loading:
 
     def now(self, frame: FrameType | None) -> bool:
         """Say whether the code that runs in `frame` is importing."""
-        while frame is not None and frame.f_globals.get("__name__") != "gpu_course.checks.sandbox":
+        while frame is not None and frame.f_globals.get("__name__") != _ROOM:
             if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
                 self.seen = time.monotonic() - self.begin_s < LOADING_S
                 return self.seen
@@ -95,17 +140,47 @@ class _Loading:
         return seen
 
 
+class _Clock:
+    """When is the code to be interrupted?"""
+
+    def __init__(self, limit: Limit, seconds: float) -> None:
+        self.limit, self.seconds, self.first_s = limit, seconds, seconds / 10
+        self.loading, self.spent = _Loading(), Spent()
+        self.patient_until_s = 0.0  # once it is due
+
+    def wait_s(self, frame: FrameType | None) -> float:
+        """Return after how long to look again at the code, which runs in `frame`; 0 where its time is over."""
+        if self.loading.now(frame):
+            return REPEAT_S
+        if self.loading.ended():
+            self.spent = Spent()
+            return self.first_s
+        if self.limit.fired or self.patient_until_s:
+            return 0.0
+        had_s, wall_s = self.spent.look(), self.spent.wall_s
+        self.limit.busy = had_s < self.seconds and wall_s > WALL_S + TIMES * self.seconds
+        if had_s < self.seconds and not self.limit.busy:
+            return min(max(self.seconds - had_s, REPEAT_S), _LOOK_S)
+        self.limit.had_s, self.limit.wall_s = had_s, wall_s
+        self.patient_until_s = time.monotonic() + PATIENCE_S
+        return 0.0
+
+    def patient(self, frame: FrameType | None) -> bool:
+        """Return whether to wait with the first interruption for a line at which nothing can break."""
+        return not self.limit.fired and time.monotonic() < self.patient_until_s and _keeps(frame)
+
+
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[Limit]:
-    """Raise TimeUp in the block after `seconds`, again and again until `limit.over` is set."""
+    """Raise TimeUp in the block once it has had `seconds`, again and again until `limit.over` is set."""
     current = Limit()
 
     class Interruption(TimeUp):
         limit = current
 
-    trace = sys.gettrace()
+    trace, clock = sys.gettrace(), _Clock(current, seconds)
     main = threading.current_thread() is threading.main_thread()
-    with _alarm(Interruption, seconds) if main and hasattr(signal, "setitimer") else _watchdog(Interruption, seconds):
+    with _alarm(Interruption, clock) if main and hasattr(signal, "setitimer") else _watchdog(Interruption, clock):
         try:
             yield current
         finally:
@@ -114,19 +189,21 @@ def time_limit(seconds: float) -> Iterator[Limit]:
 
 
 @contextlib.contextmanager
-def _alarm(kind: type[TimeUp], seconds: float) -> Iterator[None]:
-    loading = _Loading()
-
+def _alarm(kind: type[TimeUp], clock: _Clock) -> Iterator[None]:
     def on_alarm(number: int, frame: FrameType | None) -> None:
-        if kind.limit.over or loading.now(frame):
+        if kind.limit.over:
             return
-        if loading.ended():
-            signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_S)
+        wait_s = clock.wait_s(frame)
+        signal.setitimer(signal.ITIMER_REAL, wait_s or REPEAT_S, REPEAT_S)
+        if wait_s:
+            return
+        if clock.patient(frame):
+            _arm_tracer(kind, skip=0)
         else:
             raise kind
 
     before = signal.signal(signal.SIGALRM, on_alarm)
-    timer = signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_S)
+    timer = signal.setitimer(signal.ITIMER_REAL, clock.first_s, REPEAT_S)
     try:
         yield
     finally:
@@ -136,19 +213,17 @@ def _alarm(kind: type[TimeUp], seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watchdog(kind: type[TimeUp], seconds: float) -> Iterator[None]:
+def _watchdog(kind: type[TimeUp], clock: _Clock) -> Iterator[None]:
     ended, lock = threading.Event(), threading.Lock()
-    number, loading = threading.get_ident(), _Loading()
+    number = threading.get_ident()
     thread = ctypes.c_ulong(number)
 
     def watch() -> None:
-        wait_s = seconds
-        while not ended.wait(wait_s):
-            wait_s = REPEAT_S
-            if loading.now(sys._current_frames().get(number)):
-                continue
-            if loading.ended():
-                wait_s = seconds
+        wait_s = clock.first_s
+        while not ended.wait(wait_s or REPEAT_S):
+            frame = sys._current_frames().get(number)
+            wait_s = clock.wait_s(frame)
+            if wait_s or clock.patient(frame):
                 continue
             with lock:
                 if not kind.limit.over:

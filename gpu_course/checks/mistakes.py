@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from gpu_course.checks import sandbox
-from gpu_course.checks.case import Case, Finding, Task, WrongAnswer
+from gpu_course.checks.case import Busy, Case, Finding, Task, WrongAnswer
 from gpu_course.checks.comparison import difference
 
 
@@ -147,6 +147,8 @@ def _run(check: Callable[[Case], None], case: Recording) -> Exception | None:
             check(case)
         except WrongAnswer:  # it cannot go on
             pass
+        except Busy:
+            raise
         except Exception as error:
             case.notes.append(Note(f"the check stops: {type(error).__name__}", True))
             return error
@@ -175,7 +177,7 @@ def recognised(
     if notes[-1].label.startswith("does not end"):  # on a slow machine a mistake may not end either
         return None
     first = any(device not in mistake.seen for mistake in mistakes)
-    with _few_to_collect() if first else contextlib.nullcontext():
+    with _few_to_collect() if first else contextlib.nullcontext(), contextlib.suppress(Busy):
         for mistake in mistakes:
             if mistake.answer is recording.answer:
                 mistake.seen[device] = notes

@@ -10,6 +10,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import is_
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ class Outcome:
     value: Any = None
     error: BaseException | None = None
     timed_out: bool = False
+    busy: str = ""  # instead, where the machine had too little time for it: in words
     printed: str = ""
     changed: list[str] = field(default_factory=list)
 
@@ -35,7 +38,8 @@ class Outcome:
 def call(fn: Callable, args: tuple, kwargs: dict, *, limit_s: float, device: torch.device, draws: bool) -> Outcome:
     """Call `fn` and return its Outcome; everything that `State` knows is put back afterwards.
 
-    `draws` says whether `fn` may take random numbers. After `limit_s` seconds the call is ended (`limit` says how).
+    `draws` says whether `fn` may take random numbers. The call is ended when it has had `limit_s` seconds (`limits`
+    says how).
     A Ctrl-C of the user is passed on; a KeyboardInterrupt that `fn` raises itself is an error like any other.
     """
     outcome, output = Outcome(), _Bounded()
@@ -60,7 +64,9 @@ def call(fn: Callable, args: tuple, kwargs: dict, *, limit_s: float, device: tor
     outcome.changed += state.restore(draws=draws)
     if interrupt.happened:
         raise KeyboardInterrupt
-    outcome.timed_out, outcome.printed = limit.fired > 0, output.text()
+    outcome.timed_out, outcome.printed = limit.fired > 0 and not limit.busy, output.text()
+    if limit.busy:
+        outcome.busy = f"in {limit.wall_s:.0f} s it had {limit.had_s:.1f} s of the {limit_s:g} s that it may take"
     if asyncio.iscoroutine(outcome.value):
         outcome.value.close()
     return outcome
@@ -89,10 +95,17 @@ class _Bounded(io.TextIOBase):
         return "".join(self._parts) + (f"\n… and {more:,} more characters" if more else "")
 
 
-_PATCHABLE: tuple[Any, ...] = (
-    builtins, time, torch, torch.Tensor, torch.nn.functional, torch.nn.Module, torch.nn.Linear, torch.optim.Optimizer,
-    torch.optim.SGD, torch.optim.AdamW,
+_MODULES: tuple[ModuleType, ...] = (
+    builtins, time, torch, torch.autograd, torch.linalg, torch.nn, torch.nn.functional, torch.nn.init, torch.optim,
 )  # fmt: skip
+_CLASSES = {
+    value
+    for module in (torch.nn, torch.optim)
+    for value in vars(module).values()
+    if isinstance(value, type) and issubclass(value, torch.nn.Module | torch.optim.Optimizer)
+}
+# Whose names code may not leave changed: functions and classes of PyTorch, and the methods of its tensors and modules
+_PATCHABLE: tuple[Any, ...] = *_MODULES, torch.Tensor, *sorted(_CLASSES, key=lambda kind: kind.__qualname__)
 
 
 # Variables that CUDA, OpenMP, PyTorch's profiler and compiler, and matplotlib set for themselves when they start.
@@ -170,12 +183,14 @@ class State:
     def _restore_names(self) -> list[str]:
         changed = []
         for owner, before in zip(_PATCHABLE, self.names, strict=True):
-            now = vars(owner)
-            for name, value in before.items():
-                new = now.get(name, before)
-                if new is value or str(getattr(new, "__module__", None)).startswith("torch"):
-                    continue  # torch replaces some of its own functions when it first needs the compiler
-                setattr(owner, name, value)
+            now = dict(vars(owner))
+            if now.keys() == before.keys() and all(map(is_, now.values(), before.values())):
+                continue
+            for name in before | now:
+                new, value = now.get(name, _GONE), before.get(name, _GONE)
+                if new is value or _of_torch(name, new, added=value is _GONE):
+                    continue
+                delattr(owner, name) if value is _GONE else setattr(owner, name, value)
                 changed.append(f"{owner.__name__}.{name}")
         return changed
 
@@ -192,6 +207,20 @@ class State:
             else:
                 os.environ[name] = before
         return changed
+
+
+_GONE = object()
+
+
+def _of_torch(name: str, value: Any, *, added: bool) -> bool:
+    """Return whether PyTorch or Python itself may have put `value` under this name, as they do at first need.
+
+    PyTorch replaces some of its functions when it first uses its compiler, and a module appears where it is imported.
+    """
+    if str(getattr(value, "__module__", None)).startswith("torch"):
+        return True
+    hidden = name.startswith("_") and not callable(value)
+    return added and (hidden or isinstance(value, ModuleType))
 
 
 @contextlib.contextmanager

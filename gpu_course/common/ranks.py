@@ -14,7 +14,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from gpu_course.checks import Case
+from gpu_course.checks import Busy, Case
 from gpu_course.common.rank_calls import Call, Imported, on_rank
 from simgpu import places
 
@@ -70,9 +70,9 @@ def on_ranks(
     case.called(_NOISE.sub(lambda noise: f"{noise[1]}{noise[2]}" if noise[2] else "", printed.getvalue()))
     if isinstance(failed, list):
         return [rank[answers.index(case.answer)] for rank in failed]
-    if answers is mistakes:  # their launch failed, on a slow machine say: none of them is what the reader wrote
+    if answers is mistakes:  # their launch failed: the next wrong answer tries them again
         _outcome.cache_clear()
-        raise failed
+        raise Busy(f"the known mistakes of {case.task.name} could not be tried: {failed}")
     lost = failed.kind == "raised" and nprocs > 1 and _LOST.search(failed.states.get(failed.rank, ""))
     if lost or failed.kind in ("hang", "slow", "died"):
         _fail_stuck(case, failed, nprocs, why)

@@ -14,12 +14,15 @@ import sys
 import tempfile
 import time
 import warnings
+from operator import setitem
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernelcheck
@@ -284,7 +287,9 @@ LEFT = {
     "default device": [lambda: torch.set_default_device("meta")],
     "grad mode": [lambda: torch.set_grad_enabled(False)],
     "autocast": [lambda: enter(torch.autocast(PLACES[0].type, torch.bfloat16))],
-    "modes that are entered": [lambda: enter(torch.device("meta")), lambda: enter(Watching())],
+    "modes that are entered": [
+        lambda: enter(torch.device("meta")), lambda: enter(Watching()), lambda: _python_dispatch._pop_mode(),
+    ],
     "inference mode": [lambda: enter(torch.inference_mode())],
     "hooks for saved tensors": [lambda: enter(torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, fails))],
     "anomaly mode": [lambda: torch.autograd.set_detect_anomaly(True)],
@@ -301,6 +306,17 @@ LEFT = {
         lambda: register_optimizer_step_post_hook(fails),
     ],
     "changes Linear.forward": [lambda: setattr(torch.nn.Linear, "forward", lambda self, given: given)],
+    "changes torch.autograd.grad": [lambda: setattr(torch.autograd, "grad", None)],
+    "changes Conv2d.forward": [lambda: setattr(torch.nn.Conv2d, "forward", lambda self, given: given)],
+    "changes Tensor.sum": [lambda: setattr(torch.Tensor, "sum", lambda self: self)],
+    "changes Tensor.item": [lambda: setattr(torch.Tensor, "item", lambda self: 0)],
+    "changes Tensor.shape": [lambda: setattr(torch.Tensor, "shape", property(lambda self: ()))],
+    "changes ReLU.__call__": [lambda: setattr(torch.nn.ReLU, "__call__", lambda self, given: given)],
+    "changes torch.halve": [lambda: setattr(torch, "halve", lambda x: x / 2)],
+    "changes builtins.loss": [lambda: setattr(builtins, "loss", 0.5)],
+    "changes torch.nn.functional.relu": [lambda: delattr(torch.nn.functional, "relu")],
+    "how NumPy prints": [lambda: np.set_printoptions(precision=2), lambda: np.seterr(all="raise")],
+    "how matplotlib draws": [lambda: setitem(matplotlib.rcParams, "figure.dpi", 50.0)],
     "changes SGD.step": [lambda: setattr(torch.optim.SGD, "step", lambda self: None)],
     "changes time.perf_counter": [lambda: setattr(time, "perf_counter", lambda: 0.0)],
     "how torch prints tensors": [lambda: torch.set_printoptions(precision=8, sci_mode=False)],

@@ -1,0 +1,101 @@
+"""How much of its time limit has code had? The time in which it ran or slept, not that in which it waited for a core.
+
+A limit of the clock on the wall refuses right answers on a busy machine, and one of processor time never ends an answer
+that sleeps. So time counts as it passes, less that in which a thread was ready to run and no core was free. On Linux
+the kernel says so of each thread. Elsewhere a stretch of time counts in full where the machine had half a core to
+spare; where it had none, as much of it counts as the busiest process ran.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+LINUX = sys.platform == "linux"
+SPARE = 0.5  # cores
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was seen of some processes at a moment: by thread, or by process, how long it ran and waited for a core."""
+
+    at_s: float
+    ran_s: dict[tuple[int, int], float]
+    waited_s: dict[tuple[int, int], float]
+    idle_s: float  # of all cores of the machine
+
+
+class Spent:
+    """The time that a process and its children have had since this was made: `seconds`, as of the last `look`.
+
+    `wall_s` is how long it was on the wall.
+    """
+
+    def __init__(self, pid: int | None = None) -> None:
+        self.pid, self.seconds = pid or os.getpid(), 0.0
+        self._begin_s = self._last_s = time.monotonic()
+        self._before: _Seen | None = None
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds on the wall since this was made."""
+        return time.monotonic() - self._begin_s
+
+    def look(self) -> float:
+        """Count the time since the last look and return `seconds`; the first stretch counts in full: make it short."""
+        now = _look(self.pid)
+        passed_s = now.at_s - self._last_s
+        self.seconds += passed_s if self._before is None else _had_s(self._before, now, passed_s)
+        self._before, self._last_s = now, now.at_s
+        return self.seconds
+
+
+def _had_s(before: _Seen, now: _Seen, passed_s: float) -> float:
+    """Return how much of the time between two looks the code has had."""
+    ran_s = max((value - before.ran_s.get(key, 0.0) for key, value in now.ran_s.items()), default=0.0)
+    ran_s = min(ran_s, passed_s)
+    if now.waited_s:
+        waited_s = sum(value - before.waited_s.get(key, 0.0) for key, value in now.waited_s.items())
+        return max(ran_s, passed_s - waited_s)
+    spare = now.idle_s - before.idle_s >= SPARE * passed_s
+    return passed_s if spare else ran_s
+
+
+def _look(pid: int) -> _Seen:
+    ran_s: dict[tuple[int, int], float] = {}
+    waited_s: dict[tuple[int, int], float] = {}
+    for process in _family(pid):
+        threads = _threads(process.pid) if LINUX else {}
+        for thread, (ran, waited) in threads.items():
+            ran_s[process.pid, thread], waited_s[process.pid, thread] = ran / 1e9, waited / 1e9
+        with contextlib.suppress(psutil.Error, OSError):  # it has ended meanwhile
+            if not threads:
+                times = process.cpu_times()
+                ran_s[process.pid, 0] = times.user + times.system
+    return _Seen(time.monotonic(), ran_s, waited_s, psutil.cpu_times().idle)
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """Return a process and all below it that can be seen."""
+    with contextlib.suppress(psutil.Error, OSError):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+def _threads(pid: int) -> dict[int, tuple[int, int]]:
+    """Return for each thread how long it ran and waited for a core, in ns; nothing where the kernel does not count it.
+
+    https://docs.kernel.org/scheduler/sched-stats.html
+    """
+    found = {}
+    with contextlib.suppress(OSError, ValueError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                words = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text(encoding="ascii").split()
+                found[int(thread)] = int(words[0]), int(words[1])
+    return found
