@@ -419,9 +419,9 @@ def test_answers_are_checked_where_the_reader_has_set_the_precision_in_the_newer
 def test_what_a_check_costs_beside_the_answer_is_little(double):
     spent_s = []
     for _ in range(20):
-        begin = time.perf_counter()
+        begin = time.process_time()
         sandbox.State.capture(PLACES[-1]).restore(draws=False)
-        spent_s.append(time.perf_counter() - begin)
+        spent_s.append(time.process_time() - begin)
     assert min(spent_s) < 2e-3
 
 
