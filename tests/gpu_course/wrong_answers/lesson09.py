@@ -52,7 +52,6 @@ _SUM, _DIVIDE = "dist.all_reduce(parameter.grad)", "parameter.grad /= dist.get_w
 _AVERAGE = "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)"
 
 _CLEAR, _LAST, _AFTER = "model.zero_grad()", "x, y = batches[-1]\n    ", ".backward()  # adds"
-_EARLY_LOSS, _LOSS = "synchronises\n            (loss_fn(", f"{_LAST}(loss_fn("
 
 _SAMPLER, _LOADER = "DistributedSampler(data)", "DataLoader(data, batch_size=batch, sampler=sampler)"
 
@@ -65,33 +64,20 @@ _SAVE = "torch.save(ddp.module.state_dict(), path)"
 WRONG = {
     "global_mean": [
         ("never waits for an operation", edit(_REDUCE, "dist.all_reduce(both, async_op=True)")),
-        ("never waits for an operation",
-         edit(_BOTH, "values.sum(), values.new_tensor(len(values))",
-              _REDUCE, "dist.all_reduce(both[0], async_op=True); dist.all_reduce(both[1], async_op=True).wait()")),
         ("destroys the process group", edit(_REDUCE, f"{_REDUCE}; dist.destroy_process_group()")),
         ("rank 0 returned what cannot be sent", _yields),
         ("two numbers are enough", edit(_BOTH, "None", _REDUCE, _OBJECTS.format("values"),
                                         _RATIO, "torch.cat(found).mean()")),
-        ("two numbers are enough", edit("len(values))]", "len(values)), values.new_tensor(1.0)]")),
         ("a rank dies", edit(_REDUCE, _GATHER.format("values"), _RATIO, "torch.cat(found).mean()")),
-        ("a collective needs one shape on all", edit(_REDUCE, _GATHER.format("values"))),
-        ("of type float, expected a tensor", edit(_RATIO, f"({_RATIO}).item()")),
         ("modifies its input", edit("both = ", "values += 0.5; both = ", _RATIO, f"{_RATIO} - 0.5")),
         ("waits for ranks that have returned", edit(_REDUCE, f"_ = dist.get_rank() or {_REDUCE}")),
         # one process dies, or all wait: chance decides
         ("a collective needs one shape on all", edit(_REDUCE, "dist.all_reduce(values)")),
-        ("every rank must call each collective",
-         edit("both = ", "if len(values) == 0: return torch.tensor(0.0)\n    both = ")),
-        ("expected:", edit(_RATIO, f"{_RATIO} + 0.01")),
     ],
     "ring_all_reduce": [
-        ("of 10 elements each, 2 ranks",
-         edit(_BEFORE, f"    return x / 10**rank * sum(10**other for other in range(n))\n{_BEFORE}")),
         ("1 rank,", edit(_BEFORE, f"    if n == 1: return None\n{_BEFORE}")),
         ("never waits for 4 operations", edit("sent = ", "", "recv(", "irecv(", "sent.wait()", "pass")),
         ("never waits for 2 operations", edit("sent.wait()", "pass")),
-        ("never waits for 2 operations", edit("recv(", "irecv(", ") % n)\n        sent", ") % n).wait()\n        sent",
-                                              "sent.wait()", "pass")),
         ("raised IndexError", edit("tensor_split(n)", "chunk(n)")),
         ("deadlock: every rank sends, none receives", edit("sent = dist.isend", "dist.send", "sent.wait()", "pass")),
         ("deadlock: every rank receives, none sends",
@@ -123,20 +109,14 @@ WRONG = {
         ("gives the frozen 0.weight a gradient", edit(_IF, "if True:")),
         ("raised", edit(_IF, "if True:", _NONE, "if False:")),
         ("changes requires_grad of the frozen", edit(_IF, f"{_IF[:-1]} or parameter.requires_grad_() is None:")),
-        ("gives a shared parameter once",
-         edit(_PARAMETERS, "(one for part in model.modules() for one in part.parameters(recurse=False))",
-              _SUM, _AVERAGE, _DIVIDE, "pass")),
         ("0.weight on rank 0 is None", edit(_DIVIDE, "parameter.grad = None")),
     ],
     "accumulate": [
         ("graphs of 4 micro-batches are alive", _all_graphs),
-        ("1 micro-batch, l1_loss", edit(_EARLY_LOSS, _EARLY_LOSS.replace("loss_fn", "nn.functional.mse_loss"),
-                                        _LOSS, _LOSS.replace("loss_fn", "nn.functional.mse_loss"))),
         ("it synchronises 6 times",
          edit("batches[:-1]", "batches", f"{_LAST}(loss_fn(model(x), y) / len(batches)).backward()",
               f"for parameter in {_PARAMETERS}: {_AVERAGE}")),
         ("the list of micro-batches changed", edit(_AFTER, ".backward(); batches.pop()  # adds")),
-        ("the list of micro-batches changed", edit(_CLEAR, f"batches.reverse(); {_CLEAR}")),
         ("0.weight has no gradient on rank 1",
          edit(_AFTER, f".backward(); _ = dist.get_rank() == 0 or {_CLEAR}  # adds")),
         ("the model in evaluation mode", edit(_CLEAR, f"model.eval(); {_CLEAR}")),
@@ -144,10 +124,6 @@ WRONG = {
          edit(_AFTER, ".backward(); model.require_backward_grad_sync = False  # adds")),
         ("synchronises 4 times for 4 micro-batches\n", edit("with model.no_sync():", "if True:")),
         ("never synchronises", edit(_LAST, f"{_LAST}with model.no_sync(): ")),
-        ("not model.module(x)", edit(f"{_LOSS}model(x)", f"{_LOSS}model.module(x)")),
-        ("the forward pass before it, run under no_sync",
-         edit("        with model", "        loss = loss_fn(model(x), y) / len(batches)\n        with model",
-              f"{_EARLY_LOSS}model(x), y) / len(batches))", "synchronises\n            loss")),
         ("rank 0 and rank 1 have different gradients", _synchronises_the_first),
         ("changes the parameters", edit(_AFTER, f".backward(); torch.optim.SGD({_PARAMETERS}, lr=0.1).step()  # adds")),
         ("rows are computed at once",
@@ -165,7 +141,6 @@ WRONG = {
         ("ranks get different numbers of samples",
          edit("list(loader)", "list(data[torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))"
               "[dist.get_rank() :: dist.get_world_size()]].split(batch))")),
-        ("one list of batches for each", edit("found.append(list(loader))", "found = list(loader)")),
         ("return rows of data", edit("list(loader)", "list(torch.tensor(list(sampler)).split(batch))")),
         ("the same rows in every epoch",
          edit(_LOADER, "DataLoader(data[list(sampler)], batch_size=batch, shuffle=True)")),
@@ -174,13 +149,10 @@ WRONG = {
     ],
     "train": [
         ("does not hold the state_dict", edit(_SAVE, "torch.save(ddp.module, path)")),
-        ("does not hold the state_dict",
-         edit(_SAVE, "path.write_bytes(__import__('pickle').dumps(model.state_dict()))")),
-        ("of type Tensor, expected list", edit("return losses", "return torch.tensor(losses)")),
         ("leave num_workers out", edit("sampler=sampler)", "sampler=sampler, num_workers=1)")),
         ("writes model.pth, expected model.pt", edit("), path)", "), path.with_suffix('.pth'))")),
         ("waits for ranks that have returned", edit(*_EPOCH, *_MODULE, *_HANG, *_ALL, *_PREFIX)),
-        ("keeps the others away", edit(*_EPOCH, *_HANG, *_ALL, *_PREFIX)),
+        ("every rank must call the same collectives", edit(*_EPOCH, *_HANG, *_ALL, *_PREFIX)),
         ("the ranks end with different weights", edit(*_EPOCH, *_MODULE, *_ALL, *_PREFIX)),
         ("every epoch has the same order", edit(*_EPOCH, *_ALL, *_PREFIX)),
         ("the data is not shuffled", edit(_SAMPLER, "DistributedSampler(data, shuffle=False)")),
