@@ -7,10 +7,17 @@ than it is stored, and ends with status 1 if there is one.
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import inspect
 import linecache
 import math
+import shutil
+import subprocess
+import sys
+import tempfile
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,3 +96,79 @@ def _argument(kind: str | int) -> object:
     if kind.startswith("*"):
         return torch.zeros(64, dtype=_TORCH[kind[1:]])
     return 0.5 if kind.startswith("fp") else 1000
+
+
+# ---- what the compilers of NVIDIA and of Triton say, where pip installed them
+
+
+def by_triton(text: Text) -> str:
+    """Return what Triton's compiler has against a text, "" if nothing. It needs no GPU."""
+    import triton
+    import triton.language as tl
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    try:
+        kernel = text.kernel(triton, tl)
+        found = text.parameters(kernel.fn)
+        constants = {(n,): kind for n, kind in enumerate(found.values()) if not isinstance(kind, str)}
+        types = {name: kind if isinstance(kind, str) else "constexpr" for name, kind in found.items()}
+        triton.compile(ASTSource(fn=kernel, signature=types, constexprs=constants), target=GPUTarget("cuda", 80, 32))
+    except Exception as error:  # of many kinds: what it says is compared with nothing
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def by_nvrtc(text: Text) -> str:
+    """Return what NVRTC has against a text as `kernelcheck` gives it to NVRTC, "" if nothing. It needs no GPU."""
+    from kernelcheck.cuda_gpu import for_nvrtc
+
+    found = [folder for path in sys.path for folder in Path(path).glob("nvidia/*") if folder.is_dir()]
+    library = ctypes.CDLL(str(next(file for folder in found for file in folder.glob("lib/libnvrtc.so.*"))))
+    options = [b"--gpu-architecture=compute_80", *(f"-I{folder / 'include'}".encode() for folder in found)]
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    library.nvrtcCreateProgram(ctypes.byref(program), for_nvrtc(text.text).encode(), b"kernel.cu", 0, None, None)
+    failed = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    return log.value.decode() or "failed" if failed else ""
+
+
+def by_nvcc(text: Text) -> str:
+    """Return what nvcc has against a text, with the flags of PyTorch's `load_inline`, "" if nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "kernel.cu")
+        file.write_text(text.text, encoding="utf-8")
+        command = ["nvcc", "-ptx", "-arch=sm_80", "--expt-relaxed-constexpr", "-o", Path(folder, "kernel.ptx"), file]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stderr or "failed" if done.returncode else ""
+
+
+def compilers() -> dict[str, tuple[str, Callable[[Text], str]]]:
+    """Return the compilers that are here: name -> (language, what it has against a text)."""
+    found: dict[str, tuple[str, Callable[[Text], str]]] = {}
+    if importlib.util.find_spec("triton"):
+        found["Triton"] = "triton", by_triton
+    if any(list(Path(path).glob("nvidia/*/lib/libnvrtc.so.*")) for path in sys.path):
+        found["NVRTC"] = "cuda", by_nvrtc
+    if shutil.which("nvcc"):
+        found["nvcc"] = "cuda", by_nvcc
+    return found
+
+
+def compare() -> list[str]:
+    """Return a line for each text that a compiler judges in another way than it is stored."""
+    different = []
+    for compiler, (language, judge) in compilers().items():
+        for text in texts():
+            accepts = text.accepted or text.refused_by not in ("", compiler)
+            if text.language == language and bool(said := judge(text)) == accepts:
+                different.append(f"{compiler}, {text.name}: {said or 'accepted'}")
+    return different
+
+
+if __name__ == "__main__":
+    sys.path += sys.argv[1:]
+    print(*(found := compare()), f"{', '.join(compilers()) or 'no compiler'}: {len(texts())} texts", sep="\n")
+    sys.exit(bool(found) or not compilers())

@@ -1,0 +1,57 @@
+"""Does `kernelcheck` accept what compilers accept, and refuse what they refuse?
+
+The stored verdicts are those of Triton 3.9, NVRTC 13.5 and nvcc 13.0. Half of the texts were written before the rules,
+and half afterwards; none was used to write them.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kernelcheck
+from tests.kernelcheck.texts import Text, compilers, ours, texts
+
+TEXTS = texts()
+needs_compiler = pytest.mark.skipif(bool(kernelcheck.why_not()), reason="no C++ compiler")
+
+
+def test_there_are_enough_of_both_verdicts():
+    accepted = sum(text.accepted for text in TEXTS)
+    assert accepted >= 60 and len(TEXTS) - accepted >= 60
+
+
+@pytest.mark.parametrize("text", [one for one in TEXTS if one.language == "triton"], ids=lambda one: one.name)
+def test_a_text_in_triton_s_language_is_judged_as_by_triton(text: Text):
+    said = ours(text)
+    assert not said if text.accepted else said, said
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.accepted else [])  # each compiles for a second
+        for one in TEXTS
+        if one.language == "cuda"
+    ],
+)
+def test_a_text_in_cuda_is_judged_as_by_nvrtc_and_nvcc(text: Text):
+    said = ours(text)
+    assert not said if text.accepted else said, said
+
+
+@pytest.mark.slow
+def test_the_compilers_say_what_is_stored():
+    folder = os.environ.get("COURSE_TRITON", "")  # into which pip installed Triton and NVRTC beside the environment
+    if not folder and not compilers():
+        pytest.skip(
+            "needs Triton and NVRTC: pip install --target FOLDER triton nvidia-cuda-nvrtc, COURSE_TRITON=FOLDER"
+        )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "tests.kernelcheck.texts", *([folder] if folder else [])]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
