@@ -59,8 +59,9 @@ def explain(error: BaseException) -> Explanation:
     if not isinstance(error, BaseException):
         raise TypeError(f"error is a {type(error).__name__}, it must be an exception")
     message = str(error)
+    kind = f"{type(error).__module__}.{type(error).__qualname__}"
     for name, pattern, what, why, now in _KNOWN:
-        found = re.search(pattern, message, re.DOTALL)
+        found = re.search(pattern, f"{message}\n{kind}", re.DOTALL)
         if found:
             parts = {key: value for key, value in found.groupdict().items() if value is not None}
             return Explanation(name, _fill(what, parts), why, now)
