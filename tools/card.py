@@ -40,9 +40,9 @@ def draw() -> Figure:
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, WIDTH_IN), ylim=(0, HEIGHT_IN))
     axes.axis("off")
-    axes.text(0.4, 7.88, "What is wrong?", fontsize=17, fontweight="bold", va="center")
+    axes.text(0.4, 7.94, "What is wrong?", fontsize=17, fontweight="bold", va="center")
     rule = "One change at a time. The smallest program that still fails. Read the first error, not the last."
-    axes.text(WIDTH_IN - 0.4, 7.88, rule, fontsize=8.5, color=plots.MUTED, va="center", ha="right")
+    axes.text(WIDTH_IN - 0.4, 7.94, rule, fontsize=8.5, color=plots.MUTED, va="center", ha="right")
     for place, (kind, words) in enumerate(symptoms.KINDS.items()):
         _column(axes, 0.4 + place * 3.66, words[0].upper() + words[1:], kind)
     foot = "Symptom, the tool to take first, the usual causes, the lesson of the course that explains it."
@@ -52,19 +52,20 @@ def draw() -> Figure:
 
 def _column(axes, left: float, title: str, kind: str) -> None:
     dark, pale, ink = COLOURS[kind]
-    axes.add_patch(Rectangle((left, 7.2), 3.55, 0.34, facecolor=dark, edgecolor="none"))
-    axes.text(left + 0.12, 7.37, title, fontsize=11, fontweight="bold", color="white", va="center")
-    rows = list(symptoms.TABLE[kind].values())
-    step = 6.72 / max(len(each) for each in symptoms.TABLE.values())
+    axes.add_patch(Rectangle((left, 7.38), 3.55, 0.32, facecolor=dark, edgecolor="none"))
+    axes.text(left + 0.12, 7.54, title, fontsize=11, fontweight="bold", color="white", va="center")
+    rows = symptoms.TABLE[kind].values()
+    step = 6.93 / len(rows)
     for place, row in enumerate(rows):
-        top = 7.12 - place * step
+        top = 7.31 - place * step
         axes.add_patch(Rectangle((left, top - step + 0.07), 3.55, step - 0.07, facecolor=pale, edgecolor="none"))
-        axes.text(left + 0.1, top - 0.13, row.symptom, fontsize=8.3, fontweight="bold", va="center")
-        axes.text(left + 3.46, top - 0.13, row.lesson, fontsize=7.5, color=plots.MUTED, va="center", ha="right")
+        axes.text(left + 0.1, top - 0.11, row.symptom, fontsize=8.3, fontweight="bold", va="center")
+        axes.text(left + 3.46, top - 0.11, row.lesson, fontsize=7.5, color=plots.MUTED, va="center", ha="right")
         tool = textwrap.fill(row.tool, 58)
-        axes.text(left + 0.1, top - 0.26, tool, fontsize=7.6, color=ink, va="top", linespacing=1.25)
+        axes.text(left + 0.1, top - 0.185, tool, fontsize=7.6, color=ink, va="top", linespacing=1.25)
         causes = textwrap.fill(" · ".join(row.causes), 60)
-        axes.text(left + 0.1, top - step + 0.13, causes, fontsize=7.3, va="bottom", linespacing=1.25)
+        below = top - 0.2 - 0.13 * len(tool.splitlines())
+        axes.text(left + 0.1, below, causes, fontsize=7.3, va="top", linespacing=1.25)
 
 
 def main() -> None:
