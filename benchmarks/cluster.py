@@ -17,7 +17,7 @@
   1,024 tokens a GPU, no accumulation, fused AdamW, torch 2.5 with torch.compile: 138.6 ms a step over 5,090 steps.
   https://github.com/KellerJordan/modded-nanogpt/blob/f411b3d346aa52d3504324ca93c230fd84c6c07f/records/track_1_short/2024-10-29_Optimizers/95a9fd44-7c13-49c7-b324-3e7d9e23a499.txt
 
-Predicted: the same models, written again below, as rank 0 of so many (`timing.estimate`); nothing is fitted to these.
+Predicted: the same models, written again below, as rank 0 of so many (`simgpu.forecast`); nothing is fitted to these.
 An estimate is of eager PyTorch. For the compiled step, what is neither a product, attention nor the optimizer is priced
 by the bytes that kernels move after fusion, as TorchInductor counts them when it compiles for 1 and for 2 texts.
 Errors of the throughput on 22 November 2026, by torch 2.13: ResNet-50 on A100 +74 % on one GPU and +78 % on 8 in TF32,
@@ -49,7 +49,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import simgpu
-from course_utils import gpus, memory, timing
+from course_utils import gpus
 
 CONTEXT, TEXTS = 8192, 2
 RESNETS = (  # format, GPU, images for each, channels last, images a second of so many GPUs
@@ -274,7 +274,7 @@ def fused_bytes(texts: int) -> int:
     return counted[0] + (texts - 1) * (counted[1] - counted[0])
 
 
-def compiled(found: timing.Estimate, nbytes: int) -> float:
+def compiled(found: simgpu.TimeForecast, nbytes: int) -> float:
     """Return the seconds of a step of which all but products, attention and the optimizer is fused to so many bytes."""
     kept = sum(s.seconds for s in found.by_kind if s.name in ("matrix products", "attention", "optimizer"))
     rate = gpus.get(found.spec).bandwidth_gbps * simgpu.Costs().bandwidth_share * 1e9
@@ -294,12 +294,12 @@ def main() -> None:
         program = (functools.partial(resnet, layout), functools.partial(images, number, layout), sgd)
         step = functools.partial(resnet_step, name == "float16")
         for ranks, rate in published.items():
-            found = timing.estimate(*program, step, cluster=simgpu.Cluster(gpu), ranks=ranks)
+            found = simgpu.forecast(*program, step=step, ranks=ranks).on(cluster=simgpu.Cluster(gpu))
             predicted[ranks] = ranks * number / found.total_s
             compare(f"DDP, ResNet-50, {name}, {ranks} {gpu}", rate, predicted[ranks], "images/s")
         compare("    speed-up", published[8] / published[1], predicted[8] / predicted[1], "times")
     adamw, cluster = functools.partial(torch.optim.AdamW, fused=True), simgpu.Cluster("H100 SXM")
-    found = timing.estimate(lambda: shared(Gpt()), gpt_tokens, adamw, gpt_step, cluster=cluster, ranks=8)
+    found = simgpu.forecast(lambda: shared(Gpt()), gpt_tokens, adamw, step=gpt_step, ranks=8).on(cluster=cluster)
     published = 8 * GPT_TEXTS * GPT_TOKENS / GPT_S
     for name, seconds in (("eager", found.total_s), ("fused", compiled(found, fused_bytes(GPT_TEXTS)))):
         rate = 8 * GPT_TEXTS * GPT_TOKENS / seconds
@@ -307,12 +307,11 @@ def main() -> None:
     adam, predicted = functools.partial(torch.optim.AdamW, foreach=True), {}
     with mock.patch.object(gpus, "ALL", (*gpus.ALL, H100)):
         for ranks, rate, gib in ((8, 5762, 82.4), (128, 5605, 67.0)):
+            ahead = simgpu.forecast(fsdp, tokens, adam, step=llama_step, ranks=ranks)
             for gpu in ("H100 SXM", H100.name):
-                found = timing.estimate(fsdp, tokens, adam, llama_step, cluster=simgpu.Cluster(gpu), ranks=ranks)
-                predicted[ranks] = TEXTS * CONTEXT / found.total_s
+                predicted[ranks] = TEXTS * CONTEXT / ahead.on(cluster=simgpu.Cluster(gpu)).total_s
                 compare(f"FSDP, Llama 3.1 8B, {ranks} {gpu}", rate, predicted[ranks], "tokens/s each")
-            found = memory.estimate(fsdp, tokens, adam, step=llama_step, device="cpu", ranks=ranks)
-            compare("    memory (published: reserved)", gib, found.peak_bytes / 2**30, "GiB")
+            compare("    memory (published: reserved)", gib, ahead.memory.peak_bytes / 2**30, "GiB")
     compare("    128 beside 8", 5605 / 5762, predicted[128] / predicted[8], "times")
 
 

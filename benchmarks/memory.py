@@ -1,11 +1,11 @@
-"""Are measure and estimate right? The figures that `course_utils.memory` is held to.
+"""Are `memory.measure` and `simgpu.forecast` right? The figures that they are held to.
 
     python -m benchmarks.memory            # on DEVICE; with COURSE_RECORD=1 on a CUDA GPU the table is recorded
 
-Prints four tables: `measure` against ten sums by hand; `estimate` against `measure` on twelve training programs, part
-by part; what the estimate of a Transformer of 1.5 billion parameters takes, in a process of its own; the explorer's
-formulas against `estimate`. Exits with 1 where a target is missed: exact, within 5 % of the peak, below 60 s and 2 GiB,
-within 10 %.
+Prints four tables: `measure` against ten sums by hand; the forecast against `measure` on twelve training programs, part
+by part; what the forecast of a Transformer of 1.5 billion parameters takes, in a process of its own; the explorer's
+formulas against the forecast. Exits with 1 where a target is missed: exact, within 5 % of the peak, below 60 s and
+2 GiB, within 10 %.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+import simgpu
 from course_utils import devices, memory, models, plots, recorded
 from tests.course_utils.training_programs import CASES, CONFIGURATIONS, PROGRAMS, adamw, compared, estimated, program_of
 
@@ -73,7 +74,7 @@ def large() -> None:
     make_model = partial(models.TransformerLM, 50_257, width=1600, heads=25, layers=48, context=1024)
     make_batch = lambda: tuple(torch.randint(0, 50_257, (8, 1024)) for _ in range(2))  # noqa: E731
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
-    estimate = memory.estimate(make_model, make_batch, adamw)
+    estimate = simgpu.forecast(make_model, make_batch, adamw, device=devices.pick()).memory
     figures = {
         "parameters": estimate.parameters, "peak_bytes": estimate.peak_bytes,
         "wall_s": time.perf_counter() - start_s, "cpu_s": time.process_time() - start_cpu_s,

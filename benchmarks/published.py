@@ -3,7 +3,7 @@
     pip install --no-deps timm; python -m benchmarks.published [rows]
 
 Measured: timm's tables for three GPUs in inference and one in training, images a second, automatic mixed precision in
-float16, channels first, eager. Predicted: the same models on tensors without memory, priced as in `timing.estimate`.
+float16, channels first, eager. Predicted: the same models as `simgpu.forecast` runs and prices them.
 The shares of `simgpu.Costs` were chosen on half of the models on the RTX 4090 (`fitted`). Facts and predictions are
 stored in course_utils/timing/published.json, from which the course's label and `timing.error_bar` are made.
 
@@ -94,8 +94,8 @@ def load_timm():
     return timm
 
 
-def record(timm, model: str, size: int, batch: int, *, train: bool = False, fuse: bool = False, norm: bool = False):
-    """Return the recorder of a first step of timm's benchmark script, and whether fusing and fast norms matter."""
+def forecast(timm, model: str, size: int, batch: int, *, train: bool = False, fuse: bool = False, norm: bool = False):
+    """Return the forecast of a first step of timm's benchmark script, and whether fusing and fast norms matter."""
     found = {}
     timm.layers.set_fast_norm(norm)
     timm.layers.set_fused_attn(not train)  # the table of training is older than the fused kernel
@@ -112,29 +112,28 @@ def record(timm, model: str, size: int, batch: int, *, train: bool = False, fuse
     def make_batch():
         return torch.empty(batch, 3, size, size), torch.empty(batch, dtype=torch.long)
 
-    def make_optimizer(parameters):
-        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4, foreach=False)
-
-    recorder = simgpu.Recorder()
-    with simgpu.fake_program(None, make_model, make_batch, make_optimizer if train else None, recorder) as program:
-        network, (images, classes), optimizer = program
-        if not train:
-            with torch.inference_mode(), torch.autocast("cuda", torch.float16), recorder:
-                network.eval()(images)
-            return recorder, found
-        with recorder:
-            with torch.autocast("cuda", torch.float16):
-                output = network(images)
-                output = output[0] if isinstance(output, tuple) else output
-                torch.nn.functional.cross_entropy(output, classes).backward()
-            optimizer.step()
-        return recorder, found
+    return simgpu.forecast(make_model, make_batch, step=first_step if train else inference), found
 
 
-def rate(recorder: simgpu.Recorder, gpu: str, batch: int) -> float:
-    """Return images a second of a recorded step on `gpu`, to four digits."""
-    _, total_ns = simgpu.play(recorder.events, gpus.get(gpu), simgpu.Costs())
-    return float(f"{batch / total_ns * 1e9:.4g}")
+def inference(network, batch, _) -> None:
+    with torch.inference_mode(), torch.autocast("cuda", torch.float16):
+        network.eval()(batch[0])
+
+
+def first_step(network, batch, _) -> None:
+    """Train for a step with a new optimizer, whose momentum does not exist before."""
+    parameters = list(network.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4, foreach=False)
+    with torch.autocast("cuda", torch.float16):
+        output = network(batch[0])
+        output = output[0] if isinstance(output, tuple) else output
+        torch.nn.functional.cross_entropy(output, batch[1]).backward()
+    optimizer.step()
+
+
+def rate(ahead: simgpu.Forecast, gpu: str, batch: int) -> float:
+    """Return images a second of a step on `gpu`, to four digits."""
+    return float(f"{batch / ahead.on(gpu).total_s:.4g}")
 
 
 def infer(timm, row: list) -> None:
@@ -143,8 +142,8 @@ def infer(timm, row: list) -> None:
     for gpu, cell in zip(TABLES, row[3:], strict=True):
         fuse, norm = (gpu in _FUSED and matters["fuse"]), (gpu in _FAST_NORM and matters["norm"])
         if (cell[0], fuse, norm) not in known:
-            recorder, matters = record(timm, *row[:2], cell[0], fuse=fuse, norm=norm)
-            known[cell[0], fuse and matters["fuse"], norm and matters["norm"]] = recorder
+            ahead, matters = forecast(timm, *row[:2], cell[0], fuse=fuse, norm=norm)
+            known[cell[0], fuse and matters["fuse"], norm and matters["norm"]] = ahead
             fuse, norm = fuse and matters["fuse"], norm and matters["norm"]
         cell[2:] = [rate(known[cell[0], fuse, norm], gpu, cell[0])]
 
@@ -152,7 +151,7 @@ def infer(timm, row: list) -> None:
 def train(timm, row: list) -> None:
     """The same for a row of the table of training."""
     cell = row[3]
-    cell[2:] = [rate(record(timm, *row[:2], cell[0], train=True)[0], TABLES[-1], cell[0])]
+    cell[2:] = [rate(forecast(timm, *row[:2], cell[0], train=True)[0], TABLES[-1], cell[0])]
 
 
 def pytorchs_own(timm, rows: list) -> ErrorBar:
@@ -171,16 +170,15 @@ def pytorchs_own(timm, rows: list) -> ErrorBar:
     }
     for model, size, _fitted, (batch, measured, _), *_ in rows:
         estimator = RuntimeEstimator()("operator-level-cost-model")
-        make_batch = lambda size=size, batch=batch: torch.empty(batch, 3, size, size)  # noqa: E731
-        with simgpu.fake_program(
-            None, lambda model=model: timm.create_model(model), make_batch, None, simgpu.Recorder()
-        ) as program:
-            network, images, _ = program
+
+        def step(network, images, _, estimator=estimator):
             claimed = mock.patch.object(torch.cuda, "is_available", lambda: True)
-            amp = torch.autocast("cuda", torch.float16)
-            silent = contextlib.redirect_stdout(io.StringIO())
+            amp, silent = torch.autocast("cuda", torch.float16), contextlib.redirect_stdout(io.StringIO())
             with mock.patch.multiple(formulas, **given), torch.no_grad(), amp, claimed, silent, estimator:
                 network.eval()(images)
+
+        make_batch = lambda size=size, batch=batch: torch.empty(batch, 3, size, size)  # noqa: E731
+        simgpu.forecast(lambda model=model: timm.create_model(model), make_batch, step=step)
         runs.append(Run(model, TABLES[0], False, False, batch, measured, batch / estimator.total_runtime * 1e3))
     return ErrorBar(tuple(runs), "PyTorch's own estimator")
 

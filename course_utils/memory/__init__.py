@@ -1,8 +1,8 @@
 """Which bytes are alive, at the peak, and whose are they? What happens under a budget?
 
-    predicted = memory.estimate(make_model, make_batch, torch.optim.AdamW)   # nothing is allocated
     measured = memory.measure(train)                                         # on DEVICE
-    print(memory.reconcile(predicted, measured))
+    ahead = simgpu.forecast(make_model, make_batch, torch.optim.AdamW)       # nothing is allocated
+    print(memory.reconcile(ahead.memory, measured))
 
     with memory.budget("64 MiB"):                                            # the operation that goes over raises
         train()
@@ -16,12 +16,12 @@ All sizes are bytes of storages: views share one, and a storage lives as long as
 """
 
 from course_utils.memory.budgets import Budget, budget
-from course_utils.memory.estimates import Estimate, Reconciled, estimate, reconcile
 from course_utils.memory.live import Census, census, watch
-from course_utils.memory.measurements import Alive, Measured, Moment, measure
-from simgpu.ledger import OWNERS, Parts
+from course_utils.memory.measurements import Alive, Measured, measure
+from course_utils.memory.reconciled import Reconciled, reconcile
+from simgpu.ledger import OWNERS, Moment, Parts
 
 __all__ = [
-    "OWNERS", "Alive", "Budget", "Census", "Estimate", "Measured", "Moment", "Parts", "Reconciled", "budget", "census",
-    "estimate", "measure", "reconcile", "watch",
+    "OWNERS", "Alive", "Budget", "Census", "Measured", "Moment", "Parts", "Reconciled", "budget", "census", "measure",
+    "reconcile", "watch",
 ]  # fmt: skip

@@ -1,7 +1,6 @@
 """Which bytes did this function have alive, when were they most, and whose were they then?"""
 
 import gc
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,17 +13,7 @@ import torch
 import simgpu
 from course_utils import plots, tables
 from course_utils.devices import resolve
-from simgpu.ledger import Ledger, Parts, Record, by_owner
-
-PHASES = ("forward", "recomputation", "backward", "optimizer step")
-
-
-class Moment(NamedTuple):
-    """The state after one operator: its name, what the program was doing, and the bytes alive."""
-
-    operator: str
-    phase: str
-    bytes: int
+from simgpu.ledger import Ledger, Moment, Parts, Record, by_owner
 
 
 class Alive(NamedTuple):
@@ -88,10 +77,6 @@ class Measured(tables.Table):
         size = plots.bytes_text(self.peak_bytes)
         return f"peak {size}, {self.label} on {self.device}, reached in {moment.operator} ({moment.phase})"
 
-    def plot(self, title: str = "Bytes alive after each operator") -> Any:
-        """Return a figure of the timeline, coloured by what the program was doing, the peak marked."""
-        return draw_timeline(self.timeline, title, self.label)
-
 
 def measure(fn: Callable[[], Any], device: torch.device | str | None = None) -> Measured:
     """Call `fn` and return its peak of live tensor bytes on the device, whose they were, and a timeline.
@@ -131,7 +116,7 @@ def _result(device: torch.device, ledger: Ledger, exact_bytes: int | None, kept_
         device,
         peak_bytes,
         Parts.of(sizes),
-        tuple(Moment(name, phase, tensor_bytes + change) for name, phase, change in ledger.samples),
+        tuple(moment._replace(bytes=tensor_bytes + moment.bytes) for moment in ledger.samples),
         tuple(sorted(map(Alive.of, at_peak), key=lambda one: -one.bytes)),
         kept_bytes,
         value,
@@ -151,27 +136,3 @@ def _allocator_peak(device: torch.device) -> Iterator[Callable[[], int | None]]:
         yield lambda: torch.cuda.max_memory_allocated(device) - start_bytes
     else:
         yield lambda: None
-
-
-def draw_timeline(timeline: tuple[Moment, ...], title: str, label: str) -> Any:
-    """Return a figure: bytes alive after each operator, coloured by phase."""
-    fig, axes = plots.new(title, "operators so far", f"MiB alive, {label}", height_in=3.0)
-    colours = dict(zip(PHASES, (plots.BLUE, plots.SKY, plots.RED, plots.GREEN), strict=True))
-    sizes = [moment.bytes / 2**20 for moment in timeline]
-    start, named = 0, set()
-    for phase, moments in itertools.groupby(timeline, key=lambda moment: moment.phase):
-        stop = start + len(list(moments))
-        entry = None if phase in named else phase
-        axes.stairs(sizes[start:stop], range(start, stop + 1), fill=True, color=colours[phase], lw=0, label=entry)
-        named.add(phase)
-        start = stop
-    if sizes:
-        top = max(range(len(sizes)), key=sizes.__getitem__)
-        right = top > len(sizes) / 2
-        axes.plot(top + 0.5, sizes[top], "o", color=plots.INK, markersize=4)
-        words = {"xytext": (-7 if right else 7, 1), "textcoords": "offset points", "ha": "right" if right else "left"}
-        axes.annotate(plots.bytes_text(timeline[top].bytes), (top + 0.5, sizes[top]), **words)
-        axes.set_ylim(0, max(sizes) * 1.12 or 1)
-        axes.set_xlim(0, len(sizes))
-        plots.legend(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=1.2)
-    return fig

@@ -3,6 +3,8 @@
     plots.timeline(seen)                                       # of simgpu.timeline(): host and GPUs, what they did when
     plots.ranks(timeline)                                      # the same of all ranks of a cluster
     plots.touched(report, "out")                               # which thread touched which element
+    plots.moments(measured), plots.moments(ahead.memory)       # bytes alive over time, measured or forecast
+    plots.kernels(ahead.on("H100 SXM"))                        # which kinds of kernels take the time
     plots.curves(recorded.compare(...), "GB/s by size")        # measured beside recorded, published and predicted
 
     figure, axes = plots.new("Training loss", "step", "loss")  # a picture of your own, in the same look
@@ -46,12 +48,13 @@ from course_utils.plots.look import (
     to_html,
 )
 from course_utils.plots.sources import Comparison, Curve, add_curve, curves
+from course_utils.plots.spent import kernels, moments
 from course_utils.plots.touches import BLOCKS, touched
 from course_utils.plots.units import axis_bytes, axis_seconds, bytes_text, count_text, seconds_text
 
 __all__ = [
     "BLOCKS", "BLUE", "GREEN", "GRID", "INK", "LIVE", "MUTED", "OCHRE", "PALE", "PALETTE", "PHASES", "PLUM",
     "PREDICTED", "PROVENANCE", "PUBLISHED", "RECORDED", "RED", "SIMULATED", "SKY", "Comparison", "Curve", "add_curve",
-    "axis_bytes", "axis_seconds", "bytes_text", "count_text", "curves", "errors", "hatch", "label", "legend", "line",
-    "new", "png", "ranks", "seconds_text", "stack", "style", "timeline", "to_html", "touched",
+    "axis_bytes", "axis_seconds", "bytes_text", "count_text", "curves", "errors", "hatch", "kernels", "label", "legend",
+    "line", "moments", "new", "png", "ranks", "seconds_text", "stack", "style", "timeline", "to_html", "touched",
 ]  # fmt: skip

@@ -2,15 +2,13 @@
 
     print(timing.measure(lambda: x @ x, device=DEVICE))
     print(timing.roofline(DEVICE))
-    print(timing.estimate(make_model, make_batch, torch.optim.AdamW, spec="H100 SXM"))
 
 Measured with torch.utils.benchmark: warm-up, synchronisation, repetitions, median and spread. On the simulated GPU,
 times are those of its virtual clock, because the host's time of a simulated operator says nothing about a GPU.
 """
 
-from course_utils.timing.estimates import Estimate, estimate
 from course_utils.timing.measurements import Timing, measure
 from course_utils.timing.published import ErrorBar, error_bar
 from course_utils.timing.rates import Roofline, predicted, roofline
 
-__all__ = ["ErrorBar", "Estimate", "Roofline", "Timing", "error_bar", "estimate", "measure", "predicted", "roofline"]
+__all__ = ["ErrorBar", "Roofline", "Timing", "error_bar", "measure", "predicted", "roofline"]

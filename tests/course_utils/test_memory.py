@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import simgpu
-from course_utils import counting, memory, models
+from course_utils import counting, memory, models, plots
 from course_utils.memory import measurements
 from course_utils.memory.budgets import Limited
 from simgpu.ledger import Ledger
@@ -46,8 +46,8 @@ def vectors():
     return torch.ones(8, 100), torch.ones(8, 50)
 
 
-def estimate(make_model=linear, make_batch=vectors, make_optimizer=torch.optim.Adam, **options):
-    return memory.estimate(make_model, make_batch, make_optimizer, **options)
+def forecast(make_model=linear, make_batch=vectors, make_optimizer=torch.optim.Adam, **options):
+    return simgpu.forecast(make_model, make_batch, make_optimizer, **options).memory
 
 
 def step_with(loss):
@@ -156,7 +156,7 @@ def test_measure_says_what_it_takes(device):
     with pytest.raises(ValueError, match="device is 'cuda:99'"):
         memory.measure(lambda: None, "cuda:99")
     measured = memory.measure(lambda: None, device)
-    assert measured.peak_bytes == 0 and "0 B" in str(measured) and measured.plot()
+    assert measured.peak_bytes == 0 and "0 B" in str(measured) and plots.moments(measured)
 
 
 @pytest.fixture
@@ -360,24 +360,24 @@ def test_constants_frozen_layers_and_losses_that_keep_elements_are_estimated(mak
 
 def test_the_parts_of_a_layer_by_hand(device):
     weight = 100 * 50 * 4
-    found = estimate(make_optimizer=torch.optim.AdamW, device=device)
+    found = forecast(make_optimizer=torch.optim.AdamW, device=device)
     assert found.parameters == 5000 and found.largest.parameters_bytes == weight
     assert found.largest.gradients_bytes == weight
     assert weight * 2 <= found.largest.optimizer_bytes <= weight * 2 + 4  # two states and a counter
     assert sum(found.parts.by_owner().values()) == found.peak_bytes == found.peak_moment.bytes
     assert found.parts.activations_bytes >= 8 * (100 + 50) * 4
-    assert estimate(make_optimizer=torch.optim.SGD).largest.optimizer_bytes == 0
+    assert forecast(make_optimizer=torch.optim.SGD).largest.optimizer_bytes == 0
 
 
 def test_an_estimate_allocates_nothing(device):
     before = memory.census(device).total_bytes
     made = lambda: nn.Sequential(*[nn.Linear(100_000, 100_000, bias=False) for _ in range(10)])  # noqa: E731
     with memory.budget(64 * KIB, device) as budget:
-        found = estimate(made, lambda: torch.ones(1, 100_000), device=device)
+        found = forecast(made, lambda: torch.ones(1, 100_000), device=device)
     assert budget.peak_bytes < 8 * KIB  # on the CPU: a few numbers and the state of the random numbers
     assert found.parameters == 10**11 and found.peak_bytes > 4 * 4 * 10**11
     assert memory.census(device).total_bytes == before
-    assert memory.measure(lambda: estimate(device=device), device).peak_bytes < 8 * KIB
+    assert memory.measure(lambda: forecast(device=device), device).peak_bytes < 8 * KIB
 
 
 def fakes():
@@ -397,7 +397,7 @@ def test_an_estimate_leaves_nothing_behind(recwarn):
 
     before = formats()
     model = lambda: models.TransformerLM(width=16, heads=2, layers=1, checkpointing=True)  # noqa: E731
-    estimate(model, lambda: torch.zeros(1, 8, dtype=torch.long), device="sim" if simgpu.enabled() else "cpu")
+    forecast(model, lambda: torch.zeros(1, 8, dtype=torch.long), device="sim" if simgpu.enabled() else "cpu")
     assert formats() == before and nn.Module._apply is apply and torch.equal(torch.get_rng_state(), state)
     assert torch.empty(3).fill_(2).sum() == 6 and not [w.message for w in recwarn if "torch" in str(w.filename)]
     assert nn.init.trunc_normal_(torch.zeros(100)).std() > 0.5 and nn.init.ones_(torch.zeros(3)).sum() == 3
@@ -429,16 +429,16 @@ SAME_MODELS = {
 
 @pytest.mark.parametrize("name", SAME_MODELS)
 def test_devices_named_copies_and_first_values_change_nothing(name, device):
-    found, expected = estimate(lambda: SAME_MODELS[name](device), device=device), estimate(device=device)
+    found, expected = forecast(lambda: SAME_MODELS[name](device), device=device), forecast(device=device)
     assert (found.peak_bytes, found.parts, found.timeline) == (expected.peak_bytes, expected.parts, expected.timeline)
 
 
 def test_real_batches_and_batches_that_need_values(device):
     x, y = (t.to(device) for t in vectors())
-    expected = estimate(device=device)
+    expected = forecast(device=device)
     for make_batch in (lambda: (x, y), lambda: (x[x.sum(1) > 0], y[: int(y.sum() > 0) * 8])):
-        assert estimate(make_batch=make_batch, device=device).peak_bytes == expected.peak_bytes
-    half = estimate(lambda: linear().half(), lambda: [x.half(), y.half()], device=device)
+        assert forecast(make_batch=make_batch, device=device).peak_bytes == expected.peak_bytes
+    half = forecast(lambda: linear().half(), lambda: [x.half(), y.half()], device=device)
     assert half.parts.parameters_bytes * 2 == expected.parts.parameters_bytes
 
 
@@ -450,9 +450,9 @@ def test_an_own_step_and_the_loss_without_a_target():
         optimizer.step()
 
     make_batch = lambda: (torch.ones(4096, 100), torch.ones(4096, 50))  # noqa: E731
-    whole, parts = estimate(make_batch=make_batch), estimate(make_batch=make_batch, step=in_parts)
+    whole, parts = forecast(make_batch=make_batch), forecast(make_batch=make_batch, step=in_parts)
     assert parts.peak_bytes < whole.peak_bytes and parts.largest.gradients_bytes == 100 * 50 * 4
-    keywords = estimate(make_batch=lambda: {"input": torch.ones(4096, 100)})
+    keywords = forecast(make_batch=lambda: {"input": torch.ones(4096, 100)})
     assert keywords.peak_bytes < whole.peak_bytes  # there is no target
 
 
@@ -464,8 +464,8 @@ def test_autocast_takes_the_formats_of_a_gpu(sim):
         with torch.autocast("sim", torch.bfloat16):
             model(batch).mean().backward()
 
-    peaks = [estimate(model, batch, step=step, device=device).peak_bytes for device in (sim, CPU)]
-    assert peaks[0] > peaks[1] < estimate(model, batch).peak_bytes
+    peaks = [forecast(model, batch, step=step, device=device).peak_bytes for device in (sim, CPU)]
+    assert peaks[0] > peaks[1] < forecast(model, batch).peak_bytes
 
 
 def raises(*_):
@@ -494,18 +494,18 @@ SPARSE = {
 ])  # fmt: skip
 def test_an_estimate_says_what_it_takes(change, kind, words):
     with pytest.raises(kind, match=re.escape(words).replace("LINE", r"\d+")):
-        estimate(**change)
+        forecast(**change)
 
 
 def test_tables_and_pictures_say_every_part():
-    found = estimate(device=CPU)
+    found = forecast(device=CPU)
     measured = memory.measure(lambda: nn.functional.linear(*[kib(4, CPU).view(32, 32)] * 2), CPU)
     both = memory.reconcile(found, measured)
     for text in (str(found), found._repr_html_(), str(both), both._repr_html_(), str(measured), measured._repr_html_()):
         for owner in ("parameters", "gradients", "optimizer state", "activations", "temporaries", "peak"):
             assert owner in text
     assert "predicted" in str(found) and "live" in str(measured)
-    assert found.plot() and measured.plot()
+    assert plots.png(plots.moments(found)) and plots.png(plots.moments(measured))
     with pytest.raises(TypeError, match="measured must be"):
         memory.reconcile(found, found)
     with pytest.raises(TypeError, match="estimated must be"):

@@ -108,6 +108,36 @@ def test_a_cluster_has_two_rows_a_rank_on_one_clock():
     assert repr(figure) == str(seen) and axes.get_title(loc="left") == "2 ranks, simulated H100 SXM"
 
 
+# ---- what a step takes -----------------------------------------------------------------------------------------------
+
+
+def ahead():
+    model = lambda: nn.Sequential(nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 512))  # noqa: E731
+    return simgpu.forecast(model, lambda: torch.zeros(8192, 512), torch.optim.AdamW)
+
+
+def test_bytes_over_time_are_coloured_by_phase_and_the_peak_is_marked():
+    found = ahead().memory
+    figure = plots.moments(found)
+    axes, (peak,) = figure.axes[0], figure.axes[0].texts
+    phases = {patch.get_label(): matplotlib.colors.to_hex(patch.get_facecolor()) for patch in axes.patches}
+    assert {name: colour for name, colour in phases.items() if name in plots.PHASES} == {
+        name: plots.PHASES[name] for name in ("forward", "backward", "optimizer step")
+    }
+    assert peak.get_text() == plots.bytes_text(found.peak_bytes) and axes.get_ylabel() == "MiB alive, predicted"
+    assert plots.png(figure) and figure.said == found.caption()
+
+
+def test_time_by_kind_is_divided_by_what_bounds_it():
+    found = ahead().on("T4")
+    figure = plots.kernels(found)
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [share.name for share in found.by_kind]
+    lengths = {bars.get_label(): sum(bar.get_width() for bar in bars) for bars in axes.containers}
+    assert lengths == pytest.approx({bound: seconds * 1e3 for bound, seconds in found.by_bound.items()})
+    assert "one T4, simulated" in axes.get_title(loc="left") and plots.png(figure)
+
+
 # ---- kernels ---------------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
+import simgpu
 from course_utils import memory, models
 
 KIB = 2**10
@@ -176,9 +177,9 @@ def train(program: Program, device: torch.device) -> None:
         step(model, batch, optimizer)
 
 
-def estimated(program: Program, device: torch.device) -> memory.Estimate:
-    """Return the estimate of the program."""
-    return memory.estimate(*program[:3], step=stepping(program, device.type), device=device)
+def estimated(program: Program, device: torch.device) -> simgpu.MemoryForecast:
+    """Return the forecast of the program's memory."""
+    return simgpu.forecast(*program[:3], step=stepping(program, device.type), device=device).memory
 
 
 def compared(program: Program, device: torch.device) -> memory.Reconciled:

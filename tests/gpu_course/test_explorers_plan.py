@@ -1,4 +1,4 @@
-"""Do the formulas of `parallel_plan` say what `timing.estimate` says of the same programs, and lesson 10 of memory?"""
+"""Do the formulas of `parallel_plan` say what `simgpu.forecast` says of the same programs, and lesson 10 of memory?"""
 
 import functools
 
@@ -8,7 +8,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from course_utils import models, timing
+import simgpu
+from course_utils import models
 from gpu_course import lesson10
 from gpu_course.lesson10.explorers import parallel_plan
 from tests.gpu_course.explorer_settings import settings
@@ -70,7 +71,11 @@ def estimated_s(way):
     tokens = functools.partial(torch.zeros, 1, parallel_plan._SEQUENCE, dtype=torch.int64)
     adam = lambda given: torch.optim.AdamW([one for one in given if one.dim() == 2][2:], fused=True)  # noqa: E731
     cluster = parallel_plan.CLUSTERS[CLUSTER]
-    return timing.estimate(functools.partial(shared, way), tokens, adam, step, cluster=cluster, ranks=RANKS).total_s
+    return (
+        simgpu.forecast(functools.partial(shared, way), tokens, adam, step=step, ranks=RANKS)
+        .on(cluster=cluster)
+        .total_s
+    )
 
 
 @pytest.mark.parametrize(("way", "gap"), [("data", 0.1), ("tensor", 0.1), ("sharded", 0.25)])

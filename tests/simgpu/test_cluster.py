@@ -5,9 +5,10 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 import simgpu
-from course_utils import memory, timing
+from course_utils import memory
 from ranklaunch import RankError, launch, rank_device
 from tests.simgpu import strategies
 
@@ -276,7 +277,7 @@ def test_a_forecast_prices_an_all_to_all_as_the_ranks_do():
 
     cluster = simgpu.Cluster("H100 SXM")
     nothing = lambda: torch.nn.Linear(1, 1)  # noqa: E731
-    found = timing.estimate(nothing, lambda: torch.zeros(1), None, step, cluster=cluster, ranks=16)
+    found = simgpu.forecast(nothing, lambda: torch.zeros(1), step=step, ranks=16).on(cluster=cluster)
     messages = [record for record in found.records if record.kind == "message"]
     lengths = [cluster.cost("all_to_all", size, range(16))[0] for size in (GIB, 64_000)]
     assert [m.duration_ns for m in messages] == lengths and 11.2e6 < lengths[0] < 11.3e6
@@ -364,16 +365,16 @@ def on_ranks(way, blocks=2):
     return timeline
 
 
-def estimated(estimate, way, blocks=2, **options):
+def forecast(way, blocks=2, **options):
     adam = functools.partial(torch.optim.AdamW, foreach=strategies.foreach(way))
     model = lambda: strategies.shared(way, torch.device("cuda"), blocks)  # noqa: E731
-    return estimate(model, lambda: strategies.batch(0), adam, step=one_step, ranks=4, **options)
+    return simgpu.forecast(model, lambda: strategies.batch(0), adam, step=one_step, ranks=4, **options)
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp", *(pytest.param(way, marks=SLOW) for way in WAYS[2:])])
-def test_an_estimate_for_one_of_many_ranks_is_what_these_ranks_take(way):
+def test_a_forecast_for_one_of_many_ranks_is_what_these_ranks_take(way):
     real = simgpu.launch(on_ranks, way, nprocs=4, cluster=H100)[0]
-    found = estimated(timing.estimate, way, cluster=H100)
+    found = forecast(way).on(cluster=H100)
     kernels = real.select("kernel")
     assert [(r.name, r.duration_ns) for r in found.kernels] == [(r.name, r.duration_ns) for r in kernels]
     assert round(found.total_s * 1e9) == real.total_ns
@@ -382,9 +383,9 @@ def test_an_estimate_for_one_of_many_ranks_is_what_these_ranks_take(way):
 
 
 @pytest.mark.parametrize("way", ["fsdp", *(pytest.param(way, marks=SLOW) for way in WAYS if way != "fsdp")])
-def test_an_estimate_of_memory_for_one_of_many_ranks_is_what_a_rank_measures(way):
+def test_a_forecast_of_memory_for_one_of_many_ranks_is_what_a_rank_measures(way):
     """Within 2 %: where DTensor waits for a result at its first use, its input lives as long, 1,280 bytes here."""
-    measured, found = launch(on_ranks, way, 8, nprocs=4)[0], estimated(memory.estimate, way, 8, device="cpu")
+    measured, found = launch(on_ranks, way, 8, nprocs=4)[0], forecast(way, 8, device="cpu").memory
     assert found.peak_bytes == pytest.approx(measured, rel=0.02)
 
 
@@ -415,17 +416,20 @@ def test_measured_memory_under_fsdp_is_what_pytorchs_tracker_counts():
 def test_a_thousand_ranks_cost_no_more_than_their_names():
     cluster = simgpu.Cluster("H100 SXM")
     few, many = (
-        timing.estimate(lambda: strategies.shared("ddp", torch.device("cuda")), lambda: strategies.batch(0),
-                        torch.optim.SGD, one_step, cluster=cluster, ranks=ranks)
+        simgpu.forecast(lambda: strategies.shared("ddp", torch.device("cuda")), lambda: strategies.batch(0),
+                        torch.optim.SGD, step=one_step, ranks=ranks).on(cluster=cluster)
         for ranks in (8, 1024)
     )  # fmt: skip
     assert many.message_s > few.message_s and many.flops == few.flops and "each of 1,024 H100 SXM" in str(many)
     assert not dist.is_initialized()
 
 
-def test_estimates_for_ranks_say_what_is_missing():
-    for options in ({}, {"spec": "T4", "cluster": H100, "ranks": 2}, {"cluster": H100}, {"spec": "T4", "ranks": 2}):
+def test_forecasts_for_ranks_say_what_is_missing():
+    alone, shared = (simgpu.forecast(nn.Identity, lambda: torch.zeros(1), ranks=ranks) for ranks in (None, 2))
+    for ahead, options in (
+        (alone, {}), (shared, {"spec": "T4", "cluster": H100}), (alone, {"cluster": H100}), (shared, {"spec": "T4"}),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="spec, or cluster and ranks"):
-            timing.estimate(lambda: None, lambda: None, **options)
+            ahead.on(**options)
     with pytest.raises(RankError, match="in no process group"):
-        launch(lambda: timing.estimate(lambda: None, lambda: None, cluster=H100, ranks=2))
+        launch(lambda: simgpu.forecast(lambda: None, lambda: None, ranks=2))

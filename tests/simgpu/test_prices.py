@@ -11,7 +11,7 @@ import simgpu
 from simgpu import communication, fakes
 from simgpu.operators import Plan
 from simgpu.prices import Cost, price
-from simgpu.recording import Kernel, Mark, Message, Use, Wait, play
+from simgpu.recording import Kernel, Mark, Message, Recorder, Use, Wait, play
 from tests.simgpu import strategies
 
 
@@ -50,7 +50,7 @@ def test_events_play_as_streams_do():
 
 def recorded(ranks, way="ddp"):
     """Return the recorder of a step of rank 0 of so many."""
-    recorder = simgpu.Recorder()
+    recorder = Recorder()
     make = (lambda: strategies.shared(way, torch.device("cuda"))) if ranks else (lambda: nn.Linear(8, 8))
     batch = (lambda: strategies.batch(0)) if ranks else (lambda: torch.zeros(4, 8))
     with fakes.fake_program(None, make, batch, None, recorder, ranks) as (model, x, _), recorder:

@@ -29,26 +29,27 @@ Everything else, and every name that begins with an underscore, is inside: it ma
 
 from simgpu import collectives, composite, gpus, ledger, places
 from simgpu.accounts import out_of_memory
-from simgpu.autocast import register_rules
 from simgpu.child import LIMIT_S as CHILD_LIMIT_S
 from simgpu.child import Unavailable, hide_accelerators, remember_sources, run_in_child, sources
 from simgpu.cluster import LINKS, Cluster, Link
 from simgpu.control import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable
-from simgpu.fakes import fake_device, fake_program, remember_autocast, usual_step, with_workspace
+from simgpu.forecasts import Forecast, forecast
 from simgpu.history import ClusterTimeline, Gap, Timeline, timeline
 from simgpu.instruments import Memory, Settings, forgive, idle, memory, restore, settings, values_of
 from simgpu.journal import Record
+from simgpu.memory_forecast import MemoryForecast
 from simgpu.ranks import launch
 from simgpu.rates import AT_PEAK, CLUSTER_ERROR, ERROR_BAR, Costs
-from simgpu.recording import Recorder, play
+from simgpu.time_forecast import Share, TimeForecast
+from simgpu.units import bytes_text, seconds_text
 
 __all__ = [
-    "AT_PEAK", "CHILD_LIMIT_S", "CLUSTER_ERROR", "ERROR_BAR", "LINKS", "Cluster", "ClusterTimeline", "Costs", "Gap",
-    "Link", "Memory", "Record", "Recorder", "Settings", "Timeline", "Unavailable", "clock_ms", "collectives",
-    "composite", "configure", "enable", "enabled", "fake_device", "fake_program", "forgive", "gpus",
-    "hide_accelerators", "host_work", "idle", "launch", "ledger", "memory", "out_of_memory", "places", "play", "ready",
-    "register_rules", "remember_autocast", "remember_sources", "reset", "restore", "run_in_child", "settings",
-    "sources", "timeline", "unavailable", "usual_step", "values_of", "with_workspace",
+    "AT_PEAK", "CHILD_LIMIT_S", "CLUSTER_ERROR", "ERROR_BAR", "LINKS", "Cluster", "ClusterTimeline", "Costs",
+    "Forecast", "Gap", "Link", "Memory", "MemoryForecast", "Record", "Settings", "Share", "TimeForecast", "Timeline",
+    "Unavailable", "bytes_text", "clock_ms", "collectives", "composite", "configure", "enable", "enabled", "forecast",
+    "forgive", "gpus", "hide_accelerators", "host_work", "idle", "launch", "ledger", "memory", "out_of_memory",
+    "places", "ready", "remember_sources", "reset", "restore", "run_in_child", "seconds_text", "settings", "sources",
+    "timeline", "unavailable", "values_of",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

@@ -6,16 +6,22 @@ import re
 from typing import Any
 
 
-def positive(argument: str, given: Any) -> float:
-    """Return a finite number above 0; tensors and NumPy scalars with one element count as numbers."""
+def number(argument: str, given: Any, *, finite: bool = True) -> float:
+    """Return a number, by default a finite one; tensors and NumPy scalars with one element count as numbers."""
     try:
         if isinstance(given, bool | str | bytes | bytearray):
             raise TypeError
         found = float(given)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise TypeError(f"{argument} must be a number, not {given!r}") from None
-    if not math.isfinite(found):
+    if finite and not math.isfinite(found):
         raise ValueError(f"{argument} must be a finite number, not {given!r}")
+    return found
+
+
+def positive(argument: str, given: Any) -> float:
+    """Return a finite number above 0."""
+    found = number(argument, given)
     if found <= 0:
         raise ValueError(f"{argument} must be a number above 0, not {given!r}")
     return found

@@ -135,7 +135,7 @@ def fake_group(ranks: int, rank: Rank) -> Iterator[None]:
 
     arguments.whole("ranks", ranks)
     if dist.is_initialized():
-        raise RuntimeError("an estimate for several ranks needs a process that is in no process group")
+        raise RuntimeError("a forecast for several ranks needs a process that is in no process group")
     init, hook = DeviceMesh.__init__, sys.excepthook
 
     def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:

@@ -6,7 +6,6 @@ CUDA's lists, and optimizers work on all parameters at once ("foreach").
 """
 
 import functools
-import math
 import sys
 import threading
 import warnings
@@ -26,16 +25,19 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     unset_fake_temporarily,
 )
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode_temporarily
 from torch.utils._device import _device_constructors
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 from torch.utils._pytree import tree_map
 
-from simgpu import collectives, fake_ranks, places
+from simgpu import collectives, fake_ranks, places, workspaces
 from simgpu.autocast import register_rules
 from simgpu.recording import Recorder
 
-_ATEN = torch.ops.aten
 _MESHES = torch.distributed.device_mesh.__file__
 
 
@@ -57,82 +59,82 @@ def fake_program(
 
     `recorder` notes messages and streams, and kernels while it is entered. `device` None means a GPU that need not be
     here. With `ranks` the program is rank 0 of so many, of which no other exists: `torch.distributed` is set up, and
-    messages have sizes and no values.
+    messages have sizes and no values. Programs of several threads take turns.
 
-    Raises TypeError or ValueError that names what returned something else, and RuntimeError in the words of this course
-    where the program needs the values of tensors.
+    Raises TypeError or ValueError that names what returned something else, and RuntimeError in the words of this engine
+    where the program needs the values of tensors, or where autocast is on around it.
     """
-    rank = fake_ranks.Rank(recorder)
-    outside, lower = (torch.is_grad_enabled(), torch.is_inference_mode_enabled()), _format_of_autocast()
+    rank, outside = fake_ranks.Rank(recorder), (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+    _refuse_autocast()
     with ExitStack() as stack:
-        for context in (torch.random.fork_rng(devices=()), _clear_errors(), torch.inference_mode(False)):
+        contexts = _alone(), torch.random.fork_rng(devices=()), _clear_errors(), torch.inference_mode(False)
+        for context in (*contexts, torch.enable_grad()):
             stack.enter_context(context)
-        stack.enter_context(torch.enable_grad())
         stack.callback(rank.leave)
         if ranks is not None:
             stack.enter_context(fake_ranks.fake_group(ranks, rank))
         batch = _batch(make_batch, device, rank)
         with faking(device, rank):
-            model = make_model()
-            if not isinstance(model, nn.Module):
-                raise TypeError(f"make_model must return a torch.nn.Module, not {model!r}")
-            if not all(isinstance(getattr(one, "_local_tensor", one), FakeTensor) for one in model.parameters()):
-                raise ValueError("make_model returned a model that exists already: build it inside the function")
+            model = _model(make_model)
             target = fake_device(device)
             batch = tree_map(lambda x: as_fake(x, target) if isinstance(x, torch.Tensor) else x, batch)
-            optimizer = None if make_optimizer is None else make_optimizer(list(model.parameters()))
-            if not isinstance(optimizer, torch.optim.Optimizer | None):
-                raise TypeError(f"make_optimizer must return a torch.optim.Optimizer, not {optimizer!r}")
-            kinds = {type(getattr(one, "_local_tensor", 0)) for one in model.parameters()}  # PyTorch refuses a mixture
-            on_gpu = optimizer and (device is None or device.type != "cpu") and len(kinds) < 2
-            for group in optimizer.param_groups if on_gpu else ():
-                if group.get("foreach", 0) is None and not group.get("fused") and not group.get("differentiable"):
-                    group["foreach"] = True  # what optimizers choose on a GPU where the caller leaves it to them
-            cast = torch.autocast("cuda", lower) if lower and device is None else nullcontext()
-            with torch.inference_mode(outside[1]), torch.set_grad_enabled(outside[0]), cast:
+            optimizer = None if make_optimizer is None else _optimizer(make_optimizer, model, device)
+            with torch.inference_mode(outside[1]), torch.set_grad_enabled(outside[0]):
                 yield model, batch, optimizer
 
 
-def _format_of_autocast() -> torch.dtype | None:
-    """Return the number format of the autocast that the caller is in, None where there is none."""
-    for kind in ("cuda", "xpu", "mps", "cpu", torch._C._get_privateuse1_backend_name()):
-        if torch.is_autocast_enabled(kind):
-            return torch.get_autocast_dtype(kind)
-    entered = getattr(_switched_off, "entered", ())
-    return entered[-1].fast_dtype if entered else None
+def _refuse_autocast() -> None:
+    """Raise where the call stands in `torch.autocast`: without CUDA PyTorch switches that of "cuda" off, unseen."""
+    regions = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    if regions or torch._C._is_any_autocast_enabled():
+        raise RuntimeError("torch.autocast around a forecast is not seen where CUDA is missing: put it into `step`")
 
 
-_switched_off = threading.local()  # the contexts `torch.autocast("cuda")` that PyTorch did not switch on, without CUDA
+_turn = threading.RLock()  # what a fake program replaces in PyTorch, it replaces for the whole process
+_inside: list[None] = []  # a program for each that this thread is in
 
 
-@functools.cache
-def remember_autocast() -> None:
-    """Let `_format_of_autocast` know of them: where a GPU is not here, a program for it is priced all the same.
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Inside, no other thread has a fake program, and one that this thread is in already sees nothing of it."""
+    with ExitStack() as stack:
+        stack.enter_context(_turn)
+        if _inside:
+            stack.enter_context(_disable_current_modes())
+            for _ in _get_current_function_mode_stack():
+                stack.enter_context(_pop_mode_temporarily())
+        _inside.append(None)
+        stack.callback(_inside.pop)
+        yield
 
-    PyTorch forgets which region it did not switch on, so `torch.autocast` notes it from now on, and does the same else.
-    """
-    init, enter, leave = torch.autocast.__init__, torch.autocast.__enter__, torch.autocast.__exit__
 
-    @functools.wraps(init)
-    def __init__(self, device_type, dtype=None, enabled=True, *args, **kwargs):
-        off = bool(enabled) and device_type == "cuda" and torch.cuda.amp.common.amp_definitely_not_available()
-        if off:  # what PyTorch does, said of the line that PyTorch would name
-            warnings.warn("CUDA is not available or torch_xla is imported. Disabling autocast.", stacklevel=2)
-        init(self, device_type, dtype, enabled and not off, *args, **kwargs)
-        self._switched_off = off
+def _model(make_model: Callable[[], nn.Module]) -> nn.Module:
+    model = make_model()
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"make_model must return a torch.nn.Module, not {model!r}")
+    if not all(_is_fake(parameter) for parameter in model.parameters()):
+        raise ValueError("make_model returned a model that exists already: build it inside the function")
+    return model
 
-    @functools.wraps(enter)
-    def __enter__(self):
-        if getattr(self, "_switched_off", False):
-            _switched_off.entered = [*getattr(_switched_off, "entered", ()), self]
-        return enter(self)
 
-    @functools.wraps(leave)
-    def __exit__(self, *error):
-        _switched_off.entered = [one for one in getattr(_switched_off, "entered", ()) if one is not self]
-        return leave(self, *error)
+def _optimizer(
+    make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer], model: nn.Module, device: torch.device | None
+) -> torch.optim.Optimizer:
+    optimizer = make_optimizer(list(model.parameters()))
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"make_optimizer must return a torch.optim.Optimizer, not {optimizer!r}")
+    kinds = {type(getattr(one, "_local_tensor", 0)) for one in model.parameters()}  # PyTorch refuses a mixture
+    on_gpu = (device is None or device.type != "cpu") and len(kinds) < 2
+    for group in optimizer.param_groups if on_gpu else ():
+        if group.get("foreach", 0) is None and not group.get("fused") and not group.get("differentiable"):
+            group["foreach"] = True  # what optimizers choose on a GPU where the caller leaves it to them
+    return optimizer
 
-    torch.autocast.__init__, torch.autocast.__enter__, torch.autocast.__exit__ = __init__, __enter__, __exit__
+
+def _is_fake(tensor: torch.Tensor | None) -> bool:
+    """Return whether a tensor, or what this rank has of a DTensor, is fake."""
+    return isinstance(getattr(tensor, "_local_tensor", tensor), FakeTensor)
 
 
 @contextmanager
@@ -143,7 +145,7 @@ def _clear_errors() -> Iterator[None]:
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         line = places.place_of(error)
         raise RuntimeError(
-            f"the estimate has shapes and no values, and the program needs values for {error}"
+            f"a forecast has shapes and no values, and the program needs values for {error}"
             f"{f' ({line})' if line else ''}: leave .item(), print, if and masks by value out of it"
         ) from None
     except RuntimeError as error:
@@ -191,12 +193,11 @@ def usual_step(model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer | 
 def faking(device: torch.device | None, rank: fake_ranks.Rank) -> Iterator[None]:
     """Inside, tensors are fake, every device means the fake one, and `rank` notes messages."""
     kind = "sim" if device is None else device.type
-    fillers = [name for name in vars(nn.init) if name.startswith("_no_grad_")]
-    as_it_is = dict.fromkeys(fillers, lambda tensor, *args, **kwargs: tensor)  # `trunc_normal_` looks at every value
+    fillers = {name: _unless_fake(fill) for name, fill in vars(nn.init).items() if name.startswith("_no_grad_")}
     with warnings.catch_warnings(action="ignore", category=UserWarning), ExitStack() as stack:
-        stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
+        stack.enter_context(mock.patch.object(nn.Module, "_apply", _moving(nn.Module._apply)))
         stack.enter_context(mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", 1024))  # 1, for `linspace` of depths
-        stack.enter_context(mock.patch.multiple(nn.init, **as_it_is))
+        stack.enter_context(mock.patch.multiple(nn.init, **fillers))
         if kind != "cuda":
             stack.enter_context(_autocast_on_the_cpu(as_on_a_gpu=kind != "cpu"))
         stack.enter_context(_Fake(rank))
@@ -221,7 +222,9 @@ class _Fake(FakeTensorMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         with torch._C.DisableTorchFunction():
             result = super().__torch_dispatch__(func, types, args, kwargs)
-        return self.rank.talk(func, args, result) if collectives.is_one(func) else result
+            if collectives.is_one(func):
+                return self.rank.talk(func, args, result)
+            return workspaces.added(func, args, result, self)
 
 
 class _OneDevice(TorchFunctionMode):
@@ -306,28 +309,47 @@ def _names_a_device(text: str) -> bool:
     return kind in ("cpu", "cuda", "sim", "mps", "xpu", "meta") and (not index or index.isdecimal())
 
 
-def _apply(self: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
-    """`Module.to` swaps fake parameters, which PyTorch refuses: exchange their data instead, they stay the same."""
-    for child in self.children() if recurse else ():
-        child._apply(fn)
-    for parameter in self._parameters.values():
-        if parameter is not None:
-            with torch.no_grad():
-                moved = fn(parameter)
-            if moved is not parameter:
-                parameter.data = moved
-    for name, buffer in self._buffers.items():
-        if buffer is not None:
-            self._buffers[name] = fn(buffer)
-    return self
+def _unless_fake(fill: Callable) -> Callable:
+    """Return a function of `nn.init` that leaves fake tensors as they are: `trunc_normal_` looks at every value."""
+
+    @functools.wraps(fill)
+    def filled(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return tensor if _is_fake(tensor) else fill(tensor, *args, **kwargs)
+
+    return filled
+
+
+def _moving(apply: Callable) -> Callable:
+    """Return a `Module._apply` for fake parameters: PyTorch refuses to swap them, so they take each other's data."""
+
+    def _apply(self: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
+        if not any(map(_is_fake, (*self._parameters.values(), *self._buffers.values()))):
+            return apply(self, fn, recurse)
+        for child in self.children() if recurse else ():
+            child._apply(fn)
+        for parameter in self._parameters.values():
+            if parameter is not None:
+                with torch.no_grad():
+                    moved = fn(parameter)
+                if moved is not parameter:
+                    parameter.data = moved
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = fn(buffer)
+        return self
+
+    return _apply
 
 
 @contextmanager
 def _autocast_on_the_cpu(as_on_a_gpu: bool) -> Iterator[None]:
     """Inside, `torch.autocast` of any device is that of the CPU; if wanted, it casts what is cast on a GPU."""
-    original, libraries = torch.autocast.__init__, []
+    original, libraries, thread = torch.autocast.__init__, [], threading.get_ident()
 
     def __init__(self: torch.autocast, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        if threading.get_ident() != thread:
+            original(self, device_type, dtype, *args, **kwargs)
+            return
         if as_on_a_gpu and dtype is None and device_type != "cpu":
             dtype = torch.get_autocast_dtype(device_type)
         original(self, "cpu", dtype, *args, **kwargs)
@@ -341,48 +363,3 @@ def _autocast_on_the_cpu(as_on_a_gpu: bool) -> Iterator[None]:
         finally:
             for library in libraries:
                 library._destroy()
-
-
-def with_workspace(func, args: tuple, result: Any) -> Any:
-    """Return what an operator returned, with the memory that PyTorch's shape function leaves out.
-
-    That is the workspace of the CPU's LSTM, and the loss of each element, which some losses keep behind their mean.
-    """
-    if isinstance(result, torch.Tensor) and not result.ndim and _keeps_elements(func):
-        elements = torch.empty(torch.broadcast_shapes(args[0].shape, args[1].shape), dtype=result.dtype)
-        return elements.resize_(())
-    if func is not torch.ops.aten.mkldnn_rnn_layer.default or not args[-1]:
-        return result
-    time, batch, _ = args[0].shape
-    size = _lstm_workspace(time, batch, tuple(args[1].shape), args[10])
-    return (*result[:3], torch.empty(size, dtype=torch.uint8))
-
-
-_LOSSES = (_ATEN.mse_loss, _ATEN.smooth_l1_loss, _ATEN.soft_margin_loss, _ATEN.binary_cross_entropy)
-
-
-@functools.cache
-def _keeps_elements(func) -> bool:
-    """Return whether this loss is a view of the storage in which it computed each element's: a small real run says."""
-    if func.overloadpacket not in _LOSSES:
-        return False
-    with unset_fake_temporarily():
-        loss = func(torch.zeros(2), torch.zeros(2))
-        return loss.untyped_storage().nbytes() > loss.nbytes
-
-
-def _lstm_workspace(time: int, batch: int, shape: tuple[int, int], hidden: int) -> int:
-    """Return its bytes: linear in the number of steps, so two short real runs give it."""
-    one, two = (_real_workspace(steps, batch, shape, hidden) for steps in (4, 8))
-    return one + math.ceil((two - one) / 4 * (time - 4))
-
-
-@functools.cache
-def _real_workspace(steps: int, batch: int, shape: tuple[int, int], hidden: int) -> int:
-    with unset_fake_temporarily(), torch.enable_grad():  # without gradients there is no workspace
-        x, state = torch.zeros(steps, batch, shape[1]), torch.zeros(batch, hidden)
-        weights = torch.zeros(shape), torch.zeros(shape[0], hidden), torch.zeros(shape[0]), torch.zeros(shape[0])
-        result = torch.ops.aten.mkldnn_rnn_layer(
-            x, *weights, state, state, False, [], 2, hidden, 1, True, False, False, True
-        )
-    return result[3].nbytes

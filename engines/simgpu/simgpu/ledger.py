@@ -20,11 +20,12 @@ from torch.utils._python_dispatch import (
 )
 
 from simgpu import composite, places
-from simgpu.parts import OWNERS, Parts, by_owner
+from simgpu.parts import OWNERS, Moment, Parts, by_owner
 from simgpu.storages import local, states_of, storage_of, tensors_in, tensors_on
 
 __all__ = [
-    "OWNERS", "Ledger", "Parts", "Record", "by_owner", "local", "states_of", "storage_of", "tensors_in", "tensors_on",
+    "OWNERS", "Ledger", "Moment", "Parts", "Record", "by_owner", "local", "states_of", "storage_of", "tensors_in",
+    "tensors_on",
 ]  # fmt: skip
 
 _WRAPPERS = ("DTensor", "AsyncCollectiveTensor")
@@ -63,7 +64,7 @@ class Ledger(composite.Mode):
 
     `change_bytes` is how many bytes more are alive than at the start, `change_of` the same by owner; `peak_bytes` its
     maximum after any operator, `at_peak` the records alive then, `earlier` those alive at the start. `samples` has
-    (operator, phase, change_bytes) for each operator but views.
+    a `Moment` with `change_bytes` for each operator but views.
     """
 
     places = True  # whether the line that makes each storage is looked up
@@ -78,7 +79,7 @@ class Ledger(composite.Mode):
         self.change_of = dict.fromkeys(OWNERS, 0)
         self.at_peak: list[Record] = []
         self.earlier: list[Record] = []
-        self.samples: list[tuple[str, str, int]] = []
+        self.samples: list[Moment] = []
         self._lock = threading.RLock()
         self._steps = 0
         self._handles: list = []
@@ -118,7 +119,8 @@ class Ledger(composite.Mode):
 
     def sample(self, func) -> None:
         if not func.is_view:
-            self.samples.append((func._overloadpacket.__name__, places.phase(self._steps > 0), self.change_bytes))
+            phase = places.phase(self._steps > 0)
+            self.samples.append(Moment(func._overloadpacket.__name__, phase, self.change_bytes))
 
     # ---- entering and leaving -----------------------------------------------------------------------------------
     def __enter__(self):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 OWNERS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
 _NAMES = {"optimizer": "optimizer state"}
@@ -35,6 +36,14 @@ class Parts:
     @classmethod
     def of(cls, by_owner: Mapping[str, int]) -> "Parts":
         return cls(*(by_owner.get(owner, 0) for owner in OWNERS))
+
+
+class Moment(NamedTuple):
+    """The state after one operator: its name, what the program was doing, and the bytes alive."""
+
+    operator: str
+    phase: str
+    bytes: int
 
 
 def by_owner(*columns: Parts) -> list[tuple]:

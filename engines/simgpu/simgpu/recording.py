@@ -111,6 +111,8 @@ class Recorder(composite.Mode):
         adds = plan.name == "add_" and type(args[1]) is int and inputs[0].is_floating_point()
         if (adds or plan.name.startswith("_foreach")) and not any(tensor.dim() for tensor in inputs):
             return  # an optimizer counts its steps on the host
+        if any(tensor.layout is not torch.strided for tensor in (*inputs, *outputs)):
+            return  # the account of memory refuses it, in its own words
         before = {tensor.untyped_storage()._cdata for tensor in inputs}
         if not plan.mutates and all(tensor.untyped_storage()._cdata in before for tensor in outputs):
             return  # nothing new was written

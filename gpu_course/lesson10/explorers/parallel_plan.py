@@ -11,7 +11,7 @@ keeps 2 h s and one layer. Logits: 8 bytes each / t, on the last rank.
 
 Time of a micro-batch: 6 FLOPs a weight and token and 14 s² h a layer for attention (8 and 18 where the forward pass is
 computed again), at the rate that the simulated clock gives products; other kernels move s h (56 + 78 / t) bytes a layer
-and 35 a logit, at 90 % of the bandwidth: what `timing.estimate` counts of this model. Gradients are added to those
+and 35 a logit, at 90 % of the bandwidth: what `simgpu.forecast` counts of this model. Gradients are added to those
 before, 6 bytes a parameter; with stages 2 and 3 copied for the message instead, 4 bytes, and in stage 3 the parameters
 twice, 8. 4 all-reduces of 2 h s bytes a layer for tensors (6 where it is computed again), which nothing hides. A
 pipeline takes p - 1 micro-batches more; of its links the slowest counts.
