@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.notebooks import walls
+from tools import notebooks
 
 HEAVY = {"matplotlib", "ipywidgets", "sklearn", "scipy", "IPython", "pynvml", "torch._dynamo"}
 # What each line must not load, besides what those above it have loaded.
@@ -57,3 +58,18 @@ def test_importing_the_packages_is_quick_and_loads_no_room_but_the_one_named(see
     assert own == ["course_utils", "gpu_course"] and "course_utils.devices" in steps["devices"][1]
     assert steps["the course and the helper"][0] <= 0.15 and not initialised
     assert max(steps[engine][0] for engine in walls.ENGINES) <= 1.5  # torch is loaded: so long takes an engine itself
+
+
+def snapshot(*arguments: str) -> str:
+    command = [sys.executable, "-m", "tests.notebooks.snapshot", *arguments]
+    done = subprocess.run(command, cwd=notebooks.ROOT, capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_every_module_changes_no_function_of_others(tmp_path):
+    others = tmp_path / "loaded"
+    others.write_text(snapshot("--loaded"), encoding="utf-8")
+    found = json.loads(snapshot(str(others)))
+    assert found["functions"] > 10_000 and found["changed"] == []
+    assert found["seen"] == ["torch.amp.autocast_mode.autocast.__init__", "torch.new", "torch.randn", "os.environ"]
