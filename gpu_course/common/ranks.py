@@ -104,14 +104,17 @@ _outcome = functools.cache(_launched)  # of an exercise's mistakes, which do the
 
 
 def _fail_stuck(case: Case, error: Any, nprocs: int, why: str) -> None:
-    """Raise `WrongAnswer` for ranks of which one died, or which did not end; it says what was seen and no more."""
+    """Raise `WrongAnswer` for ranks of which one died, or which did not end; it says what was seen and no more.
+
+    Raises `Busy` where they were still at work, and other programs had the machine.
+    """
     places = [_place(case, error.states.get(rank, "")) for rank in range(nprocs)]
     lines = "".join(f"\n    rank {rank} {line}" for rank, (_, line) in enumerate(places))
     after = f" (stopped after {case.task.limit_s:g} s)"
     if error.kind not in ("hang", "slow"):
         case.fail(f"a rank dies{lines}", why or _SIZES if _ABORTED in lines else "")
     if error.busy:
-        case.fail(f"could not be tried to its end. {error.busy}{lines}", "try again when it has less to do")
+        raise Busy(f"{error.busy} {case.task.name} could not be judged.")
     if error.kind == "slow":  # some rank was at work: that is no deadlock
         case.fail(f"does not end{after}{lines}")
     name, rule = _deadlock([called for called, _ in places], why)

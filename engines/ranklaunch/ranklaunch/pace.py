@@ -42,6 +42,10 @@ class Pace:
         wall_s, given_s, _ = self._spent()
         return min(self.limit_s - given_s, LAST_RESORT * self.limit_s - wall_s)
 
+    def cut_short(self) -> bool:
+        """Return whether the ranks have not been given the limit: once it is over, it is so as the last resort."""
+        return self._spent()[1] < self.limit_s
+
     def busy(self) -> str:
         """Return a sentence where something else than the ranks had the machine for most of the time, else nothing."""
         wall_s, given_s, cpu_s = self._spent()

@@ -31,7 +31,8 @@ class RankError(RuntimeError):
       them got on between two looks, else they are "slow";
     - `error`: the name of the type of the error that was raised, else an empty text;
     - `states`: what each rank was doing, in words;
-    - `busy`: of slow ranks a sentence, where other programs had the machine for most of the time, else an empty text.
+    - `busy`: of slow ranks that were not given the whole of their time, since other programs had the machine, a
+      sentence that says so; else an empty text.
     """
 
     def __init__(self, message: str, rank: int, kind: str, error: str = "", states: Any = None, busy: str = "") -> None:
@@ -143,23 +144,22 @@ def not_ready(seen: Seen, limit_s: float, busy: str) -> RankError:
     return RankError("\n".join(filter(None, lines)), rank, "start", busy=busy)
 
 
-def late(
-    seen: Seen, looks: dict[int, Look], late: list[int], at_work: list[int], timeout_s: float, busy: str
-) -> RankError:
-    """Return the error of the ranks in `late`, which did not return in time; it says where each of them was.
+def late(seen: Seen, looks: dict[int, Look], at_work: list[int], timeout_s: float, said: str, busy: str) -> RankError:
+    """Return the error of the ranks in `looks`, which did not return in time; it says where each of them was.
 
-    `at_work` are those that got on between two looks; `busy` is a sentence or nothing.
+    `at_work` are those that got on between two looks; `said` is a sentence on the machine or nothing, and `busy` the
+    same, where the ranks were not given the whole of their time.
     """
     states = seen.states()
-    for rank in late:
-        states[rank] = _waiting(looks[rank].frames) if rank in looks and looks[rank].frames else "gave no answer"
-    lines = [f"{len(late)} of {seen.ranks} ranks had not returned after {timeout_s:g} s; all were stopped."]
+    for rank, look in looks.items():
+        states[rank] = _waiting(look.frames) if look.frames else "gave no answer"
+    lines = [f"{len(looks)} of {seen.ranks} ranks had not returned after {timeout_s:g} s; all were stopped."]
     if at_work:
         were, they = ("was", "it only needs") if len(at_work) == 1 else ("were", "they only need")
         lines.append(f"{_ranks(at_work)} {were} still at work. If {they} more time, raise timeout_s.")
-    lines += [busy] if busy else []
+    lines += [said] if said else []
     lines += [f"rank {rank}: {state}" for rank, state in states.items()]
-    first = min(at_work or late, key=lambda rank: _waits(looks[rank].frames if rank in looks else []))
+    first = min(at_work or looks, key=lambda rank: _waits(looks[rank].frames))
     return RankError("\n".join(lines), first, "slow" if at_work else "hang", "", states, busy)
 
 

@@ -112,7 +112,8 @@ class Run:
         now |= self._look_by_signal({rank for rank in now if not now[rank].frames})  # which may end a call
         late = sorted(self._late() | self.asked.keys())
         if late and not self._trouble():
-            raise report.late(self.seen, now, late, at_work, self.timeout_s, pace.busy() if at_work else "")
+            said, looks = pace.busy() if at_work else "", {rank: now[rank] for rank in late}
+            raise report.late(self.seen, looks, at_work, self.timeout_s, said, said if pace.cut_short() else "")
 
     def _first_failure(self) -> RankError:
         """Return the error of the rank that failed first, when it is known what became of the others."""
