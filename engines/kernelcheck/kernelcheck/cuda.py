@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import struct
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernelcheck import cuda_gpu, toolchain
+from kernelcheck import cuda_gpu, processes, toolchain
 from kernelcheck.cuda_rules import refused
 from kernelcheck.cuda_text import CudaText
 from kernelcheck.faults import CompileError
@@ -227,15 +226,15 @@ class Kernel:
             pieces = [copied[o + m.lo : o + m.hi] for o, m in zip(offsets, memories, strict=False)]
             for memory, piece in zip(memories, pieces, strict=True):
                 piece[:] = _bytes(memory)
+            done = processes.run([self._program.path, launch, data], cpu_s=limit * 2 + 5, wall_s=limit * 60 + 60)
+            if done.late:
+                raise CudaFault("busy", f"this machine is busy: it gave the kernel less than {limit:g} s of its time")
+            if done.out_of_time:
+                raise CudaFault("endless", f"the kernel did not end within {limit:g} s")
             try:
-                done = subprocess.run(
-                    [self._program.path, launch, data], capture_output=True, timeout=limit * 3 + 3, check=False
-                )
                 found = json.loads(done.stdout)
-            except subprocess.TimeoutExpired:
-                raise CudaFault("endless", f"the kernel did not end within {limit:g} s") from None
             except ValueError:
-                raise CudaFault("exit", f"the kernel ended its process (code {done.returncode})") from None
+                raise CudaFault("exit", f"the kernel ended its process (code {done.code})") from None
             report.fill(memories, found)
             if fault := self._local(found) or found["fault"]:
                 raise self._fault(report, memories, fault, limit)
@@ -247,14 +246,11 @@ class Kernel:
         """Return an index beyond a local array, unless more is known; a shared row may run into the next."""
         if found["fault"] and found["fault"]["kind"] == "out of bounds":
             return None
-        statements = [
-            text for text in re.split(r"[;{}]", self.source) if not re.search(r"__shared__|__constant__", text)
-        ]
+        declared = CudaText(self.source).local_arrays()
         for one in (found[f"beyond{place}"] for place in range(8)):
             text = self.source.splitlines()[one["line"] - 1] if one else ""
             for used in re.finditer(r"(\w+)\s*\[", text):
-                declared = rf"(?<!return)(?<!else)[\w>]\s+(?:[^()=]*,\s*)?{used[1]}\s*\["
-                if any(re.search(declared, statement) for statement in statements):
+                if used[1] in declared:
                     return {**one, "text": used[1], "type": one["text"].strip("'").replace(" [", "["), "other_line": 0}
         return None
 
@@ -264,8 +260,9 @@ class Kernel:
             lines = self._program.lines(found["place"], found["other_place"])
         if found["space"] == "device":
             found["text"] = self._program.variable(found["at"])
-        named = re.search(r"extern\s+(?:volatile\s+)?__shared__[^;\[]*?(\w+)\s*\[", self.source)
-        shared: tuple[str, int | None] = (named[1] if named else "shared memory", None)
+        text = CudaText(self.source)
+        dynamic = next(filter(None, map(text.dynamic, range(len(text.tokens)))), None)
+        shared: tuple[str, int | None] = (dynamic[0] if dynamic else "shared memory", None)
         if found["space"] == "shared" and self._program.shared:
             one = self._program.shared[found["array"]]
             shared = one.name, one.size

@@ -23,6 +23,9 @@ _TOKEN = re.compile(
 )
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 _OPENS = tuple(_PAIRS.values())
+_LONGEST = 60  # tokens of a declaration of shared memory
+_PLAIN = {"int", "unsigned", "float", "double", "bool", "char", "short", "long", "auto", "half"}
+_NO_TYPES = {"return", "else", "case", "goto", "delete", "throw", "sizeof"}
 _ATTRIBUTES = {
     "__launch_bounds__", "__align__", "alignas", "__attribute__", "__declspec", "noexcept", "throw", "decltype",
     "__cluster_dims__", "__maxnreg__", "static_assert", "extern",
@@ -79,6 +82,35 @@ class CudaText:
         """Return an error at the line of a place in the text."""
         line = self.source.count("\n", 0, at) + 1
         return CompileError(reason, line, self.source.splitlines()[line - 1])
+
+    def local_arrays(self) -> set[str]:
+        """Return the names of arrays that are declared anywhere, but for shared and constant memory."""
+        found, words = set(), set[str]()
+        for before, token, behind in zip(self.tokens, self.tokens[1:], self.tokens[2:], strict=False):
+            words = set() if before.text in (";", "{", "}") else words | {before.text}
+            typed = before.text == ">" or (before.kind == "name" and before.text not in _NO_TYPES)
+            listed = before.text == "," and bool(words & _PLAIN)
+            if token.kind == "name" and behind.text == "[" and (typed or listed):
+                found |= set() if words & {"__shared__", "__constant__"} else {token.text}
+        return found
+
+    def dynamic(self, at: int) -> tuple[str, str, int] | None:
+        """Return name, type and end of the `extern __shared__ type name[];` that begins at a token, if one does."""
+        if self.tokens[at].text != "extern":
+            return None
+        near = range(at, min(at + _LONGEST, len(self.tokens)))
+        stop = next((n for n in near if self.tokens[n].text in (";", "{", "=")), at)
+        head, n = list[Token](), at + 1
+        while n < stop:
+            token = self.tokens[n]
+            n = self.closes[n] + 1 if token.text in _OPENS else n + 1
+            if token.text not in ("volatile", "__align__", "alignas", "("):
+                head.append(token)
+        shared = [token.text for token in head[:1]] == ["__shared__"] and head[-1].text == "["
+        if not shared or len(head) < 4 or self.tokens[stop].text != ";":
+            return None
+        kind = self.source[head[1].at : head[-2].at].strip()
+        return head[-2].text, kind, self.tokens[stop].at + 1
 
     # ---- what stands outside of functions
 

@@ -28,9 +28,10 @@ class CudaFault(faults.KernelFault):
     """What is wrong with a launch of a CUDA kernel.
 
     `kind` is one of "out of bounds", "race", "uninitialised shared", "divergent barrier", "misaligned", "wild pointer",
-    "stack", "endless", "division by zero", "assert", "trap", "abort", "exit", "arguments" and "launch". `line` is the
-    line of the source, from 1, `other_line` that of the other access of a race; `block` and `thread` are indices
-    (x, y, z), `array` a name, `element` an index. What a fault does not have is None.
+    "stack", "endless", "division by zero", "assert", "trap", "abort", "exit", "arguments", "launch" and "busy", which
+    blames the machine and not the kernel. `line` is the line of the source, from 1, `other_line` that of the other
+    access of a race; `block` and `thread` are indices (x, y, z), `array` a name, `element` an index. What a fault does
+    not have is None.
     """
 
     def __init__(

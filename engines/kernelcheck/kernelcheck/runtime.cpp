@@ -342,7 +342,7 @@ void on_signal(int number, siginfo_t* info, void* context) {
   place = u32(((ucontext_t*)context)->uc_mcontext.pc - code) + 1;
 #endif
   Address a = Address(info->si_addr); const char* kind = "wild pointer";
-  if (number == SIGPROF || number == SIGALRM) kind = "endless";
+  if (number == SIGPROF) kind = "endless";
   else if (number == SIGFPE) kind = "division by zero";
   else if (number == SIGABRT) kind = "abort";
   else if (number == SIGILL || number == SIGTRAP) kind = "trap";
@@ -495,9 +495,8 @@ int main(int count, char** words) {
   }
   static char spare[65536]; stack_t alternative{}; alternative.ss_sp = spare; alternative.ss_size = sizeof spare; sigaltstack(&alternative, nullptr);
   struct sigaction action{}; action.sa_sigaction = on_signal; action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGPROF, SIGALRM}) sigaction(s, &action, nullptr);
+  for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGPROF}) sigaction(s, &action, nullptr);
   long micro = long(seconds * 1e6); itimerval timer{{0, 0}, {micro / 1000000, micro % 1000000}}; setitimer(ITIMER_PROF, &timer, nullptr);
-  timer.it_value.tv_sec = timer.it_value.tv_sec * 2 + 2; setitimer(ITIMER_REAL, &timer, nullptr);
   atexit(left); block_fences.resize(size_t(grid.x) * grid.y * grid.z);
   for (u32 z = 0; z < grid.z; z++) for (u32 y = 0; y < grid.y; y++) for (u32 x = 0; x < grid.x; x++) { at_block = {x, y, z}; run_block(); block_index++; }
   finish();

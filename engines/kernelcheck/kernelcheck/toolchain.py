@@ -10,10 +10,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelcheck import processes
+from kernelcheck.cuda_rules import CUDA_HEADER, header
+from kernelcheck.cuda_text import CudaText
 from kernelcheck.faults import CompileError
 
 HERE = Path(__file__).parent
@@ -26,7 +30,8 @@ GCC = ("-fsanitize=bounds",)
 # clang leaves out the read of a value that is written at once, and makes loops into memset, which has no hook
 CLANG = """-fsanitize=array-bounds -fno-builtin-memset -fno-builtin-memcpy
 -mllvm -tsan-instrument-read-before-write=1""".split()
-COMPILE_S = 180.0  # zig builds its C++ library at its first link
+COMPILE_S = 180.0  # of the CPU; zig builds its C++ library at its first link
+WALL_S = 1800.0
 
 
 class Unavailable(RuntimeError):
@@ -79,20 +84,30 @@ def why_not() -> str:
     return ""
 
 
-def run(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
-    """Run a tool and return what it said, in English."""
-    environment = {**os.environ, "LC_ALL": "C"}
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=COMPILE_S, check=False, env=environment
-        )
-    except subprocess.TimeoutExpired:
-        raise CompileError(f"the compiler did not end within {COMPILE_S:.0f} s") from None
+def run(command: Sequence[str | Path]) -> processes.Done:
+    """Run a tool and return what it said, in English. Raises `CompileError` where it does not end."""
+    done = processes.run(command, cpu_s=COMPILE_S, wall_s=WALL_S, environment={**os.environ, "LC_ALL": "C"})
+    if done.out_of_time:
+        raise CompileError(f"the compiler did not end within {COMPILE_S:.0f} s of its own time")
+    if done.late:
+        raise CompileError(f"this machine is busy: the compiler did not end within {WALL_S:.0f} s")
+    return done
+
+
+def _said(command: Sequence[str | Path]) -> str:
+    """Run a tool and return what it wrote."""
+    return run(command).stdout.decode(errors="replace")
 
 
 def find(*names: str) -> str | None:
     """Return the path of the first of these tools that there is."""
     return next(filter(None, map(shutil.which, names)), None)
+
+
+@functools.cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder that goes when this process ends."""
+    return tempfile.TemporaryDirectory(prefix="kernelcheck-")
 
 
 @functools.cache
@@ -103,30 +118,37 @@ def _runtime(found: Compiler) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:  # a home that cannot be written to
-        folder = Path(tempfile.mkdtemp(prefix="kernels-"))
+        folder = Path(_scratch().name)
     if not (built := folder / f"runtime-{key}.o").exists():
         part = built.with_name(f"{built.name}.{os.getpid()}")
         done = run([*found.command, "-std=c++17", "-O2", "-w", "-c", "-o", str(part), str(HERE / "runtime.cpp")])
-        if done.returncode:
+        if done.code:
             raise Unavailable(f"{found.path} cannot build the runtime of kernels: {done.stderr.strip()[:300]}")
         part.replace(built)  # other processes may build it too: the last one wins
     return built
 
 
-_HEADERS = re.compile(
-    r"#[ \t]*include[ \t]*[<\"](?:cuda|device_|vector_|math_constants|sm_|crt/|helper_|c?assert)[^>\"]*[>\"]"
-)
-_DYNAMIC = re.compile(
-    r"\bextern\s+(?:volatile\s+)?__shared__\s+(?:(?:__align__|alignas)\s*\((?:[^()]|\([^()]*\))*\)|volatile|\s)*"
-    r"([\w:\s]+?)\s*(\w+)\s*\[\s*\]\s*;"
-)
-
-
 def _prepared(source: str) -> str:
     """Return the text as the compiler gets it: the same lines, three of CUDA's notations written for C++."""
-    text = _HEADERS.sub("", source)
-    text = re.sub(r"\bstatic\s+__shared__", "__shared__", text)
-    return _DYNAMIC.sub(r"static \1* const \2 = (\1*)course_dynamic;", text)
+    text, parts, end = CudaText(source), list[str](), 0
+    for start, stop, instead in _changes(text):
+        parts += [source[end:start], instead]
+        end = stop
+    return "".join(parts) + source[end:]
+
+
+def _changes(text: CudaText) -> Iterator[tuple[int, int, str]]:
+    """Yield what is written in another way: where it begins and ends, and how."""
+    for n, token in enumerate(text.tokens):
+        following = text.tokens[n + 1].text if n + 1 < len(text.tokens) else ""
+        name = header(token.text) if token.kind == "directive" else None
+        if name and (CUDA_HEADER.fullmatch(name) or name in ("assert.h", "cassert")):
+            yield token.at, token.at + len(token.text), ""
+        elif token.text == "static" and following == "__shared__":
+            yield token.at, text.tokens[n + 1].at, ""
+        elif (found := text.dynamic(n)) is not None:
+            name, kind, stop = found
+            yield token.at, stop, f"static {kind}* const {name} = ({kind}*)course_dynamic;"
 
 
 def _error(said: str, source: str) -> CompileError:
@@ -165,21 +187,39 @@ class Shared:
     own: bool
 
 
+class _InMemory:
+    """A file that no folder has: it goes when nobody holds this object any more, however the process ends."""
+
+    def __init__(self, file: Path) -> None:
+        self._number = os.memfd_create(file.name)
+        os.write(self._number, file.read_bytes())
+        weakref.finalize(self, os.close, self._number)
+
+    @property
+    def path(self) -> Path:
+        """Return a path of the file for this process and those that it starts."""
+        return Path(f"/proc/{os.getpid()}/fd/{self._number}")
+
+
 @dataclass(frozen=True)
 class Program:
-    """A kernel as a program of its own. Its folder goes when nobody holds this object any more."""
+    """A kernel as a program of its own, which is kept in memory."""
 
-    path: Path
+    file: _InMemory
     parameters: tuple[tuple[bool, bool, str], ...]  # pointer, to constants, letter of the type with its bytes
     shared: tuple[Shared, ...]
-    folder: tempfile.TemporaryDirectory[str]
+
+    @property
+    def path(self) -> Path:
+        """Return where the program is."""
+        return self.file.path
 
     def lines(self, *places: int) -> list[int | None]:
         """Return the reader's lines of places behind calls in the program; None for 0, and where no tool tells."""
         tool = find("addr2line", "llvm-addr2line", "llvm-symbolizer")
         lines: list[int | None] = []
         for place in places:
-            said = run([tool, "-i", "-e", self.path, hex(place - 1)]).stdout if tool and place else ""
+            said = _said([tool, "-i", "-e", self.path, hex(place - 1)]) if tool and place else ""
             mine = re.search(r"kernel\.cu:(\d+)", said)
             lines.append(int(mine[1]) if mine else None)
         return lines
@@ -197,8 +237,12 @@ def build(source: str, name: str, others: Sequence[str]) -> Program:
     found = compiler()
     if found is None:
         raise Unavailable(why_not())
-    folder = tempfile.TemporaryDirectory(prefix="kernel-")
-    file, program = Path(folder.name, "kernel.cu"), Path(folder.name, "kernel")
+    with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
+        return _built(found, Path(folder), source, name, others)
+
+
+def _built(found: Compiler, folder: Path, source: str, name: str, others: Sequence[str]) -> Program:
+    file, program = folder / "kernel.cu", folder / "kernel"
     file.write_text(
         f"{_prepared(source)}\n"
         f'extern "C" void course_call(void** a) {{ course::call(&{name}, a); }}\n'
@@ -211,11 +255,11 @@ def build(source: str, name: str, others: Sequence[str]) -> Program:
         [*found.command, "-o", str(program), f"{program}.o", str(_runtime(found))],
     ):
         done = run(command)
-        if done.returncode:
+        if done.code:
             raise _error(done.stderr, source)
-    described = [line.split() for line in run([program]).stdout.splitlines()]
+    described = [line.split() for line in _said([program]).splitlines()]
     parameters = tuple((form[0] == "*", "c" in form, letter + size) for form, letter, size in described)
-    return Program(program, parameters, tuple(_shared(program, others)), folder)
+    return Program(_InMemory(program), parameters, tuple(_shared(program, others)))
 
 
 def _shared(program: Path, others: Sequence[str]) -> list[Shared]:
@@ -236,7 +280,7 @@ def _shared(program: Path, others: Sequence[str]) -> list[Shared]:
 def _symbol_table(program: Path) -> Iterator[tuple[str, str, int, int]]:
     """Yield name, kind, place and size of each symbol of a program that has them."""
     if tool := find("nm", "llvm-nm"):
-        for line in run([tool, "--format=sysv", program]).stdout.splitlines():
+        for line in _said([tool, "--format=sysv", program]).splitlines():
             cells = [cell.strip() for cell in line.split("|")]
             if len(cells) > 4 and re.fullmatch(r"[0-9a-f]+", cells[1]) and re.fullmatch(r"[0-9a-f]+", cells[4]):
                 yield cells[0], cells[3], int(cells[1], 16), int(cells[4], 16)

@@ -1,0 +1,113 @@
+"""Does what a kernel or a compiler starts end with it, in time that the machine gave it, and does nothing stay?"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import kernelcheck
+from kernelcheck import cuda, processes, toolchain
+from kernelcheck.cuda_text import CudaText
+from tests.kernelcheck.cuda_samples import BASES
+
+pytestmark = pytest.mark.skipif(bool(kernelcheck.why_not()), reason="no C++ compiler")
+SLEEPS = "import subprocess, sys, time; subprocess.Popen(['sleep', '77.25']); time.sleep(float(sys.argv[1]))"
+
+
+def sleepers() -> int:
+    """Return how many processes run that the tests' commands start."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return sum(line.startswith("sleep 77.25") for line in listed.splitlines())
+
+
+def kernel_of(source: str) -> kernelcheck.Kernel:
+    """Return a kernel whose text is not looked at: what it may do is more than what a compiler lets it."""
+    return cuda.Kernel("k", source, (cuda.Parameter("x", "float*", True, "f4"),), toolchain.build(source, "k", ()))
+
+
+@pytest.mark.parametrize("seconds", ["0", "60"])
+def test_with_a_command_end_all_that_it_started(seconds):
+    done = processes.run([sys.executable, "-c", SLEEPS, seconds], cpu_s=60, wall_s=5)
+    assert done.late == (seconds == "60") and not sleepers()
+
+
+def test_the_limit_is_of_the_cpu_s_time_not_of_the_clock():
+    done = processes.run([sys.executable, "-c", "import time; time.sleep(2)"], cpu_s=0, wall_s=60)
+    assert done.code == 0 and not done.out_of_time
+    done = processes.run([sys.executable, "-c", "while True: pass"], cpu_s=0, wall_s=60)
+    assert done.out_of_time and not done.late
+
+
+def test_a_compiler_ends_with_its_own_children(monkeypatch):
+    monkeypatch.setattr(toolchain, "COMPILE_S", 0)
+    many = "\n".join(f"__device__ float f{n}(float v) {{ return v * {n} + expf(v / {n + 1}); }}" for n in range(9000))
+    with pytest.raises(kernelcheck.CompileError, match="did not end within 0 s of its own time"):
+        kernelcheck.compile_cuda(f"{many}\n__global__ void k(float* x) {{ x[0] = f1(x[0]); }}")
+
+
+def test_a_kernel_that_forks_leaves_no_children():
+    forks = """#include <unistd.h>
+    __global__ void k(float* x) { if (fork() == 0) { execlp("sleep", "sleep", "77.25", (char*)0); } x[0] = 1; }"""
+    start = time.monotonic()
+    kernel_of(forks).check(1, 1, [torch.zeros(1)], limit=1.0)
+    assert not sleepers() and time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [("(exit)(0);", "exit"), ("_exit(0);", "exit"), ("kill(getpid(), 9);", "exit"), ("(abort)();", "abort")],
+)
+def test_a_kernel_that_ends_its_process_is_named(body, kind):
+    source = f"#include <signal.h>\n#include <unistd.h>\n__global__ void k(float* x) {{ {body} }}"
+    assert kernel_of(source).check(1, 1, [torch.zeros(1)]).fault.kind == kind
+
+
+def test_a_machine_that_gives_no_time_is_blamed(monkeypatch):
+    late = processes.Done(-9, b"", "", late=True)
+    add = kernelcheck.compile_cuda(BASES["add"].source)
+    monkeypatch.setattr(processes, "run", lambda *_, **__: late)
+    fault = add.check(4, 256, BASES["add"].made()).fault
+    assert fault.kind == "busy" and "this machine is busy" in str(fault)
+
+
+def test_no_folder_stays():
+    program = """
+import os, pathlib, signal, tempfile, torch, kernelcheck
+kernel = kernelcheck.compile_cuda("__global__ void k(float* x) { x[0] = 1; }")
+kernel(1, 1, [torch.zeros(1)])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "TMPDIR": folder, "PYTHONPATH": os.pathsep.join(sys.path)}
+        subprocess.run([sys.executable, "-c", program], env=environment, timeout=300, check=False)
+        assert not list(Path(folder).glob("*kernel*"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "extern __shared__ " + " " * 40_000,
+        "extern " * 20_000,
+        "__global__ __launch_bounds__(" * 8_000,
+        "template <" * 15_000,
+        "float a" + ", b" * 20_000 + "[",
+        "/*" * 40_000,
+        "#include <cuda" * 8_000,
+        "(" * 60_000,
+        "a " * 60_000,
+    ],
+    ids=lambda text: text[:20].strip(),
+)
+def test_a_text_is_read_in_time_that_grows_as_it_does(text):
+    start = time.process_time()
+    try:
+        toolchain._prepared(text)
+        CudaText(text).local_arrays()
+    except RecursionError:
+        pytest.fail("the text is walked through by recursion")
+    assert time.process_time() - start < 5
