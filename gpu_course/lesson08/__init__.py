@@ -1,5 +1,7 @@
 """Exercises of lesson 08: kernels in Triton's language and in CUDA C++, and operators around them."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -48,9 +50,9 @@ def _(case: Case) -> None:
     for n, stride, block, factor in (
         (3, 1, 8, 2.0), (8, 1, 8, 0.5), (37, 1, 16, 2.0), (37, 3, 16, -1.5), (64, 2, 16, 3.0),
     ):
-        x, y, out = torch.randn(n, stride)[:, 0], torch.randn(n), torch.full((n,), -99.0)
+        x, y, out = torch.randn(n, stride)[:, 0], torch.randn(n), torch.full((n,), math.nan)
         got, _ = launch(case, (-(-n // block),), x, stride, y, out, n, factor, block, out=3)
-        case.equal(got, (x.double() * factor + y.double()).float(), why="factor * x + y; -99 stood there before")
+        case.equal(got, (x.double() * factor + y.double()).float(), why="factor * x + y; nan stood there before")
 
 
 _X, _Y, _STORE = "x + at * x_stride, mask=inside", "y + at, mask=inside", "(y + at, mask=inside), mask=inside)"
@@ -59,7 +61,8 @@ _EACH = "each program takes the next BLOCK elements"
 _END = "the last program has places behind the end: other data there, or none"
 _BEHIND, _BEFORE = "what lies behind the end is somebody else's", "programs count from 0, elements to n - 1"
 scale_add.edits(
-    ("has no mask where it loads x", _END, (_X, "x + at * x_stride"), ("inside = at < n", "inside = at >= 0")),
+    ("has no mask where it loads x", _END, _X, "x + at * x_stride"),
+    ("lets all elements beyond the end through the mask", _END, "inside = at < n", "inside = at >= 0"),
     ("has no mask where it loads y", _END, _Y, "y + at"),
     ("has no mask where it stores", _BEHIND, _STORE, "(y + at, mask=inside))"),
     ("lets element n through the mask", _BEFORE, "at < n", "at <= n"),
@@ -74,6 +77,8 @@ scale_add.edits(
     ("forgets the factor", "factor * x + y", "factor * tl.load", "tl.load"),
     ("scales the sum", "the factor belongs to x alone", "scaled + tl.load", "scaled + factor * tl.load"),
     ("subtracts", "a sum was asked for", "scaled + tl", "scaled - tl"),
+    ("computes with what stood in the result", "`out` may hold anything, nan too, and 0 times nan is nan",
+     "tl.store(out + at, scaled +", "tl.store(out + at, 0 * tl.load(out + at, mask=inside) + scaled +"),
 )
 
 
@@ -102,17 +107,21 @@ def _(x, bias, out, columns, x_stride, BLOCK: tl.constexpr):
 
 @bias_gelu.checks
 def _(case: Case) -> None:
-    for rows, columns, gap, block in ((1, 4, 0, 8), (3, 5, 0, 8), (4, 27, 0, 32), (4, 27, 6, 32)):
+    for rows, columns, gap, block in (
+        (1, 4, 0, 8), (3, 5, 0, 8), (4, 27, 0, 32), (4, 27, 6, 32), (2, 1100, 0, 2048),
+    ):
         x = (2 * torch.randn(rows, columns + gap) - 1.5).half()[:, :columns]
-        bias, out = torch.randn(columns).half(), torch.full((rows, columns), -99.0).half()
-        got, _ = launch(case, (rows,), x, bias, out, columns, columns + gap, block, out=2)
+        bias, out = torch.randn(columns).half(), torch.full((rows, columns), math.nan).half()
+        got, report = launch(case, (rows,), x, bias, out, columns, columns + gap, block, out=2)
         case.equal(got, F.gelu(x.double() + bias.double()).half(), rtol=1.5e-3, atol=1e-6,
-                   why="gelu(x + bias); -99 stood there before")
+                   why="gelu(x + bias); nan stood there before")
+        case.budget("bytes loaded", report.loaded_bytes, 4 * x.numel(), "x and the bias: each number is needed once")
 
 
 _LOAD_X, _LOAD_BIAS = "tl.load(x + row * x_stride + at, mask=inside)", "tl.load(bias + at, mask=inside)"
 _HALF, _ROUNDED = ".to(tl.float32)", "each step rounds to 11 bits, and 1 + erf cancels where z is negative"
 _WIDER = "BLOCK is a power of two, and wider than most rows"
+_WRITTEN = "BLOCK is a parameter: a launch with wider rows passes another"
 bias_gelu.edits(
     ("adds in 16 bits", "the sum is rounded to 11 bits before GELU sees it",
      f"{_LOAD_X}{_HALF}", _LOAD_X, f"z += {_LOAD_BIAS}{_HALF}", f"z = (z + {_LOAD_BIAS}){_HALF}"),
@@ -132,6 +141,9 @@ bias_gelu.edits(
     ("takes another function, near GELU", "x · sigmoid(1.702 x) is an approximation",
      "0.5 * z * (1 + tl.erf(z * 0.70710678))", "z / (1 + tl.exp(-1.702 * z))"),
     ("forgets the factor z", "0.5 z (1 + erf(z / √2))", "0.5 * z * (1", "0.5 * (1"),
+    ("has the width of a block written out", _WRITTEN, "tl.arange(0, BLOCK)", "tl.arange(0, 1024)"),
+    ("reads x twice", "what is in the block costs nothing to use again", "1 + tl.erf(z * 0.70710678)",
+     f"1 + tl.erf(({_LOAD_X}{_HALF} + {_LOAD_BIAS}) * 0.70710678)"),
 )
 
 
@@ -161,9 +173,9 @@ def _(x, out, columns, x_stride, BLOCK: tl.constexpr):
 def _(case: Case) -> None:
     for rows, columns, gap, block, shift in (
         (1, 4, 0, 8, 0.0), (3, 5, 0, 8, 0.0), (3, 5, 0, 8, -6.0), (3, 5, 0, 8, 200.0), (3, 5, 0, 8, -200.0),
-        (4, 27, 6, 32, 1.0),
+        (4, 27, 6, 32, 1.0), (2, 1100, 0, 2048, 0.0),
     ):
-        x, out = (torch.randn(rows, columns + gap) + shift)[:, :columns], torch.full((rows, columns), -99.0)
+        x, out = (torch.randn(rows, columns + gap) + shift)[:, :columns], torch.full((rows, columns), math.nan)
         x[0, 0] -= shift  # alone near 0: neither a constant nor the mean is a maximum
         got, report = launch(case, (rows,), x, out, columns, columns + gap, block, out=1)
         case.equal(got, x.double().softmax(1).float(), rtol=1e-4, why=f"numbers near {shift:g}; each row adds up to 1")
@@ -192,4 +204,5 @@ softmax_rows.edits(
     ("has no mask where it loads", _WIDER, f", mask=inside{_OTHER}", ")"),
     ("has no mask where it stores", _BEHIND, f"{_SUM}, mask=inside)", f"{_SUM})"),
     ("lets one column too many through the mask", "columns count from 0", "at < columns", "at <= columns"),
+    ("has the width of a block written out", _WRITTEN, "tl.arange(0, BLOCK)", "tl.arange(0, 1024)"),
 )

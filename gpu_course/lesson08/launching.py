@@ -47,4 +47,7 @@ def refuse(case: Case, fault: kernelcheck.KernelFault | None) -> None:
     if fault is not None:
         what, *rest = (line.strip() for line in str(fault).splitlines())
         line = [rest.pop(0)] if rest and fault.line else []
-        case.fail("\n  ".join([what, *line]), " ".join(rest))
+        why = " ".join(rest)
+        if fault.kind == "out of bounds" and "mask" in why:  # a mask that is too wide is another mistake than none
+            what += ", through its mask" if "lets it through" in why else ", without a mask"
+        case.fail("\n  ".join([what, *line]), why)

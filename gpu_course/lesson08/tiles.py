@@ -1,5 +1,7 @@
 """Does a product of matrices read each element once for each tile, and not once for each product?"""
 
+import math
+
 import torch
 
 import kernelcheck
@@ -53,15 +55,17 @@ def _(a, b, out, M, N, K, a_row, a_column, b_row, b_column, TILE: tl.constexpr):
 
 @matmul_tiles.checks
 def _(case: Case) -> None:
-    tile = 16
-    for m, n, k, turned in ((16, 16, 16, False), (16, 32, 48, False), (20, 37, 41, False), (37, 20, 23, True)):
-        a, b, out = torch.randn(m, k), torch.randn(k, n), torch.full((m, n), -99.0)
+    for m, n, k, tile, turned in (
+        (16, 16, 16, 16, False), (16, 32, 48, 16, False), (20, 37, 41, 16, False), (37, 20, 23, 16, True),
+        (20, 37, 41, 32, False),
+    ):
+        a, b, out = torch.randn(m, k), torch.randn(k, n), torch.full((m, n), math.nan)
         if turned:
             a, b = a.t().contiguous().t(), b.t().contiguous().t()
         down, across = -(-m // tile), -(-n // tile)
         got, report = launch(case, (down, across), a, b, out, m, n, k, *a.stride(), *b.stride(), tile, out=2)
         case.equal(got, (a.double() @ b.double()).float(), rtol=1e-4, atol=1e-4,
-                   why="a times b; -99 stood there before")
+                   why="a times b; nan stood there before")
         least = 4 * down * across * 2 * tile * k  # at an edge a program may read what lies inside again
         case.budget("bytes loaded from global memory", report.loaded_bytes, least,
                     "a program needs each tile of its rows of a and of its columns of b once")
@@ -96,6 +100,11 @@ matmul_tiles.edits(
     ("stores the tiles at swapped places", "program_id(0) counts tiles downwards", "rows = tl.program_id(0)",
      "rows = tl.program_id(1)", "columns = tl.program_id(1)", "columns = tl.program_id(0)"),
     ("stores rows of `out` M apart", "a row of `out` has N elements", "rows[:, None] * N", "rows[:, None] * M"),
+    ("has the size of a tile written out", "TILE is a parameter: another GPU is faster with another",
+     "rows = tl.program_id(0) * TILE + tl.arange(0, TILE)", "rows = tl.program_id(0) * 16 + tl.arange(0, 16)",
+     "columns = tl.program_id(1) * TILE + tl.arange(0, TILE)", "columns = tl.program_id(1) * 16 + tl.arange(0, 16)",
+     "tl.zeros((TILE, TILE)", "tl.zeros((16, 16)", "range(0, K, TILE)", "range(0, K, 16)",
+     "inner = start + tl.arange(0, TILE)", "inner = start + tl.arange(0, 16)"),
     ("loads a tile of a twice", "tiles are for loading less", "        right_mask",
      "        left = tl.load(a + rows[:, None] * a_row + "
      "inner[None, :] * a_column, mask=left_mask, other=0.0)\n        right_mask"),

@@ -48,6 +48,8 @@ WRONG = {
         ("stands under @triton.jit", triton.jit(_writes_x)),
     ],
     "bias_gelu": [
+        ("bytes loaded", edit("    z +=", "    tl.load(bias + at, mask=inside)\n    z +=")),
+        ("other values", edit("tl.arange(0, BLOCK)", "tl.arange(0, 512)")),
         ("fp32", edit("inside).to(tl.float32)\n    tl", "inside)\n    z = z.to(tl.float16)\n    tl")),
     ],
     "bias_gelu_backward": [
