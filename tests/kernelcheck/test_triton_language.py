@@ -259,6 +259,40 @@ def test_the_order_of_programs_shows_where_no_element_is_touched_twice_without_o
     assert "different values" in str(kernelcheck.checked(clash, (1,), torch.zeros(1), torch.zeros(8), 0).fault)
 
 
+def test_elements_that_no_program_writes_are_counted():
+    text = "at = tl.program_id(0) * 8 + tl.arange(0, 8); tl.store(out + at, tl.load(x + at, mask=at < n), mask=at < n)"
+    for programs, missing in ((2, 4), (3, 0)):  # the first grid is one program short
+        report = kernelcheck.checked(kernel(text), (programs,), torch.ones(20), torch.zeros(20), 20)
+        assert report.fault is None and report.unwritten == {"out": missing}
+        assert (f"{missing} elements never written" in str(report)) == bool(missing)
+    strided = kernel(text.replace("out + at", "out + at * 3"))
+    column = kernelcheck.checked(strided, (2,), torch.ones(16), torch.zeros(16, 3)[:, 0], 16)
+    assert column.unwritten == {"out": 0}  # what lies between belongs to others
+
+
+def test_elements_of_a_block_that_count_at_one_place_are_a_race():
+    count = "at = tl.arange(0, 8); bins = tl.load(x + at); "
+    bins, out = torch.tensor([0, 1, 1, 2, 3, 3, 3, 0], dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    lost = kernel(f"{count}tl.store(out + bins, tl.load(out + bins) + 1)")
+    fault = kernelcheck.checked(lost, (1,), bins, out, 0).fault
+    assert fault.kind == "race" and "use tl.atomic_add" in str(fault) and fault.element == 0
+    atomic = kernelcheck.checked(kernel(f"{count}tl.atomic_add(out + bins, 1)"), (1,), bins, out, 0)
+    assert atomic.fault is None and atomic.results["out"].tolist() == [2, 2, 1, 3]
+    same = kernel(f"{count}tl.store(out + bins, 7)")  # nothing was read: all write one value
+    assert kernelcheck.checked(same, (1,), bins, out, 0).fault is None
+
+
+def test_random_numbers_are_those_of_triton():
+    text = "at = tl.arange(0, 4); tl.store(out + at, tl.rand(n, at)); tl.store(out + 4 + at, tl.randn(n, at))"
+    out = computed(text, torch.zeros(1), torch.zeros(8), 1234567)
+    # from Triton 3.9's own interpreter
+    assert torch.allclose(
+        out,
+        torch.tensor([0.2825191, 0.4206941, 0.1166019, 0.1379059, -1.5718596, -0.9336427, 1.3485973, 0.1092476]),
+        atol=1e-6,
+    )
+
+
 def test_of_several_loads_without_other_the_one_that_matters_is_named():
     text = "at = tl.arange(0, 8); v = tl.load(x + at, mask=at < n); w = tl.load(x + at, mask=at < n); "
     harmless = kernel(f"{text}tl.store(out + at, v + w, mask=at < n)")

@@ -52,6 +52,7 @@ void course_move(void* to, const void* from, long size);
 void course_set(void* to, int value, long size);
 int course_barrier(int place, int line, int value, int how);
 const uint64_t* course_warp(unsigned mask, uint64_t value, int how, int line);
+void course_takes(int lane, int line);
 unsigned course_lane();
 unsigned course_active(int line);
 void course_fence();
@@ -244,7 +245,9 @@ COURSE_PLAIN inline int course_source(char kind, int lane, int by, int width) {
   return kind == 'u' ? (to < first ? lane : to) : to >= first + width ? lane : to;
 }
 template <class T> COURSE_PLAIN T course_shuffle(char kind, int line, unsigned mask, T v, int by, int width = 32) {
-  return course_from<T>(course_warp(mask, course_word(v), 2, line), course_source(kind, course_lane(), by, width));
+  const uint64_t* given = course_warp(mask, course_word(v), 2, line); int lane = course_source(kind, course_lane(), by, width);
+  course_takes(lane, line);
+  return course_from<T>(given, lane);
 }
 #define __shfl_sync(...) course_shuffle('i', __LINE__, __VA_ARGS__)
 #define __shfl_up_sync(...) course_shuffle('u', __LINE__, __VA_ARGS__)

@@ -207,40 +207,55 @@ class Kernel:
     def _run(
         self, report: Report, memories: list[Memory], words: list[tuple[int, bytes]], shared_mem: int, limit: float
     ) -> None:
-        """Run the launch in a process of its own, on copies of the memories in a file, and read what it found."""
+        """Run the launch on copies of the memories, read what it found, and write to them what it wrote."""
         offsets = [0, *itertools.accumulate(-(-memory.hi // PAGE) * PAGE for memory in memories)]
-        lines = [[*report.grid, *report.block, shared_mem, limit], [len(memories)]]
+        lines: list[list[object]] = [[len(memories)]]
         lines += [[o, m.hi, m.lo, m.hi, m.tensor.element_size()] for o, m in zip(offsets, memories, strict=False)]
         lines += [[len(words)]] + [[a, *map("{:x}".format, struct.unpack("<QQ", v.ljust(16, b"\0")))] for a, v in words]
-        lines += [
-            [len(self._program.shared)],
-            *([one.at, one.size if one.name else -one.size] for one in self._program.shared),
-        ]
+        lines += [[len(self._program.shared)]]
+        lines += [[one.at, one.size if one.name else -one.size] for one in self._program.shared]
         memory_disk = None  # in memory where it fits: a file that outgrows /dev/shm would end this process
         if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 2 * offsets[-1] + PAGE:
             memory_disk = "/dev/shm"
         with tempfile.TemporaryDirectory(prefix="launch-", dir=memory_disk) as folder:
-            launch, data = Path(folder, "launch"), Path(folder, "data")
-            launch.write_text("\n".join(" ".join(map(str, line)) for line in lines), encoding="ascii")
-            copied = np.memmap(data, np.uint8, "w+", shape=max(offsets[-1], 1))
-            pieces = [copied[o + m.lo : o + m.hi] for o, m in zip(offsets, memories, strict=False)]
-            for memory, piece in zip(memories, pieces, strict=True):
-                piece[:] = _bytes(memory)
-            done = processes.run([self._program.path, launch, data], cpu_s=limit * 2 + 5, wall_s=limit * 60 + 60)
-            if done.late:
-                raise CudaFault("busy", f"this machine is busy: it gave the kernel less than {limit:g} s of its time")
-            if done.out_of_time:
-                raise CudaFault("endless", f"the kernel did not end within {limit:g} s")
-            try:
-                found = json.loads(done.stdout)
-            except ValueError:
-                raise CudaFault("exit", f"the kernel ended its process (code {done.code})") from None
+
+            def trial(variant: int) -> tuple[dict, list[np.ndarray]]:
+                first: list[object] = [*report.grid, *report.block, shared_mem, limit, variant]
+                text = "\n".join(" ".join(map(str, line)) for line in [first, *lines])
+                return self._trial(Path(folder), text, offsets, memories, limit)
+
+            found, pieces = trial(0)
             report.fill(memories, found)
             if fault := self._local(found) or found["fault"]:
                 raise self._fault(report, memories, fault, limit)
+            if found["undefined"]:  # a shuffle took what no thread gives: does a result depend on it?
+                _, others = trial(1)
+                if not all(map(np.array_equal, pieces, others)):
+                    raise self._fault(report, memories, found["undefined"], limit)
             for memory, piece, (_, stored, *_) in zip(memories, pieces, found["arrays"], strict=True):
                 if stored and memory.tensor.device.type != "cuda":
                     _bytes(memory)[:] = piece
+
+    def _trial(
+        self, folder: Path, text: str, offsets: list[int], memories: list[Memory], limit: float
+    ) -> tuple[dict, list[np.ndarray]]:
+        """Run a launch in a process of its own; return what it found, and what it left in copies of the memories."""
+        launch, data = folder / "launch", folder / "data"
+        launch.write_text(text, encoding="ascii")
+        copied = np.memmap(data, np.uint8, "w+", shape=max(offsets[-1], 1))
+        pieces = [copied[o + m.lo : o + m.hi] for o, m in zip(offsets, memories, strict=False)]
+        for memory, piece in zip(memories, pieces, strict=True):
+            piece[:] = _bytes(memory)
+        done = processes.run([self._program.path, launch, data], cpu_s=limit * 2 + 5, wall_s=limit * 60 + 60)
+        data.unlink()  # the pieces stay
+        if done.late:
+            raise CudaFault("busy", f"this machine is busy: it gave the kernel less than {limit:g} s of its time")
+        if done.out_of_time:
+            raise CudaFault("endless", f"the kernel did not end within {limit:g} s")
+        try:
+            return json.loads(done.stdout), pieces
+        except ValueError:
+            raise CudaFault("exit", f"the kernel ended its process (code {done.code})") from None
 
     def _local(self, found: dict) -> dict | None:
         """Return an index beyond a local array, unless more is known; a shared row may run into the next."""

@@ -27,11 +27,11 @@ ENDS = {
 class CudaFault(faults.KernelFault):
     """What is wrong with a launch of a CUDA kernel.
 
-    `kind` is one of "out of bounds", "race", "uninitialised shared", "divergent barrier", "misaligned", "wild pointer",
-    "stack", "endless", "division by zero", "assert", "trap", "abort", "exit", "arguments", "launch" and "busy", which
-    blames the machine and not the kernel. `line` is the line of the source, from 1, `other_line` that of the other
-    access of a race; `block` and `thread` are indices (x, y, z), `array` a name, `element` an index. What a fault does
-    not have is None.
+    `kind` is one of "out of bounds", "race", "uninitialised shared", "undefined", "divergent barrier", "misaligned",
+    "wild pointer", "stack", "endless", "division by zero", "assert", "trap", "abort", "exit", "arguments", "launch" and
+    "busy", which blames the machine and not the kernel. `line` is the line of the source, from 1, `other_line` that of
+    the other access of a race; `block` and `thread` are indices (x, y, z), `array` a name, `element` an index. What a
+    fault does not have is None.
     """
 
     def __init__(
@@ -224,6 +224,9 @@ def _message(found: dict, who: str, what: str, limit: float) -> str:
         )
     if kind == "endless":
         return f"{who} had not ended after {limit:g} s: a loop without end, or too much work for the CPU"
+    if kind == "undefined":
+        why = "no thread gives one there, so the value is undefined, and a result depends on it"
+        return f"{who} takes the value of lane {found['at']} of its warp, but {why}"
     if kind == "assert":
         return f"{who}: assert({found['text']}) does not hold"
     return f"{who}: {ENDS[kind]}"

@@ -46,7 +46,7 @@ struct Fault {
 struct Fiber {
   jmp_buf saved; ucontext_t start; char* stack; bool started; State state; uint3 id; u32 index, epoch, warp_epoch, work;
   int barrier, line, value, how; unsigned mask; uint64_t word; uint64_t given[32]; u32 last_place, last_access; Address last_read;
-  bool fenced; u32 acquired; std::vector<u32> released;
+  bool fenced; u32 acquired, with; std::vector<u32> released;
 };
 struct Pending { char* at; int size; char old[16]; Fault fault; };  // two writes: a race, unless both write the same value
 struct Touch { u32 thread; int array; int64_t element; int how; };
@@ -58,7 +58,7 @@ std::vector<Array> arrays; std::vector<Symbol> symbols; std::vector<Fiber> fiber
 std::vector<Touch> touches; std::unordered_set<u32> guards; std::vector<Fault> reads_of_atomics, beyond; std::unordered_map<Address, Cell> device_cells; std::vector<u32> block_fences;
 Fiber* now; jmp_buf scheduler; uint3 grid, block, at_block; u32 threads, warps, block_index, moment;
 char *tls; int64_t tls_size, dynamic_size; Address program, program_end, code;
-Fault first, uninitialised; std::vector<Pending> pending; bool ended;
+Fault first, uninitialised, undefined; std::vector<Pending> pending; bool ended; int variant;
 int64_t barriers, shared_accesses, bank_conflicts, atomics, ticks;
 std::string printed; FILE* out; std::vector<void*> values; std::vector<std::vector<char>> scalars; bool atomics_seen, aligned;
 
@@ -284,8 +284,10 @@ bool release_warps() {
       for (u32 j = 0; j < n; j++) if (need >> j & 1) { Fiber& g = fibers[lo + j]; all &= g.state == WARP && g.mask == f.mask && g.how == f.how; }
       if (!all) continue;
       int how = f.how;
-      for (u32 j = 0; j < n; j++) if (need >> j & 1) for (u32 k = 0; k < 32; k++)
-        fibers[lo + j].given[k] = need >> k & 1 ? fibers[lo + k].word : fibers[lo + j].word;
+      for (u32 j = 0; j < n; j++) if (need >> j & 1) for (u32 k = 0; k < 32; k++) {  // what no thread gives is anything
+        fibers[lo + j].given[k] = need >> k & 1 ? fibers[lo + k].word : variant ? ~fibers[lo + j].word : fibers[lo + j].word;
+        fibers[lo + j].with = need;
+      }
       for (u32 j = 0; j < n; j++) if (need >> j & 1) { Fiber& g = fibers[lo + j]; g.state = READY; g.warp_epoch += how == 1; }
       any = true;
     }
@@ -368,7 +370,7 @@ void report() {
   // what was read too early is part of a race or of a barrier that not all reach; else it comes first
   bool part = first.found && (!strcmp(first.kind, "divergent barrier") || (!strcmp(first.kind, "race") && first.space[0] == 's'));
   bool before = first.found && (!strcmp(first.kind, "out of bounds") || !strcmp(first.kind, "misaligned"));
-  fprintf(out, "{"); print("fault", uninitialised.found && !part && !before ? uninitialised : first);
+  fprintf(out, "{"); print("undefined", undefined); print("fault", uninitialised.found && !part && !before ? uninitialised : first);
   for (size_t i = 0; i < 8; i++) print(("beyond" + std::to_string(i)).c_str(), i < beyond.size() ? beyond[i] : Fault{});
   fprintf(out, "\"counts\": [%ld, %ld, %ld, %ld], \"arrays\": [", long(barriers), long(shared_accesses), long(bank_conflicts), long(atomics));
   for (size_t k = 0; k < arrays.size(); k++) {
@@ -414,6 +416,10 @@ const uint64_t* course_warp(unsigned mask, uint64_t value, int how, int line) {
   now->mask = mask; now->word = value; now->how = how; now->line = line;
   if (!(mask >> now->index % 32 & 1)) { Fault f = fault("divergent barrier", 0, READ); f.line = line; f.space = "warp"; f.text = "mask"; stop(f); }
   wait(WARP); return now->given;
+}
+void course_takes(int lane, int line) {
+  if (now->with >> (lane & 31) & 1 || undefined.found) return;
+  undefined = fault("undefined", 0, READ); undefined.line = line; undefined.at = lane; undefined.space = "warp";
 }
 int course_printf(const char* form, ...) {
   char text[1024]; va_list list; va_start(list, form); int n = vsnprintf(text, sizeof text, form, list); va_end(list);
@@ -468,7 +474,7 @@ int main(int count, char** words) {
   if (count < 3) { course_describe(); return 0; }
   FILE* in = fopen(words[1], "r"); int data = open(words[2], O_RDWR); double seconds; long n, item, offset, bytes, lo, hi, k;
   out = fdopen(dup(1), "w"); int none = open("/dev/null", O_RDWR); dup2(none, 0); dup2(none, 1); dup2(none, 2);
-  if (!in || fscanf(in, "%u %u %u %u %u %u %ld %lf", &grid.x, &grid.y, &grid.z, &block.x, &block.y, &block.z, &dynamic_size, &seconds) != 8) return 2;
+  if (!in || fscanf(in, "%u %u %u %u %u %u %ld %lf %d", &grid.x, &grid.y, &grid.z, &block.x, &block.y, &block.z, &dynamic_size, &seconds, &variant) != 9) return 2;
   threads = block.x * block.y * block.z; warps = (threads + 31) / 32;
   for (fscanf(in, "%ld", &n); n-- > 0;) {
     if (fscanf(in, "%ld %ld %ld %ld %ld", &offset, &bytes, &lo, &hi, &item) != 5) return 2;
