@@ -183,6 +183,11 @@ class Case:
         finally:
             self._rather = _nothing
 
+    @property
+    def doing(self) -> str:
+        """The call of the answer that messages are about, in words; nothing before the first."""
+        return f"{self._call} on {self.device}" if self._call else ""
+
     def about(self, call: str, device: torch.device) -> None:
         """Let the messages that follow be about this call of the answer, on `device`."""
         self._call, self.device = call, device
@@ -212,7 +217,7 @@ class Case:
             raise WrongAnswer(self.task, find()) from None
 
     def _finding(self, name: str, why: str, expected: Any, got: Any) -> Finding:
-        call = f"{self._call} on {self.device}" if self._call else ""
+        call = self.doing
         values = ("" if value is ... else shown(value) for value in (expected, got))
         return Finding(name, why, call, *values, said=self._said())
 

@@ -1,15 +1,50 @@
-"""How is an answer checked on the simulated GPU where this process has a real one? In a child process."""
+"""How is code tried on the simulated GPU of a child process, beside a real GPU or by itself, and for how long?"""
 
+import contextlib
 import importlib
 import pickle
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import torch
 
 import simgpu
-from gpu_course.checks.case import Finding, Task, WrongAnswer
+from gpu_course.checks import limits
+from gpu_course.checks.case import Busy, Finding, Task, WrongAnswer
+from gpu_course.checks.spent import Spent
+
+
+def run_limited(fn: Callable[..., Any], *args: Any, limit_s: float) -> Any:
+    """Do what `simgpu.run_in_child` does, with a limit of the time that the child and its own children have had.
+
+    Raises subprocess.TimeoutExpired where they take more, and `Busy` where the machine never gave them so much.
+    """
+
+    def wait(process: subprocess.Popen) -> None:
+        spent = Spent(process.pid)
+        while process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(limits.LOOK_S)
+                return
+            had_s = spent.look()
+            if had_s >= limit_s or spent.wall_s > limits.last_resort_s(limit_s):
+                _end(process.pid)
+                if had_s >= limit_s:
+                    raise subprocess.TimeoutExpired(process.args, limit_s)
+                raise Busy(f"This machine is busy: in {spent.wall_s:.0f} s a process had {had_s:.0f} of {limit_s:g} s")
+
+    return simgpu.run_in_child(fn, *args, wait=wait)
+
+
+def _end(pid: int) -> None:
+    """Kill a process and all below it."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for one in (*process.children(recursive=True), process):
+            with contextlib.suppress(psutil.Error):
+                one.kill()
 
 
 def examine_in_child(task: Task, reference: Callable, answer: Any) -> None:
@@ -21,7 +56,7 @@ def examine_in_child(task: Task, reference: Callable, answer: Any) -> None:
 
     stored = reference.__module__, task.name, simgpu.sources(answer), cloudpickle.dumps(answer)
     try:
-        found = simgpu.run_in_child(_examine, *stored)
+        found = run_limited(_examine, *stored, limit_s=simgpu.CHILD_LIMIT_S)
     except subprocess.TimeoutExpired:
         limit_s = f"{simgpu.CHILD_LIMIT_S:g}"
         raise WrongAnswer(task, f"{task.name} does not end: it was stopped after {limit_s} s") from None

@@ -24,12 +24,14 @@ The reference may also be a class, such as a module: `case.call` then makes an o
 """
 
 import ast
+import contextlib
 import functools
 import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -40,7 +42,36 @@ from gpu_course import solved as store
 from gpu_course.checks.case import Busy, Case, Task, WrongAnswer, methods_of
 from gpu_course.checks.child import examine_in_child
 from gpu_course.checks.comparison import shown
-from gpu_course.checks.mistakes import Alternative, Edit, Mistake, Note, edit, examined, recognised, recorded, source_of
+from gpu_course.checks.mistakes import (
+    Alternative,
+    Edit,
+    Mistake,
+    Note,
+    Recording,
+    edit,
+    examined,
+    recognised,
+    recorded,
+    source_of,
+)
+
+PATIENCE_S = 2.0  # a check that takes longer says what it is doing
+
+
+@contextlib.contextmanager
+def said_after(seconds: float, words: Callable[[], str]) -> Iterator[None]:
+    """Print a line of `words` if the block takes longer than `seconds`.
+
+    It goes to standard error, which stored notebooks do not keep and tests do not compare.
+    """
+    stream = sys.stderr  # of now: while the answer runs there is another
+    timer = threading.Timer(seconds, lambda: print(words(), file=stream, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def exercise(
@@ -81,6 +112,7 @@ class Exercise:
         self.given: Callable | None = None  # the broken program that the lesson's stub is, where the task is a repair
         self._check: Callable[[Case], None] | None = None
         self._hinted = 0
+        self._doing: Callable[[], str] = str  # what a check that takes long is doing
 
     def __repr__(self) -> str:
         return f"<exercise lesson{self.lesson}.{self.name}: {self.task.title}>"
@@ -151,7 +183,8 @@ class Exercise:
             return self.reference
         places = devices.check_devices()
         try:
-            self.examine(answer, places)
+            with said_after(PATIENCE_S, lambda: f"{self.name}: still checking. {self._doing()}"):
+                self.examine(answer, places)
         except Busy as error:
             print(f"{error}. Check it again when less runs here. The lesson goes on with your answer.")
             return answer
@@ -194,9 +227,11 @@ class Exercise:
             self._examine_on(answer, place)
 
     def _examine_on(self, answer: Any, place: torch.device) -> None:
+        case = Recording(self.task, answer, place, readers=True)
+        self._doing = lambda: f"Now: {case.doing}" if case.doing else ""
         try:
-            recording = examined(self._check, self.task, answer, place)
-            if not recording.calls:
+            finding = examined(self._check, case)
+            if not case.calls:
                 raise RuntimeError("the check never called the answer")
         except (Busy, simgpu.Unavailable):  # what the check needs is not on this machine
             raise
@@ -204,11 +239,11 @@ class Exercise:
             raise RuntimeError(
                 f"the check of {self.name} itself failed, your answer may be right: {type(error).__name__}: {error}"
             ) from error
-        if recording.finding is None:
+        if finding is None:
             return
-        known = recognised(self.mistakes, self._check, recording, place)
-        named = recording.finding if known is None else recording.finding.named(known.name, known.why)
-        raise WrongAnswer(self.task, named)
+        self._doing = lambda: "It is not right yet; now: is it a known mistake?"
+        known = recognised(self.mistakes, self._check, case, place)
+        raise WrongAnswer(self.task, finding if known is None else finding.named(known.name, known.why))
 
     def recording(self, mistake: Mistake, device: torch.device) -> list[Note]:
         """Return all that the check finds of one of the mistakes on `device`: it goes on where it would fail."""

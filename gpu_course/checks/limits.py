@@ -40,7 +40,7 @@ REPEAT_S = 0.02
 LOADING_S = 60.0  # an import that takes longer is ended too
 WALL_S, TIMES = 30.0, 20.0  # the last resort: so long on the wall, and so many times the limit
 PATIENCE_S = 1.0  # for a line that is not PyTorch's or an engine's
-_LOOK_S = 1.0  # between two looks at what the code has had, at most
+LOOK_S = 1.0  # between two looks at what the code has had, at most
 
 _ROOM = "gpu_course.checks.sandbox"  # below its frames the code runs that is limited
 _KEEPING = tuple(f"{Path(module.__file__).parent}{os.sep}" for module in (torch, simgpu, course_utils))
@@ -140,6 +140,11 @@ class _Loading:
         return seen
 
 
+def last_resort_s(limit_s: float) -> float:
+    """Return after how many seconds on the wall code is ended that has not had its `limit_s`."""
+    return WALL_S + TIMES * limit_s
+
+
 class _Clock:
     """When is the code to be interrupted?"""
 
@@ -158,9 +163,9 @@ class _Clock:
         if self.limit.fired or self.patient_until_s:
             return 0.0
         had_s, wall_s = self.spent.look(), self.spent.wall_s
-        self.limit.busy = had_s < self.seconds and wall_s > WALL_S + TIMES * self.seconds
+        self.limit.busy = had_s < self.seconds and wall_s > last_resort_s(self.seconds)
         if had_s < self.seconds and not self.limit.busy:
-            return min(max(self.seconds - had_s, REPEAT_S), _LOOK_S)
+            return min(max(self.seconds - had_s, REPEAT_S), LOOK_S)
         self.limit.had_s, self.limit.wall_s = had_s, wall_s
         self.patient_until_s = time.monotonic() + PATIENCE_S
         return 0.0

@@ -122,13 +122,15 @@ def _kept(value: Any) -> Any:
         return type(value)
 
 
-def examined(check: Callable[[Case], None], task: Task, answer: Any, device: torch.device) -> Recording:
-    """Return all that `check` finds of a reader's `answer` on `device`; raises what is a fault of the check."""
-    case = Recording(task, answer, device, readers=True)
+def examined(check: Callable[[Case], None], case: Recording) -> Finding | None:
+    """Return what `check` finds wrong first with a reader's answer, None if it is right; raises the check's own fault.
+
+    The notes of the case then hold all that the check finds.
+    """
     error = _run(check, case)
     if error is not None and case.finding is None:
         raise error
-    return case
+    return case.finding
 
 
 def recorded(check: Callable[[Case], None], task: Task, mistake: Mistake, device: torch.device) -> list[Note]:

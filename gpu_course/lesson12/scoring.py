@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 import simgpu
 from course_utils import devices, gpus, tables
-from gpu_course.checks import Program, WrongAnswer
+from gpu_course.checks import Program, WrongAnswer, run_limited
 from gpu_course.lesson12 import program as programs
 from gpu_course.lesson12.program import SCORED, SMALL, Sizes, Trial
 from ranklaunch import RankError, launch
@@ -166,7 +166,7 @@ def _tried(*sources: tuple[str, str]) -> list[Costs | str]:
     Raises `Untried`, which is not remembered, where they end the process or take too long.
     """
     try:
-        found = simgpu.run_in_child(_in_child, sources, secrets.randbits(32), limit_s=LIMIT_S)
+        found = run_limited(_in_child, sources, secrets.randbits(32), limit_s=LIMIT_S)
     except subprocess.TimeoutExpired:
         raise Untried(f"does not end: it was stopped after {LIMIT_S:g} s.") from None
     except simgpu.Unavailable:

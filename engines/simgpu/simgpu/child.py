@@ -28,31 +28,56 @@ class Unavailable(RuntimeError):
     """The simulated GPU cannot be had on this machine, also not in a child process: the message says why."""
 
 
-def run_in_child(fn: Callable[..., Any], *args: Any, limit_s: float = LIMIT_S) -> Any:
+def run_in_child(
+    fn: Callable[..., Any],
+    *args: Any,
+    limit_s: float = LIMIT_S,
+    wait: Callable[[subprocess.Popen], object] | None = None,
+) -> Any:
     """Return what `fn(*args)` returns in a child process that has the simulated GPU, and print what it printed there.
 
     `fn` may be typed in a cell; neither it nor `args` may hold what is on a real GPU. Raises `Unavailable` with the
     reason where the child has no simulated GPU either, RuntimeError with the child's traceback where `fn` raises, and
-    subprocess.TimeoutExpired where it takes longer than `limit_s`.
+    subprocess.TimeoutExpired where it takes longer than `limit_s`. Whoever measures its time in another way than by the
+    clock gives `wait`, which returns when the child has ended; if that raises, the child is killed.
     """
     import cloudpickle
 
     with tempfile.TemporaryDirectory(prefix="course-simulated-") as folder:
         file = Path(folder) / "call"
         file.write_bytes(pickle.dumps((sys.path, sources(fn), cloudpickle.dumps((fn, args)))))
-        done = subprocess.run(
-            [sys.executable, "-m", "simgpu.child", str(file)], env={**os.environ, **_HIDDEN},
-            capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=limit_s, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise Unavailable((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
+        status = _finished(file, wait or (lambda process: process.wait(limit_s)))
+        printed, errors = (_text(file.with_suffix(kind)) for kind in (".out", ".err"))
+        if status:
+            raise Unavailable((errors.strip().splitlines() or [f"exit status {status}"])[-1])
         outcome, found = pickle.loads(file.read_bytes())
-    print(done.stdout, end="")
+    print(printed, end="")
     if outcome == "unavailable":
         raise Unavailable(found)
     if outcome == "raised":
         raise RuntimeError(f"on the simulated GPU of a child process {found}")
     return pickle.loads(found)
+
+
+def _finished(file: Path, wait: Callable[[subprocess.Popen], object]) -> int:
+    """Start the child, wait for its end and return its exit status; what it prints is in files beside its own."""
+    command = [sys.executable, "-m", "simgpu.child", str(file)]
+    with (
+        file.with_suffix(".out").open("wb") as out,
+        file.with_suffix(".err").open("wb") as err,
+        subprocess.Popen(command, env={**os.environ, **_HIDDEN}, stdout=out, stderr=err) as process,
+    ):
+        try:
+            wait(process)
+        except BaseException:
+            process.kill()
+            raise
+    return process.returncode
+
+
+def _text(file: Path) -> str:
+    """Return what a process printed into a file."""
+    return file.read_bytes().decode("utf-8", errors="replace").replace("\r\n", "\n")
 
 
 def hide_accelerators() -> None:

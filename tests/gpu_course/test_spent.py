@@ -1,0 +1,148 @@
+"""Does time count that code had, and not time in which it waited for a core?"""
+
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+
+from course_utils import devices
+from gpu_course import lesson06, lesson10, lesson11
+from gpu_course.checks import Busy, exercise, limits, run_limited, sandbox, spent
+from gpu_course.lesson12 import scoring
+from gpu_course.lesson12.program import reference
+
+CPU = torch.device("cpu")
+
+
+def seen(at_s, ran_s, waited_s=None, idle_s=0.0):
+    """Return what a look at one thread gives."""
+    return spent._Seen(at_s, {(1, 1): ran_s}, {} if waited_s is None else {(1, 1): waited_s}, idle_s)
+
+
+@pytest.mark.parametrize(("looks", "had_s"), [
+    ((seen(1, 1, 0), seen(2, 2, 0)), 2.0),  # it computed
+    ((seen(1, 0, 0), seen(2, 0, 0)), 2.0),  # it slept
+    ((seen(1, 1, 0), seen(11, 2, 9)), 2.0),  # it had a core for one second of ten
+    ((seen(1, 0, 0), seen(11, 0, 9)), 2.0),  # it slept for one, and was ready for nine
+    ((seen(1, 1), seen(11, 2)), 2.0),  # where the kernel does not say: no core was free
+    ((seen(1, 1), seen(11, 1, idle_s=9)), 11.0),  # and one was, so that it slept
+])  # fmt: skip
+def test_time_counts_but_for_that_in_which_no_core_was_free(looks, had_s, monkeypatch):
+    monkeypatch.setattr(spent.time, "monotonic", lambda: 0.0)
+    found = spent.Spent()
+    for look in looks:
+        monkeypatch.setattr(spent, "_look", lambda pid, look=look: look)
+        found.look()
+    assert found.seconds == pytest.approx(had_s)
+
+
+def test_of_many_threads_that_wait_the_busiest_counts():
+    before = spent._Seen(0, {(1, at): 0.0 for at in range(8)}, {(1, at): 0.0 for at in range(8)}, 0)
+    now = spent._Seen(4, {(1, at): 0.5 for at in range(8)}, {(1, at): 3.5 for at in range(8)}, 0)
+    assert spent._had_s(before, now, 4.0) == 0.5
+
+
+@pytest.mark.parametrize("linux", [spent.LINUX, False])
+def test_a_child_that_computes_is_seen_and_one_that_has_ended_is_no_error(linux, monkeypatch):
+    monkeypatch.setattr(spent, "LINUX", linux)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        found = spent._look(psutil.Process().pid)
+        assert {pid for pid, _ in found.ran_s} >= {process.pid, psutil.Process().pid}
+        process.kill()
+    assert spent.Spent(process.pid).look() < 5
+
+
+@pytest.fixture
+def starved(monkeypatch):
+    """A machine on which code gets nothing, and a last resort that is near."""
+    monkeypatch.setattr(spent, "_had_s", lambda *given: 0.0)
+    monkeypatch.setattr(limits, "last_resort_s", lambda limit_s: 0.3)
+    monkeypatch.setattr(limits, "LOOK_S", 0.1)
+
+
+def test_an_answer_that_a_busy_machine_did_not_let_run_is_not_called_endless(starved, capsys):
+    @exercise(title="Wait", minutes=1, difficulty=1, hints=("h",), limit_s=0.4)
+    def wait() -> None:
+        """Wait."""
+
+    @wait.checks
+    def _(case):
+        case.instead(case.call(), "returns something")
+
+    def answer():
+        time.sleep(30)
+
+    assert wait.check(answer) is answer
+    said = capsys.readouterr().out
+    assert said.startswith("This machine is busy: wait could not be judged, in ") and "does not end" not in said
+    with pytest.raises(Busy, match="This machine is busy: in"):
+        run_limited(time.sleep, 30, limit_s=5)
+
+
+def test_a_check_that_takes_long_says_what_it_is_doing(capfd, monkeypatch):
+    from gpu_course.checks import engine
+
+    monkeypatch.setattr(engine, "PATIENCE_S", 0.1)
+
+    @exercise(title="Halve", minutes=1, difficulty=1, hints=("h",))
+    def halve(x: float) -> float:
+        """Return half of `x`."""
+        return x / 2
+
+    @halve.checks
+    def _(case):
+        case.equal(case.call(3.0), 1.5)
+
+    halve.check(lambda x: (time.sleep(0.4), x / 2)[1])
+    said = capfd.readouterr()
+    assert said.err == f"halve: still checking. Now: halve(3.0) on {devices.check_devices()[0]}\n"
+    assert "still" not in said.out
+    halve.check(lambda x: x / 2)
+    assert capfd.readouterr().err == ""
+
+
+def test_the_first_interruption_comes_at_a_line_of_the_answer():
+    kept = []
+
+    def answer():
+        x = torch.ones(2)
+        try:
+            while True:
+                torch.nn.functional.gaussian_nll_loss(x, x, x)  # many lines of PyTorch
+        except BaseException as error:
+            kept.append(error.__traceback__)
+            raise
+
+    for _ in range(5):
+        assert sandbox.call(answer, (), {}, limit_s=0.05, device=CPU, draws=False).timed_out
+    assert [found.tb_frame.f_code.co_name for found in kept if found.tb_next is not None] == []
+    kept.clear()
+
+
+@pytest.fixture
+def load():
+    """Twenty programs that compute beside the test."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(20)]
+    yield
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+SLOWEST = [lesson06.repair_reads, lesson10.train_sharded, lesson11.train_pairs, lesson11.train_and_validate]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slow", SLOWEST, ids=lambda one: one.name)
+def test_a_right_answer_is_accepted_on_a_busy_machine(slow, load):
+    slow.examine(slow.reference, devices.check_devices())
+
+
+@pytest.mark.slow
+def test_the_capstone_is_scored_on_a_busy_machine(load):
+    scoring._tried.cache_clear()
+    score = scoring.score(reference(), "capstone_reference.py")
+    assert score.rejected == "" and score.costs.t4_ms == pytest.approx(0.503, rel=0.01)
