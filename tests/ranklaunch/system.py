@@ -28,7 +28,9 @@ def descendants() -> dict[int, tuple[int, str]]:
     """Return the processes that this one started, and those that they started: parent and command line of each."""
     if os.name != "posix":
         return {}
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    ).stdout
     rows = [line.split(maxsplit=2) for line in listed.splitlines()]
     everything = {int(pid): (int(parent), "".join(words)) for pid, parent, *words in rows}
     found, grown = {}, {os.getpid()}
