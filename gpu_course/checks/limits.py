@@ -40,7 +40,7 @@ REPEAT_S = 0.02
 LOADING_S = 60.0  # an import that takes longer is ended too
 WALL_S, TIMES = 30.0, 20.0  # the last resort: so long on the wall, and so many times the limit
 PATIENCE_S = 1.0  # for a line that is not PyTorch's or an engine's
-LOOK_S = 1.0  # between two looks at what the code has had, at most
+LOOK_S, _LEAST_S = 1.0, 0.05  # between two looks at what the code has had, at most and at least
 
 _ROOM = "gpu_course.checks.sandbox"  # below its frames the code runs that is limited
 _KEEPING = tuple(f"{Path(module.__file__).parent}{os.sep}" for module in (torch, simgpu, course_utils))
@@ -165,7 +165,7 @@ class _Clock:
         had_s, wall_s = self.spent.look(), self.spent.wall_s
         self.limit.busy = had_s < self.seconds and wall_s > last_resort_s(self.seconds)
         if had_s < self.seconds and not self.limit.busy:
-            return min(max(self.seconds - had_s, REPEAT_S), LOOK_S)
+            return min(max(self.seconds - had_s, _LEAST_S), LOOK_S)
         self.limit.had_s, self.limit.wall_s = had_s, wall_s
         self.patient_until_s = time.monotonic() + PATIENCE_S
         return 0.0
@@ -195,11 +195,16 @@ def time_limit(seconds: float) -> Iterator[Limit]:
 
 @contextlib.contextmanager
 def _alarm(kind: type[TimeUp], clock: _Clock) -> Iterator[None]:
+    looking = False
+
     def on_alarm(number: int, frame: FrameType | None) -> None:
-        if kind.limit.over:
+        nonlocal looking
+        if kind.limit.over or looking:  # a look may take longer than to the next alarm, where no core is free
             return
+        looking = True
         wait_s = clock.wait_s(frame)
-        signal.setitimer(signal.ITIMER_REAL, wait_s or REPEAT_S, REPEAT_S)
+        signal.setitimer(signal.ITIMER_REAL, wait_s or REPEAT_S, LOOK_S if wait_s else REPEAT_S)
+        looking = False
         if wait_s:
             return
         if clock.patient(frame):
@@ -208,7 +213,7 @@ def _alarm(kind: type[TimeUp], clock: _Clock) -> Iterator[None]:
             raise kind
 
     before = signal.signal(signal.SIGALRM, on_alarm)
-    timer = signal.setitimer(signal.ITIMER_REAL, clock.first_s, REPEAT_S)
+    timer = signal.setitimer(signal.ITIMER_REAL, clock.first_s, LOOK_S)
     try:
         yield
     finally:

@@ -123,6 +123,23 @@ def test_the_first_interruption_comes_at_a_line_of_the_answer():
     assert files == {__file__, limits.__file__}
 
 
+def test_an_alarm_that_comes_while_the_last_one_is_looked_at_is_passed_over(monkeypatch):
+    depths = []
+
+    def look(self):
+        depths.append(len(traceback.extract_stack()))
+        begin = time.monotonic()
+        while time.monotonic() - begin < 0.1:  # as on a machine that gives the look itself no core
+            pass
+        return 0.0
+
+    monkeypatch.setattr(spent.Spent, "look", look)
+    monkeypatch.setattr(limits, "LOOK_S", 0.02)
+    monkeypatch.setattr(limits, "_LEAST_S", 0.02)
+    outcome = sandbox.call(time.sleep, (0.8,), {}, limit_s=0.1, device=CPU, draws=False)
+    assert outcome.error is None and not outcome.timed_out and len(depths) > 2 and len(set(depths)) == 1
+
+
 @pytest.fixture
 def load():
     """Twenty programs that compute beside the test."""
