@@ -53,5 +53,5 @@ def test_the_compilers_say_what_is_stored():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "tests.kernelcheck.texts", *([folder] if folder else [])]
     root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stdout + done.stderr

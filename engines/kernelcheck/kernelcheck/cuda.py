@@ -194,8 +194,8 @@ class Kernel:
                 raise CudaFault("arguments", f"{where}: a kernel needs all its tensors on one device")
             if not tensor.is_contiguous():
                 report.notes += (f"`{one.name}` is not contiguous: the kernel gets its memory, not its strides",)
-            size, lo = tensor.element_size(), tensor.storage_offset() * tensor.element_size()
-            last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+            size, lo = tensor.element_size(), int(tensor.storage_offset()) * tensor.element_size()
+            last = sum((n - 1) * int(s) for n, s in zip(tensor.shape, tensor.stride(), strict=True))
             hi = lo + (last + 1) * size if tensor.numel() else lo
             key = tensor.untyped_storage().data_ptr() or -place - 1
             memory = memories.setdefault(key, Memory([], tensor, lo, hi))
@@ -211,7 +211,8 @@ class Kernel:
         offsets = [0, *itertools.accumulate(-(-memory.hi // PAGE) * PAGE for memory in memories)]
         lines: list[list[object]] = [[len(memories)]]
         lines += [[o, m.hi, m.lo, m.hi, m.tensor.element_size()] for o, m in zip(offsets, memories, strict=False)]
-        lines += [[len(words)]] + [[a, *map("{:x}".format, struct.unpack("<QQ", v.ljust(16, b"\0")))] for a, v in words]
+        lines += [[len(words)]]
+        lines += [[a, *map("{:x}".format, struct.unpack("<QQ", v.ljust(16, b"\0")))] for a, v in words]
         lines += [[len(self._program.shared)]]
         lines += [[one.at, one.size if one.name else -one.size] for one in self._program.shared]
         memory_disk = None  # in memory where it fits: a file that outgrows /dev/shm would end this process

@@ -34,6 +34,8 @@ class CudaFault(faults.KernelFault):
     fault does not have is None.
     """
 
+    line: int | None  # type: ignore[assignment]  # of a text that is in no file
+
     def __init__(
         self,
         kind: str,
@@ -263,8 +265,12 @@ def describe(
     own = source.splitlines()
     shown = f"\nline {line}: {own[line - 1].strip()}" if line and line <= len(own) else ""
     return CudaFault(
-        *(found["kind"], message + shown),
-        **{"line": line, "other_line": other_line, "array": name, "element": element},
+        found["kind"],
+        message + shown,
+        line=line,
+        other_line=other_line,
+        array=name,
+        element=element,
         block=tuple(found["block"]),
         thread=tuple(found["thread"]),
     )

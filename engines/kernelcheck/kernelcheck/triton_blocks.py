@@ -30,7 +30,9 @@ class DType:
         self.signed = self.numpy.kind == "i"
 
     scalar = element_ty = property(lambda self: self)
-    __repr__ = __str__ = lambda self: self.short
+
+    def __repr__(self) -> str:
+        return self.short
 
     def is_floating(self) -> bool:
         return self.kind == 2
@@ -224,8 +226,9 @@ def as_block(value, what: str = "this") -> Block:
     if isinstance(value, numbers.Integral):
         return Block(int(value), TYPES[next((name for name, fit in _RANGES.items() if value in fit), "int64")])
     if isinstance(value, numbers.Real):
-        fits = not math.isfinite(value) or value == 0 or _SMALLEST <= abs(value) <= _LARGEST
-        return Block(float(value), F32 if fits else TYPES["float64"])
+        number = float(value)
+        fits = not math.isfinite(number) or number == 0 or _SMALLEST <= abs(number) <= _LARGEST
+        return Block(number, F32 if fits else TYPES["float64"])
     raise wrong(f"{what} is a {type(value).__name__}: a kernel computes with blocks and numbers")
 
 
@@ -340,7 +343,7 @@ for _name in _OPERATORS:
 # ---- what `and`, `or`, `not` and chains of comparisons mean, and an assignment
 
 
-def _yes_or_no(block: Block, word: str) -> Block:
+def _yes_or_no(block: Block | Pointer, word: str) -> Block:
     if not isinstance(block, Block) or block.dtype is not BOOL:
         kind = "a pointer" if isinstance(block, Pointer) else block.dtype
         raise wrong(f"`{word}` joins what is true or false, and this is {kind}: compare it with a number")
@@ -349,7 +352,8 @@ def _yes_or_no(block: Block, word: str) -> Block:
 
 def joined(word: str, *later: Callable[[], Any]) -> Any:
     """Return what `and` or `or` of values gives; a number that is known decides before what stands behind it."""
-    blocks, value = [], None
+    blocks: list[Any] = []
+    value = None
     for each in later:
         value = each()
         if isinstance(value, Block | Pointer):

@@ -102,9 +102,12 @@ class Compilation(Launch):
         self.places: list[tuple[str, int]] = []  # where each kernel that is being walked through has got to
         self.last = "", 0  # the last return
 
-    def line(self) -> str:
-        """Return the line of the innermost kernel."""
-        return line_of(*self.places[-1]) if self.places else ""
+    def line(self, number: int | None = None) -> str:
+        """Return the line of the innermost kernel, or another line of it."""
+        if not self.places:
+            return ""
+        file, here = self.places[-1]
+        return line_of(file, number or here)
 
     def call(self, kernel: Kernel, args: Sequence[Any], options: dict[str, Any]) -> Any:
         """Walk through a kernel and return what it returns."""
@@ -235,9 +238,10 @@ class _Walk(ast.NodeVisitor):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         if not isinstance(node.target, ast.Name):
-            self.assign(node.target, None)
+            return self.assign(node.target, None)
         target = ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
         self.assign(node.target, self.operate(node.op, self.visit(target), self.visit(node.value)))
+        return None
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if not isinstance(node.target, ast.Name):
@@ -312,7 +316,7 @@ class _Walk(ast.NodeVisitor):
         (left, first), (right, second) = ends
         found = dict(before)
         for name in sorted(first | second):
-            values = left.get(name, _MISSING), right.get(name, _MISSING)
+            values: tuple[Any, ...] = left.get(name, _MISSING), right.get(name, _MISSING)
             if any(one is _MISSING for one in values):
                 self.lost[name] = "one branch of an `if` alone: give it a value in the other, too, or before"
                 continue
@@ -352,7 +356,8 @@ class _Walk(ast.NodeVisitor):
 
     def head(self, node: ast.For) -> tuple[str, Any]:
         """Return the name that a loop counts with, and a number of its type, or all numbers where these are known."""
-        function = self.visit(node.iter.func) if isinstance(node.iter, ast.Call) else None
+        call = node.iter if isinstance(node.iter, ast.Call) else ast.Call(ast.Constant(None), [], [])
+        function = self.visit(call.func)
         if (
             not _is_one_of(function, IN_KERNELS["range"], tl.static_range)
             or not isinstance(node.target, ast.Name)
@@ -360,8 +365,8 @@ class _Walk(ast.NodeVisitor):
         ):
             what = "a loop in a kernel is `for i in range(…)`, tl.range or tl.static_range"
             raise self.fault(f"{what}, without an `else`", "language")
-        bounds = [self.visit(one) for one in node.iter.args]
-        for one in node.iter.keywords:
+        bounds = [self.visit(one) for one in call.args]
+        for one in call.keywords:
             self.visit(one.value)
         if function is tl.static_range:
             return node.target.id, function(*bounds)

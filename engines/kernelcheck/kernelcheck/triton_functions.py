@@ -413,7 +413,7 @@ _OF_TWO: dict[str, Callable] = {
     "div_rn": _function("div_rn", np.divide, ("fp32",)),
     "umulhi": _high_half,
 }
-_LIBRARY = {
+_LIBRARY: dict[str, Callable] = {
     "tan": np.tan, "tanh": np.tanh, "sinh": np.sinh, "cosh": np.cosh, "asin": np.arcsin, "acos": np.arccos,
     "atan": np.arctan, "atan2": np.arctan2, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "log1p": np.log1p, "expm1": np.expm1, "log10": np.log10, "cbrt": np.cbrt, "rint": np.rint, "trunc": np.trunc,

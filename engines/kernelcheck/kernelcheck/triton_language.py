@@ -101,7 +101,8 @@ def _prepared(kernel: Kernel, grid, args, options, config: Config | None) -> tup
         raise KernelFault(
             "arguments", f"the grid {tuple(grid)} has more than {_MOST_PROGRAMS:,} programs: too many here"
         )
-    return (*map(int, grid), 1, 1)[:3], named
+    x, y, z = (*map(int, grid), 1, 1)[:3]
+    return (x, y, z), named
 
 
 def _as_arguments(kernel: Kernel, named: dict, memory: Memory) -> dict:
@@ -111,7 +112,7 @@ def _as_arguments(kernel: Kernel, named: dict, memory: Memory) -> dict:
     if len(devices) > 1 or "meta" in devices:
         places = " and ".join(f"{name} on {device}" for device, name in reversed(devices.items()))
         raise KernelFault("arguments", f"the tensors of a launch must be on one device, with values, and are {places}")
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in named.items():
         if name in tensors:
             if name in kernel.constants:
@@ -188,16 +189,16 @@ def checked(kernel, grid, *args, **options) -> Report:
     Python. With `@triton.autotune` all configurations run: the report is that of the first with a fault, else of the
     first. Nothing is raised but TypeError where `kernel` is none.
     """
-    kernel, first = kernel_of(kernel), None
+    kernel, reports = kernel_of(kernel), list[Report]()
     for config in kernel.configs or (None,):
         try:
             report = _twice(kernel, *_prepared(kernel, grid, args, options, config))
         except KernelFault as fault:
             report = Report(fault)
-        first = first or report
         if report.fault is not None:
             return report
-    return first
+        reports.append(report)
+    return reports[0]
 
 
 def _twice(kernel: Kernel, grid: tuple[int, int, int], named: dict[str, Any]) -> Report:
@@ -248,7 +249,7 @@ def _difference(first: Launch, other: Launch) -> tuple[str, int] | None:
     return None
 
 
-def triton(interpreter: bool = False) -> tuple[types.ModuleType, types.ModuleType]:
+def triton(interpreter: bool = False) -> tuple[Any, Any]:
     """Return `triton` and `triton.language`: the installed ones where CUDA works, else those of this interpreter.
 
     With `interpreter=True`, or where COURSE_DEVICE names another device than CUDA, always those of this interpreter.

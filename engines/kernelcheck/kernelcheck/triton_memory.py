@@ -82,7 +82,10 @@ class Memory:
     """The storages of a launch's tensors on the host: themselves, or copies of them that leave the tensors alone."""
 
     def __init__(self, copy: bool) -> None:
-        self._copy, self._storages, self.books, self.back = copy, {}, {}, []
+        self._copy = copy
+        self._storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self.books: dict[tuple[int, int], dict[str, Any]] = {}
+        self.back: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []
 
     def host(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return `tensor` over its storage here."""
@@ -268,7 +271,7 @@ class Launch:
         """Raise a race where another program touched these elements, with nothing that orders the two."""
         self._clock += 1
         if kind == "atomic" and at.size == 1:  # a counter or a lock: what came before it elsewhere is seen from now on
-            key = id(buffer.book), int(at[0]) + buffer.base
+            key = id(buffer.book), int(at[0]) + int(buffer.base)
             nothing = np.full(math.prod(self.grid), -1) if self._seen is None else self._seen
             self._seen = np.maximum(nothing, self._released.get(key, -1))
             self._seen[self.me] = self._clock
