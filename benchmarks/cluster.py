@@ -2,10 +2,12 @@
 
     python -m benchmarks.cluster    # some minutes; needs a C++ compiler
 
+What runs on several GPUs is stored as runs of the regime "several GPUs" beside those of `benchmarks.published`.
+
 - FSDP: Llama 3.1 8B by torchtitan on 8 and on 128 H100, bfloat16, 2 texts of 8,192 tokens a GPU, selective
   checkpointing, without torch.compile: 5,762 and 5,605 tokens a second and GPU, 82.4 and 67.0 GiB.
   https://github.com/pytorch/torchtitan/blob/b5bcd76c66d0acb1a08b176d9639425bc55e0b2a/benchmarks/llama3_h100_202412_torchtitan.md
-  These cards had HBM2e at 2.4 TB/s and were held to 500 W, which the clock does not know; 400 Gb/s for each GPU.
+  These cards had HBM2e at 2.4 TB/s and were held to 500 W; 400 Gb/s for each GPU.
 - DDP: NVIDIA's ResNet-50 without torch.compile, SGD with momentum. By NVIDIA on 1 and on 8 A100 80GB in a DGX, 256
   images a GPU: in TF32, channels first, 938 and 7,248 images a second, in float16, channels last, 2,470 and 16,621,
   with the reading of images in the time. By Lambda on 1 and on 8 H100 SXM, channels first, on images that are made
@@ -39,7 +41,8 @@ is right but where images are read. By parts:
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+import json
+import math
 from unittest import mock
 
 import torch
@@ -49,7 +52,8 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import simgpu
-from course_utils import gpus
+from benchmarks import published as published_runs
+from simgpu import evidence, gpus
 
 CONTEXT, TEXTS = 8192, 2
 RESNETS = (  # format, GPU, images for each, channels last, images a second of so many GPUs
@@ -59,7 +63,23 @@ RESNETS = (  # format, GPU, images for each, channels last, images a second of s
     ("float16", "H100 SXM", 1280, False, {1: 2804, 8: 22167}),
 )
 GPT_TEXTS, GPT_TOKENS, GPT_S = 64, 1024, 0.1386
-H100 = replace(gpus.get("H100 SXM"), name="H100 at 2.4 TB/s", bandwidth_gbps=2400.0)
+H100 = evidence.card("H100 of 500 W")
+_TITAN = "b5bcd76c66d0acb1a08b176d9639425bc55e0b2a/benchmarks/llama3_h100_202412_torchtitan.md"
+_EXAMPLES = "291f0d02e815b148fa5c2b81bf07aa3552142895/PyTorch/Classification/ConvNets/resnet50v1.5/README.md"
+_NANOGPT = "f411b3d346aa52d3504324ca93c230fd84c6c07f/records/track_1_short/2024-10-29_Optimizers"
+SOURCES = {  # by, address, date
+    "A100 80GB": ("NVIDIA", f"https://github.com/NVIDIA/DeepLearningExamples/blob/{_EXAMPLES}", "2021-04-20"),
+    "H100 SXM": (
+        "Lambda", "https://github.com/lambdal/deeplearning-benchmark/tree/aa5addb6a53675a649a80036dad548f1c27cbcc4/"
+        "pytorch/results_v2", "2025-12-17",
+    ),
+    "GPT-2": (
+        "modded-nanogpt",
+        f"https://github.com/KellerJordan/modded-nanogpt/blob/{_NANOGPT}/95a9fd44-7c13-49c7-b324-3e7d9e23a499.txt",
+        "2024-10-29",
+    ),
+    "FSDP": ("torchtitan", f"https://github.com/pytorch/torchtitan/blob/{_TITAN}", "2024-12"),
+}  # fmt: skip
 
 
 class Norm(nn.Module):
@@ -277,8 +297,9 @@ def fused_bytes(texts: int) -> int:
 def compiled(found: simgpu.TimeForecast, nbytes: int) -> float:
     """Return the seconds of a step of which all but products, attention and the optimizer is fused to so many bytes."""
     kept = sum(s.seconds for s in found.by_kind if s.name in ("matrix products", "attention", "optimizer"))
-    rate = gpus.get(found.spec).bandwidth_gbps * simgpu.Costs().bandwidth_share * 1e9
-    return found.total_s - found.busy_s + kept + nbytes / rate
+    row = gpus.get(found.spec)
+    gbps = min(row.bandwidth_gbps * simgpu.Costs().bandwidth_share, row.best_copy_gbps or math.inf)
+    return found.total_s - found.busy_s + kept + nbytes / gbps / 1e9
 
 
 def compare(name: str, published: float, predicted: float, unit: str) -> None:
@@ -286,8 +307,22 @@ def compare(name: str, published: float, predicted: float, unit: str) -> None:
     print(f"{name:45} published {a}, predicted {b} {unit}, error {predicted / published - 1:+.0%}", flush=True)
 
 
+def kept(key: str, gpu: str, fmt: str, row: list) -> dict:
+    """Return a table of one run on several GPUs, as `published.json` has it."""
+    by, address, date = SOURCES[key]
+    head = {"by": by, "gpu": gpu, "address": address, "date": date, "programs": "cluster", "mode": "training"}
+    return {**head, "format": fmt, "rows": [row]}
+
+
+def run(name: str, ranks: int, batch: int, published_s: float, predicted_s: float) -> list:
+    """Return a row: a step of each of `ranks` GPUs with `batch` samples."""
+    times_ms = (float(f"{1e3 * seconds:.4g}") for seconds in (published_s, predicted_s))
+    return [name, ranks, batch, *times_ms, "several GPUs", 0]
+
+
 def main() -> None:
     torch.set_float32_matmul_precision("high")
+    tables = []
     sgd, predicted = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9), {}
     for name, gpu, number, last, published in RESNETS:
         layout = torch.channels_last if last else torch.contiguous_format
@@ -297,6 +332,9 @@ def main() -> None:
             found = simgpu.forecast(*program, step=step, ranks=ranks).on(cluster=simgpu.Cluster(gpu))
             predicted[ranks] = ranks * number / found.total_s
             compare(f"DDP, ResNet-50, {name}, {ranks} {gpu}", rate, predicted[ranks], "images/s")
+            if ranks > 1:
+                row = run("ResNet-50, DDP", ranks, number, ranks * number / rate, found.total_s)
+                tables.append(kept(gpu, gpu, {"float16": "amp", "TF32": "tf32"}[name], row))
         compare("    speed-up", published[8] / published[1], predicted[8] / predicted[1], "times")
     adamw, cluster = functools.partial(torch.optim.AdamW, fused=True), simgpu.Cluster("H100 SXM")
     found = simgpu.forecast(lambda: shared(Gpt()), gpt_tokens, adamw, step=gpt_step, ranks=8).on(cluster=cluster)
@@ -304,15 +342,23 @@ def main() -> None:
     for name, seconds in (("eager", found.total_s), ("fused", compiled(found, fused_bytes(GPT_TEXTS)))):
         rate = 8 * GPT_TEXTS * GPT_TOKENS / seconds
         compare(f"DDP, GPT-2 124M, predicted {name}, 8 H100 SXM", published, rate, "tokens/s")
+    row = run("GPT-2 124M, DDP, compiled", 8, GPT_TEXTS, GPT_S, seconds)
+    tables.append(kept("GPT-2", "H100 SXM", "bf16", row))
     adam, predicted = functools.partial(torch.optim.AdamW, foreach=True), {}
     with mock.patch.object(gpus, "ALL", (*gpus.ALL, H100)):
         for ranks, rate, gib in ((8, 5762, 82.4), (128, 5605, 67.0)):
             ahead = simgpu.forecast(fsdp, tokens, adam, step=llama_step, ranks=ranks)
             for gpu in ("H100 SXM", H100.name):
-                predicted[ranks] = TEXTS * CONTEXT / ahead.on(cluster=simgpu.Cluster(gpu)).total_s
+                found = ahead.on(cluster=simgpu.Cluster(gpu))
+                predicted[ranks] = TEXTS * CONTEXT / found.total_s
                 compare(f"FSDP, Llama 3.1 8B, {ranks} {gpu}", rate, predicted[ranks], "tokens/s each")
+            row = run("Llama 3.1 8B, FSDP", ranks, TEXTS, TEXTS * CONTEXT / rate, found.total_s)
+            tables.append(kept("FSDP", H100.name, "bf16", row))
             compare("    memory (published: reserved)", gib, ahead.memory.peak_bytes / 2**30, "GiB")
     compare("    128 beside 8", 5605 / 5762, predicted[128] / predicted[8], "times")
+    stored = json.loads(evidence.FILE.read_text(encoding="utf-8"))
+    stored["tables"] = [table for table in stored["tables"] if table["programs"] != "cluster"] + tables
+    published_runs.store(stored)
 
 
 if __name__ == "__main__":

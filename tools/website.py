@@ -138,7 +138,8 @@ def unaddressed() -> list[str]:
 
 def pages(folder: Path) -> None:
     """Write the sources of all pages to `folder`."""
-    from course_utils import gpus, timing
+    import simgpu
+    from course_utils import gpus
 
     repository = lessons.REPOSITORY + "/blob/main/"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -170,7 +171,7 @@ def pages(folder: Path) -> None:
     (folder / "notebooks").mkdir()
     for path in lessons.lessons():  # what lies in docs/ lies at the top of the site
         write(folder / "notebooks" / path.name, with_alternatives(path).replace("](../docs/", "](../"))
-    error_bar = timing.error_bar()._repr_html_()
+    error_bar = simgpu.error_bar()._repr_html_()
     for name in others:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")

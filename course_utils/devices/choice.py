@@ -124,7 +124,7 @@ def synchronize(device: torch.device | str) -> None:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the course computes on here, and which of its numbers are then live, recorded, published or predicted."""
+    """What the course computes on here, and which of its numbers are then live, published, simulated or predicted."""
 
     device: str
     name: str
@@ -140,22 +140,23 @@ class Machine:
 
 
 def describe(device: torch.device | str) -> Machine:
-    """Return what `device` is, and what on this machine will be live, recorded, published, simulated or predicted.
+    """Return what `device` is, and what on this machine will be live, published, simulated or predicted.
 
     Raises TypeError or ValueError that lists the devices of this machine where `device` is none of them.
     """
     device = _present(device)
     if device.type == "cpu":
         live = "results, counts and times of the CPU"
-        otherwise = "What only a GPU shows is predicted from data sheets, recorded elsewhere or published by others"
+        otherwise = "What only a GPU shows is predicted from data sheets or published by others"
     elif device.type == "sim":
         live = "results, counts, bytes of tensors and times of the CPU"
-        import simgpu
-
-        otherwise = f"The GPU's capacity and errors are simulated or predicted, its times {simgpu.ERROR_BAR}"
+        otherwise = (
+            "The GPU's capacity, errors and times are simulated or predicted; how far its clock is from published runs "
+            "depends on what decides a time: simgpu.error_bar() says it"
+        )
     else:
         live = "results, errors, memory, counts and times"
-        otherwise = "Curves of other GPUs are predicted from data sheets, recorded there or published by others"
+        otherwise = "Curves of other GPUs are predicted from data sheets or published by others"
     return Machine(str(device), _name(device), live, otherwise)
 
 

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from course_utils.plots import look
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from simgpu import ErrorBar
 
-def errors(bar: Any) -> Figure:
-    """Return the picture of a `timing.ErrorBar`: simulated against measured images a second.
+_SHOWN = ("inference", "training", "short operators")
 
-    Inference stands on the left and training on the right, each with its median error; on the line the two are equal.
+
+def errors(bar: ErrorBar) -> Figure:
+    """Return the picture of `simgpu.error_bar()`: simulated against measured times by regime, a point for each run.
+
+    On the line the two are equal; what lies below it was predicted too short. Runs that constants were chosen by are
+    left out.
     """
-    modes = {"Inference": False, "Training": True}
-    parts = [bar.where(lambda run, wanted=training: run.training == wanted) for training in modes.values()]
-    titles = tuple(f"{name}: median error {part.median_error:.0%}" for name, part in zip(modes, parts, strict=True))
-    figure, columns = look.new(titles, "images/s, measured", "images/s, simulated", log="xy", height_in=3.6, columns=2)
-    colours = dict(zip(dict.fromkeys(run.gpu for run in bar.runs), look.PALETTE, strict=False))
+    parts = [bar.where(lambda run, name=name: run.regime == name and not run.fitted) for name in _SHOWN]
+    titles = tuple(f"{name}: {100 * part.median_error:.0f} % off" for name, part in zip(_SHOWN, parts, strict=True))
+    figure, columns = look.new(titles, "measured (ms)", "simulated (ms)", log="xy", height_in=2.9, columns=len(parts))
     for axes, part in zip(columns, parts, strict=True):
-        for gpu in [gpu for gpu in colours if any(run.gpu == gpu for run in part.runs)]:
-            runs = [run for run in part.runs if run.gpu == gpu]
-            measured, predicted = [run.measured for run in runs], [run.predicted for run in runs]
-            axes.plot(measured, predicted, ".", color=colours[gpu], markersize=3, alpha=0.6, label=gpu)
+        measured, predicted = [run.measured_ms for run in part.runs], [run.predicted_ms for run in part.runs]
+        axes.plot(measured, predicted, ".", color=look.BLUE, markersize=3, alpha=0.6)
         ends = axes.get_xlim()
         axes.plot(ends, ends, color=look.INK, linewidth=0.8)
         axes.set_xlim(ends)
-        look.legend(axes, handlelength=1, markerscale=3)
     return figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def timeline(seen: Timeline | None, title: str = "", *, causes: bool = True) -> 
     rows += [(f"{row} {word}", row, (kind,)) for row in seen.rows for word, kind in _ROWS if seen.select(kind, row)]
     gaps = {row: seen.gaps(row) for row in seen.rows}
     blamed = _blamed(gaps, seen.total_ns) if causes else {}
-    height_in = 1.1 + 0.45 * len(rows) + 0.17 * len(blamed)
+    height_in = 1.4 + 0.45 * len(rows) + 0.17 * len(blamed)
     figure, axes = look.new(title or f"Simulated {seen.spec_name}", height_in=height_in, said=str(seen))
     for height, (_, row, kinds) in enumerate(reversed(rows)):
         if kinds[0] not in ("copy", "message"):
@@ -50,7 +51,7 @@ def timeline(seen: Timeline | None, title: str = "", *, causes: bool = True) -> 
             _draw_gaps(axes, height, row, gaps.get(row, []), blamed)
         for kind in kinds:
             _draw_records(axes, height, seen.select(kind, row))
-    texts = [f"{number}  {text}" for number, (text, _) in enumerate(blamed.values(), 1)]
+    texts = [*(f"{number}  {text}" for number, (text, _) in enumerate(blamed.values(), 1)), _label(seen)]
     _finish(figure, axes, [name for name, *_ in rows[::-1]], seen.total_ms, texts)
     return figure
 
@@ -59,7 +60,7 @@ def ranks(seen: ClusterTimeline, title: str = "") -> Figure:
     """Return the picture of a cluster: for each rank a row of what its GPU computes, and one of its messages."""
     rows = [(rank, what) for rank in range(len(seen.ranks)) for what in ("computes", "messages")][::-1]
     title = title or f"{len(seen.ranks)} ranks, simulated {seen.ranks[0].spec_name}"
-    figure, axes = look.new(title, height_in=1.0 + 0.28 * len(rows), said=str(seen))
+    figure, axes = look.new(title, height_in=1.3 + 0.28 * len(rows), said=str(seen))
     for height, (rank, what) in enumerate(rows):
         one = seen.ranks[rank]
         shift_ns = one.begin_ns - seen.first_ns
@@ -67,7 +68,7 @@ def ranks(seen: ClusterTimeline, title: str = "") -> Figure:
             _draw_phases(axes, height, one.phases(), shift_ns)
         for kind in ("kernel",) if what == "computes" else ("waits", "message"):
             _draw_records(axes, height, one.select(kind), shift_ns)
-    _finish(figure, axes, [f"rank {rank} {what}" for rank, what in rows], seen.total_ms)
+    _finish(figure, axes, [f"rank {rank} {what}" for rank, what in rows], seen.total_ms, [_label(seen)])
     return figure
 
 
@@ -120,7 +121,12 @@ def _said(row: str, line: str, cause: str, idle_ns: int) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def _finish(figure: Figure, axes: Axes, rows: list[str], total_ms: float, below: Sequence[str] = ()) -> None:
+def _label(seen: Timeline | ClusterTimeline) -> str:
+    """Return how far the clock may be off, in lines that fit below the picture."""
+    return textwrap.fill(str(seen.evidence), _LONGEST)
+
+
+def _finish(figure: Figure, axes: Axes, rows: list[str], total_ms: float, below: Sequence[str]) -> None:
     """Name the rows of a picture, from below, set its axis of time, write lines `below`, and explain the colours."""
     axes.set(yticks=range(len(rows)), yticklabels=rows, ylim=(-0.5, len(rows) - 0.5), xlim=(0, total_ms or 1))
     text = "\n".join(["simulated time (ms)", *below])

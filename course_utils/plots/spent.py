@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from typing import TYPE_CHECKING, Protocol
 
 from course_utils.plots import look
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from simgpu import TimeForecast
     from simgpu.ledger import Moment
 
-_BOUNDS = {"compute": look.RED, "bandwidth": look.BLUE, "latency": look.MUTED}
+_BOUNDS = {"compute": look.RED, "power": look.OCHRE, "bandwidth": look.BLUE, "latency": look.MUTED}
 
 
 class OverTime(Protocol):
@@ -64,12 +65,13 @@ def kernels(found: TimeForecast, title: str = "") -> Figure:
     """Return the picture of `simgpu.forecast(…).on(…)`: the time of each kind of kernel, divided by what bounds it."""
     title = title or f"{seconds_text(found.total_s)} a step on {found.where}, simulated"
     shares, said = found.by_kind, found.caption()
-    figure, axes = look.new(title, "ms", height_in=1.1 + 0.3 * len(shares), said=said)
+    figure, axes = look.new(title, height_in=1.3 + 0.3 * len(shares), said=said)
     left = [0.0] * len(shares)
     for bound, colour in _BOUNDS.items():
         times_ms = [share.by_bound[bound] * 1e3 for share in shares]
         axes.barh([share.name for share in shares], times_ms, left=left, color=colour, label=bound)
         left = [begin + length for begin, length in zip(left, times_ms, strict=True)]
     axes.invert_yaxis()
+    axes.set_xlabel(textwrap.fill(f"ms; {found.evidence}", 92), loc="left", parse_math=False)
     look.legend(axes, title="bound by")
     return figure

@@ -8,7 +8,6 @@ times are those of its virtual clock, because the host's time of a simulated ope
 """
 
 from course_utils.timing.measurements import Timing, measure
-from course_utils.timing.published import ErrorBar, error_bar
 from course_utils.timing.rates import Roofline, predicted, roofline
 
-__all__ = ["ErrorBar", "Roofline", "Timing", "error_bar", "measure", "predicted", "roofline"]
+__all__ = ["Roofline", "Timing", "measure", "predicted", "roofline"]

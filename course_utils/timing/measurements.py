@@ -26,6 +26,7 @@ class Timing:
     number: int
     device: str
     label: str  # "live" or "simulated"
+    evidence: simgpu.Evidence | None = None  # of a simulated time: how far the clock is from published runs like it
 
     @property
     def repeats(self) -> int:
@@ -49,7 +50,8 @@ class Timing:
         runs = f"{self.repeats} runs" if self.repeats > 1 else "1 run"
         runs += f" of {self.number:,} calls" if self.number > 1 else ""
         median, spread = plots.seconds_text(self.median_s), plots.seconds_text(self.iqr_s)
-        return f"median {median}, spread (IQR) {spread}, {runs}, {self.label} on {self.device}"
+        known = "" if self.evidence is None else f" ({self.evidence.short})"
+        return f"median {median}, spread (IQR) {spread}, {runs}, {self.label} on {self.device}{known}"
 
     def _repr_html_(self) -> str:
         return f"<p>{self}</p>"
@@ -139,4 +141,4 @@ def _simulated(fn: Callable[[], Any], device: torch.device, repeats: int) -> Tim
         fn()
         devices.synchronize(device)
         times.append(round((simgpu.clock_ms() - start) * 1e6) / 1e9)  # whole nanoseconds
-    return Timing(tuple(times), 1, str(device), "simulated")
+    return Timing(tuple(times), 1, str(device), "simulated", first.evidence)

@@ -30,7 +30,7 @@ def repaired(number: int, program: Callable) -> None:
             name, why = wrong.finding.name, wrong.finding.why
             return f"not repaired: it {name} ({why})" if why else f"not repaired: it {name}"
         before_ms, now_ms = original(number).timeline.total_ms, run.timeline.total_ms
-        return f"repaired, {before_ms:.2f} ms before, {now_ms:.2f} ms now ({simgpu.ERROR_BAR})"
+        return f"repaired, {before_ms:.2f} ms before, {now_ms:.2f} ms now\n  {run.timeline.evidence}"
 
     print(f"case {number}: {devices.on_simulated(judge)}")
 

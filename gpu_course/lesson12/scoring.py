@@ -47,8 +47,8 @@ RIGHT = "resume", "ranks"
 class Costs:
     """What a program costs: a training step, with its share of one evaluation after all steps; on two simulated GPUs.
 
-    Times are milliseconds of the virtual clock, `flops` are those that the GPU computed. `resume` and `ranks` say what
-    is wrong with them, nothing where they are right.
+    Times are milliseconds of the virtual clock, whose `regimes` are those of `simgpu.evidence`; `flops` are those that
+    the GPU computed. `resume` and `ranks` say what is wrong with them, nothing where they are right.
     """
 
     t4_ms: float
@@ -60,6 +60,7 @@ class Costs:
     peak_mib: float
     messages: float = 0.0
     flops: float = 0.0
+    regimes: tuple[str, ...] = ()  # of `SPECS`
     resume: str = ""
     ranks: str = ""
 
@@ -122,7 +123,17 @@ class Score:
         if self.costs is None:
             return f"It does not count: {self.rejected}"
         credit, of = self.credit
-        return f"Level {self.level} of 3, credit {credit} of {of}. Times: {simgpu.ERROR_BAR}; the rest is counted."
+        return f"Level {self.level} of 3, credit {credit} of {of}. Counted, but for the times: {self._labels()}."
+
+    def _labels(self) -> str:
+        """Return how far the clock may be off, once where both GPUs have one label. A card keeps no regimes."""
+        if not self.costs.regimes:
+            return "simulated"
+        regimes = dict(zip(SPECS.values(), self.costs.regimes, strict=True))
+        labels = {gpu: str(simgpu.evidence.of_regime(regime, gpu)) for gpu, regime in regimes.items()}
+        if len(set(regimes.values())) == 1:
+            return next(iter(labels.values()))
+        return "; ".join(f"on a {gpu} {label}" for gpu, label in labels.items())
 
     def __str__(self) -> str:
         table = [tables.text(self._rows(), self._head())] if self.costs else []
@@ -205,7 +216,8 @@ def examine(source: str, file: str, seed: int, sizes: Sizes) -> Costs:
     found = {}
     for number, (part, spec) in enumerate(SPECS.items()):
         measured = _on_gpu(case, Trial(sizes, seed + 1 + number), spec, coarse)
-        found |= measured | {part: measured["ms"]}
+        regimes = (*found.get("regimes", ()), measured.pop("regime"))
+        found |= measured | {part: measured["ms"], "regimes": regimes}
     found.pop("ms")
     device = torch.device("sim", 0)
     with tempfile.TemporaryDirectory() as folder:
@@ -213,7 +225,7 @@ def examine(source: str, file: str, seed: int, sizes: Sizes) -> Costs:
     return Costs(**found, resume=wrong)
 
 
-def _on_gpu(case: Program, trial: Trial, spec: str, coarse: bool) -> dict[str, float]:
+def _on_gpu(case: Program, trial: Trial, spec: str, coarse: bool) -> dict[str, Any]:
     """Return what the program costs on a simulated GPU, of which it must use the first alone; raises `WrongAnswer`."""
     right = trial.right()
     run = measured(case, trial, spec)
@@ -244,7 +256,7 @@ class Run:
     loss: Any
     training: simgpu.Timeline
     reading: simgpu.Timeline  # of the weights, when all should be done
-    costs: dict[str, float]
+    costs: dict[str, Any]
 
 
 def measured(case: Program, trial: Trial, spec: str) -> Run:
@@ -273,6 +285,7 @@ def measured(case: Program, trial: Trial, spec: str) -> Run:
         "copies": len(copies) / steps,
         "copied_bytes": sum(record.nbytes for record in copies) / steps,
         "peak_mib": torch.sim.max_memory_allocated(device) / 2**20,
+        "regime": simgpu.evidence.regime(record for one in both for record in one.records),
     }
     return Run(losses, weights, loss, training, reading, costs)
 

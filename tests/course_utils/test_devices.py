@@ -313,7 +313,8 @@ def test_where_no_process_has_a_simulated_gpu_the_reason_is_printed(monkeypatch,
 def test_the_description_is_one_line_and_the_table_has_what_lesson_00_shows(monkeypatch):
     line = str(devices.describe("cpu"))
     assert line.startswith("cpu: the CPU of this machine. Live: results") and "\n" not in line
-    assert "predicted" in line and "recorded" in line
+    assert "predicted" in line and "published" in line
+    assert "recorded" not in line  # there is not one recording
     assert "<b>cpu</b>" in devices.describe(torch.device("cpu"))._repr_html_()
     monkeypatch.setenv("COURSE_DEVICE", "cpu")
     shown = devices.table()

@@ -73,7 +73,9 @@ def test_a_timeline_shows_parts_gaps_and_the_lines_that_cost_most(sim, steps):
     assert rows(axes) == ["sim:0 copies", "sim:0 computes", "host"]
     assert repr(figure) == str(timeline) and axes.get_title(loc="left") == "Simulated T4"
     bare = plots.timeline(timeline, "Case 3", causes=False)
-    assert bare.axes[0].get_xlabel() == "simulated time (ms)" and bare.axes[0].get_title(loc="left") == "Case 3"
+    below, *label = bare.axes[0].get_xlabel().split("\n")
+    assert below == "simulated time (ms)" and " ".join(label) == str(timeline.evidence)
+    assert bare.axes[0].get_title(loc="left") == "Case 3"
 
 
 def test_kinds_and_phases_have_colours_of_the_course_each_its_own(sim):

@@ -100,7 +100,7 @@ def test_a_run_that_is_over_holds_no_memory():
 
 def test_evidence_against_a_cause_is_what_the_trace_says_and_a_source_is_printed(capsys):
     assert "at most 1.0" in cases.evidence(3, "synchronisation") and " 17 events" in cases.evidence(3, "copies")
-    assert cases.evidence(1, "none").startswith("the GPU computes for 52% of")
+    assert cases.evidence(1, "none").startswith("the GPU computes for 57% of")
     lesson06.source(5)
     assert "with_numpy(" in capsys.readouterr().out
     assert lesson06.table(cases.original(4).timeline).splitlines()[1].startswith("H work of its own")

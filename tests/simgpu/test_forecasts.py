@@ -126,7 +126,7 @@ def test_what_a_forecast_tells_of_time():
     assert sum(e.by_bound.values()) == pytest.approx(e.busy_s) and e.by_bound["latency"] == max(e.by_bound.values())
     assert 0 < e.utilisation == e.busy_s / e.total_s < 1
     assert {"matrix products", "attention", "normalisation", "optimizer"} <= {share.name for share in e.by_kind}
-    assert simgpu.ERROR_BAR in str(e) and "RTX 4090" in e._repr_html_()
+    assert str(e.evidence) in str(e) and "RTX 4090" in e._repr_html_()
 
 
 def test_arithmetic_bandwidth_and_the_data_sheets_own_rates():

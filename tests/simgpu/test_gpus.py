@@ -14,7 +14,7 @@ NEEDED = (
 )  # fmt: skip
 each = pytest.mark.parametrize("gpu", gpus.ALL, ids=lambda gpu: gpu.name)
 STATED = ("year", "compute_capability", "memory_gb", "bandwidth_gbps", "peak_tflops", "memory_mib", "power_w", "bus")
-STATED += ("nvlink_gbps", "best_bf16_tflops")
+STATED += ("nvlink_gbps", "best_bf16_tflops", "best_copy_gbps")
 
 
 def unsourced(gpu):
@@ -54,6 +54,7 @@ def test_every_number_is_plausible(gpu):
     assert set(gpu.peak_tflops) <= set(gpus.FORMATS)
     assert all(0.1 <= rate <= 20_000 for rate in gpu.peak_tflops.values())
     assert gpu.best_bf16_tflops is None or 0.5 < gpu.best_bf16_tflops / gpu.peak_tflops["bf16"] < 0.9
+    assert gpu.best_copy_gbps is None or 0.7 < gpu.best_copy_gbps / gpu.bandwidth_gbps < 0.95
     if gpu.memory_mib is not None:
         assert 0.9 * gpu.memory_gb * 10**9 < gpu.memory_mib * 2**20 < 1.08 * gpu.memory_gb * 10**9
     if gpu.kind != "Apple":

@@ -4,9 +4,10 @@ Simulated: where a tensor is, the errors that CUDA gives, memory that runs out, 
 On request (`configure`): the caching allocator of PyTorch for CUDA, and errors of kernels that come later, as on CUDA.
 Not simulated: the values. The CPU's own kernels compute them, so they and the random numbers are the CPU's.
 Left out of the time model: caches, occupancy, most of the choice among kernels, the host's own work between two
-operations unless `host_work` says it. Peak rates come from data sheets (`simgpu.gpus`); which share of them
-kernels reach, and fixed costs, stand in `Costs`. `python -m benchmarks.published` says how far published measurements
-are from the clock.
+operations unless `host_work` says it. All that is not a product, convolution, norm or attention is priced as reading
+its inputs once and writing its results once. Peak rates come from data sheets (`simgpu.gpus`); which share of them
+kernels reach, and fixed costs, stand in `Costs`. How far the clock is from published measurements depends on what
+decides a time: `error_bar()` says it, and each timeline and forecast of itself.
 An operator of your own (`torch.library.custom_op`) gets CPU tensors in its body, where nothing is counted. It is priced
 as one kernel: the bytes of its inputs and results, and the FLOPs of its formula
 (`torch.utils.flop_counter.register_flop_formula`), else one for each element.
@@ -16,8 +17,9 @@ memory. Refused with an error: torch.compile, sparse, quantized and nested tenso
 shapes, sending tensors to other processes, `device=` beside `out=` (leave `device=` out: PyTorch compares the two below
 the level where Python is asked).
 
-What others may use is in `__all__`: functions, classes, and five modules whose own `__all__` says what is theirs.
+What others may use is in `__all__`: functions, classes, and six modules whose own `__all__` says what is theirs.
 
+- `evidence`: how far the clock is from published runs, by what decides a time;
 - `gpus`: the data sheets of GPUs that were built;
 - `ledger`: which storages a program makes on any device, how large, whose, and where;
 - `composite`: modes that see every operator, those that PyTorch would take apart included;
@@ -27,29 +29,30 @@ What others may use is in `__all__`: functions, classes, and five modules whose 
 Everything else, and every name that begins with an underscore, is inside: it may change without notice.
 """
 
-from simgpu import collectives, composite, gpus, ledger, places
+from simgpu import collectives, composite, evidence, gpus, ledger, places
 from simgpu.accounts import out_of_memory
 from simgpu.child import LIMIT_S as CHILD_LIMIT_S
 from simgpu.child import Unavailable, hide_accelerators, remember_sources, run_in_child, sources
 from simgpu.cluster import LINKS, Cluster, Link
 from simgpu.control import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable
+from simgpu.evidence import ErrorBar, Evidence, error_bar
 from simgpu.forecasts import Forecast, forecast
 from simgpu.history import ClusterTimeline, Gap, Timeline, timeline
 from simgpu.instruments import Memory, Settings, forgive, idle, memory, restore, settings, values_of
 from simgpu.journal import Record
 from simgpu.memory_forecast import MemoryForecast
 from simgpu.ranks import launch
-from simgpu.rates import AT_PEAK, CLUSTER_ERROR, ERROR_BAR, Costs
+from simgpu.rates import AT_PEAK, Costs, Rates
 from simgpu.time_forecast import Share, TimeForecast
 from simgpu.units import bytes_text, seconds_text
 
 __all__ = [
-    "AT_PEAK", "CHILD_LIMIT_S", "CLUSTER_ERROR", "ERROR_BAR", "LINKS", "Cluster", "ClusterTimeline", "Costs",
-    "Forecast", "Gap", "Link", "Memory", "MemoryForecast", "Record", "Settings", "Share", "TimeForecast", "Timeline",
-    "Unavailable", "bytes_text", "clock_ms", "collectives", "composite", "configure", "enable", "enabled", "forecast",
-    "forgive", "gpus", "hide_accelerators", "host_work", "idle", "launch", "ledger", "memory", "out_of_memory",
-    "places", "ready", "remember_sources", "reset", "restore", "run_in_child", "seconds_text", "settings", "sources",
-    "timeline", "unavailable", "values_of",
+    "AT_PEAK", "CHILD_LIMIT_S", "LINKS", "Cluster", "ClusterTimeline", "Costs", "ErrorBar", "Evidence", "Forecast",
+    "Gap", "Link", "Memory", "MemoryForecast", "Rates", "Record", "Settings", "Share", "TimeForecast", "Timeline",
+    "Unavailable", "bytes_text", "clock_ms", "collectives", "composite", "configure", "enable", "enabled",
+    "error_bar", "evidence", "forecast", "forgive", "gpus", "hide_accelerators", "host_work", "idle", "launch",
+    "ledger", "memory", "out_of_memory", "places", "ready", "remember_sources", "reset", "restore", "run_in_child",
+    "seconds_text", "settings", "sources", "timeline", "unavailable", "values_of",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

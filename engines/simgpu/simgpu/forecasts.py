@@ -100,7 +100,7 @@ class Forecast:
         return self._run if self._device is None or self._device.type == "sim" else self._program(None)
 
     def on(
-        self, spec: str | None = None, *, cluster: Cluster | None = None, costs: Costs | None = None
+        self, spec: str | gpus.GPU | None = None, *, cluster: Cluster | None = None, costs: Costs | None = None
     ) -> TimeForecast:
         """Return what one step would take on the GPU `spec`, a row of `gpus`; of several ranks, on a `cluster`.
 
@@ -110,15 +110,16 @@ class Forecast:
         """
         if (spec is None) == (cluster is None) or (cluster is None) != (self._ranks is None):
             raise ValueError("give spec, or cluster and ranks: a GPU, or of a forecast for several ranks their cluster")
-        row = gpus.get(spec if cluster is None else cluster.gpu, "spec")
+        given = spec if cluster is None else cluster.gpu
+        row = given if isinstance(given, gpus.GPU) else gpus.get(given, "spec")
         if not row.peak_tflops:
             raise ValueError(f"spec is {row.name!r}, whose maker states no rates")
         records, total_ns = play(self._timed.events, row, costs or Costs(), cluster)
         host_s = sum(record.duration_ns for record in records if record.kind == "launch") / 1e9
         flops = self._timed.matrix_flops
-        return TimeForecast(
-            row.name, total_ns / 1e9, host_s, flops.total(), tuple(flops), tuple(records), self._ranks or 1
-        )
+        ranks, costs = self._ranks or 1, costs or Costs()
+        seconds = total_ns / 1e9, host_s
+        return TimeForecast(row.name, *seconds, flops.total(), tuple(flops), tuple(records), ranks, costs)
 
     def __repr__(self) -> str:
         return f"{self.memory.caption()}; .memory says whose, .on(…) how long a step takes"

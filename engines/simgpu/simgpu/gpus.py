@@ -12,7 +12,8 @@ How to read the numbers:
   counted as two; those of int8 are integer operations (TOP/s). Sums of tensor cores are kept in float32 (integers for
   int8). "fp32" is plain float32; "tf32" is the rounded float32 that tensor cores use when they are allowed to. "fp64"
   includes tensor cores where they have it.
-- `best_bf16_tflops` is no promise: the best matrix product that somebody measured and published, where we know of one.
+- `best_bf16_tflops` and `best_copy_gbps` are no promises: the best product of matrices and the best copy within the
+  memory (read and written) that somebody measured and published, where we know of one.
 - Bandwidths are in GB/s, 10^9 bytes a second.
 - `memory_gb` is the size on the box, a name rather than a measure. `memory_mib` is what the driver reports, as
   nvidia-smi and its kin print it: no data sheet states that, so its source is a place where somebody shows the output.
@@ -52,6 +53,7 @@ class GPU:
     bandwidth_gbps: float
     peak_tflops: dict[str, float] = field(default_factory=dict, hash=False)
     best_bf16_tflops: float | None = None
+    best_copy_gbps: float | None = None
     memory_mib: int | None = None
     power_w: int | None = None
     bus: str | None = None  # to the host

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from torch.autograd.profiler import record_function
 
-from simgpu import communication, control, model, rates, trace
+from simgpu import communication, control, evidence, model, trace
 from simgpu.journal import Record
+from simgpu.rates import Costs
 
 _STEP = "Optimizer.step#"  # how PyTorch itself names the range of an optimizer's step
 
@@ -34,6 +35,7 @@ class Timeline:
     records: list[Record] = field(default_factory=list)
     total_ns: int = 0
     begin_ns: int = 0  # of the clock, when it was entered
+    costs: Costs = field(default_factory=Costs)  # of the clock
 
     total_ms = property(lambda self: self.total_ns / 1e6, doc="Time until host and GPUs are done, in ms.")
 
@@ -52,6 +54,11 @@ class Timeline:
     def utilisation(self, row: str = "sim:0") -> float:
         """Return the share of the total time, 0 to 1, in which a GPU computed."""
         return self.busy_ms(row) * 1e6 / self.total_ns if self.total_ns else 0.0
+
+    @property
+    def evidence(self) -> evidence.Evidence:
+        """How far the clock is from published runs of this regime; as text the label of all times in here."""
+        return evidence.of(self.records, self.spec_name, self.costs)
 
     @property
     def waited_ms(self) -> float:
@@ -128,7 +135,7 @@ class Timeline:
 
     def __str__(self) -> str:
         waited = f"host waits {self.waited_ms:.3f} ms"
-        lines = [f"{self.spec_name}: {self.total_ms:.3f} ms in all, {waited} ({rates.ERROR_BAR})"]
+        lines = [f"{self.spec_name}: {self.total_ms:.3f} ms in all, {waited}", f"  {self.evidence}"]
         for row in self.rows:
             kernels, copies = self.select("kernel", row), self.select("copy", row)
             if kernels or copies:
@@ -159,6 +166,12 @@ class ClusterTimeline:
     total_ms = property(lambda self: self.total_ns / 1e6, doc="Time until the last rank is done, in ms.")
 
     @property
+    def evidence(self) -> evidence.Evidence:
+        """How far the clock is from published runs on several GPUs; as text the label of all times in here."""
+        records = (record for one in self.ranks for record in one.records)
+        return evidence.of(records, self.ranks[0].spec_name, self.ranks[0].costs, len(self.ranks))
+
+    @property
     def idle(self) -> float:
         """The share of the time, 0 to 1, in which GPUs computed nothing, over all of them: in a pipeline its bubble."""
         return 1 - sum(one.busy_ms() for one in self.ranks) / (len(self.ranks) * self.total_ms)
@@ -170,6 +183,7 @@ class ClusterTimeline:
     def __str__(self) -> str:
         name, n = self.ranks[0].spec_name, len(self.ranks)
         lines = [f"{n} ranks, each with a simulated {name}: {self.total_ms:.3f} ms in all, GPUs idle {self.idle:.0%}"]
+        lines.append(f"  {self.evidence}")
         for rank, one in enumerate(self.ranks):
             said, waited = (sum(r.duration_ns for r in one.select(kind)) / 1e6 for kind in ("message", "waits"))
             lines.append(
@@ -205,6 +219,7 @@ def timeline() -> Iterator[Timeline]:
     """
     world = control.world()
     result = Timeline(world.clock.rates.spec.name, tuple(f"sim:{gpu.index}" for gpu in world.memory.gpus))
+    result.costs = world.clock.rates.costs
     with world.lock:
         begin, first = world.clock.host_ns, world.journal.launches
         result.begin_ns, raw = begin, world.journal.open()

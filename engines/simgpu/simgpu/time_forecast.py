@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from simgpu import tables
+from simgpu import evidence, tables
 from simgpu.journal import Record
-from simgpu.rates import CLUSTER_ERROR, ERROR_BAR
+from simgpu.rates import Costs
 from simgpu.units import seconds_text
 
-BOUNDS = ("compute", "bandwidth", "latency")
+BOUNDS = ("compute", "power", "bandwidth", "latency")
 _KINDS = {  # the first whose words are in the name of an operator
     "attention": ("attention",),
     "convolutions": ("convolution",),
@@ -30,7 +30,8 @@ def _kind(name: str) -> str:
 class Share:
     """What part of a step one kernel, or one kind of kernels, has.
 
-    `by_bound` are its seconds by what bounds them, compute, bandwidth or latency; `bound` is the one with most of them.
+    `by_bound` are its seconds by what bounds them, compute, power (the card's watts hold arithmetic back), bandwidth or
+    latency; `bound` is the one with most of them.
     """
 
     name: str
@@ -61,7 +62,7 @@ class TimeForecast(tables.Table):
     - `flops`: operations of matrix products, convolutions and attention; `formats`: the number formats of these;
     - `by_kernel`, `by_kind`: a `Share` for each operator, for each kind of them; `by_bound`: seconds by what bounds;
     - `records`: one `Record` for each launch, kernel and message, times in ns;
-    - `spec`: the GPU; `ranks`: how many of them do the same at the same time.
+    - `spec`: the GPU; `ranks`: how many of them do the same at the same time; `costs`: those of the clock.
     """
 
     spec: str
@@ -71,6 +72,12 @@ class TimeForecast(tables.Table):
     formats: tuple[str, ...]
     records: tuple[Record, ...] = field(repr=False)
     ranks: int = 1
+    costs: Costs = field(default_factory=Costs)
+
+    @property
+    def evidence(self) -> evidence.Evidence:
+        """How far the clock is from published runs of this regime; as text the label of all times in here."""
+        return evidence.of(self.records, self.spec, self.costs, self.ranks)
 
     @cached_property
     def kernels(self) -> tuple[Record, ...]:
@@ -104,7 +111,7 @@ class TimeForecast(tables.Table):
 
     @property
     def by_bound(self) -> dict[str, float]:
-        """Seconds of kernels by what bounds them: compute, bandwidth, or latency, the least time of a kernel."""
+        """Seconds of kernels by what bounds them: compute, power, bandwidth, or latency, the least time of a kernel."""
         return Share.of("all", list(self.kernels)).by_bound if self.kernels else dict.fromkeys(BOUNDS, 0.0)
 
     def _shares(self, key: Callable[[Record], str]) -> tuple[Share, ...]:
@@ -134,8 +141,8 @@ class TimeForecast(tables.Table):
         ]  # fmt: skip
 
     def caption(self) -> str:
-        error = ERROR_BAR if self.ranks == 1 else CLUSTER_ERROR
-        times = f"{seconds_text(self.total_s)} a step on {self.where}, {error}"
+        times = f"{seconds_text(self.total_s)} a step on {self.where}"
         work = f"{self.flops:.3g} FLOPs ({', '.join(self.formats) or 'none in matrices'}), {self.tflops:.3g} TFLOP/s"
         said = f", messages {seconds_text(self.message_s)}" if self.message_s else ""
-        return f"{times}; GPU busy {self.utilisation:.0%} of it, {len(self.kernels):,} operators{said}; {work}"
+        busy = f"GPU busy {self.utilisation:.0%} of it, {len(self.kernels):,} operators{said}"
+        return f"{times}; {busy}; {work}\n{self.evidence}"

@@ -1,0 +1,212 @@
+"""Does each simulated time carry the error of its own regime, and is that error what the published runs show?"""
+
+import json
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import simgpu
+from simgpu import evidence, gpus
+from tests.simgpu.simulated import _fresh  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+BAR = simgpu.error_bar()
+
+
+def part(**wanted):
+    return BAR.where(lambda run: not run.fitted and all(getattr(run, name) == value for name, value in wanted.items()))
+
+
+def test_the_stored_figures_are_those_of_the_stored_rows():
+    stored = json.loads(evidence.FILE.read_text(encoding="utf-8"))
+    assert stored["figures"] == BAR.figures() and len(stored["figures"]) >= 7
+    for name, figure in stored["figures"].items():
+        found = evidence.of_regime(name, figure["gpus"][0])
+        assert (found.runs, found.median, found.bias) == (figure["runs"], figure["median"], figure["bias"])
+
+
+def test_every_run_has_an_address_a_date_and_a_regime():
+    assert len(BAR.runs) > 1_500
+    for run in BAR.runs:
+        assert run.address.startswith("https://") and re.match(r"20\d\d", run.date) and run.by, run
+        assert "/blob/" not in run.address or re.search(r"/blob/[0-9a-f]{10,40}/", run.address), run.address
+        assert run.regime in evidence.REGIMES and run.measured_ms > 0 and run.predicted_ms > 0, run
+        assert evidence.card(run.gpu).name == run.gpu
+
+
+def test_the_evidence_covers_what_the_labels_speak_of():
+    assert len(part().gpus) >= 12 and {"A100 80GB", "H100 SXM", "L40S", "V100 SXM2 16GB", "T4", "L4", "A10"} <= {
+        *part().gpus
+    }
+    assert len({run.program for run in part(regime="inference").runs}) >= 400
+    assert len(part(mode="training").runs) >= 250 and len(part(mode="training").gpus) >= 10
+    assert len(BAR.where(lambda run: run.batch <= 16 and run.program not in ("product", "copy", "times")).runs) >= 150
+    assert len(part(regime="short operators").gpus) >= 6 and len(part(regime="power").gpus) >= 8
+
+
+def test_the_clock_is_as_near_as_the_course_promises():
+    timms = BAR.where(
+        lambda run: run.by == "timm" and run.mode == "inference" and run.gpu in ("RTX 3090", "RTX 4090", "RTX 5090")
+    )
+    assert timms.median_error <= 0.10 and timms.rank_correlation >= 0.95
+    assert part(by="timm", gpu="RTX 5090").median_error <= 0.15 and part(by="timm", gpu="RTX 4090").median_error <= 0.15
+    assert part(by="timm", mode="training").median_error <= 0.20
+    assert part(regime="power").median_error <= 0.20 and part(regime="power", gpu="T4").median_error <= 0.20
+    assert part(gpu="T4", regime="inference").median_error <= 0.10  # no constant was chosen by a T4, but its copies
+
+
+def test_no_row_by_which_a_watt_was_priced_is_of_a_card_that_it_is_tried_on():
+    fitted = {run.gpu for run in BAR.runs if run.fitted and run.program == "product"}
+    assert fitted == {"V100 SXM2 16GB", "A100 40GB PCIe", "A40", "L4", "H100 PCIe"}
+
+
+@pytest.mark.parametrize(
+    "regime, act",
+    [
+        ("short operators", lambda x: [x + 1 for x in x[:20, 0]]),
+        ("memory traffic", lambda x: x + 1),
+        ("copies over the bus", lambda x: x.cpu()),
+        ("power", lambda x: x[:512] @ x),
+        ("host work", lambda x: (x + 1, simgpu.host_work("load", 0.5))),
+    ],
+)
+def test_a_timeline_says_of_itself_what_decided_it(regime, act):
+    x = torch.ones(2048, 2048, device="sim")
+    with simgpu.timeline() as seen:
+        act(x)
+    assert seen.evidence.regime == regime, seen
+    assert str(seen.evidence) in str(seen) and str(seen).splitlines()[1].startswith("  simulated")
+
+
+def test_products_on_a_card_with_enough_watts_and_training():
+    simgpu.configure(spec="A100 80GB")
+    x = torch.ones(2048, 2048, device="sim", requires_grad=True)
+    with simgpu.timeline() as forward:
+        y = x @ x
+    assert forward.evidence.regime == "products" and "A100 80GB" in forward.evidence.gpus
+    with simgpu.timeline() as both:
+        ((x @ x) * 2).sum().backward()
+    assert y.shape == x.shape and both.evidence.regime == "training"
+
+
+def test_other_costs_have_no_evidence():
+    simgpu.configure(costs=simgpu.Costs(launch_ns=10_000))
+    x = torch.ones(512, 512, device="sim")
+    with simgpu.timeline() as seen:
+        x @ x
+    assert seen.evidence.median is None and "other costs" in str(seen.evidence) and "not compared" in str(seen)
+
+
+def test_labels_are_one_line_and_tell_a_gpu_that_was_compared_from_others():
+    for name in evidence.REGIMES:
+        for gpu in ("T4", "MI300X"):
+            label = str(evidence.of_regime(name, gpu))
+            assert label.startswith("simulated") and len(label) < 175 and "\n" not in label, label
+    assert "other GPUs" in str(evidence.of_regime("training", "MI300X"))
+    assert "other" not in str(evidence.of_regime("power", "T4"))
+    assert "times too fast" in str(evidence.of_regime("short operators", "T4"))
+    assert str(evidence.of_regime("host work", "T4")).endswith("not compared with published runs")
+
+
+def made_up(*pairs):
+    known = ("a model", 1, 1, "T4", "inference", "fp32", "inference")
+    return evidence.ErrorBar(tuple(evidence.Run(*known, *pair, False, "nobody", "https://x", "2026") for pair in pairs))
+
+
+def test_the_error_of_made_up_runs_is_what_it_is_by_definition():
+    bar = made_up((1.0, 1.0), (2.0, 1.0), (3.0, 6.0))  # measured, predicted, in ms
+    assert [run.ratio for run in bar.runs] == [1, 0.5, 2] and bar.median_error == 0.5 and bar.bias == 0
+    assert bar.rank_correlation == pytest.approx(0.866, abs=0.4) and len(bar.cells()) == 1
+    assert bar.figures() == {"inference": {"runs": 3, "gpus": ["T4"], "median": 0.5, "bias": 0.0}}
+
+
+def test_rows_by_which_constants_were_chosen_are_in_no_figure():
+    fitted = {
+        name for name in evidence.REGIMES if BAR.where(lambda run, name=name: run.regime == name and run.fitted).runs
+    }
+    assert {"power", "inference", "memory traffic"} <= fitted
+    for name, figure in BAR.figures().items():
+        assert figure["runs"] == len(part(regime=name).runs)
+    assert "left out" in BAR.caption() and "<table>" in BAR._repr_html_() and "short operators" in str(BAR)
+
+
+def test_what_the_peak_allows_knows_neither_watts_nor_published_products():
+    peak = simgpu.Rates(gpus.get("T4"), simgpu.AT_PEAK)
+    real = simgpu.Rates(gpus.get("T4"), simgpu.Costs())
+    assert peak.copy_ns(2**20, pinned=True) == real.copy_ns(2**20, pinned=True)
+
+
+class Bottleneck(nn.Module):
+    """The block of ResNet-50 (He et al. 2015, https://arxiv.org/abs/1512.03385), with the stride in the middle."""
+
+    def __init__(self, wide, narrow, stride):
+        super().__init__()
+        sizes = ((wide, narrow, 1, 1), (narrow, narrow, 3, stride), (narrow, 4 * narrow, 1, 1))
+        layers = [layer for size in sizes for layer in (*norm_conv(*size), nn.ReLU(inplace=True))]
+        self.body = nn.Sequential(*layers[:-1])
+        self.skip = nn.Sequential(*norm_conv(wide, 4 * narrow, 1, stride)) if wide != 4 * narrow else nn.Identity()
+
+    def forward(self, x):
+        return F.relu_(self.body(x).add_(self.skip(x)))
+
+
+def norm_conv(channels, out, size, stride):
+    return nn.Conv2d(channels, out, size, stride, size // 2, bias=False), nn.BatchNorm2d(out)
+
+
+def resnet50():
+    blocks, wide = [], 64
+    for narrow, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for number in range(count):
+            blocks.append(Bottleneck(wide, narrow, stride if number == 0 else 1))
+            wide = 4 * narrow
+    stem = (*norm_conv(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, 1000))
+
+
+ROWS = [run for run in BAR.runs if run.program == "resnet50" and run.by == "timm"]
+
+
+@pytest.mark.parametrize("run", ROWS, ids=[f"{run.gpu} {run.mode}" for run in ROWS])
+def test_resnet50_in_plain_torch_is_priced_as_stored_and_near_to_what_was_measured(run):
+    def step(model, batch, optimizer):
+        with torch.autocast("cuda", torch.float16):
+            loss = F.cross_entropy(model(batch[0]), batch[1])
+            if optimizer:
+                loss.backward()
+        if optimizer:
+            optimizer.step()
+
+    def infer(model, batch, optimizer):
+        with torch.inference_mode(), torch.autocast("cuda", torch.float16):
+            model.eval()(batch[0])
+
+    training = run.mode == "training"
+    batch = lambda: (torch.empty(run.batch, 3, run.size, run.size), torch.empty(run.batch, dtype=torch.long))  # noqa: E731
+    optimizer = (lambda p: torch.optim.SGD(p, momentum=0.9, foreach=False)) if training else None
+    found = simgpu.forecast(resnet50, batch, optimizer, step=step if training else infer).on(run.gpu)
+    assert 1e3 * found.total_s == pytest.approx(run.predicted_ms, rel=0.03)
+    assert 1e3 * found.total_s == pytest.approx(run.measured_ms, rel=0.25)
+    assert found.evidence.regime == run.regime == run.mode and str(found.evidence) in str(found)
+
+
+@pytest.mark.parametrize("dtype, measured", [(torch.float16, 24.0), (torch.float32, 4.2)])
+def test_a_product_on_a_t4_is_as_fast_as_its_watts_allow(dtype, measured):
+    """Published: 24 TFLOP/s in fp16 and 4.2 in fp32 for 4,096 rows and more, of 65 and 8.1 in the data sheet."""
+    ahead = simgpu.forecast(nn.Identity, lambda: torch.empty(2048, 2048, dtype=dtype), step=lambda model, x, _: x @ x)
+    found, peak = ahead.on("T4"), ahead.on("T4", costs=simgpu.AT_PEAK)
+    assert 0.7 < 2 * 2048**3 / found.kernels[0].duration_ns / 1e3 / measured < 1.3
+    assert found.by_kernel[0].bound == found.evidence.regime == "power" and peak.by_kernel[0].bound == "compute"
+    assert found.by_bound["power"] == found.busy_s and "other costs" in str(peak)
+
+
+def test_several_ranks_have_the_error_of_several_gpus():
+    def step(model, x, optimizer):
+        torch.distributed.all_reduce(model(x))
+
+    ahead = simgpu.forecast(lambda: nn.Linear(8, 8), lambda: torch.zeros(2, 8), step=step, ranks=8)
+    found = ahead.on(cluster=simgpu.Cluster("A100 80GB"))
+    assert found.evidence.regime == "several GPUs" and "on several GPUs" in str(found)
