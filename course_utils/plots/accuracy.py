@@ -21,7 +21,7 @@ def errors(bar: ErrorBar) -> Figure:
     left out.
     """
     parts = [bar.where(lambda run, name=name: run.regime == name and not run.fitted) for name in _SHOWN]
-    titles = tuple(f"{name}: {100 * part.median_error:.0f} % off" for name, part in zip(_SHOWN, parts, strict=True))
+    titles = tuple(f"{name}:\n{100 * part.median_error:.0f} % off" for name, part in zip(_SHOWN, parts, strict=True))
     figure, columns = look.new(titles, "measured (ms)", "simulated (ms)", log="xy", height_in=2.9, columns=len(parts))
     for axes, part in zip(columns, parts, strict=True):
         measured, predicted = [run.measured_ms for run in part.runs], [run.predicted_ms for run in part.runs]
