@@ -18,12 +18,12 @@ exercise = lesson("01")
 
 
 @exercise(title="Pick a device", minutes=5, difficulty=1, hints=(
-    "Go through `preference` in its order, and stop at the first kind for which usable(kind) is True.",
-    "A return inside the loop ends it; what stands after the loop is reached only when no kind was usable.",
+    "Go through `preference` from its beginning, and stop at the first kind for which usable(kind) is True.",
+    "A return inside the loop ends the function. So a line below the loop runs only when no kind was usable.",
     "Two returns: one inside the `if`, a torch.device made from the kind, and one below the loop, for the CPU.",
 ))
 def pick_device(preference: list[str], usable: Callable[[str], bool]) -> torch.device:
-    """Return the device of the first kind in `preference` that is usable, else the CPU."""
+    """Return the device of the first usable kind in `preference`, else the CPU."""
     for kind in preference:
         if usable(kind):
             return torch.device(kind)
@@ -41,7 +41,7 @@ def _(case: Case) -> None:
         usable = _machine(there)
         got = case.call(preference, usable)
         case.instead(isinstance(got, str), "returns a string",
-                     f"it has no .type and no .index: return torch.device({got!r})")
+                     f"a string has no .type and no .index: return torch.device({got!r})")
         where = "one" if expected in there else "no"
         case.instead(got is None, f"returns nothing where {where} kind is usable",
                      "with device=None a tensor lands on the default device, without a word")
@@ -54,13 +54,13 @@ def _(case: Case) -> None:
 
 _FOUND = '    found = torch.device("cpu")\n    for kind', 'return torch.device("cpu")', "return found"
 pick_device.mistake(
-    "lets a later kind overwrite an earlier one", "return as soon as one is usable",
+    "lets a later kind overwrite an earlier one", "the first usable kind is the answer: return it at once",
     edit("return torch.device(kind)", "found = torch.device(kind)", "    for kind", *_FOUND),
     edit("if usable(kind):\n            return torch.device(kind)",
          'found = torch.device(kind if usable(kind) else "cpu")', "    for kind", *_FOUND))
 pick_device.mistake("gives up after the first kind", "the next may work: the return for the CPU stands below the loop",
                     edit('    return torch.device("cpu")', '        return torch.device("cpu")'))
-pick_device.mistake("ignores `preference` or its order", "the caller knows what the program is for", *(
+pick_device.mistake("ignores `preference` or its order", "the caller has put the best kind first", *(
     edit("in preference:", f"in {order}:") for order in
     ('("cuda", "mps", "xpu")', "sorted(preference)", '("cuda", "xpu", "mps")', '("mps", "cuda", "xpu")')
 ))
@@ -84,7 +84,7 @@ def _machine(kinds: list[str]) -> Callable[[str], bool]:
 
 
 @exercise(title="Who is cuda:0?", minutes=10, difficulty=2, hints=(
-    "None and the empty text differ: not set means all GPUs, empty means none.",
+    "None and the empty text differ. If the variable is not set, the program sees all GPUs; if it is empty, none.",
     "setting.split(',') gives the numbers as text. Go through them in order and collect them as int.",
     "`break` ends the loop: at an entry that is no number (`isdigit`), and at a number that no GPU has. The empty "
     "text needs no `if` of its own.",
@@ -152,11 +152,11 @@ def _(setting, count):
     return [int(entry) for entry in takewhile(known.__contains__, entries)]
 
 
-@exercise(title="Diagnose six reports", minutes=10, difficulty=2, hints=(
-    "One `if` with a return for each cause, in the order of the list. The last one, 'hidden', needs no `if`.",
-    "kernel_error is None where a first kernel ran. cuda_build and driver are None where there is none.",
-    "For the age compare whole numbers: the part before the first dot of `driver` with MINIMUM_DRIVER of the part "
-    "before the first dot of `cuda_build`. `split` and `int` make one from a text.",
+@exercise(title="Diagnose six reports", minutes=12, difficulty=2, hints=(
+    "Write one `if` with a return for each cause, in the order of the list. The last, 'hidden', needs no `if`.",
+    "kernel_error is None if the first kernel ran. cuda_build and driver are None if the machine has none.",
+    "Is the driver too old? Compare whole numbers: the one before the first dot of `driver`, and MINIMUM_DRIVER of "
+    "the one before the first dot of `cuda_build`. `split` and `int` make a number from a text.",
 ))
 def first_cause(report: devices.Report) -> str:
     """Return the first of the six causes that holds for `report`."""
@@ -253,7 +253,7 @@ def _(report):
     "Go through the items of the dictionary; keep each name whose first capability is not above this one.",
 ))
 def fast_formats(capability: tuple[int, int]) -> set[str]:
-    """Return the number formats that the tensor cores of this compute capability multiply."""
+    """Return the formats that the tensor cores of this compute capability multiply."""
     since = {"fp16": (7, 0), "int8": (7, 5), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9), "fp4": (10, 0)}
     return {name for name, first in since.items() if capability >= first}
 
@@ -273,9 +273,9 @@ def _(case: Case) -> None:
 
 _TEXT = 'f"{capability[0]}.{capability[1]}" >= f"{first[0]}.{first[1]}"'
 fast_formats.edits(
-    ("takes bf16 for fast below 8.0", "it is emulated there: the tensor cores know no bf16",
+    ("takes bf16 for fast below 8.0", "there the tensor cores cannot multiply bf16, and PyTorch emulates it",
      ('"bf16": (8, 0)', '"bf16": (7, 5)'), ('"bf16": (8, 0)', '"bf16": (7, 0)')),
-    ("takes 10.0 for older than 7.0", "as text '10.0' comes before '7.0'; compare tuples of numbers",
+    ("takes 10.0 for older than 7.0", "as texts, '10.0' comes before '7.0'; compare tuples of numbers",
      "capability >= first", _TEXT),
     ("looks at the first number only", "fp8 came with 8.9, int8 with 7.5", "capability >= first",
      "capability[0] >= first[0]"),
@@ -284,8 +284,8 @@ fast_formats.edits(
      ("capability >= first", "capability == first or first < (8, 0) <= capability or (7, 5) >= capability >= first")),
     ("compares the two numbers apart", "8.0 is later than 7.5, though 0 is less than 5: compare the tuples",
      "capability >= first", "all(here >= least for here, least in zip(capability, first, strict=True))"),
-    ("asks for more than the first capability", "the first capability that has a format has it", "capability >= first",
-     "capability > first"),
+    ("asks for more than the first capability", "a format is fast from its first capability on: >=, not >",
+     "capability >= first", "capability > first"),
     ("turns the comparison round", "a later capability keeps what earlier ones had", "capability >= first",
      "capability <= first"),
 )
@@ -299,10 +299,10 @@ def _(capability):
     return formats | {"fp4"} if capability >= (10, 0) else formats
 
 
-@exercise(title="Does it fit?", minutes=6, difficulty=2, hints=(
-    "Bring everything to bytes: elements × bytes each, MiB × 2**20, GiB × 2**30.",
+@exercise(title="Does it fit?", minutes=8, difficulty=2, hints=(
+    "Turn everything into bytes: elements × bytes of each, MiB × 2**20, GiB × 2**30.",
     "math.prod(shape) multiplies the sizes; dtype.itemsize is the size of one element in bytes.",
-    "Tensor and workspace are there at the same time: add their bytes, and compare the sum with what is free: <=.",
+    "Tensor and workspace are in memory at the same time. Add their bytes; the sum must be <= the free bytes.",
 ))
 def fits(shape: tuple[int, ...], dtype: torch.dtype, free_gib: float, workspace_mib: float) -> bool:
     """Return whether a tensor of `shape` and `dtype` fits beside the workspace."""
@@ -320,6 +320,7 @@ def _(case: Case) -> None:
         ((1024, 1024, 230), torch.float32, 1.0, 36.0),
         ((1_050_000_000,), torch.uint8, 1.0, 0.0), ((1024, 1024, 256), torch.float16, 0.5, 0.0),
         ((1024, 1024, 256), torch.float64, 1.0, 0.0), ((), torch.float32, 0.0, 0.0),
+        ((2**30 - 2,), torch.uint8, 1.0, 4.0), ((2**30 - 2000,), torch.uint8, 1.0, 4.0),
         ((2**20, 2**20), torch.float32, 16.0, 0.0), ((1000, 1000), torch.float64, 1.0, 1017.0),
     ):
         got = case.call(shape, dtype, free_gib, workspace_mib)
@@ -336,6 +337,7 @@ fits.edits(
      (_FREE, "free_gib * 1e9", _WORK, "workspace_mib * 1e6")),
     ("takes MB for MiB", "1 MiB is 2**20 bytes, 5 % more than 1 MB", _WORK, "workspace_mib * 1e6"),
     ("takes KiB for MiB", "1 MiB is 2**20 bytes", _WORK, "workspace_mib * 2**10"),
+    ("takes MiB for bytes", "1 MiB is 2**20 bytes: bring everything to bytes before you add", _WORK, "workspace_mib"),
     ("forgets the workspace", "the tensor would fit, and the first operation on it would run out of memory",
      f" + {_WORK}", ""),
     ("takes the workspace off the tensor", "both are needed at the same time: add them", f" + {_WORK}", f" - {_WORK}"),

@@ -1,0 +1,26 @@
+"""How long does it take from asking for a result to having it?"""
+
+from collections.abc import Callable
+
+import torch
+
+from course_utils import timing
+
+
+def seconds_until_done(function: Callable, *tensors: torch.Tensor) -> float:
+    """Return the median time in seconds of `function(*tensors)`, the wait for its result included.
+
+    Measured live; for tensors on the simulated GPU it is the time of its clock.
+    """
+    device = tensors[0].device
+    wait = torch.get_device_module(device).synchronize  # bound once: looking it up would be measured too
+
+    def call_and_wait() -> None:
+        function(*tensors)
+        wait()
+
+    def call() -> None:
+        function(*tensors)
+
+    waits_by_itself = device.type in ("cpu", "sim")  # nothing to wait for, and a clock that counts the wait
+    return timing.measure(call if waits_by_itself else call_and_wait, device=device, min_time_s=0.05).median_s
