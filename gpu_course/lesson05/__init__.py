@@ -11,10 +11,16 @@ from torch import nn
 
 from gpu_course.checks import Case, difference, edit, lesson
 from gpu_course.common.probes import elsewhere
+from gpu_course.lesson05.gains import CHANGES, Loops, gains_of, live_rates, show_gains, simulated_rates
+from gpu_course.lesson05.pictures import loss_curve
+from gpu_course.lesson05.resumed import follow, start
 from gpu_course.lesson05.resuming import resumes
 from gpu_course.lesson05.training import Classifier, Training, batches, loader
 
-__all__ = ["Progress", "amp_step", "evaluate", "mean_loss", "train_epoch", "train_step"]
+__all__ = [
+    "CHANGES", "Loops", "Progress", "amp_step", "evaluate", "follow", "gains_of", "live_rates", "loss_curve",
+    "mean_loss", "show_gains", "simulated_rates", "start", "train_epoch", "train_step",
+]  # fmt: skip
 
 exercise = lesson("05")
 # fmt: off
@@ -59,7 +65,7 @@ def _a_loss(case: Case, got: Any, expected: torch.Tensor, rtol: float = 1e-4) ->
                  "to read it, the host waits for the device at every step; return the tensor", got=got)
     holds = isinstance(got, torch.Tensor) and got.requires_grad
     case.instead(holds, "returns a loss that still holds its graph",
-                 "who keeps the loss then keeps what its backward pass needs: loss.detach()")
+                 "whoever keeps the loss then keeps all that its backward pass needs: return loss.detach()")
     case.equal(got, expected, rtol=rtol, why="it is the mean loss of the batch before the step")
 
 
@@ -101,7 +107,7 @@ def _(model, optimizer, images, labels, device):
     "the other, and .item() reads a tensor.",
 ))
 def evaluate(model: nn.Module, loader: Iterable, device: torch.device) -> float:
-    """Return the share, 0 to 1, of the samples in `loader` that `model` classifies rightly, and leave it as it was."""
+    """Return the share (0 to 1) that `model` gets right, and leave its mode alone."""
     was = model.training
     model.eval()  # dropout off, batch norm uses its running averages
     right, total = torch.zeros((), device=device), 0
@@ -152,12 +158,12 @@ def _(case: Case) -> None:
 
 
 _AVERAGES = {  # mistakes of the three exercises that average over batches
-    "takes the mean of the batches' means": "a sample of a small batch would count more",
-    "does not divide by the number of samples": "this is the sum over all of them",
-    "divides by the number of batches": "the sum is one over samples",
+    "takes the mean of the batches' means": "a sample of a small batch then counts more than one of a large batch",
+    "does not divide by the number of samples": "this is the sum over all samples, and the mean is asked for",
+    "divides by the number of batches": "the sum runs over samples, so divide by their number",
     "divides by the size of the last batch": "count all samples: += instead of =",
     "counts the last batch alone": "add up over the batches: += instead of =",
-    "does not weigh each batch by its size": "the mean of 4 samples stands for 4",
+    "does not weigh each batch by its size": "the mean of a batch of 4 stands for 4 samples",
     "gives the last batch alone": "all samples are asked for: add up over the batches",
     "gives the first batch alone": "all samples are asked for: does the loop end too early?",
     "takes all batches for equally large": "each batch has its own size",
@@ -199,7 +205,7 @@ def _(model, loader, device):
     "zip(losses, sizes) gives what belongs together, sum(…) adds tensors too, and sum(sizes) are all samples.",
 ))
 def mean_loss(losses: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
-    """Return the mean loss of all samples from each batch's mean loss and size, on the device of the losses."""
+    """Return the mean over samples, on the device of the batches' mean losses."""
     total = sum(loss * size for loss, size in zip(losses, sizes, strict=True))  # back to sums, which may be added
     return total / sum(sizes)
 
@@ -215,7 +221,7 @@ def _(case: Case) -> None:
         case.instead(isinstance(got, int | float), "returns a Python number",
                      "to read it, the host waits for the device: return the tensor", got=got)
         case.instead(counts.host_reads or counts.copies_d2h, "lets the host read values",
-                     "multiply and add on the device; the host need not know the numbers")
+                     "multiply and add on the device: the host does not need the numbers")
         case.equal(got, torch.tensor(right, device=case.device))
 
 
@@ -246,15 +252,15 @@ def _(losses, sizes):
 
 
 @exercise(title="An epoch with one host read", minutes=15, difficulty=2, hints=(
-    "Two sums stay on the device, the number of samples is the host's. What the host adds up it need not read.",
-    "A batch adds its detached loss times its size to the one sum, and its number of right answers to the other.",
+    "Keep two sums on the device. The number of samples the host can count by itself, without a read.",
+    "Each batch adds its detached loss times its size to one sum, and its number of right answers to the other.",
     "torch.zeros(2, device=device) holds both sums. After the loop divide it by the number of samples; .tolist() of "
     "that is the one read.",
 ))
 def train_epoch(
     model: nn.Module, optimizer: torch.optim.Optimizer, loader: Iterable, device: torch.device
 ) -> tuple[float, float]:
-    """Train one epoch; return the mean loss and the share of right answers over its samples, read once."""
+    """Train one epoch; return its mean loss and share of right answers, read once."""
     sums, samples = torch.zeros(2, device=device), 0
     for images, labels in loader:
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
@@ -347,7 +353,7 @@ def amp_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
     images: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype, max_norm: float,
 ) -> torch.Tensor:
-    """Take one step under autocast to `dtype`, gradients clipped to `max_norm`, and return the detached loss."""
+    """Take a step under autocast, with clipped gradients; return the detached loss."""
     optimizer.zero_grad(set_to_none=True)
     with torch.autocast(images.device.type, dtype=dtype):
         loss = F.cross_entropy(model(images).float(), labels)  # of 16 bits it would take the logarithm in 16 bits
@@ -434,8 +440,10 @@ amp_step.edits(
      _UNSCALE, "pass", _STEP, "optimizer.step()", _UPDATE, ""),
     ("divides by a scale that it never multiplied by", _SCALED, _SCALED, f"{_BACK}; scaler.scale(loss.detach())"),
     (_NEVER, _SCALED, (_SCALED, _BACK), (_SCALED, _BACK, _UNSCALE, "pass")),
-    ("scales the loss twice", "they are divided once", "scale(loss)", "scale(scaler.scale(loss))"),
-    (_RETURNS, "the scale is for the gradients alone", ("loss.detach()", "scaler.scale(loss).detach()"),
+    ("scales the loss twice", "unscale_ divides the gradients by it only once",
+     "scale(loss)", "scale(scaler.scale(loss))"),
+    (_RETURNS, "only the gradients need the scale; the caller wants the loss",
+     ("loss.detach()", "scaler.scale(loss).detach()"),
      (_OF_FLOATS, f"scaler.scale({_OF_FLOATS})", _SCALED, _BACK)),
     ("unscales twice", "unscale_ divides the gradients in place, once a step", _UNSCALE, f"{_UNSCALE}; {_UNSCALE}"),
     (*_LOGITS, "model(images)", "model(images).softmax(dim=1)"),
@@ -452,13 +460,13 @@ amp_step.alternative(
 
 @exercise(title="Resume", minutes=15, difficulty=3, hints=(
     "Model, optimizer and scheduler have state_dict and load_state_dict. Random numbers: torch.get_rng_state().",
-    "The step is a number: keep it in self.step, which is 0 at the start.",
+    "The step is a number. Keep it in self.step, which is 0 at the start.",
     "Keep the three parts in __init__. state_dict() has an entry for the state_dict() of each, for the step, for "
     "torch.get_rng_state(), and on a device for get_rng_state(device) of its module; load_state_dict takes each "
     "entry back, with load_state_dict and set_rng_state.",
 ))
 class Progress:
-    """What a run needs to go on: `state_dict()` returns it, `load_state_dict(state)` puts it back; `step` counts."""
+    """All that a run needs to go on; `step` counts the steps that are done."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
         self.parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}

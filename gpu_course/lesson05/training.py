@@ -18,7 +18,7 @@ from gpu_course.checks import Case
 from gpu_course.common.probes import named
 
 _RATE = 0.01
-_ADDS = "backward() adds to those that it finds: a step would use the sum over several batches"
+_ADDS = "backward() adds to the gradients that it finds: the step would use the sum over several batches"
 # fmt: off
 
 
@@ -170,7 +170,7 @@ class Training:
         frozen = next((name for name, one in parameters.items() if not one.requires_grad), "")
         backward, stepped = len(re.findall("[AB]", order)), len(re.findall("[SE]", order))
         for when, name, why in (
-            (not own, "never calls the model that it is given", "that one is to be trained, not a copy of it"),
+            (not own, "never calls the model that it is given", "train that model, not a copy of it"),
             (other, f"computes on {other}, expected on {self.device}", "the device would stand idle"),
             (left, f"leaves the model on {left}", f"it came on {self.device}, and the caller goes on there"),
             (not all(one.training for one in own), "trains in evaluation mode", "the model came in training mode"),
