@@ -26,12 +26,12 @@ exercise = lesson("07")
 @exercise(title="Predict the four parts", minutes=10, difficulty=1, hints=(
     "Four sums. A tensor's bytes are tensor.nbytes, a parameter's too; model.parameters() gives each parameter once.",
     "Only parameters with requires_grad have a gradient and states. A state has 4 bytes for each number: SGD keeps "
-    "none, momentum one, Adam two; a 16-bit weight has a float32 copy besides.",
+    "none, momentum one, Adam two; a 16-bit weight has a float32 copy as well.",
     "The optimizer's part is a sum over the trained parameters: numel() times the bytes that it keeps for each number, "
     "which are 4 a state, and 4 more where itemsize is below 4.",
 ))
 def four_parts(model: nn.Module, optimizer: str, saved: list[torch.Tensor]) -> dict[str, int]:
-    """Return the bytes of parameters, gradients, optimizer state and activations of a training step of `model`."""
+    """Return the bytes of the four parts of a training step of `model`."""
     states = {"SGD": 0, "momentum": 1, "Adam": 2}[optimizer]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {
@@ -174,7 +174,7 @@ four_parts.mistake("counts MiB", _UNIT, *_times(1 / 2**20))
 def evaluate_batches(
     model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]], device: torch.device
 ) -> tuple[list[float], list[str]]:
-    """Return the losses of the good batches, and the messages of the others, with memory that does not grow."""
+    """Return the good batches' losses and the others' messages, without a leak."""
     losses, problems = [], []
     with torch.inference_mode():  # no graph, so nothing is kept for a backward pass
         for x, y in batches:
@@ -310,7 +310,7 @@ evaluate_batches.edits(
     "them: it becomes `fits` after step(size), `fails` in the except block.",
 ))
 def largest_batch(step: Callable[[int], object], limit: int) -> int:
-    """Return the largest size from 1 to `limit` for which step(size) has enough memory, or 0; other errors pass."""
+    """Return the largest size up to `limit` for which step has memory enough, or 0."""
     fits, fails = 0, limit + 1
     while fails - fits > 1:
         size = (fits + fails) // 2

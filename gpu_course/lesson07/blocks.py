@@ -23,7 +23,7 @@ exercise = lesson("07")
     "frees what it keeps, less its input. Then run all blocks in order, the taken ones through checkpoint(…).",
 ))
 def run_blocks(blocks: nn.ModuleList, x: torch.Tensor, kept_bytes: list[int], limit_bytes: int) -> torch.Tensor:
-    """Return what the blocks make of `x`, keeping at most `limit_bytes`, and recomputing as few blocks as possible."""
+    """Run the blocks within `limit_bytes`, and checkpoint as few as possible."""
     total, chosen = sum(kept_bytes), set()
     for place in sorted(range(len(blocks)), key=lambda place: -kept_bytes[place]):
         if total > limit_bytes:

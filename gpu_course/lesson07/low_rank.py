@@ -19,7 +19,7 @@ exercise = lesson("07")
     "forward adds two terms: what self.linear gives, and x times down.T times up.T, taken from left to right.",
 ))
 class LowRank(nn.Module):
-    """A frozen `linear`, and beside it the trained product of `up` (outputs, rank) and `down` (rank, inputs)."""
+    """A frozen `linear`, and beside it the trained product of `up` and `down`."""
 
     def __init__(self, linear: nn.Linear, rank: int) -> None:
         super().__init__()

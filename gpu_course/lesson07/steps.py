@@ -26,7 +26,7 @@ exercise = lesson("07")
     "does that), switch it off again, and step once.",
 ))
 def quarter_step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Take one step and return the mean loss, within a quarter of the naive peak and 4 times the naive time."""
+    """Take one step in a quarter of the naive peak, and return its mean loss."""
     optimizer.zero_grad()
     model.checkpointing = True  # each block keeps its input; the rest is computed again, a third more work
     total = torch.zeros((), device=x.device)
@@ -265,7 +265,7 @@ quarter_step.mistake("goes row by row", "every part launches all kernels again: 
     "losses over that count, backward; add up the detached losses.",
 ))
 def accumulate(model: nn.Module, x: torch.Tensor, y: torch.Tensor, rows: int) -> torch.Tensor:
-    """Leave in `model` the gradients of the whole batch's mean loss, `rows` rows at a time, and return that loss."""
+    """Leave in `model` the gradients of the whole mean loss, and return that loss."""
     count = (y != -100).sum()  # of the whole batch, not of the part
     total = torch.zeros((), device=x.device)
     for part, target in zip(x.split(rows), y.split(rows), strict=True):

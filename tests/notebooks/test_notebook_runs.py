@@ -4,6 +4,7 @@ import ast
 import copy
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ from tests.notebooks.test_notebooks import broken, deeper, stub_of
 from tools import notebooks
 
 LESSONS = notebooks.lessons()
-ASKING = [lesson for lesson in LESSONS if "devices.on_simulated(" in lesson.read_text(encoding="utf-8")]
+ASKS = re.compile(r"devices\.on_simulated\(|\bon_gpu\(DEVICE, ")
+ASKING = [lesson for lesson in LESSONS if ASKS.search(lesson.read_text(encoding="utf-8"))]
 NEW = nbformat.v4
 
 
@@ -70,13 +72,13 @@ def test_beside_a_real_gpu_a_child_process_has_the_simulated_one(lesson):
     machine.source += "\ndevices.simulated = lambda: None"
     ran = notebooks.run(notebook, "cpu")
     for cell in ran.cells:
-        if cell.cell_type == "code" and "devices.on_simulated(" in cell.source:
+        if cell.cell_type == "code" and ASKS.search(cell.source):
             shown = "".join(str(output) for output in cell.outputs)
             assert "simulated" in shown and "No simulated GPU" not in shown, cell.id
 
 
-def test_two_lessons_show_the_simulated_gpu_beside_a_real_one():
-    assert {lesson.stem[:2] for lesson in ASKING} >= {"04", "05"}
+def test_three_lessons_show_the_simulated_gpu_beside_a_real_one():
+    assert {lesson.stem[:2] for lesson in ASKING} >= {"04", "05", "07"}
 
 
 def write(path, *sources, tags=()):
