@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 README = Path(__file__).parents[2] / "engines" / "simgpu" / "README.md"
-HERE, AHEAD = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+HERE, FACE, AHEAD = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def printed(code: str) -> str:
@@ -19,6 +19,11 @@ def printed(code: str) -> str:
 def test_the_lines_on_a_gpu_meet_its_errors_its_memory_and_its_clock():
     said = printed(HERE)
     assert "same device" in said and "sim out of memory. Tried to allocate 4.00 GiB." in said and "host waits" in said
+
+
+def test_the_lines_on_a_program_that_says_cuda():
+    said = printed(FACE).splitlines()
+    assert said[0] == "cuda:0 Simulated T4" and int(said[1]) > 0 and said[2] == "False"
 
 
 def test_the_lines_on_a_forecast_tell_memory_and_time():

@@ -36,6 +36,7 @@ from simgpu.child import Unavailable, hide_accelerators, remember_sources, run_i
 from simgpu.cluster import LINKS, Cluster, Link
 from simgpu.control import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable
 from simgpu.evidence import ErrorBar, Evidence, error_bar
+from simgpu.face.switch import Face, cuda
 from simgpu.forecasts import Forecast, forecast
 from simgpu.history import ClusterTimeline, Gap, Timeline, timeline
 from simgpu.instruments import Memory, Settings, forgive, idle, memory, restore, settings, values_of
@@ -47,12 +48,12 @@ from simgpu.time_forecast import Share, TimeForecast
 from simgpu.units import bytes_text, seconds_text
 
 __all__ = [
-    "AT_PEAK", "CHILD_LIMIT_S", "LINKS", "Cluster", "ClusterTimeline", "Costs", "ErrorBar", "Evidence", "Forecast",
-    "Gap", "Link", "Memory", "MemoryForecast", "Rates", "Record", "Settings", "Share", "TimeForecast", "Timeline",
-    "Unavailable", "bytes_text", "clock_ms", "collectives", "composite", "configure", "enable", "enabled",
-    "error_bar", "evidence", "forecast", "forgive", "gpus", "hide_accelerators", "host_work", "idle", "launch",
-    "ledger", "memory", "out_of_memory", "places", "ready", "remember_sources", "reset", "restore", "run_in_child",
-    "seconds_text", "settings", "sources", "timeline", "unavailable", "values_of",
+    "AT_PEAK", "CHILD_LIMIT_S", "LINKS", "Cluster", "ClusterTimeline", "Costs", "ErrorBar", "Evidence", "Face",
+    "Forecast", "Gap", "Link", "Memory", "MemoryForecast", "Rates", "Record", "Settings", "Share", "TimeForecast",
+    "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "composite", "configure", "cuda", "enable",
+    "enabled", "error_bar", "evidence", "forecast", "forgive", "gpus", "hide_accelerators", "host_work", "idle",
+    "launch", "ledger", "memory", "out_of_memory", "places", "ready", "remember_sources", "reset", "restore",
+    "run_in_child", "seconds_text", "settings", "sources", "timeline", "unavailable", "values_of",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from simgpu import shown
+
 
 class _StorageRef(weakref.ref):
     __slots__ = ("gpu", "key", "nbytes")
@@ -20,6 +22,8 @@ class Gpu:
     def __init__(self, index: int, capacity_bytes: int, settle: Callable[[], None] = lambda: None) -> None:
         self.index, self._settle = index, settle
         self.counted_bytes = self.peak_bytes = self.allocations = 0
+        self.storages = self.most_storages = 0  # alive now, and the most at once
+        self.sum_bytes = 0  # of all that were ever allocated
         self.cache: Any = None  # an `allocator.Allocator` where one is asked for; then bytes are those of its blocks
         self.budgets: list[tuple[int, int]] = []
         self.capacity_bytes = capacity_bytes
@@ -63,7 +67,7 @@ class Gpu:
                 self.cache.malloc(nbytes)  # which finds no place either, and says so in its own words
             allocated, capacity = self.allocated_bytes - self._outside_bytes, self.limit_bytes - self._outside_bytes
             limited = self.limit_bytes != self._capacity_bytes
-            raise out_of_memory("sim", f"GPU {self.index}", nbytes, capacity, allocated, whole=not limited)
+            raise out_of_memory(shown.title(), f"GPU {self.index}", nbytes, capacity, allocated, whole=not limited)
 
 
 class Accounts:
@@ -108,7 +112,11 @@ class Accounts:
             except torch.OutOfMemoryError:
                 del self.live[ref.key]
                 raise
-            ref.gpu.allocations += 1
+            gpu = ref.gpu
+            gpu.allocations += 1
+            gpu.storages += 1
+            if gpu.storages > gpu.most_storages:
+                gpu.most_storages = gpu.storages
 
     def charge(self, ref: _StorageRef, nbytes: int, before: int) -> None:
         """Account `nbytes` to a storage that had `before`. Raises if they do not fit."""
@@ -119,6 +127,8 @@ class Accounts:
         total = gpu.counted_bytes + nbytes - before
         if total > gpu.limit_bytes:
             gpu.require(nbytes - before)
+        if total > gpu.counted_bytes:
+            gpu.sum_bytes += total - gpu.counted_bytes
         gpu.counted_bytes, ref.nbytes = total, nbytes
         if total > gpu.peak_bytes:
             gpu.peak_bytes = total
@@ -135,6 +145,7 @@ class Accounts:
                     ref.gpu.counted_bytes, ref.nbytes = ref.gpu.counted_bytes - ref.nbytes, 0
                 if self.live.get(ref.key) is ref:
                     del self.live[ref.key]
+                    ref.gpu.storages -= 1
                 self.dead.popleft()
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from simgpu import shown
 from simgpu.accounts import ADVICE, Accounts, Gpu, size_text
 from simgpu.clock import Clock
 
@@ -32,8 +33,9 @@ _SMALL_SEGMENT = 2 * MIB  # what the small pool asks the driver for
 _MIN_LARGE = 10 * MIB  # a request from here on gets a segment of its own size, rounded up to the following
 _ROUND_LARGE = 2 * MIB
 _FIRST_ADDRESS = 0x7F0000000000
-_METRICS = ["allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes"]
-_METRICS += ["inactive_split_bytes", "requested_bytes"]
+METRICS = ["allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes"]
+METRICS += ["inactive_split_bytes", "requested_bytes"]
+EVENTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
 _HERE = str(pathlib.Path(__file__).parent)
 
 
@@ -174,8 +176,7 @@ class Allocator:
         self._stacks, self._address = False, _FIRST_ADDRESS
         self._text, self._settings = "", DEFAULT
         self._stats: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])  # current, peak, allocated, freed
-        names = "num_alloc_retries num_ooms num_sync_all_streams num_device_alloc num_device_free"
-        self._events = dict.fromkeys(names.split(), 0)
+        self._events = dict.fromkeys(EVENTS, 0)
 
     @property
     def settings(self) -> Settings:
@@ -530,11 +531,11 @@ class Allocator:
         self._note("oom", free, request.size, request.stream, self._stack())
         allowed = "" if self.fraction is None else f"{size_text(self._allowed_bytes)} allowed; "
         raise torch.OutOfMemoryError(
-            f"sim out of memory. Tried to allocate {size_text(request.segment)}. GPU {gpu.index} has a total capacity "
-            f"of {size_text(gpu.capacity_bytes)} of which {size_text(free)} is free. Including non-PyTorch memory, "
-            f"this process has {size_text(reserved)} memory in use. {allowed}Of the allocated memory "
-            f"{size_text(allocated)} is allocated by PyTorch, and {size_text(reserved - allocated)} is reserved by "
-            f"PyTorch but unallocated.{ADVICE}"
+            f"{shown.title()} out of memory. Tried to allocate {size_text(request.segment)}. GPU {gpu.index} has a "
+            f"total capacity of {size_text(gpu.capacity_bytes)} of which {size_text(free)} is free. Including "
+            f"non-PyTorch memory, this process has {size_text(reserved)} memory in use. {allowed}Of the allocated "
+            f"memory {size_text(allocated)} is allocated by PyTorch, and {size_text(reserved - allocated)} is "
+            f"reserved by PyTorch but unallocated.{ADVICE}"
         )
 
     def _count(self, pool: Pool | None, **changes: int) -> None:
@@ -552,7 +553,7 @@ class Allocator:
     def memory_stats(self) -> dict[str, int]:
         """Return CUDA's statistics under CUDA's names."""
         pools = ("all", "large_pool", "small_pool")
-        names = [f"{metric}.{pool}" for metric in _METRICS for pool in pools]
+        names = [f"{metric}.{pool}" for metric in METRICS for pool in pools]
         names += ["oversize_allocations", "oversize_segments"]
         kinds = ("current", "peak", "allocated", "freed")
         found = {f"{name}.{kind}": self._stats[name][i] for name in names for i, kind in enumerate(kinds)}

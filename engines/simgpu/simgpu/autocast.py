@@ -9,19 +9,22 @@ from functools import partial
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-_KEYS = {"sim": "AutocastPrivateUse1", "cpu": "AutocastCPU"}
+_KEYS = {"sim": "AutocastPrivateUse1", "cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
 _KEY_SETS = {kind: torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)) for kind, key in _KEYS.items()}
 # ruff: noqa: SIM905
 _LOWER = """conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding conv_tbc conv_transpose1d
-conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot
-linear addbmm baddbmm bmm chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell lstm.input
-gru.input rnn_tanh.input rnn_relu.input scaled_dot_product_attention""".split()
+conv_transpose2d.input conv_transpose3d.input convolution _convolution prelu addmm addmv addr matmul einsum mm mv
+linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+lstm.input gru.input rnn_tanh.input rnn_relu.input scaled_dot_product_attention""".split()
 _FLOAT32 = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
 pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm cosine_similarity poisson_nll_loss
 cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss
 margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
 binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp prod softmax.int log_softmax.int cumprod cumsum
-linalg_vector_norm linalg_matrix_norm sum sum.dim_IntList""".split()
+linalg_vector_norm linalg_matrix_norm sum sum.dim_IntList linalg_matrix_norm.str_ord norm.Scalar norm.ScalarOpt_dim
+frobenius_norm.dim nuclear_norm nuclear_norm.dim prod.dim_int rms_norm upsample_nearest1d upsample_nearest2d
+upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d
+upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa""".split()
 _PROMOTE = """addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add""".split()
 
 

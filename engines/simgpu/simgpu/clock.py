@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from simgpu import places
+from simgpu import places, shown
 from simgpu.cluster import Cluster
 from simgpu.journal import Journal
 from simgpu.prices import Cost
 from simgpu.rates import Rates
 
-FAILED = (
-    "sim error: device-side assert triggered\nA kernel that was started before met an impossible value, such as an "
+_FAILED = (
+    "error: device-side assert triggered\nA kernel that was started before met an impossible value, such as an "
     "index out of range. Kernels run later than the line that starts them, so the line of this error may be the wrong "
     "one. For the right one let each launch wait for its kernel: CUDA_LAUNCH_BLOCKING=1, on the simulated GPU "
     "simgpu.configure(errors='blocking'). Every call fails from now on: a real GPU needs a new process, the "
@@ -186,4 +186,4 @@ class Clock:
         failure = self.failure
         if failure is not None and (failure.known or failure.when_ns <= when_ns):
             failure.known, self.host_ns = True, max(self.host_ns, failure.when_ns)
-            raise torch.AcceleratorError(FAILED)
+            raise torch.AcceleratorError(f"{shown.title()} {_FAILED}")

@@ -56,11 +56,17 @@ def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB") -> No
 
         model.world = World(gpus, row, size)
         register.register(module.make_module())
-        model.world.sim_devices = [torch.device("sim", index) for index in range(gpus)]
+        model.world.show("sim")
     elif gpus != len(model.world.memory.gpus):
         raise ValueError(f"gpus is {len(model.world.memory.gpus)} already and cannot change in one process to {gpus}")
     _settings = {"spec": spec, "capacity": capacity}
     configure(**_settings)
+
+
+def chosen() -> dict:
+    """Return `spec` and `capacity` as `enable` was given them last."""
+    world()
+    return dict(_settings)
 
 
 def world() -> World:

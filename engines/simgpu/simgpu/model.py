@@ -5,11 +5,16 @@ import threading
 
 import torch
 
+from simgpu import shown
 from simgpu.accounts import Accounts
 from simgpu.clock import Clock
 from simgpu.gpus import GPU
 from simgpu.journal import Journal
 from simgpu.rates import Costs, Rates
+
+
+class _Here(threading.local):
+    current = 0
 
 
 class World:
@@ -21,9 +26,19 @@ class World:
         self.journal = Journal()
         self.clock = Clock(count, Rates(spec, Costs()), self.journal, self.lock)
         self.errors = "immediate"
-        self.current = 0
+        self._here = _Here()
         self.meta_devices = [torch.device("meta", index) for index in range(count)]  # what C++ sees
-        self.sim_devices: list[torch.device] = []  # what Python sees, once the type is registered
+        self.devices: list[torch.device] = []  # what Python sees, once the type is registered
+
+    def _set_current(self, index: int) -> None:
+        self._here.current = index
+
+    current = property(lambda self: self._here.current, _set_current, doc="The current GPU of this thread.")
+
+    def show(self, kind: str) -> None:
+        """Let Python see the GPUs as devices of the type `kind`, "sim" or "cuda"."""
+        shown.kind = kind
+        self.devices = [torch.device(kind, device.index) for device in self.meta_devices]
 
     def restart(self) -> None:
         """Set the clock to zero, empty the queues and let every peak start from the bytes that are alive now."""
@@ -51,10 +66,6 @@ class World:
 
 world: World | None = None  # set by simgpu.enable
 forked = False  # set in a forked child
-FORKED = (
-    "Cannot re-initialize sim in forked subprocess. To use the simulated GPU with multiprocessing, you must use the "
-    "'spawn' start method"
-)
 
 
 def device_of(device: torch.device | str | int | None) -> int:
@@ -64,7 +75,7 @@ def device_of(device: torch.device | str | int | None) -> int:
         return world.current
     if not 0 <= index < len(world.memory.gpus):
         raise torch.AcceleratorError(
-            f"sim error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs? "
-            f"This machine simulates {len(world.memory.gpus)}: sim:0 to sim:{len(world.memory.gpus) - 1}."
+            f"{shown.title()} error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs? "
+            f"This machine simulates {len(world.memory.gpus)}: {world.devices[0]} to {world.devices[-1]}."
         )
     return index

@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+import threading
 from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
@@ -19,7 +20,7 @@ class Stream:
     def __init__(self, device=None, priority: int = 0, *, stream_id: int | None = None) -> None:
         self.index = device_of(device)
         self.stream_id = next(model.world.clock.stream_ids) if stream_id is None else stream_id
-        self.device, self.device_index, self.device_type = model.world.sim_devices[self.index], self.index, _KIND
+        self.device, self.device_index, self.device_type = model.world.devices[self.index], self.index, _KIND
 
     def synchronize(self) -> None:
         world = model.world
@@ -100,17 +101,23 @@ class device:
         set_device(self._before)
 
 
-_mode: list[register.CurrentDevice] = []
+class _Modes(threading.local):
+    """Of this thread: the mode that gives `device="sim"` the index of the current GPU where that is not 0."""
+
+    mode: register.CurrentDevice | None = None
+
+
+_modes = _Modes()
 
 
 def set_device(device) -> None:
     """Make GPU `device` the current one."""
     index = device_of(device)
-    if _mode:
-        _mode.pop().__exit__(None, None, None)
-    if index:
-        _mode.append(register.CurrentDevice(index))
-        _mode[0].__enter__()
+    if _modes.mode is not None:
+        _modes.mode.__exit__(None, None, None)
+    _modes.mode = register.CurrentDevice(index) if index else None
+    if _modes.mode is not None:
+        _modes.mode.__enter__()
     model.world.current = index
 
 
@@ -139,7 +146,7 @@ def _caches() -> list:
 
 def _reset_peak(device=None) -> None:
     gpu = _gpu(device)
-    gpu.peak_bytes = gpu.allocated_bytes
+    gpu.peak_bytes, gpu.most_storages = gpu.allocated_bytes, gpu.storages
     if gpu.cache is not None:
         gpu.cache.reset(peaks=True)
 
@@ -167,6 +174,12 @@ def _set_fraction(fraction: float, device=None) -> None:
     if not 0 <= fraction <= 1:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
     _cache(device).fraction = fraction
+
+
+def fraction(device=None) -> float:
+    """Return the share of the capacity that PyTorch may reserve."""
+    found = _cache(device).fraction
+    return 1.0 if found is None else found
 
 
 def _record_history(

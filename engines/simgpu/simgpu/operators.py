@@ -6,8 +6,8 @@ from contextlib import nullcontext
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from simgpu import collectives, communication, composite, failures, model, views
-from simgpu.model import FORKED, device_of
+from simgpu import collectives, communication, composite, failures, model, shown, views
+from simgpu.model import device_of
 from simgpu.patches import check_generator
 from simgpu.prices import Cost, encoder_layer_flops, price, price_of_copy, price_of_elements
 from simgpu.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, make, refresh
@@ -93,7 +93,7 @@ def dispatch(cls, func, types, args=(), kwargs=None):
         return NotImplemented  # a DTensor beside it knows what it is to do, or says in its own words that it does not
     plan = _plans.get(id(func)) or Plan(func)
     if model.forked:
-        raise RuntimeError(FORKED)
+        raise shown.forked()
     if plan.simple and not kwargs:
         result = _run_simple(func, plan, args)
         if result is not None:
@@ -236,7 +236,7 @@ def _raise_mixed(func, plan: Plan, found: list, wrong: torch.Tensor):
         tensors = [a.name for a in func._schema.arguments if "Tensor" in str(a.type)]
         devices = (
             f"got {tensors[min(position, len(tensors) - 1)]} is on {other.device}, different from other tensors on "
-            f"{here} (when checking argument in method wrapper_sim_{plan.name})"
+            f"{here} (when checking argument in method wrapper_{shown.title()}_{plan.name})"
         )
     raise RuntimeError(f"Expected all tensors to be on the same device, but {devices}")
 
@@ -244,7 +244,7 @@ def _raise_mixed(func, plan: Plan, found: list, wrong: torch.Tensor):
 def _target(kwargs: dict, index: int) -> int | None:
     """Take `device` out of a call and return the GPU of its result; None for a result on the CPU or on `meta`."""
     device = kwargs["device"]
-    if device is not None and device.type != "sim" and (device.type != "meta" or device.index is None):
+    if device is not None and not shown.is_ours(device) and (device.type != "meta" or device.index is None):
         return None
     kwargs["device"] = CPU
     return index if device is None else device_of(device.index)
@@ -326,7 +326,7 @@ def _to_copy(func, args, kwargs):
     keywords.pop("pin_memory", None)
     if device is not None and device.type == "meta" and device.index is None:
         return func(source._inner, device=device, **keywords)
-    if device is None or device.type in ("sim", "meta"):
+    if device is None or device.type == "meta" or shown.is_ours(device):
         index = source._index if device is None else device_of(device)
         inner = func(source._inner, device=CPU, **keywords)
         result = adopt(inner, index)

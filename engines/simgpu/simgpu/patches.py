@@ -11,7 +11,7 @@ from multiprocessing.reduction import ForkingPickler
 import torch
 from torch.nn.parameter import is_lazy
 
-from simgpu import model
+from simgpu import model, shown
 from simgpu.model import device_of
 from simgpu.tensor import OURS, SimTensor
 
@@ -65,7 +65,8 @@ def _in_words_of_sim(run):
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
-            error.args = tuple(re.sub(r"\[Meta(\w+)Type ", r"[torch.sim.\1Tensor ", str(one)) for one in error.args)
+            ours = rf"[torch.{shown.kind}.\1Tensor "
+            error.args = tuple(re.sub(r"\[Meta(\w+)Type ", ours, str(one)) for one in error.args)
             raise
 
     return named
@@ -107,7 +108,7 @@ class SimGenerator(_Plain):
         )  # an operator is given another Python object for the same generator
         return self
 
-    device = property(lambda self: model.world.sim_devices[self._index])
+    device = property(lambda self: model.world.devices[self._index])
     clone_state = copy.deepcopy
 
     def __reduce__(self):
@@ -124,15 +125,15 @@ class _Kind(type):
         return issubclass(other, _Plain)
 
     def __call__(cls, device="cpu"):
-        on_sim = device is not None and torch.device(device).type == "sim"
+        on_sim = device is not None and shown.is_ours(torch.device(device))
         return SimGenerator(device) if on_sim else _Plain(device or "cpu")
 
 
 def check_generator(generator) -> None:
     """Raise as CUDA does where an operation on the GPU is given a generator of the CPU."""
     if generator is not None and generator._cdata not in _ours:
-        found = f"Expected a 'sim' device type for generator but found '{generator.device.type}'"
-        raise RuntimeError(f"{found}: use torch.Generator(device='sim')")
+        found = f"Expected a '{shown.kind}' device type for generator but found '{generator.device.type}'"
+        raise RuntimeError(f"{found}: use torch.Generator(device='{shown.kind}')")
 
 
 _resize_plain = torch.UntypedStorage.resize_
@@ -152,7 +153,7 @@ class _SimStorage(torch.UntypedStorage):
     """Bytes read from a file that are to live on a simulated GPU; here they are the CPU's, and so are their copies."""
 
     sim_index = 0
-    device = property(lambda self: model.world.sim_devices[self.sim_index])
+    device = property(lambda self: model.world.devices[self.sim_index])
 
     def clone(self):
         return torch.UntypedStorage(self.nbytes()).copy_(self)
@@ -161,11 +162,11 @@ class _SimStorage(torch.UntypedStorage):
 def _location(storage):
     model.world.memory.bury()
     ref = model.world.memory.live.get(storage._cdata)
-    return None if ref is None else f"sim:{ref.gpu.index}"
+    return None if ref is None else str(model.world.devices[ref.gpu.index])
 
 
 def _restore(storage, location):
-    if location.partition(":")[0] != "sim":
+    if location.partition(":")[0] not in ("sim", shown.kind):
         return None
     index = device_of(location)
     moved = _SimStorage(storage.nbytes())
@@ -181,7 +182,7 @@ _make_storage = torch.UntypedStorage.__new__
 def _new_storage(cls, *args, **kwargs):
     """Make a storage; one of the device itself, which C++ would try to allocate, is refused."""
     device = kwargs.get("device")
-    if device is not None and torch.device(device).type == "sim":
+    if device is not None and shown.is_ours(torch.device(device)):
         raise RuntimeError("a storage alone cannot be made on the simulated GPU: make a tensor there")
     return _make_storage(cls, *args, **kwargs)
 

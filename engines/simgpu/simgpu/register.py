@@ -8,7 +8,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from simgpu import model, operators
+from simgpu import model, operators, shown
 from simgpu.autocast import operator_of, register_rules
 from simgpu.model import device_of
 from simgpu.patches import check_generator, replace_functions
@@ -45,7 +45,7 @@ class _Guard(torch._C._acc.DeviceGuard):
         return torch._C._autograd.DeviceType.PrivateUse1
 
 
-_FACTORIES = """empty.memory_format empty_strided zeros ones full scalar_tensor arange arange.start arange.start_step
+FACTORIES = """empty.memory_format empty_strided zeros ones full scalar_tensor arange arange.start arange.start_step
 linspace logspace eye eye.m rand randn randint randint.low randperm normal.float_float tril_indices triu_indices
 hann_window hann_window.periodic _efficientzerotensor""".split()  # noqa: SIM905
 # C++ code such as `torch.tensor` fills and reads below the level where Python dispatches: it is caught there
@@ -54,9 +54,9 @@ _BELOW_PYTHON = ("copy_", "fill_.Scalar", "fill_.Tensor", "zero_", "_local_scala
 
 def _register_factories(library) -> None:
     """Make tensors on `sim`, and on `meta` with an index, which C++ asks for when it makes a tensor like another."""
-    for name in _FACTORIES:
-        library.impl(name, partial(_make, operator_of(name)), "PrivateUse1")
-    made = [name for name in _FACTORIES if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta")]
+    for name in FACTORIES:
+        library.impl(name, partial(make, operator_of(name)), "PrivateUse1")
+    made = [name for name in FACTORIES if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta")]
     for name in (*made, *_BELOW_PYTHON):
         ours = _change if name in _BELOW_PYTHON else _make_meta
         kernel = partial(_on_meta, operator_of(name), ours, torch.library.get_kernel(f"aten::{name}", "Meta"))
@@ -74,7 +74,7 @@ def _on_meta(operator, ours, original, keys, *args, **kwargs):
 
 def _make_meta(operator, args, kwargs):
     device = kwargs.get("device")
-    return NotImplemented if device is None or device.index is None else _make(operator, *args, **kwargs)
+    return NotImplemented if device is None or device.index is None else make(operator, *args, **kwargs)
 
 
 def _change(operator, args, kwargs):
@@ -82,9 +82,9 @@ def _change(operator, args, kwargs):
     return operators.dispatch(SimTensor, operator, (), args, kwargs) if sim else NotImplemented
 
 
-def _make(operator, *args, device=None, pin_memory=None, **kwargs):
+def make(operator, *args, device=None, pin_memory=None, **kwargs):
     if model.forked:
-        raise RuntimeError(model.FORKED)
+        raise shown.forked()
     check_generator(kwargs.get("generator"))
     index = device_of(device)
     name = operator.overloadpacket.__name__

@@ -11,7 +11,7 @@ from torch.nn.parameter import UninitializedTensorMixin
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """Return the storage of a dense tensor; None for other layouts and for what has no storage."""
     tensor = local(tensor)
-    inner = tensor._inner if tensor.device.type == "sim" and hasattr(tensor, "_inner") else tensor
+    inner = tensor._inner if hasattr(tensor, "_inner") and tensor.device.type in ("sim", "cuda") else tensor
     if inner.layout is not torch.strided:
         return None
     try:

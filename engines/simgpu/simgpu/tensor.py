@@ -11,12 +11,13 @@ from contextlib import nullcontext
 
 import torch
 
-from simgpu import model
+from simgpu import model, shown
 from simgpu.model import device_of
 from simgpu.prices import Cost
 
 CPU = torch.device("cpu")
-KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_Keys, _Key = torch._C.DispatchKeySet, torch._C.DispatchKey
+KEYS = _Keys(_Key.AutocastPrivateUse1) | _Keys(_Key.AutocastCUDA)
 OURS = ("_inner", "_index", "_nbytes")
 make = torch.Tensor._make_wrapper_subclass
 _Base = torch._C.TensorBase
@@ -46,9 +47,10 @@ class SimTensor(torch.Tensor):
     _nbytes: int
     __torch_function__ = torch._C._disabled_torch_function_impl
 
-    device = property(lambda self: model.world.sim_devices[self._index])
+    device = property(lambda self: model.world.devices[self._index])
     is_meta = property(lambda self: False)
     is_sim = property(lambda self: True)
+    is_cuda = property(lambda self: shown.kind == "cuda")
 
     def get_device(self) -> int:
         return self._index
@@ -63,7 +65,7 @@ class SimTensor(torch.Tensor):
         if len(args) > 2 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
             args, anew = args[:-1], args[-1]
         device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
-        if device is not None and device.type == "sim":
+        if device is not None and shown.is_ours(device):
             device = model.world.meta_devices[device_of(device)]
         keywords = {"device": device, "memory_format": memory_format}
         keywords = {name: value for name, value in keywords.items() if value is not None}
@@ -74,8 +76,8 @@ class SimTensor(torch.Tensor):
         return torch.tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad, **kwargs)
 
     def new(self, *args, device=None):
-        if device is not None and torch.device(device).type != "sim":
-            raise RuntimeError(f"Expected a 'sim' device for new, but found {device}")
+        if device is not None and not shown.is_ours(torch.device(device)):
+            raise RuntimeError(f"Expected a '{shown.kind}' device for new, but found {device}")
         if len(args) == 1 and isinstance(args[0], torch.Tensor):
             return args[0].detach()
         if len(args) == 1 and isinstance(args[0], list | tuple) and not isinstance(args[0], torch.Size):
@@ -128,7 +130,7 @@ class SimTensor(torch.Tensor):
 
     def type(self, dtype=None, non_blocking=False, **kwargs):
         if dtype is None:
-            return "torch.sim." + self._inner.type().rpartition(".")[2]
+            return f"torch.{shown.kind}." + self._inner.type().rpartition(".")[2]
         return self.to(dtype, non_blocking=non_blocking) if isinstance(dtype, torch.dtype) else super().type(dtype)
 
     def __dlpack__(self, *args, **kwargs):

@@ -1,0 +1,163 @@
+"""What does `torch.cuda` answer? Its own Python code runs, over functions that stand in for those of a CUDA build.
+
+A CUDA build of PyTorch has functions such as `torch._C._cuda_getDeviceCount`, and `torch.cuda` is written on top of
+them. `replace` puts such functions there, answered by the simulated GPUs. What has no answer raises
+NotImplementedError.
+"""
+
+import functools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from simgpu import model, module
+from simgpu.face import properties, statistics
+from simgpu.face.replaced import Replacements
+from simgpu.face.tensors import OLD_TYPES
+
+VERSION = "12.8"  # of CUDA, as a program is told that asks
+_NCCL = (2, 27, 3)
+_CUDA = 1  # as C++ numbers kinds of devices
+_FAILURE = "the simulated GPU does not have it: run this line on a real GPU, or leave it out here"
+
+
+class Stream(module.Stream):
+    """A queue of one simulated GPU, as `torch.cuda.Stream`."""
+
+    def __init__(self, device=None, priority: int = 0, *, stream_id=None, device_index=None, device_type=None) -> None:
+        index = device if device_index is None else device_index
+        super().__init__(None if isinstance(index, int) and index < 0 else index, priority, stream_id=stream_id)
+        self.device_type, self.priority = _CUDA, priority
+
+    cuda_stream = property(lambda self: self.stream_id, doc="Stands for the handle that libraries are given.")
+
+    def record_event(self, event=None):
+        return super().record_event(Event() if event is None else event)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (self.index, self.stream_id) == (other.index, other.stream_id)
+
+    def __hash__(self) -> int:
+        return hash((self.index, self.stream_id))
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+
+class Event(module.Event):
+    """A mark in a queue, as `torch.cuda.Event`; times are those of the virtual clock."""
+
+    def __init__(self, enable_timing=False, blocking=False, interprocess=False, external=False) -> None:
+        super().__init__(enable_timing, blocking, interprocess)
+
+    def __repr__(self) -> str:
+        return "<torch.cuda.Event uninitialized>" if self._ns is None else f"<torch.cuda.Event {self._ns / 1e6:.3f} ms>"
+
+
+def replace(put: Replacements) -> None:
+    """Let `torch.cuda`, and what else asks whether there is CUDA, answer for the simulated GPUs."""
+    count = len(model.world.memory.gpus)
+    put.put(torch._C, **{name: functools.partial(_refuse, name) for name in _REFUSED.split()})
+    put.put(torch._C, **_functions(count), **_memory_functions())
+    memory = {name: getattr(torch.sim, name) for name in _MEMORY.split()}
+    for owner in (torch.cuda, torch.cuda.memory):
+        put.put(owner, **memory)
+    for owner in (torch.cuda, torch.cuda.streams):
+        put.put(owner, Stream=Stream, Event=Event)
+    put.put(
+        torch.cuda, _initialized=True, _cached_device_count=count, _is_in_bad_fork=lambda: model.forked,
+        default_generators=(torch.default_generator,) * count, _get_device_properties=properties.of, _cudart=_RUNTIME,
+        _exchange_device=_exchange, _maybe_exchange_device=_exchange, has_magma=True, **OLD_TYPES,
+    )  # fmt: skip
+    put.put(torch.cuda.nvtx, _nvtx=_RANGES)
+    put.put(torch.backends.cuda, is_built=lambda: True)
+    put.put(torch.version, cuda=VERSION)
+    put.put(
+        torch.accelerator, set_device_index=torch.cuda.set_device, current_stream=torch.cuda.current_stream,
+        set_stream=torch.cuda.set_stream, device_index=torch.cuda.device,
+    )  # fmt: skip
+    ask = torch.get_device_module
+    put.put(torch, get_device_module=lambda device=None: ask("cuda" if device is None else device))
+
+
+def _refuse(name: str, *args: Any, **kwargs: Any) -> None:
+    raise NotImplementedError(f"{name.removeprefix('_cuda_')} of CUDA was asked for: {_FAILURE}")
+
+
+def _functions(count: int) -> dict[str, Callable[..., Any]]:
+    """Return what stands in for devices, streams and settings of a CUDA build, with `count` GPUs."""
+    return {
+        "_accelerator_getAccelerator": lambda: torch.device("cuda"),
+        "_cuda_init": lambda: None,
+        "_cuda_getDeviceCount": lambda: count,
+        "_cuda_getDevice": lambda: model.world.current,
+        "_cuda_setDevice": _exchange,
+        "_cuda_exchangeDevice": _exchange,
+        "_cuda_maybeExchangeDevice": _exchange,
+        "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
+        "_cuda_synchronize": lambda: torch.sim.synchronize(),
+        "_cuda_getCurrentStream": lambda index: (model.world.clock.streams[index], index, _CUDA),
+        "_cuda_getCurrentRawStream": lambda index: model.world.clock.streams[index],
+        "_cuda_getDefaultStream": lambda index: (0, index, _CUDA),
+        "_cuda_setStream": _set_stream,
+        "_cuda_getArchFlags": lambda: "sm_{}{}".format(*(model.world.clock.rates.spec.compute_capability or (0, 0))),
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_ipc_collect": lambda: None,
+        "_nccl_version": lambda: _NCCL[0] << 32 | _NCCL[1] << 16 | _NCCL[2],
+        "_nccl_version_suffix": lambda: b"",
+        "_cuda_isCurrentStreamCapturing": lambda: False,
+    }
+
+
+def _memory_functions() -> dict[str, Callable[..., Any]]:
+    return {
+        "_cuda_memoryStats": statistics.nested,
+        "_cuda_resetAccumulatedMemoryStats": statistics.reset_sums,
+        "_cuda_memorySnapshot": lambda pool=None: torch.sim._snapshot(),
+        "_cuda_getMemoryFraction": lambda index: module.fraction(index),
+    }
+
+
+def _exchange(index: int) -> int:
+    """Make GPU `index` the current one of this thread, unless it is negative; return which was before."""
+    before = model.world.current
+    if index >= 0:
+        model.world.current = model.device_of(index)
+    return before
+
+
+def _set_stream(*, stream_id: int, device_index: int, device_type: int) -> None:
+    _exchange(device_index)
+    model.world.clock.streams[device_index] = stream_id
+
+
+_MEMORY = """memory_allocated max_memory_allocated memory_reserved max_memory_reserved reset_peak_memory_stats
+empty_cache mem_get_info set_per_process_memory_fraction _record_memory_history"""
+
+_REFUSED = """_cuda_cudaHostAllocator _cuda_cudaCachingAllocator_raw_alloc _cuda_cudaCachingAllocator_raw_delete
+_cuda_cudaCachingAllocator_enable _cuda_cudaCachingAllocator_is_enabled _cuda_changeCurrentAllocator
+_cuda_customAllocator _cuda_getAllocator _cuda_hostMemoryStats _cuda_resetAccumulatedHostMemoryStats
+_cuda_resetPeakHostMemoryStats _cuda_setMemoryMetadata _cuda_getMemoryMetadata _cuda_allocationTraceback
+_cuda_getCurrentBlasHandle _cuda_getCurrentSolverHandle _cuda_getStreamFromExternal
+_cuda_jiterator_compile_and_launch_kernel _cuda_set_sync_debug_mode _cuda_get_sync_debug_mode _cuda_sleep
+_nccl_all_gather _nccl_all_reduce _nccl_broadcast _nccl_reduce _nccl_reduce_scatter _nccl_unique_id _nccl_init_rank"""
+
+_RUNTIME = SimpleNamespace(
+    cudaMemGetInfo=lambda device=None: torch.sim.mem_get_info(device),
+    cudaGetDeviceCount=lambda: (0, torch.cuda.device_count()),
+    cudaProfilerStart=lambda: 0,
+    cudaProfilerStop=lambda: 0,
+    cudaGetErrorString=lambda code: f"error {int(code)}",
+    cudaError=type("cudaError", (int,), {"success": 0}),
+)
+_RANGES = SimpleNamespace(  # for Nsight, which does not listen here
+    rangePushA=lambda text: 0,
+    rangePop=lambda: 0,
+    rangeStartA=lambda text: 0,
+    rangeEnd=lambda number: None,
+    deviceRangeStart=lambda text, stream=0: None,
+    deviceRangeEnd=lambda handle, stream=0: None,
+    markA=lambda text: None,
+)

@@ -1,0 +1,57 @@
+"""What does a program learn of a simulated GPU that it asks for its properties?"""
+
+import hashlib
+import uuid
+from dataclasses import dataclass, field
+
+from simgpu import model
+from simgpu.gpus import GPU
+
+# Streaming multiprocessors, as torch.cuda reports them. Source: the architecture white papers of NVIDIA.
+_MULTIPROCESSORS = {
+    "T4": 40, "P100 PCIe": 56, "V100 SXM2 16GB": 80, "V100 SXM2 32GB": 80, "A10": 72, "A100 40GB": 108,
+    "A100 80GB": 108, "L4": 58, "L40S": 142, "H100 SXM": 132, "H100 PCIe": 114, "H200": 132, "RTX 3090": 82,
+    "RTX 4090": 128,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What `torch.cuda.get_device_properties` returns; an attribute that no data sheet tells raises AttributeError."""
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int  # bytes
+    uuid: uuid.UUID
+    warp_size: int = 32
+    is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+    gcnArchName: str = ""
+    known: dict[str, int] = field(default_factory=dict, repr=False)
+
+    def __getattr__(self, name: str) -> int:
+        known = self.__dict__.get("known", {})
+        if name in known:
+            return known[name]
+        raise AttributeError(f"the simulated GPU has no property {name!r}: its data sheet does not tell it")
+
+    def __repr__(self) -> str:
+        known = "".join(f", {name}={value}" for name, value in self.known.items())
+        memory = f"total_memory={self.total_memory // 2**20}MB"
+        return f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, {memory}{known})"
+
+
+def memory_bytes(spec: GPU) -> int:
+    """Return the memory of a GPU as its driver reports it where that is published, else by its name, in bytes."""
+    return (spec.memory_mib or spec.memory_gb * 1024) * 2**20
+
+
+def of(index: int) -> Properties:
+    """Return the properties of simulated GPU `index`."""
+    spec, gpu = model.world.clock.rates.spec, model.world.memory.gpus[index]
+    major, minor = spec.compute_capability or (0, 0)
+    known = {"multi_processor_count": _MULTIPROCESSORS[spec.name]} if spec.name in _MULTIPROCESSORS else {}
+    known["max_threads_per_multi_processor"] = 1024 if (major, minor) == (7, 5) else 1536 if minor in (6, 9) else 2048
+    digest = hashlib.md5(f"simgpu {spec.name} {index}".encode(), usedforsecurity=False).digest()
+    return Properties(f"Simulated {spec.name}", major, minor, gpu.capacity_bytes, uuid.UUID(bytes=digest), known=known)

@@ -1,0 +1,107 @@
+"""How is CUDA's face switched on and off?"""
+
+import os
+import threading
+from types import TracebackType
+
+import torch
+
+from simgpu import control, instruments, model
+from simgpu import gpus as table
+from simgpu.face import driver, properties, tensors
+from simgpu.face.replaced import Replacements
+
+_lock = threading.RLock()
+_faces: list["Face"] = []  # those that are on; the replacements belong to the first
+_replaced = Replacements()
+
+
+class Face:
+    """CUDA's face on the simulated GPUs of this process, on from the start; as a context it is off at its end."""
+
+    def __init__(self, gpu: str, gpus: int | None, memory: str | int | None, allocator: str, errors: str) -> None:
+        capacity = properties.memory_bytes(table.get(gpu, "gpu")) if memory is None else memory
+        with _lock:
+            known = control.enabled()
+            count = gpus or (len(model.world.memory.gpus) if known else 1)
+            self._before = (control.chosen(), instruments.settings(), model.world.current) if known else None
+            try:
+                control.enable(count, gpu, capacity)
+                control.configure(allocator=allocator, errors=errors)
+            except Exception:
+                self._put_back()
+                raise
+            if not _faces:
+                _put_on()
+            _faces.append(self)
+
+    def off(self) -> None:
+        """Switch it off: tensors that are alive say `sim` again, and `torch.cuda` that there is no CUDA."""
+        with _lock:
+            if self not in _faces:
+                return
+            _faces.remove(self)
+            if not _faces:
+                _take_off()
+            self._put_back()
+
+    def _put_back(self) -> None:
+        """Let the settings be what they were."""
+        if self._before is not None:
+            chosen, settings, current = self._before
+            control.enable(len(model.world.memory.gpus), **chosen)
+            instruments.restore(settings)
+            model.world.current = current
+
+    def __enter__(self) -> "Face":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.off()
+
+
+def cuda(
+    gpu: str = "T4",
+    *,
+    gpus: int | None = None,
+    memory: str | int | None = None,
+    allocator: str = "exact",
+    errors: str | None = None,
+) -> Face:
+    """Let programs that say `cuda` run on simulated GPUs, from now on or, as a context, until its end.
+
+    Tensors on them are on `cuda:0`, `torch.cuda` answers, autocast, streams, checkpoints and messages of errors say
+    cuda. `gpu` names a row of `simgpu.gpus`; `gpus` is their number, which is that of the first call in the process
+    (1 unless told); `memory` of each, as "8 GiB" or in bytes, is that of the data sheet unless told. `allocator` and
+    `errors` are those of `configure`; errors come "asynchronous" as on CUDA, or "blocking" where the environment has
+    CUDA_LAUNCH_BLOCKING=1.
+
+    Random numbers are the CPU's: both share one generator, so that a program computes what it computes on the CPU.
+    Raises RuntimeError where the simulated GPU cannot be, so in a process with a real one; ValueError and TypeError
+    that name the argument. Not for several threads at a time: switch it on before you start them.
+    """
+    if errors is None:
+        errors = "blocking" if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" else "asynchronous"
+    return Face(gpu, gpus, memory, allocator, errors)
+
+
+def is_on() -> bool:
+    """Return whether CUDA's face is on in this process."""
+    return bool(_faces)
+
+
+def _put_on() -> None:
+    tensors.register_kernels()
+    driver.replace(_replaced)
+    tensors.replace(_replaced)
+    model.world.show("cuda")
+
+
+def _take_off() -> None:
+    default = torch.get_default_device().type
+    model.world.show("sim")
+    _replaced.undo()
+    if default == "cuda":
+        torch.set_default_device(None)

@@ -1,0 +1,163 @@
+"""How do tensors get to a device that a program calls `cuda`?
+
+PyTorch's factories ask the dispatcher, where `register_kernels` answers for the key of CUDA. Functions written in C++
+that move a tensor, such as `Tensor.to` and `torch.tensor`, ask for a device guard instead, which a process without CUDA
+has not: those are replaced by Python functions that name the simulated GPU and call them.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _device
+
+from simgpu import model, register, shown
+from simgpu.autocast import operator_of, register_rules
+from simgpu.face.replaced import Replacements
+
+_kept: list[torch.library.Library] = []  # keeps the registrations alive
+_MAKE = ("tensor", "as_tensor", "asarray", "range", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
+         "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor")  # fmt: skip
+
+
+def lead(device: Any) -> Any:
+    """Return the simulated GPU that `device`, as a program gives it, means under the name `cuda`; others as they are.
+
+    Raises `torch.AcceleratorError` for one that does not exist.
+    """
+    if type(device) is str and device.startswith("cuda"):
+        device = torch.device(device)
+    if not isinstance(device, torch.device) or device.type != "cuda":
+        return device
+    return torch.device("sim", model.device_of(device.index))
+
+
+def register_kernels() -> None:
+    """Let factories and autocast know `cuda`, once a process; without the face they say what they said before."""
+    if _kept:
+        return
+    library = torch.library.Library("aten", "IMPL")
+    for name in register.FACTORIES:
+        library.impl(name, functools.partial(_make, operator_of(name)), "CUDA", allow_override=True)
+    with warnings.catch_warnings():  # PyTorch's rules, which know tensors of C++ alone, are overridden on purpose
+        warnings.simplefilter("ignore")
+        register_rules(library, "cuda")
+    _kept.append(library)
+
+
+def _make(operator, *args, **kwargs) -> torch.Tensor:
+    if shown.kind != "cuda":
+        torch.cuda._lazy_init()  # says why there is no CUDA here
+        raise RuntimeError("CUDA is not available, and simgpu.cuda() is not on")
+    return register.make(operator, *args, **kwargs)
+
+
+def replace(put: Replacements) -> None:
+    """Replace the functions that move tensors and those that ask which device is the default."""
+    _device._device_constructors()  # remembers the functions that it is asked about: PyTorch's, not ours
+    put.put(torch, **{name: _leading(getattr(torch, name)) for name in _MAKE})
+    put.put(torch, kaiser_window=_by_way_of_the_cpu(torch.kaiser_window))
+    for name in ("nested_tensor", "as_nested_tensor"):
+        put.put(torch.nested, **{name: _refusing(getattr(torch.nested, name))})
+    put.put(torch.Tensor, to=_to, cuda=_cuda, type=_type, new_tensor=_leading(torch.Tensor.new_tensor))
+    put.put(_device.DeviceContext, __torch_function__=_in_context)
+
+
+def _leading(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` with its argument `device` led to the simulated GPU."""
+
+    @functools.wraps(function)
+    def led(*args, **kwargs):
+        if kwargs.get("device") is not None:
+            kwargs["device"] = lead(kwargs["device"])
+        return function(*args, **kwargs)
+
+    return led
+
+
+def _by_way_of_the_cpu(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return `function`, for which a simulated GPU has no kernel, with its result copied there."""
+
+    @functools.wraps(function)
+    def moved(*args, device=None, **kwargs):
+        place = lead(device)
+        if not isinstance(place, torch.device) or place.type != "sim":
+            return function(*args, device=device, **kwargs)
+        return function(*args, device="cpu", **kwargs).to(place)
+
+    return moved
+
+
+def _refusing(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(function)
+    def refused(*args, device=None, **kwargs):
+        place = lead(device)
+        if isinstance(place, torch.device) and place.type == "sim":
+            raise NotImplementedError("the simulated GPU has no nested tensors: use padded ones there")
+        return function(*args, device=device, **kwargs)
+
+    return refused
+
+
+_Base = torch._C.TensorBase
+
+
+@functools.wraps(_Base.to)
+def _to(self, *args, **kwargs):
+    if args:
+        args = (lead(args[0]), *args[1:])
+    if kwargs.get("device") is not None:
+        kwargs["device"] = lead(kwargs["device"])
+    return _Base.to(self, *args, **kwargs)
+
+
+@functools.wraps(_Base.cuda)
+def _cuda(self, device=None, non_blocking: bool = False, memory_format=torch.preserve_format):
+    if isinstance(device, str | torch.device) and torch.device(device).type != "cuda":
+        raise RuntimeError("Invalid device, must be cuda device")
+    index = model.device_of(device)
+    return self.to(torch.device("sim", index), non_blocking=non_blocking, memory_format=memory_format)
+
+
+_type_before = torch.Tensor.type
+
+
+@functools.wraps(_type_before)
+def _type(self, dtype=None, non_blocking: bool = False, **kwargs):
+    """Also for the names of old, such as "torch.cuda.FloatTensor", which say device and number format together."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "cuda_name", "")
+    if not name.startswith("torch.cuda."):
+        return _type_before(self, dtype, non_blocking, **kwargs)
+    return self.to(torch.device("sim", model.device_of(None)), FORMATS[name.rpartition(".")[2]], non_blocking)
+
+
+def _in_context(self, function, types, args=(), kwargs=None):
+    kwargs = dict(kwargs or {})
+    if function in _device._device_constructors() and kwargs.get("device") is None:
+        kwargs["device"] = lead(self.device)
+    return function(*args, **kwargs)
+
+
+FORMATS = {
+    "FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16, "LongTensor": torch.int64, "IntTensor": torch.int32, "ShortTensor": torch.int16,
+    "CharTensor": torch.int8, "ByteTensor": torch.uint8, "BoolTensor": torch.bool,
+}  # fmt: skip
+
+
+class _OldType(type):
+    """Of `torch.cuda.FloatTensor` and its kin: no tensors are of these classes, but `isinstance` answers."""
+
+    def __instancecheck__(cls, thing: object) -> bool:
+        return isinstance(thing, torch.Tensor) and thing.is_cuda and thing.dtype is FORMATS[cls.__name__]
+
+    def __call__(cls, *given, device=None) -> torch.Tensor:
+        place = {"device": torch.device("sim", model.device_of(device)), "dtype": FORMATS[cls.__name__]}
+        if len(given) == 1 and not isinstance(given[0], int | torch.Size):
+            return torch.tensor(given[0], **place)
+        return torch.empty(*given or (0,), **place)
+
+
+OLD_TYPES = {name: _OldType(name, (), {"cuda_name": f"torch.cuda.{name}", "dtype": FORMATS[name]}) for name in FORMATS}

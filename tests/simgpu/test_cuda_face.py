@@ -1,0 +1,300 @@
+"""Does a program that says `cuda` find what it expects on a simulated GPU, and nothing afterwards?"""
+
+import io
+import threading
+import timeit
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import simgpu
+from simgpu import autocast
+from tests.simgpu.simulated import _fresh, consistent  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+MADE = {
+    "zeros": lambda d: torch.zeros(2, device=d),
+    "tensor": lambda d: torch.tensor([1.0, 2.0], device=d),
+    "as_tensor": lambda d: torch.as_tensor([1.0], device=d),
+    "asarray": lambda d: torch.asarray([1.0], device=d),
+    "randn": lambda d: torch.randn(3, device=d),
+    "rand_like": lambda d: torch.rand_like(torch.ones(3), device=d),
+    "randint": lambda d: torch.randint(0, 9, (3,), device=d),
+    "full": lambda d: torch.full((2,), 3, device=d),
+    "arange": lambda d: torch.arange(5, device=d),
+    "kaiser_window": lambda d: torch.kaiser_window(5, device=d),
+    "fftfreq": lambda d: torch.fft.fftfreq(5, device=d),
+    "new_zeros": lambda d: torch.ones(1).new_zeros(2, device=d),
+    "new_tensor": lambda d: torch.ones(1).new_tensor([2.0], device=d),
+    "to": lambda d: torch.ones(2).to(d),
+    "to with a type": lambda d: torch.ones(2).to(d, torch.float16, non_blocking=True),
+    "to by name": lambda d: torch.ones(2).to(device=d),
+    "a layer": lambda d: nn.Linear(2, 3, device=d).weight,
+    "a layer that moved": lambda d: nn.Linear(2, 3).to(d).weight,
+    "a generator": lambda d: torch.randn(3, device=d, generator=torch.Generator(d).manual_seed(5)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _face(_fresh):  # noqa: F811
+    with simgpu.cuda(gpus=2, memory="1 GiB"):
+        yield
+
+
+@pytest.mark.parametrize("place", ["cuda", "cuda:1", torch.device("cuda"), torch.device("cuda", 1)])
+@pytest.mark.parametrize("name", MADE)
+def test_what_a_program_makes_is_on_cuda(name, place):
+    torch.manual_seed(1)
+    made = consistent(MADE[name](place))
+    assert made.device == torch.device("cuda", torch.device(place).index or 0)
+    assert made.is_cuda and not made.is_cpu and made.get_device() == made.device.index
+    torch.manual_seed(1)
+    assert torch.equal(made.cpu(), MADE[name]("cpu"))
+
+
+def test_the_method_cuda_and_whole_numbers_mean_cuda():
+    for moved in (torch.ones(2).cuda(1), torch.ones(2).cuda("cuda:1"), torch.ones(2).to(1), torch.ones(2, device=1)):
+        assert moved.device == torch.device("cuda:1")
+    x = torch.ones(2).cuda()
+    assert x.cuda() is x and x.cuda(0) is x and x.cpu().device.type == "cpu"
+    layer = nn.Linear(2, 2).cuda()
+    assert {p.device for p in layer.parameters()} == {x.device} and layer(x).device == x.device
+    assert repr(x) == "tensor([1., 1.], device='cuda:0')"
+    assert x.type() == "torch.cuda.FloatTensor" == torch.ones(2).type("torch.cuda.FloatTensor").type()
+    assert isinstance(x, torch.cuda.FloatTensor) and not isinstance(x.half(), torch.cuda.FloatTensor)
+    assert torch.cuda.LongTensor([3]).tolist() == [3] and torch.cuda.HalfTensor(2, 3).shape == (2, 3)
+
+
+def test_cuda_as_a_context_and_as_the_default():
+    with torch.device("cuda:1"):
+        assert torch.ones(2).device == nn.Linear(2, 2).weight.device == torch.tensor([1]).device
+        assert torch.ones(2).device == torch.device("cuda:1")
+    torch.set_default_device("cuda")
+    assert torch.ones(2).device == torch.tensor([1.0]).device == torch.device("cuda:0")
+    with torch.cuda.device(1):
+        assert torch.ones(2).device == torch.tensor([1.0]).device == torch.device("cuda:1")
+        assert torch.cuda.current_device() == 1
+    assert torch.get_default_device().type == "cuda"
+    torch.set_default_device(None)
+    torch.cuda.set_device("cuda:1")
+    assert torch.ones(2, device="cuda").device == torch.ones(2).cuda().device == torch.device("cuda:1")
+    torch.cuda.set_device(0)
+
+
+def test_torch_cuda_answers():
+    cuda = torch.cuda
+    assert cuda.is_available() and cuda.device_count() == 2 and cuda.current_device() == 0 and cuda.is_initialized()
+    assert cuda.get_device_name() == "Simulated T4" and cuda.get_device_capability(1) == (7, 5)
+    properties = cuda.get_device_properties("cuda:1")
+    assert (properties.total_memory, properties.multi_processor_count, properties.warp_size) == (2**30, 40, 32)
+    with pytest.raises(AttributeError, match="no property 'clock_rate'"):
+        _ = properties.clock_rate
+    assert cuda.is_bf16_supported() and not cuda.is_bf16_supported(including_emulation=False)
+    assert cuda.get_arch_list() == ["sm_75"] and torch.version.cuda and torch.backends.cuda.is_built()
+    assert torch.accelerator.current_accelerator() == torch.device("cuda") and torch.get_device_module() is cuda
+    assert torch.accelerator.device_count() == 2 and cuda.can_device_access_peer(0, 1)
+    assert cuda.nccl.version()[0] == 2
+    cuda.synchronize()
+    cuda.empty_cache()
+    with cuda.nvtx.range("forward"):
+        cuda.profiler.start()
+    with pytest.raises(AssertionError, match="Invalid device id"):
+        cuda.get_device_properties(7)
+
+
+@pytest.mark.parametrize("allocator", ["exact", "caching"])
+def test_memory_is_counted_and_said_under_cudas_keys(allocator):
+    simgpu.configure(allocator=allocator)
+    cuda = torch.cuda
+    before = cuda.memory_allocated()
+    x = torch.zeros(2**20, device="cuda")
+    assert cuda.memory_allocated() == before + x.nbytes and cuda.memory_reserved() >= before + x.nbytes
+    del x
+    assert cuda.memory_allocated() == before and cuda.max_memory_allocated() >= before + 2**22
+    cuda.reset_peak_memory_stats()
+    assert cuda.max_memory_allocated("cuda:0") == before
+    stats = cuda.memory_stats()
+    named = ("active.all.allocated", "reserved_bytes.all.current", "inactive_split_bytes.small_pool.peak", "num_ooms")
+    assert set(named) < set(stats) and len(stats) > 100
+    assert stats["allocated_bytes.all.current"] == before <= stats["reserved_bytes.all.current"]
+    assert "PyTorch CUDA memory summary, device ID 0" in cuda.memory_summary()
+    assert cuda.memory_stats_as_nested_dict()["allocation"]["all"]["allocated"] >= 1
+    free, total = cuda.mem_get_info()
+    assert total == 2**30 and free <= total - before
+    cuda.reset_accumulated_memory_stats()
+    assert cuda.memory_stats()["allocated_bytes.all.allocated"] == 0
+
+
+ERRORS = {
+    "memory": (lambda: torch.empty(2**30, device="cuda"), torch.cuda.OutOfMemoryError, "^CUDA out of memory. Tried"),
+    "ordinal": (lambda: torch.ones(1, device="cuda:7"), torch.AcceleratorError, "CUDA error: invalid device ordinal"),
+    "ordinal, moved": (lambda: torch.ones(1).cuda(7), torch.AcceleratorError, "CUDA error: invalid device ordinal"),
+    "two devices": (lambda: torch.ones(2).cuda() + torch.ones(2), RuntimeError, "devices, cuda:0 and cpu!"),
+    "product": (lambda: nn.Linear(2, 2).cuda()(torch.ones(1, 2)), RuntimeError, "cuda:0 .*method wrapper_CUDA_addmm"),
+    "numpy": (lambda: torch.ones(2).cuda().numpy(), TypeError, "can't convert cuda:0 device type tensor to numpy"),
+    "generator": (
+        lambda: torch.rand(2, device="cuda", generator=torch.Generator()), RuntimeError, "Expected a 'cuda' device",
+    ),
+    "not cuda": (lambda: torch.ones(1).cuda("cpu"), RuntimeError, "Invalid device, must be cuda device"),
+    "pinning": (lambda: torch.ones(2).cuda().pin_memory(), RuntimeError, "cannot pin 'torch.cuda.FloatTensor'"),
+    "sparse": (lambda: torch.eye(2).to_sparse().cuda(), NotImplementedError, "no tensors of layout torch.sparse_coo"),
+    "nested": (lambda: torch.nested.nested_tensor([[1]], device="cuda"), NotImplementedError, "no nested tensors"),
+    "not there": (lambda: torch.cuda._sleep(9), NotImplementedError, "sleep of CUDA .* run this line on a real GPU"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_says_cuda_and_never_sim(name):
+    attempt, kind, words = ERRORS[name]
+    with pytest.raises(kind, match=words) as caught:
+        attempt()
+    assert "sim:" not in str(caught.value) and "'sim'" not in str(caught.value)
+
+
+def test_an_index_out_of_range_is_told_later_as_on_cuda():
+    torch.arange(4.0, device="cuda")[torch.tensor([9], device="cuda")]
+    with pytest.raises(torch.AcceleratorError, match="CUDA error: device-side assert triggered"):
+        torch.cuda.synchronize()
+    simgpu.forgive()
+
+
+def test_streams_and_events():
+    a = torch.ones(256, 256, device="cuda")
+    side, start, end = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    assert torch.cuda.current_stream() == torch.cuda.default_stream() != side and side.device == a.device
+    start.record()
+    with torch.cuda.stream(side):
+        assert torch.cuda.current_stream() == side
+        a @ a
+        end.record()
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.cuda.current_stream().wait_stream(side)
+    a.record_stream(side)
+    torch.cuda.synchronize()
+    assert side.query() and end.query() and start.elapsed_time(end) > 0
+    assert repr(side).startswith("<torch.cuda.Stream device=cuda:0")
+
+
+def steps(device, *, cast=None, seed=3):
+    """Return the losses of three steps of a small model on `device`."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Dropout(0.1), nn.Linear(16, 4)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler(torch.device(device).type, enabled=cast is torch.float16)
+    losses = []
+    for _ in range(3):
+        x, y = torch.randn(32, 8), torch.randint(4, (32,))
+        with torch.autocast(torch.device(device).type, dtype=cast, enabled=cast is not None):
+            loss = F.cross_entropy(model(x.to(device)), y.to(device))
+        optimizer.zero_grad(set_to_none=True)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    return losses
+
+
+def test_training_gives_the_losses_of_the_cpu():
+    assert steps("cuda") == pytest.approx(steps("cpu"), rel=1e-6)
+
+
+def test_autocast_and_its_scaler():
+    assert steps("cuda", cast=torch.float16) == pytest.approx(steps("cpu"), rel=0.02)
+    w, x = torch.ones(2, 2, device="cuda"), torch.ones(2, 2, device="cuda")
+    for context in (torch.autocast("cuda"), torch.amp.autocast("cuda", torch.bfloat16)):
+        with context:
+            kind = torch.get_autocast_dtype("cuda")
+            assert torch.is_autocast_enabled("cuda") and torch.is_autocast_enabled()
+            assert (x @ w).dtype is F.linear(x, w).dtype is kind and (x @ w).softmax(-1).dtype is torch.float32
+    assert (x @ w).dtype is torch.float32 and torch.amp.GradScaler("cuda").is_enabled()
+    with torch.inference_mode(), torch.autocast("cuda"):
+        assert nn.Linear(2, 2).cuda()(x).dtype is torch.float16
+
+
+def test_every_rule_of_cudas_autocast_is_ours_too():
+    """C++ would leave a simulated tensor in its format, without a word."""
+    ours = {name for names in (autocast._LOWER, autocast._FLOAT32, autocast._PROMOTE) for name in names}
+    theirs = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
+    below = (
+        "cudnn_",
+        "_thnn_fused",
+        "_convolution.deprecated",
+        "_scaled_dot_product_flash",
+    )  # no tensor of ours gets to these
+    left = {name.removeprefix("aten::") for name in theirs} - ours - {"binary_cross_entropy"}
+    assert len(theirs) > 100 and [name for name in left if not name.startswith(below)] == []
+
+
+def test_batches_come_pinned_from_workers():
+    data = TensorDataset(torch.arange(12.0).reshape(6, 2), torch.arange(6))
+    loader = DataLoader(data, batch_size=2, num_workers=1, pin_memory=True, multiprocessing_context="fork")
+    seen = []
+    for x, y in loader:
+        assert x.is_pinned() and y.is_pinned()
+        moved = x.to("cuda", non_blocking=True)
+        seen += moved.sum(1).tolist()
+    assert seen == [1.0, 5.0, 9.0, 13.0, 17.0, 21.0]
+    assert torch.ones(2).pin_memory("cuda").is_pinned()
+
+
+def test_checkpoints():
+    model = nn.Linear(3, 2).cuda(1)
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "epoch": 3}, file)
+    places = {"as it was": (None, "cuda:1"), "first": ("cuda:0", "cuda:0"), "cpu": ("cpu", "cpu")}
+    places |= {"device": (torch.device("cuda"), "cuda:0"), "rule": (lambda storage, where: storage, "cpu")}
+    places |= {"table": ({"cuda:1": "cuda:0"}, "cuda:0")}
+    for where, expected in places.values():
+        file.seek(0)
+        weight = torch.load(file, map_location=where)["model"]["weight"]
+        assert str(weight.device) == expected and torch.equal(weight.cpu(), model.weight.cpu())
+    file.seek(0)
+    assert b"cuda:1" in file.read()
+
+
+def test_seeds_repeat_numbers():
+    torch.cuda.manual_seed_all(5)
+    first = torch.rand(3, device="cuda")
+    state = torch.cuda.get_rng_state()
+    second = torch.rand(3, device="cuda")
+    torch.cuda.manual_seed(5)
+    assert torch.equal(torch.rand(3, device="cuda"), first) and torch.cuda.initial_seed() == 5
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(torch.rand(3, device="cuda"), second)
+    with torch.random.fork_rng(devices=["cuda:0"]):
+        torch.rand(3, device="cuda")
+    assert len(torch.cuda.get_rng_state_all()) == 2
+
+
+def test_threads_have_their_own_current_gpu_and_see_cuda_too():
+    seen, go = {}, threading.Barrier(2)
+
+    def work(index):
+        torch.cuda.set_device(index)
+        go.wait()
+        x = torch.ones(64, device="cuda")
+        for _ in range(50):
+            x = (x * 1.5).cuda() / 1.5
+        go.wait()
+        seen[index] = (x.device, x.sum().item(), torch.cuda.current_device(), torch.tensor([1]).cuda().device)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    places = [torch.device("cuda", index) for index in (0, 1)]
+    assert seen == {index: (places[index], 64.0, index, places[index]) for index in (0, 1)}
+    assert torch.cuda.current_device() == 0
+
+
+def test_an_addition_costs_at_most_14_times_the_cpus():
+    tensors = torch.ones(4), torch.ones(4, device="cuda")
+    rounds = [[timeit.timeit(lambda x=x: x + x, number=200) for x in tensors] for _ in range(300)]
+    cpu_s, cuda_s = (min(times) for times in zip(*rounds, strict=True))  # the machine may be busy
+    assert cuda_s / cpu_s <= 14
