@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import simgpu
+from course_utils import tables
 from gpu_course.common.probes import named
 
 # What may keep a GPU waiting, and what its gaps in a timeline are then put down to
@@ -246,15 +247,15 @@ def evidence(number: int, cause: str) -> str:
     )
 
 
-def table(timeline: simgpu.Timeline, rows: int = 6) -> str:
-    """Return what took longest, by name as `key_averages` does: on the host (H) and on the GPU (G), simulated."""
-    found: dict[tuple[str, str], list[float]] = {}
+def table(timeline: simgpu.Timeline, rows: int = 5) -> str:
+    """Return what took longest on the host and on the GPU, by name as `key_averages` does, simulated."""
+    found: dict[str, list[float]] = {}
     for record in timeline.records:
         name = {"launch": "launch", "wait": "wait for the GPU", "work": "work of its own"}.get(record.kind, record.name)
         if record.kind != "range":
-            found.setdefault(("H" if record.row == "host" else "G", name), []).append(record.duration_ns / 1e3)
+            where = "host" if record.row == "host" else "GPU"
+            found.setdefault(f"{where}: {name}", []).append(record.duration_ns / 1e3)
     order = sorted(found.items(), key=lambda item: -sum(item[1]))[:rows]
-    lines = [f"{'name':28}{'# of calls':>12}{'total µs':>12}{'mean µs':>10}"]
-    lines += [f"{w} {name:26}{len(us):12}{sum(us):12.0f}{sum(us) / len(us):10.1f}" for (w, name), us in order]
+    cells = [(name, f"{len(us):,}", f"{sum(us):,.0f}", f"{sum(us) / len(us):,.1f}") for name, us in order]
     share = f"the GPU computes for {timeline.utilisation():.0%} of {timeline.total_ms:.2f} ms (simulated)"
-    return "\n".join([*lines, share])
+    return f"{tables.text(cells, ('name', '# of calls', 'total µs', 'mean µs'), right=(1, 2, 3))}\n{share}"

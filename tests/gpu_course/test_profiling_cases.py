@@ -103,4 +103,4 @@ def test_evidence_against_a_cause_is_what_the_trace_says_and_a_source_is_printed
     assert cases.evidence(1, "none").startswith("the GPU computes for 57% of")
     lesson06.source(5)
     assert "with_numpy(" in capsys.readouterr().out
-    assert lesson06.table(cases.original(4).timeline).splitlines()[1].startswith("H work of its own")
+    assert lesson06.table(cases.original(4).timeline).splitlines()[1].startswith("host: work of its own")
