@@ -41,7 +41,7 @@ def source(number: int) -> None:
     "Without repeat=1 it would begin again.",
 ))
 def record_steps(first: int, last: int) -> Callable[[int], ProfilerAction]:
-    """Return a schedule that records the steps `first` (1 or more) to `last` once, after one step of warm-up."""
+    """Return a schedule: a step of warm-up, then `first` to `last` recorded, once."""
     return schedule(wait=first - 1, warmup=1, active=last - first + 1, repeat=1)
 
 
@@ -145,7 +145,7 @@ _HALVES = _events(  # half microseconds, two that begin at once, and an end behi
     "these times up in a Counter, by line, and take the line with the most.",
 ))
 def idle_gaps(events: list[dict], end_us: float) -> list[tuple[float, float, str]]:
-    """Return when no kernel ran from 0 to `end_us`: (begin in µs, length in µs, line on which the host spent most)."""
+    """Return the gaps of the GPU: (begin in µs, length in µs, line of the host)."""
     kernels = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == "kernel")
     host = [e for e in events if e["cat"] == "host"]
     gaps, until = [], 0.0
@@ -246,7 +246,7 @@ def _(events, end_us):
     "end_us.",
 ))
 def share_of_time(events: list[dict], end_us: float) -> dict[str, float]:
-    """Return for each `cat` the share of the time, 0 to 1, in which at least one of its events was going on."""
+    """Return for each `cat` the share of the time in which its events were going on."""
     shares = {}
     for cat in {e["cat"] for e in events}:
         busy = until = 0.0
@@ -317,7 +317,7 @@ def _(events, end_us):
     "The time after is total_ms minus the sum of idle_ms[cause] over the causes that are removed.",
 ))
 def at_most(total_ms: float, idle_ms: dict[str, float], removed: list[str]) -> float:
-    """Return how many times as fast a program gets at most, if the causes in `removed` no longer keep the GPU idle."""
+    """Return how many times as fast it gets at most without the causes in `removed`."""
     return total_ms / (total_ms - sum(idle_ms[cause] for cause in removed))
 
 

@@ -103,7 +103,7 @@ def compare(case: Case, number: int, run: Run) -> None:
 def repair_reads(
     model: nn.Module, optimizer: torch.optim.Optimizer, photos: Any, device: torch.device
 ) -> float:
-    """Train as case 2 does, and return the mean loss; the host reads once, at the end."""
+    """Train as case 2 does and return the mean loss; read once, at the end."""
     losses = []
     for x, y in photos.loader(pin_memory=True):
         x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
@@ -168,7 +168,7 @@ def repair_both(
     model: nn.Module, optimizer: torch.optim.Optimizer, photos: Any, device: torch.device,
     clock: Callable[[], float], synchronize: Callable[[], None],
 ) -> tuple[float, float, float]:
-    """Train as case 6 does; return the mean loss, the largest gradient, and the ms of a step after the first."""
+    """Train as case 6 does; return mean loss, largest gradient, and ms of a step."""
     losses, largest = [], torch.zeros((), device=device)
     for number, (x, y) in enumerate(photos.loader(num_workers=8, pin_memory=True)):
         x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
