@@ -21,11 +21,11 @@ exercise = lesson("02")
 
 @exercise(title="Create on the device", minutes=6, difficulty=1, hints=(
     "One of the functions that create tensors makes even steps, both ends included. It takes `device=`.",
-    "torch.linspace makes one row. On the device itself, a second method makes the others of it: no list, no loop.",
-    "torch.linspace with `columns` numbers is one row. `repeat` takes how often down, then how often across.",
+    "torch.linspace makes one row. Another method makes the other rows from it, on the device: no list, no loop.",
+    "torch.linspace with `columns` numbers is one row. Tell `repeat` how often you want it downwards, then across.",
 ))
 def ramp(rows: int, columns: int, device: torch.device) -> torch.Tensor:
-    """Return a (rows, columns) tensor on `device` whose rows run evenly from 0 to 1, without a copy."""
+    """Return (rows, columns) numbers on `device`, each row evenly from 0 to 1."""
     row = torch.linspace(0, 1, columns, device=device)  # created where it is needed
     return row.repeat(rows, 1)  # the device itself writes the other rows
 
@@ -67,10 +67,10 @@ def _(rows, columns, device):
 
 
 @exercise(title="Move a nested batch", minutes=12, difficulty=2, hints=(
-    "Four questions, each an `isinstance` with a return: tensor, dict, tuple or list, anything else.",
+    "Ask what `batch` is, with `isinstance`: a tensor, a dict, a tuple or list, or anything else. Each has its return.",
     "The function calls itself for each value of a dict and each entry of a list or tuple.",
-    "Collect the moved entries in a list, then make the container of its own type: type(batch)(…). Where `_fields` is "
-    "there, it takes them one by one, with a star.",
+    "Collect the moved entries in a list, and make a container of the same type: type(batch)(…). A named tuple, which "
+    "has `_fields`, takes them one by one: put a star before the list.",
 ))
 def move_batch(batch: object, device: torch.device) -> object:
     """Return `batch` with every tensor in it moved to `device`."""
@@ -151,10 +151,10 @@ def _(batch, device):
 @exercise(title="Repair a function that mixes devices", minutes=6, difficulty=1, hints=(
     "One of the two must move. Which one is small?",
     "A tensor knows where it is: points.device. No name of a device is needed.",
-    "One line more at the top is enough: give the name `query` to what `.to` returns for the device of `points`.",
+    "One more line at the top is enough. Give the name `query` to what `.to` returns for the device of `points`.",
 ))
 def nearest(points: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """Return the index of the row of `points` nearest to `query`, on the device of `points`."""
+    """Return the index of the row of `points` nearest to `query`, where `points` is."""
     query = query.to(points.device)  # three numbers travel; all the points stay
     return ((points - query) ** 2).sum(dim=1).argmin()
 
@@ -203,12 +203,12 @@ def _(points, query):
 
 
 @exercise(title="Normalise on the device", minutes=10, difficulty=2, hints=(
-    "x.mean(dim=0) and x.std(dim=0) have one number a column, and broadcast against x.",
-    "Where all values of a column are equal, divide by 1 instead. They are where the least is the greatest.",
-    "amin and amax over dim=0, compared by ==, are a mask of such columns: torch.where takes 1.0 there, else std.",
+    "x.mean(dim=0) and x.std(dim=0) have one number for each column, and broadcast against x.",
+    "Where all values of a column are equal, divide by 1 instead. They are equal if the least is the greatest.",
+    "Compare amin and amax over dim=0 by ==: a mask of such columns. torch.where takes 1.0 there, and std elsewhere.",
 ))
 def normalise(x: torch.Tensor) -> torch.Tensor:
-    """Return `x` with each column at mean 0 and standard deviation 1, computed on the device of `x`."""
+    """Return `x` with each column at mean 0 and standard deviation 1, where `x` is."""
     std = x.std(dim=0)
     equal = x.amin(dim=0) == x.amax(dim=0)  # exact, where rounding may leave a deviation of 1e-9
     divisor = torch.where(equal, 1.0, std)  # a choice for each element, made on the device: no `if`
@@ -260,6 +260,8 @@ normalise.edits(
     ("scales to the range from 0 to 1",
      "that is another normalisation; here the mean is 0 and the standard deviation 1",
      _MEAN, "x.amin(dim=0)", _CHOICE, "torch.where(equal, 1.0, x.amax(dim=0) - x.amin(dim=0))"),
+    ("asks whether the standard deviation is 0", "rounding can leave it at 1e-8: compare the values of the column",
+     _CHOICE, "torch.where(std == 0, 1.0, std)"),
     ("adds a small number to the standard deviation", _EPS, (_CHOICE, "std + 1e-8"), (_CHOICE, "std + 1e-6")),
     ("sets a least standard deviation", _EPS, _CHOICE, "std.clamp(min=1e-5)"),
     ("sets a least standard deviation", _EPS, _CHOICE, "torch.where(std > 1e-5, std, 1.0)"),
@@ -273,7 +275,7 @@ def _(x):
 
 
 @exercise(title="Predict the time of a copy", minutes=5, difficulty=1, hints=(
-    "Bytes are elements times bytes each: math.prod(shape) * dtype.itemsize.",
+    "The bytes are the number of elements times the bytes of one: math.prod(shape) * dtype.itemsize.",
     "1 GB/s is 10**9 bytes a second, which is 10**6 bytes a millisecond; 1000 µs are 1 ms.",
     "Two terms, both in ms: latency_us over 1000, and the bytes over the bytes that the bus carries in a millisecond.",
 ))
@@ -333,9 +335,9 @@ def _(shape, dtype, bandwidth_gbps, latency_us):
 
 
 @exercise(title="One copy instead of N", minutes=7, difficulty=2, hints=(
-    "Join on the host, copy, take apart on the device.",
-    "torch.cat(pieces).to(device) is the one copy. Views cut it apart without another.",
-    "Keep the length of each piece. `split` takes these lengths, on the joined tensor that was moved; then list().",
+    "Three steps: join the pieces on the host, copy once, take them apart on the device.",
+    "torch.cat(pieces).to(device) is the one copy. Views take it apart, and copy nothing.",
+    "Keep the length of each piece. Call `split` with these lengths on the tensor that was moved, then list().",
 ))
 def move_pieces(pieces: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     """Return the tensors of `pieces` on `device`, moved with one copy."""
@@ -376,11 +378,11 @@ def _(pieces, device):
 
 @exercise(title="Windows without a copy", minutes=10, difficulty=2, hints=(
     "Row i + 1 begins one element of x behind row i; so does column j + 1 behind column j.",
-    "A tensor of length n has n - length + 1 windows. Both strides are the same number: what x steps by.",
+    "A tensor of length n has n - length + 1 windows. Both strides are the same number, the stride of x.",
     "as_strided takes the shape as a tuple, then the two strides as a tuple: x.stride(0), not 1.",
 ))
 def windows(x: torch.Tensor, length: int) -> torch.Tensor:
-    """Return a view of the one-dimensional `x` whose row i holds the `length` elements from x[i] on."""
+    """Return a view of `x` whose row i holds the `length` elements from x[i] on."""
     step = x.stride(0)  # 1 only where the elements of x are neighbours in memory
     return x.as_strided((len(x) - length + 1, length), (step, step))
 
@@ -421,11 +423,11 @@ def _(x, length):
 
 @exercise(title="Bring results back, wait once", minutes=10, difficulty=2, hints=(
     "Two rounds: first start every copy, then wait.",
-    "A copy to the CPU that does not hold the host has a keyword. `.cpu()` has none.",
-    "A list of `.to` with non_blocking=True starts them all. Call synchronize() below the list, before the return.",
+    "A copy to the CPU that does not hold the host needs a keyword, which `.cpu()` does not take.",
+    "Make a list of the results of `.to` with non_blocking=True. Below it call synchronize(), and then return.",
 ))
 def fetch(tensors: list[torch.Tensor], synchronize: Callable[[], None]) -> list[torch.Tensor]:
-    """Return CPU copies of `tensors`; start every copy before `synchronize()` makes the host wait, once."""
+    """Return CPU copies of `tensors`: start every copy, then wait once."""
     copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]  # each call returns at once
     synchronize()  # now all of them have arrived
     return copies
@@ -441,7 +443,7 @@ def _(case: Case) -> None:
         copies, asked = [copy for copy in case.counts.copies if copy.direction == "d2h"], synchronize.asked
         held = sum(not copy.non_blocking for copy in copies) + case.counts.host_reads
         case.instead(held, "holds the host in a copy or a read",
-                     f"waits by themselves: {held}; a copy with non_blocking=True does not wait")
+                     f"copies and reads that make the host wait: {held}; one with non_blocking=True does not")
         case.instead(copies and not asked, "never calls the `synchronize` that it was given",
                      "nothing else has to wait until the values have arrived: call it before the return")
         case.instead(copies and len(asked) > 1, "waits more than once",
