@@ -120,7 +120,7 @@ def _rounds(convolution: bool) -> bool:
     """Return whether CUDA lets tensor cores round float32 inputs: by default in convolutions, not in products."""
     if convolution:
         return torch.backends.cudnn.conv.fp32_precision == "tf32"
-    return torch.get_float32_matmul_precision() != "highest"
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"  # set_float32_matmul_precision sets it as well
 
 
 def _convolution(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
