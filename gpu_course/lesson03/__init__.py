@@ -24,9 +24,13 @@ exercise = lesson("03")
     "reading. statistics.median takes the list.",
 ))
 def median_time_s(
-    work: Callable[[], object], clock: Callable[[], float], synchronize: Callable[[], None], warmup: int, repeats: int
+    work: Callable[[], object],
+    clock: Callable[[], float],
+    synchronize: Callable[[], None],
+    warmup: int,
+    repeats: int,
 ) -> float:
-    """Return the median time of one call of `work` in seconds, after `warmup` calls that are not timed."""
+    """Return the median seconds of one call of `work`, after `warmup` untimed calls."""
     for _ in range(warmup):
         work()
     times_s = []
@@ -130,7 +134,7 @@ def _(work, clock, synchronize, warmup, repeats):
     "The sum of the three sizes, times dtype.itemsize, stands below the FLOPs: mind the brackets.",
 ))
 def intensity(n: int, k: int, m: int, dtype: torch.dtype) -> float:
-    """Return the FLOPs for each byte of the product of an (n, k) and a (k, m) matrix, each matrix moved once."""
+    """Return the FLOPs for each byte of an (n, k) times a (k, m) matrix."""
     flops = 2 * n * k * m  # k multiplications and k additions for each of n m results
     nbytes = (n * k + k * m + n * m) * dtype.itemsize  # two matrices read, one written
     return flops / nbytes
@@ -195,8 +199,14 @@ def _(n, k, m, dtype):
     "1 TFLOP/s is 10⁹ FLOPs a millisecond, 1 GB/s 10⁶ bytes a millisecond: that makes two times in ms.",
     'Compare time_ms with twice the larger of the two first, for "overhead"; then the two with each other.',
 ))
-def name_bound(flops: float, nbytes: float, time_ms: float, peak_tflops: float, bandwidth_gbps: float) -> str:
-    """Return what limits a measured operation: "compute", "bandwidth" or "overhead"."""
+def name_bound(
+    flops: float,
+    nbytes: float,
+    time_ms: float,
+    peak_tflops: float,
+    bandwidth_gbps: float,
+) -> str:
+    """Return what limits an operation: "compute", "bandwidth" or "overhead"."""
     compute_ms = flops / (peak_tflops * 1e9)  # 1 TFLOP/s is 10**9 operations a millisecond
     memory_ms = nbytes / (bandwidth_gbps * 1e6)  # 1 GB/s is 10**6 bytes a millisecond
     if time_ms > 2 * max(compute_ms, memory_ms):
@@ -275,7 +285,7 @@ def _(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
     "torch.where with the condition error <= delta and the two formulas of huber_slow; then the mean over dim=1.",
 ))
 def huber(prediction: torch.Tensor, target: torch.Tensor, delta: float) -> torch.Tensor:
-    """Return the mean Huber loss of each row, shape (rows,), without a Python loop or an `if` on a value."""
+    """Return the mean Huber loss of each row, shape (rows,), with no loop or branch."""
     error = (prediction - target).abs()
     each = torch.where(error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta))  # both branches, then a choice
     return each.mean(dim=1)
@@ -383,7 +393,7 @@ def _(prediction, target, delta):
     "Lost is the first and (the second or the third), with & and | and brackets; divide its sum by that of the first.",
 ))
 def lost_share(gradients: torch.Tensor, dtype: torch.dtype, scale: float) -> float:
-    """Return the share of the gradients other than 0 that become 0 or infinite when scaled and stored in `dtype`."""
+    """Return the share of non-zero gradients that become 0 or infinite in `dtype`."""
     stored = (gradients * scale).to(dtype)  # scaled while they still have their range
     there = gradients != 0
     lost = there & ((stored == 0) | stored.isinf())
@@ -463,7 +473,7 @@ def _(gradients, dtype, scale):
     "Nothing to the left, to the right and above: three zeros, and the number of missing rows last.",
 ))
 def pad_vocabulary(weight: torch.Tensor, multiple: int) -> torch.Tensor:
-    """Return `weight`, shape (vocabulary, width), with rows of zeros below up to the next multiple of `multiple`."""
+    """Return `weight` with rows of zeros below, up to a multiple of `multiple` rows."""
     missing = -weight.shape[0] % multiple  # 0 where the vocabulary is a multiple already
     return functional.pad(weight, (0, 0, 0, missing))  # (left, right, above, below)
 
