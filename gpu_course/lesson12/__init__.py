@@ -1,5 +1,6 @@
 """Is the capstone fast, and does it train as the given program does? Its score, and the exercises of lesson 12."""
 
+import weakref
 from functools import partial
 
 import torch
@@ -96,19 +97,36 @@ def _(case: Case) -> None:
         x = torch.randn(shape)
         qkv = nn.Linear(shape[2], 3 * shape[2], bias=False)
         nn.init.normal_(qkv.weight)
-        got = case.call(x.to(case.device), qkv.to(case.device), heads)
+        slow = x.clone().requires_grad_(), qkv.weight.detach().clone().requires_grad_()
+        x = x.to(case.device).requires_grad_()
+        got = case.call(x, qkv.to(case.device), heads)
         counts = case.counts
-        expected = _slowly(x, qkv.weight.detach().cpu(), heads)
-        case.equal(got, expected.to(case.device), rtol=1e-4, atol=1e-4)
+        expected = _slowly(*slow, heads)
+        case.equal(got, expected.detach().to(case.device), rtol=1e-4, atol=1e-4)
         case.instead(counts.copies_h2d, "copies something to the device", "a mask, say: is_causal=True needs none")
         case.budget("operators", counts.operators, 20, "a loop over the heads launches each of its kernels once a head")
         case.backward(got)
-        case.instead(qkv.weight.grad is None, "cuts the graph: no gradient reaches the weight", "it would never train")
+        expected.sum().backward()
+        _gradients(case, (x.grad, qkv.weight.grad), [one.grad for one in slow])
+
+
+def _gradients(case: Case, got: tuple[torch.Tensor | None, ...], wanted: list[torch.Tensor]) -> None:
+    """Fail unless the gradients of x and of the weight are the right ones: also those of q, k and v, each for itself.
+
+    Of one place alone nothing depends on q and k: their right gradients may be 0.
+    """
+    for name, value in zip(("the weight", "x"), got[::-1], strict=True):
+        case.instead(value is None, f"cuts the graph: no gradient reaches {name}", "what is before it never trains")
+    for name, part, right in zip("qkv", got[1].chunk(3), wanted[1].chunk(3), strict=True):
+        case.instead(right.abs().max() > 1e-5 and not part.any(), f"cuts the graph: no gradient reaches {name}",
+                     f"the rows of the weight that make {name} would never train: no detach() on the way")
+    for name, value, right in zip(("x", "the weight"), got, wanted, strict=True):
+        case.equal(value, right.to(case.device), rtol=1e-3, atol=1e-4, why=f"this is the gradient of {name}")
 
 
 def _slowly(x: torch.Tensor, weight: torch.Tensor, heads: int) -> torch.Tensor:
     """Return causal attention, place by place."""
-    mixed, size = torch.zeros_like(x), x.shape[2] // heads
+    mixed, size = torch.zeros(x.shape), x.shape[2] // heads
     for head in range(heads):
         rows = slice(head * size, (head + 1) * size)
         q, k, v = (x @ part[rows].T for part in weight.chunk(3))
@@ -167,12 +185,14 @@ def train_steps(model: nn.Module, optimizer: torch.optim.Optimizer, windows: tor
 
 @train_steps.checks
 def _(case: Case) -> None:
-    for device, shape in ((case.device, (1, 1, 3)), (elsewhere(case.device), (3, 2, 4)), (case.device, (4, 3, 6))):
+    for device, shape in ((case.device, (1, 1, 3)), (elsewhere(case.device), (3, 2, 4)), (case.device, (5, 3, 6))):
         windows, case.device = torch.randint(256, shape), device
         model, twin = _model().to(device), _model()
         optimizer, its = (torch.optim.AdamW(one.parameters(), lr=0.05) for one in (model, twin))
         got = case.call(model, optimizer, windows.to(device), modifies=True)
         counts = case.counts
+        case.instead(not all(model.modes), "trains in evaluation mode", "the model came in training mode")
+        case.instead(not model.training, "leaves the model in evaluation mode", "it came in training mode")
         case.instead(isinstance(got, torch.Tensor), "returns a tensor, expected a list of floats", ".tolist() reads it")
         case.equal(got, _one_by_one(twin, its, windows), rtol=1e-3, atol=1e-4,
                    why="this is the loss of each step, before it")
@@ -181,11 +201,34 @@ def _(case: Case) -> None:
                        why=f"this is {name} after all steps")
         reads = counts.host_reads + counts.copies_d2h
         case.budget("reads of the host", reads, 1, "at each one the host waits, and the queue runs empty")
+        case.instead(model.kept > 2, "keeps the graph of every step",
+                     "what holds a loss holds all that its backward pass needed: keep loss.detach()")
 
 
-def _model() -> nn.Module:
+class _Watched(nn.Sequential):
+    """A model of one byte that notes its mode at each pass, and in `kept` how many earlier graphs were still there."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.modes: list[bool] = []
+        self.kept, self._graphs = 0, []
+
+    def __repr__(self) -> str:
+        return "model"
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits, graph = super().forward(tokens), set()  # sets have weak references
+        self.modes.append(self.training)
+        self.kept = max(self.kept, sum(one() is not None for one in self._graphs))
+        if logits.grad_fn is not None:
+            logits.grad_fn.metadata["watched"] = graph  # it lives as long as the graph
+            self._graphs.append(weakref.ref(graph))
+        return logits
+
+
+def _model() -> _Watched:
     torch.manual_seed(3)
-    return nn.Sequential(nn.Embedding(256, 8), nn.Linear(8, 256))
+    return _Watched(nn.Embedding(256, 8), nn.Linear(8, 256))
 
 
 def _one_by_one(model: nn.Module, optimizer: torch.optim.Optimizer, windows: torch.Tensor) -> list[float]:

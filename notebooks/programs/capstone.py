@@ -10,7 +10,9 @@ a checkpoint of one version fits the other.
 
 import argparse
 import math
+import os
 import time
+import zipfile
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -132,13 +134,34 @@ def evaluate(model, text, starts, device):
 
 
 def save(path, model, optimizer, step):
-    """Write all that the steps after `step` need."""
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, path)
+    """Write all that the steps after `step` need: to another file, which then takes the place of `path`."""
+    with open(f"{path}.new", "wb") as file:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, file)
+        file.flush()
+        os.fsync(file.fileno())  # it is on the disk, should the power fail
+    os.replace(f"{path}.new", path)  # whoever is killed before this still has the old file, whole
+
+
+def whole(path):
+    """Return what `save` wrote; raises ValueError, one line with the name, where it is damaged or not finite."""
+    try:
+        with zipfile.ZipFile(path) as parts:
+            broken = parts.testzip()  # torch.save writes checksums, and torch.load does not compare them
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        strange = [name for name, value in saved["model"].items() if not torch.isfinite(value).all()]
+    except OSError:
+        raise
+    except Exception as error:  # a damaged file raises a dozen kinds
+        raise ValueError(f"{path} is damaged, or no checkpoint of this program ({type(error).__name__})") from error
+    if broken or strange:
+        why = f"the checksum of {broken} differs" if broken else f"{strange[0]} is not finite"
+        raise ValueError(f"{path} is damaged: {why}")
+    return saved
 
 
 def load(path, model, optimizer):
-    """Put everything back, and return the step."""
-    saved = torch.load(path, map_location="cpu", weights_only=True)
+    """Put everything back, and return the step; raises ValueError where the file is damaged."""
+    saved = whole(path)
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     return saved["step"]
@@ -154,6 +177,16 @@ def written(model, prompt, length, device):
     return bytes(tokens[0].tolist()).decode(errors="replace")
 
 
+def chosen():
+    """Return the accelerator if a small kernel runs on it, otherwise the CPU."""
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        works = (torch.ones(2, device=device) + 1).tolist() == [2, 2]
+    except RuntimeError:
+        works = False
+    return device if works else torch.device("cpu")
+
+
 def main():
     """Train, and show what the model writes before and after."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -161,7 +194,7 @@ def main():
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--checkpoint", type=Path, help="file to write, and to go on from")
     options = parser.parse_args()
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    device = chosen()
     text = torch.frombuffer(bytearray("\n\n".join(topics[name] for name in sorted(topics)).encode()), dtype=torch.uint8)
     train_text, test_text = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
     torch.manual_seed(0)
@@ -169,7 +202,10 @@ def main():
     optimizer, step = make_optimizer(model), 0
     test_starts = torch.arange(0, len(test_text) - 65, 65)[:128]
     if options.checkpoint and options.checkpoint.exists():
-        step = load(options.checkpoint, model, optimizer)
+        try:
+            step = load(options.checkpoint, model, optimizer)
+        except (ValueError, RuntimeError) as error:  # damaged, or of a model of another width
+            raise SystemExit(str(error).partition("\n")[0] + ": name another file") from None
     print(f"step {step}, on {device}; the model writes {written(model, PROMPT, 60, device)!r}")
     while step < options.steps:
         many = min(100, options.steps - step)

@@ -1,8 +1,13 @@
 """Is a capstone program that trains another way rejected by the name of what it does, and a right one scored?"""
 
+import runpy
+import struct
+import subprocess
+import sys
 import zlib
 
 import pytest
+import torch
 
 import simgpu
 from course_utils import counting, devices, plots, programs
@@ -132,7 +137,7 @@ LATER = {  # what is wrong after a resume
     "weights of 16 bits are kept": ("the losses are others", '{"model": model.state_dict()',
         '{"model": {name: value.half() for name, value in model.state_dict().items()}'),
     "the step is forgotten": ("load returns the step 0", 'return saved["step"]', "return 0"),
-    "nothing is written": ("raises FileNotFoundError", "    torch.save(", "    return\n    torch.save("),
+    "nothing is written": ("raises FileNotFoundError", "    os.replace(", "    return\n    os.replace("),
 }  # fmt: skip
 RANKS = {  # what is wrong on two ranks
     "the gradients stay apart": ("the weights are not those", AVERAGE, "            pass\n"),
@@ -182,6 +187,53 @@ def test_a_program_that_is_wrong_on_two_ranks_is_named():
     assert found[:3] == [{"ranks": "", "messages": 27 + 1}, *[{"ranks": "", "messages": 1 + 1 / 3}] * 2]
     for (phrase, *_), one in zip(RANKS.values(), found[3:], strict=True):
         assert phrase in one["ranks"]
+
+
+def flipped(path):
+    """Change one byte of a weight."""
+    content = bytearray(path.read_bytes())
+    place = content.index(struct.pack("<f", 0.25))
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGE = {
+    "is damaged, or no checkpoint": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "the checksum of": flipped,
+    "norm.bias is not finite": None,
+}
+
+
+@pytest.mark.parametrize("phrase", DAMAGE)
+@pytest.mark.parametrize("name", ["capstone.py", "capstone_reference.py"])
+def test_a_damaged_checkpoint_is_refused_in_one_line_with_its_name(name, phrase, tmp_path):
+    program, path = runpy.run_path(str(programs.path(name))), tmp_path / "run.pt"
+    model = program["make_model"](8, 2, 1, 8)
+    optimizer = program["make_optimizer"](model)
+    torch.nn.init.constant_(model.norm.bias, 0.25 if DAMAGE[phrase] else float("nan"))
+    program["save"](path, model, optimizer, 3)
+    assert [one.name for one in tmp_path.iterdir()] == ["run.pt"]
+    if DAMAGE[phrase]:
+        assert program["load"](path, model, optimizer) == 3
+        DAMAGE[phrase](path)
+    with pytest.raises(ValueError) as found:
+        program["load"](path, model, optimizer)
+    assert phrase in str(found.value) and str(path) in str(found.value) and "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("width", [8, 16])
+def test_a_program_ends_in_one_line_where_its_checkpoint_is_of_no_use(width, tmp_path):
+    """It is damaged, or of a model of another width; and it stays as it was."""
+    path = tmp_path / "run.pt"
+    command = [sys.executable, programs.path("capstone_reference.py"), "--steps", "1", "--checkpoint", path, "--width"]
+    subprocess.run([*command, "8"], check=True, capture_output=True)
+    if width == 8:
+        flip = path.read_bytes()
+        path.write_bytes(flip[: len(flip) // 2])
+    before = path.read_bytes()
+    done = subprocess.run([*command, str(width)], capture_output=True, text=True)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert path.read_bytes() == before and ("run.pt" in done.stderr or width == 16)
 
 
 def test_the_reference_names_the_first_step_whose_loss_is_no_number():

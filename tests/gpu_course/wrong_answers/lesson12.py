@@ -32,28 +32,27 @@ WRONG = {
     "cut": [
         ("bytes travel", edit(_LONG, "windows.long().to(device)")),
         ("copies to the device", edit(_GATHER, _EACH, _LONG, f"{_LONG}.view(*starts.shape, context + 1)")),
-        ("dtype", edit(_LONG, "windows.to(device)")),
-        ("expected", edit(_LONG, "windows.long()")),
     ],
     "attend": [
         ("copies something to the device", _looping),
         ("operators and the limit is 20", _looping_on_the_device),
-        ("shape", edit("return mixed.transpose(1, 2).reshape(batch, time, width)", "return mixed")),
-        ("cuts the graph", edit("mixed.transpose", "mixed.detach().transpose")),
+        ("cuts the graph: no gradient reaches the weight", edit("mixed.transpose", "mixed.detach().transpose")),
+        ("cuts the graph: no gradient reaches v", edit("(q, k, v, is", "(q, k, v.detach(), is")),
     ],
     "train_steps": [
         ("reads of the host", edit("losses.append(loss.detach())", "losses.append(loss.detach()); loss.item()")),
         ("expected a list of floats", edit("torch.stack(losses).tolist()", "torch.stack(losses)")),
         ("this is the loss of each step", edit("torch.stack(losses).tolist()", "torch.stack(losses[::-1]).tolist()")),
+        ("keeps the graph of every step",
+         edit("loss.backward()", "loss.backward(retain_graph=True)", "loss.detach()", "loss")),
+        ("leaves the model in evaluation mode", edit("    return torch", "    model.eval()\n    return torch")),
     ],
     "average": [
-        ("other values", edit("dist.get_world_size()", "2")),
         ("messages", edit("dist.all_reduce(flat)", "dist.all_reduce(flat[:1]); dist.all_reduce(flat[1:])")),
         ("never waits", edit("dist.all_reduce(flat)", "dist.all_reduce(flat, async_op=True)")),
         ("changes the parameters", edit("flat /=", "[p.data.mul_(2) for p in model.parameters()]; flat /=")),
     ],
     "model_flops": [
         ("this is what PyTorch counts", edit("width**2", "width")),
-        ("this is what PyTorch counts", edit("layers * 12", "12")),
     ],
 }  # fmt: skip
