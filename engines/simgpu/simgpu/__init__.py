@@ -36,6 +36,7 @@ from simgpu.child import Unavailable, hide_accelerators, remember_sources, run_i
 from simgpu.cluster import LINKS, Cluster, Link
 from simgpu.control import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable
 from simgpu.evidence import ErrorBar, Evidence, error_bar
+from simgpu.face.notebooks import load_ipython_extension, unload_ipython_extension
 from simgpu.face.switch import Face, cuda
 from simgpu.forecasts import Forecast, forecast
 from simgpu.history import ClusterTimeline, Gap, Timeline, timeline
@@ -52,8 +53,9 @@ __all__ = [
     "Forecast", "Gap", "Link", "Memory", "MemoryForecast", "Rates", "Record", "Settings", "Share", "TimeForecast",
     "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "composite", "configure", "cuda", "enable",
     "enabled", "error_bar", "evidence", "forecast", "forgive", "gpus", "hide_accelerators", "host_work", "idle",
-    "launch", "ledger", "memory", "out_of_memory", "places", "ready", "remember_sources", "reset", "restore",
-    "run_in_child", "seconds_text", "settings", "sources", "timeline", "unavailable", "values_of",
+    "launch", "ledger", "load_ipython_extension", "memory", "out_of_memory", "places", "ready", "remember_sources",
+    "reset", "restore", "run_in_child", "seconds_text", "settings", "sources", "timeline", "unavailable",
+    "unload_ipython_extension", "values_of",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

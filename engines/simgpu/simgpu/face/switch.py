@@ -87,6 +87,11 @@ def cuda(
     return Face(gpu, gpus, memory, allocator, errors)
 
 
+def last() -> Face:
+    """Return the face that was switched on last. Raises IndexError where none is on."""
+    return _faces[-1]
+
+
 def is_on() -> bool:
     """Return whether CUDA's face is on in this process."""
     return bool(_faces)

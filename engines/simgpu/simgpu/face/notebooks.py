@@ -1,0 +1,65 @@
+"""How does a notebook that says `cuda` run, as a whole from the command line and by `%load_ext simgpu`?"""
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from simgpu.face import options, switch
+
+_MAGIC = "simgpu"
+
+
+def run(notebook: Path, *, keep_going: bool) -> int:
+    """Run the code cells of a notebook in order, in its own folder; return 1 if one failed, which ends it, else 0.
+
+    A cell that has the tag `raises-exception` may fail. `keep_going` runs the other cells too. Raises SystemExit where
+    IPython is missing.
+    """
+    try:
+        from IPython.core.interactiveshell import InteractiveShell
+    except ImportError:
+        sys.exit("python -m simgpu: notebooks need IPython: pip install ipython")
+    cells = [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    cells = [cell for cell in cells if "".join(cell["source"]).strip()]
+    os.environ.setdefault("MPLBACKEND", "agg")
+    os.chdir(notebook.resolve().parent)
+    sys.path[0], sys.argv = "", [notebook.name]
+    shell, ran = InteractiveShell.instance(), 0
+    for number, cell in enumerate(cells, 1):
+        result = shell.run_cell("".join(cell["source"]), store_history=True)
+        allowed = "raises-exception" in cell["metadata"].get("tags", ())
+        ran += result.success or allowed
+        if not result.success and not allowed:
+            print(f"{notebook.name}: code cell {number} of {len(cells)} failed", file=sys.stderr)
+            if not keep_going:
+                break
+    print(f"{notebook.name}: {ran} of {len(cells)} code cells ran", file=sys.stderr)
+    return 0 if ran == len(cells) else 1
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext simgpu`: switch CUDA's face on in a notebook. `%simgpu --gpu "H100 SXM"` chooses another GPU."""
+    if not switch.is_on():
+        switch.cuda()
+
+    def choose(line: str) -> None:
+        """Set the simulated GPU: --gpu, --memory, --allocator, --errors, as `python -m simgpu` takes them."""
+        given = vars(options.parser().parse_args(shlex.split(line)))
+        _all_off()
+        switch.cuda(**given)
+
+    shell.register_magic_function(choose, "line", _MAGIC)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """`%unload_ext simgpu`: switch CUDA's face off."""
+    _all_off()
+    shell.magics_manager.magics["line"].pop(_MAGIC, None)
+
+
+def _all_off() -> None:
+    while switch.is_on():
+        switch.last().off()

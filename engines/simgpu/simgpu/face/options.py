@@ -1,0 +1,17 @@
+"""Which options has CUDA's face on a command line?"""
+
+import argparse
+
+_WHAT = "Run a program, a package or a notebook that says `cuda`, unchanged, on simulated GPUs."
+
+
+def parser(usage: str | None = None) -> argparse.ArgumentParser:
+    """Return what reads the options of `simgpu.cuda` from a command line."""
+    found = argparse.ArgumentParser("python -m simgpu", usage=usage, description=_WHAT, allow_abbrev=False)
+    add = found.add_argument
+    add("--gpu", default="T4", help='a row of simgpu.gpus, such as "H100 SXM" (default: T4)')
+    add("--gpus", type=int, help="how many of them (default: 1)")
+    add("--memory", help='of each, such as "8 GiB" (default: that of the data sheet)')
+    add("--allocator", default="exact", choices=("exact", "caching"), help="count bytes, or blocks as PyTorch does")
+    add("--errors", choices=("immediate", "asynchronous", "blocking"), help="when errors of kernels are reported")
+    return found

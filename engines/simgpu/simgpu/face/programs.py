@@ -1,0 +1,72 @@
+"""`python -m simgpu`: a program, a package or a notebook that says `cuda`, unchanged, on simulated GPUs."""
+
+import argparse
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from simgpu.face import notebooks, options
+from simgpu.face.switch import cuda
+
+_USAGE = """python -m simgpu [options] program.py [its arguments]
+       python -m simgpu [options] -m package [its arguments]
+       python -m simgpu [options] notebook.ipynb"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what the command line says, with CUDA's face on. Its errors and its exit status are the program's own."""
+    reads = options.parser(_USAGE)
+    reads.add_argument("--keep-going", action="store_true", help="run a notebook's other cells after one that fails")
+    reads.add_argument("-m", dest="package", nargs=argparse.REMAINDER, help="run a package or module by its name")
+    reads.add_argument("program", nargs=argparse.REMAINDER, help="a Python program or a notebook, and its arguments")
+    given = reads.parse_args(arguments)
+    command = given.package or given.program
+    if not command:
+        reads.error("which program? Give a file, or -m and the name of a package")
+    if not given.package and not Path(command[0]).exists():
+        sys.exit(f"python -m simgpu: can't open file {command[0]!r}: there is none")
+    try:
+        cuda(given.gpu, gpus=given.gpus, memory=given.memory, allocator=given.allocator, errors=given.errors)
+    except (RuntimeError, TypeError, ValueError) as error:
+        sys.exit(f"python -m simgpu: {error}")
+    if given.package:
+        _run(lambda: _run_package(command))
+    elif command[0].endswith(".ipynb"):
+        sys.exit(notebooks.run(Path(command[0]), keep_going=given.keep_going))
+    else:
+        _run(lambda: _run_program(command))
+
+
+def _run_program(command: list[str]) -> None:
+    sys.argv = command
+    sys.path[0] = str(Path(command[0]).resolve().parent)
+    runpy.run_path(command[0], run_name="__main__")
+
+
+def _run_package(command: list[str]) -> None:
+    sys.argv = command
+    sys.path[0] = str(Path.cwd())
+    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+
+
+def _run(program: Callable[[], None]) -> None:
+    """Run a program. Where it fails, its traceback begins with the program's own first line."""
+    try:
+        program()
+    except Exception as error:
+        error.__traceback__ = _of_program(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
+
+
+def _of_program(trace: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback below this module and `runpy`; the whole where there is none."""
+    ours, found = {__file__, runpy.__file__}, trace
+    while found is not None:
+        file = found.tb_frame.f_code.co_filename
+        if file not in ours and not file.startswith("<frozen runpy"):
+            return found
+        found = found.tb_next
+    return trace
