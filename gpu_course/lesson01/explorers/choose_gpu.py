@@ -87,7 +87,7 @@ def describe(choices: Choices) -> str:
     """Return the answer in words."""
     best, size = choices.best, plots.count_text(choices.parameters)
     job = f"{choices.job.capitalize()} with {size} parameters in {choices.fmt}"
-    head = f"{job} needs {_gib_text(choices.need_gib)} before activations and what the driver keeps"
+    head = f"{job} needs {_gib_text(choices.need_gib)} beside what its layers compute and what the driver keeps"
     if best is None:
         return f"{head}: no GPU of this table holds that and computes in {choices.fmt}. Predicted from data sheets."
     fit = sum(c.fits for c in choices.candidates)

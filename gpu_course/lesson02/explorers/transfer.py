@@ -4,13 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import simgpu
 from course_utils import gpus, plots, recorded
 from gpu_course.explorers import Choice, Explorer, Slider, Switch
 
 __all__ = ["Transfer", "explore", "transfer"]
 
-LATENCY_S = 15e-6  # of a copy that the host waits for: an assumption, 5 µs launch and 10 µs copy as simgpu.Costs
-PAGEABLE_SHARE = 0.5  # of the bus rate, from pageable memory: an assumption, the same as simgpu.Costs.pageable_share
+_ASSUMED = simgpu.Costs()  # of the simulated GPU's clock
+LATENCY_S = (_ASSUMED.launch_ns + _ASSUMED.copy_ns) * 1e-9  # of a copy that the host waits for
+PAGEABLE_SHARE = _ASSUMED.pageable_share  # of the bus rate, from pageable memory
 
 KEY = "02.transfer_bandwidth"  # under which lesson 02 records its curves
 
@@ -63,8 +65,8 @@ def describe(t: Transfer) -> str:
     return (
         f"{plots.bytes_text(t.nbytes)} from {kind} memory to the {t.gpu} in {pieces}: {total}, of which {latencies} "
         f"latency. That is {t.reached_gbps:.3g} of {t.rate_gbps:.3g} GB/s; a piece of "
-        f"{plots.bytes_text(t.break_even_bytes)} reaches half of that. Predicted from the data sheet's bus, and "
-        f"assumed: {latency} latency (5 µs launch and 10 µs copy), half of the rate from pageable memory."
+        f"{plots.bytes_text(t.break_even_bytes)} reaches half of that. Predicted from the bus's data sheet and two "
+        f"assumptions: {latency} of latency for each piece, and half of the rate from pageable memory."
     )
 
 
