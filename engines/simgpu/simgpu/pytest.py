@@ -1,0 +1,64 @@
+"""`pytest -p simgpu.pytest`: tests that want CUDA run on simulated GPUs, where there is no real one.
+
+CUDA's face is on before any conftest is read, so that tests which skip themselves without a GPU do not. In a process
+with a real GPU the plugin leaves everything as it is, and the header of the run says so.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from simgpu import control, instruments
+from simgpu.face import switch
+
+_given: dict[str, str] = {}  # "refused": why there are no simulated GPUs in this run
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of `simgpu.cuda`."""
+    group = parser.getgroup("simgpu", "simulated GPUs under the name cuda")
+    group.addoption("--simgpu", default="T4", metavar="GPU", help='a row of simgpu.gpus, such as "H100 SXM"')
+    group.addoption("--simgpu-count", type=int, metavar="N", help="how many GPUs there are (default: 1)")
+    group.addoption("--simgpu-memory", metavar="SIZE", help='of each, as "8 GiB" (default: that of the data sheet)')
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Switch CUDA's face on."""
+    options = early_config.known_args_namespace
+    reason = control.unavailable()
+    if reason is not None:
+        _given["refused"] = reason
+        return
+    try:
+        switch.cuda(options.simgpu, gpus=options.simgpu_count, memory=options.simgpu_memory)
+    except (TypeError, ValueError) as error:
+        raise pytest.UsageError(f"simgpu: {error}") from None
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say on what the tests run."""
+    if _given:
+        return f"simgpu: off, since {_given['refused']}"
+    properties = torch.cuda.get_device_properties(0)
+    size = f"{properties.total_memory / 2**30:.1f} GiB"
+    return f"simgpu: {torch.cuda.device_count()} x {properties.name}, {size}: memory and times are simulated"
+
+
+@pytest.fixture(autouse=True)
+def _gpu_after_a_test() -> Iterator[None]:
+    """Let an error of a kernel that no call of a test waited for fail that test, and no other."""
+    yield
+    if not switch.is_on():
+        return
+    try:
+        torch.cuda.synchronize()
+    finally:
+        instruments.forgive()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Switch it off again."""
+    while switch.is_on():
+        switch.last().off()
