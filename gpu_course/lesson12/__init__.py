@@ -15,12 +15,12 @@ from gpu_course.common.probes import elsewhere
 from gpu_course.common.ranks import describe, on_ranks
 from gpu_course.lesson12.cards import Card, card, export, score, start
 from gpu_course.lesson12.changes import CHANGES, Gains, gains, hint
-from gpu_course.lesson12.program import case_of, given
+from gpu_course.lesson12.program import case_of, excerpt, given
 from gpu_course.lesson12.scoring import LEVELS, SPECS, Costs, Score
 
 __all__ = [
-    "CHANGES", "LEVELS", "SPECS", "Card", "Costs", "Gains", "Score", "attend", "average", "card", "cut", "export",
-    "gains", "hint", "model_flops", "score", "start", "train_steps",
+    "CHANGES", "LEVELS", "SPECS", "Card", "Costs", "Gains", "Score", "attend", "average", "card", "cut", "excerpt",
+    "export", "gains", "hint", "model_flops", "score", "start", "train_steps",
 ]  # fmt: skip
 
 exercise = lesson("12")
@@ -28,14 +28,14 @@ exercise = lesson("12")
 
 
 @exercise(title="Windows in one copy", minutes=8, difficulty=1, hints=(
-    "Gather all windows on the host, while they are bytes; then one copy carries them all.",
+    "Gather all windows on the host, while they are bytes. Then one copy carries them all.",
     "A tensor of places is an index: text[places] has the shape of places. Each window is its start and the next "
     "`context` places.",
     "starts[..., None] + torch.arange(context + 1) has a row of places for each start. Index, .to(device), and "
     "last .long().",
 ))
 def cut(text: torch.Tensor, starts: torch.Tensor, context: int, device: torch.device) -> torch.Tensor:
-    """Return the windows of `text` that begin at `starts` (...): (..., context + 1) int64 on `device`, in one copy."""
+    """Return the windows of `text` at `starts` (...): (..., context + 1), one copy."""
     windows = text[starts[..., None] + torch.arange(context + 1)]  # on the host, still bytes
     return windows.to(device).long()  # made wide where memory is fast
 
@@ -77,13 +77,13 @@ cut.alternative(
 
 
 @exercise(title="All heads at once", minutes=12, difficulty=2, hints=(
-    "One call of qkv gives q, k and v of all heads, side by side: into which shape does the last dimension fall?",
+    "One call of qkv gives q, k and v of all heads, side by side. Which dimensions is the last one made of?",
     "In the order of the weight's rows: 3, heads, size. Attention wants (batch, heads, time, size) for each.",
     "view to (batch, time, 3, heads, size), permute so that 3 comes first, unpack. is_causal=True is the mask. "
     "Then bring time and heads back with transpose(1, 2), and reshape.",
 ))
 def attend(x: torch.Tensor, qkv: nn.Linear, heads: int) -> torch.Tensor:
-    """Return what causal attention with `heads` heads makes of `x` (batch, time, width): the same shape."""
+    """Return what causal attention makes of `x` (batch, time, width), same shape."""
     batch, time, width = x.shape
     split = batch, time, 3, heads, width // heads
     q, k, v = qkv(x).view(split).permute(2, 0, 3, 1, 4)  # each (batch, heads, time, size)
@@ -104,7 +104,7 @@ def _(case: Case) -> None:
         expected = _slowly(*slow, heads)
         case.equal(got, expected.detach().to(case.device), rtol=1e-4, atol=1e-4)
         case.instead(counts.copies_h2d, "copies something to the device", "a mask, say: is_causal=True needs none")
-        case.budget("operators", counts.operators, 20, "a loop over the heads launches each of its kernels once a head")
+        case.budget("operators", counts.operators, 20, "a loop over the heads launches its kernels once for each head")
         case.backward(got)
         expected.sum().backward()
         _gradients(case, (x.grad, qkv.weight.grad), [one.grad for one in slow])
@@ -140,7 +140,7 @@ _SPLIT, _ORDER = "3, heads, width // heads", "permute(2, 0, 3, 1, 4)"
 _MERGE = "mixed.transpose(1, 2).reshape(batch, time, width)"
 attend.edits(
     ("lets places see later ones", "is_causal=True", "is_causal=True", "is_causal=False"),
-    ("does not scale the scores", "the function divides by the root of the size by itself", "is_causal=True",
+    ("does not scale the scores", "leave `scale` out: the function divides by the root of the size", "is_causal=True",
      "is_causal=True, scale=1.0"),
     ("scales by the width, not by the size of a head", "leave the scale to the function", "is_causal=True",
      "is_causal=True, scale=width**-0.5"),
@@ -166,12 +166,12 @@ def _(x, qkv, heads):
 
 
 @exercise(title="Steps with one read", minutes=12, difficulty=2, hints=(
-    "Nothing in the loop may need a number: no .item(), no print, no `if` on a tensor.",
+    "Nothing in the loop may need a value: no .item(), no print, no `if` on a tensor.",
     "One cross_entropy over all places of all rows: flatten logits (rows, time, 256) to two dimensions.",
     "Inputs: window[:, :-1], targets: window[:, 1:]. Collect loss.detach(); after the loop torch.stack, tolist.",
 ))
 def train_steps(model: nn.Module, optimizer: torch.optim.Optimizer, windows: torch.Tensor) -> list[float]:
-    """Take one step for each of `windows` (steps, rows, time + 1) and return the losses, with one read in all."""
+    """Take one step for each of `windows`; return the losses, with one read in all."""
     losses = []
     for window in windows:
         optimizer.zero_grad()
@@ -272,7 +272,7 @@ train_steps.alternative(
 
 
 @exercise(title="One message for all gradients", where="real ranks on the CPU", minutes=12, difficulty=2, hints=(
-    "A message has a latency, however small it is. So all gradients go in one tensor.",
+    "Every message has a latency, however small it is. So send all gradients in one tensor.",
     "torch.cat of the flattened gradients, one dist.all_reduce, which adds, and one division.",
     "split by each gradient's numel() gives the parts back; copy_ and view_as write one into its place.",
 ))
@@ -317,10 +317,11 @@ average.alternative(
     "A linear layer from a to b numbers takes 2 a b operations for a token: a product and a sum for each weight.",
     "A block has W × 3W, W × W, W × 4W and 4W × W, the last layer W × 256. Attention multiplies, for each token "
     "and block, with all places of the context, twice: for the scores, and for the mixture.",
-    "Backward takes twice what forward takes: a product for the gradient of the input, one for the weight's.",
+    "The backward pass takes twice what the forward pass takes: one product for the gradient of the input, and one "
+    "for the gradient of the weight.",
 ))
 def model_flops(width: int, layers: int, context: int, rows: int) -> int:
-    """Return the floating-point operations in products of matrices of one training step on (rows, context) tokens."""
+    """Return the operations in matrix products of one step on (rows, context)."""
     weights = layers * 12 * width**2 + 256 * width
     attention = layers * 2 * context * width  # scores and mixture, for each token
     return 3 * 2 * rows * context * (weights + attention)
@@ -339,13 +340,13 @@ def _(case: Case) -> None:
 
 _THREE, _ATTENTION = "3 * 2 * rows", "layers * 2 * context * width"
 model_flops.edits(
-    ("leaves out the backward pass", "it takes twice what forward takes", _THREE, "2 * rows"),
+    ("leaves out the backward pass", "it takes twice what the forward pass takes", _THREE, "2 * rows"),
     ("takes backward for as much as forward", "two products each: for the input and for the weight", _THREE,
      "2 * 2 * rows"),
-    ("counts a product and its sum as one", "each is an operation", _THREE, "3 * rows"),
+    ("counts a product and its sum as one", "each of them is an operation", _THREE, "3 * rows"),
     ("leaves out attention", "two products for each token, block and place of the context", _ATTENTION, "0"),
-    ("counts half of attention", "scores, then the mixture, for every place: a mask saves nothing", _ATTENTION,
-     "layers * context * width"),
+    ("counts half of attention", "there are two products, scores and mixture; a mask saves nothing",
+     _ATTENTION, "layers * context * width"),
     ("leaves out the last layer", "width × 256 for each token", " + 256 * width", ""),
     ("takes the embedding for a product", "it looks rows up", "256 * width", "512 * width"),
     ("counts one row alone", "every row of the batch", "rows * context", "context"),

@@ -5,6 +5,7 @@ program makes of the same first weights and the same windows, which are drawn an
 that differs fails, as every check does, with a name that says what was seen.
 """
 
+import ast
 import copy
 import functools
 import sys
@@ -75,6 +76,17 @@ def given() -> str:
 def reference() -> str:
     """Return the text of a program that reaches level three."""
     return programs.path("capstone_reference.py").read_text(encoding="utf-8")
+
+
+def excerpt(path: Path, *names: str) -> str:
+    """Return the source of functions or classes of the program at `path`, in its order."""
+    text = path.read_text(encoding="utf-8")
+    nodes = [node for node in ast.parse(text).body if getattr(node, "name", "") in names]
+    first = [min(one.lineno for one in (node, *node.decorator_list)) for node in nodes]
+    lines = text.splitlines()
+    return "\n\n".join(
+        "\n".join(lines[begin - 1 : node.end_lineno]) for begin, node in zip(first, nodes, strict=True)
+    )
 
 
 @dataclass(frozen=True)
