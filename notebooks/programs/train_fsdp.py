@@ -10,19 +10,24 @@
 
 `--shards 8` splits each parameter over 8 processes, those of one machine, and lets machines be copies of each other,
 which exchange gradients alone; by default all processes share one copy. A checkpoint is a folder to which every
-process writes its own part. It can be read by any number of processes, in any split: that is the point of it. Started
-again with the same number on CPUs, a run goes on to the same bits; with another, sums have another order, and the last
-digits differ. `--die-at 30` kills a process, to see that. Asked to end (SIGTERM), it does so after its next checkpoint.
+process writes its own part. It can be read by any number of processes, in any split: that is the point of it. It is
+written beside the old one and replaces it when it is whole. Files whose checksums differ are not loaded, and weights
+that are not finite are neither saved nor loaded. Started again with the same number on CPUs, a run goes on to the same
+bits; with another, sums have another order, and the last digits differ. `--die-at 30` kills a process, to see that.
+Asked to end (SIGTERM), it does so after its next checkpoint.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import re
 import shutil
 import signal
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -32,11 +37,13 @@ import torch.nn.functional as F
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from course_utils import data, models
 
 CONTEXT = 32
 SAME = ("batch", "seed")  # options with which a run goes on as it began
+CHECKSUMS = "checksums.json"  # in each checkpoint: of every other file
 
 
 def main() -> None:
@@ -67,10 +74,15 @@ def arguments() -> argparse.Namespace:
 
 
 def join() -> torch.device:
-    """Join the process group and return the device of this process."""
+    """Join the process group and return the device of this process.
+
+    That is a GPU where each process of the machine has one and a first small kernel runs there. The GPUs of a machine
+    are taken to be of one kind, so that all processes decide alike.
+    """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))  # which process of this machine
     local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    use_cuda = torch.cuda.is_available() and torch.cuda.device_count() >= local_world
+    enough = torch.cuda.is_available() and torch.cuda.device_count() >= local_world
+    use_cuda = enough and works(torch.device("cuda", local_rank))
     device = torch.device("cuda", local_rank) if use_cuda else torch.device("cpu")
     bound = {"device_id": device} if use_cuda else {}
     if use_cuda:
@@ -83,12 +95,22 @@ def join() -> torch.device:
     return device
 
 
+def works(device: torch.device) -> bool:
+    """Return whether a first small kernel runs on `device`: a GPU may be there, and this PyTorch have none for it."""
+    try:
+        return (torch.ones(2, device=device) + 1).tolist() == [2, 2]
+    except RuntimeError:
+        return False
+
+
 def train(options: argparse.Namespace, device: torch.device) -> None:
     """Train for `options.steps` steps, from the newest checkpoint where there is one."""
     rank, world = dist.get_rank(), dist.get_world_size()
     shards = options.shards or world
-    if world % shards or options.batch % world:
-        raise SystemExit(f"--shards {shards} must divide the {world} processes, and these --batch {options.batch}")
+    if world % shards:
+        raise SystemExit(f"--shards {shards} must divide the {world} processes")
+    if options.batch % world:
+        raise SystemExit(f"--batch is {options.batch}, it must be a multiple of the {world} processes")
     mesh = init_device_mesh(device.type, (world // shards, shards), mesh_dim_names=("copies", "shards"))
     model = sharded(mesh, options.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)  # after sharding: its state is sharded with them
@@ -146,20 +168,69 @@ def mean(value: torch.Tensor) -> float:
     return value.item() / dist.get_world_size()
 
 
+def finite(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether all weights and moments are finite, on all processes."""
+    moments = [value for state in optimizer.state.values() for value in state.values()]
+    tensors = [value for value in (*model.parameters(), *moments) if isinstance(value, torch.Tensor)]
+    mine = [value.to_local() if isinstance(value, DTensor) else value for value in tensors]
+    strange = sum((~torch.isfinite(value)).sum() for value in mine)
+    return mean(strange) == 0
+
+
 def save(options: argparse.Namespace, model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
     """Let every process write its part into a folder, which gets its name when all have: it is whole or not there."""
     if options.checkpoint is None:
         return
     folder = options.checkpoint / f"step-{step:08}"
-    writing = folder.with_name("writing")
-    dcp.save(state_of(options, model, optimizer, step), checkpoint_id=writing)
+    if not finite(model, optimizer):
+        words = f"after step {step} some weights are not finite: not saved, the last checkpoint stays as it is"
+        raise SystemExit(words if dist.get_rank() == 0 else 1)
+    writing, replaced = folder.with_name("writing"), folder.with_name("replaced")
     if dist.get_rank() == 0:
-        if folder.exists():  # of a run that was killed before it could go on
-            shutil.rmtree(folder)
+        shutil.rmtree(writing, ignore_errors=True)  # of a run that was killed while it wrote
+    dist.barrier()
+    dcp.save(state_of(options, model, optimizer, step), checkpoint_id=writing)
+    found: list[dict[str, str]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(found, {file.name: checksum(file) for file in own_files(writing)})
+    if dist.get_rank() == 0:
+        (writing / CHECKSUMS).write_text(json.dumps({name: value for part in found for name, value in part.items()}))
+        if folder.exists():
+            folder.rename(replaced)
         writing.rename(folder)
+        shutil.rmtree(replaced, ignore_errors=True)
         for old in saved(options.checkpoint)[:-1]:
             shutil.rmtree(old)
     dist.barrier()
+
+
+def own_files(folder: Path) -> list[Path]:
+    """Return the files of a checkpoint that this process wrote; rank 0 wrote the plan as well."""
+    rank = dist.get_rank()
+    return [file for file in folder.iterdir() if file.match(f"__{rank}_*") or (rank == 0 and file.name == ".metadata")]
+
+
+def checksum(file: Path) -> str:
+    """Return the SHA-256 of a file."""
+    found = hashlib.sha256()
+    with file.open("rb") as stream:
+        while part := stream.read(2**20):
+            found.update(part)
+    return found.hexdigest()
+
+
+def damaged(folder: Path) -> list[str]:
+    """Return the files of a checkpoint whose checksums differ; each process looks at some of them."""
+    wrong = []
+    try:
+        expected = json.loads((folder / CHECKSUMS).read_text())
+    except (OSError, ValueError):
+        expected, wrong = {}, [CHECKSUMS]
+    for name in sorted(expected)[dist.get_rank() :: dist.get_world_size()]:
+        if not (folder / name).is_file() or checksum(folder / name) != expected[name]:
+            wrong.append(name)
+    found: list[list[str]] = [[]] * dist.get_world_size()
+    dist.all_gather_object(found, wrong)
+    return sorted({name for part in found for name in part})
 
 
 def load(options: argparse.Namespace, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
@@ -174,17 +245,26 @@ def load(options: argparse.Namespace, model: torch.nn.Module, optimizer: torch.o
     (folder,) = found
     if folder is None:
         return 0
+    if wrong := damaged(folder):
+        refuse(folder, f"the checksum of {wrong[0]} differs")
     state = state_of(options, model, optimizer, 0)
     try:
         dcp.load(state, checkpoint_id=folder)
-    except (Exception, dcp.CheckpointException) as error:  # what a damaged file raises depends on where it is damaged
-        words = f"{folder} is damaged ({type(error).__name__}): delete it, or name another folder"
-        raise SystemExit(words if dist.get_rank() == 0 else 1) from None
+    except (Exception, dcp.CheckpointException) as error:
+        refuse(folder, type(error).__name__)
     for name in SAME:
         if state[name] != getattr(options, name):
             raise SystemExit(f"{folder} is of a run with --{name} {state[name]}: go on with it, or name a new folder")
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    if not finite(model, optimizer):
+        refuse(folder, "some weights are not finite")
     return state["step"]
+
+
+def refuse(folder: Path, why: str) -> NoReturn:
+    """End this process; rank 0 says that the checkpoint is damaged."""
+    words = f"{folder} is damaged ({why}): delete it, or name another folder"
+    raise SystemExit(words if dist.get_rank() == 0 else 1) from None
 
 
 def state_of(

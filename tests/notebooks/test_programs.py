@@ -290,6 +290,48 @@ def test_a_sharded_run_goes_on_with_another_split_and_says_what_does_not_fit(tmp
         launch(sharded_run, FSDP, tmp_path, 16, nprocs=2)
 
 
+def flip_a_number(folder):
+    """Change one byte in the middle of the largest file: a tensor, which loads all the same."""
+    part = max(folder.glob("*.distcp"), key=lambda file: file.stat().st_size)
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 0x40
+    part.write_bytes(data)
+
+
+def spoiled_run(checkpoint, steps):
+    """Train with gradients that are no numbers."""
+    module = loaded(FSDP)
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def spoil(parameters, norm):
+        for p in parameters:
+            p.grad.fill_(float("nan"))
+
+    torch.nn.utils.clip_grad_norm_ = spoil
+    try:
+        options = {"steps": steps, "batch": 8, "every": 4, "seed": 0, "die_at": None, "shards": None}
+        module.train(argparse.Namespace(checkpoint=checkpoint, **options), torch.device("cpu"))
+    finally:
+        torch.nn.utils.clip_grad_norm_ = clip
+
+
+def test_a_sharded_checkpoint_with_a_flipped_byte_is_not_taken_and_nan_does_not_replace_it(tmp_path):
+    launch(sharded_run, FSDP, tmp_path, 4, nprocs=1)
+    good = tmp_path / "step-00000004"
+    before = {file.name: file.read_bytes() for file in good.iterdir()}
+    with pytest.raises(RankError, match="after step 8 some weights are not finite: not saved"):
+        launch(spoiled_run, tmp_path, 8, nprocs=1)
+    assert {file.name: file.read_bytes() for file in good.iterdir()} == before
+    flip_a_number(good)
+    with pytest.raises(RankError, match=r"step-00000004 is damaged \(the checksum of __0_0\.distcp differs\)"):
+        launch(sharded_run, FSDP, tmp_path, 8, nprocs=1)
+
+
+def test_the_batch_is_named_where_it_is_the_cause():
+    with pytest.raises(RankError, match="--batch is 7, it must be a multiple of the 2 processes"):
+        launch(sharded_run, FSDP, None, 4, nprocs=2, batch=7)
+
+
 @pytest.mark.slow
 @needs_torchrun
 def test_a_sharded_run_on_two_nodes_that_is_killed_goes_on_to_the_same_bits(tmp_path):
