@@ -16,14 +16,14 @@ exercise = lesson("10")
 
 
 @exercise(title="Write a schedule", minutes=10, difficulty=2, where="schedules of 1 to 5 ranks", hints=(
-    "Draw it for 3 ranks: when can the first gradient reach rank 2, rank 1, rank 0? Until then a rank has nothing but "
-    "forward passes.",
-    "The last rank does F0 B0 F1 B1 …; each rank before it does one forward pass more at the start.",
-    "Three parts a line: ranks - 1 - rank forward passes (never more than there are), then one F and one B in turn, "
-    "then the backward passes that are left. Collect words in a list, and join them.",
+    "Draw it for 3 ranks. When can the first gradient reach rank 2, then rank 1, then rank 0? Until then, a rank can "
+    "do nothing but forward passes.",
+    "The last rank does F0 B0 F1 B1 and so on. Each rank before it does one more forward pass at the start.",
+    "A line has three parts: first ranks - 1 - rank forward passes (but never more than there are micro-batches), then "
+    "one F and one B in turn, then the backward passes that are left. Collect the words in a list, and join them.",
 ))
 def write_schedule(ranks: int, micro: int) -> str:
-    """Return a schedule as text: with the bubble of GPipe, and at most `ranks` micro-batches held on each rank."""
+    """Return a schedule's text: GPipe's bubble, at most `ranks` held on each rank."""
     lines = []
     for rank in range(ranks):
         early = min(micro, ranks - 1 - rank)  # until the first gradient can be here
@@ -38,7 +38,7 @@ def write_schedule(ranks: int, micro: int) -> str:
 
 @write_schedule.checks
 def _(case: Case) -> None:
-    for ranks, micro in ((1, 2), (2, 3), (3, 2), (3, 6), (4, 8), (5, 7)):
+    for ranks, micro in ((1, 2), (2, 3), (3, 2), (3, 6), (4, 8), (5, 3), (5, 7)):
         text = case.call(ranks, micro)
         case.instead(not isinstance(text, str), f"returns {type(text).__name__}, expected one text: a line for each "
                      "rank", 'the lines are joined by "\\n"')
@@ -72,6 +72,8 @@ write_schedule.edits(
     ("begins with one forward pass too many", "the last rank needs none before its F0 B0", (_EARLY, "ranks - rank")),
     ("leaves out the backward passes at the end", "each F needs its B",
      ("at in range(micro):", "at in range(micro - early):")),
+    ("begins with forward passes of micro-batches that do not exist", "with fewer micro-batches than ranks, a rank "
+     "has no more than micro of them to begin with", (f"min(micro, {_EARLY})", _EARLY)),
     ("goes back first", "B needs what its F keeps", (_FORWARD, f"{_BACK}\n                {_FORWARD}\n"
      "                continue")),
 )
@@ -88,16 +90,17 @@ def by_time(ranks: int, micro: int) -> str:
 
 
 @exercise(title="The last rank's line", minutes=10, difficulty=2, hints=(
-    "Keep in a dictionary what F made, by the number of its micro-batch: the input, and the loss.",
-    "The input must require a gradient. I asks for its gradient alone, and W still needs the graph: retain_graph=True.",
-    "torch.autograd.grad(loss, x, …) returns a tuple and adds to nothing; loss.backward(inputs=[…]) adds to the "
-    "gradients of what is in the list, where a frozen parameter must not be. The loss of a micro-batch is a mean over "
-    "a part of the batch.",
+    "Keep what F makes in a dictionary, by the number of its micro-batch: the input and the loss.",
+    "The input must require a gradient. I asks for that gradient alone, and W still needs the graph afterwards: "
+    "retain_graph=True.",
+    "torch.autograd.grad(loss, x, …) returns a tuple and adds to no .grad. loss.backward(inputs=[…]) adds to the .grad "
+    "of everything in the list; a frozen parameter must not be in it, and the list must not be empty. The loss of a "
+    "micro-batch is a mean over a part of the batch only.",
 ))
 def last_rank(
     line: str, stage: nn.Module, inputs: list[torch.Tensor], targets: list[torch.Tensor], loss_fn: Callable
 ) -> list[torch.Tensor]:
-    """Do the last rank's line of F, I and W; return the gradients of its inputs, in the order of I."""
+    """Do a line of F, I and W; return the inputs' gradients in the order of I."""
     held, sent = {}, []
     for action in line.split():
         kind, at = action[0], int(action[1:])
@@ -109,18 +112,21 @@ def last_rank(
             sent += torch.autograd.grad(loss, x, retain_graph=True)  # W goes through the graph again
         else:
             loss = held.pop(at)[1]
-            loss.backward(inputs=[p for p in stage.parameters() if p.requires_grad])
+            weights = [p for p in stage.parameters() if p.requires_grad]
+            if weights:  # backward refuses an empty list
+                loss.backward(inputs=weights)
     return sent
 
 
 @last_rank.checks
 def _(case: Case) -> None:
     eleven = " ".join(f"F{at} I{at} W{at}" for at in range(11))
-    for line in ("F0 I0 W0", "F0 I0 W0 F1 I1 W1", "F0 F1 F2 I1 I0 F3 W1 W0 I2 I3 W3 W2", eleven):
+    lines = ("F0 I0 W0", "F0 I0 W0 F1 I1 W1", "F0 F1 F2 I1 I0 F3 W1 W0 I2 I3 W3 W2", eleven)
+    for line, frozen in (*((line, False) for line in lines), (lines[1], True)):
         micro = line.count("F")
         torch.manual_seed(micro)
         stage = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Linear(2, 1)).to(case.device)
-        stage[2].requires_grad_(False)
+        (stage if frozen else stage[2]).requires_grad_(False)
         x, y = torch.randn(2 * micro, 2, device=case.device), torch.randn(2 * micro, 1, device=case.device)
         for loss_fn in (F.mse_loss, F.l1_loss):
             stage.zero_grad()
@@ -143,7 +149,8 @@ def _(case: Case) -> None:
             hook = stage.register_forward_pre_hook(note)
             got = case.call(line, stage, list(parts), list(y.chunk(micro)), loss_fn, modifies=True)
             hook.remove()
-            case.about(f"last_rank({line!r}, …, {loss_fn.__name__})", case.device)
+            what = ", all parameters frozen," if frozen else ""
+            case.about(f"last_rank({line!r}, …, {loss_fn.__name__}){what}", case.device)
             found = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
             without = ", ".join(sorted(wanted.keys() - found.keys()))
             case.instead(without, f"no gradient in {without}", "W adds to it")
@@ -156,14 +163,14 @@ def _(case: Case) -> None:
                 due = any(word[0] == "W" for word in before)
                 case.instead(added and not due, "adds to gradients of weights before W",
                              "the rank before waits for I: W can be done later")
-                case.instead(due and not added, "goes forward before W is done",
+                case.instead(due and not added and not frozen, "goes forward before W is done",
                              "W stands before that F in the line: with it a micro-batch's activations are free")
                 case.instead(inputs < sum(word[0] == "I" for word in before), "goes forward before I is done",
                              "the rank before waits for that gradient: I stands before that F in the line")
 
 
 _MEAN, _INPUT = " / len(inputs)  #", "sent += torch.autograd.grad(loss, x, retain_graph=True)"
-_WEIGHTS = "loss.backward(inputs=[p for p in stage.parameters() if p.requires_grad])"
+_WEIGHTS = "loss.backward(inputs=weights)"
 last_rank.alternative("the same through `.grad` of the input; it must be a leaf of the graph",
                       edit(_INPUT, "loss.backward(inputs=[x], retain_graph=True)\n            sent.append(x.grad)"))
 last_rank.edits(

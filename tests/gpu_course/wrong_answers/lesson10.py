@@ -44,7 +44,7 @@ def _computes_all(x, qkv, out, heads):
 # fmt: off
 _PART, _RETURN = "out.weight.chunk(n, dim=1)[rank])", "leave(part) + out.bias"
 _FORWARD, _INPUT = 'line.append(f"F{early + at}")', "sent += torch.autograd.grad(loss, x, retain_graph=True)"
-_WEIGHTS = "loss.backward(inputs=[p for p in stage.parameters() if p.requires_grad])"
+_WEIGHTS = "loss.backward(inputs=weights)"
 _GATHER, _WHOLE = "dist.all_gather(parts, state[name])", "{name: value.full_tensor() for name"
 _UNIT = "    fully_shard(model, mesh=mesh)  # what is left\n"
 
@@ -68,8 +68,8 @@ WRONG = {
         ("weights before W", edit(_INPUT, "loss.backward(retain_graph=True); sent.append(x.grad)", _WEIGHTS, "pass")),
         ("goes forward before W is done", edit(
             "held, sent = {}, []", "held, sent, late = {}, [], []",
-            "loss = held.pop(at)[1]\n            loss.backward(",
-            "late.append(held.pop(at)[1])\n    for loss in late:\n        loss.backward(")),
+            "loss = held.pop(at)[1]\n", "late.append(held.pop(at)[1])\n", f"                {_WEIGHTS}",
+            f"                pass\n    for loss in late:\n        {_WEIGHTS}")),
         ("goes forward before I is done", edit(
             _INPUT, "sent.append((loss, x))", _WEIGHTS, f"{_WEIGHTS[:-1]}, retain_graph=True)",
             "return sent", "return [torch.autograd.grad(loss, x)[0] for loss, x in sent]")),
@@ -88,6 +88,11 @@ WRONG = {
         ("waits for ranks that have returned", edit(_WHOLE, f"{{}} if dist.get_rank() else {_WHOLE}")),
         ("has other values", edit("optimizer.zero_grad()", "pass")),
         ("returns DTensors", edit("value.full_tensor()", "value")),
+        ("the model is not sharded", edit(
+            "    for block in model.blocks:  # each is gathered by itself, and freed behind it\n"
+            "        fully_shard(block, mesh=mesh)\n", "",
+            _UNIT, "    model = nn.parallel.DistributedDataParallel(model)\n",
+            _WHOLE, "{name: value for name", "model.state_dict()", "model.module.state_dict()")),
         ("is a return missing", edit(f"return {_WHOLE}", f"return None and {_WHOLE}")),
     ],
     "start_sharded": [
@@ -95,7 +100,7 @@ WRONG = {
         ("is not sharded", edit("    for unit in [*model, model]:\n        fully_shard(unit, mesh=mesh)\n", "")),
         ("waits for ranks that have returned",
          edit("    sd.set_model_state_dict(", "    if dist.get_rank() == 0:\n        sd.set_model_state_dict(")),
-        ("return the model", edit("return model", "return model.state_dict()")),
+        ("expected an nn.Sequential", edit("return model", "return model.state_dict()")),
     ],
     "reshard": [
         ("views of the whole tensor", edit("part.clone()", "part")),
