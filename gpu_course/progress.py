@@ -157,7 +157,7 @@ def _parsed(line: str) -> Person:
     for part in parts[prefix == _PREFIX :]:
         if part.startswith("!"):
             lesson, each, mistake, count = part[1:].split(":")
-            person.tries[(*file.key(lesson, each), _plain(mistake))] += min(max(int(count), 0), 999)
+            person.tries[(*file.key(lesson, each), _plain(mistake))] += min(max(int(count), 0), file.MOST_TRIES)
             continue
         lesson, _, names = part.partition(":")
         person.solved.update(file.key(lesson, each) for each in names.split(","))
@@ -280,7 +280,12 @@ def main(given: list[str] | None = None) -> int:
     lines = data.decode("utf-16" if wide else "utf-8-sig", errors="replace").splitlines()
     table, count = class_table(lines)
     if options.map:
-        options.map.write_text(class_map(lines), encoding="utf-8")
+        try:
+            if path and options.map.exists() and options.map.samefile(path):
+                parser.error(f"--map must name another file than the lines, which it would replace: {path}")
+            options.map.write_text(class_map(lines), encoding="utf-8")
+        except OSError as error:
+            parser.error(f"--map must name a file that can be written, not {options.map}: {error.strerror}")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     print(table)

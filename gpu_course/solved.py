@@ -19,6 +19,7 @@ from typing import Any
 
 VERSION = 1
 LOCK_S = 5.0
+MOST_TRIES = 999  # of one mistake that are counted
 Key = tuple[str, str]  # lesson, exercise
 
 # What the file does not hold: by path (None: kept in memory alone) and exercise, whether it is solved.
@@ -110,9 +111,18 @@ def tries() -> dict[tuple[str, str, str], int]:
     try:
         _must_be_file(path)
         stored = json.loads(_retried(path.read_bytes))
-        return {(*key(lesson, name), str(mistake)): int(count) for lesson, name, mistake, count in stored}
-    except (OSError, ValueError, TypeError, RecursionError):  # none yet, or damaged: a count that nobody misses
+    except (OSError, ValueError, RecursionError):  # none yet, or damaged: counts that nobody misses
         return {}
+    return dict(filter(None, map(_try, stored))) if isinstance(stored, list) else {}
+
+
+def _try(row: Any) -> tuple[tuple[str, str, str], int] | None:
+    """Return what a row of the file counts; None where it counts nothing, as in a file that somebody changed."""
+    with contextlib.suppress(ValueError):
+        match row:
+            case [lesson, name, str(mistake), int(count)] if count > 0 and not isinstance(count, bool):
+                return (*key(lesson, name), mistake), min(count, MOST_TRIES)
+    return None
 
 
 def tried(exercise: Key, mistake: str) -> None:

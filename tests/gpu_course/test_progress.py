@@ -439,9 +439,13 @@ def test_a_damaged_count_of_tries_begins_anew(path):
     wrong("01", "pick", "a", 3)
     file = path.with_name("progress.tries.json")
     assert json.loads(file.read_text(encoding="utf-8")) == [["01", "pick", "a", 3]]
-    for damaged in ("", "{}", "[[1]]", '[["01", "pick", "a", "b"]]', "[" * 5000):
+    rows = ('[["01", "pick", "a", "b"]]', '[["01", "pick", "a", 1e999]]', '[["01", "pick", "a", -3]]', "[[1]]", "[7]")
+    for damaged in ("", "{}", "3", '"a"', "null", *rows, "[" * 5000):
         file.write_text(damaged, encoding="utf-8")
         assert solved.tries() == {}
+    file.write_text('[["01", "pick", "a", 1e999], ["01", "pick", "b", 2], ["01", "pick", "c", true]]', encoding="utf-8")
+    assert solved.tries() == {("01", "pick", "b"): 2}
+    file.unlink()
     wrong("01", "pick", "a")
     assert solved.tries() == {("01", "pick", "a"): 1}
 
@@ -476,3 +480,14 @@ def test_the_map_of_thirty_people_shows_who_stands_where_and_hostile_lines_forge
     ) < page.index(">x<")
     assert ">999<" in page and "nothing" not in page
     assert capsys.readouterr().out.count("is damaged") == 2
+
+
+def test_a_map_never_replaces_the_lines_and_a_folder_that_is_missing_is_said_in_a_line(tmp_path, capsys):
+    file = tmp_path / "lines.txt"
+    file.write_text(progress.export("Ada"), encoding="utf-8")
+    for made, said in ((file, "another file than the lines"), (tmp_path / "no" / "class.html", "can be written")):
+        before = file.read_bytes()
+        with pytest.raises(SystemExit):
+            module.main([str(file), "--map", str(made)])
+        assert said in capsys.readouterr().err
+        assert file.read_bytes() == before
