@@ -33,6 +33,17 @@ class Failure:
     known: bool = False
 
 
+class Captured(NamedTuple):
+    """What the host gave to a graph instead of launching it: a kernel with its cost, or a copy with its bytes."""
+
+    index: int
+    name: str
+    engine: str  # "compute", or the direction of a copy
+    length_ns: int
+    cost: Cost
+    bound: str
+
+
 class Launch(NamedTuple):
     """What the host launched for no stream: when it may begin, the launch's number, the reader's line."""
 
@@ -52,6 +63,7 @@ class Clock:
         self.rates, self.journal, self.lock, self._gpus = rates, journal, lock, gpus
         self.cluster: Cluster | None = None
         self.failure: Failure | None = None
+        self.capture: list[Captured] | None = None  # while a graph is captured: nothing is launched
         self.stream_ids = itertools.count(1)
         self._pending: tuple[tuple[int, torch.Tensor, torch.Tensor], ...] = ()
         self.restart()
@@ -67,6 +79,9 @@ class Clock:
         """Queue what one operator starts on GPU `index`: the host pays the launch, the GPU what the cost takes."""
         length_ns, bound = self.rates.kernel(cost)
         with self.lock:
+            if self.capture is not None:
+                self.capture.append(Captured(index, name, "compute", length_ns, cost, bound))
+                return
             end = self._enqueue(index, name, "compute", length_ns)
             if self.journal.readers:
                 self.journal.kernel(name, cost, index, self.streams[index], end - length_ns, end, bound)
@@ -75,6 +90,10 @@ class Clock:
         """Queue one copy over the bus and return when it arrives (ns); a blocking copy makes the host wait."""
         length_ns = self.rates.copy_ns(nbytes, pinned=pinned)
         with self.lock:
+            if self.capture is not None:
+                self._refuse_while_capturing(blocking)
+                self.capture.append(Captured(index, direction, direction, length_ns, Cost(0, nbytes), "bus"))
+                return self.host_ns
             end = self._enqueue(index, f"copy {direction}", direction, length_ns)
             if self.journal.readers:
                 self.journal.copy(direction, nbytes, index, self.streams[index], end - length_ns, end)
@@ -83,6 +102,25 @@ class Clock:
                     self.report(math.inf)  # also from another stream: what the kernel left is never seen
                 self.wait_until(end, f"wait for copy {direction}")
         return end
+
+    def replay(self, index: int, work: Sequence[Captured]) -> None:
+        """Queue all that a graph captured, one after the other, in the current stream: the host pays one launch."""
+        with self.lock:
+            at = self._enqueue(index, "graph", "compute", 0)
+            for one in work:
+                start, at = at, at + one.length_ns
+                if self.journal.readers and one.engine == "compute":
+                    self.journal.kernel(one.name, one.cost, index, self.streams[index], start, at, one.bound)
+                elif self.journal.readers:
+                    self.journal.copy(one.name, one.cost.nbytes, index, self.streams[index], start, at)
+            self.free_ns[index, self.streams[index]] = self.free_ns[index, "compute"] = at
+
+    def _refuse_while_capturing(self, waits: bool = True) -> None:
+        if self.capture is not None and waits:
+            raise torch.AcceleratorError(
+                f"{shown.title()} error: operation not permitted when stream is capturing\nThis line makes the host "
+                "wait for the GPU, or copies from memory that is not pinned. A graph holds what the GPU does alone."
+            )
 
     def _enqueue(self, index: int, name: str, engine: str, length_ns: int) -> int:
         """Launch work of `length_ns`; return when it ends."""
@@ -140,6 +178,7 @@ class Clock:
     def wait_until(self, when_ns: int, reason: str) -> None:
         """Make the host wait until `when_ns`."""
         with self.lock:
+            self._refuse_while_capturing()
             if self.failure is not None:
                 self.report(when_ns)
             if when_ns > self.host_ns:

@@ -107,7 +107,6 @@ def _functions(count: int) -> dict[str, Callable[..., Any]]:
         "_cuda_ipc_collect": lambda: None,
         "_nccl_version": lambda: _NCCL[0] << 32 | _NCCL[1] << 16 | _NCCL[2],
         "_nccl_version_suffix": lambda: b"",
-        "_cuda_isCurrentStreamCapturing": lambda: False,
     }
 
 

@@ -8,7 +8,7 @@ import torch
 
 from simgpu import control, instruments, model
 from simgpu import gpus as table
-from simgpu.face import driver, properties, tensors
+from simgpu.face import compiling, driver, graphs, properties, tensors
 from simgpu.face.replaced import Replacements
 
 _lock = threading.RLock()
@@ -101,6 +101,8 @@ def _put_on() -> None:
     tensors.register_kernels()
     driver.replace(_replaced)
     tensors.replace(_replaced)
+    graphs.replace(_replaced)
+    compiling.replace(_replaced)
     model.world.show("cuda")
 
 

@@ -1,0 +1,55 @@
+"""What does `torch.compile` do for a simulated GPU? With backend="eager" what eager does; kernels are refused."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from simgpu.face.replaced import Replacements
+from simgpu.tensor import SimTensor
+
+
+def replace(put: Replacements) -> None:
+    """Let `torch.compile` know simulated GPUs."""
+    put.put(torch, compile=functools.wraps(torch.compile)(functools.partial(_compile, torch.compile)))
+
+
+def _compile(plain: Callable[..., Any], model: Any = None, **options: Any) -> Any:
+    """Return `model`, a function or module, compiled; without it, as a decorator.
+
+    Tensors on a simulated GPU are computed operator by operator where the backend is "eager", which is what that
+    backend does with the graphs that it finds. Other backends write kernels: they raise NotImplementedError when they
+    are called with such a tensor, and compile for the CPU as ever.
+    """
+    if model is None:
+        return functools.partial(_compile, plain, **options)
+    backend = options.get("backend", "inductor")
+    function = model.__call__ if isinstance(model, torch.nn.Module) else model
+    compiled: list[Callable[..., Any]] = []
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        on_sim = any(isinstance(leaf, SimTensor) for leaf in tree_leaves((args, kwargs))) or _is_on_sim(model)
+        if on_sim and backend != "eager" and not options.get("disable"):
+            raise NotImplementedError(
+                f"torch.compile(backend={backend!r}) writes kernels for a real GPU, and the simulated one cannot run "
+                'them: leave torch.compile out here, or say backend="eager"'
+            )
+        if on_sim:
+            return function(*args, **kwargs)
+        if not compiled:
+            compiled.append(plain(model, **options))
+        return compiled[0](*args, **kwargs)
+
+    if not isinstance(model, torch.nn.Module):
+        return call
+    from torch._dynamo.eval_frame import OptimizedModule  # takes a second to import
+
+    return OptimizedModule(model, lambda _: call)
+
+
+def _is_on_sim(model: Any) -> bool:
+    owner = getattr(model, "__self__", model)  # of a method
+    return isinstance(owner, torch.nn.Module) and any(type(one) is SimTensor for one in owner.parameters())

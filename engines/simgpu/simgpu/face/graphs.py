@@ -1,0 +1,150 @@
+"""How does `torch.cuda.CUDAGraph` capture what a program does on a simulated GPU, and do it again in one launch?
+
+While a graph is captured, operators run, so that their results have shapes and memory, and are remembered. At the
+end everything that they overwrote, and the random numbers, are put back: on CUDA a capture computes nothing. `replay`
+runs the same operators on the same memory.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from simgpu import composite, model
+from simgpu.clock import Captured
+from simgpu.face.replaced import Replacements
+from simgpu.operators import MEMORY_ONLY
+from simgpu.tensor import CPU, SimTensor
+
+_numbers = itertools.count(1)
+
+
+class _Recorder(composite.Mode):
+    """Remembers each operator that runs, on the CPU tensors that hold the values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Callable[..., Any], tuple, dict, list[torch.Tensor]]] = []
+        self.before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by storage: all of it, and what stood there
+        self._new: dict[int, torch.UntypedStorage] = {}  # storages made meanwhile; kept, so that no address comes again
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        inner = tree_map(_values, (args, kwargs))
+        written = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
+        for given, is_written in zip(args, written, strict=False):
+            for tensor in tree_leaves(_values(given)) if is_written else ():
+                self._keep(tensor)
+        for tensor in tree_leaves(_values(kwargs.get("out"))):
+            self._keep(tensor)
+        known = {leaf.untyped_storage()._cdata for leaf in tree_leaves(inner) if isinstance(leaf, torch.Tensor)}
+        result = func(*args, **kwargs)
+        outputs = [_values(one) for one in tree_leaves(result) if isinstance(one, SimTensor)]
+        new = [one for one in outputs if one.untyped_storage()._cdata not in known]
+        self._new |= {one.untyped_storage()._cdata: one.untyped_storage() for one in new}
+        on_gpu = any(isinstance(leaf, SimTensor) for leaf in tree_leaves((args, kwargs, result)))
+        if on_gpu and (any(written) or (new and func.overloadpacket.__name__ not in MEMORY_ONLY)):
+            self.calls.append((func, *inner, new))
+        return result
+
+    def _keep(self, tensor: Any) -> None:
+        if not isinstance(tensor, torch.Tensor):
+            return
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._new and storage._cdata not in self.before:
+            whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+            self.before[storage._cdata] = whole, whole.clone()
+
+    def put_back(self) -> None:
+        for whole, values in self.before.values():
+            whole.copy_(values)
+        self.before.clear()
+
+
+def _values(value: Any) -> Any:
+    """Return what holds the values of a tensor, also of those in lists; a device becomes the CPU."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_values, value)) if type(value) in (list, tuple) else value
+    if isinstance(value, torch.device):
+        return CPU
+    return value._inner if isinstance(value, SimTensor) else value
+
+
+class Graph:
+    """What a program did on one simulated GPU between `capture_begin` and `capture_end`, as `torch.cuda.CUDAGraph`."""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._recorder: _Recorder | None = None
+        self._calls: list = []
+        self._work: list[Captured] | None = None
+        self._pool: tuple[int, int] = (0, next(_numbers))
+
+    def capture_begin(self, pool=None, capture_error_mode: str = "global", check_input_liveness: bool = False) -> None:
+        """Let operators of this thread go into the graph from now on. Raises RuntimeError during another capture."""
+        with model.world.lock:
+            if model.world.clock.capture is not None:
+                raise RuntimeError("a graph is being captured already: end that capture first")
+            model.world.clock.capture = []
+        self._pool = self._pool if pool is None else pool
+        self._index, self._random = model.world.current, torch.get_rng_state()
+        self._recorder = _Recorder()
+        self._recorder.__enter__()
+        _capturing.yes = True
+
+    def capture_end(self) -> None:
+        """End the capture: tensors that it overwrote have the values from before it."""
+        if self._recorder is None:
+            raise RuntimeError("capture_end was called without capture_begin")
+        self._recorder.__exit__(None, None, None)
+        _capturing.yes = False
+        self._recorder.put_back()
+        torch.set_rng_state(self._random)
+        self._work, model.world.clock.capture = model.world.clock.capture, None
+        self._calls, self._recorder = self._recorder.calls, None
+
+    def instantiate(self) -> None:
+        """Do nothing: a simulated graph is ready once it is captured."""
+
+    def replay(self) -> None:
+        """Do once more what was captured, on the same memory."""
+        if self._work is None:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            for function, args, kwargs, outputs in self._calls:
+                result = function(*args, **kwargs)
+                if outputs:
+                    fresh = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+                    for target, one in zip(outputs, fresh[-len(outputs) :], strict=True):
+                        target.copy_(one)
+        model.world.clock.replay(self._index, self._work)
+
+    def reset(self) -> None:
+        """Forget what was captured, and let its memory go."""
+        self._calls, self._work = [], None
+
+    def pool(self) -> tuple[int, int]:
+        """Return the name of the graph's memory, for `capture_begin` of another one."""
+        return self._pool
+
+
+class _Capturing(threading.local):
+    yes = False
+
+
+_capturing = _Capturing()
+
+
+def replace(put: Replacements) -> None:
+    """Let `torch.cuda` capture graphs on simulated GPUs."""
+    for owner in (torch.cuda, torch.cuda.graphs):
+        put.put(
+            owner, CUDAGraph=Graph, graph_pool_handle=lambda: (0, next(_numbers)),
+            is_current_stream_capturing=lambda: _capturing.yes,
+        )  # fmt: skip
+    put.put(torch.cuda.graphs, _cuda_isCurrentStreamCapturing=lambda: _capturing.yes)
+    put.put(torch._C, _cuda_isCurrentStreamCapturing=lambda: _capturing.yes)
+    if not hasattr(torch._C, "_host_emptyCache"):
+        put.put(torch._C, _host_emptyCache=lambda: None)

@@ -1,0 +1,132 @@
+"""Do graphs and compiled programs run on CUDA's face, and is refused what cannot be?"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import simgpu
+from tests.simgpu.simulated import _fresh  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+
+
+@pytest.fixture(autouse=True)
+def _face(_fresh):  # noqa: F811
+    with simgpu.cuda(memory="1 GiB"):
+        yield
+
+
+def test_a_graph_computes_again_on_the_same_memory_by_one_launch():
+    x, w = torch.zeros(4, 8, device="cuda"), torch.randn(8, 8, device="cuda")
+    total = torch.zeros(8, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = (x @ w).relu()
+        total += y.sum(0)
+    assert total.sum().item() == 0  # a capture computes nothing
+    expected = torch.zeros(8)
+    for value in (1.0, -2.0):
+        x.fill_(value)
+        with simgpu.timeline() as seen:
+            graph.replay()
+        assert len(seen.select("launch")) == 1 and len(seen.select("kernel", "sim:0")) == 4
+        expected += (x.cpu() @ w.cpu()).relu().sum(0)
+        assert torch.equal(y.cpu(), (x.cpu() @ w.cpu()).relu()) and torch.equal(total.cpu(), expected)
+
+
+def test_a_whole_step_of_training_in_a_graph_equals_eager():
+    def trained(graphed):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, capturable=True)
+        x, y = torch.zeros(16, 4, device="cuda"), torch.zeros(16, 2, device="cuda")
+
+        def step():
+            optimizer.zero_grad(set_to_none=True)
+            F.mse_loss(model(x), y).backward()
+            optimizer.step()
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        if graphed:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                step()
+            step = graph.replay
+        for seed in range(4):
+            torch.manual_seed(seed)
+            x.copy_(torch.randn(16, 4))
+            y.copy_(torch.randn(16, 2))
+            step()
+        return [p.detach().cpu() for p in model.parameters()]
+
+    for mine, its in zip(trained(True), trained(False), strict=True):
+        torch.testing.assert_close(mine, its, rtol=0, atol=0)
+
+
+def test_random_numbers_in_a_graph_are_new_ones_at_each_replay():
+    torch.manual_seed(4)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x = torch.rand(3, device="cuda")
+    torch.manual_seed(4)
+    seen = []
+    for _ in range(2):
+        graph.replay()
+        seen.append(x.cpu())
+    torch.manual_seed(4)
+    assert torch.equal(seen[0], torch.rand(3)) and torch.equal(seen[1], torch.rand(3))
+
+
+@pytest.mark.parametrize(
+    "wait", [lambda x: x.sum().item(), lambda x: x.cpu(), lambda x: x.nonzero(), torch.cuda.synchronize]
+)
+def test_what_waits_is_refused_in_a_graph(wait):
+    x = torch.ones(2, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(torch.AcceleratorError, match="not permitted when stream is capturing"), torch.cuda.graph(graph):
+        assert torch.cuda.is_current_stream_capturing()
+        wait(*[x] if wait is not torch.cuda.synchronize else [])
+    assert not torch.cuda.is_current_stream_capturing() and x.sum().item() == 2
+
+
+def test_graphed_callables():
+    torch.manual_seed(1)
+    layer = nn.Linear(4, 4).cuda()
+    x = torch.randn(3, 4, device="cuda", requires_grad=True)
+    expected = layer(x).sum()
+    expected.backward()
+    want = layer.weight.grad.clone()
+    layer.zero_grad()
+    graphed = torch.cuda.make_graphed_callables(layer, (torch.randn(3, 4, device="cuda", requires_grad=True),))
+    found = graphed(x).sum()
+    found.backward()
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(layer.weight.grad, want)
+
+
+def test_compiled_by_eager():
+    model = nn.Linear(2, 2).cuda()
+    x = torch.ones(1, 2, device="cuda")
+    compiled = torch.compile(model, backend="eager")
+    assert torch.equal(compiled(x), model(x)) and set(compiled.state_dict()) == {"_orig_mod.weight", "_orig_mod.bias"}
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def double(x):
+        return x * 2
+
+    assert double(x).tolist() == [[2.0, 2.0]] and double(torch.ones(1)).tolist() == [2.0]
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "max-autotune"}, {"backend": "cudagraphs"}])
+def test_kernels_of_a_compiler_are_refused_in_a_sentence(options):
+    words = "writes kernels for a real GPU, and the simulated one cannot run them: leave torch.compile out here"
+    x = torch.ones(1, 2, device="cuda")
+    for compiled in (torch.compile(nn.Linear(2, 2).cuda(), **options), torch.compile(torch.sin, **options)):
+        with pytest.raises(NotImplementedError, match=words):
+            compiled(x)
