@@ -98,7 +98,7 @@ global_mean.edits(
     "(torch.empty_like), and waits for the handle last. Only then may the parts change.",
 ))
 def ring_all_reduce(x: torch.Tensor) -> torch.Tensor:
-    """Return the sum of `x` over all ranks; each rank sends parts of `x` to its right neighbour only."""
+    """Return the sum of `x` over all ranks, built from messages to the right."""
     rank, n = dist.get_rank(), dist.get_world_size()
     parts = [part.clone() for part in x.tensor_split(n)]  # the caller's x stays as it is
     for step in range(2 * (n - 1)):
@@ -252,7 +252,7 @@ average_gradients.edits(
     "does the same outside.",
 ))
 def accumulate(model: DistributedDataParallel, batches: list, loss_fn: Callable) -> None:
-    """Leave in `.grad` the gradient of the mean loss over all batches of all ranks, with one synchronisation."""
+    """Leave the gradient of the mean loss in `.grad`, with one synchronisation."""
     model.zero_grad()
     for x, y in batches[:-1]:
         with model.no_sync():  # the forward pass too: it decides whether its backward pass synchronises
@@ -315,7 +315,7 @@ accumulate.edits(
     "the loader gives, as a list.",
 ))
 def epoch_batches(data: torch.Tensor, batch: int, epochs: int) -> list[list[torch.Tensor]]:
-    """Return for each epoch the batches of this rank: the data shared out anew, in another order in each epoch."""
+    """Return for each epoch this rank's batches, in another order each time."""
     sampler = DistributedSampler(data)  # shuffles with one seed on all ranks, then each takes every n-th
     loader = DataLoader(data, batch_size=batch, sampler=sampler)
     found = []
@@ -351,7 +351,7 @@ def by_hand(data: torch.Tensor, batch: int, epochs: int) -> list[list[torch.Tens
     "all ranks, the file to one, and in it the names of the model inside.",
 ))
 def train(model: nn.Module, data: Dataset, path: Path, epochs: int) -> list[float]:
-    """Train `model` on all ranks, save it once, and return for each epoch the mean over ranks of the last loss."""
+    """Train on all ranks, save once, return the mean last loss of each epoch."""
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     sampler = DistributedSampler(data)

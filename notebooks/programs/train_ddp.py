@@ -9,15 +9,22 @@
         --max-restarts 3 train_ddp.py --checkpoint /shared/run.pt    the same line on each of two machines
     sbatch train_ddp.sbatch                                  the same under Slurm
 
-`--batch` is the batch of all processes together: their number changes the speed, not what a step learns from. Rank 0
-alone prints, saves and loads. Started again with the same number of processes on CPUs, a run goes on to the same bits:
-two runs are the same run when their printed losses are the same. The course's tests compare them with gloo alone; on
-GPUs kernels may add in another order, so that the last digits differ. `--die-at 30` kills a process, to see that.
-Asked to end (SIGTERM, which Slurm sends before the time is up), it does so after its next checkpoint. With NCCL a
-process that waits for a dead one cannot: torchrun kills it after 30 seconds, and only then starts all again.
+`--batch` is the batch of all processes together, so every step learns from as many images, however many processes share
+them. The losses still differ a little between one process and two (2.0417 and 2.0463 at step 8): this model has
+BatchNorm, which takes mean and variance of the images of its own process.
 
-The variable: without it torchrun shares one store with the processes, those that it starts again may find addresses of
-the dead ones there, and the connection is refused (PyTorch's issues 135712 and 167288).
+Only rank 0 prints, saves and loads. If you start a run again with the same number of processes on CPUs, it goes on to
+the same bits: two runs are the same run if their printed losses are the same. The course's tests compare them with gloo
+only. On GPUs kernels may add in another order, so that the last digits differ. To see a restart, kill a process with
+`--die-at 30`. When the program is asked to end (SIGTERM, which Slurm sends before the time is up), it ends after its
+next checkpoint. With NCCL a process that waits for a dead one cannot do that: torchrun kills it after 30 seconds, and
+only then starts all processes again.
+
+A checkpoint is written beside the old one and then renamed, so the file is whole at every moment. A checkpoint whose
+checksum is wrong, or with a number that is not finite, is neither written nor loaded.
+
+Why the variable above? Without it torchrun shares one store of addresses with the processes. Those that it starts again
+may find the addresses of dead ones there, and the connection is refused (PyTorch's issues 135712 and 167288).
 """
 
 from __future__ import annotations
@@ -28,6 +35,7 @@ import os
 import signal
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -72,11 +80,13 @@ def arguments() -> argparse.Namespace:
 
 
 def join() -> torch.device:
-    """Join the process group and return the device of this process.
+    """Join the process group and return the device of this process: a GPU if each process of this machine has one.
 
-    The functions of torch.distributed.nn.functional keep the group that exists when they are imported, which an
-    optimizer does. Then gloo's threads live on after `destroy_process_group`, and now and then one ends the process
-    with SIGABRT while Python ends. Hence the import above.
+    A GPU may be there and yet not work with this PyTorch. A small kernel finds that out here, before the others wait.
+
+    An optimizer imports torch.distributed.nn.functional, whose functions keep the group that exists at that moment.
+    Then gloo's threads live on after `destroy_process_group`, and now and then one ends the process with SIGABRT while
+    Python ends. So this program imports it at the top, before there is a group.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))  # which process of this machine
     local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -84,6 +94,7 @@ def join() -> torch.device:
     device = torch.device("cuda", local_rank) if use_cuda else torch.device("cpu")
     if use_cuda:
         torch.cuda.set_device(device)
+    torch.ones(1, device=device).add(1).cpu()  # raises what is wrong, if the GPU cannot be used
     backend, bound = ("nccl", {"device_id": device}) if use_cuda else ("gloo", {})
     if "RANK" in os.environ:  # torchrun says who we are and where the others wait
         dist.init_process_group(backend, **bound)
@@ -161,14 +172,17 @@ def accuracy(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor,
 
 
 def save(options: argparse.Namespace, model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Let rank 0 write a checkpoint, so that the file is the old one or the new one, whole, at every moment.
+    """Let rank 0 write a checkpoint beside the old one and rename it: the file is whole at every moment.
 
-    This model draws no random numbers. For one with dropout, save each rank's random state too (train_photos.py).
+    If a number is not finite, the old checkpoint stays, and a line says so. This model draws no random numbers. For one
+    with dropout, save each rank's random state too (train_photos.py).
     """
     path = options.checkpoint
     if path is None or dist.get_rank() != 0:
         return
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+    if not finite(state):
+        return log(f"step {step}: the model has numbers that are not finite, so {path} stays as it is")
     state |= {name: getattr(options, name) for name in SAME}
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "wb") as file:
@@ -211,7 +225,17 @@ def read(path: Path) -> dict | str:
         return f"{path} is damaged ({type(error).__name__}): delete it, or name another file"
     if damaged or not isinstance(state, dict) or not {"model", "optimizer", "step", *SAME} <= state.keys():
         return f"{path} is damaged, or no checkpoint of this program: delete it, or name another file"
+    if not finite(state):
+        return f"{path} has numbers that are not finite: delete it, or name another file"
     return state
+
+
+def finite(value: Any) -> bool:
+    """Return whether all numbers are finite in the tensors of `value`, which may be nested in dicts and lists."""
+    if isinstance(value, torch.Tensor):
+        return bool(value.isfinite().all())
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return all(finite(part) for part in parts)
 
 
 def die() -> None:

@@ -235,6 +235,23 @@ def test_a_damaged_checkpoint_is_named_on_rank_0_and_ends_all(program, monkeypat
         program.load(chosen, model, optimizer)
 
 
+def test_a_checkpoint_with_numbers_that_are_not_finite_is_neither_written_nor_taken(program, monkeypatch, tmp_path):
+    chosen = argparse.Namespace(checkpoint=tmp_path / "run.pt", batch=64, seed=0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    program.save(chosen, model, optimizer, 3)
+    good = chosen.checkpoint.read_bytes()
+    torch.nn.init.constant_(model.weight, float("nan"))
+    program.save(chosen, model, optimizer, 4)
+    assert chosen.checkpoint.read_bytes() == good
+    assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
+    state = program.read(chosen.checkpoint)
+    state["optimizer"]["state"][0] = {"exp_avg": torch.tensor([1.0, float("inf")])}
+    torch.save(state, chosen.checkpoint)
+    assert "numbers that are not finite" in program.read(chosen.checkpoint)
+
+
 def test_another_file_is_no_checkpoint(program, tmp_path):
     torch.save({"weight": torch.ones(1)}, tmp_path / "other.pt")
     assert "other.pt is damaged, or no checkpoint of this program" in program.read(tmp_path / "other.pt")
