@@ -149,20 +149,20 @@ class Clock:
 
     def exchange(
         self, name: str, queue: tuple, kind: str, nbytes: int, ranks: Sequence[int], launch: Launch,
-        all_ready_ns: int = 0, most_bytes: int = 0,
+        all_ready_ns: int = 0, most_bytes: int = 0, index: int = 0,
     ) -> int:  # fmt: skip
-        """Put a message of GPU 0, of `nbytes`, into its queue and return when it ends.
+        """Put a message of GPU `index`, of `nbytes`, into its queue and return when it ends.
 
         It begins when the last rank is ready, and takes as long as that rank's part which has `most_bytes`.
         """
         with self.lock:
             length_ns, way = self.cluster.cost(kind, max(nbytes, most_bytes), ranks)
-            came_ns = max(launch.ready_ns, self.free_ns.get((0, queue), 0))
+            came_ns = max(launch.ready_ns, self.free_ns.get((index, queue), 0))
             start_ns = max(came_ns, all_ready_ns)
-            self.free_ns[0, queue] = end_ns = start_ns + length_ns
+            self.free_ns[index, queue] = end_ns = start_ns + length_ns
             if self.journal.readers:
                 times_ns = came_ns, start_ns, end_ns
-                self.journal.message(name, nbytes, way, queue, times_ns, launch.number, launch.line)
+                self.journal.message(name, nbytes, way, queue, times_ns, launch.number, launch.line, index)
         return end_ns
 
     # ---- what waits ----------------------------------------------------------------------------------------------

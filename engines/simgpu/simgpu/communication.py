@@ -46,7 +46,7 @@ def join(cluster: Cluster) -> None:
 
 def _barrier(group=None, async_op: bool = False, device_ids=None) -> Any:
     """As NCCL's: an all-reduce of one number, for which the host waits."""
-    work = dist.all_reduce(torch.zeros(1, device="sim"), group=group, async_op=True)
+    work = dist.all_reduce(torch.zeros(1, device=torch.device("sim", model.world.current)), group=group, async_op=True)
     if async_op:
         return work
     work.wait()
@@ -75,8 +75,8 @@ def expect_answers() -> None:
             raise RuntimeError(f"no rank has answered this message: {what}") from None
 
 
-def _hold(end_ns: int) -> None:
-    model.world.clock.hold((0, model.world.clock.streams[0]), end_ns)
+def _hold(index: int, end_ns: int) -> None:
+    model.world.clock.hold((index, model.world.clock.streams[index]), end_ns)
 
 
 def with_work(result: Any, work: "Work") -> Any:
@@ -132,8 +132,8 @@ class _Future(torch.futures.Future):
         with stream:
             self.hold()
             future.set_result(callback(self))
-        end_ns = model.world.clock.queue_ns(0, stream.stream_id)
-        future.hold = lambda: _hold(end_ns)
+        end_ns = model.world.clock.queue_ns(stream.index, stream.stream_id)
+        future.hold = lambda: _hold(stream.index, end_ns)
         return future
 
 
@@ -156,14 +156,15 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     def outer(value):
         if not isinstance(value, torch.Tensor):
             return value
-        return known[id(value)] if id(value) in known else adopt(value, 0)
+        return known[id(value)] if id(value) in known else adopt(value, index)
 
     plain = tree_map(inner, args)
+    index = next((tensor._index for tensor in known.values()), world.current)
     group, message = collectives.group_of(args), collectives.message(func, args)
-    launch = world.clock.launch(0, str(func._schema.name))
+    launch = world.clock.launch(index, str(func._schema.name))
     result = func(*plain, **tree_map(inner, kwargs))
     if message is not None:
-        return _pass_on(result, message, plain, group, launch)
+        return _pass_on(result, message, plain, group, launch, index)
     kind, nbytes = collectives.collective(func, args) or (func._overloadpacket.__name__, 0)
     if functional:
         result = tree_map(torch.ops._c10d_functional.wait_tensor, result)
@@ -174,8 +175,8 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     group.allreduce([told], dist.ReduceOp.MAX).wait()
     (ready_ns, most_bytes), ranks = told.tolist(), dist.get_process_group_ranks(group)
     name, queue = f"{kind} of {len(ranks)}", (group.group_name,)
-    end = world.clock.exchange(name, queue, kind, nbytes, ranks, launch, ready_ns, most_bytes)
-    work = Work(lambda: _hold(end), lambda: end <= world.clock.host_ns)
+    end = world.clock.exchange(name, queue, kind, nbytes, ranks, launch, ready_ns, most_bytes, index)
+    work = Work(lambda: _hold(index, end), lambda: end <= world.clock.host_ns)
     if functional:
         filled = tree_map(outer, result)
         for tensor in filled if isinstance(filled, list | tuple) else (filled,):
@@ -184,7 +185,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     return with_work(tree_map(outer, result), work)
 
 
-def _pass_on(result: Any, message: tuple[str, int], args: tuple, group: Any, launch: Launch) -> Any:
+def _pass_on(result: Any, message: tuple[str, int], args: tuple, group: Any, launch: Launch, index: int) -> Any:
     """Let the clocks of two ranks meet when one of them waits: until then a program may have other things to do."""
     if len(args) < 4:
         raise NotImplementedError("on a simulated cluster recv needs to know from whom: dist.recv(tensor, src=rank)")
@@ -209,12 +210,12 @@ def _pass_on(result: Any, message: tuple[str, int], args: tuple, group: Any, lau
             before = None
             for part in (real, tell, hear):
                 part.wait(*([limit] if limit else []))
-            found.append(model.world.clock.exchange(name, queue, kind, nbytes, ranks, launch, int(theirs)))
+            found.append(model.world.clock.exchange(name, queue, kind, nbytes, ranks, launch, int(theirs), index=index))
             _open.pop(id(done), None)
         return found[0]
 
     _last[queue], _open[id(done)] = done, (done, f"{name}, {launch.line}")
-    return Work(lambda: _hold(done()), lambda: done() <= model.world.clock.host_ns).boxed()
+    return Work(lambda: _hold(index, done()), lambda: done() <= model.world.clock.host_ns).boxed()
 
 
 _last: dict[tuple, Callable[[], int]] = {}  # the end of what was queued last, of each direction between two ranks

@@ -82,12 +82,13 @@ class Journal:
         self.note(Record("copy", name, row, start_ns, end_ns, 0, nbytes, "bus", **which))
 
     def message(
-        self, name: str, nbytes: int, way: str, queue: tuple, times_ns: tuple[int, int, int], number: int, line: str
-    ) -> None:
+        self, name: str, nbytes: int, way: str, queue: tuple, times_ns: tuple[int, int, int], number: int, line: str,
+        gpu: int = 0,
+    ) -> None:  # fmt: skip
         """Note a message: when this rank had come, when the last one had, and when it ended."""
         came_ns, start_ns, end_ns = times_ns
         track = self._tracks.setdefault(queue, 2000 + len(self._tracks))
         which = {"number": number, "stream": track, "line": line}
         if start_ns > came_ns:
-            self.note(Record("waits", f"{name}: wait for others", "sim:0", came_ns, start_ns, **which))
-        self.note(Record("message", name, "sim:0", start_ns, end_ns, 0, nbytes, way, **which))
+            self.note(Record("waits", f"{name}: wait for others", f"sim:{gpu}", came_ns, start_ns, **which))
+        self.note(Record("message", name, f"sim:{gpu}", start_ns, end_ns, 0, nbytes, way, **which))

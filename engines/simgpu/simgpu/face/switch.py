@@ -8,7 +8,7 @@ import torch
 
 from simgpu import control, instruments, model
 from simgpu import gpus as table
-from simgpu.face import compiling, driver, graphs, properties, tensors
+from simgpu.face import children, compiling, driver, graphs, properties, ranks, tensors
 from simgpu.face.replaced import Replacements
 
 _lock = threading.RLock()
@@ -33,6 +33,8 @@ class Face:
                 raise
             if not _faces:
                 _put_on()
+                given = {"gpu": gpu, "gpus": count, "memory": memory, "allocator": allocator, "errors": errors}
+                children.replace(_replaced, given)
             _faces.append(self)
 
     def off(self) -> None:
@@ -103,6 +105,7 @@ def _put_on() -> None:
     tensors.replace(_replaced)
     graphs.replace(_replaced)
     compiling.replace(_replaced)
+    ranks.replace(_replaced)
     model.world.show("cuda")
 
 

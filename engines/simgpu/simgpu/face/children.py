@@ -1,0 +1,21 @@
+"""How do child processes of a program get CUDA's face too? By two variables of their environment.
+
+Python runs `start/sitecustomize.py` at its start, and that switches the face on as soon as the child imports torch. A
+child that was forked cannot use a GPU, as on CUDA.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from simgpu.face.replaced import Replacements
+
+VARIABLE = "SIMGPU_CUDA"
+
+
+def replace(put: Replacements, arguments: dict[str, object]) -> None:
+    """Let children that are started from now on call `simgpu.cuda(**arguments)`."""
+    here = Path(__file__).parent
+    folders = [str(here / "start"), str(here.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    put.put_item(os.environ, "PYTHONPATH", os.pathsep.join(folders))
+    put.put_item(os.environ, VARIABLE, json.dumps(arguments))

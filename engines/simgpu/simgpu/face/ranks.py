@@ -1,0 +1,71 @@
+"""What do `init_process_group("nccl")` and its kin do where ranks have simulated GPUs? gloo carries the messages."""
+
+import functools
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from simgpu import communication, model
+from simgpu.cluster import Cluster
+from simgpu.face.replaced import Replacements
+
+_named: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()  # groups, by what a program called them
+
+
+def replace(put: Replacements) -> None:
+    """Let `torch.distributed` make groups over simulated GPUs; `get_backend` says what was asked for."""
+    if not dist.is_available():
+        return
+    c10d = dist.distributed_c10d
+    ours = {
+        "init_process_group": functools.wraps(dist.init_process_group)(
+            functools.partial(_init, dist.init_process_group)
+        ),
+        "new_group": functools.wraps(dist.new_group)(functools.partial(_new_group, dist.new_group)),
+        "get_backend": functools.wraps(dist.get_backend)(functools.partial(_get_backend, dist.get_backend)),
+        "barrier": dist.barrier,  # which a group of simulated GPUs replaces
+    }
+    for owner in (dist, c10d, dist.device_mesh):
+        put.put(owner, **{name: value for name, value in ours.items() if name in vars(owner)})
+    put.put(dist, is_nccl_available=lambda: True)
+
+
+def _init(plain: Callable[..., None], backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+    """Make the group of all ranks. Messages are priced as in one machine, or as many as LOCAL_WORLD_SIZE says."""
+    kwargs.pop("device_id", None)
+    kwargs.pop("pg_options", None)
+    plain(_carrier(backend), *args, **kwargs)
+    _named[dist.group.WORLD] = _name(backend)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE") or dist.get_world_size())
+    spec = model.world.clock.rates.spec
+    communication.join(Cluster(spec.name, per_machine=max(here, 1)))
+
+
+def _new_group(plain: Callable[..., Any], *args: Any, backend: str | None = None, **kwargs: Any) -> Any:
+    kwargs.pop("device_id", None)
+    kwargs.pop("pg_options", None)
+    group = plain(*args, backend=None if backend is None else _carrier(backend), **kwargs)
+    if isinstance(group, dist.ProcessGroup):
+        _named[group] = _name(backend) if backend else _named.get(dist.group.WORLD, "nccl")
+    return group
+
+
+def _get_backend(plain: Callable[..., str], group: Any = None) -> str:
+    found = plain(group)
+    return _named.get(group or dist.group.WORLD, found)
+
+
+def _carrier(backend: str | None) -> str:
+    """Return the backend that carries the messages. Raises RuntimeError for one that has no part of gloo or NCCL."""
+    named = "nccl" if backend is None else str(backend).lower()
+    if not any(one in named for one in ("nccl", "gloo")):
+        raise RuntimeError(f"the simulated GPUs have no backend {backend!r}: use nccl or gloo")
+    return "gloo"
+
+
+def _name(backend: str | None) -> str:
+    named = "nccl" if backend is None else str(backend).lower()
+    return "nccl" if "nccl" in named else named

@@ -1,0 +1,45 @@
+"""What does a child process of a program with CUDA's face do first? Python imports this at its start.
+
+Nothing, unless the child imports torch: then it switches the face on, with the arguments in SIMGPU_CUDA. The next
+`sitecustomize` on the path, which this one hides, runs too.
+"""
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class _AfterTorch:
+    """Finds torch as Python would, and switches the face on once it is imported."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch" or not os.environ.get("SIMGPU_CUDA"):
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module):
+                run(module)
+                import simgpu
+
+                simgpu.cuda(**json.loads(os.environ["SIMGPU_CUDA"]))
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def _run_the_next():
+    others = [folder for folder in sys.path if os.path.abspath(folder or ".") != _HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+sys.meta_path.insert(0, _AfterTorch())
+_run_the_next()
