@@ -225,6 +225,8 @@ _MEASURED = (
     (8.1e9, 32e6, 1.95, 8.1, 320.0, "compute"), (8.1e8, 320e6, 1.95, 8.1, 320.0, "bandwidth"),
     (8.1e9, 32e6, 2.5, 8.1, 320.0, "overhead"), (2.025e9, 64e6, 0.7, 8.1, 320.0, "overhead"),
     (8e9, 16e6, 2.0, 8.0, 320.0, "compute"), (8e8, 320e6, 2.0, 8.0, 320.0, "bandwidth"),  # exactly twice the roof
+    (2e9, 76.8e6, 0.485, 8.0, 320.0, "compute"),  # below the sum of the parts, above twice the shorter one
+    (2e9, 64e6, 0.2, 8.0, 320.0, "compute"), (1.6e9, 80e6, 0.2, 8.0, 320.0, "bandwidth"),  # below the roof: a cache
 )
 
 
@@ -250,6 +252,10 @@ name_bound.edits(
      _ROOF, "2 * min(compute_ms, memory_ms)"),
     ("adds the two parts", "arithmetic and memory traffic overlap: the roof is the larger of the two",
      _ROOF, "2 * (compute_ms + memory_ms)"),
+    ("says overhead beyond the sum of the two parts", "only more than twice the longer part is overhead",
+     _ROOF, "(compute_ms + memory_ms)"),
+    ("takes the part that is nearest to the time", "the longer part is the bound, also where a cache made it faster",
+     _CHOICE, "abs(time_ms - compute_ms) < abs(time_ms - memory_ms)"),
     ("says overhead too late", "more than twice the time at the roof is overhead, not three times",
      _ROOF, "3 * max(compute_ms, memory_ms)"),
     ("says overhead at exactly twice", "only more than twice the time at the roof is overhead",
