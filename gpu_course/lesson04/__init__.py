@@ -30,7 +30,7 @@ exercise = lesson("04")
     "its bias.",
 ))
 class MaskedLinear(nn.Module):
-    """A linear layer with bias whose weight counts only where `mask`, a bool (outputs, inputs) tensor, is True."""
+    """A linear layer with bias, whose weights count where the bool `mask` is True."""
 
     def __init__(self, mask: torch.Tensor) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ MaskedLinear.alternative(
     "name to the list of its device, which setdefault makes.",
 ))
 def places(model: nn.Module) -> dict[torch.device, list[str]]:
-    """Return the names of all tensors in `model` by device: parameters, buffers and plain attributes of its modules."""
+    """Return the names of all tensors in `model`, by device."""
     found = {}
     for path, module in model.named_modules():
         registered = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
@@ -261,7 +261,7 @@ def _(model):
     "One index counts the texts, torch.arange on the device of the states; the other comes from the lengths.",
 ))
 def last_states(states: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Return the state after each text's own last token: (batch, time, hidden) and (batch,) -> (batch, hidden)."""
+    """Return the state after each text's own last token, shape (batch, hidden)."""
     rows = torch.arange(len(states), device=states.device)
     return states[rows, lengths - 1]  # one place for each row; the padding behind it is not looked at
 
@@ -321,7 +321,7 @@ def _(states, lengths):
     "The square takes dtype=torch.bool and device=device; .tril() keeps its lower triangle, the diagonal included.",
 ))
 def causal_mask(time: int, device: torch.device) -> torch.Tensor:
-    """Return a bool (time, time) tensor on `device`: True where place `row` may look at place `column`."""
+    """Return a bool (time, time) tensor on `device`: True where a row may look."""
     return torch.ones(time, time, dtype=torch.bool, device=device).tril()  # itself and what came before
 
 
@@ -370,7 +370,7 @@ def _(time, device):
     "torch.load takes map_location and weights_only; model.load_state_dict checks the names; .to(device) comes last.",
 ))
 def load_checkpoint(model: nn.Module, path: Path, device: torch.device) -> nn.Module:
-    """Fill `model` with the state_dict saved at `path`, move it to `device`, and return it."""
+    """Fill `model` with the state_dict at `path`; return it on `device`."""
     state = torch.load(path, map_location="cpu", weights_only=True)  # wherever it was saved; nothing but tensors
     model.load_state_dict(state)  # strict: a file that does not fit raises
     return model.to(device)
@@ -449,8 +449,10 @@ def _(model, path, device):
     "Two moves: the input to the first half, the activations to the second half.",
     "Before each of the two calls move x with .to to the device of that half, found as in the first hint.",
 ))
-def forward_on_two(first: nn.Module, second: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Return `second(first(x))` on the device of `second`; the halves stay where they are, `x` may be anywhere."""
+def forward_on_two(
+    first: nn.Module, second: nn.Module, x: torch.Tensor
+) -> torch.Tensor:
+    """Return `second(first(x))`; each half stays and computes on its own device."""
     x = first(x.to(next(first.parameters()).device))
     return second(x.to(next(second.parameters()).device))  # the activations cross once; gradients will cross back
 
