@@ -332,6 +332,14 @@ def test_wrong_arguments_are_named(text, more, phrase):
             one[grid](**options)
 
 
+def test_a_global_may_have_the_name_of_a_function_of_the_language():
+    one = kernel("tl.store(out, tl.erf(tl.load(x)))")
+    one.fn.__globals__["erf"] = torch.ones(1)
+    report = kernelcheck.checked(one, (1,), torch.ones(8), torch.zeros(8), 8)
+    assert report.fault is None
+    assert report.results["out"][0].isclose(torch.erf(torch.tensor(1.0)))
+
+
 def test_helpers_configurations_and_heuristics():
     @triton.jit
     def twice(v):

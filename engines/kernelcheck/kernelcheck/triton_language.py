@@ -18,13 +18,14 @@ Other than on the device: products of float32 are exact, not TF32.
 
 from __future__ import annotations
 
+import dis
 import importlib.util
 import math
 import numbers
 import os
 import random
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class _Run(Launch):
         if found is None:
             fn, text = kernel.fn, triton_text.text_of(kernel.fn)
             self.codes.update(text.codes())
-            named = {name for code in text.codes() for name in code.co_names}
+            named = {name for code in text.codes() for name in _read_from_outside(code)}
             known = {name: meaning(value, name) for name, value in outside(fn).items() if name in named}
             space = {**IN_KERNELS, **known, **_WORDS, "__builtins__": {}}
             found = types.FunctionType(text.code, space, fn.__name__, fn.__defaults__)
@@ -72,6 +73,13 @@ class _Run(Launch):
     def call(self, kernel: Kernel, args: Sequence[Any], options: dict[str, Any]) -> Any:
         """Call a kernel from a kernel."""
         return self.function(kernel)(*args, **options)
+
+
+def _read_from_outside(code: types.CodeType) -> Iterator[str]:
+    """Yield the global names that the code reads; in `tl.erf` that is `tl`, whatever `erf` is outside."""
+    for one in dis.get_instructions(code):
+        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield one.argval
 
 
 def _prepared(kernel: Kernel, grid, args, options, config: Config | None) -> tuple[tuple[int, int, int], dict]:
