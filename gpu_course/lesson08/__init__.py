@@ -29,7 +29,7 @@ WHERE = "the CPU, every access looked at"
     "and there alone.",
 ))
 def scale_add(x, x_stride, y, out, n, factor, BLOCK: tl.constexpr):
-    """Store factor * x + y to `out`, n elements; those of x lie `x_stride` apart, of y and `out` side by side."""
+    """Store factor * x + y to `out`; elements of x lie `x_stride` apart."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     scaled = factor * tl.load(x + at * x_stride, mask=inside)
@@ -88,7 +88,7 @@ scale_add.edits(
     "Turn both loads into float32 by .to(tl.float32) before you add, then the formula with tl.erf. Storing rounds.",
 ))
 def bias_gelu(x, bias, out, columns, x_stride, BLOCK: tl.constexpr):
-    """Store gelu(x + bias) to `out`, a row a program, float32 in between; rows of x begin `x_stride` apart."""
+    """Store gelu(x + bias), each program a row; rows of x begin `x_stride` apart."""
     row, at = tl.program_id(0), tl.arange(0, BLOCK)
     inside = at < columns
     z = tl.load(x + row * x_stride + at, mask=inside).to(tl.float32)
@@ -153,7 +153,7 @@ bias_gelu.edits(
     "float('-inf') as `other` is never the maximum, and its power is 0. Divide, and store with the mask.",
 ))
 def softmax_rows(x, out, columns, x_stride, BLOCK: tl.constexpr):
-    """Store the softmax of each row of x to `out`, a row a program; rows of x begin `x_stride` apart."""
+    """Store the softmax of each row to `out`; rows of x begin `x_stride` apart."""
     row, at = tl.program_id(0), tl.arange(0, BLOCK)
     inside = at < columns
     values = tl.load(x + row * x_stride + at, mask=inside, other=float("-inf"))

@@ -20,7 +20,7 @@ exercise = lesson("08")
     "the barrier stands behind the if, within the loop. Thread 0 writes out[blockIdx.x].",
 ))
 def block_sums() -> str:
-    """Return CUDA C++: each block of 256 threads stores the sum of its 256 elements of x, which has n, to `out`."""
+    """Return CUDA C++ in which each block stores the sum of its 256 elements of x."""
     return r"""
 __global__ void block_sums(const float* x, float* out, int n) {
     __shared__ float part[256];

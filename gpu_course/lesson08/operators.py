@@ -22,7 +22,7 @@ exercise = lesson("08")
     "truth values: put None in the place of what is not needed, before it is computed.",
 ))
 def bias_gelu_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return the gradients of gelu(x + bias) for x (rows, columns) and bias (columns), None for one not needed."""
+    """Return the gradients for x and bias, and None for one that is not needed."""
     x, bias = ctx.saved_tensors
     z = x + bias
     slope = 0.5 * (1 + torch.erf(z / math.sqrt(2))) + z * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
@@ -117,7 +117,7 @@ bias_gelu_backward.edits(
 )
 
 
-@exercise(title="An operator that keeps rows", minutes=10, difficulty=3, hints=(
+@exercise(title="An operator that keeps rows", minutes=25, difficulty=3, hints=(
     "Three statements: the function under @torch.library.custom_op, the fake under @keep_rows.register_fake, return.",
     "mutates_args lists the names of the arguments that the body changes. The fake never looks at numbers: it makes a "
     "tensor of the right shape with x.new_empty(rows, columns), and how many rows there are it cannot know.",
@@ -125,7 +125,7 @@ bias_gelu_backward.edits(
     "comparison gives the mask, which both indexes x and is added to `seen`.",
 ))
 def keep_rows_operator(name: str) -> torch.library.CustomOpDef:
-    """Return the operator `name`: (x, level, seen) -> the rows of x with a mean above level, and seen counts them."""
+    """Return the operator: (x, level, seen) -> rows of x with a mean above level."""
 
     @torch.library.custom_op(name, mutates_args=("seen",))
     def keep_rows(x: torch.Tensor, level: float, seen: torch.Tensor) -> torch.Tensor:

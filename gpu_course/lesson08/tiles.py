@@ -13,7 +13,7 @@ exercise = lesson("08")
 # fmt: off
 
 
-@exercise(title="A product in tiles", minutes=15, difficulty=3, where="the CPU, every access looked at", hints=(
+@exercise(title="A product in tiles", minutes=25, difficulty=3, where="the CPU, every access looked at", hints=(
     "A program has a tile of `out`: TILE rows from program_id(0) * TILE on, TILE columns from program_id(1) * TILE on. "
     "It walks along K in steps of TILE.",
     "rows[:, None] * a_row + inner[None, :] * a_column is a square of addresses; its mask needs both sizes, M and K, "
@@ -22,7 +22,7 @@ exercise = lesson("08")
     "comes after the loop, once, with a mask of M and N; a row of `out` has N elements.",
 ))
 def matmul_tiles(a, b, out, M, N, K, a_row, a_column, b_row, b_column, TILE: tl.constexpr):
-    """Store a (M, K) times b (K, N) to `out` (M, N), one TILE x TILE square a program; `out` lies row by row."""
+    """Store a (M, K) times b (K, N) to `out`, a TILE x TILE square for each program."""
     rows = tl.program_id(0) * TILE + tl.arange(0, TILE)
     columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
     total = tl.zeros((TILE, TILE), dtype=tl.float32)
