@@ -54,7 +54,7 @@ class Measured(tables.Table):
     @property
     def label(self) -> str:
         """ "simulated" on the simulated GPU, else "live"."""
-        return "simulated" if self.device.type == "sim" else "live"
+        return "simulated" if simgpu.is_simulated(self.device) else "live"
 
     @property
     def other_bytes(self) -> int:

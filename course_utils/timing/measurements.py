@@ -78,7 +78,7 @@ def measure(
     arguments.positive("min_time_s", min_time_s)
     if repeats is not None:
         arguments.whole("repeats", repeats)
-    if place.type == "sim":
+    if simgpu.is_simulated(place):
         return _simulated(fn, place, repeats or _SIMULATED_RUNS)
     once_s = _once(fn, place)
     number, times = _runs(fn, place, once_s, min_time_s, repeats)

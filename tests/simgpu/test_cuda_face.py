@@ -255,6 +255,9 @@ def test_checkpoints():
         assert str(weight.device) == expected and torch.equal(weight.cpu(), model.weight.cpu())
     file.seek(0)
     assert b"cuda:1" in file.read()
+    file.seek(0)
+    with pytest.raises(RuntimeError, match=r"deserialize object on CUDA device 7 but torch.cuda.device_count\(\) is 2"):
+        torch.load(file, map_location="cuda:7")
 
 
 def test_seeds_repeat_numbers():

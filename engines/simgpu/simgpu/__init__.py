@@ -40,7 +40,7 @@ from simgpu.face.notebooks import load_ipython_extension, unload_ipython_extensi
 from simgpu.face.switch import Face, cuda
 from simgpu.forecasts import Forecast, forecast
 from simgpu.history import ClusterTimeline, Gap, Timeline, timeline
-from simgpu.instruments import Memory, Settings, forgive, idle, memory, restore, settings, values_of
+from simgpu.instruments import Memory, Settings, forgive, idle, is_simulated, memory, restore, settings, values_of
 from simgpu.journal import Record
 from simgpu.memory_forecast import MemoryForecast
 from simgpu.ranks import launch
@@ -53,9 +53,9 @@ __all__ = [
     "Forecast", "Gap", "Link", "Memory", "MemoryForecast", "Rates", "Record", "Settings", "Share", "TimeForecast",
     "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "composite", "configure", "cuda", "enable",
     "enabled", "error_bar", "evidence", "forecast", "forgive", "gpus", "hide_accelerators", "host_work", "idle",
-    "launch", "ledger", "load_ipython_extension", "memory", "out_of_memory", "places", "ready", "remember_sources",
-    "reset", "restore", "run_in_child", "seconds_text", "settings", "sources", "timeline", "unavailable",
-    "unload_ipython_extension", "values_of",
+    "is_simulated", "launch", "ledger", "load_ipython_extension", "memory", "out_of_memory", "places", "ready",
+    "remember_sources", "reset", "restore", "run_in_child", "seconds_text", "settings", "sources", "timeline",
+    "unavailable", "unload_ipython_extension", "values_of",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

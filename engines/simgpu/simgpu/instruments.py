@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from simgpu import accounts, control, gpus, model, rates
+from simgpu import accounts, control, gpus, model, rates, shown
 from simgpu.tensor import SimTensor
 
 _before: dict[tuple, int] = {}  # by block of `fresh_peak`: the peak before it, for which a block around it waits
@@ -107,6 +107,11 @@ def restore(before: Settings) -> None:
     for gpu, capacity_bytes, budgets in zip(world.memory.gpus, before.capacity_bytes, before.budgets, strict=True):
         gpu.budgets[:] = budgets
         gpu.capacity_bytes = capacity_bytes  # the tightest limit holds again
+
+
+def is_simulated(device: torch.device | str) -> bool:
+    """Return whether `device` is a simulated GPU here: of the type `sim`, or `cuda` while `simgpu.cuda` is on."""
+    return control.enabled() and shown.is_ours(torch.device(device))
 
 
 def idle() -> bool:

@@ -165,10 +165,21 @@ def _location(storage):
     return None if ref is None else str(model.world.devices[ref.gpu.index])
 
 
+def _of_file(location: str) -> int:
+    """Return the GPU that a file says. Raises as CUDA does where this machine has not so many."""
+    index, count = torch.device(location).index or 0, len(model.world.devices)
+    if shown.kind == "cuda" and index >= count:
+        raise RuntimeError(
+            f"Attempting to deserialize object on CUDA device {index} but torch.cuda.device_count() is {count}. Please "
+            "use torch.load with map_location to map your storages to an existing device."
+        )
+    return device_of(location)
+
+
 def _restore(storage, location):
     if location.partition(":")[0] not in ("sim", shown.kind):
         return None
-    index = device_of(location)
+    index = _of_file(location)
     moved = _SimStorage(storage.nbytes())
     moved.copy_(storage)
     moved.sim_index = index
