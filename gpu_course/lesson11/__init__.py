@@ -3,6 +3,7 @@
 from gpu_course.lesson11.crashes import (
     BUDGET_BYTES,
     classifier,
+    crash,
     echo,
     photo_means,
     points,
@@ -13,7 +14,7 @@ from gpu_course.lesson11.crashes import (
     train_on_stream,
     train_tagger,
 )
-from gpu_course.lesson11.photos import Samples, archive
+from gpu_course.lesson11.photos import Archive, Samples, archive
 from gpu_course.lesson11.silent import (
     embedding,
     features,
@@ -28,7 +29,8 @@ from gpu_course.lesson11.silent import (
 from gpu_course.lesson11.stuck import linear, shares, train_together
 
 __all__ = [
-    "BUDGET_BYTES", "Samples", "archive", "classifier", "echo", "embedding", "features", "fine_tune", "fit", "halves",
-    "linear", "noisy", "pairs", "photo_means", "points", "regression", "shares", "signals", "tagger", "texts",
-    "train_and_validate", "train_on_stream", "train_pairs", "train_tagger", "train_together",
+    "BUDGET_BYTES", "Archive", "Samples", "archive", "classifier", "crash", "echo", "embedding", "features",
+    "fine_tune", "fit", "halves", "linear", "noisy", "pairs", "photo_means", "points", "regression", "shares",
+    "signals", "tagger", "texts", "train_and_validate", "train_on_stream", "train_pairs", "train_tagger",
+    "train_together",
 ]  # fmt: skip

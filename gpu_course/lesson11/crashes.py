@@ -12,25 +12,25 @@ from torch.utils.data import DataLoader
 import simgpu
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.budgets import Floor, over_budget, spend
-from gpu_course.lesson11.photos import LENGTH, Archive, Samples, archive, brightness
+from gpu_course.lesson11.photos import LENGTH, LIMIT_BYTES, SIZE, Archive, Samples, archive, brightness
 from gpu_course.lesson11.watched import Batches, Layers, Passes, lets_errors_out, stepped, trained
 
 exercise = lesson("11")
 # fmt: off
 
 
-@exercise(title="An index out of range", minutes=7, difficulty=2, simulated=True, hints=(
-    "The line of the error is the one that waits. Which lines before it take whole numbers as indices?",
-    "cross_entropy takes each tag for a class. Which tags are in the batches, and which classes are there?",
-    "The padding is to have no part in the loss, and none in its mean: cross_entropy has an argument for the one "
-    "target that does not count.",
+@exercise(title="An index out of range", minutes=4, difficulty=2, simulated=True, hints=(
+    "The error names the line that waits. Which lines before it take whole numbers as indices?",
+    "cross_entropy takes each tag as the number of a class. Which tags stand in the batches, and which classes exist?",
+    "The padding must count neither in the loss nor in its mean. cross_entropy has an argument for the one target "
+    "that does not count.",
 ))
 def train_tagger(model: nn.Module, batches: list, device: torch.device) -> list[float]:
-    """Take a step on each batch of words and tags, padding (tag -1) left out; return the mean loss of each step."""
+    """Take a step on each batch, padding left out; return the mean loss of each."""
     model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     losses = []
-    for words, tags in batches:  # (texts, length) each; behind the end of a text the tag is -1
+    for words, tags in batches:  # (texts, length) each; tag -1: no word
         words, tags = words.to(device), tags.to(device)
         logits = model(words)  # (texts, length, 3): three classes
         loss = F.cross_entropy(logits.flatten(0, 1), tags.flatten(), ignore_index=-1)
@@ -42,6 +42,27 @@ def train_tagger(model: nn.Module, batches: list, device: torch.device) -> list[
 
 
 train_tagger.broken(", ignore_index=-1", "")
+
+
+def crash(errors: str) -> list[str]:
+    """Return what the broken `train_tagger` raises on the simulated GPU, in which line, and what works afterwards.
+
+    `errors` says when errors of kernels are reported: "asynchronous" as on CUDA, or "blocking": each launch waits.
+    """
+    simgpu.configure(errors=errors)
+    said = []
+    try:
+        train_tagger.given(tagger(), texts(), torch.device("sim"))
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        line = next(frame.line for frame in frames if "train_tagger" in frame.filename)
+        said += [f"{type(error).__name__}: {str(error).splitlines()[0]}", f"  in the line: {line}"]
+    try:
+        torch.ones(1, device="sim")
+    except RuntimeError as again:
+        said.append(f"  torch.ones(1) afterwards: {str(again).splitlines()[0]}")
+    simgpu.reset()  # out of the error: a real GPU needs a new process
+    return said
 
 
 def tagger() -> nn.Module:
@@ -85,8 +106,10 @@ def _(case: Case) -> None:
         got = case.call(model, batches, case.device, modifies=True)
         copies = case.counts.copies_d2h
         passes.check(case, rows=9)
-        case.equal(got, stepped(right, batches, _tag_loss, 0.5), rtol=1e-3, why="the mean over words, without padding")
+        case.equal(got, stepped(right, batches, _tag_loss, 0.5), rtol=1e-3,
+                   why="expected is the mean loss over the words of each batch, before its step")
         trained(case, model, right)
+        passes.once(case, rows=9)
         case.instead(not torch.equal(batches[0][1], texts()[0][1]), "changes the tags that it is given",
                      "the caller still needs them: change a copy")
         case.instead(copies > 1, "takes the loss to the CPU", "the device would wait for it at each step")
@@ -96,19 +119,21 @@ def _(case: Case) -> None:
 _TAGS, _IGNORE = "tags.to(device)\n", ", ignore_index=-1"
 _LOGITS, _LOOP = "logits = model(words)", "words, tags = words.to(device)"
 train_tagger.edits(
-    ("takes the padding for class 0", "its words have no tag, and would count", _TAGS, "tags.to(device).clamp(min=0)\n",
+    ("takes the padding for class 0", "the places behind a text have no tag, but they would count",
+     _TAGS, "tags.to(device).clamp(min=0)\n",
      _IGNORE, ""),
     ("takes the padding for class 2", "Python counts -1 from the end; here it means that there is no tag",
      _TAGS, "tags.to(device) % 3\n", _IGNORE, ""),
-    ("takes the padding for class 0 and leaves class 0 out", "real words have class 0 too",
+    ("takes the padding for class 0 and leaves class 0 out", "real words have class 0, too, and would no longer count",
      _TAGS, "tags.to(device).clamp(min=0)\n", "index=-1", "index=0"),
-    ("gives the padding a class of its own", "the model learns to tell that it is padding, and the loss counts it",
+    ("gives the padding a class of its own", "the model then learns to recognise padding, and the loss counts it",
      _TAGS, "tags.to(device) + 1\n", _IGNORE, "", "logits.flatten(0, 1)", "F.pad(logits.flatten(0, 1), (1, 0))"),
-    ("divides by all places, padding too", "the mean is one over words",
+    ("divides by all places, padding too", "the mean is that over the words",
      _IGNORE, ', ignore_index=-1, reduction="sum") / tags.numel(', ),
-    ("leaves out texts that are padded", "their words count", _LOOP,
+    ("leaves out texts that are padded", "the words of these texts count", _LOOP,
      f"keep = (tags >= 0).all(dim=1); words, tags = words[keep], tags[keep]; {_LOOP}"),
-    ("leaves out batches with padding", "their words count", _LOOP, f"if (tags < 0).any(): continue\n        {_LOOP}"),
+    ("leaves out batches with padding", "the words of these batches count",
+     _LOOP, f"if (tags < 0).any(): continue\n        {_LOOP}"),
 )
 
 
@@ -119,13 +144,13 @@ train_tagger.alternative(
          "F.cross_entropy(model(words)[there], tags[there])"))
 
 
-@exercise(title="Backward a second time", minutes=6, difficulty=2, hints=(
-    "The first piece trains, the second fails. What does the second piece get that was computed in the first?",
-    "The state carries numbers on, and with them the graph that made them, which backward has used up.",
-    "The numbers are to go on, the graph is not. Which method of a tensor gives its numbers without its history?",
+@exercise(title="Backward a second time", minutes=3, difficulty=2, hints=(
+    "The first piece trains, the second one fails. What does the second get that was computed in the first?",
+    "The state hands on its numbers, and with them the graph that made them. backward has already used that graph up.",
+    "The numbers must go on, the graph must not. Which method of a tensor gives its numbers without its history?",
 ))
 def train_on_stream(model: nn.Module, pieces: list, device: torch.device) -> list[float]:
-    """Take a step on each piece of a long signal; the state goes on from piece to piece, gradients stay in one."""
+    """Take a step on each piece; the state goes on, gradients stay in one piece."""
     model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     state, losses = None, []  # None: the model begins with zeros
@@ -186,16 +211,18 @@ def _(case: Case) -> None:
 
     got = case.call(model, pieces, case.device, modifies=True)
     passes.check(case, rows=8)
-    case.equal(got, stepped(right, pieces, loss_of, 0.2), rtol=1e-3, why="the loss of each piece, before its step")
+    case.equal(got, stepped(right, pieces, loss_of, 0.2), rtol=1e-3,
+               why="expected is the loss of each piece, before its step")
     trained(case, model, right)
+    passes.once(case, rows=8)
     lets_errors_out(case, echo(), [pieces[0], (torch.ones(2, 3).long(), torch.ones(2, 3))], case.device)
 
 
 _CUT, _BACK = "state = state.detach()", "loss.backward()"
 train_on_stream.edits(
-    ("keeps the graphs (retain_graph=True)", "each backward then goes through all pieces before, and meets weights "
+    ("keeps the graphs (retain_graph=True)", "each backward then goes through all earlier pieces, and meets weights "
      "that have changed since: end the history of the state", _CUT, "pass", _BACK, "loss.backward(retain_graph=True)"),
-    ("forgets the state", "what a piece learns from the one before is lost: keep its numbers",
+    ("forgets the state", "what the state knows of earlier pieces is lost: keep its numbers",
      ("(device), state)", "(device), None)"), (_CUT, "state = None"), (_CUT, "state = torch.zeros_like(state)")),
     ("takes one step for all pieces", "a step for each piece was asked for",
      _CUT, "pass", _BACK, "total = loss if len(losses) == 0 else total + loss", "        optimizer.step()\n", "",
@@ -217,10 +244,10 @@ train_on_stream.alternative(
 BUDGET_BYTES = 640 * 2**10
 
 
-@exercise(title="Out of memory in validation", minutes=8, difficulty=2, simulated=True, hints=(
-    "Training has the same batches and fits. What does validation keep that training gives back at each step?",
-    "A loss in a list holds its graph, and that the activations of its batch. Who will ever call backward on it?",
-    "Validation needs no graph at all: make its losses where none is recorded.",
+@exercise(title="Out of memory in validation", minutes=4, difficulty=2, simulated=True, hints=(
+    "Training uses batches of the same size, and fits. What does validation keep that training frees at each step?",
+    "A loss in a list holds its graph, and the graph holds the activations of its batch. Does anybody need this graph?",
+    "Validation needs no graph at all: compute its losses where none is recorded.",
 ))
 def train_and_validate(model: nn.Module, batches: list, held_out: list, device: torch.device) -> list[float]:
     """Take a step on each batch, then return the loss of each held-out sample."""
@@ -259,17 +286,23 @@ def points(count: int, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 def _(case: Case) -> None:
     model, right, floor = classifier(), classifier(), Floor()
     batches, held_out, passes = points(3, seed=6), points(8, seed=7), Passes(model)
+    backwards = []
+    model[-1].bias.register_post_accumulate_grad_hook(backwards.append)
     spent = spend(floor, lambda: case.call(model, batches, held_out, case.device, modifies=True))
     passes.check(case, rows=11 * 128)
     stepped(right, batches, lambda net, batch: F.cross_entropy(net(batch[0]), batch[1]), 0.1)
     with torch.no_grad():
         wanted = torch.cat([F.cross_entropy(right(x), y, reduction="none") for x, y in held_out]).tolist()
-    case.equal(spent.value, wanted, rtol=1e-4, why="the loss of each held-out sample after training")
+    case.equal(spent.value, wanted, rtol=1e-4, why="expected is the loss of each held-out sample after training")
+    case.instead(len(backwards) > len(batches), "calls backward for held-out batches", "that frees the graphs, but it "
+                 "costs the time of a training step, and adds to the gradients: record no graph instead")
+    passes.once(case, rows=11 * 128)
+    passes.modes(case, training=len(batches))
     over_budget(case, floor, spent, BUDGET_BYTES, lambda: case.call(classifier(), batches, held_out, case.device,
-                modifies=True), "a list of losses keeps graphs, and these the activations of each batch")
+                modifies=True), "a list of losses keeps their graphs, and these the activations of each batch")
     trained(case, model, right)
     case.instead(not all(one.requires_grad for one in model.parameters()), "leaves the model frozen",
-                 "its next step would fail: record no graph instead")
+                 "the next training step would fail: record no graph instead")
     lets_errors_out(case, classifier(), [], [held_out[0], (torch.ones(2, 3), torch.ones(2).long())], case.device)
 
 
@@ -281,7 +314,13 @@ train_and_validate.edits(
      "    for x, y in batches:", "    before = [F.cross_entropy(model(x.to(device)), y.to(device), reduction='none')"
      ".detach() for x, y in held_out]\n    for x, y in batches:", "for x, y in held_out:", "for one in before:",
      'losses.append(F.cross_entropy(model(x.to(device)), y.to(device), reduction="none"))', "losses.append(one)"),
-    ("trains without recording gradients", "then there is nothing to train with: validation alone needs none",
+    ("goes back through each held-out batch", "that frees the graph, and costs the time of a training step",
+     (_NO_GRAD, "if True:", 'reduction="none"))', 'reduction="none"))\n            losses[-1].sum().backward()'),
+     (_NO_GRAD, "if True:", 'reduction="none"))', 'reduction="none"))\n            losses[-1].sum().backward()\n'
+      "            losses[-1] = losses[-1].detach()")),
+    ("judges without model.eval()", "a model with dropout or batch norm then gives other losses",
+     "    model.eval()\n", ""),
+    ("trains without recording gradients", "training needs gradients: validation alone does not",
      "    for x, y in batches:", "    torch.set_grad_enabled(False)\n    for x, y in batches:"),
 )
 
@@ -292,14 +331,13 @@ train_and_validate.alternative("the list holds numbers of the host: the device i
                                 edit(_NO_GRAD, "with torch.inference_mode():", "losses.append", "losses.extend",
                                      'reduction="none"))', 'reduction="none").tolist())', "torch.cat(losses).tolist()",
                                      "losses"))
-@exercise(title="A killed worker", minutes=10, difficulty=2, draws=True, limit_s=30.0, hints=(
-    "Nothing in Python raised: the system ended the process. What of the host does a worker take more of at each "
-    "sample?",
-    "A photograph is large, and what the program wants of it is one number.",
-    "Each worker keeps every photograph in its copy of `read`. Keep the number instead, or nothing: each is read once.",
+@exercise(title="A killed worker", minutes=6, difficulty=2, draws=True, limit_s=30.0, hints=(
+    "Nothing in Python raised: the system ended the process. Of what does a worker take more with each sample?",
+    "A photograph is large, and the program needs only one number of it.",
+    "Each worker keeps every photograph in its own `read`. Keep the number instead, or nothing: each is read once.",
 ))
 def photo_means(archive: Archive, workers: int) -> torch.Tensor:
-    """Return the mean brightness of each photograph of `archive`, in order, read by `workers` processes."""
+    """Return the mean brightness of each photograph, in order, read by `workers`."""
 
     def mean_of(index: int) -> float:
         return archive.decode(index).float().mean().item()  # the photograph is gone when this returns
@@ -319,13 +357,16 @@ photo_means.broken(
 def _(case: Case) -> None:
     with archive() as given:
         got = case.call(given, 2, modifies=True)
-        decoded, processes, here, within = given.log()
-    case.instead(here, "reads in its own process", "the kernel then takes the memory, and stands still while it "
-                 "reads: when the system ends that process, all is lost")
+        decoded, processes, here, held = given.log()
+    case.instead(here, "reads in its own process", "then the memory is taken by your own process: when the "
+                 "system ends that one, all is lost")
     case.instead(len(set(decoded)) < LENGTH, f"leaves data out: {len(set(decoded))} of {LENGTH} photographs are read",
                  "the mean of each was asked for")
-    case.instead(not within, "changes what the archive counts, or its limit", "the memory is no larger for that")
-    case.equal(got, torch.tensor([brightness(index) for index in range(LENGTH)]), rtol=1e-3)
+    case.instead(min(held) < SIZE, "changes what the archive counts", "the memory is no larger for that")
+    case.instead(max(held) > LIMIT_BYTES, f"holds {max(held) / 2**20:.0f} MiB of photographs in a worker, where "
+                 f"{LIMIT_BYTES / 2**20:.0f} are allowed", "such a worker is killed; to start again only hides it")
+    case.equal(got, torch.tensor([brightness(index) for index in range(LENGTH)]), rtol=1e-4,
+               why="expected is the mean over all pixels of each photograph, in order")
     case.instead(processes != 2, f"reads in {processes} processes, not in 2", "the caller has chosen how many")
     case.budget("photographs read", len(decoded), LENGTH, "decoding is what takes the time")
     with archive(damaged=5) as given:
@@ -339,7 +380,14 @@ photo_means.edits(
     ("gives the sum of each photograph", "the mean was asked for", ".mean()", ".sum()"),
     ("reads each photograph twice", "decoding takes the time", "return archive", "archive.decode(index)\n        "
      "return archive"),
-    ("rounds the means", "return them as they are", ".item()", ".item() // 10"),
+    ("rounds the means", "return them as they are",
+     (".item()", ".item() // 1"), (".float().mean().item()", ".sum().item() // 2**20")),
+    ("computes in bfloat16", "it has two to three digits: a mean of 224.25 becomes 224", ".float()", ".bfloat16()"),
+    ("looks at two columns alone", "the mean over all pixels was asked for", ".float()", "[:, :2].float()"),
+    ("looks at every second pixel alone", "the mean over all pixels was asked for",
+     (".float()", "[:, ::2].float()"), (".float()", ".flatten()[::2].float()")),
+    ("looks at every second row and column alone", "the mean over all pixels was asked for",
+     ".float()", "[::2, ::2].float()"),
     ("shuffles", "the means are to come in order", "num_workers=workers", "num_workers=workers, shuffle=True"),
 )
 

@@ -1,4 +1,4 @@
-"""Photographs whose readers may hold little memory: a process that holds more is killed, as by a container's limit."""
+"""Photographs whose readers may hold little memory: a worker that holds more is killed, as in a container."""
 
 import os
 import signal
@@ -36,8 +36,7 @@ class Archive:
             raise IndexError(f"photograph {index} of {LENGTH}")
         if index == self.damaged:
             raise RuntimeError(f"photograph {index} is damaged")
-        photo = torch.full((1024, 1024), int(brightness(index)) - 7, dtype=torch.uint8)
-        photo[::4] += 28  # the mean is no pixel, and not the median
+        photo = _pattern() + 10 * index
         self._held += SIZE
         weakref.finalize(photo.untyped_storage(), self._release)
         with open(self.folder / f"{os.getpid()}.txt", "a", encoding="utf-8") as log:
@@ -49,17 +48,26 @@ class Archive:
     def _release(self) -> None:
         self._held -= SIZE
 
-    def log(self) -> tuple[list[int], int, bool, bool]:
-        """Return which photographs were read, by how many processes, whether by this one, and all within the limit."""
+    def log(self) -> tuple[list[int], int, bool, list[int]]:
+        """Return which photographs were read, by how many processes, whether by this one, and the bytes held at each.
+
+        Where nothing was read, that is as if one photograph had been held.
+        """
         files = sorted(self.folder.glob("*.txt"))
         lines = [line.split() for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-        within = all(SIZE <= int(held) <= LIMIT_BYTES for _, held in lines)
-        return [int(index) for index, _ in lines], len(files), (self.folder / f"{os.getpid()}.txt").exists(), within
+        held = [int(held) for _, held in lines] or [SIZE]
+        return [int(index) for index, _ in lines], len(files), (self.folder / f"{os.getpid()}.txt").exists(), held
 
 
 def brightness(index: int) -> float:
-    """Return the brightness of photograph `index`."""
-    return 10.0 * index + 7.0
+    """Return the mean brightness of photograph `index`."""
+    return 10.0 * index + 14.25
+
+
+def _pattern() -> torch.Tensor:
+    """Return photograph 0: rows and columns differ, the mean is no whole number, and a part has another mean."""
+    row, column = torch.arange(1024)[:, None], torch.arange(1024)
+    return (13 * (row % 4 == 0) + row // 128 + 12 * (column % 2) + column // 256).to(torch.uint8)
 
 
 @contextmanager

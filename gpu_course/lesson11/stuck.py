@@ -16,14 +16,14 @@ exercise = lesson("11")
 # fmt: off
 
 
-@exercise(title="Ranks that wait", where="real ranks on the CPU", minutes=10, difficulty=2, hints=(
-    "Rank 0 meets a loss that is not finite in its second batch, rank 1 does not. Which collectives does each call?",
-    "All ranks must leave out the same steps: so each must know whether any rank's loss is not finite.",
-    "One number a rank, 1.0 where its loss is not finite, and one all_reduce of it with ReduceOp.MAX before the "
-    "decision: then all decide the same.",
+@exercise(title="Ranks that wait", where="real ranks on the CPU", minutes=6, difficulty=2, hints=(
+    "In the second batch, the loss of rank 0 is not finite, that of rank 1 is. Which collectives does each call?",
+    "All ranks must leave out the same steps. So each must know whether the loss of any rank is not finite.",
+    "Give each rank one number, 1.0 if its loss is not finite. Before the decision, one all_reduce of it with "
+    "ReduceOp.MAX lets all ranks decide the same.",
 ))
 def train_together(model: nn.Module, batches: list) -> int:
-    """Take a step on each batch with all ranks, none where any rank's loss is not finite; return the steps taken."""
+    """Take the steps in which all losses are finite; return how many were taken."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     taken = 0
     for x, y in batches:
@@ -53,67 +53,104 @@ def linear() -> nn.Module:
 
 
 def shares(rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return the six batches of a rank, (4, 3) and (4, 1). Bad are the second and last of rank 0, the fourth of 1."""
+    """Return the six batches of a rank, (4, 3) and (4, 1). Bad are the second and last of rank 0, the fourth of 1.
+
+    The loss of the last one is inf, since a square is larger than float32 can hold; its gradients are finite.
+    """
     x = torch.randn(6, 4, 3, generator=torch.Generator().manual_seed(15 + rank))
     y = x.sum(dim=2, keepdim=True)
     if rank == 0:
-        x[1, 2, 0], y[5, 0, 0] = torch.nan, torch.inf
+        x[1, 2, 0], y[5, 0, 0] = torch.nan, 1e25
     else:
         x[3, 1, 0] = torch.nan
     return list(zip(x, y, strict=True))
 
 
+def _others(rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return five other batches of a rank: bad are the first of both, the third of rank 0, the second of rank 1."""
+    x = torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(25 + rank))
+    y = x.sum(dim=2, keepdim=True)
+    x[0, 0, 0], y[2 - rank, 3, 0] = torch.nan, torch.inf
+    return list(zip(x, y, strict=True))
+
+
+_SETS = shares, _others
+
+
 def run(call: Callable) -> dict[str, Any]:
     """Return, on a rank, what the answer returned and the weights that it left, and what it does with an error."""
-    model = linear()
-    done = call(model, shares(dist.get_rank()), modifies=True)
+    models = [linear() for _ in _SETS]
+    done = [call(model, batches(dist.get_rank()), modifies=True) for model, batches in zip(models, _SETS, strict=True)]
     try:
         call(linear(), [(torch.ones(2, 5), torch.ones(2, 1))], modifies=True)
         swallows = True
     except RuntimeError:
         swallows = False
-    return {"call": done, "weights": dict(model.state_dict()), "swallows": swallows}
+    return {"calls": done, "weights": [dict(model.state_dict()) for model in models], "swallows": swallows}
+
+
+def _one_process(*shares_of_ranks: list) -> tuple[int, dict[str, torch.Tensor]]:
+    """Return the steps to be taken and the weights to be had, computed in one process."""
+    right, taken = linear(), 0
+    for batches in zip(*shares_of_ranks, strict=True):
+        losses = [F.mse_loss(right(x), y) for x, y in batches]
+        if all(loss.isfinite() for loss in losses):
+            gradients = torch.autograd.grad(sum(losses) / len(losses), list(right.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(right.parameters(), gradients, strict=True):
+                    parameter -= 0.1 * gradient
+            taken += 1
+    return taken, dict(right.state_dict())
 
 
 @train_together.checks
 def _(case: Case) -> None:
     called = "train_together(model, batches)"
     ranks = on_ranks(case, cases.run, nprocs=2, called=called, known=train_together.mistakes, compiler=True,
-                     why="a rank that leaves a step out calls its collectives later than the other, or never: all must "
-                     "leave out the same steps")
+                     why="a rank that leaves a step out calls its collectives later than the other rank, or never: all "
+                     "ranks must leave out the same steps")
     describe(case, called, 2)
-    right, taken = linear(), 0
-    for batches in zip(shares(0), shares(1), strict=True):
-        losses = [F.mse_loss(right(x), y) for x, y in batches]
-        if all(loss.isfinite() for loss in losses):
-            gradients = torch.autograd.grad(sum(losses) / 2, list(right.parameters()))
-            with torch.no_grad():
-                for parameter, gradient in zip(right.parameters(), gradients, strict=True):
-                    parameter -= 0.1 * gradient
-            taken += 1
+    expected = [_one_process(batches(0), batches(1)) for batches in _SETS]
     for rank, found in enumerate(ranks):
-        check_call(case, found["call"], rank)
-        case.equal(found["call"].value, taken, why=f"so many steps have no bad loss on any rank; rank {rank}")
-        case.equal(found["weights"], dict(right.state_dict()), rtol=1e-3, why=f"the weights of rank {rank}")
+        for done, weights, (taken, right) in zip(found["calls"], found["weights"], expected, strict=True):
+            check_call(case, done, rank)
+            case.equal(done.value, taken, why=f"on rank {rank}: so many steps have a finite loss on all ranks")
+            case.equal(weights, right, rtol=1e-3, why=f"the weights of rank {rank}")
         case.instead(found["swallows"], "swallows errors", "another error no longer reaches the caller")
 
 
 _BAD, _MAX = "(~torch.isfinite(loss)).float()", "dist.all_reduce(bad, op=dist.ReduceOp.MAX)"
 _GRADIENTS = "            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)"
 train_together.edits(
-    ("takes every step", "what is not finite gets into the weights of all ranks, and never out",
+    ("takes every step", "what is not finite gets into the weights of all ranks, and never out again",
      "if bad:", "if False:"),
     ("lets rank 0 decide", "the loss of another rank may be bad, too",
      _MAX, "dist.broadcast(bad, src=0)"),
-    ("takes a step with the ranks that are well", "no step was asked for where any loss is bad",
+    ("takes a step with the ranks that are well", "no rank takes a step where any loss is bad",
      _MAX, "pass", "if bad:", "if False:", "loss.backward()", "loss.backward()\n        if bad: model.zero_grad("
      "set_to_none=False)"),
-    ("trains each rank alone", "the ranks are to average their gradients", _GRADIENTS, "            pass"),
-    ("adds the gradients", "the mean over the ranks was taken before", "op=dist.ReduceOp.AVG", "op=dist.ReduceOp.SUM"),
+    ("trains each rank alone", "the ranks must average their gradients", _GRADIENTS, "            pass"),
+    ("adds the gradients", "the gradients are to be averaged, as the program does",
+     "op=dist.ReduceOp.AVG", "op=dist.ReduceOp.SUM"),
     ("leaves out steps only where all ranks are bad", "one bad loss is enough: ReduceOp.MAX", "ReduceOp.MAX",
      "ReduceOp.MIN"),
     ("counts every batch", "the steps taken were asked for", "return taken", "return len(batches)"),
 )
+
+
+@train_together.mistake("looks at the gradients, not at the loss", "a loss can be inf where its gradients are finite")
+def _(model, batches):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    taken = 0
+    for x, y in batches:
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        if all(parameter.grad.isfinite().all() for parameter in model.parameters()):
+            optimizer.step()
+            taken += 1
+    return taken
 
 
 train_together.alternative(
