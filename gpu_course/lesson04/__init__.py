@@ -420,6 +420,8 @@ def _loads(case: Case, path: Path, place: torch.device, state: dict[str, torch.T
                why="every tensor of the file under its name, on `device`")
     frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
     case.instead(frozen, f"freezes {frozen and frozen[0]}", "the caller may train the model: only fill and move it")
+    case.instead(not all(module.training for module in model.modules()), "leaves the model in eval mode",
+                 "the caller may train the model: only fill and move it")
 
 
 load_checkpoint.edits(

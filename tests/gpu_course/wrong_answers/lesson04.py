@@ -107,6 +107,7 @@ WRONG = {
         ("loads to a GPU that this machine does not have", edit(', map_location="cpu"', "")),
         ("runs code that came in the file", edit("weights_only=True", "weights_only=False")),
         ("accepts a file that does not fit the model", edit("(state)", "(state, strict=False)")),
+        ("leaves the model in eval mode", edit(_MOVE, f"{_MOVE}.eval()")),
         ("does not return the model", edit(_FILL, "model.to(device)", _MOVE, "return model.load_state_dict(state)")),
         ("fills another model", edit(_FILL, f"import copy; model = copy.deepcopy(model); {_FILL}")),
         ("in line 2 of your function", lambda model, path, device: (
