@@ -37,7 +37,7 @@ def global_mean(values: torch.Tensor) -> torch.Tensor:
 
 @global_mean.checks
 def _(case: Case) -> None:
-    why = "a collective needs one shape on all ranks, and they hold different numbers: send the sum and the count"
+    why = "ranks hold different numbers of values, but a collective needs one shape on all: send the sum and the count"
     ranks = on_ranks(case, cases.each, cases.mean_columns, nprocs=3, called="global_mean(values)",
                      known=global_mean.mistakes, why=why)
     for at, group in enumerate(cases.mean_columns(3)):
@@ -82,7 +82,7 @@ global_mean.edits(
     ("gives the mean of rank 0 alone", "broadcast copies, all_reduce adds", (_REDUCE, "dist.broadcast(both, src=0)")),
     ("leaves out rank 2", "all ranks belong to the group that you get without group=",
      (_REDUCE, "dist.all_reduce(both, group=dist.new_group([0, 1]))")),
-    ("rounds sum and count to 16 bits", "they travel as float32",
+    ("rounds sum and count to 16 bits", "sum and count travel as float32",
      (f"{_BOTH}  #", f"{_BOTH}.half()  #", _RATIO, f"({_RATIO}).float()"),
      (f"{_BOTH}  #", f"{_BOTH}.bfloat16()  #", _RATIO, f"({_RATIO}).float()")),
     ("drops what is behind the point", "sum and count travel as float32",
@@ -92,8 +92,8 @@ global_mean.edits(
 
 @exercise(title="All-reduce from send and receive", where=_WHERE, minutes=20, difficulty=3, hints=(
     "Two rounds of n - 1 steps. In the first what arrives is added to your part, in the second it replaces it.",
-    "Keep clones of the parts in a list. One rule says in both rounds which part you give, and you take the one before "
-    "it: the lesson prints them.",
+    "Keep clones of the parts in a list. In both rounds you send part (rank - step) % n and receive the one before. "
+    "The lesson prints them all.",
     "A step that cannot deadlock starts with isend to the right, goes on with recv from the left into a new tensor "
     "(torch.empty_like), and waits for the handle last. Only then may the parts change.",
 ))
@@ -115,7 +115,7 @@ def ring_all_reduce(x: torch.Tensor) -> torch.Tensor:
 
 @ring_all_reduce.checks
 def _(case: Case) -> None:
-    why = "what arrives must fit the tensor that is to hold it: where n does not divide x, parts differ in size"
+    why = "the tensor that you receive into must have the size of what arrives: parts differ where n does not divide x"
     for n in (2, 3, 1):  # for one and two, and steps that are neither first nor the only ones
         ranks = on_ranks(case, cases.each, cases.ring_columns, nprocs=n, called="ring_all_reduce(x)",
                          known=ring_all_reduce.mistakes, why=why)
@@ -226,7 +226,7 @@ _ONCE, _AVERAGE = "divide by dist.get_world_size(), once", "dist.all_reduce(para
 average_gradients.edits(
     ("gives the sum of the gradients", _ONCE, (_DIVIDE, "pass"), (_IF, _THERE, _DIVIDE, "pass")),
     ("divides twice", "ReduceOp.AVG divides already", (_SUM, _AVERAGE), (_IF, _THERE, _SUM, _AVERAGE)),
-    ("divides by 2 whatever the number of ranks", _ONCE, ("dist.get_world_size()", "2")),
+    ("divides by 2 on 3 ranks", _ONCE, ("dist.get_world_size()", "2")),
     ("leaves out parameters that took no part", "other ranks wait for this one, and meet its next tensor in their "
      "collective: take part with zeros", (_IF, _THERE)),
     ("divides by the number of ranks where the parameter took part", "the others count as zero, as they do in "

@@ -39,7 +39,7 @@ def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs:
         case.instead(seen - everything, "batches hold what is not in the data",
                      "return rows of data; a sampler gives their indices", **shown)
         case.instead(len({len(one) for one in shares}) > 1, "ranks get different numbers of samples",
-                     "a rank with one more batch waits for ever in its last all-reduce: repeat a sample instead",
+                     "a rank with one more batch would wait for ever in its last all_reduce: repeat a sample instead",
                      **shown)
         case.instead(len(shares[0]) < share, "samples are left out", "drop_last leaves out the rest", **shown)
         case.instead(seen != everything, "some samples are on no rank, and others on two",
@@ -79,16 +79,16 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
         case.instead(found["weights"], "changes the parameters",
                      "the optimizer does that, when the gradients are complete")
         case.instead(times == count > 1, f"synchronises {times} times for {count} micro-batches", "a backward pass "
-                     "averages unless it, and the forward pass before it, run under no_sync: all but the last")
-        case.instead(not found["call"].counts.collectives, "never synchronises", "the ranks would step apart: the last "
-                     "backward() averages, without no_sync, if its forward pass was model(x), not model.module(x)")
+                     "averages, unless it and its forward pass run inside of no_sync: all but the last belong there")
+        case.instead(not found["call"].counts.collectives, "never synchronises", "each rank would take a step of "
+                     "its own: run the last micro-batch outside of no_sync, and call model(x), not model.module(x)")
         for name, parameter in model.named_parameters():
             got, other = found["after"][name], ranks[1 - rank]["after"][name]
             case.instead(got is None, f"{name} has no gradient on rank {rank}",
                          "the optimizer needs it: no zero_grad after the last backward()")
             apart = got is not None and other is not None and not torch.allclose(got, other, rtol=1e-3, atol=1e-6)
             case.instead(apart, f"rank 0 and rank 1 have different gradients of {name}", "what is added after the "
-                         "synchronisation stays on its rank: the last micro-batch synchronises",
+                         "synchronisation stays on its own rank: let the last micro-batch synchronise",
                          expected=other, got=got)
             case.equal(got, parameter.grad, rtol=1e-3, why=f"this is the gradient of {name} on rank {rank}")
         case.instead(found["rows"] > rows, f"{right} {found['rows']} rows are computed at once, and a micro-batch has "
@@ -119,7 +119,7 @@ def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
     states = [rank["state"] for rank in ranks]
     case.instead(any(not torch.equal(states[0][name], state[name]) for state in states for name in state),
                  "the ranks end with different weights",
-                 "nothing is averaged where ddp.module(x) goes around DistributedDataParallel: call ddp(x)",
+                 "ddp.module(x) goes around DistributedDataParallel, and nothing is averaged: call ddp(x)",
                  expected=states[0]["linear.bias"], got=states[1]["linear.bias"])
     case.instead(all(one == sorted(one) for one in asked[0]), "the data is not shuffled",
                  "DistributedSampler does so by default", got=f"rank 0: {asked[0]}")
