@@ -72,6 +72,9 @@ def replace(put: Replacements) -> None:
         _exchange_device=_exchange, _maybe_exchange_device=_exchange, has_magma=True, **OLD_TYPES,
     )  # fmt: skip
     put.put(torch.cuda.nvtx, _nvtx=_RANGES)
+    sensors = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "list_gpu_processes")
+    for owner in (torch.cuda, torch.cuda.memory):
+        put.put(owner, **{name: functools.partial(_no_sensor, name) for name in sensors if name in vars(owner)})
     put.put(torch.backends.cuda, is_built=lambda: True)
     put.put(torch.version, cuda=VERSION)
     put.put(
@@ -80,6 +83,10 @@ def replace(put: Replacements) -> None:
     )  # fmt: skip
     ask = torch.get_device_module
     put.put(torch, get_device_module=lambda device=None: ask("cuda" if device is None else device))
+
+
+def _no_sensor(name: str, device: Any = None) -> None:
+    raise NotImplementedError(f"the simulated GPU has no sensors and no driver that torch.cuda.{name} could ask")
 
 
 def _refuse(name: str, *args: Any, **kwargs: Any) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from simgpu import control, instruments, model
 from simgpu import gpus as table
-from simgpu.face import children, compiling, driver, graphs, properties, ranks, tensors
+from simgpu.face import children, compiling, driver, graphs, profiling, properties, ranks, tensors
 from simgpu.face.replaced import Replacements
 
 _lock = threading.RLock()
@@ -106,6 +106,7 @@ def _put_on() -> None:
     graphs.replace(_replaced)
     compiling.replace(_replaced)
     ranks.replace(_replaced)
+    profiling.replace(_replaced)
     model.world.show("cuda")
 
 

@@ -1,0 +1,99 @@
+"""What does `torch.profiler` show of CUDA on a simulated GPU? A row for each kernel, with its virtual time.
+
+PyTorch's own profiler looks at the host, whose times are those of this machine's CPU. The kernels come from the
+journal, each with the operator that launched it.
+"""
+
+import functools
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
+
+from simgpu import model
+from simgpu.face.replaced import Replacements
+from simgpu.journal import Record
+
+_COPIES = {"H2D": "Memcpy HtoD (Host -> Device)", "D2H": "Memcpy DtoH (Device -> Host)", "D2D": "Memcpy PtoP"}
+
+
+def replace(put: Replacements) -> None:
+    """Let profilers that are made from now on see the kernels of simulated GPUs."""
+    profile = torch.autograd.profiler.profile
+    changed = {"__init__": _make, "_start_trace": _start, "__exit__": _end, "_parse_kineto_results": _parse}
+    put.put(profile, **{name: _around(getattr(profile, name), function) for name, function in changed.items()})
+
+
+def _around(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method `plain` as `function` changes it, which is given it as second argument."""
+
+    @functools.wraps(plain)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(self, plain, *args, **kwargs)
+
+    return method
+
+
+def _make(self: Any, plain: Callable[..., None], *args: Any, use_device: str | None = None, **kwargs: Any) -> None:
+    """C++ would time kernels by events of CUDA, for which it finds no driver: it is asked for the host alone."""
+    plain(self, *args, use_device=None if use_device == "cuda" else use_device, **kwargs)
+    self._simulated, self._records = use_device == "cuda" and self.enabled, []
+
+
+def _start(self: Any, plain: Callable[..., None]) -> None:
+    plain(self)
+    if _sees_gpus(self):
+        self._records = model.world.journal.open()
+        self._start_ns = model.world.clock.host_ns
+
+
+def _end(self: Any, plain: Callable[..., Any], *error: Any) -> Any:
+    if _sees_gpus(self):
+        torch.sim.synchronize()
+        model.world.journal.close(self._records)
+    return plain(self, *error)
+
+
+def _parse(self: Any, plain: Callable[..., list], *args: Any, **kwargs: Any) -> list[FunctionEvent]:
+    found = plain(self, *args, **kwargs)
+    if _sees_gpus(self):
+        self.use_device = "cuda"
+        work = [record for record in self._records if record.kind in ("kernel", "copy")]
+        _give_to_operators(found, work)
+        found += [_row(record, self._start_ns, number) for number, record in enumerate(work, len(found))]
+    return found
+
+
+def _sees_gpus(profiler: Any) -> bool:
+    """Return whether a profiler looks at simulated GPUs; one that was made before the face was on does not."""
+    return getattr(profiler, "_simulated", False)
+
+
+def _row(record: Record, start_ns: int, number: int) -> FunctionEvent:
+    """Return a kernel or a copy as an event of the GPU; microseconds since the profiler began, on the virtual clock."""
+    begin, end = (record.start_ns - start_ns) / 1000, (record.end_ns - start_ns) / 1000
+    name = _COPIES[record.direction] if record.kind == "copy" else record.name
+    where = {"device_index": int(record.row.partition(":")[2]), "device_resource_id": record.stream}
+    cuda = {"device_type": DeviceType.CUDA, "use_device": "cuda", "stack": [], "input_shapes": []}
+    return FunctionEvent(number, name, record.stream, begin, end, flops=record.flops, **cuda, **where)
+
+
+def _give_to_operators(events: list[FunctionEvent], work: list[Record]) -> None:
+    """Give each operator the kernels that it launched: the n-th of a name to the n-th call of that name."""
+    calls: dict[str, deque[FunctionEvent]] = defaultdict(deque)
+    ends: dict[tuple[str, int], float] = {}
+    for event in sorted(events, key=lambda one: (one.time_range.start, -one.time_range.end)):
+        event.use_device = "cuda"
+        if event.name.startswith("aten::") and event.time_range.start >= ends.get(
+            (event.name, event.thread), -math.inf
+        ):
+            ends[event.name, event.thread] = event.time_range.end  # what the CPU computes inside has the same name
+            calls[event.name].append(event)
+    for record in work:
+        name = "aten::copy_" if record.kind == "copy" else f"aten::{record.name}"
+        if calls[name]:
+            calls[name].popleft().append_kernel(record.name, 0, record.duration_ns / 1000)

@@ -1,0 +1,58 @@
+"""Does PyTorch's profiler show the kernels of a simulated GPU under CUDA's columns?"""
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+import simgpu
+from tests.simgpu.simulated import _fresh  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+
+
+@pytest.fixture(autouse=True)
+def _face(_fresh):  # noqa: F811
+    with simgpu.cuda(memory="1 GiB"):
+        yield
+
+
+def work():
+    a = torch.randn(64, 64).to("cuda")
+    with record_function("product"):
+        for _ in range(3):
+            a = (a @ a).relu()
+    return a.sum().item()
+
+
+def test_kernels_have_rows_and_operators_have_their_time():
+    with simgpu.timeline() as seen:
+        work()
+    simgpu.reset()
+    with profile(activities=BOTH) as profiled:
+        work()
+    rows = {row.key: row for row in profiled.key_averages()}
+    assert rows["mm"].count == rows["relu"].count == 3 and rows["Memcpy HtoD (Host -> Device)"].count == 1
+    mm_us = sum(record.duration_ns for record in seen.select("kernel", "sim:0") if record.name == "mm") / 1000
+    assert rows["mm"].self_device_time_total == pytest.approx(mm_us)
+    assert rows["aten::mm"].device_time_total == pytest.approx(mm_us) and rows["product"].device_time_total >= mm_us
+    table = profiled.key_averages().table(sort_by="cuda_time_total")
+    assert "Self CUDA" in table and "CUDA total" in table and "Self CUDA time total" in table
+
+
+def test_a_schedule_of_steps(tmp_path):
+    tables = []
+    with profile(
+        activities=BOTH,
+        schedule=schedule(wait=1, warmup=1, active=2),
+        on_trace_ready=lambda done: tables.append(done.key_averages()),
+    ) as profiled:
+        for _ in range(4):
+            work()
+            profiled.step()
+    assert {row.key: row.count for row in tables[0]}["mm"] == 6
+
+
+def test_sensors_are_refused_in_a_sentence():
+    with pytest.raises(NotImplementedError, match=r"no sensors and no driver that torch.cuda.utilization could ask"):
+        torch.cuda.utilization()
