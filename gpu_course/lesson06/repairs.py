@@ -88,7 +88,8 @@ def compare(case: Case, number: int, run: Run) -> None:
     case.instead(
         total > allowed,
         "removes the cause, and is slow for another reason",
-        f"{total:.2f} ms, expected at most {allowed:.2f}; before {before.timeline.total_ms:.2f}",
+        f"{total:.2f} ms, expected at most {allowed:.2f}; before {before.timeline.total_ms:.2f}. The host launches "
+        f"{len(run.timeline.select('launch'))} times, before {len(before.timeline.select('launch'))}",
     )
 
 
