@@ -7,8 +7,6 @@ import ast
 import json
 from pathlib import Path
 
-from tools import notebooks
-
 FILE = "COURSE_BRANCHES"  # the variable of the environment that names the file
 _MARK = f"""
 def _mark_branch(name):
@@ -99,6 +97,3 @@ def mark_tree(root: Path) -> list[str]:
                 path.write_text(text, encoding="utf-8")
             found += here
     return found
-
-
-LESSONS = sorted(notebooks.ROOT.glob("notebooks/[0-9]*.ipynb"))

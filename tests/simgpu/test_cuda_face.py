@@ -1,6 +1,7 @@
 """Does a program that says `cuda` find what it expects on a simulated GPU, and nothing afterwards?"""
 
 import io
+import os
 import threading
 import timeit
 
@@ -103,6 +104,14 @@ def test_torch_cuda_answers():
         cuda.profiler.start()
     with pytest.raises(AssertionError, match="Invalid device id"):
         cuda.get_device_properties(7)
+
+
+@pytest.mark.parametrize(("visible", "seen"), [("-1", 0), ("0", 1), ("1,0", 2), ("0,7", 1), ("", 2)])
+def test_a_program_may_hide_gpus_from_itself(visible, seen, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with simgpu.cuda():  # the outer one has looked already
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or os.environ.get("SIMGPU_VISIBLE", ""))
+        assert (torch.cuda.device_count(), torch.cuda.is_available()) == (seen, seen > 0)
 
 
 @pytest.mark.parametrize("allocator", ["exact", "caching"])

@@ -6,6 +6,7 @@ NotImplementedError.
 """
 
 import functools
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from simgpu.face import properties, statistics
 from simgpu.face.replaced import Replacements
 from simgpu.face.tensors import OLD_TYPES
 
+VISIBLE = "SIMGPU_VISIBLE"  # what CUDA_VISIBLE_DEVICES was when the face was switched on, for child processes
 VERSION = "12.8"  # of CUDA, as a program is told that asks
 _NCCL = (2, 27, 3)
 _CUDA = 1  # as C++ numbers kinds of devices
@@ -59,15 +61,18 @@ class Event(module.Event):
 def replace(put: Replacements) -> None:
     """Let `torch.cuda`, and what else asks whether there is CUDA, answer for the simulated GPUs."""
     count = len(model.world.memory.gpus)
+    before = os.environ.get(VISIBLE, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    seen = functools.partial(_count, count, before)
+    put.put_item(os.environ, VISIBLE, before)
     put.put(torch._C, **{name: functools.partial(_refuse, name) for name in _REFUSED.split()})
-    put.put(torch._C, **_functions(count), **_memory_functions())
+    put.put(torch._C, **_functions(seen), **_memory_functions())
     memory = {name: getattr(torch.sim, name) for name in _MEMORY.split()}
     for owner in (torch.cuda, torch.cuda.memory):
         put.put(owner, **memory)
     for owner in (torch.cuda, torch.cuda.streams):
         put.put(owner, Stream=Stream, Event=Event)
     put.put(
-        torch.cuda, _initialized=True, _cached_device_count=count, _is_in_bad_fork=lambda: model.forked,
+        torch.cuda, _initialized=True, device_count=seen, _is_in_bad_fork=lambda: model.forked,
         default_generators=(torch.default_generator,) * count, _get_device_properties=properties.of, _cudart=_RUNTIME,
         _exchange_device=_exchange, _maybe_exchange_device=_exchange, has_magma=True, **OLD_TYPES,
     )  # fmt: skip
@@ -93,12 +98,19 @@ def _refuse(name: str, *args: Any, **kwargs: Any) -> None:
     raise NotImplementedError(f"{name.removeprefix('_cuda_')} of CUDA was asked for: {_FAILURE}")
 
 
-def _functions(count: int) -> dict[str, Callable[..., Any]]:
-    """Return what stands in for devices, streams and settings of a CUDA build, with `count` GPUs."""
+def _count(count: int, before: str) -> int:
+    """Return how many of `count` GPUs a program sees, that may set CUDA_VISIBLE_DEVICES to other than `before`."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "") == before:
+        return count
+    return sum(1 for index in torch.cuda._parse_visible_devices() if isinstance(index, int) and index < count)
+
+
+def _functions(count: Callable[[], int]) -> dict[str, Callable[..., Any]]:
+    """Return what stands in for devices, streams and settings of a CUDA build with `count()` GPUs."""
     return {
         "_accelerator_getAccelerator": lambda: torch.device("cuda"),
         "_cuda_init": lambda: None,
-        "_cuda_getDeviceCount": lambda: count,
+        "_cuda_getDeviceCount": count,
         "_cuda_getDevice": lambda: model.world.current,
         "_cuda_setDevice": _exchange,
         "_cuda_exchangeDevice": _exchange,
