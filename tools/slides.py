@@ -40,7 +40,8 @@ def shown(cell: NotebookNode, first: bool) -> NotebookNode:
         cell["outputs"] = cell.outputs[:ROOM]
         cell.metadata["tags"] = ["remove-input"] if notebooks.FOLDED in cell.metadata.get("tags", []) else []
         return cell
-    heading, _, text = cell.source.partition("\n") if cell.source.startswith("#") else ("", "", cell.source)
+    begin = re.search("^#+ ", cell.source, re.MULTILINE)  # a text may first say what the output above it shows
+    heading, _, text = cell.source[begin.start() :].partition("\n") if begin else ("", "", cell.source)
     paragraphs = text.strip().split("\n\n")
     more = itertools.takewhile(lambda text: re.match(r"(-|\d\.) ", text), paragraphs[1:])
     heading = re.sub("^#+", "##", heading) or (f"## {HEADINGS[cell.id.rstrip('-0123456789')]}" if first else "")
