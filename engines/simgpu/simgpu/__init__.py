@@ -17,6 +17,9 @@ memory. Refused with an error: torch.compile, sparse, quantized and nested tenso
 shapes, sending tensors to other processes, `device=` beside `out=` (leave `device=` out: PyTorch compares the two below
 the level where Python is asked).
 
+`cuda()` gives the simulated GPUs the face of CUDA, so that programs which say `cuda` run on them unchanged;
+`python -m simgpu program.py` and `pytest -p simgpu.pytest` do so for a whole program and for tests.
+
 What others may use is in `__all__`: functions, classes, and six modules whose own `__all__` says what is theirs.
 
 - `evidence`: how far the clock is from published runs, by what decides a time;
