@@ -22,7 +22,7 @@ if HAS_QUEUE:
     print(3)
 size = 4 if torch.cuda.is_available() else 5
 """
-MEMORY = {"01": "1 GiB", "02": "5 GiB", "04": "1 GiB", "05": "1 GiB"}  # of the lessons that are tried
+MEMORY = {"01": "1 GiB", "04": "1 GiB", "05": "1 GiB"}  # of the lessons that are tried
 # Cells that may fail: no driver takes memory for itself here, and a CPU may be slower than the clock at eight numbers
 MAY_FAIL = {"01": 2}
 
