@@ -15,6 +15,7 @@ exclude_patterns = ["notebooks/programs"]
 
 nb_execution_mode = "off"
 nb_number_source_lines = False
+myst_enable_extensions = ["deflist"]  # of the glossary
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
 

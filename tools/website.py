@@ -1,8 +1,8 @@
 """Which pages does the site have, and where do they come from?  `make site` writes it to build/site.
 
 README, CONTRIBUTING and the stored notebooks are pages as they are; the rest stands in docs/ or is made here from the
-package: the reference, the table of GPUs, the error of the simulated clock, and explorers that need no kernel, since
-their pictures are drawn beforehand. No notebook is executed.
+lessons and the package: the glossary, the reference, the table of GPUs, the error of the simulated clock, and explorers
+that need no kernel, since their pictures are drawn beforehand. No notebook is executed.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from typing import Any
 import nbformat
 
 from gpu_course import catalogue
+from tools import glossary, slides
 from tools import notebooks as lessons
-from tools import slides
 
 __all__ = ["EXPLORED", "explorer_page", "grid_of", "pages"]
 
@@ -104,9 +104,11 @@ def explorer_page(name: str, data: dict[str, Any]) -> str:
 
 
 def with_alternatives(path: Path) -> str:
-    """Return the notebook at `path` in which each picture without an alternative text says what made it."""
+    """Return the notebook at `path` with an alternative text of each picture, and labels where terms are explained."""
     notebook, heading = nbformat.read(path, as_version=4), path.stem
     for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = glossary.with_targets(cell.source)
         heading = ([heading] + re.findall(r"^#+ (.*)", cell.source, re.MULTILINE) * (cell.cell_type == "markdown"))[-1]
         title = re.match(r"# @title (.*)", cell.source)
         if cell.cell_type == "code":
@@ -155,7 +157,7 @@ def pages(folder: Path) -> None:
     tree = {
         "Lessons": books, "Explorers": explored,
         "For instructors": [name for name in guides if name.startswith("instructors/")],
-        "Reference": [*(name for name in guides if "/" not in name), "gpus", "reference"],
+        "Reference": ["glossary", *(name for name in guides if "/" not in name), "gpus", "reference"],
         "For contributors": ["CONTRIBUTING", *(name for name in guides if name.startswith("contributing/"))],
     }  # fmt: skip
     for caption, names in tree.items():
@@ -181,6 +183,7 @@ def pages(folder: Path) -> None:
         folder / "gpus.md",
         f"# GPUs\n\nWhat makers promise. `course_utils.gpus` has the source of each number.\n\n{table}\n",
     )
+    write(folder / "glossary.md", glossary.page())
     write(folder / "reference.md", reference())
 
 

@@ -1,0 +1,65 @@
+"""Is each term explained in one place, and does the glossary find that place and its sentence?"""
+
+import re
+from collections import Counter
+
+import nbformat
+from nbformat import v4
+
+from tools import glossary, notebooks
+
+TEXT = """## Where it waits
+
+The CPU and its memory are the **host**. (A **kernel** is a program that runs on the GPU.) It runs there.
+
+- the **peak rate**: what it can do at most, as its [data sheet](https://example.org) says
+- **Nobody warms up.** A heading of an item is no term.
+
+|**live**|measured on this machine|
+|---|---|
+|`x`|another row|
+
+```python
+a**b**c
+```"""
+
+
+def made(tmp_path):
+    path = tmp_path / "03_made.ipynb"
+    cells = [v4.new_markdown_cell("# 03 Made"), v4.new_markdown_cell(TEXT), v4.new_code_cell("2**3**4")]
+    nbformat.write(v4.new_notebook(cells=cells), path)
+    return path
+
+
+def test_a_term_has_the_sentence_the_item_or_the_row_that_explains_it(tmp_path):
+    assert {(entry.term, entry.sentence) for entry in glossary.entries([made(tmp_path)])} == {
+        ("host", "The CPU and its memory are the host."),
+        ("kernel", "A kernel is a program that runs on the GPU."),
+        ("peak rate", "the peak rate: what it can do at most, as its data sheet says"),
+        ("live", "live: measured on this machine"),
+    }
+
+
+def test_each_place_gets_a_label_and_keeps_its_text():
+    marked = glossary.with_targets(TEXT)
+    labels = re.findall(r"^\((term-[\w-]+)\)=\n", marked, re.MULTILINE)
+    assert labels == ["term-host", "term-kernel", "term-peak-rate", "term-live"]
+    assert re.sub(r"^\(term-[\w-]+\)=\n", "", marked, flags=re.MULTILINE) == TEXT
+
+
+def test_each_term_of_the_course_is_explained_once():
+    found = glossary.entries()
+    count = Counter(entry.label for entry in found)
+    assert [label for label, times in count.items() if times > 1] == []
+    assert len(found) > 150
+    assert {entry.lesson[:2] for entry in found} >= {path.stem[:2] for path in notebooks.lessons()}
+    short = [entry.term for entry in found if len(entry.sentence.split()) < len(entry.term.split()) + 3]
+    assert short == []
+
+
+def test_the_page_lists_all_terms_in_order_and_links_each():
+    page = glossary.page()
+    terms = re.findall(r"^\*\*(.+)\*\*$", page, re.MULTILINE)
+    assert terms == sorted(terms, key=str.casefold)
+    links = re.findall(r"\]\(#(term-[\w-]+)\)$", page, re.MULTILINE)
+    assert sorted(links) == sorted(entry.label for entry in glossary.entries())
