@@ -41,8 +41,8 @@ def _terms(block: str) -> Iterator[str]:
         yield from (found[1] for found in _BOLD.finditer(block) if found[1][-1] not in ".?!)")
 
 
-def _label(term: str) -> str:
-    return "term-" + re.sub(r"[^a-z0-9]+", "-", term.casefold()).strip("-")
+def _label(term: str, lesson: str) -> str:
+    return f"term-{lesson}-" + re.sub(r"[^a-z0-9]+", "-", term.casefold()).strip("-")
 
 
 def _sentence(block: str, term: str) -> str:
@@ -63,15 +63,15 @@ def entries(paths: Iterable[Path] | None = None) -> list[Entry]:
         cells = nbformat.read(path, as_version=4).cells
         title = cells[0].source.splitlines()[0].lstrip("# ")
         for block in (block for cell in cells if cell.cell_type == "markdown" for block in _blocks(cell.source)):
-            found += [Entry(term, _sentence(block, term), title, _label(term)) for term in _terms(block)]
+            found += [Entry(term, _sentence(block, term), title, _label(term, path.stem[:2])) for term in _terms(block)]
     return found
 
 
-def with_targets(source: str) -> str:
-    """Return the text of a cell with a label, which MyST hides, before each block that explains a term."""
+def with_targets(source: str, lesson: str) -> str:
+    """Return the text of a cell of a lesson with a label, which MyST hides, before each block that explains a term."""
     blocks = []
     for block in _blocks(source):
-        labels = [f"({_label(term)})=\n" for term in _terms(block)]
+        labels = [f"({_label(term, lesson)})=\n" for term in _terms(block)]
         blocks.append("".join(labels) + block)
     return "\n\n".join(blocks)
 
