@@ -36,7 +36,8 @@ def pinned():
 def test_the_conda_recipe_equals_pyproject():
     recipe = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     wanted = {"python": PROJECT["requires-python"]}
-    for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["lab"]:
+    extras = PROJECT["optional-dependencies"]
+    for line in PROJECT["dependencies"] + extras["lab"] + extras["test"]:
         requirement = Requirement(line)
         wanted[CONDA_NAMES.get(requirement.name, requirement.name)] = str(requirement.specifier)
     *packages, last = recipe["dependencies"]
@@ -44,6 +45,16 @@ def test_the_conda_recipe_equals_pyproject():
     assert last == {"pip": ["-e ."]} and packages[-1] == "pip"
     found = {Requirement(line).name: str(Requirement(line).specifier) for line in packages[:-1]}
     assert found == wanted
+
+
+def test_the_conda_environment_has_what_its_users_run():
+    """The README promises the lessons in JupyterLab and their tests there."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    conda = readme[readme.index("With conda:") :].partition("\n\n")[0]
+    assert "jupyter lab notebooks" in conda and "pytest --nbval notebooks" in conda
+    recipe = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    found = {Requirement(line).name for line in recipe["dependencies"][:-1]}
+    assert found >= {"jupyterlab", "pytorch", "nbval", "ipywidgets", "matplotlib-base", "pytest", "pytest-xdist"}
 
 
 def test_constraints_are_exact_and_meet_the_declared_ranges():
