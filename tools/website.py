@@ -173,7 +173,7 @@ def pages(folder: Path) -> None:
     (folder / "notebooks").mkdir()
     for path in lessons.lessons():  # what lies in docs/ lies at the top of the site
         write(folder / "notebooks" / path.name, with_alternatives(path).replace("](../docs/", "](../"))
-    error_bar = simgpu.error_bar()._repr_html_()
+    error_bar = simgpu.error_bar().html()
     for name in others:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")

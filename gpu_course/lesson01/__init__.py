@@ -10,8 +10,9 @@ import torch
 from course_utils import devices
 from course_utils.devices import MINIMUM_DRIVER
 from gpu_course.checks import Case, edit, lesson
+from gpu_course.lesson01.latency import seconds_until_done
 
-__all__ = ["fast_formats", "first_cause", "fits", "pick_device", "visible_gpus"]
+__all__ = ["fast_formats", "first_cause", "fits", "pick_device", "seconds_until_done", "visible_gpus"]
 
 exercise = lesson("01")
 # fmt: off

@@ -10,8 +10,12 @@ from torch.utils._pytree import tree_map_only
 from course_utils import counting
 from gpu_course.checks import Case, lesson
 from gpu_course.common.probes import elsewhere
+from gpu_course.lesson02.trips import cpu_ms, measure_ms, predicted_ms
 
-__all__ = ["copy_time_ms", "fetch", "move_batch", "move_pieces", "nearest", "normalise", "ramp", "windows"]
+__all__ = [
+    "copy_time_ms", "cpu_ms", "fetch", "measure_ms", "move_batch", "move_pieces", "nearest", "normalise",
+    "predicted_ms", "ramp", "windows",
+]  # fmt: skip
 
 exercise = lesson("02")
 

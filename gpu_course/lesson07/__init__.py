@@ -13,11 +13,16 @@ from course_utils import plots
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.budgets import Floor, spend
 from gpu_course.common.probes import named, state_of, unchanged
+from gpu_course.lesson07.allocator import at_most, on_gpu
 from gpu_course.lesson07.blocks import run_blocks
+from gpu_course.lesson07.levers import Levers, label_of, time_ms
 from gpu_course.lesson07.low_rank import LowRank
 from gpu_course.lesson07.steps import accumulate, quarter_step
 
-__all__ = ["LowRank", "accumulate", "evaluate_batches", "four_parts", "largest_batch", "quarter_step", "run_blocks"]
+__all__ = [
+    "Levers", "LowRank", "accumulate", "at_most", "evaluate_batches", "four_parts", "label_of", "largest_batch",
+    "on_gpu", "quarter_step", "run_blocks", "time_ms",
+]  # fmt: skip
 
 exercise = lesson("07")
 # fmt: off

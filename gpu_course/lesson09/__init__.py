@@ -16,8 +16,9 @@ from gpu_course.common.rank_calls import Call
 from gpu_course.common.ranks import check_call, describe, on_ranks
 from gpu_course.lesson09 import cases as cases
 from gpu_course.lesson09 import training
+from gpu_course.lesson09.torchrun import torchrun
 
-__all__ = ["accumulate", "average_gradients", "epoch_batches", "global_mean", "ring_all_reduce", "train"]
+__all__ = ["accumulate", "average_gradients", "epoch_batches", "global_mean", "ring_all_reduce", "torchrun", "train"]
 
 exercise, _WHERE = lesson("09"), "real ranks on the CPU"
 # fmt: off
