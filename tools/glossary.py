@@ -17,6 +17,7 @@ __all__ = ["Entry", "entries", "page", "with_targets"]
 _BOLD = re.compile(r"\*\*(?!\s)([^*\n]+?)\*\*")
 _SENTENCE_END = re.compile(r"(?<=[.?!])(?<!e\.g\.)(?<!i\.e\.)\)?\s+(?=[A-Z0-9`*\"(])")
 _LIST_ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s+", re.MULTILINE)
+_SHORT = 9  # words: such a sentence gives a name to what the one before has told
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
@@ -46,12 +47,15 @@ def _label(term: str, lesson: str) -> str:
 
 
 def _sentence(block: str, term: str) -> str:
-    """Return the sentence, the item of a list or the row of a table in which the term is bold, without its marks."""
+    """Return the sentence, item of a list or row of a table in which the term is bold, with the one before a short one."""
     parts = [re.sub(r"^#+ .*\n?", "", part) for part in _LIST_ITEM.split(block)]
     if "\n|" in f"\n{block}":
         parts = [": ".join(filter(None, row.strip().strip("|").split("|"))) for row in block.splitlines()]
     part = next(part for part in parts if f"**{term}**" in part)
-    found = next(each for each in _SENTENCE_END.split(" ".join(part.split())) if f"**{term}**" in each)
+    sentences = _SENTENCE_END.split(" ".join(part.split()))
+    at = next(number for number, each in enumerate(sentences) if f"**{term}**" in each)
+    begins = max(at - 1, 0) if len(sentences[at].split()) < _SHORT else at
+    found = " ".join(sentences[begins : at + 1])
     text = _LINK.sub(r"\1", _BOLD.sub(r"\1", found)).strip().rstrip(":")
     return text[1:].removesuffix(")") if text.startswith("(") else text
 

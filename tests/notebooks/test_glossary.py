@@ -12,7 +12,9 @@ SEVERAL_MEANINGS = {"backend", "fused", "mask", "schedule", "shared memory"}  # 
 
 TEXT = """## Where it waits
 
-The CPU and its memory are the **host**. (A **kernel** is a program that runs on the GPU.) It runs there.
+Here it waits. The CPU and its main memory, where Python runs, are the **host**. (A **kernel** is a program that runs on the GPU.) It runs there.
+
+Nobody asked. Python and the driver need some time for each line. This is **overhead**.
 
 - the **peak rate**: what it can do at most, as its [data sheet](https://example.org) says
 - **Nobody warms up.** A heading of an item is no term.
@@ -35,9 +37,10 @@ def made(tmp_path):
 
 def test_a_term_has_the_sentence_the_item_or_the_row_that_explains_it(tmp_path):
     assert {(entry.term, entry.sentence) for entry in glossary.entries([made(tmp_path)])} == {
-        ("host", "The CPU and its memory are the host."),
+        ("host", "The CPU and its main memory, where Python runs, are the host."),
         ("kernel", "A kernel is a program that runs on the GPU."),
         ("peak rate", "the peak rate: what it can do at most, as its data sheet says"),
+        ("overhead", "Python and the driver need some time for each line. This is overhead."),
         ("live", "live: measured on this machine"),
     }
 
@@ -45,7 +48,7 @@ def test_a_term_has_the_sentence_the_item_or_the_row_that_explains_it(tmp_path):
 def test_each_place_gets_a_label_and_keeps_its_text():
     marked = glossary.with_targets(TEXT, "03")
     labels = re.findall(r"^\((term-[\w-]+)\)=\n", marked, re.MULTILINE)
-    assert labels == ["term-03-host", "term-03-kernel", "term-03-peak-rate", "term-03-live"]
+    assert labels == ["term-03-host", "term-03-kernel", "term-03-overhead", "term-03-peak-rate", "term-03-live"]
     assert re.sub(r"^\(term-[\w-]+\)=\n", "", marked, flags=re.MULTILINE) == TEXT
 
 
