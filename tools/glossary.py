@@ -47,7 +47,7 @@ def _label(term: str, lesson: str) -> str:
 
 
 def _sentence(block: str, term: str) -> str:
-    """Return the sentence, item of a list or row of a table in which the term is bold, with the one before a short one."""
+    """Return the sentence, item or row in which the term is bold, with the sentence before a short one."""
     parts = [re.sub(r"^#+ .*\n?", "", part) for part in _LIST_ITEM.split(block)]
     if "\n|" in f"\n{block}":
         parts = [": ".join(filter(None, row.strip().strip("|").split("|"))) for row in block.splitlines()]

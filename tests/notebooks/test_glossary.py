@@ -12,7 +12,8 @@ SEVERAL_MEANINGS = {"backend", "fused", "mask", "schedule", "shared memory"}  # 
 
 TEXT = """## Where it waits
 
-Here it waits. The CPU and its main memory, where Python runs, are the **host**. (A **kernel** is a program that runs on the GPU.) It runs there.
+Here it waits. The CPU and its main memory, where Python runs, are the **host**.
+(A **kernel** is a program that runs on the GPU.) It runs there.
 
 Nobody asked. Python and the driver need some time for each line. This is **overhead**.
 
