@@ -1,0 +1,54 @@
+"""Is the code of every lesson code that a learner can read, and does each rule find what breaks it?"""
+
+import pytest
+from nbformat import v4
+
+from tests.notebooks import plain
+from tools import notebooks
+
+LESSONS = [pytest.param(path, id=path.stem[:2]) for path in notebooks.lessons()]
+
+
+@pytest.mark.parametrize("path", LESSONS)
+def test_the_code_of_a_lesson_can_be_read(path):
+    notebook = notebooks.read(path)
+    assert [line for rule in plain.RULES for line in rule(notebook)] == []
+
+
+def cell(name, source, folded=False):
+    made = v4.new_code_cell(source, id=name)
+    if folded:
+        made.metadata["tags"] = [notebooks.FOLDED]
+    return made
+
+
+FAULTS = {
+    plain.folded_imports: [cell("imports", "import torch", folded=True)],
+    plain.folded_calls: [cell("hidden", "def draw():\n    return 1", folded=True), cell("used", "draw()")],
+    plain.crowded_lines: [
+        cell("a", "x, y, z = 1, 2, 3"),
+        cell("b", "double = lambda x: 2 * x"),
+        cell("c", "x = 1; y = 2"),
+    ],
+    plain.joined_claims: [cell("a", "assert x == 1 and y == 2"), cell("b", "assert x == y == z")],
+    plain.unnamed_guards: [cell("a", 'if DEVICE.type in ("cuda", "sim"):\n    x = 1')],
+    plain.wide_lines: [cell("a", "x = " + "1 + " * 30 + "1")],
+}
+
+
+@pytest.mark.parametrize("rule", plain.RULES, ids=lambda rule: rule.__name__)
+def test_a_rule_finds_each_fault_and_nothing_else(rule):
+    good = [
+        cell("imports", "import torch"),
+        cell("fine", "x = 1\nassert x == 1\nHAS_QUEUE = x > 0\nif HAS_QUEUE:\n    x = 2"),
+    ]
+    faults = FAULTS[rule]
+    rest = good[1:] if rule is plain.folded_imports else good
+    assert rule(v4.new_notebook(cells=good)) == []
+    found = rule(v4.new_notebook(cells=[*rest, *faults]))
+    wrong = [one for one in faults if notebooks.FOLDED not in one.metadata.get("tags", []) or one.id == "imports"]
+    assert len(found) == len(wrong)
+
+
+def test_every_rule_has_its_faults():
+    assert FAULTS.keys() == set(plain.RULES)
