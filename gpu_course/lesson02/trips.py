@@ -1,13 +1,13 @@
 """How long does a piece of work take: on a device with its queue, on the CPU, or there and back by a data sheet?"""
 
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 import torch
 from torch.utils.benchmark import Timer
 
 from course_utils.gpus import GPU
+from gpu_course.common import events
 from gpu_course.lesson02.explorers.transfer import transfer
 
 _LEAST_S = 0.05  # of calls that are timed together on the CPU
@@ -22,17 +22,7 @@ def measure_ms(work: Callable[[], Any], device: torch.device, repeats: int = 5) 
     if device.type == "cpu":
         timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
         return timer.blocked_autorange(min_run_time=_LEAST_S).median * 1e3
-    backend = torch.get_device_module(device)
-    times_ms = []
-    for _ in range(repeats):
-        start, end = backend.Event(enable_timing=True), backend.Event(enable_timing=True)
-        backend.synchronize()
-        start.record()
-        work()
-        end.record()
-        end.synchronize()
-        times_ms.append(start.elapsed_time(end))
-    return median(times_ms)
+    return events.median_ms(work, device, repeats)
 
 
 def cpu_ms(x: torch.Tensor, y: torch.Tensor) -> float:

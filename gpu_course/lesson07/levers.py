@@ -8,13 +8,13 @@ levers.show("8 rows")
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import torch
 from torch.utils.benchmark import Timer
 
 from course_utils import counting, memory
+from gpu_course.common import events
 
 __all__ = ["Levers", "Row", "label_of", "time_ms"]
 
@@ -31,17 +31,7 @@ def time_ms(step: Callable[[], Any], device: torch.device) -> float:
     """Return the median milliseconds of a call of `step`, by the clock of `device`."""
     if device.type == "cpu":
         return Timer("step()", globals={"step": step}).blocked_autorange().median * 1e3
-    backend = torch.get_device_module(device)
-    times_ms = []
-    for _ in range(1 if device.type == "sim" else 5):  # simulated times repeat exactly
-        start = backend.Event(enable_timing=True)
-        end = backend.Event(enable_timing=True)
-        start.record()
-        step()
-        end.record()
-        backend.synchronize()
-        times_ms.append(start.elapsed_time(end))
-    return median(times_ms)
+    return events.median_ms(step, device, repeats=1 if device.type == "sim" else 5)  # simulated times repeat exactly
 
 
 @dataclass(frozen=True)

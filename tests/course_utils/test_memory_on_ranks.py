@@ -8,18 +8,12 @@ import torch
 from course_utils import memory
 from ranklaunch import launch, rank_device
 from tests.simgpu import strategies
-from tests.simgpu.test_cluster import SLOW, WAYS, forecast, one_step
+from tests.simgpu.test_cluster import SLOW, WAYS, forecast, one_step, third_step
 
 
 def peak_on_rank(way, blocks):
     """Return the peak of a step on this rank, after two others."""
-    device = rank_device()
-    model, batch = strategies.shared(way, device, blocks), strategies.batch(0).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=strategies.foreach(way))
-    step = functools.partial(one_step, model, batch, optimizer)
-    step()
-    step()
-    return memory.measure(step, device=device).peak_bytes
+    return memory.measure(third_step(way, blocks), device=rank_device()).peak_bytes
 
 
 @pytest.mark.parametrize("way", ["fsdp", *(pytest.param(way, marks=SLOW) for way in WAYS if way != "fsdp")])

@@ -348,14 +348,20 @@ def one_step(model, batch, optimizer):
     optimizer.step()
 
 
-def on_ranks(way, blocks=2):
-    """Return the timeline of a step, after two others."""
+def third_step(way, blocks):
+    """Return what trains a step on this rank's device, after two others."""
     device = rank_device()
     model, batch = strategies.shared(way, device, blocks), strategies.batch(0).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=strategies.foreach(way))
     step = functools.partial(one_step, model, batch, optimizer)
     step()
     step()
+    return step
+
+
+def on_ranks(way, blocks=2):
+    """Return the timeline of a step, after two others."""
+    step = third_step(way, blocks)
     dist.barrier()
     with simgpu.timeline() as timeline:
         step()

@@ -8,7 +8,7 @@
 import functools
 import json
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -197,11 +197,15 @@ class ErrorBar(tables.Table):
         """The GPUs of the runs."""
         return tuple(sorted({run.gpu for run in self.runs}))
 
+    def _by_regime(self) -> Iterator[tuple[str, "ErrorBar"]]:
+        """Yield each regime with its runs, but for those that a constant was chosen by."""
+        for name in REGIMES:
+            yield name, self.where(lambda run, name=name: run.regime == name and not run.fitted)
+
     def figures(self) -> dict[str, dict[str, Any]]:
         """Return for each regime what its label says: `runs`, `gpus`, `median` and `bias`, of runs not fitted to."""
         found = {}
-        for name in REGIMES:
-            part = self.where(lambda run, name=name: run.regime == name and not run.fitted)
+        for name, part in self._by_regime():
             if part.runs:
                 median, bias = round(part.median_error, 3), round(part.bias, 3)
                 found[name] = {"runs": len(part.runs), "gpus": list(part.gpus), "median": median, "bias": bias}
@@ -210,8 +214,7 @@ class ErrorBar(tables.Table):
     def by_gpu(self) -> list[tuple[str, str, "ErrorBar"]]:
         """Return (regime, GPU, bar) for each of both that has runs not fitted to."""
         found = []
-        for name in REGIMES:
-            part = self.where(lambda run, name=name: run.regime == name and not run.fitted)
+        for name, part in self._by_regime():
             found += [(name, gpu, part.where(lambda run, gpu=gpu: run.gpu == gpu)) for gpu in part.gpus]
         return found
 
@@ -224,8 +227,7 @@ class ErrorBar(tables.Table):
 
     def cells(self) -> list[list[str]]:
         rows = []
-        for name in REGIMES:
-            part = self.where(lambda run, name=name: run.regime == name and not run.fitted)
+        for name, part in self._by_regime():
             if len(part.runs) > 1:
                 rows.append([name, f"{len(part.runs):,}", str(len(part.gpus)), *part.cell()])
         return rows

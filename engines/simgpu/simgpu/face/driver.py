@@ -134,7 +134,7 @@ def _memory_functions() -> dict[str, Callable[..., Any]]:
         "_cuda_memoryStats": statistics.nested,
         "_cuda_resetAccumulatedMemoryStats": statistics.reset_sums,
         "_cuda_memorySnapshot": lambda pool=None: torch.sim._snapshot(),
-        "_cuda_getMemoryFraction": lambda index: module.fraction(index),
+        "_cuda_getMemoryFraction": module.fraction,
     }
 
 
