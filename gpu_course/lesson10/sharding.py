@@ -179,8 +179,19 @@ def _alone() -> dict[str, torch.Tensor]:
     return model.state_dict()
 
 
-def _training(call: Callable) -> tuple[Any, bool, int]:
-    """Train on this rank's half of two batches; return the call, whether there are units, and the peak in bytes."""
+def _left_over(model: nn.Module) -> float:
+    """Return which part of the numbers of `model` only the unit around all of it holds."""
+    units = [module for module in model.modules() if isinstance(module, FSDPModule) and module is not model]
+    inside = {parameter for unit in units for parameter in unit.parameters()}
+    numbers = {parameter: parameter.numel() for parameter in model.parameters()}
+    return 1 - sum(numbers[parameter] for parameter in inside) / sum(numbers.values())
+
+
+def _training(call: Callable) -> tuple[Any, bool, float, int]:
+    """Train on this rank's half of two batches; return the call, whether there are units, what is left, and the peak.
+
+    What is left is the part of the model that no unit holds but the one around the model; the peak is in bytes.
+    """
     mesh = init_device_mesh("cpu", (2,))
     batches = [tuple(_tokens(step).chunk(2, 1)[dist.get_rank()]) for step in range(2)]
     trained = _tower()
@@ -188,7 +199,8 @@ def _training(call: Callable) -> tuple[Any, bool, int]:
     call.meet()
     sharded = any(isinstance(module, FSDPModule) for module in trained.modules())
     model = _tower()  # once more: to watch messages keeps what they carried
-    return done, sharded, memory.measure(lambda: call.answer(model, mesh, batches), "cpu").peak_bytes
+    peak_bytes = memory.measure(lambda: call.answer(model, mesh, batches), "cpu").peak_bytes
+    return done, sharded, _left_over(trained), peak_bytes
 
 
 @train_sharded.checks
@@ -196,7 +208,7 @@ def _(case: Case) -> None:
     ranks = on_ranks(case, _training, nprocs=2, called="train_sharded(model, mesh, batches)", compiler=True,
                      known=train_sharded.mistakes,
                      why="a collective needs one size on all ranks, but shards differ by a row: full_tensor() knows")
-    for rank, (call, sharded, peak_bytes) in enumerate(ranks):
+    for rank, (call, sharded, left, peak_bytes) in enumerate(ranks):
         check_call(case, call, rank)
         got = dict(call.value) if isinstance(call.value, dict) else call.value  # state_dict() gives an OrderedDict
         spread = isinstance(got, dict) and any(isinstance(value, DTensor) for value in got.values())
@@ -208,6 +220,9 @@ def _(case: Case) -> None:
         case.instead(peak_bytes > 2.95 * whole, "the result is right, but nearly three models are alive at once",
                      f"{peak_bytes:,} bytes, and the model has {whole:,}: what one call of fully_shard takes is "
                      "gathered at once")
+        case.instead(left > 0.5, f"the result is right, but the last unit holds {left:.0%} of the model",
+                     "fully_shard(model) takes all that no unit has yet, and gathers it at once: call fully_shard on "
+                     "each of model.blocks before")
 
 
 _SHARD = "    fully_shard(model, mesh=mesh)  # what is left\n"

@@ -94,6 +94,7 @@ WRONG = {
             _UNIT, "    model = nn.parallel.DistributedDataParallel(model)\n",
             _WHOLE, "{name: value for name", "model.state_dict()", "model.module.state_dict()")),
         ("is a return missing", edit(f"return {_WHOLE}", f"return None and {_WHOLE}")),
+        ("the last unit holds 53% of the model", edit("in model.blocks:", "in model.blocks[::2]:")),
     ],
     "start_sharded": [
         ("has not a unit for each block", edit("in [*model, model]", "in [model]")),
