@@ -132,11 +132,12 @@ class Machine:
     otherwise: str
 
     def __str__(self) -> str:
-        return f"{self.device}: {self.name}. Live: {self.live}. {self.otherwise}."
+        return f"{self.device}: {self.name}\nLive: {self.live}.\n{self.otherwise}."
 
     def _repr_html_(self) -> str:
         parts = (html.escape(text) for text in (self.device, self.name, self.live, self.otherwise))
-        return "<p><b>{}</b>: {}.<br>Live: {}.<br>{}.</p>".format(*parts)
+        lines = "<p><b>{}</b>: {}<br>Live: {}.<br>{}.</p>".format(*parts)
+        return lines.replace("\n", "<br>")
 
 
 def describe(device: torch.device | str) -> Machine:
@@ -149,10 +150,10 @@ def describe(device: torch.device | str) -> Machine:
         live = "results, counts and times of the CPU"
         otherwise = "What only a GPU shows is predicted from data sheets or published by others"
     elif device.type == "sim":
-        live = "results, counts, bytes of tensors and times of the CPU"
+        live = "results, counts, bytes of tensors, and times of the CPU"
         otherwise = (
-            "The GPU's capacity, errors and times are simulated or predicted; how far its clock is from published runs "
-            "depends on what decides a time: simgpu.error_bar() says it"
+            "Simulated or predicted: the GPU's memory size, errors and times.\n"
+            "simgpu.error_bar() shows how close such times come to times that others have measured"
         )
     else:
         live = "results, errors, memory, counts and times"

@@ -310,9 +310,10 @@ def test_where_no_process_has_a_simulated_gpu_the_reason_is_printed(monkeypatch,
     assert out.startswith("No simulated GPU: ") and "(ModuleNotFoundError: import of simgpu" in out
 
 
-def test_the_description_is_one_line_and_the_table_has_what_lesson_00_shows(monkeypatch):
+def test_the_description_has_short_lines_and_the_table_has_what_lesson_00_shows(monkeypatch):
     line = str(devices.describe("cpu"))
-    assert line.startswith("cpu: the CPU of this machine. Live: results") and "\n" not in line
+    assert line.startswith("cpu: the CPU of this machine\nLive: results")
+    assert all(len(part) <= 100 for part in line.splitlines())
     assert "predicted" in line and "published" in line
     assert "recorded" not in line  # there is not one recording
     assert "<b>cpu</b>" in devices.describe(torch.device("cpu"))._repr_html_()
@@ -327,7 +328,8 @@ def test_the_description_is_one_line_and_the_table_has_what_lesson_00_shows(monk
 def test_the_simulated_gpus_are_listed_and_described_as_simulated(monkeypatch):
     monkeypatch.setenv("COURSE_DEVICE", "sim")
     line = str(devices.describe(devices.pick()))
-    assert line.startswith("sim:0: Simulated T4") and "simulated" in line.partition("Live")[2]
+    assert line.startswith("sim:0: Simulated T4") and "Simulated or predicted" in line.partition("Live")[2]
+    assert all(len(part) <= 100 for part in line.splitlines())
     assert devices.check_devices()[-1] == torch.device("sim", 0)
     with pytest.raises(ValueError, match=r"device is 'sim:9', which .*; it may be: cpu, sim:0, sim:1"):
         devices.describe("sim:9")
