@@ -54,5 +54,5 @@ def test_a_schedule_of_steps(tmp_path):
 
 
 def test_sensors_are_refused_in_a_sentence():
-    with pytest.raises(NotImplementedError, match=r"no sensors and no driver that torch.cuda.utilization could ask"):
-        torch.cuda.utilization()
+    with pytest.raises(NotImplementedError, match=r"no sensor and no driver that nvmlDeviceGetTemperature could ask"):
+        torch.cuda.temperature()

@@ -3,7 +3,7 @@
 import itertools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -64,6 +64,7 @@ class Clock:
         self.cluster: Cluster | None = None
         self.failure: Failure | None = None
         self.capture: list[Captured] | None = None  # while a graph is captured: nothing is launched
+        self.told: Callable[[str], None] | None = None  # is called with what makes the host wait, before it does
         self.stream_ids = itertools.count(1)
         self._pending: tuple[tuple[int, torch.Tensor, torch.Tensor], ...] = ()
         self.restart()
@@ -73,6 +74,7 @@ class Clock:
         self.host_ns = 0
         self.free_ns: dict[tuple, int] = {}  # when a stream (gpu, id) or an engine (gpu, name) is free again
         self.streams = [0] * self._gpus  # current stream of each GPU
+        self.busy_ns = [0] * self._gpus  # how long kernels of each GPU have taken
 
     # ---- what is queued ------------------------------------------------------------------------------------------
     def kernel(self, index: int, name: str, cost: Cost) -> None:
@@ -83,12 +85,18 @@ class Clock:
                 self.capture.append(Captured(index, name, "compute", length_ns, cost, bound))
                 return
             end = self._enqueue(index, name, "compute", length_ns)
+            self.busy_ns[index] += length_ns
             if self.journal.readers:
                 self.journal.kernel(name, cost, index, self.streams[index], end - length_ns, end, bound)
 
-    def copy(self, index: int, direction: str, nbytes: int, *, pinned: bool, blocking: bool) -> int:
-        """Queue one copy over the bus and return when it arrives (ns); a blocking copy makes the host wait."""
+    def copy(self, index: int, direction: str, nbytes: int, *, pinned: bool, blocking: bool, asked: bool = True) -> int:
+        """Queue one copy over the bus and return when it arrives (ns); a blocking copy makes the host wait.
+
+        `asked`: the program did not say `non_blocking=True`.
+        """
         length_ns = self.rates.copy_ns(nbytes, pinned=pinned)
+        if blocking and asked and self.told is not None:
+            self.told(f"copy {direction}")
         with self.lock:
             if self.capture is not None:
                 self._refuse_while_capturing(blocking)
@@ -109,6 +117,7 @@ class Clock:
             at = self._enqueue(index, "graph", "compute", 0)
             for one in work:
                 start, at = at, at + one.length_ns
+                self.busy_ns[index] += one.length_ns if one.engine == "compute" else 0
                 if self.journal.readers and one.engine == "compute":
                     self.journal.kernel(one.name, one.cost, index, self.streams[index], start, at, one.bound)
                 elif self.journal.readers:

@@ -174,6 +174,8 @@ def _run(func, plan: Plan, args, kwargs):
         else:
             out = func(*inner_args, **inner_kwargs)
     if target is None:
+        if model.world.clock.told is not None:
+            model.world.clock.told("wait for the result")
         model.world.clock.wait_until(model.world.clock.queue_ns(index), "wait for the result")
         return out
     result, new = _wrap(out, target, found)
@@ -284,7 +286,7 @@ def _copy_(func, args, kwargs):
     target, source = args[0], args[1]
     non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
     if type(target) is not SimTensor:
-        _to_host(target, source, non_blocking and target.is_pinned())
+        _to_host(target, source, non_blocking)
         return target
     views.refuse_stale(target, (target, source))
     index, inner, values = target._index, target._inner, source._inner if type(source) is SimTensor else source
@@ -297,7 +299,8 @@ def _copy_(func, args, kwargs):
         model.world.clock.kernel(index, "fill_", Cost(0, inner.nbytes))
     else:
         pinned = source.is_pinned()
-        model.world.clock.copy(index, "H2D", values.nbytes, pinned=pinned, blocking=not (non_blocking and pinned))
+        how = {"pinned": pinned, "blocking": not (non_blocking and pinned), "asked": not non_blocking}
+        model.world.clock.copy(index, "H2D", values.nbytes, **how)
     return target
 
 
@@ -310,9 +313,11 @@ def _between(source: SimTensor, index: int, target: torch.Tensor) -> None:
         model.world.clock.copy(index, "D2D", source._inner.nbytes, pinned=True, blocking=False)
 
 
-def _to_host(target: torch.Tensor, source: SimTensor, later: bool) -> None:
+def _to_host(target: torch.Tensor, source: SimTensor, non_blocking: bool) -> None:
     pinned, nbytes = target.is_pinned(), source._inner.nbytes
-    arrives = model.world.clock.copy(source._index, "D2H", nbytes, pinned=pinned, blocking=not later)
+    later = non_blocking and pinned
+    how = {"pinned": pinned, "blocking": not later, "asked": not non_blocking}
+    arrives = model.world.clock.copy(source._index, "D2H", nbytes, **how)
     if later:
         model.world.clock.arrive_later(arrives, target, source._inner.clone())
     else:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from simgpu import model, module
+from simgpu import control, model, module
 from simgpu.face import properties, statistics
 from simgpu.face.replaced import Replacements
 from simgpu.face.tensors import OLD_TYPES
@@ -21,6 +21,7 @@ from simgpu.face.tensors import OLD_TYPES
 VISIBLE = "SIMGPU_VISIBLE"  # what CUDA_VISIBLE_DEVICES was when the face was switched on, for child processes
 VERSION = "12.8"  # of CUDA, as a program is told that asks
 _NCCL = (2, 27, 3)
+_CUDNN = 91002  # 9.10.2
 _CUDA = 1  # as C++ numbers kinds of devices
 _FAILURE = "the simulated GPU does not have it: run this line on a real GPU, or leave it out here"
 
@@ -67,6 +68,7 @@ def replace(put: Replacements) -> None:
     put.put(torch._C, **{name: functools.partial(_refuse, name) for name in _REFUSED.split()})
     put.put(torch._C, **_functions(seen), **_memory_functions())
     memory = {name: getattr(torch.sim, name) for name in _MEMORY.split()}
+    memory |= {name: _over_blocks(getattr(torch.sim, name)) for name in _BLOCKS.split()}
     for owner in (torch.cuda, torch.cuda.memory):
         put.put(owner, **memory)
     for owner in (torch.cuda, torch.cuda.streams):
@@ -77,21 +79,50 @@ def replace(put: Replacements) -> None:
         _exchange_device=_exchange, _maybe_exchange_device=_exchange, has_magma=True, **OLD_TYPES,
     )  # fmt: skip
     put.put(torch.cuda.nvtx, _nvtx=_RANGES)
-    sensors = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "list_gpu_processes")
-    for owner in (torch.cuda, torch.cuda.memory):
-        put.put(owner, **{name: functools.partial(_no_sensor, name) for name in sensors if name in vars(owner)})
+    for name in ("Stream", "Event"):
+        put.put(torch, **{name: _kind_of(name, getattr(torch, name), {"Stream": Stream, "Event": Event}[name])})
+    cudnn = torch.backends.cudnn.m
+    put.put(cudnn, is_available=lambda: True, version=lambda: _CUDNN, is_acceptable=lambda tensor: False)
     put.put(torch.backends.cuda, is_built=lambda: True)
     put.put(torch.version, cuda=VERSION)
     put.put(
         torch.accelerator, set_device_index=torch.cuda.set_device, current_stream=torch.cuda.current_stream,
-        set_stream=torch.cuda.set_stream, device_index=torch.cuda.device,
+        set_stream=torch.cuda.set_stream, device_index=torch.cuda.device, memory_stats=torch.cuda.memory_stats,
+        reset_accumulated_memory_stats=torch.cuda.reset_accumulated_memory_stats,
     )  # fmt: skip
     ask = torch.get_device_module
     put.put(torch, get_device_module=lambda device=None: ask("cuda" if device is None else device))
 
 
-def _no_sensor(name: str, device: Any = None) -> None:
-    raise NotImplementedError(f"the simulated GPU has no sensors and no driver that torch.cuda.{name} could ask")
+def _kind_of(name: str, plain: type, ours: type) -> type:
+    """Return what stands for `torch.Stream` or `torch.Event`: it makes those of CUDA, and knows both kinds."""
+
+    class Kind(type):
+        def __instancecheck__(cls, thing: object) -> bool:
+            return isinstance(thing, plain | ours)
+
+        def __subclasscheck__(cls, other: type) -> bool:
+            return issubclass(other, plain | ours)
+
+        def __call__(cls, device=None, *args, **kwargs):
+            place = torch.accelerator.current_accelerator() if device is None else torch.device(device)
+            if place.type != "cuda":
+                return plain(device, *args, **kwargs)
+            with torch.cuda.device(place):
+                return ours(place, *args, **kwargs) if ours is Stream else ours(*args, **kwargs)
+
+    return Kind(name, (), {"__module__": "torch", "__doc__": plain.__doc__})
+
+
+def _over_blocks(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of `torch.cuda` that is about the allocator's blocks: from its first call on there are some."""
+
+    @functools.wraps(function)
+    def over_blocks(*args: Any, **kwargs: Any) -> Any:
+        control.configure(allocator="caching")
+        return function(*args, **kwargs)
+
+    return over_blocks
 
 
 def _refuse(name: str, *args: Any, **kwargs: Any) -> None:
@@ -133,8 +164,8 @@ def _memory_functions() -> dict[str, Callable[..., Any]]:
     return {
         "_cuda_memoryStats": statistics.nested,
         "_cuda_resetAccumulatedMemoryStats": statistics.reset_sums,
-        "_cuda_memorySnapshot": lambda pool=None: torch.sim._snapshot(),
-        "_cuda_getMemoryFraction": module.fraction,
+        "_cuda_memorySnapshot": _over_blocks(lambda pool=None: torch.sim._snapshot()),
+        "_cuda_getMemoryFraction": _over_blocks(module.fraction),
     }
 
 
@@ -152,14 +183,15 @@ def _set_stream(*, stream_id: int, device_index: int, device_type: int) -> None:
 
 
 _MEMORY = """memory_allocated max_memory_allocated memory_reserved max_memory_reserved reset_peak_memory_stats
-empty_cache mem_get_info set_per_process_memory_fraction _record_memory_history"""
+empty_cache mem_get_info"""
+_BLOCKS = "set_per_process_memory_fraction _record_memory_history"
 
 _REFUSED = """_cuda_cudaHostAllocator _cuda_cudaCachingAllocator_raw_alloc _cuda_cudaCachingAllocator_raw_delete
 _cuda_cudaCachingAllocator_enable _cuda_cudaCachingAllocator_is_enabled _cuda_changeCurrentAllocator
 _cuda_customAllocator _cuda_getAllocator _cuda_hostMemoryStats _cuda_resetAccumulatedHostMemoryStats
 _cuda_resetPeakHostMemoryStats _cuda_setMemoryMetadata _cuda_getMemoryMetadata _cuda_allocationTraceback
 _cuda_getCurrentBlasHandle _cuda_getCurrentSolverHandle _cuda_getStreamFromExternal
-_cuda_jiterator_compile_and_launch_kernel _cuda_set_sync_debug_mode _cuda_get_sync_debug_mode _cuda_sleep
+_cuda_jiterator_compile_and_launch_kernel _cuda_sleep
 _nccl_all_gather _nccl_all_reduce _nccl_broadcast _nccl_reduce _nccl_reduce_scatter _nccl_unique_id _nccl_init_rank"""
 
 _RUNTIME = SimpleNamespace(

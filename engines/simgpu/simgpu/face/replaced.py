@@ -1,6 +1,6 @@
 """Which attributes were replaced, and how does each become what it was before?"""
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,6 +27,10 @@ class Replacements:
         back = (owner.pop, key, None) if before is _ABSENT else (owner.__setitem__, key, before)
         self._back.callback(*back)
         owner[key] = value
+
+    def call(self, function: Callable[..., Any], *args: Any) -> None:
+        """Let `undo` call `function(*args)`, which puts something else back."""
+        self._back.callback(function, *args)
 
     def undo(self) -> None:
         """Put everything back, the last change first."""

@@ -8,7 +8,21 @@ import torch
 
 from simgpu import control, instruments, model
 from simgpu import gpus as table
-from simgpu.face import children, compiling, driver, graphs, profiling, properties, ranks, tensors
+from simgpu.face import (
+    children,
+    compiling,
+    devices,
+    driver,
+    graphs,
+    nvml,
+    parallel,
+    profiling,
+    properties,
+    ranks,
+    smi,
+    tensors,
+    waits,
+)
 from simgpu.face.replaced import Replacements
 
 _lock = threading.RLock()
@@ -101,12 +115,8 @@ def is_on() -> bool:
 
 def _put_on() -> None:
     tensors.register_kernels()
-    driver.replace(_replaced)
-    tensors.replace(_replaced)
-    graphs.replace(_replaced)
-    compiling.replace(_replaced)
-    ranks.replace(_replaced)
-    profiling.replace(_replaced)
+    for one in (driver, tensors, devices, waits, nvml, smi, graphs, compiling, parallel, ranks, profiling):
+        one.replace(_replaced)
     model.world.show("cuda")
 
 

@@ -1,0 +1,31 @@
+"""Why does `torch.device(0)` mean a GPU of CUDA? In C++ a bare number names the accelerator, which is `sim` here.
+
+`torch.device` is a type of C++ that no Python code can replace: programs compare types with it, and C++ makes its
+objects. Its own type, `type`, becomes one that turns a number into `cuda:number` when it is called, and else is equal.
+"""
+
+import ctypes
+
+import torch
+
+from simgpu.face.replaced import Replacements
+
+
+class _Kind(type):
+    __slots__ = ()
+    __module__ = property(lambda cls: "torch")  # else pickle would look for torch.device here
+
+    def __call__(cls, *args, **kwargs):
+        if len(args) == 1 and type(args[0]) is int and not kwargs:
+            args = ("cuda", *args)
+        return super().__call__(*args, **kwargs)
+
+
+def replace(put: Replacements) -> None:
+    """Let `torch.device` read a bare number as the index of a GPU of CUDA."""
+    place = id(torch.device) + object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)  # of an object's type, in C
+    where = ctypes.c_void_p.from_address(place)
+    if where.value != id(type):
+        return  # another kind of Python: there torch.device(0) says sim:0
+    put.call(setattr, where, "value", id(type))
+    where.value = id(_Kind)

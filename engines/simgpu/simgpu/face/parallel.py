@@ -1,0 +1,36 @@
+"""What does `nn.DataParallel` need of C++? Functions that spread tensors over GPUs and collect them, in Python here."""
+
+from collections.abc import Sequence
+
+import torch
+
+from simgpu.face.replaced import Replacements
+
+
+def replace(put: Replacements) -> None:
+    """Let `torch.nn.parallel` find them."""
+    put.put(
+        torch._C, _scatter=_scatter, _gather=_gather, _broadcast=_broadcast,
+        _broadcast_coalesced=lambda tensors, devices, size: [list(one) for one in zip(*(
+            _broadcast(tensor, devices) for tensor in tensors), strict=True)],
+    )  # fmt: skip
+    put.put(torch.cuda.nccl, is_available=lambda tensors: False)  # gradients are added by copies
+
+
+def _scatter(
+    tensor: torch.Tensor, devices: Sequence[int], sizes: Sequence[int] | None = None, dim: int = 0, streams=None
+) -> tuple[torch.Tensor, ...]:
+    """Return the parts of a tensor along `dim`, each on its GPU; `sizes` are equal unless given."""
+    parts = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim)
+    return tuple(part.to(torch.device("cuda", index)) for part, index in zip(parts, devices, strict=False))
+
+
+def _gather(tensors: Sequence[torch.Tensor], dim: int, device: int | None = None) -> torch.Tensor:
+    """Return the tensors as one, on GPU `device`: the current one where it is None, the CPU where it is -1."""
+    place = torch.device("cpu") if device == -1 else torch.device("cuda", device) if device is not None else "cuda"
+    return torch.cat([tensor.to(place) for tensor in tensors], dim)
+
+
+def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
+    """Return a tensor on each of the GPUs; where it is already, itself."""
+    return [tensor.to(torch.device("cuda", index)) for index in devices]

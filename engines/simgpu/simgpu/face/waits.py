@@ -1,0 +1,43 @@
+"""What does `torch.cuda.set_sync_debug_mode` do on a simulated GPU? It tells of lines that make the host wait.
+
+As on CUDA: of those that read a value, whose result has a size that depends on values, or that copy over the bus and
+do not say `non_blocking=True`. `synchronize` is what a program asks for, and is not told.
+"""
+
+import sys
+import traceback
+import warnings
+
+import torch
+
+from simgpu import model, places
+from simgpu.face.replaced import Replacements
+
+_OFF, _WARN, _ERROR = range(3)  # as C++ numbers them
+_level = _OFF
+
+
+def replace(put: Replacements) -> None:
+    """Let `torch.cuda` set and say the mode, which is off afterwards."""
+    put.put(torch._C, _cuda_set_sync_debug_mode=_set, _cuda_get_sync_debug_mode=lambda: _level)
+    put.call(_set, _OFF)
+
+
+def _set(level: int) -> None:
+    global _level
+    _level = int(level)
+    model.world.clock.told = None if _level == _OFF else _tell
+
+
+def _tell(reason: str) -> None:
+    """Warn of a line that makes the host wait, or raise RuntimeError, as the mode says."""
+    words = f"called a synchronizing CUDA operation ({reason}) in {places.place()}"
+    if _level == _ERROR:
+        raise RuntimeError(words)
+    for frame, line in traceback.walk_stack(sys._getframe()):
+        code = frame.f_code
+        if places.is_readers(code.co_filename, code.co_name):
+            seen = frame.f_globals.setdefault("__warningregistry__", {})
+            warnings.warn_explicit(words, UserWarning, code.co_filename, line, registry=seen)
+            return
+    warnings.warn(words, UserWarning, stacklevel=2)

@@ -1,0 +1,221 @@
+"""Do the tools that programs ask about a GPU answer on CUDA's face: NVML, nvidia-smi, waits that are told?"""
+
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import simgpu
+from tests.simgpu.simulated import _fresh  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def _face(_fresh):  # noqa: F811
+    with simgpu.cuda(gpus=2, memory="1 GiB"):
+        yield
+
+
+# ---- NVML --------------------------------------------------------------------------------------------------------
+def test_nvml_knows_what_sheets_and_accounts_know():
+    import pynvml
+
+    keep = torch.zeros(3 * MIB, dtype=torch.uint8, device="cuda:1")
+    pynvml.nvmlInit()
+    assert pynvml.nvmlDeviceGetCount() == 2 and pynvml.nvmlSystemGetCudaDriverVersion() == 12080
+    handle = pynvml.nvmlDeviceGetHandleByIndex(1)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    assert memory.total == 2**30 and memory.used == torch.cuda.memory_reserved(1) >= keep.nbytes
+    assert memory.free == memory.total - memory.used == torch.cuda.mem_get_info(1)[0]
+    assert pynvml.nvmlDeviceGetName(handle) == "Simulated T4" and pynvml.nvmlDeviceGetIndex(handle) == 1
+    assert pynvml.nvmlDeviceGetCudaComputeCapability(handle) == (7, 5)
+    again = pynvml.nvmlDeviceGetHandleByUUID(pynvml.nvmlDeviceGetUUID(handle))
+    assert again.index == 1 and pynvml.nvmlDeviceGetPowerManagementLimit(handle) == 70_000
+    (one,) = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    assert (one.pid, one.usedGpuMemory) == (os.getpid(), memory.used)
+    for wrong in (lambda: pynvml.nvmlDeviceGetHandleByIndex(2), lambda: pynvml.nvmlDeviceGetHandleByUUID("GPU-0")):
+        with pytest.raises(pynvml.NVMLError_InvalidArgument, match="there is no GPU"):
+            wrong()
+    pynvml.nvmlShutdown()
+
+
+def test_a_sensor_that_is_not_there_is_refused_in_a_sentence():
+    import pynvml
+
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    with pytest.raises(
+        pynvml.NVMLError, match="no sensor and no driver that nvmlDeviceGetFanSpeed could ask"
+    ) as caught:
+        pynvml.nvmlDeviceGetFanSpeed(handle)
+    assert caught.value.value == pynvml.NVML_ERROR_NOT_SUPPORTED
+    for ask in (torch.cuda.temperature, torch.cuda.power_draw, torch.cuda.clock_rate, torch.cuda.memory_usage):
+        with pytest.raises(NotImplementedError, match="the simulated GPU has no sensor"):
+            ask()
+
+
+def test_utilization_is_the_busy_share_of_the_virtual_time_since_it_was_last_asked():
+    x = torch.ones(512, 512, device="cuda")
+    torch.cuda.utilization()
+    for _ in range(50):
+        x @ x
+    torch.cuda.synchronize()
+    assert torch.cuda.utilization() > 80 and torch.cuda.utilization(1) == 0
+    simgpu.host_work("think", 50.0)
+    assert torch.cuda.utilization() == 0
+    simgpu.reset()
+    assert torch.cuda.utilization() == 0
+    assert torch.cuda.device_memory_used() == torch.cuda.memory_reserved()
+    assert f"process {os.getpid():>10d} uses" in torch.cuda.list_gpu_processes()
+    assert "no processes are running" in torch.cuda.list_gpu_processes(1)
+
+
+def test_pynvml_is_its_own_again_afterwards():
+    with simgpu.cuda():
+        assert sys.modules["pynvml"].__name__ == "simgpu.face.nvml"
+    simgpu.face.switch.last().off()
+    assert getattr(sys.modules.get("pynvml"), "__name__", "pynvml") == "pynvml"
+
+
+# ---- nvidia-smi --------------------------------------------------------------------------------------------------
+def smi(*arguments):
+    return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="on Windows a program must be a binary")
+def test_nvidia_smi_says_what_it_knows():
+    keep = torch.zeros(300 * MIB, dtype=torch.uint8, device="cuda:1")
+    rows = smi("--query-gpu=index,name,memory.total,memory.used,temperature.gpu", "--format=csv,noheader,nounits")
+    assert rows.stdout.splitlines()[1] == "1, Simulated T4, 1024, 300, [N/A]" and keep.is_cuda
+    rows = smi("--query-gpu", "memory.free,compute_cap,power.limit", "--format", "csv", "-i", "1").stdout.splitlines()
+    assert rows == ["memory.free [MiB], compute_cap, power.limit [W]", "724 MiB, 7.5, 70 W"]
+    rows = smi("--query-compute-apps=pid,used_memory", "--format=csv,noheader").stdout
+    assert rows == f"{os.getpid()}, 300 MiB\n"
+    listed = smi("-L").stdout.splitlines()
+    assert len(listed) == 2 and listed[1].startswith("GPU 1: Simulated T4 (UUID: GPU-")
+    assert "300MiB / 1024MiB" in smi().stdout
+    other = smi("dmon")
+    assert other.returncode == 1 and "knows no option 'dmon': it has -L" in other.stderr
+    told = [sys.executable, "-c", "import os; os.system('nvidia-smi -L')"]
+    assert subprocess.run(told, capture_output=True, text=True, check=True).stdout.count("Simulated T4") == 2
+
+
+# ---- waits that are told -----------------------------------------------------------------------------------------
+WAIT = {
+    "item": lambda x: x.sum().item(),
+    "bool": lambda x: bool(x.any()),
+    "cpu": lambda x: x.cpu(),
+    "tolist": lambda x: x.tolist(),
+    "nonzero": lambda x: x.nonzero(),
+    "a mask": lambda x: x[x > 0],
+    "to the GPU": lambda x: torch.ones(3).to("cuda"),
+    "print": lambda x: str(x),
+}
+LEAVE = {
+    "synchronize": lambda x: torch.cuda.synchronize(),
+    "an event": lambda x: torch.cuda.current_stream().record_event().synchronize(),
+    "arithmetic": lambda x: (x @ x).relu(),
+    "to the GPU, pinned": lambda x: torch.ones(3).pin_memory().to("cuda", non_blocking=True),
+    "to the GPU, as CUDA says": lambda x: torch.ones(3).to("cuda", non_blocking=True),
+    "to the CPU": lambda x: x.to("cpu", non_blocking=True),
+}
+
+
+@pytest.mark.parametrize("name", WAIT)
+def test_a_line_that_waits_is_named(name):
+    x = torch.ones(3, 3, device="cuda")
+    torch.cuda.set_sync_debug_mode("warn")
+    with pytest.warns(UserWarning, match=r"called a synchronizing CUDA operation .*test_cuda_tools.py:") as caught:
+        WAIT[name](x)
+    assert {one.filename for one in caught} == {__file__}
+    torch.cuda.set_sync_debug_mode("error")
+    with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+        WAIT[name](x)
+    torch.cuda.set_sync_debug_mode("default")
+    WAIT[name](x)
+
+
+@pytest.mark.parametrize("name", LEAVE)
+def test_a_line_that_does_not_wait_is_not_named(name):
+    x = torch.ones(3, 3, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    LEAVE[name](x)
+    assert torch.cuda.get_sync_debug_mode() == 2
+
+
+def test_sync_debug_mode_ends_with_the_face():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.cuda.set_sync_debug_mode(2)
+        simgpu.face.switch.last().off()
+        assert torch.ones(2, device="sim").sum().item() == 2
+
+
+# ---- kinds that are no module's -----------------------------------------------------------------------------------
+def test_a_number_is_a_gpu_of_cuda():
+    assert str(torch.device(0)) == "cuda:0" and torch.device(1).type == "cuda"
+    assert torch.device(1) == torch.device("cuda:1") == pickle.loads(pickle.dumps(torch.device(1)))
+    assert isinstance(torch.device(0), torch.device) and type(torch.device(0)) is torch.device
+    assert copy.deepcopy(torch.device) is pickle.loads(pickle.dumps(torch.device)) is torch.device
+    with pytest.raises(RuntimeError, match="Invalid device string"):
+        torch.device("cuda:x")
+    with torch.device(1):
+        assert torch.ones(2).device == torch.device(1)
+    simgpu.face.switch.last().off()
+    assert type(torch.device) is type and torch.device(0).type != "cuda"
+
+
+def test_streams_and_events_of_torch_itself():
+    stream, event = torch.Stream("cuda:1"), torch.Event("cuda", enable_timing=True)
+    assert stream.device == torch.device("cuda:1") and isinstance(stream, torch.Stream | torch.cuda.Stream)
+    assert isinstance(torch.Stream(), torch.cuda.Stream) and isinstance(event, torch.Event)
+    begin = torch.Event(enable_timing=True)
+    begin.record()
+    with torch.Stream(device="cuda"):
+        torch.ones(256, 256, device="cuda").sum()
+        event.record()
+    event.synchronize()
+    assert begin.elapsed_time(event) > 0 and not isinstance(3, torch.Event)
+
+
+def test_data_parallel_spreads_a_batch_and_adds_gradients():
+    torch.manual_seed(0)
+    plain = nn.Linear(4, 2)
+    spread = nn.DataParallel(copy.deepcopy(plain).cuda())
+    x = torch.randn(8, 4)
+    out = spread(x.cuda())
+    assert out.device == torch.device("cuda:0") and torch.allclose(out.cpu(), plain(x), atol=1e-6)
+    out.square().sum().backward()
+    plain(x).square().sum().backward()
+    assert torch.allclose(spread.module.weight.grad.cpu(), plain.weight.grad, atol=1e-5)
+    assert torch.cuda.max_memory_allocated(1) > 0
+
+
+def test_accounts_of_blocks_begin_when_they_are_asked_for(tmp_path):
+    keep = torch.zeros(MIB, device="cuda")
+    torch.cuda.memory._record_memory_history()
+    more = torch.zeros(MIB, device="cuda")
+    torch.cuda.memory._dump_snapshot(str(tmp_path / "memory.pickle"))
+    with open(tmp_path / "memory.pickle", "rb") as file:
+        found = pickle.load(file)
+    assert sum(segment["allocated_size"] for segment in found["segments"]) == keep.nbytes + more.nbytes
+    assert torch.accelerator.memory_stats()["allocated_bytes.all.current"] == keep.nbytes + more.nbytes
+    torch.cuda.set_per_process_memory_fraction(0.1)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.zeros(200 * MIB, dtype=torch.uint8, device="cuda")
+    assert json.dumps(torch.cuda.memory_stats()) and torch.cuda.get_per_process_memory_fraction() == 0.1
+
+
+def test_a_recurrent_layer_says_nothing_of_cudnn():
+    assert torch.backends.cudnn.is_available() and torch.backends.cudnn.version() > 90000
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert nn.LSTM(3, 4).cuda()(torch.ones(2, 1, 3, device="cuda"))[0].is_cuda
