@@ -1,8 +1,8 @@
 """Which pages does the site have, and where do they come from?  `make site` writes it to build/site.
 
 README, CONTRIBUTING and the stored notebooks are pages as they are; the rest stands in docs/ or is made here from the
-lessons and the package: the glossary, the reference, the table of GPUs, the error of the simulated clock, and explorers
-that need no kernel, since their pictures are drawn beforehand. No notebook is executed.
+lessons and the package: the glossary, the misconceptions, the reference, the table of GPUs, the error of the simulated
+clock, and explorers that need no kernel, since their pictures are drawn beforehand. No notebook is executed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Any
 import nbformat
 
 from gpu_course import catalogue
-from tools import glossary, slides
+from tools import glossary, misconceptions, slides
 from tools import notebooks as lessons
 
 __all__ = ["EXPLORED", "explorer_page", "grid_of", "pages"]
@@ -157,7 +157,7 @@ def pages(folder: Path) -> None:
     tree = {
         "Lessons": books, "Explorers": explored,
         "For instructors": [name for name in guides if name.startswith("instructors/")],
-        "Reference": ["glossary", *(name for name in guides if "/" not in name), "gpus", "reference"],
+        "Reference": ["glossary", "misconceptions", *(name for name in guides if "/" not in name), "gpus", "reference"],
         "For contributors": ["CONTRIBUTING", *(name for name in guides if name.startswith("contributing/"))],
     }  # fmt: skip
     for caption, names in tree.items():
@@ -184,6 +184,7 @@ def pages(folder: Path) -> None:
         f"# GPUs\n\nWhat makers promise. `course_utils.gpus` has the source of each number.\n\n{table}\n",
     )
     write(folder / "glossary.md", glossary.page())
+    write(folder / "misconceptions.md", misconceptions.page())
     write(folder / "reference.md", reference())
 
 

@@ -1,0 +1,95 @@
+"""What do people believe who go wrong, why do they, and which cell of the course shows that it is not so?
+
+`misconceptions.toml` holds them. Each named mistake of an exercise and each wrong choice of a prediction belongs to one
+misconception, or to a slip, behind which stands no belief. The examination and the questions at the start of a lesson
+take their wrong answers from here.
+"""
+
+import functools
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Misconception", "Slip", "choices_of_lessons", "every", "get", "measured", "slips"]
+
+_FILE = Path(__file__).with_suffix(".toml")
+
+
+@dataclass(frozen=True)
+class Slip:
+    """A kind of mistake behind which stands no belief: its name and what it is, in a sentence.
+
+    - `mistakes`: by exercise, such as "02.ramp", the names of the mistakes that belong to it;
+    - `choices`: wrong choices of predictions, such as "02:create-guess: 0", lesson, cell and choice.
+    """
+
+    id: str
+    name: str
+    what: str
+    mistakes: dict[str, list[str]] = field(default_factory=dict)
+    choices: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Misconception:
+    """Something that people believe and that is not so.
+
+    - `believed`, `why`, `instead`: a sentence each: what is believed, why, and how it is;
+    - `cell`: the cell that refutes it, such as "02:move", and `section`: the heading above that cell;
+    - `mistakes`, `choices`: as those of a `Slip`.
+    """
+
+    id: str
+    name: str
+    believed: str
+    why: str
+    instead: str
+    cell: str
+    section: str
+    mistakes: dict[str, list[str]] = field(default_factory=dict)
+    choices: list[str] = field(default_factory=list)
+
+    lesson = property(lambda self: self.cell.partition(":")[0], doc="The number of the lesson that refutes it.")
+
+    @property
+    def place(self) -> str:
+        """Return where to read again, in words."""
+        return f"lesson {self.lesson}, “{self.section}”, cell {self.cell.partition(':')[2]}"
+
+
+def every() -> list[Misconception]:
+    """Return all misconceptions, in the order of the file."""
+    return [Misconception(**row) for row in _data()["misconceptions"]]
+
+
+def slips() -> list[Slip]:
+    """Return the kinds of mistakes behind which stands no belief."""
+    return [Slip(**row) for row in _data()["slips"]]
+
+
+def get(name: str) -> Misconception | Slip:
+    """Return the misconception or the slip with this id. Raises ValueError where there is none."""
+    if name not in _by_id():
+        raise ValueError(f"no misconception and no slip is called {name!r}")
+    return _by_id()[name]
+
+
+def measured() -> list[str]:
+    """Return the predictions whose right choice depends on the machine, so that no choice is a belief."""
+    return list(_data()["measured"])
+
+
+def choices_of_lessons() -> dict[str, str]:
+    """Return lessons in which every wrong choice of a prediction belongs to one misconception, with its id."""
+    return dict(_data()["choices_of_lessons"])
+
+
+@functools.cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(_FILE.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _by_id() -> dict[str, Misconception | Slip]:
+    return {one.id: one for one in [*every(), *slips()]}
