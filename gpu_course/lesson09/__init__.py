@@ -64,7 +64,7 @@ global_mean.alternative(
 )
 _EVERY = "divide by the number of values of all ranks, once"
 _PLACE = "all_reduce works in place, on the tensor that you hand to it"
-_TELLS = "the others need the result too, and what reduce leaves with them is not to be used: all_reduce"
+_TELLS = "the other ranks need the result too, and reduce gives it to rank 0 alone: use all_reduce"
 global_mean.edits(
     ("takes a mean of means", "add up sums and counts, and divide once: a rank with one value must not count as much "
      "as one with three", (_BOTH, "values.mean()", _RATIO, "both / dist.get_world_size()"),
@@ -86,7 +86,7 @@ global_mean.edits(
     ("rounds sum and count to 16 bits", "sum and count travel as float32",
      (f"{_BOTH}  #", f"{_BOTH}.half()  #", _RATIO, f"({_RATIO}).float()"),
      (f"{_BOTH}  #", f"{_BOTH}.bfloat16()  #", _RATIO, f"({_RATIO}).float()")),
-    ("drops what is behind the point", "sum and count travel as float32",
+    ("drops what is after the decimal point", "sum and count travel as float32",
      (_BOTH, "torch.tensor([int(values.sum()), len(values)])")),
 )
 
@@ -160,7 +160,8 @@ def exchanges_in_batches(x: torch.Tensor) -> torch.Tensor:
 _PUT, _GIVE = "parts[take] + arrived if adding else arrived", "(rank - step) % n"
 _RESULT = "torch.cat(parts)"
 ring_all_reduce.edits(
-    ("returns its own x", "put what arrives into the result", ("return torch.cat(parts)", "return x.clone()")),
+    ("returns its own x", "return what the ring has computed: what arrives goes into the result",
+     ("return torch.cat(parts)", "return x.clone()")),
     ("ends after the first round", "that is a reduce-scatter, one part holds the whole sum: a second round hands the "
      "finished parts on", ("2 * (n - 1)", "n - 1")),
     ("ends one step too early", "each round has n - 1 steps", ("2 * (n - 1)", "max(2 * n - 3, 0)")),
@@ -185,9 +186,9 @@ ring_all_reduce.edits(
 
 @exercise(title="Average the gradients", where=_WHERE, minutes=10, difficulty=2, hints=(
     "After backward() every rank has its own gradients. all_reduce each of them, and divide by the world size.",
-    "A parameter that took no part on this rank has grad None, but other ranks wait for it in all_reduce: count it "
-    "as zeros. A frozen one (requires_grad is False) has a gradient on no rank: leave it out.",
-    "Go through model.parameters(), which gives a shared one once. torch.zeros_like makes a gradient that is missing; "
+    "A parameter that took no part on this rank has grad None, but other ranks wait for it in all_reduce: give it a "
+    "gradient of zeros. A frozen one (requires_grad is False) has a gradient on no rank: leave it out.",
+    "Go through model.parameters(), which lists a shared one once. torch.zeros_like makes a missing gradient; "
     "a sum over the ranks becomes a mean by one division.",
 ))
 def average_gradients(model: nn.Module) -> None:
@@ -242,15 +243,16 @@ average_gradients.edits(
       _DIVIDE, "parameter.grad = parameter.grad if dist.get_rank() else mean / dist.get_world_size()")),
     ("gives all the gradients of rank 0", "broadcast copies, all_reduce adds",
      (_SUM, "dist.broadcast(parameter.grad, src=0)", _DIVIDE, "pass")),
-    ("leaves out the biases", "model.parameters() gives them all", (_IF, f"{_IF[:-1]} and parameter.dim() > 1:")),
+    ("leaves out the biases", "biases are parameters too: go through all of model.parameters()",
+     (_IF, f"{_IF[:-1]} and parameter.dim() > 1:")),
 )
 
 
 @exercise(title="Accumulate with one synchronisation", where=_WHERE, minutes=10, difficulty=2, hints=(
-    "Clear the gradients. Which of the backward passes is to synchronise, and which are not?",
+    "Clear the gradients first. Which of the backward passes should exchange gradients, and which should not?",
     "Each loss is a mean over its micro-batch. For the mean over all of them divide each by their number.",
-    "All micro-batches but the last, batches[:-1], run forward and backward inside of model.no_sync(); the last one "
-    "does the same outside.",
+    "All micro-batches but the last, batches[:-1], run forward and backward inside model.no_sync(). The last one "
+    "runs outside of it.",
 ))
 def accumulate(model: DistributedDataParallel, batches: list, loss_fn: Callable) -> None:
     """Leave the gradient of the mean loss in `.grad`, with one synchronisation."""
@@ -301,9 +303,11 @@ accumulate.edits(
     ("divides by the rows of a micro-batch too", "loss_fn gives a mean over them already",
      *_losses(*[f"{_LOSS} / len(batches) / len(x)"] * 2)),
     ("keeps the old gradients in the sum", "backward() adds to .grad: clear it first", "model.zero_grad()", "pass"),
-    ("lets the last micro-batch alone count", "all do: clear the gradients once, before the first",
+    ("lets the last micro-batch alone count", "all micro-batches must count: clear the gradients once, before the "
+     "first",
      "batches[:-1]", "[]"),
-    ("clears the gradients between micro-batches", "that throws away what was accumulated: clear once, before all",
+    ("clears the gradients between micro-batches", "that throws away what was accumulated: clear them once, before "
+     "the first",
      "with model.no_sync():", "model.zero_grad()\n        with model.no_sync():"),
     ("counts the last micro-batch twice", "batches[:-1] are all but the last", "batches[:-1]", "batches"),
 )
@@ -347,9 +351,9 @@ def by_hand(data: torch.Tensor, batch: int, epochs: int) -> list[list[torch.Tens
 
 @exercise(title="Five faults in a training script", where=_WHERE, minutes=15, difficulty=3, hints=(
     "First the hang: which rank waits in which line, and why does the other never come there?",
-    "Which line makes DistributedDataParallel average? Who may write the file? What does the sampler not know?",
-    "The sampler must hear of each epoch. The wrapper averages only if it is what you call. The collective belongs to "
-    "all ranks, the file to one, and in it the names of the model inside.",
+    "In which line should DistributedDataParallel average? Who may write the file? What does the sampler not know?",
+    "Tell the sampler each epoch. Call ddp(x), else nothing is averaged. Let all ranks call the collective. Let rank 0 "
+    "alone write the file, with the state dict of the model inside: ddp.module.",
 ))
 def train(model: nn.Module, data: Dataset, path: Path, epochs: int) -> list[float]:
     """Train on all ranks, save once, return the mean last loss of each epoch."""

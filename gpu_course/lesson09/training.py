@@ -30,9 +30,9 @@ def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs:
     case.instead(all(set(one) == everything for one in first), "every rank gets all the data",
                  "the ranks do the same work again: give DataLoader a DistributedSampler", **shown)
     case.instead(all(one == first[0] for one in first), "every rank gets the same data",
-                 "the share depends on the rank: DistributedSampler asks torch.distributed", **shown)
+                 "each rank needs a share of its own: DistributedSampler looks up the rank itself", **shown)
     case.instead(all(one == sorted(one) for one in first), "the data is not shuffled",
-                 "DistributedSampler does so by default", **shown)
+                 "DistributedSampler shuffles by default", **shown)
     for epoch in range(epochs):
         shares = [rank[epoch] for rank in found]
         seen, shown["got"] = set().union(*shares), f"epoch {epoch}: {shares}"
@@ -41,10 +41,12 @@ def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs:
         case.instead(len({len(one) for one in shares}) > 1, "ranks get different numbers of samples",
                      "a rank with one more batch would wait for ever in its last all_reduce: repeat a sample instead",
                      **shown)
-        case.instead(len(shares[0]) < share, "samples are left out", "drop_last leaves out the rest", **shown)
+        case.instead(len(shares[0]) < share, "samples are left out",
+                     "leave drop_last alone: it throws away the samples that do not divide evenly", **shown)
         case.instead(seen != everything, "some samples are on no rank, and others on two",
                      "all ranks must shuffle with the same seed, and then each takes its share", **shown)
-        case.instead(len(shares[0]) > share, "samples are repeated more often than needed", "the work grows with them",
+        case.instead(len(shares[0]) > share, "samples are repeated more often than needed",
+                     "repeat only as many as make the shares equal: each one is more work",
                      **shown)
     for rank in found:
         case.instead(len(set(map(tuple, rank))) < epochs, "epochs have the same order",
@@ -98,7 +100,7 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
         case.instead(times > 1, f"{right} it synchronises {times} times",
                      "the gradients of all micro-batches can travel once, added up")
         for what, there in found["left"].items():
-            case.instead(there, f"leaves {what}", "code after it would behave differently")
+            case.instead(there, f"leaves {what}", "put it back: the code that runs afterwards would behave differently")
 
 
 def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
@@ -115,14 +117,14 @@ def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
     wanted = share * cases.EPOCHS
     case.instead(any(number != wanted for number in used),
                  f"the ranks take {used} samples in {cases.EPOCHS} epochs, expected {wanted} each",
-                 "train in this process, once on each sample of the share")
+                 "train in this process, on each sample of the share once an epoch")
     states = [rank["state"] for rank in ranks]
     case.instead(any(not torch.equal(states[0][name], state[name]) for state in states for name in state),
                  "the ranks end with different weights",
                  "ddp.module(x) goes around DistributedDataParallel, and nothing is averaged: call ddp(x)",
                  expected=states[0]["linear.bias"], got=states[1]["linear.bias"])
     case.instead(all(one == sorted(one) for one in asked[0]), "the data is not shuffled",
-                 "DistributedSampler does so by default", got=f"rank 0: {asked[0]}")
+                 "DistributedSampler shuffles by default", got=f"rank 0: {asked[0]}")
     case.instead(asked[0][0] == asked[0][1], "every epoch has the same order",
                  "sampler.set_epoch(epoch) at the beginning of each epoch", got=f"rank 0: {asked[0]}")
     state, losses = _in_one_process(asked)

@@ -64,17 +64,19 @@ write_schedule.edits(
     ("does all forward passes first", "that is GPipe: it holds every micro-batch", (_EARLY, "micro")),
     ("lets a micro-batch come back before the next one begins", "all other ranks wait meanwhile: begin with a forward "
      "pass more for each rank behind this one", (_EARLY, "0")),
-    ("begins alike on all ranks", "the last rank has its first gradient at once, and others wait for it",
+    ("begins alike on all ranks", "the last rank has a gradient after its first F: let it go back at once, since the "
+     "others wait for it",
      (_EARLY, "ranks - 1")),
     ("counts the ranks from the wrong end", "the first rank waits longest for a gradient", (_EARLY, "rank")),
     ("begins with one forward pass too few", "rank r has ranks - 1 - r ranks behind it",
      (_EARLY, "max(0, ranks - 2 - rank)")),
     ("begins with one forward pass too many", "the last rank needs none before its F0 B0", (_EARLY, "ranks - rank")),
-    ("leaves out the backward passes at the end", "each F needs its B",
+    ("leaves out the backward passes at the end", "each forward pass needs its backward pass",
      ("at in range(micro):", "at in range(micro - early):")),
     ("begins with forward passes of micro-batches that do not exist", "with fewer micro-batches than ranks, a rank "
      "has no more than micro of them to begin with", (f"min(micro, {_EARLY})", _EARLY)),
-    ("goes back first", "B needs what its F keeps", (_FORWARD, f"{_BACK}\n                {_FORWARD}\n"
+    ("goes back first", "a backward pass needs the activations of its forward pass: F first, then B",
+     (_FORWARD, f"{_BACK}\n                {_FORWARD}\n"
      "                continue")),
 )
 
@@ -176,7 +178,8 @@ last_rank.alternative("the same through `.grad` of the input; it must be a leaf 
 last_rank.edits(
     ("does not divide the loss by the number of micro-batches", "a sum of means is too large by that number, and so is "
      "the step", (_MEAN, "  #")),
-    ("clears the gradients at each micro-batch", "they add up over all of them: clear once a step",
+    ("clears the gradients at each micro-batch", "the gradients of all micro-batches add up: clear them once, before "
+     "the first",
      (_WEIGHTS, f"stage.zero_grad(); {_WEIGHTS}")),
     ("adds the gradients of the weights in I too", "backward without inputs= goes to every leaf: each weight counts "
      "twice", (_INPUT, "loss.backward(retain_graph=True); sent.append(x.grad)"),

@@ -91,25 +91,25 @@ gather_state.alternative(
 _CAT, _STEP = "torch.cat(parts)[:total]", '{"step": state["step"].clone()}'
 _ORDER = "all_gather puts the tensor of rank r into parts[r]: join them in this order"
 gather_state.edits(
-    ("keeps the padding", "the last numbers belong to no parameter: total says how many do",
+    ("keeps the padding", "the last numbers belong to no parameter: keep the first `total` of them",
      (_CAT, "torch.cat(parts)")),
-    ("drops zeros", "a moment may be zero, of a row that no token used say: cut by number, not by value",
+    ("drops zeros", "a moment may be zero, such as that of a token that never came: cut by number, not by value",
      (_CAT, "torch.cat(parts)[torch.cat(parts) != 0]")),
-    ("strips the zeros at the end", "the last moments may be zero, too: cut by number, not by value",
+    ("strips the zeros at the end", "the last moments may be zero as well: cut by number, not by value",
      (_CAT, "torch.cat(parts)[: int(torch.cat(parts).nonzero().max()) + 1]")),
     ("sends the moments in 16 bits", "the training would go on from rounded moments: send them as they are",
      ("dist.all_gather(parts, state[name])", "short = [part.bfloat16() for part in parts]\n        "
       "dist.all_gather(short, state[name].bfloat16())\n        parts = [part.float() for part in short]")),
-    ("cuts in front", "the padding is at the end", (_CAT, "torch.cat(parts)[-total:]")),
+    ("cuts off the beginning", "the padding is at the end", (_CAT, "torch.cat(parts)[-total:]")),
     ("joins the shards in another order", _ORDER, (_CAT, "torch.cat(parts[::-1])[:total]"),
      (_CAT, "torch.stack(parts, 1).flatten()[:total]")),
     ("loses the step count", "AdamW divides by 1 - beta ** step: from zero its first steps would be large again",
      (_STEP, "{}"), (_STEP, '{"step": torch.zeros(())}')),
     ("adds up the step counts", "each rank has counted every step",
      (_STEP, '{"step": state["step"] * dist.get_world_size()}')),
-    ("repeats its own shard", "all_gather fills the list with what the ranks gave",
+    ("repeats its own shard", "after all_gather the list holds what each rank handed over: join that",
      ("dist.all_gather(parts, state[name])", "parts = [state[name] for _ in parts]")),
-    ("adds up the moments", "the shards are of different numbers: put them beside each other",
+    ("adds up the moments", "the shards belong to different parameters: join them, do not add them up",
      (_CAT, "torch.stack(parts).sum(0).repeat(len(parts))[:total]")),
 )
 
@@ -212,7 +212,8 @@ def _(case: Case) -> None:
         check_call(case, call, rank)
         got = dict(call.value) if isinstance(call.value, dict) else call.value  # state_dict() gives an OrderedDict
         spread = isinstance(got, dict) and any(isinstance(value, DTensor) for value in got.values())
-        case.instead(spread, "returns DTensors", "a rank still holds its own part of each: full_tensor() gathers")
+        case.instead(spread, "returns DTensors", "each rank would return only its own part: full_tensor() gathers "
+                     "the whole")
         case.equal(got, dict(_alone()), rtol=1e-4, why=f"this is what rank {rank} returned")
         whole = sum(value.nbytes for value in _tower().parameters())
         case.instead(not sharded, "the result is right, but the model is not sharded",
@@ -237,7 +238,7 @@ _LOCAL = """norms = [p.grad.to_local().norm() for p in model.parameters()]
             p.grad *= (0.5 / norm).clamp(max=1.0)"""
 _EARLY = _SHARD + _MADE, _MADE + _SHARD
 train_sharded.broken(_BLOCKS, "", *_EARLY, _CLIP, _LOCAL)
-train_sharded.alternative("units of two blocks: fewer messages, and twice the bytes gathered at once",
+train_sharded.alternative("units of two blocks: fewer messages, but twice as many bytes gathered at once",
     edit(_BLOCKS, "    for pair in zip(model.blocks[::2], model.blocks[1::2]):\n"
          "        fully_shard(list(pair), mesh=mesh)\n"))
 train_sharded.edits(
@@ -249,7 +250,8 @@ train_sharded.edits(
      (_SHARD + _MADE, _SHARD, _BLOCKS, _MADE + _BLOCKS)),
     ("clips by the norm of its own shard", "each rank would scale by another factor: the norm is that of all shards",
      (_CLIP, _LOCAL), (_BLOCKS, "", _CLIP, _LOCAL)),
-    ("returns the shards of one rank", "a file of them holds a part of the model: full_tensor() gathers",
+    ("returns the shards of one rank", "such a file would hold only a part of the model: full_tensor() gathers the "
+     "whole",
      ("value.full_tensor()", "value.to_local()")),
     ("does not clip", "the norm of the gradients is to be 0.5 at most", (_CLIP, "pass")),
     ("makes small gradients longer", "0.5 is the most that the norm may be: clamp the factor to 1",
@@ -336,7 +338,7 @@ def _(case: Case) -> None:
         case.instead(not issubclass(call.value, nn.Sequential), f"returns {call.value.__name__}, expected an "
                      "nn.Sequential", "return the model")
         for done, what in zip(sharded, ("is not sharded", "has not a unit for each block"), strict=True):
-            case.instead(not done, f"returns a model that {what}", "call fully_shard on each block, then on all")
+            case.instead(not done, f"returns a model that {what}", "call fully_shard on each block, then on the model")
         for name, expected in [*whole.named_parameters(), *whole.named_buffers()]:
             case.equal(values.get(name), expected.detach(), why=f"this is {name} on rank {rank}")
         size = sum(value.nbytes for value in whole.parameters())
@@ -353,8 +355,8 @@ _UNITS = """    for unit in [*model, model]:
 """
 _SET = "sd.set_model_state_dict(model, state, options=options)"
 start_sharded.edits(
-    ("forgets the buffers", "no state dict holds one that is not persistent, and to_empty leaves any numbers in it: "
-     "fill it behind", (_FILL, "pass"),
+    ("forgets the buffers", "no state dict holds a buffer that is not persistent, and to_empty leaves arbitrary "
+     "numbers in it: call fill() afterwards", (_FILL, "pass"),
      (_FILL, "pass", _EMPTY_, f"    for block in model:\n        block.fill()\n{_EMPTY_}")),
     ("has the whole model on each rank at once", "it would not fit: no rank but 0 may make the whole model, or get "
      "the whole state dict", (_META, "    if True:\n        model", _EMPTY_, ""),
@@ -417,7 +419,7 @@ _CHUNK, _EMPTY = "list(whole.chunk(n))", "whole[:0]"
 reshard.edits(
     ("joins the files in the order of their names", "as text, rank10 comes before rank2: sort by the number",
      (_SORT, "sorted(files)")),
-    ("joins the files as they come", "nobody promises that they are listed by rank: sort by the number",
+    ("joins the files as they come", "a folder lists its files in any order: sort by the number of the rank",
      (_SORT, "list(files)")),
     ("cuts as evenly as it can", "fully_shard cuts as chunk does, and the last ranks get less: 7 rows on 3 ranks are "
      "3, 3 and 1",

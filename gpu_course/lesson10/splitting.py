@@ -167,7 +167,8 @@ split_attention.edits(
      "would learn from a part", _ENTER, "x = x.view_as(x)"),
     ("sums the gradient of the result too", "it is whole on every rank already, so all gradients become n times as "
      "large: forward a sum, backward nothing", _RETURN, "leave(enter(part)) + out.bias"),
-    ("does not add up the parts", "each rank returns what its own heads give", _RETURN, "part + out.bias"),
+    ("does not add up the parts", "each rank returns the part of its own heads alone: leave adds the parts up",
+     _RETURN, "part + out.bias"),
     ("takes the mean of the parts", "a product over all columns is their sum", _RETURN, "leave(part) / n + out.bias"),
     ("cuts qkv into n pieces", "its rows are all of q, then all of k, then all of v: a rank would get q of some heads "
      "and k of others", _MINE, "F.linear(x, qkv.weight.chunk(n)[rank], qkv.bias.chunk(n)[rank]).chunk(3, dim=-1)"),
@@ -176,7 +177,7 @@ split_attention.edits(
      "multiply", _MINE, f"{_MINE}\n    mine[1] = F.linear(x, weights[1], biases[1]).chunk(n, dim=-1)[rank]"),
     ("shares out the batch", "ranks that split a layer must have the same data: else they add parts of other rows",
      _ENTER, "x = enter(x.chunk(n)[rank])"),
-    ("enters three times", "q, k and v each sum a gradient of x: sum it once, before they part",
+    ("enters three times", "q, k and v each sum a gradient of x: let x pass through enter once, before all three",
      _ENTER, "rank, n = rank, n", "F.linear(x, w", "F.linear(enter(x), w"),
 )
 
@@ -259,23 +260,27 @@ rank_bytes.edits(
      "mine * kept * pipeline,", "mine * kept * pipeline / (data if stage == 3 else 1),"),
     ("divides the activations by data", "each data rank has a batch of its own", "mine * kept * pipeline,",
      "mine * kept * pipeline / data,"),
-    ("forgets the layer that is gathered", "while a layer computes it stands there whole", " + gathered)", ")"),
-    ("gathers all layers at once", "each layer is a unit of its own: one stands there whole at a time",
+    ("forgets the layer that is gathered", "while a layer computes, its parameters are gathered: the rank holds them "
+     "too", " + gathered)", ")"),
+    ("gathers all layers at once", "each layer is a unit of its own: one at a time is gathered",
      "= parameters / tensor if", "= held if"),
     ("divides the gathered layer by the pipeline", "a rank of the pipeline gathers its own layers, each in one piece",
      "parameters / tensor if stage", "parameters / tensor / pipeline if stage"),
     ("gathers a layer of all tensor ranks", "a rank gathers over the data ranks alone: its part of the layer",
      "parameters / tensor if stage", "parameters if stage"),
-    ("shares out all activations among the tensor ranks", "norms and what is added to are the same on every rank",
+    ("shares out all activations among the tensor ranks", "the norms and the residual stream are whole on every "
+     "rank: only `split` is divided",
      "split / tensor + whole", "(split + whole) / tensor"),
-    ("leaves the activations whole on tensor ranks", "what lies between the two products is split",
+    ("leaves the activations whole on tensor ranks", "the tensor ranks divide what lies between the two products: "
+     "that is `split`",
      "split / tensor + whole", "split + whole"),
-    ("keeps one micro-batch", "behind 1F1B the first of p ranks has p micro-batches under way", "kept * pipeline,",
+    ("keeps one micro-batch", "with 1F1B the first of p ranks holds p micro-batches at once", "kept * pipeline,",
      "kept,"),
     ("counts the layers of all ranks", "a pipeline rank has its own layers alone", "layers // pipeline", "layers"),
     ("stage 1 shards the gradients too", "it shards what the optimizer holds; stage 2 gradients, stage 3 parameters",
      "stage >= 2", "stage >= 1"),
-    ("stage 2 shards the parameters too", "that is stage 3", "stage >= 3", "stage >= 2"),
+    ("stage 2 shards the parameters too", "stage 2 divides optimizer and gradients; the parameters are divided in "
+     "stage 3", "stage >= 3", "stage >= 2"),
     ("divides by data without sharding", "plain data parallel ranks hold everything", "stage >= 1", "stage >= 0",
      "stage >= 2", "stage >= 0", "stage >= 3", "stage >= 0"),
 )
@@ -361,7 +366,8 @@ choose_meshes.alternative(
 choose_meshes.edits(
     ("tensor parallel across machines", "four all-reduces a layer, which nothing hides, over the slow link",
      "(4, 16, 0)", "(16, 4, 1)"),
-    ("waits for what is sharded", "it is sent for every micro-batch; of the optimizer's state nothing is sent so",
+    ("waits for what is sharded", "what is sharded travels for every micro-batch; only the optimizer's state never "
+     "does",
      "(1, 1, 1)", "(1, 1, 3)"),
     ("a pipeline with few micro-batches", "the bubble is (p - 1) / (m + p - 1)", "(1, 1, 3)", "(1, 8, 1)"),
     ("searches all meshes", "reason which mesh suits a cluster, and try a few: a list of all of them teaches nothing",
