@@ -48,17 +48,20 @@ from simgpu.journal import Record
 from simgpu.memory_forecast import MemoryForecast
 from simgpu.ranks import launch
 from simgpu.rates import AT_PEAK, Costs, Rates
+from simgpu.reports.current import report, step
+from simgpu.reports.report import Report
 from simgpu.time_forecast import Share, TimeForecast
 from simgpu.units import bytes_text, seconds_text
 
 __all__ = [
     "AT_PEAK", "CHILD_LIMIT_S", "LINKS", "Cluster", "ClusterTimeline", "Costs", "ErrorBar", "Evidence", "Face",
-    "Forecast", "Gap", "Link", "Memory", "MemoryForecast", "Rates", "Record", "Settings", "Share", "TimeForecast",
-    "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "composite", "configure", "cuda", "enable",
-    "enabled", "error_bar", "evidence", "forecast", "forgive", "gpus", "hide_accelerators", "host_work", "idle",
+    "Forecast", "Gap", "Link", "Memory", "MemoryForecast", "Rates", "Record", "Report", "Settings", "Share",
+    "TimeForecast", "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "composite", "configure",
+    "cuda", "enable", "enabled", "error_bar", "evidence", "forecast", "forgive", "gpus", "hide_accelerators",
+    "host_work", "idle",
     "is_simulated", "launch", "ledger", "load_ipython_extension", "memory", "out_of_memory", "places", "ready",
-    "remember_sources", "reset", "restore", "run_in_child", "seconds_text", "settings", "sources", "timeline",
-    "unavailable", "unload_ipython_extension", "values_of",
+    "remember_sources", "report", "reset", "restore", "run_in_child", "seconds_text", "settings", "sources", "step",
+    "timeline", "unavailable", "unload_ipython_extension", "values_of",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

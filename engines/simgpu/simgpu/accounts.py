@@ -75,6 +75,7 @@ class Accounts:
 
     def __init__(self, gpus: int, capacity_bytes: int, lock: threading.RLock) -> None:
         self.lock = lock
+        self.watcher: Any = None  # the `reports.holdings.Holdings` of a session that wants a report
         self.live: dict[int, _StorageRef] = {}  # by address
         # Storages that died. What a weak reference calls must not be Python code: Ctrl-C inside would be lost.
         self.dead: deque[_StorageRef] = deque()
@@ -111,6 +112,8 @@ class Accounts:
                 self.charge(ref, storage.nbytes(), 0)
             except torch.OutOfMemoryError:
                 del self.live[ref.key]
+                if self.watcher is not None:
+                    self.watcher.refused(ref.gpu.index, storage.nbytes())
                 raise
             gpu = ref.gpu
             gpu.allocations += 1
@@ -123,15 +126,17 @@ class Accounts:
         gpu = ref.gpu
         if gpu.cache is not None:
             gpu.cache.charge(ref, nbytes)
-            return
-        total = gpu.counted_bytes + nbytes - before
-        if total > gpu.limit_bytes:
-            gpu.require(nbytes - before)
-        if total > gpu.counted_bytes:
-            gpu.sum_bytes += total - gpu.counted_bytes
-        gpu.counted_bytes, ref.nbytes = total, nbytes
-        if total > gpu.peak_bytes:
-            gpu.peak_bytes = total
+        else:
+            total = gpu.counted_bytes + nbytes - before
+            if total > gpu.limit_bytes:
+                gpu.require(nbytes - before)
+            if total > gpu.counted_bytes:
+                gpu.sum_bytes += total - gpu.counted_bytes
+            gpu.counted_bytes, ref.nbytes = total, nbytes
+            if total > gpu.peak_bytes:
+                gpu.peak_bytes = total
+        if self.watcher is not None:
+            self.watcher.charged(ref)
 
     def bury(self) -> None:
         """Take the bytes of dead storages off. Python looks for Ctrl-C between calls only, so that each step is whole
@@ -139,6 +144,8 @@ class Accounts:
         with self.lock:
             while self.dead:
                 ref = self.dead[0]
+                if self.watcher is not None:
+                    self.watcher.gone(ref)
                 if ref.gpu.cache is not None:
                     ref.gpu.cache.drop(ref)
                 else:

@@ -65,6 +65,7 @@ class Clock:
         self.failure: Failure | None = None
         self.capture: list[Captured] | None = None  # while a graph is captured: nothing is launched
         self.told: Callable[[str], None] | None = None  # is called with what makes the host wait, before it does
+        self.log: Any = None  # the `reports.log.Log` of a session that wants a report
         self.stream_ids = itertools.count(1)
         self._pending: tuple[tuple[int, torch.Tensor, torch.Tensor], ...] = ()
         self.restart()
@@ -86,6 +87,8 @@ class Clock:
                 return
             end = self._enqueue(index, name, "compute", length_ns)
             self.busy_ns[index] += length_ns
+            if self.log is not None:
+                self.log.kernel((index, self.streams[index]), name, cost, self.host_ns, end)
             if self.journal.readers:
                 self.journal.kernel(name, cost, index, self.streams[index], end - length_ns, end, bound)
 
@@ -103,6 +106,10 @@ class Clock:
                 self.capture.append(Captured(index, direction, direction, length_ns, Cost(0, nbytes), "bus"))
                 return self.host_ns
             end = self._enqueue(index, f"copy {direction}", direction, length_ns)
+            if self.log is not None:
+                self.log.copy((index, self.streams[index]), direction, nbytes, pinned, self.host_ns, end)
+                if blocking and not asked:
+                    self.log.not_pinned()
             if self.journal.readers:
                 self.journal.copy(direction, nbytes, index, self.streams[index], end - length_ns, end)
             if blocking:
@@ -123,6 +130,8 @@ class Clock:
                 elif self.journal.readers:
                     self.journal.copy(one.name, one.cost.nbytes, index, self.streams[index], start, at)
             self.free_ns[index, self.streams[index]] = self.free_ns[index, "compute"] = at
+            if self.log is not None:
+                self.log.graph((index, self.streams[index]), work, self.host_ns, at)
 
     def _refuse_while_capturing(self, waits: bool = True) -> None:
         if self.capture is not None and waits:
@@ -169,6 +178,9 @@ class Clock:
             came_ns = max(launch.ready_ns, self.free_ns.get((index, queue), 0))
             start_ns = max(came_ns, all_ready_ns)
             self.free_ns[index, queue] = end_ns = start_ns + length_ns
+            if self.log is not None:
+                about = queue, name, kind, nbytes, most_bytes, tuple(ranks)
+                self.log.message((index, self.streams[index]), about, self.host_ns, end_ns)
             if self.journal.readers:
                 times_ns = came_ns, start_ns, end_ns
                 self.journal.message(name, nbytes, way, queue, times_ns, launch.number, launch.line, index)
@@ -183,6 +195,8 @@ class Clock:
         """Let what comes next in `stream` (GPU, id) begin at `until_ns` at the earliest."""
         with self.lock:
             self.free_ns[stream] = max(self.free_ns.get(stream, 0), until_ns)
+            if self.log is not None:
+                self.log.hold(stream, until_ns)
 
     def wait_until(self, when_ns: int, reason: str) -> None:
         """Make the host wait until `when_ns`."""
@@ -190,12 +204,16 @@ class Clock:
             self._refuse_while_capturing()
             if self.failure is not None:
                 self.report(when_ns)
+            if self.log is not None:
+                self.log.wait(reason, when_ns)
             if when_ns > self.host_ns:
                 self._pass("wait", reason, when_ns)
 
     def work(self, name: str, length_ns: int) -> None:
         """Let the host be busy with something else, while the GPUs go on."""
         with self.lock:
+            if self.log is not None:
+                self.log.work(name, length_ns)
             self._pass("work", name, self.host_ns + length_ns)
 
     def _pass(self, kind: str, name: str, until_ns: int) -> None:

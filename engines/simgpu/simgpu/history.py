@@ -1,7 +1,7 @@
 """What did host and GPUs do, and when? Records of the virtual clock, their totals, gaps, and a trace."""
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -76,25 +76,33 @@ class Timeline:
         kernels = sorted(self.select("kernel", row), key=lambda r: r.start_ns)
         host = [r for r in self.records if r.row == "host" and r.kind != "range"]
         launched = {r.number: r.end_ns for r in self.select("launch")}
+        ends: dict[int, list[Record]] = defaultdict(list)
+        for record in self.records:
+            if record.row != "host":
+                ends[record.end_ns].append(record)
         found, until = [], 0
         for kernel in (*kernels, None) if kernels else ():
             start = self.total_ns if kernel is None else kernel.start_ns
             if start > until:
                 late = host[-1].end_ns if kernel is None else launched[kernel.number]
-                found.append(self._blame(until, start, host, late, kernel, launched))
+                found.append(self._blame(until, start, host, late, kernel, launched, ends))
             until = until if kernel is None else max(until, kernel.end_ns)
         return found
 
     def _blame(
-        self, start: int, end: int, host: list[Record], asked: int, kernel: Record | None, launched: dict[int, int]
-    ) -> Gap:
-        """Say whose fault a gap is that ended with `kernel`, or with the timeline, launched by the host at `asked`."""
+        self, start: int, end: int, host: list[Record], asked: int, kernel: Record | None, launched: dict[int, int],
+        ends: dict[int, list[Record]],
+    ) -> Gap:  # fmt: skip
+        """Say whose fault a gap is that ended with `kernel`, or with the timeline, launched by the host at `asked`.
+
+        `ends` has what the GPUs did, by the time of its end.
+        """
         until = end
         if asked < end:  # in time, so that it was no fault of the host's: what ended when the kernel could begin?
-            needed = [r for r in self.records if r.row != "host" and r.end_ns == end]
+            needed = ends.get(end, [])
             why = max(needed, key=lambda r: r.kind == "copy", default=kernel)
             first = why  # of the copies that ended when the next one began
-            while before := [r for r in self.select("copy") if first and r.end_ns == first.start_ns > r.start_ns]:
+            while before := [r for r in _copies_that_end(ends, first) if r.end_ns > r.start_ns]:
                 first = before[0]
             late = first and launched.get(first.number) == first.start_ns > (start + end) / 2
             if why is not None and not late:
@@ -144,6 +152,11 @@ class Timeline:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def _copies_that_end(ends: dict[int, list[Record]], when: Record | None) -> list[Record]:
+    """Return the copies that end when a record begins."""
+    return [] if when is None else [r for r in ends.get(when.start_ns, []) if r.kind == "copy"]
 
 
 class ClusterTimeline:

@@ -22,7 +22,8 @@ _KINDS = {  # the first whose words are in the name of an operator
 }
 
 
-def _kind(name: str) -> str:
+def kind_of(name: str) -> str:
+    """Return which kind of operators one belongs to, such as "matrix products"."""
     return next((kind for kind, words in _KINDS.items() if any(word in name for word in words)), "element by element")
 
 
@@ -107,7 +108,7 @@ class TimeForecast(tables.Table):
     @property
     def by_kind(self) -> tuple[Share, ...]:
         """The shares of matrix products, attention, normalisation and so on, the longest first."""
-        return self._shares(lambda record: _kind(record.name))
+        return self._shares(lambda record: kind_of(record.name))
 
     @property
     def by_bound(self) -> dict[str, float]:

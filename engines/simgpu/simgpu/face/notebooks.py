@@ -41,15 +41,18 @@ def run(notebook: Path, *, keep_going: bool) -> int:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext simgpu`: switch CUDA's face on in a notebook. `%simgpu --gpu "H100 SXM"` chooses another GPU."""
+    """`%load_ext simgpu`: switch CUDA's face on in a notebook, and record for `simgpu.report()`.
+
+    `%simgpu --gpu "H100 SXM"` chooses another GPU, and records anew.
+    """
     if not switch.is_on():
-        switch.cuda()
+        switch.cuda(record=True)
 
     def choose(line: str) -> None:
         """Set the simulated GPU: --gpu, --memory, --allocator, --errors, as `python -m simgpu` takes them."""
         given = vars(options.parser().parse_args(shlex.split(line)))
         _all_off()
-        switch.cuda(**given)
+        switch.cuda(**given, record=True)
 
     shell.register_magic_function(choose, "line", _MAGIC)
 

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from simgpu.face import notebooks, options
 from simgpu.face.switch import cuda
+from simgpu.reports import command as command_line
 
 _USAGE = """python -m simgpu [options] program.py [its arguments]
        python -m simgpu [options] -m package [its arguments]
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     reads.add_argument("--keep-going", action="store_true", help="run a notebook's other cells after one that fails")
     reads.add_argument("-m", dest="package", nargs=argparse.REMAINDER, help="run a package or module by its name")
     reads.add_argument("program", nargs=argparse.REMAINDER, help="a Python program or a notebook, and its arguments")
+    command_line.add_options(reads)
     given = reads.parse_args(arguments)
     command = given.package or given.program
     if not command:
@@ -28,15 +30,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not given.package and not Path(command[0]).exists():
         sys.exit(f"python -m simgpu: can't open file {command[0]!r}: there is none")
     try:
+        wished = command_line.wishes(given)
         cuda(given.gpu, gpus=given.gpus, memory=given.memory, allocator=given.allocator, errors=given.errors)
     except (RuntimeError, TypeError, ValueError) as error:
         sys.exit(f"python -m simgpu: {error}")
     if given.package:
-        _run(lambda: _run_package(command))
+        _run(lambda: _run_package(command), wished)
     elif command[0].endswith(".ipynb"):
-        sys.exit(notebooks.run(Path(command[0]), keep_going=given.keep_going))
+        _run(lambda: sys.exit(notebooks.run(Path(command[0]), keep_going=given.keep_going)), wished)
     else:
-        _run(lambda: _run_program(command))
+        _run(lambda: _run_program(command), wished)
 
 
 def _run_program(command: list[str]) -> None:
@@ -51,14 +54,24 @@ def _run_package(command: list[str]) -> None:
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 
-def _run(program: Callable[[], None]) -> None:
-    """Run a program. Where it fails, its traceback begins with the program's own first line."""
+def _run(program: Callable[[], None], wished: command_line.Wishes) -> None:
+    """Run a program, then report. Where it fails, its traceback begins with its own first line."""
+    session = wished.start() if wished.any else None
+    command_line.tell_children(wished)
     try:
         program()
     except Exception as error:
         error.__traceback__ = _of_program(error.__traceback__)
+        if session is not None:
+            session.failed(error)
+            wished.finish(session)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
+    except SystemExit as end:
+        status = 0 if session is None else wished.finish(session)
+        sys.exit(end.code or status)
+    if session is not None:
+        sys.exit(wished.finish(session))
 
 
 def _of_program(trace: TracebackType | None) -> TracebackType | None:

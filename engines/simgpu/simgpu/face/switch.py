@@ -3,6 +3,7 @@
 import os
 import threading
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,6 +25,11 @@ from simgpu.face import (
     waits,
 )
 from simgpu.face.replaced import Replacements
+from simgpu.reports import current
+
+if TYPE_CHECKING:
+    from simgpu.reports.report import Report
+    from simgpu.reports.session import Session
 
 _lock = threading.RLock()
 _faces: list["Face"] = []  # those that are on; the replacements belong to the first
@@ -32,6 +38,8 @@ _replaced = Replacements()
 
 class Face:
     """CUDA's face on the simulated GPUs of this process, on from the start; as a context it is off at its end."""
+
+    session: "Session | None" = None  # what records for a report, where one was asked for
 
     def __init__(self, gpu: str, gpus: int | None, memory: str | int | None, allocator: str, errors: str) -> None:
         capacity = properties.memory_bytes(table.get(gpu, "gpu")) if memory is None else memory
@@ -57,9 +65,17 @@ class Face:
             if self not in _faces:
                 return
             _faces.remove(self)
+            if self.session is not None:
+                self.session.stop()
             if not _faces:
                 _take_off()
             self._put_back()
+
+    def report(self, price: float | None = None, steps: int | None = None) -> "Report":
+        """Return what the program did so far; see `simgpu.report`. Raises RuntimeError without `record=True`."""
+        if self.session is None:
+            raise RuntimeError("nothing was recorded: a report needs simgpu.cuda(record=True)")
+        return self.session.report(price, steps)
 
     def _put_back(self) -> None:
         """Let the settings be what they were."""
@@ -75,6 +91,8 @@ class Face:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.session is not None and isinstance(error, Exception):
+            self.session.failed(error)
         self.off()
 
 
@@ -85,6 +103,7 @@ def cuda(
     memory: str | int | None = None,
     allocator: str = "exact",
     errors: str | None = None,
+    record: bool = False,
 ) -> Face:
     """Let programs that say `cuda` run on simulated GPUs, from now on or, as a context, until its end.
 
@@ -92,7 +111,8 @@ def cuda(
     cuda. `gpu` names a row of `simgpu.gpus`; `gpus` is their number, which is that of the first call in the process
     (1 unless told); `memory` of each, as "8 GiB" or in bytes, is that of the data sheet unless told. `allocator` and
     `errors` are those of `configure`; errors come "asynchronous" as on CUDA, or "blocking" where the environment has
-    CUDA_LAUNCH_BLOCKING=1.
+    CUDA_LAUNCH_BLOCKING=1. With `record` everything is recorded that `report()` of what is returned tells: what the
+    program's lines cost, and what would be otherwise on other GPUs.
 
     Random numbers are the CPU's: both share one generator, so that a program computes what it computes on the CPU.
     Raises RuntimeError where the simulated GPU cannot be, so in a process with a real one; ValueError and TypeError
@@ -100,7 +120,10 @@ def cuda(
     """
     if errors is None:
         errors = "blocking" if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" else "asynchronous"
-    return Face(gpu, gpus, memory, allocator, errors)
+    face = Face(gpu, gpus, memory, allocator, errors)
+    if record:
+        face.session = current.start()
+    return face
 
 
 def last() -> Face:

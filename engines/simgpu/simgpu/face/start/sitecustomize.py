@@ -29,6 +29,10 @@ class _AfterTorch:
                 import simgpu
 
                 simgpu.cuda(**json.loads(os.environ["SIMGPU_CUDA"]))
+                if os.environ.get("SIMGPU_REPORT"):
+                    from simgpu.reports.command import start_in_rank
+
+                    start_in_rank()
 
             spec.loader.exec_module = exec_module
         return spec

@@ -1,0 +1,1 @@
+"""What did a program do on the simulated GPU, which of its lines cost time and memory, and what would help?"""

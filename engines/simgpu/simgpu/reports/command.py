@@ -1,0 +1,111 @@
+"""What does `python -m simgpu` do with a report: print it, write files, and say by its exit status what is too much?"""
+
+import argparse
+import atexit
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+
+from simgpu.reports import current
+from simgpu.reports.limits import limit
+from simgpu.reports.session import Session
+
+VARIABLE = "SIMGPU_REPORT"  # for child processes that are ranks
+BROKEN = 3  # the exit status where a limit of --fail-if is broken
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What is to be done at the end of a run, as the command line says it."""
+
+    quiet: bool = False
+    steps: int | None = None
+    data_ms: float | None = None
+    html: str | None = None
+    json: str | None = None
+    trace: str | None = None
+    price: float | None = None
+    run_steps: int | None = None
+    limits: tuple[str, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        """Whether a session is needed."""
+        return not self.quiet or any((self.steps, self.html, self.json, self.trace, self.limits))
+
+    def start(self) -> Session:
+        """Start the session, which also shows how far the program is."""
+        return current.start(stop_after=self.steps, data_ms=self.data_ms, progress=not self.quiet)
+
+    def finish(self, session: Session) -> int:
+        """Print and write what was wished; return the exit status, 0 or 3."""
+        session.stop()
+        if not session.log.events and not session.errors:
+            return 0  # nothing was asked of a GPU here
+        report = session.report(self.price, self.run_steps)
+        if not self.quiet:
+            print(f"\n{report}", file=sys.stderr)
+        for path in filter(None, (self.html, self.json)):
+            report.save(path)
+        if self.trace:
+            report.trace(self.trace)
+        broken = list(filter(None, (limit(text).broken(report) for text in self.limits)))
+        for sentence in broken:
+            print(f"simgpu: {sentence}", file=sys.stderr)
+        return BROKEN if broken else 0
+
+
+def add_options(reads: argparse.ArgumentParser) -> None:
+    """Add the options of a report to a command line."""
+    add = reads.add_argument_group("report").add_argument
+    add("--report", metavar="FILE.html", help="write the report as a page that needs nothing else")
+    add("--json", metavar="FILE.json", help="write the values of the report")
+    add("--trace", metavar="FILE.json", help="write what host and GPU did, for https://ui.perfetto.dev")
+    add("--no-report", action="store_true", help="print no report at the end")
+    add("--steps", type=int, help="stop after so many steps (of the first optimizer, or by simgpu.step())")
+    add("--data-ms", type=float, help="what a batch of a DataLoader takes (default: what it takes here)")
+    add("--price", type=float, help="of a GPU an hour, for the cost of --run-steps")
+    add("--run-steps", type=int, help="steps of the whole run, for its hours")
+    add("--fail-if", action="append", default=[], metavar="LIMIT", help='exit with 3 if "idle>30%%", "peak>12GiB" …')
+
+
+def wishes(given: argparse.Namespace) -> Wishes:
+    """Return what a command line wishes. Raises ValueError that names the option."""
+    for text in given.fail_if:
+        limit(text)
+    for name, path in (("--report", given.report), ("--json", given.json)):
+        wanted = ".html" if name == "--report" else ".json"
+        if path is not None and not path.endswith(wanted):
+            raise ValueError(f"{name} is {path!r}, it must end in {wanted}")
+    return Wishes(
+        quiet=given.no_report, steps=given.steps, data_ms=given.data_ms, html=given.report, json=given.json,
+        trace=given.trace, price=given.price, run_steps=given.run_steps, limits=tuple(given.fail_if),
+    )  # fmt: skip
+
+
+def tell_children(wished: Wishes) -> None:
+    """Let child processes that are ranks know what is wished; rank 0 reports."""
+    os.environ[VARIABLE] = json.dumps(asdict(wished))
+
+
+def start_in_rank() -> None:
+    """Do in a child process that is a rank what its parent wished, if that was anything."""
+    rank, told = os.environ.get("RANK"), os.environ.get(VARIABLE)
+    if rank is None or not told:
+        return
+    known = json.loads(told)
+    wished = Wishes(**{**known, "limits": tuple(known["limits"])})
+    session = wished.start()
+    if rank == "0":
+        atexit.register(_finish_in_rank, wished, session)
+
+
+def _finish_in_rank(wished: Wishes, session: Session) -> None:
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        session.failed(error)
+    status = wished.finish(session)
+    if status:
+        sys.stderr.flush()
+        os._exit(status)

@@ -1,0 +1,44 @@
+"""Which session of this process records, for whoever marks a step or asks for the report?"""
+
+from simgpu import control
+from simgpu.reports.report import Report
+from simgpu.reports.session import Session
+
+_last: Session | None = None
+
+
+def start(*, stop_after: int | None = None, data_ms: float | None = None, progress: bool = False) -> Session:
+    """Record from now on what the program asks of the simulated GPUs, instead of a session that does so already.
+
+    `stop_after` ends the program (SystemExit) after so many steps; `data_ms` is what a batch of a DataLoader takes, in
+    milliseconds, None for what it takes here; with `progress` a line is printed every few seconds. Raises RuntimeError
+    where the simulated GPUs are not enabled.
+    """
+    global _last
+    control.world()
+    if _last is not None:
+        _last.stop()
+    _last = Session(stop_after=stop_after, data_ms=data_ms, progress=progress)
+    return _last
+
+
+def step() -> None:
+    """Say that a step of the program ends here: from then on its report counts steps by this call alone.
+
+    Without it a step ends with each `step()` of the program's first optimizer. Does nothing where nobody records.
+    """
+    if _last is not None:
+        _last.mark()
+
+
+def report(price: float | None = None, steps: int | None = None) -> Report:
+    """Return the report of the session that records, or of the last one that did.
+
+    `price` an hour and GPU, and the `steps` of a whole run, give its options hours and cost. Raises RuntimeError where
+    nothing was recorded.
+    """
+    if _last is None:
+        raise RuntimeError(
+            "nothing was recorded: a report needs simgpu.cuda(record=True), %load_ext simgpu or python -m simgpu"
+        )
+    return _last.report(price, steps)

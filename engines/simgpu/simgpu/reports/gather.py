@@ -1,0 +1,165 @@
+"""How does a report come from what a session recorded? Its log is played on the GPU of the run, and read."""
+
+from collections import Counter, defaultdict
+
+from simgpu.history import Gap, Timeline
+from simgpu.journal import Record
+from simgpu.reports.holdings import OWNERS, Held
+from simgpu.reports.lines import Line, Part, Row, rows
+from simgpu.reports.log import OPTIMIZER, Event, Step
+from simgpu.reports.replay import Replay
+from simgpu.reports.report import Kernel, Report
+from simgpu.reports.session import Error, Session
+from simgpu.reports.whatif import Basis
+
+_MOST_KERNELS = 12
+_PARTS = {"recomputation": "backward", OPTIMIZER: "optimizer"}  # else the phase itself
+_ORDER = ("data", "copy", "forward", "backward", "optimizer", "other")
+
+
+def gather(session: Session) -> Report:
+    """Return the report of what a session has recorded until now."""
+    world, run, held = session.world, session.run, session.holdings
+    gpu = max(range(len(world.memory.gpus)), key=lambda index: held.peaks[index])
+    at_peak = held.at_peak(gpu)
+    owners = {owner: sum(one.nbytes for one in at_peak if one.owner == owner) for owner in OWNERS}
+    events, first, last = _window(session.log.events)
+    gpus, cluster = len(world.memory.gpus), world.clock.cluster
+    played = Replay(events, session.spec, session.costs, gpus, cluster)
+    seen = played.timeline(first, last)
+    row = max(seen.rows, key=lambda name: (seen.busy_ms(name), name == seen.rows[0]))
+    steps, capacity = last - first, world.memory.gpus[gpu].capacity_bytes
+    gaps = seen.gaps(row)
+    basis = Basis(
+        spec=session.spec, costs=session.costs, gpus=gpus, cluster=cluster, events=tuple(events),
+        first=first, last=last, capacity=capacity, owners=owners,
+        scaling=sum(one.nbytes for one in at_peak if one.grows_with_batch),
+        optimizer=run.optimizer, fused_bytes=run.fusible_bytes,
+    )  # fmt: skip
+    return Report(
+        gpu=session.spec, gpus=gpus, capacity=capacity, peak=sum(owners.values()), owners=owners,
+        memory_lines=_memory_lines(at_peak), growth=list(session.growth.found), steps=run.steps,
+        step_kind=_step_kind(session), recorded=steps, step_time=seen.total_ns / steps / 1e9,
+        busy=seen.utilisation(row), launching=_launching(gaps, seen), phases=_phases(seen, row, gaps, steps),
+        waits=_waits(gaps, seen, steps), copies=_copies(seen, steps), launches=_launches(seen, steps),
+        kernels=_kernels(seen, steps), errors=_errors(session), evidence=seen.evidence, simulated=session.simulated_s,
+        real=session.real_s, basis=basis,
+    )  # fmt: skip
+
+
+def _window(events: list[Event]) -> tuple[list[Event], int, int]:
+    """Return the events and which steps to look at, from number `first` (from 0) to before `last`.
+
+    The first one is left out where there are others: it makes the optimizer's state. What comes after the last end
+    of a step is left out too. Without steps all that was recorded is one.
+    """
+    ends = [place for place, event in enumerate(events) if isinstance(event, Step)]
+    if not ends:
+        return [*events, Step()], 0, 1
+    return events[: ends[-1] + 1], min(1, len(ends) - 1), len(ends)
+
+
+def _step_kind(session: Session) -> str:
+    if session.run.marked:
+        return "simgpu.step()"
+    return f"{session.run.optimizer}.step()" if session.run.steps else "the whole run is one step"
+
+
+def _memory_lines(held: list[Held]) -> list[Row]:
+    """Return what each line had allocated of the peak."""
+    return rows(Part(one.line, 0.0, one.nbytes, one.owner) for one in held)
+
+
+# ---- time -------------------------------------------------------------------------------------------------------
+def _is_launching(gap: Gap) -> bool:
+    return gap.cause in ("launches", "nothing to do", "held back")
+
+
+def _launching(gaps: list[Gap], seen: Timeline) -> float:
+    """Return the share of the time, 0 to 1, in which a GPU waits since the host launches one operation at a time."""
+    return sum(gap.duration_ns for gap in gaps if _is_launching(gap)) / seen.total_ns if seen.total_ns else 0.0
+
+
+def _waits(gaps: list[Gap], seen: Timeline, steps: int) -> list[Row]:
+    """Return the lines that keep the GPU waiting, but for launches; the count is that of the host's waits there."""
+    times = Counter(record.line for record in seen.records if record.kind in ("wait", "work"))
+    found = rows((Part(gap.line, gap.duration_ns / 1e9, 0, gap.cause) for gap in gaps if not _is_launching(gap)), steps)
+    by_place = {str(Line.of(line)): count for line, count in times.items()}
+    counted = [by_place.get(str(Line(*row.parts)), row.count * steps) / steps for row in found]
+    return [Row(*row.parts, row.seconds, count, 0.0, row.cause) for row, count in zip(found, counted, strict=True)]
+
+
+def _copies(seen: Timeline, steps: int) -> list[Row]:
+    copies = seen.select("copy")
+    return rows((Part(r.line, r.duration_ns / 1e9, r.nbytes, _DIRECTIONS[r.direction]) for r in copies), steps)
+
+
+_DIRECTIONS = {"H2D": "to the GPU", "D2H": "to the host", "D2D": "to another GPU"}
+
+
+def _launches(seen: Timeline, steps: int) -> list[Row]:
+    launches = [r for r in seen.select("launch") if not r.name.startswith("copy ")]
+    return rows((Part(r.line, r.duration_ns / 1e9, 0, r.phase) for r in launches), steps)
+
+
+def _kernels(seen: Timeline, steps: int) -> list[Kernel]:
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for record in seen.select("kernel"):
+        groups[record.name].append(record)
+    found = [_kernel(name, group, seen, steps) for name, group in groups.items()]
+    return sorted(found, key=lambda one: -one.seconds)[:_MOST_KERNELS]
+
+
+def _kernel(name: str, group: list[Record], seen: Timeline, steps: int) -> Kernel:
+    bounds: Counter[str] = Counter()
+    for record in group:
+        bounds[record.bound] += record.duration_ns
+    length_ns = bounds.total()
+    flops, nbytes = sum(r.flops for r in group) / steps, sum(r.nbytes for r in group) / steps
+    share = length_ns / seen.total_ns if seen.total_ns else 0.0
+    return Kernel(name, len(group) / steps, length_ns / steps / 1e9, share, max(bounds, key=bounds.get), flops, nbytes)
+
+
+def _phases(seen: Timeline, row: str, gaps: list[Gap], steps: int) -> dict[str, float]:
+    """Return the seconds of a step by part: where the GPU computes that of its kernels, in a gap what it waits for.
+
+    They add up to the step. Empty without a backward pass, which is what tells the parts apart.
+    """
+    kernels = sorted(seen.select("kernel", row), key=lambda record: record.start_ns)
+    if not any(record.phase == "backward" for record in kernels):
+        return {}
+    times: Counter[str] = Counter()
+    until = 0
+    for record in kernels:
+        times[_PARTS.get(record.phase, record.phase)] += max(0, record.end_ns - max(record.start_ns, until))
+        until = max(until, record.end_ns)
+    next_part = {record.start_ns: _PARTS.get(record.phase, record.phase) for record in kernels}
+    for gap in gaps:
+        times[_part_of(gap, next_part)] += gap.duration_ns
+    return {part: times[part] / steps / 1e9 for part in _ORDER if times[part]}
+
+
+def _part_of(gap: Gap, next_part: dict[int, str]) -> str:
+    """Return the part of a step that a gap belongs to: data, copies, or that of the kernel after it."""
+    if gap.cause == "data loading":
+        return "data"
+    if "H2D" in gap.cause:
+        return "copy"
+    return next_part.get(gap.start_ns + gap.duration_ns, "other")
+
+
+# ---- errors -----------------------------------------------------------------------------------------------------
+def _errors(session: Session) -> list[Error]:
+    """Return what failed, and what would not do on a GPU what it says."""
+    found = list(session.errors)
+    known = {(error.file, error.line) for error in found if error.kind == "out of memory"}
+    for refused in session.holdings.refusals:
+        line = Line.of(refused.line)
+        if (line.file, line.line) not in known:
+            known.add((line.file, line.line))
+            text = f"{refused.nbytes:,} bytes were asked for and not there; the program went on"
+            found.append(Error(*line.parts, "out of memory", text))
+    for place, count in session.log.unpinned.items():
+        text = f"the host waits for this copy all the same, {count:,} times: pin the memory first"
+        found.append(Error(*Line.of(place).parts, "non_blocking from memory that is not pinned", text))
+    return found

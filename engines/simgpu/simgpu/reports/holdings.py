@@ -1,0 +1,146 @@
+"""Which line of the program made each storage that was alive at the peak, whose is it, and what grows?"""
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from simgpu import places
+from simgpu.accounts import Accounts
+from simgpu.reports.log import OPTIMIZER
+from simgpu.storages import states_of, storage_of, tensors_on
+
+OWNERS = ("weights", "gradients", "optimizer", "activations", "others")
+MADE = ("activations", "others")  # what passes make, and no parameter, optimizer or gradient keeps
+_OF_LEDGER = {"parameters": "weights"}
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One storage: its GPU and bytes, the program's line that made it, in which phase and step, and whose it is."""
+
+    gpu: int
+    nbytes: int
+    line: str
+    phase: str
+    step: int
+    born: int  # the number of the change of memory that made it
+    owner: str
+
+    @property
+    def grows_with_batch(self) -> bool:
+        """Whether a larger batch makes it larger: what forward and backward passes make and nobody keeps."""
+        return self.owner in MADE and self.phase != OPTIMIZER
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Memory that was asked for and not there: the GPU, the bytes, the line."""
+
+    gpu: int
+    nbytes: int
+    line: str
+
+
+class Holdings:
+    """Told of every storage on the simulated GPUs while it is `accounts.watcher`; keeps none alive."""
+
+    def __init__(self, accounts: Accounts, devices: Iterable[torch.device]) -> None:
+        self.step, self.stepping = 0, False
+        self.refusals: list[Refused] = []
+        self.peaks = Counter()  # bytes, by GPU
+        self._accounts, self._changes = accounts, 0
+        self._now = Counter()
+        self._peak_at = Counter()  # the number of the change after which the peak was reached
+        self._live: dict[int, Held] = {}  # by the identity of the account's weak reference
+        self._ghosts: list[Held] = []  # alive at the peak of their GPU, dead now
+        self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        accounts.bury()
+        for ref in accounts.live.values():
+            self._add(ref, "", "")
+        for device in devices:
+            for tensor, owner in tensors_on(device):
+                self._label(tensor, _OF_LEDGER.get(owner, owner), only_first=True)
+
+    # ---- told by the account of memory --------------------------------------------------------------------------
+    def charged(self, ref: Any) -> None:
+        """A storage is new, or has another size than before."""
+        if id(ref) in self._live:
+            self.gone(ref)
+        self._add(ref, places.place(), OPTIMIZER if self.stepping else places.phase())
+
+    def gone(self, ref: Any) -> None:
+        held = self._live.pop(id(ref), None)
+        if held is None:
+            return
+        self._now[held.gpu] -= held.nbytes
+        if held.born <= self._peak_at[held.gpu]:
+            self._ghosts.append(held)
+
+    def refused(self, gpu: int, nbytes: int) -> None:
+        self.refusals.append(Refused(gpu, nbytes, places.place()))
+
+    def _add(self, ref: Any, line: str, phase: str) -> None:
+        index, self._changes = ref.gpu.index, self._changes + 1
+        owner = "activations" if phase in ("forward", "recomputation") else "others"
+        self._live[id(ref)] = Held(index, ref.nbytes, line, phase, self.step, self._changes, owner)
+        self._now[index] += ref.nbytes
+        if self._now[index] > self.peaks[index]:
+            self.peaks[index], self._peak_at[index] = self._now[index], self._changes
+            self._ghosts = [held for held in self._ghosts if held.gpu != index]
+
+    # ---- whose it is --------------------------------------------------------------------------------------------
+    def module(self, module: nn.Module) -> None:
+        """A module runs: what it holds are weights."""
+        if module not in self._seen:
+            self._seen.add(module)
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                self._label(tensor, "weights")
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._label(parameter, "weights")
+                self._label(parameter.grad, "gradients")
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        for tensor in states_of(optimizer):
+            self._label(tensor, "optimizer")
+
+    def find_owners(self, devices: Iterable[torch.device]) -> None:
+        """Ask Python which tensors are parameters, gradients and states: for a program that is stopped in a step."""
+        for device in devices:
+            for tensor, owner in tensors_on(device):
+                if owner != "activations":
+                    self._label(tensor, _OF_LEDGER.get(owner, owner))
+
+    def _label(self, tensor: object, owner: str, only_first: bool = False) -> None:
+        held = self.held(tensor)
+        if held is not None and not (only_first and held.owner != "others"):
+            held.owner = owner
+
+    def held(self, tensor: object) -> Held | None:
+        """Return what is known of a tensor's storage, None where it is on no simulated GPU."""
+        storage = storage_of(tensor) if isinstance(tensor, torch.Tensor) else None
+        ref = None if storage is None else self._accounts.live.get(storage._cdata)
+        return None if ref is None else self._live.get(id(ref))
+
+    # ---- what is asked ------------------------------------------------------------------------------------------
+    def now_bytes(self, gpu: int = 0) -> int:
+        """Return the bytes that are alive."""
+        self._accounts.bury()
+        return self._now[gpu]
+
+    def at_peak(self, gpu: int) -> list[Held]:
+        """Return what was alive at the peak of a GPU; the bytes add up to it."""
+        alive = [held for held in self._live.values() if held.gpu == gpu and held.born <= self._peak_at[gpu]]
+        return alive + [held for held in self._ghosts if held.gpu == gpu]
+
+    def grown(self, since: int, gpu: int = 0) -> list[Held]:
+        """Return what forward and backward passes made in step `since` and later, before this one, and is alive."""
+        made = [held for held in self._live.values() if held.gpu == gpu and since <= held.step < self.step]
+        return [held for held in made if held.owner in MADE]

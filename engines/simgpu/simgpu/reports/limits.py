@@ -1,0 +1,80 @@
+"""Is a run within the limits that a test asks for, such as "idle>30%"?"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simgpu import arguments
+from simgpu.reports.report import Report
+from simgpu.units import bytes_text, seconds_text
+
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
+_FORM = re.compile(r"\s*(\w+)\s*([<>])\s*(.+?)\s*")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What makes a run fail: a value of its report that is above, or below, a bound."""
+
+    name: str
+    above: bool
+    bound: float
+
+    def broken(self, report: Report) -> str:
+        """Return a sentence that says how far a report is beyond the limit, "" where it is within."""
+        measure, _, shown = _MEASURES[self.name]
+        value = measure(report)
+        if not (value > self.bound if self.above else value < self.bound):
+            return ""
+        side = "above" if self.above else "below"
+        return f"{self.name} is {shown(value)}, {side} the limit of {shown(self.bound)}"
+
+
+def limit(text: str) -> Limit:
+    """Return the limit that a text such as "idle>30%", "peak>12 GiB" or "step>40ms" names. Raises ValueError."""
+    found = _FORM.fullmatch(text)
+    if found is None or found[1] not in _MEASURES:
+        names = ", ".join(_MEASURES)
+        raise ValueError(f"a limit is a name ({names}), > or <, and a bound, such as 'idle>30%', not {text!r}")
+    return Limit(found[1], found[2] == ">", _MEASURES[found[1]][1](found[3]))
+
+
+def _share(text: str) -> float:
+    return _number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"the bound of a limit must be a number, not {text!r}") from None
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"([\d.eE+-]+)\s*(s|ms|us|µs)", text)
+    if found is None:
+        raise ValueError(f"the bound of a time must have a unit, such as '40ms', not {text!r}")
+    return _number(found[1]) * _SECONDS[found[2]]
+
+
+def _bytes(text: str) -> float:
+    return arguments.size_bytes("the bound of a size", text)
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.3g}"
+
+
+_MEASURES: dict[str, tuple[Callable[[Report], float], Callable[[str], float], Callable[[float], str]]] = {
+    "idle": (lambda report: report.idle, _share, _percent),
+    "peak": (lambda report: report.peak, _bytes, bytes_text),
+    "step": (lambda report: report.step_time, _seconds, seconds_text),
+    "waits": (lambda report: sum(row.count for row in report.waits), _number, _plain),
+    "copies": (lambda report: sum(row.count for row in report.copies), _number, _plain),
+    "launches": (lambda report: sum(row.count for row in report.launches), _number, _plain),
+    "errors": (lambda report: len(report.errors), _number, _plain),
+}

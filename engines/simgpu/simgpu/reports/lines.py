@@ -1,0 +1,74 @@
+"""Which line of the program is meant? A file, a number and the text, taken from what `places.place` says."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_PLACE = re.compile(r"(?P<file>cell|.*?)(?:, line |:)(?P<line>\d+)(?:: (?P<source>.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the program: "train.py", 12, "loss.item()". In a notebook `file` is "cell"; "", 0, "" is none."""
+
+    file: str = ""
+    line: int = 0
+    source: str = ""
+
+    @classmethod
+    def of(cls, place: str) -> "Line":
+        """Return the line that `places.place` names."""
+        found = _PLACE.fullmatch(place)
+        return Line() if found is None else Line(found["file"], int(found["line"]), found["source"] or "")
+
+    @property
+    def parts(self) -> tuple[str, int, str]:
+        return self.file, self.line, self.source
+
+    @property
+    def where(self) -> str:
+        """The place in a few words: "train.py:12", "cell, line 12"."""
+        if not self.line:
+            return "no line of the program"
+        return f"cell, line {self.line}" if self.file == "cell" else f"{self.file}:{self.line}"
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.source}" if self.source else self.where
+
+
+@dataclass(frozen=True)
+class Row(Line):
+    """What one line does in a step: how long (s), how often, with how many bytes, and in which way (`cause`)."""
+
+    seconds: float = 0.0
+    count: float = 0.0
+    bytes: float = 0.0
+    cause: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one event adds to the row of its line."""
+
+    line: str
+    seconds: float
+    bytes: int = 0
+    cause: str = ""
+
+
+def rows(parts: Iterable[Part], steps: int = 1) -> list[Row]:
+    """Return a row for each line, as means over `steps`; the longest first. The cause is that with most seconds."""
+    groups: dict[str, list[Part]] = defaultdict(list)
+    for part in parts:
+        groups[part.line].append(part)
+    found = []
+    for place, group in groups.items():
+        seconds, nbytes = sum(part.seconds for part in group), sum(part.bytes for part in group)
+        causes: dict[str, float] = defaultdict(float)
+        for part in group:
+            causes[part.cause] += part.seconds
+        cause = max(causes, key=causes.__getitem__)
+        sizes = seconds / steps, len(group) / steps, nbytes / steps
+        found.append(Row(*Line.of(place).parts, *sizes, cause))
+    return sorted(found, key=lambda row: (-row.seconds, -row.bytes, -row.count))

@@ -1,0 +1,176 @@
+"""What is a report as a page of HTML, that works offline, in light and dark, and with a screen reader?"""
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+
+from simgpu.reports.lines import Line, Row
+from simgpu.reports.report import Report
+from simgpu.reports.words import (
+    NOT_SIMULATED,
+    answer,
+    assumptions,
+    busy_sentence,
+    clock_sentence,
+    count_text,
+    money,
+    option_cells,
+    option_head,
+    phases_sentence,
+    steps_sentence,
+)
+from simgpu.units import bytes_text, seconds_text
+
+_HERE = Path(__file__).parent
+_MOST = 15  # rows of a table
+
+
+def page(report: Report) -> str:
+    """Return a whole page, without any address of another one."""
+    return _template("page").substitute(title=html.escape(_title(report)), content=fragment(report))
+
+
+def fragment(report: Report) -> str:
+    """Return what stands on the page, as a notebook shows it."""
+    title, *answers = answer(report)
+    kind = "good" if report.fits else "bad"
+    said = [_paragraphs(answers[:1], f"answer {kind}"), _paragraphs(answers[1:], "answer")]
+    sections = [
+        ("Look at first", _suspects(report)),
+        ("Errors", _errors(report)),
+        ("Memory at the peak", _memory(report)),
+        ("Time of a step", _time(report)),
+        ("Where the GPU waits", _rows(report.waits, "Idle time of the GPU in a step, by the program's own line")),
+        ("Copies", _rows(report.copies, "Copies over the bus in a step, by line")),
+        ("Launches", _rows(report.launches, "What the host launches in a step, by line")),
+        ("Kernels", _kernels(report)),
+        ("What if", _options(report)),
+        ("What is not in these times", _list("ul", NOT_SIMULATED)),
+    ]
+    parts = [f"<section><h2>{title}</h2>{content}</section>" for title, content in sections if content]
+    return _template("fragment").substitute(
+        title=html.escape(title), answers="\n".join(said), sections="\n".join(parts)
+    )
+
+
+def _template(name: str) -> Template:
+    return Template((_HERE / f"{name}.html").read_text(encoding="utf-8"))
+
+
+def _title(report: Report) -> str:
+    return answer(report)[0]
+
+
+# ---- sections ---------------------------------------------------------------------------------------------------
+def _suspects(report: Report) -> str:
+    items = [f"{_line(one)}<br>{_code(one.text)}" for one in report.suspects[:5]]
+    return _items("ol", "suspects", items)
+
+
+def _errors(report: Report) -> str:
+    items = [f"<strong>{html.escape(one.kind)}</strong>: {_line(one)}<br>{_code(one.text)}" for one in report.errors]
+    return _items("ul", "errors", items)
+
+
+def _memory(report: Report) -> str:
+    peak = max(report.peak, 1)
+    rows = [
+        [owner, bytes_text(size), f"{size / peak:.0%}", _meter(size / peak, owner)]
+        for owner, size in report.owners.items()
+    ]
+    owners = _table("Whose the bytes are", ("owner", "bytes", "share", ""), rows, numbers=(1, 2), raw=(3,))
+    lines = [[bytes_text(row.bytes), _line(row)] for row in report.memory_lines[:_MOST]]
+    return owners + _table("Which line had allocated them", ("bytes", "line"), lines, numbers=(0,), raw=(1,))
+
+
+def _time(report: Report) -> str:
+    said = [steps_sentence(report), busy_sentence(report), phases_sentence(report)]
+    rows = [
+        [phase, seconds_text(s), f"{s / report.step_time:.0%}", _meter(s / report.step_time, phase)]
+        for phase, s in report.phases.items()
+    ]
+    table = _table("Parts of a step", ("part", "time", "share", ""), rows, numbers=(1, 2), raw=(3,)) if rows else ""
+    notes = [str(report.evidence), clock_sentence(report)]
+    return _paragraphs(said) + table + _paragraphs(notes, "quiet")
+
+
+def _rows(rows: Sequence[Row], caption: str) -> str:
+    if not rows:
+        return ""
+    cells = [
+        [seconds_text(row.seconds), count_text(row.count), bytes_text(row.bytes) if row.bytes else "", row.cause,
+         _line(row)]
+        for row in rows[:_MOST]
+    ]  # fmt: skip
+    left = len(rows) - _MOST
+    more = _paragraphs([f"And {left:,} lines more."], "quiet") if left > 0 else ""
+    return _table(caption, ("time", "times", "bytes", "what", "line"), cells, numbers=(0, 1, 2), raw=(4,)) + more
+
+
+def _kernels(report: Report) -> str:
+    rows = [
+        [one.name, count_text(one.count), seconds_text(one.seconds), f"{one.share:.0%}", one.bound, f"{one.flops:.3g}",
+         bytes_text(one.bytes)]
+        for one in report.kernels
+    ]  # fmt: skip
+    head = ("operator", "calls", "time", "of the step", "bound by", "FLOPs", "bytes")
+    caption = "Operators whose kernels take most time of a step"
+    return _table(caption, head, rows, numbers=(1, 2, 3, 5, 6)) if rows else ""
+
+
+def _options(report: Report) -> str:
+    rows, head = [option_cells(option) for option in report.options], option_head(report.options)
+    table = _table("The same program with other settings and on other GPUs", head, rows, numbers=range(2, len(head)))
+    notes = [f"{name}: {said}." for name, said in assumptions(report.options)]
+    return table + _paragraphs(money(report)) + "<h3>Assumptions</h3>" + _list("ul", notes)
+
+
+# ---- pieces -----------------------------------------------------------------------------------------------------
+def _line(line: Line) -> str:
+    """Return a line's place and text."""
+    source = f" <code>{html.escape(line.source)}</code>" if line.source else ""
+    return f"<strong>{html.escape(line.where)}</strong>{source}"
+
+
+def _code(text: str) -> str:
+    """Return a sentence in which what stands between backticks is code."""
+    parts = html.escape(text).split("`")
+    return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
+
+
+def _meter(share: float, name: str) -> str:
+    return f'<meter value="{min(share, 1):.3f}" aria-label="share of {html.escape(name)}">{share:.0%}</meter>'
+
+
+def _paragraphs(texts: Sequence[str], kind: str = "") -> str:
+    return "".join(f'<p class="{kind}">{_code(text)}</p>' for text in texts if text)
+
+
+def _list(tag: str, texts: Sequence[str]) -> str:
+    return _items(tag, "", [_code(text) for text in texts])
+
+
+def _items(tag: str, kind: str, items: Sequence[str]) -> str:
+    if not items:
+        return ""
+    return f'<{tag} class="{kind}">{"".join(f"<li>{item}</li>" for item in items)}</{tag}>'
+
+
+def _table(
+    caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int], raw: Sequence[int] = ()
+) -> str:
+    """Return a table; cells in the columns `raw` are HTML, those in `numbers` end at the right."""
+    heads = "".join(f'<th scope="col">{html.escape(name)}</th>' if name else "<td></td>" for name in head)
+    cells = [[_cell(place, cell, numbers, raw) for place, cell in enumerate(row)] for row in rows]
+    body = "".join(f"<tr>{''.join(line)}</tr>" for line in cells)
+    name = html.escape(caption)
+    table = f"<table><caption>{name}</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{name}">{table}</div>'
+
+
+def _cell(place: int, cell: str, numbers: Sequence[int], raw: Sequence[int]) -> str:
+    content = cell if place in raw else html.escape(cell)
+    if place == 0 and place not in numbers:
+        return f'<th scope="row">{content}</th>'
+    return f'<td class="number">{content}</td>' if place in numbers else f"<td>{content}</td>"

@@ -1,0 +1,217 @@
+"""What is in a report? Values that were measured in a run, and what follows from them for other GPUs and settings."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from simgpu import gpus
+from simgpu.evidence import Evidence
+from simgpu.reports.growth import Growth
+from simgpu.reports.lines import Line, Row
+from simgpu.reports.replay import Replay
+from simgpu.reports.session import Error
+from simgpu.reports.whatif import Basis, Option, options, what_if
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What the kernels of one operator take in a step: how often, seconds, share of the step, and what bounds them."""
+
+    name: str
+    count: float
+    seconds: float
+    share: float
+    bound: str
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Suspect(Line):
+    """A line to look at first: what is wrong there in a sentence, and what it costs in a step."""
+
+    seconds: float = 0.0
+    bytes: float = 0.0
+    text: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """What a program did on simulated GPUs. Times in seconds and sizes in bytes; rows are means over recorded steps.
+
+    - `gpu`, `gpus`: the row of `simgpu.gpus`, and how many of them;
+    - `fits`, `capacity`, `peak`: whether the program found the memory it asked for, how much there is, the most bytes;
+    - `owners`: whose the bytes at the peak are: weights, gradients, optimizer, activations, others (they sum to it);
+    - `peak_line`, `memory_lines`: which of the program's lines had allocated most of them, and all of these lines;
+    - `growth`: lines whose values keep more memory alive from step to step;
+    - `launching`: the share in which the GPU waits since the host launches one operation after the other;
+    - `steps`, `step_kind`, `recorded`: how many steps, how they were found, how many the rows are means over;
+    - `step_time`, `busy`, `idle`: seconds a step; the share of it, 0 to 1, in which the GPU computes, or does not;
+    - `phases`: seconds of a step by what the GPU does or waits for; empty where nothing tells them apart;
+    - `waits`: where the GPU computes nothing since the host waits, copies or loads data, by line, longest first;
+    - `copies`, `launches`: copies over the bus and launches of kernels by line;
+    - `kernels`: the operators whose kernels take most time;
+    - `errors`: what would have gone wrong on a GPU; `evidence`: how far such times were from published ones;
+    - `simulated`, `real`: how long the whole run took on the GPU's clock and here.
+    """
+
+    gpu: gpus.GPU
+    gpus: int
+    capacity: int
+    peak: int
+    owners: dict[str, int]
+    memory_lines: list[Row]
+    growth: list[Growth]
+    steps: int
+    step_kind: str
+    recorded: int
+    step_time: float
+    busy: float
+    launching: float
+    phases: dict[str, float]
+    waits: list[Row]
+    copies: list[Row]
+    launches: list[Row]
+    kernels: list[Kernel]
+    errors: list[Error]
+    evidence: Evidence
+    simulated: float
+    real: float
+    basis: Basis = field(repr=False)
+    price: float | None = None
+    run_steps: int | None = None
+
+    @property
+    def idle(self) -> float:
+        """The share of a step, 0 to 1, in which the GPU computes nothing."""
+        return 1 - self.busy
+
+    @property
+    def fits(self) -> bool:
+        """Whether all the memory that the program asked for was there."""
+        return not any(error.kind == "out of memory" for error in self.errors)
+
+    @property
+    def peak_line(self) -> Line | None:
+        """The program's own line that had allocated most of what was alive at the peak."""
+        return next((row for row in self.memory_lines if row.line), None)
+
+    @property
+    def slowdown(self) -> float:
+        """How many seconds a second of the GPU's clock took here."""
+        return self.real / self.simulated if self.simulated else 0.0
+
+    @cached_property
+    def suspects(self) -> list[Suspect]:
+        """What to look at first: memory that grows, then lines that keep the GPU waiting, the longest first."""
+        found = [Suspect(*one.parts, 0.0, one.bytes_per_step, _grows(one)) for one in self.growth]
+        return found + [Suspect(*row.parts, row.seconds, row.bytes, _waits(row, self.step_time)) for row in self.waits]
+
+    def what_if(
+        self, *, gpu: str | None = None, gpus: int | None = None, batch: float = 1.0, amp: bool = False,
+        fused: bool = False, pinned: bool = False, compiled: bool = False, price: float | None = None,
+        steps: int | None = None,
+    ) -> Option:  # fmt: skip
+        """Return what the same program would take with another GPU, several, or another setting; all may be combined.
+
+        - `gpu`: a row of `simgpu.gpus`; `gpus`: so many ranks of DistributedDataParallel, each with the whole batch;
+        - `batch`: the batch of the run is 1.0, so that 2.0 doubles it;
+        - `amp`: products in 16 bits, as under autocast; `fused`: the optimizer's step in one kernel;
+        - `pinned`: copies from pinned memory beside the computation; `compiled`: one launch for each part of a step
+          between two waits, as with CUDA graphs, which `torch.compile(mode="reduce-overhead")` uses;
+        - `price` an hour and GPU and `steps` of the recorded batch give `hours` and `cost`.
+
+        `assumptions` of what is returned says what each of these takes for granted. Raises ValueError for a GPU that is
+        not in the table, and for what is no number above 0.
+        """
+        chosen = {"gpu": gpu, "gpus": gpus, "batch": batch, "amp": amp, "fused": fused, "pinned": pinned}
+        money = {"price": self.price if price is None else price, "steps": self.run_steps if steps is None else steps}
+        return what_if(self.basis, **chosen, compiled=compiled, **money)
+
+    @cached_property
+    def options(self) -> list[Option]:
+        """What the report shows: the run itself, other settings on its GPU, and other GPUs."""
+        return options(self.what_if, self.gpu.name)
+
+    def text(self) -> str:
+        """Return the report as plain text."""
+        from simgpu.reports.text import text
+
+        return text(self)
+
+    __str__ = text
+
+    def html(self) -> str:
+        """Return the report as one HTML page, which needs nothing else."""
+        from simgpu.reports.page import page
+
+        return page(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values as dicts, lists, numbers and text."""
+        left_out = ("basis", "gpu", "evidence")
+        found = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__ if name not in left_out}
+        more = ("fits", "idle", "slowdown", "peak_line", "suspects", "options")
+        found |= {name: _plain(getattr(self, name)) for name in more}
+        label = {"regime": self.evidence.regime, "error": self.evidence.error, "label": str(self.evidence)}
+        return {"gpu": self.gpu.name, "evidence": label, **found}
+
+    def json(self) -> str:
+        """Return `to_dict()` as JSON."""
+        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
+
+    def save(self, path: str | Path) -> None:
+        """Write the report to a file, whose ending says how: .html, .json or .txt. Raises ValueError for another."""
+        forms = {".html": self.html, ".json": self.json, ".txt": self.text}
+        ending = Path(path).suffix
+        if ending not in forms:
+            raise ValueError(f"path is {str(path)!r}, it must end in one of: {', '.join(forms)}")
+        Path(path).write_text(forms[ending]() + "\n", encoding="utf-8", newline="\n")
+
+    def trace(self, path: str | Path) -> None:
+        """Write what was recorded as a file that Perfetto (https://ui.perfetto.dev) opens."""
+        Replay(self.basis.events, self.gpu, self.basis.costs, self.gpus).whole().export_chrome_trace(path)
+
+    def _repr_html_(self) -> str:
+        from simgpu.reports.page import fragment
+
+        return fragment(self)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return {**asdict(value), **_extra(value)} if hasattr(value, "__dataclass_fields__") else value
+
+
+def _extra(value: Any) -> dict[str, Any]:
+    return {"where": value.where} if isinstance(value, Line) else {}
+
+
+def _grows(one: Growth) -> str:
+    from simgpu.units import bytes_text
+
+    kept = f" It is held by {one.held_by}." if one.held_by else ""
+    return (
+        f"Each step leaves {bytes_text(one.bytes_per_step)} more memory alive, kept by the value that this line makes."
+        f"{kept} Keep a number (`.item()`) or a `.detach()`ed tensor: a tensor keeps its whole graph."
+    )
+
+
+_ADVICE = {
+    "wait": "The host waits here until the GPU has done everything, and then the GPU waits for the host. Read the "
+    "value less often, or later.",
+    "data loading": "The GPU waits for the next batch. Prepare batches ahead: more workers, less work for each sample.",
+    "copy": "The GPU waits for bytes that come over the bus. Copy larger pieces, from pinned memory, with "
+    "`non_blocking=True`.",
+}
+
+
+def _waits(row: Row, step_s: float) -> str:
+    from simgpu.units import seconds_text
+
+    kind = row.cause if row.cause in _ADVICE else "copy" if "H2D" in row.cause else "wait"
+    share = f" ({row.seconds / step_s:.0%})" if step_s else ""
+    return f"The GPU is idle for {seconds_text(row.seconds)} a step{share}: {row.cause}. {_ADVICE[kind]}"

@@ -1,0 +1,217 @@
+"""What is recorded while a program runs that wants a report, and where does a step end?"""
+
+import math
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from simgpu import arguments, communication, model, places
+from simgpu.face.replaced import Replacements
+from simgpu.reports.growth import GrowthWatch
+from simgpu.reports.holdings import Holdings
+from simgpu.reports.lines import Line
+from simgpu.reports.log import Log
+from simgpu.units import seconds_text
+
+if TYPE_CHECKING:
+    from simgpu.reports.report import Report
+
+STEPS = 10  # so many are recorded in detail
+EVENTS, MOST_EVENTS = 150_000, 1_000_000  # at most so many of several steps, and of one
+_PROGRESS_S = 5.0
+
+
+class Enough(SystemExit):
+    """The program has done as many steps as it was to do: it ends, with 0."""
+
+
+@dataclass(frozen=True)
+class Error(Line):
+    """What a GPU would not have done: `kind` in a few words, the program's own line, and the message."""
+
+    kind: str = ""
+    text: str = ""
+
+
+@dataclass
+class Run:
+    """What a program is and was, beside what is recorded of it."""
+
+    optimizer: str = ""  # the class of the one whose `step` ends a step
+    fusible_bytes: int = 0  # what one fused kernel for its step would read and write
+    marked: bool = False  # by `simgpu.step()`
+    steps: int = 0
+    begun_s: float = field(default_factory=time.perf_counter)
+    begun_ns: int = 0
+
+
+class Session:
+    """Records from its start until `stop`. Steps are those of the first optimizer, or end at `simgpu.step()`."""
+
+    def __init__(self, *, stop_after: int | None = None, data_ms: float | None = None, progress: bool = False) -> None:
+        if stop_after is not None:
+            arguments.whole("steps", stop_after)
+        if data_ms is not None and arguments.number("data_ms", data_ms) < 0:
+            raise ValueError(f"data_ms must be a number of milliseconds from 0, not {data_ms!r}")
+        self.log, self.run, self.errors = Log(), Run(), []
+        self.world, self.on = model.world, True
+        self._stop_after, self._data_ms, self._shows = stop_after, data_ms, progress
+        self._leader: Callable[[], Any] = lambda: None
+        self._told_s = self.run.begun_s
+        self._put = Replacements()
+        with self.world.lock:
+            self.spec, self.costs = self.world.clock.rates.spec, self.world.clock.rates.costs
+            self.run.begun_ns = self._now_ns()
+            self.holdings = Holdings(self.world.memory, self.world.devices)
+            self.growth = GrowthWatch(self.holdings)
+            self._put.put(self.world.memory, watcher=self.holdings)
+            self._put.put(self.world.clock, log=self.log)
+            self._put.put(self.world, fail=self._noting(self.world.fail))
+        self._handles = [
+            register_module_forward_pre_hook(self._before_forward),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        loader = torch.utils.data.dataloader._BaseDataLoaderIter
+        self._put.put(loader, __next__=self._timed(loader.__next__))
+
+    def stop(self) -> None:
+        """Record no more; what was recorded stays."""
+        if not self.on:
+            return
+        self.on, self._ended_s = False, time.perf_counter()
+        communication.finish()
+        self._ended_ns = self._now_ns()
+        for handle in self._handles:
+            handle.remove()
+        self._put.undo()
+
+    def report(self, price: float | None = None, steps: int | None = None) -> "Report":
+        """Return what the program did until now; `price` an hour and GPU and `steps` give options hours and cost."""
+        from simgpu.reports.gather import gather
+
+        return replace(gather(self), price=price, run_steps=steps)
+
+    # ---- how long it took ---------------------------------------------------------------------------------------
+    def _now_ns(self) -> int:
+        clock = self.world.clock
+        return max([clock.host_ns, *clock.free_ns.values()])
+
+    @property
+    def simulated_s(self) -> float:
+        """How long the program took on the virtual clock, in seconds."""
+        return ((self._now_ns() if self.on else self._ended_ns) - self.run.begun_ns) / 1e9
+
+    @property
+    def real_s(self) -> float:
+        """How long it took here, in seconds."""
+        return (time.perf_counter() if self.on else self._ended_s) - self.run.begun_s
+
+    # ---- steps --------------------------------------------------------------------------------------------------
+    def mark(self) -> None:
+        """A step ends here, and those of optimizers end none any more."""
+        if self.on:
+            self.run.marked = True
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self.run.steps += 1
+        self.growth.step(self.run.steps)
+        self.holdings.step = self.run.steps
+        if self.world.clock.log is self.log:
+            self.log.step()
+        if self.run.steps >= STEPS or (self.run.steps > 1 and len(self.log) > EVENTS):
+            self._pause()
+        self._show()
+        if self.run.steps == self._stop_after:
+            raise Enough(0)
+
+    def _pause(self) -> None:
+        """Record no further events; steps and memory go on being counted."""
+        if self.world.clock.log is self.log:
+            self.world.clock.log = None
+
+    def _show(self) -> None:
+        now_s = time.perf_counter()
+        if self._shows and now_s - self._told_s > _PROGRESS_S:
+            self._told_s = now_s
+            times = f"{seconds_text(self.simulated_s)} on the GPU's clock, {self.real_s:.0f} s here"
+            print(f"simgpu: step {self.run.steps:,}, {times}", file=sys.stderr)
+
+    # ---- what PyTorch tells -------------------------------------------------------------------------------------
+    def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
+        self.holdings.module(module)
+        if self.run.steps == 0 and len(self.log) > MOST_EVENTS:
+            self._pause()
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        self.log.stepping = self.holdings.stepping = True
+        self.holdings.before_step(optimizer)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        self.log.stepping = self.holdings.stepping = False
+        self.holdings.after_step(optimizer)
+        if self._leader() is None:
+            self._leader = weakref.ref(optimizer)
+        if self._leader() is optimizer:
+            self.run.optimizer = type(optimizer).__name__
+            self.run.fusible_bytes = _fused_bytes(optimizer)
+            if not self.run.marked:
+                self._end_step()
+
+    def _timed(self, plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return `__next__` of data loaders, which lets the host be busy for as long as a batch took here."""
+        session = self
+
+        def __next__(loader: Any) -> Any:
+            begun_s = time.perf_counter()
+            batch = plain(loader)
+            took_ms = (time.perf_counter() - begun_s) * 1e3 if session._data_ms is None else session._data_ms
+            session.world.clock.work("data loading", math.ceil(took_ms * 1e6))
+            return batch
+
+        return __next__
+
+    def _noting(self, plain: Callable[[int], None]) -> Callable[[int], None]:
+        """Return `World.fail`, which notes the line whose kernel failed: the error may come at a later one."""
+
+        def fail(index: int) -> None:
+            line = Line.of(places.place())
+            self.errors.append(Error(*line.parts, "a kernel failed", "an impossible value, such as an index too large"))
+            plain(index)
+
+        return fail
+
+    # ---- errors -------------------------------------------------------------------------------------------------
+    def failed(self, error: BaseException) -> None:
+        """The program ended with `error`."""
+        self.holdings.find_owners(self.world.devices)
+        text = (str(error) or type(error).__name__).strip()
+        self.errors.append(Error(*Line.of(places.place_of(error)).parts, _kind(error, text), text.partition("\n")[0]))
+
+
+def _kind(error: BaseException, text: str) -> str:
+    """Return what kind of error ended a program, in the words of a report."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "out of memory"
+    if "same device" in text:
+        return "tensors on different devices"
+    if "device-side assert" in text:
+        return "a kernel failed, and a later line says so"
+    return type(error).__name__
+
+
+def _fused_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Return what one kernel would read and write that does the whole step: parameters and states twice, gradients."""
+    from simgpu.storages import states_of
+
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    read = sum(p.nbytes + p.grad.nbytes for p in parameters)
+    return read + sum(p.nbytes for p in parameters) + 2 * sum(state.nbytes for state in states_of(optimizer))

@@ -1,0 +1,87 @@
+"""What is a report in plain text?"""
+
+from simgpu import tables
+from simgpu.reports.lines import Line, Row
+from simgpu.reports.report import Kernel, Report
+from simgpu.reports.words import (
+    NOT_SIMULATED,
+    answer,
+    assumptions,
+    busy_sentence,
+    clock_sentence,
+    count_text,
+    money,
+    option_cells,
+    option_head,
+    phases_sentence,
+    steps_sentence,
+)  # fmt: skip
+from simgpu.units import bytes_text, seconds_text
+
+_MOST = 8  # rows of a list
+
+
+def text(report: Report) -> str:
+    """Return the report as lines of text, the most important first."""
+    sections = [
+        ("", answer(report)),
+        ("Look at first", _suspects(report)),
+        ("Errors", [f"{error.where}: {error.kind}: {error.text}" for error in report.errors]),
+        ("Memory at the peak", _memory(report)),
+        ("Time of a step", _time(report)),
+        ("Where the GPU waits, in a step", _rows(report.waits)),
+        ("Copies, in a step", _rows(report.copies)),
+        ("Launches, in a step", _rows(report.launches)),
+        ("Kernels, in a step", _kernels(report.kernels)),
+        ("What if", _options(report)),
+        ("What is not in these times", list(NOT_SIMULATED)),
+    ]
+    return "\n\n".join("\n".join([title, *lines] if title else lines) for title, lines in sections if lines)
+
+
+def _suspects(report: Report) -> list[str]:
+    found = []
+    for place, one in enumerate(report.suspects[:3], 1):
+        found += [f"{place}. {Line(*one.parts)}", f"   {one.text}"]
+    return found
+
+
+def _memory(report: Report) -> list[str]:
+    rows = [[owner, bytes_text(size), f"{size / max(report.peak, 1):.0%}"] for owner, size in report.owners.items()]
+    lines = [[bytes_text(row.bytes), str(Line(*row.parts))] for row in report.memory_lines[:_MOST]]
+    grown = [f"grows by {bytes_text(one.bytes_per_step)} a step: {Line(*one.parts)}" for one in report.growth]
+    return [tables.text(rows, right=(1, 2)), "", "by the program's line that allocated it:", tables.text(lines), *grown]
+
+
+def _time(report: Report) -> list[str]:
+    rows = [[phase, seconds_text(s), f"{s / report.step_time:.0%}"] for phase, s in report.phases.items()]
+    said = [steps_sentence(report), busy_sentence(report), phases_sentence(report)]
+    table = [tables.text(rows, right=(1, 2))] if rows else []
+    return [*filter(None, said), *table, str(report.evidence), clock_sentence(report)]
+
+
+def _rows(rows: list[Row]) -> list[str]:
+    cells = [
+        [seconds_text(row.seconds), f"{count_text(row.count)} times", bytes_text(row.bytes) if row.bytes else "",
+         row.cause, str(Line(*row.parts))]
+        for row in rows[:_MOST]
+    ]  # fmt: skip
+    left = len(rows) - _MOST
+    return [tables.text(cells, right=(0, 1, 2)), *([f"and {left:,} lines more"] if left > 0 else [])] if cells else []
+
+
+def _kernels(kernels: list[Kernel]) -> list[str]:
+    rows = [
+        [one.name, count_text(one.count), seconds_text(one.seconds), f"{one.share:.0%}", one.bound,
+         f"{one.flops:.3g}", bytes_text(one.bytes)]
+        for one in kernels[:_MOST]
+    ]  # fmt: skip
+    head = ("operator", "calls", "time", "of the step", "bound by", "FLOPs", "bytes")
+    return [tables.text(rows, head, right=(1, 2, 3, 5, 6))] if rows else []
+
+
+def _options(report: Report) -> list[str]:
+    rows = [option_cells(option) for option in report.options]
+    table = tables.text(rows, option_head(report.options), right=range(1, len(rows[0])))
+    notes = [f"- {name}: {said}." for name, said in assumptions(report.options)]
+    return [table, *money(report), "Assumptions:", *notes]

@@ -1,0 +1,274 @@
+"""What would the same program take on another GPU, on several, or with another setting? Its events, changed and played.
+
+Each change is a function from events to events, with a sentence that says what it takes for granted.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from simgpu import arguments, gpus
+from simgpu.clock import Captured
+from simgpu.cluster import Cluster
+from simgpu.evidence import Evidence
+from simgpu.prices import Cost
+from simgpu.rates import Costs
+from simgpu.reports.log import OPTIMIZER, Copy, Event, Graph, Hold, Kernel, Message, Step, Wait
+from simgpu.reports.replay import Replay
+from simgpu.time_forecast import kind_of
+
+OTHERS = ("T4", "RTX 4090", "A100 80GB", "H100 SXM", "B200")  # which GPUs a report shows beside its own
+_PRODUCTS = ("attention", "convolutions", "matrix products")
+_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")  # the optimizers that take fused=True
+_BUCKET_BYTES = 25 * 2**20  # of gradients that DistributedDataParallel sends at once
+_SMALL_BYTES = 4096  # a copy that does not grow with the batch: a number that is read
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What the options are computed from: the events of a run, which of its steps count, and its memory."""
+
+    spec: gpus.GPU
+    costs: Costs
+    gpus: int
+    cluster: Cluster | None
+    events: tuple[Event, ...] = field(repr=False)
+    first: int
+    last: int
+    capacity: int
+    owners: dict[str, int]
+    scaling: int  # bytes of the peak that grow with the batch
+    optimizer: str
+    fused_bytes: int
+
+    @property
+    def peak(self) -> int:
+        return sum(self.owners.values())
+
+
+@dataclass(frozen=True)
+class Option:
+    """What the program would take: whether it `fits` into `capacity` bytes, its `peak`, seconds a step, share idle.
+
+    `batch` is that of each GPU beside that of the run. `steps` of the recorded batch take `hours` and `cost`; without
+    a number of steps, or a price, they are None. `assumptions` says what was taken for granted; `evidence` how far such
+    times were from published ones.
+    """
+
+    name: str
+    gpu: str
+    gpus: int
+    batch: float
+    fits: bool
+    peak: int
+    capacity: int
+    step_time: float
+    idle: float
+    evidence: Evidence
+    assumptions: tuple[str, ...]
+    steps: int | None = None
+    hours: float | None = None
+    cost: float | None = None
+
+
+def what_if(
+    basis: Basis, *, gpu: str | None, gpus: int | None, batch: float, amp: bool, fused: bool, pinned: bool,
+    compiled: bool, price: float | None, steps: int | None,
+) -> Option:  # fmt: skip
+    """Return the option that `Report.what_if` describes."""
+    batch = arguments.positive("batch", batch)
+    ranks = 1 if gpus is None else arguments.whole("gpus", gpus)
+    spec = basis.spec if gpu is None else _spec(gpu)
+    changes: list[tuple[str, str, Callable[[Sequence[Event]], Sequence[Event]]]] = []
+    if batch != 1:
+        changes.append((f"batch × {batch:g}", _BATCH, lambda events: _with_batch(events, batch)))
+    if amp:
+        changes.append(("autocast", _AMP, lambda events: _with_amp(events, basis)))
+    if fused:
+        changes.append(("fused optimizer", _fused_text(basis), lambda events: _with_fused(events, basis)))
+    if pinned:
+        changes.append(("pinned copies", _PINNED, _with_pinned))
+    if compiled:
+        changes.append(("compiled", _COMPILED, _with_graphs))
+    if ranks > 1:
+        changes.append((f"{ranks} GPUs", _DDP, lambda events: _with_ranks(events, basis, ranks)))
+    events: Sequence[Event] = basis.events
+    for _, _, change in changes:
+        events = change(events)
+    cluster = basis.cluster if ranks == 1 else Cluster(spec.name, per_machine=8)
+    if ranks == 1 and cluster is not None and spec is not basis.spec:
+        cluster = replace(cluster, gpu=spec.name)
+    seen = Replay(events, spec, basis.costs, basis.gpus, cluster).timeline(basis.first, basis.last)
+    peak = basis.peak + math.ceil(basis.scaling * (batch - 1))
+    capacity = basis.capacity if spec is basis.spec else spec.memory_bytes
+    step_s = seen.total_ns / (basis.last - basis.first) / 1e9
+    names = ([] if spec is basis.spec else [spec.name]) + [name for name, _, _ in changes]
+    texts = ([] if spec is basis.spec else [_OTHER]) + [text for _, text, _ in changes]
+    hours = None if steps is None else arguments.whole("steps", steps) * step_s / (batch * ranks) / 3600
+    cost = None if hours is None or price is None else hours * arguments.positive("price", price) * ranks * basis.gpus
+    return Option(
+        ", ".join(names) or "as it ran", spec.name, ranks * basis.gpus, batch, peak <= capacity, peak, capacity, step_s,
+        1 - seen.utilisation(), seen.evidence, tuple(texts), steps, hours, cost,
+    )  # fmt: skip
+
+
+def options(ask: Callable[..., Option], own: str) -> list[Option]:
+    """Return what a report shows: the run itself, each setting alone, and other GPUs."""
+    settings = ({}, {"batch": 2}, {"batch": 0.5}, {"amp": True}, {"fused": True}, {"pinned": True}, {"compiled": True})
+    found = [ask(**setting) for setting in settings]
+    return found + [ask(gpu=name) for name in OTHERS if name != own] + [ask(gpus=8)]
+
+
+def _spec(name: str) -> gpus.GPU:
+    row = gpus.get(name, "gpu")
+    if not row.peak_tflops:
+        raise ValueError(f"gpu is {row.name!r}, whose maker states no rates")
+    return row
+
+
+_OTHER = "the same kernels at the rates of the other data sheet, and the same host"
+_BATCH = (
+    "operations and bytes of forward and backward passes, copies and activations grow with the batch; weights, "
+    "gradients, optimizer and launches do not"
+)
+_AMP = (
+    "products compute in 16 bits with half the bytes, and each casts its part of the weights; other kernels and the "
+    "memory are taken as they are"
+)
+_PINNED = "copies to the GPU come from pinned memory with non_blocking=True, so that the host does not wait for them"
+_COMPILED = (
+    "the host launches each part of a step between two waits at once, as CUDA graphs do; the kernels are the same, and "
+    "fusing them would save more"
+)
+_DDP = (
+    "DistributedDataParallel: every GPU has the whole batch of the run, gradients are summed in buckets of 25 MiB "
+    "beside the backward pass; up to 8 GPUs a machine, and steps of all of them count the samples of as many"
+)
+
+
+# ---- another batch ----------------------------------------------------------------------------------------------
+def _with_batch(events: Sequence[Event], factor: float) -> list[Event]:
+    return [_scaled(event, factor) for event in events]
+
+
+def _scaled(event: Event, factor: float) -> Event:
+    match event:
+        case Kernel() if event.phase != OPTIMIZER:
+            return replace(event, cost=_times(event.cost, factor))
+        case Graph():
+            return replace(event, work=tuple(one._replace(cost=_times(one.cost, factor)) for one in event.work))
+        case Copy() if event.nbytes > _SMALL_BYTES:
+            return replace(event, nbytes=math.ceil(event.nbytes * factor))
+    return event
+
+
+def _times(cost: Cost, factor: float) -> Cost:
+    sizes = {name: math.ceil(getattr(cost, name) * factor) for name in ("flops", "nbytes", "extra_bytes")}
+    return replace(cost, **sizes)
+
+
+# ---- autocast ---------------------------------------------------------------------------------------------------
+def _is_product(event: Event) -> bool:
+    return isinstance(event, Kernel) and event.phase != OPTIMIZER and kind_of(event.name) in _PRODUCTS
+
+
+def _with_amp(events: Sequence[Event], basis: Basis) -> list[Event]:
+    """Let products compute in 16 bits. Each is preceded by a cast, of all the weights together in a forward pass."""
+    wide = [event for event in events if _is_product(event) and event.cost.rate in ("fp32", "tf32")]
+    forward = sum(event.phase == "forward" for event in wide) / max(basis.last, 1)
+    cast = Cost(0, math.ceil(1.5 * basis.owners["weights"] / forward) if forward else 0)
+    found: list[Event] = []
+    for event in events:
+        if _is_product(event) and event.cost.rate in ("fp32", "tf32"):
+            cost = event.cost
+            narrow = replace(cost, rate="fp16", nbytes=cost.nbytes // 2, extra_bytes=cost.extra_bytes // 2)
+            before = replace(event, number=event.number - 0.5, name="_to_copy", cost=cast)
+            found += [before, replace(event, cost=narrow)]
+        else:
+            found.append(event)
+    return found
+
+
+# ---- the optimizer ----------------------------------------------------------------------------------------------
+def _fused_text(basis: Basis) -> str:
+    if basis.optimizer not in _FUSED:
+        return f"{basis.optimizer or 'no optimizer'} has no fused step: nothing changes"
+    return "one kernel reads parameters, gradients and state once and writes parameters and state"
+
+
+def _with_fused(events: Sequence[Event], basis: Basis) -> list[Event]:
+    """Let one kernel do all that the kernels of an optimizer's step do, but for those that clip and unscale."""
+    if basis.optimizer not in _FUSED:
+        return list(events)
+    found: list[Event] = []
+    for is_step, group in groupby(events, _is_of_step):
+        run = list(group)
+        if is_step:
+            run = [replace(run[-1], name="_fused_step_", cost=Cost(basis.fused_bytes // 8, basis.fused_bytes))]
+        found += run
+    return found
+
+
+def _is_of_step(event: Event) -> bool:
+    return isinstance(event, Kernel) and event.phase == OPTIMIZER and not event.name.startswith(("_amp_", "_fused_"))
+
+
+# ---- copies -----------------------------------------------------------------------------------------------------
+def _with_pinned(events: Sequence[Event]) -> list[Event]:
+    """Let copies to the GPU come from pinned memory, and nobody wait for them."""
+    copies = {event.number for event in events if _is_to_gpu(event)}
+    found: list[Event] = []
+    for event in events:
+        if isinstance(event, Wait) and event.after in copies:
+            continue
+        found.append(replace(event, pinned=True) if _is_to_gpu(event) else event)
+    return found
+
+
+def _is_to_gpu(event: Event) -> bool:
+    return isinstance(event, Copy) and event.direction == "H2D"
+
+
+# ---- launches ---------------------------------------------------------------------------------------------------
+def _with_graphs(events: Sequence[Event]) -> list[Event]:
+    """Let kernels that follow one another in a stream and phase be launched at once."""
+    found: list[Event] = []
+    for (is_kernel, stream, phase), group in groupby(events, _launched_with):
+        run = list(group)
+        if is_kernel and len(run) > 1:
+            work = tuple(Captured(stream[0], one.name, "compute", 0, one.cost, "") for one in run)
+            found.append(Graph(run[-1].number, stream, work, phase, run[0].line))
+        else:
+            found += run
+    return found
+
+
+def _launched_with(event: Event) -> tuple[bool, tuple[int, int], str]:
+    return (True, event.stream, event.phase) if isinstance(event, Kernel) else (False, (0, 0), "")
+
+
+# ---- ranks ------------------------------------------------------------------------------------------------------
+def _with_ranks(events: Sequence[Event], basis: Basis, ranks: int) -> list[Event]:
+    """Let buckets of gradients be summed among ranks, each after its part of the kernels of a backward pass."""
+    total, step, found = basis.owners["gradients"], [], []
+    for event in events:
+        step.append(event)
+        if isinstance(event, Step):
+            found += _with_messages(step, total, ranks) if total else step
+            step = []
+    return found + step
+
+
+def _with_messages(step: list[Event], total: int, ranks: int) -> Iterator[Event]:
+    """Yield the events of a step, with messages of `total` bytes beside its backward pass."""
+    buckets = math.ceil(total / _BUCKET_BYTES)
+    places = [place for place, event in enumerate(step) if getattr(event, "phase", "") in ("backward", "recomputation")]
+    due = {places[math.ceil(len(places) * part / buckets) - 1] for part in range(1, buckets + 1)} if places else ()
+    for place, event in enumerate(step):
+        yield event
+        if place in due:
+            sizes = math.ceil(total / len(due)), 0, tuple(range(ranks))
+            yield Message(event.number + 0.5, event.stream, ("nccl",), "all_reduce", "all_reduce", *sizes, event.line)
+        if places and place == places[-1]:
+            yield Hold(event.stream, event.number + 0.5)

@@ -1,0 +1,101 @@
+"""Which sentences and cells do all forms of a report share?"""
+
+from collections.abc import Sequence
+
+from simgpu.reports.report import Report
+from simgpu.reports.whatif import Option
+from simgpu.units import bytes_text, seconds_text
+
+NOT_SIMULATED = (
+    "The host's own Python work between two operations takes no time here; only launches, waits, copies and the "
+    "loading of batches by a DataLoader do. On a real machine a step of many small operations is slower.",
+    "The memory of the CUDA context and of libraries (about half a GB), workspaces of kernels, and fragmentation are "
+    "not counted.",
+    "Times come from data sheets and a few constants, not from a measurement on this GPU.",
+)
+
+
+def answer(report: Report) -> list[str]:
+    """Return what a reader wants to know first: does it fit, how long is a step, what does the GPU do meanwhile."""
+    of = f"{report.gpus} × simulated {report.gpu.name}" if report.gpus > 1 else f"simulated {report.gpu.name}"
+    room = f"{bytes_text(report.peak)} of {bytes_text(report.capacity)}"
+    fits = f"It fits: {room} at the peak."
+    if not report.fits:
+        fits = f"It does not fit: {room} were in use at most, and more was asked for."
+    step = f"A step takes {seconds_text(report.step_time)}; the GPU computes {report.busy:.0%} of it."
+    return [f"Report for {of}", fits, step]
+
+
+def steps_sentence(report: Report) -> str:
+    """Say what a step is, and of how many the figures are means."""
+    if not report.steps:
+        return (
+            "No step was found: no optimizer made one, and simgpu.step() was not called. The whole run counts as one "
+            "step."
+        )
+    ends = f"A step ends with {report.step_kind}"
+    of = f"{report.recorded:,} of {report.steps:,} steps" if report.steps > 1 else "one step"
+    first = "; the first one, which makes the optimizer's state, is left out" if report.steps > 1 else ""
+    return f"{ends}. The figures are means over {of}{first}."
+
+
+def busy_sentence(report: Report) -> str:
+    """Say what the GPU does in a step, and whether launches keep it waiting."""
+    said = f"{seconds_text(report.step_time)} a step: the GPU computes {report.busy:.0%} of it"
+    if report.launching < 0.05:
+        return f"{said}."
+    return (
+        f"{said}, and waits {report.launching:.0%} of it for the host, which launches one small operation after the "
+        "other. Larger batches, a fused optimizer or compiling help."
+    )
+
+
+def phases_sentence(report: Report) -> str:
+    """Say why there are no phases, where there are none."""
+    return "" if report.phases else "Phases cannot be told apart, since there was no backward pass."
+
+
+def clock_sentence(report: Report) -> str:
+    """Say how long the run took, and what a simulated second costs."""
+    times = f"{seconds_text(report.simulated)} on the GPU's clock and {seconds_text(report.real)} here"
+    return f"The whole run took {times}: each second of the GPU takes {report.slowdown:,.0f} s on this machine."
+
+
+def count_text(count: float) -> str:
+    """Return how often something happens in a step: "4", "0.25"."""
+    return f"{count:,.0f}" if count == round(count) or count >= 100 else f"{count:.2g}"
+
+
+def option_head(options: Sequence[Option]) -> tuple[str, ...]:
+    """Return the head of the table of options; hours and cost only where they are known."""
+    more = (("hours",) if options[0].hours is not None else ()) + (("cost",) if options[0].cost is not None else ())
+    return ("what", "fits", "peak", "of", "a step", "GPU idle", *more)
+
+
+def option_cells(option: Option) -> list[str]:
+    """Return an option as the cells of a row."""
+    cells = [
+        option.name, "yes" if option.fits else "no", bytes_text(option.peak), bytes_text(option.capacity),
+        seconds_text(option.step_time), f"{option.idle:.0%}",
+    ]  # fmt: skip
+    cells += [] if option.hours is None else [f"{option.hours:.3g}"]
+    return cells + ([] if option.cost is None else [f"{option.cost:,.2f}"])
+
+
+def assumptions(options: Sequence[Option]) -> list[tuple[str, str]]:
+    """Return what options take for granted, each sentence once, with the name of the first that does."""
+    found: dict[str, str] = {}
+    for option in options:
+        for said in option.assumptions:
+            name = "another GPU" if option.name == option.gpu else option.name
+            found.setdefault(said, "another batch" if name.startswith("batch") else name)
+    return [(name, said) for said, name in found.items()]
+
+
+def money(report: Report) -> list[str]:
+    """Say what hours and cost are of."""
+    option = report.options[0]
+    if option.hours is None:
+        return []
+    price = "" if option.cost is None else f"; the cost takes {report.price:g} an hour for each GPU"
+    return [f"Hours are those of {option.steps:,} steps of the batch of this run, or as many samples{price}."]
