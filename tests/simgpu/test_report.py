@@ -81,7 +81,7 @@ def train(steps=4, width=64, batch=32):
 
 @pytest.fixture
 def report():
-    with simgpu.cuda(record=True) as session:
+    with simgpu.cuda(gpus=2, record=True) as session:
         train()
         return session.report()
 
@@ -102,7 +102,7 @@ def test_the_line_at_fault_is_named_first(tmp_path, fault):
 
 
 def test_a_replay_on_the_same_gpu_takes_exactly_as_long_as_the_run():
-    with simgpu.cuda(record=True) as face:
+    with simgpu.cuda(gpus=2, record=True) as face:
         train()
         session = face.session
         again = Replay(session.log.events, session.spec, session.costs, len(simgpu.model.world.memory.gpus))
@@ -110,10 +110,10 @@ def test_a_replay_on_the_same_gpu_takes_exactly_as_long_as_the_run():
 
 
 def test_what_if_on_another_gpu_is_what_a_run_there_takes():
-    with simgpu.cuda("T4", record=True) as here:
+    with simgpu.cuda("T4", gpus=2, record=True) as here:
         train(width=1024, batch=512)
         expected = here.report().what_if(gpu="H100 SXM")
-    with simgpu.cuda("H100 SXM", record=True) as there:
+    with simgpu.cuda("H100 SXM", gpus=2, record=True) as there:
         train(width=1024, batch=512)
         measured = there.report()
     assert expected.step_time == pytest.approx(measured.step_time, rel=1e-9)

@@ -161,12 +161,17 @@ def _table(
     caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int], raw: Sequence[int] = ()
 ) -> str:
     """Return a table; cells in the columns `raw` are HTML, those in `numbers` end at the right."""
-    heads = "".join(f'<th scope="col">{html.escape(name)}</th>' if name else "<td></td>" for name in head)
+    heads = "".join(_head(place, name, numbers) for place, name in enumerate(head))
     cells = [[_cell(place, cell, numbers, raw) for place, cell in enumerate(row)] for row in rows]
     body = "".join(f"<tr>{''.join(line)}</tr>" for line in cells)
     name = html.escape(caption)
     table = f"<table><caption>{name}</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{name}">{table}</div>'
+
+
+def _head(place: int, name: str, numbers: Sequence[int]) -> str:
+    kind = ' class="number"' if place in numbers else ""
+    return f'<th scope="col"{kind}>{html.escape(name)}</th>' if name else "<td></td>"
 
 
 def _cell(place: int, cell: str, numbers: Sequence[int], raw: Sequence[int]) -> str:
