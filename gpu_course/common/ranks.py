@@ -89,8 +89,9 @@ def _loads_compiler(answer: Callable) -> bool:
 
 def _launched(program: Callable, answers: tuple, args: tuple, nprocs: int, needed: str, limit_s: float) -> Any:
     """Return for each rank what the program returned for each of the answers, or the error."""
-    from ranklaunch import RankError, launch
+    from ranklaunch import RankError, launch, preload
 
+    preload(needed, __name__, program.__module__)
     try:
         return launch(
             on_rank, Imported(needed), program, answers, args,

@@ -13,12 +13,13 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 
-from ranklaunch import rank_device
+from ranklaunch import preload, rank_device
 
 __all__ = [
     "NormedMLP", "close", "difference", "learned", "mlp_batch", "mlp_weights", "my_part", "sent_bytes", "shared_mlps",
     "train_step", "whole",
 ]  # fmt: skip
+preload(__name__)  # the ranks of nearly every cell use it
 
 
 def learned(stage: nn.Module) -> list[torch.Tensor]:

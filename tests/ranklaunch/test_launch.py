@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ranklaunch as module
-from ranklaunch import RankError, forked, launch, output, rank_device, report, run, use_device, wire
+from ranklaunch import RankError, forked, launch, output, preload, rank_device, report, run, use_device, wire
 from ranklaunch.wire import Failure
 from tests.ranklaunch import system
 
@@ -739,6 +739,26 @@ def test_a_server_that_died_is_replaced():
     assert error.kind == "died" and "ended with the process that starts the ranks" in str(error)
     assert launch(lambda: 1) == [1, 1]
     assert forked._running[-1].process.pid != server.pid
+
+
+@linux
+def test_a_module_that_a_library_names_is_imported_once_for_all_ranks(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "a_library.py").write_text("import os\nimported_by = os.getpid()\n", encoding="utf-8")
+    (tmp_path / "a_broken_library.py").write_text("raise ValueError('in each rank')\n", encoding="utf-8")
+
+    def importer():
+        import a_library
+
+        return a_library.imported_by, os.getpid()
+
+    def broken():
+        import a_broken_library  # noqa: F401
+
+    preload("a_broken_library", "a_library")
+    pairs = launch(importer) + launch(importer)
+    assert {by for by, _ in pairs} == {forked._running[-1].process.pid} and len({pid for _, pid in pairs}) == 4
+    assert "ValueError: in each rank" in str(failing(broken))
 
 
 @linux

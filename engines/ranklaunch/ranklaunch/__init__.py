@@ -20,12 +20,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ranklaunch import arguments, worker
+from ranklaunch import arguments, forked, worker
 from ranklaunch.report import RankError
 from ranklaunch.run import Run
 from ranklaunch.wire import dumps_call, dumps_start
 
-__all__ = ["RankError", "launch", "rank_device", "use_device"]
+__all__ = ["RankError", "launch", "preload", "rank_device", "use_device"]
 
 MAX_RANKS = 64
 
@@ -69,6 +69,16 @@ def launch(
     places = _places(devices, nprocs)
     run = Run(places, _backend(places), dumps_start(start), dumps_call(fn, args, kwargs), timeout_s)
     return [_loaded(rank, data) for rank, data in enumerate(run.results())]
+
+
+def preload(*modules: str) -> None:
+    """Let ranks find these modules imported from now on: they start sooner. Where ranks are not forked it does nothing.
+
+    For modules of libraries, by name: they are imported once, before the function and its environment are there, in a
+    process that all ranks come from. So their import must start no thread, touch no GPU and do nothing that depends on
+    the rank, and what changes in their files afterwards is not seen.
+    """
+    forked.preload(*modules)
 
 
 def rank_device() -> torch.device:

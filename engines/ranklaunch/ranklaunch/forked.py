@@ -16,19 +16,21 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
 from ranklaunch import worker
-from ranklaunch.processes import Processes, Put, check_interrupt, fresh
+from ranklaunch.processes import Processes, Put, check_interrupt, fresh, search_path
 from ranklaunch.wire import Channel
 
 _SUBREAPER, _DEATH_SIGNAL = 36, 1  # PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG of prctl(2)
 _MAX_FDS = 250  # Linux passes at most 253 descriptors in one message (SCM_MAX_FD, unix(7))
+_MAX_BYTES = 2**16  # of a request
 _PATIENCE_S = 0.5  # what a rank left behind has this long to end after SIGTERM: trackers of shared memory clean up
 
 
@@ -42,7 +44,7 @@ class Forked(Processes):
 
     def start(self, theirs: list[list[Any]]) -> None:
         with self.theirs as session:
-            _send(b"start", [session.fileno(), *(end.fileno() for ends in theirs for end in ends)])
+            _send([session.fileno(), *(end.fileno() for ends in theirs for end in ends)])
         self.run(self._watch, set(range(len(theirs))))
 
     def _watch(self, running: set[int]) -> None:
@@ -70,6 +72,7 @@ class _Server:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self.told = 0  # of the modules that `preload` named, how many this server was told
         self.main, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # requests stay apart
         with theirs:
             self.process = fresh(
@@ -88,6 +91,17 @@ class _Server:
             raise
         atexit.register(self.stop)
 
+    def preload(self) -> None:
+        """Let the server import what `preload` named and it was not told yet."""
+        if names := _named[self.told :]:
+            self.main.sendall(pickle.dumps((search_path(), names)))
+            self.told += len(names)
+
+    def start(self, descriptors: Sequence[int]) -> None:
+        """Let the server fork ranks, behind all imports."""
+        self.preload()
+        socket.send_fds(self.main, [b"start"], descriptors)
+
     def stop(self) -> None:
         """Tell the server to end, and wait for it; a forked copy of this process leaves it alone."""
         atexit.unregister(self.stop)
@@ -100,31 +114,42 @@ class _Server:
 
 _lock = threading.Lock()
 _running: list[_Server] = []
+_named: list[str] = []  # modules that the server imports before it forks
 
 
-def _send(data: bytes, descriptors: Sequence[int] = ()) -> None:
-    """Send the server a request. Starts a server where there is none, or it has died, or is that of a parent."""
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    """Have the servers to oneself, without the one that has died, or is that of a parent."""
     while not _lock.acquire(timeout=0.1):  # another thread starts the server
         check_interrupt()
     try:
         if _running and (_running[0].pid != os.getpid() or _running[0].process.poll() is not None):
             _running.pop().stop()
-        if not _running:
-            _running.append(_Server())
-        try:
-            socket.send_fds(_running[0].main, [data], descriptors)
-        except OSError:  # it died just now
-            _running.pop().stop()
-            _running.append(_Server())
-            socket.send_fds(_running[0].main, [data], descriptors)
+        yield
     finally:
         _lock.release()
 
 
-def preload(module: str) -> None:
-    """Let the server import a module."""
-    with contextlib.suppress(OSError):
-        _send(module.encode())
+def _send(descriptors: Sequence[int]) -> None:
+    """Let the server fork ranks; starts a server where there is none."""
+    with _locked():
+        if not _running:
+            _running.append(_Server())
+        try:
+            _running[0].start(descriptors)
+        except OSError:  # it died just now
+            _running.pop().stop()
+            _running.append(_Server())
+            _running[0].start(descriptors)
+
+
+def preload(*modules: str) -> None:
+    """Let the server import these modules: one that runs does it now, others before they fork their first rank."""
+    with _locked():
+        _named.extend(name for name in modules if name not in _named)
+        with contextlib.suppress(OSError):  # it died just now
+            for server in _running:
+                server.preload()
 
 
 def serve(number: int) -> None:
@@ -172,10 +197,10 @@ class _Forking:
         os._exit(0)
 
     def request(self) -> bool:
-        """Read a request of the kernel: fork ranks, or import a module that ranks needed. False when it is gone."""
-        data, descriptors, *_ = socket.recv_fds(self.main, 256, _MAX_FDS)
+        """Read a request of the kernel: fork ranks, or import modules that ranks need. False when it is gone."""
+        data, descriptors, *_ = socket.recv_fds(self.main, _MAX_BYTES, _MAX_FDS)
         if data and not descriptors:
-            importlib.import_module(data.decode())
+            _import(*pickle.loads(data))
         elif data:
             session = socket.socket(fileno=descriptors.pop(0))
             for rank in range(len(descriptors) // 3):
@@ -235,6 +260,16 @@ class _Forking:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM if since == now else signal.SIGKILL)
         return any(now - since < 4 * _PATIENCE_S for since in self.asked.values())
+
+
+def _import(path: list[str], names: list[str]) -> None:
+    """Import modules as the kernel finds them; a rank that needs one that cannot be imported says why."""
+    sys.path[:] = path
+    for name in names:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
 
 
 def _tell(session: socket.socket, *message: object) -> None:

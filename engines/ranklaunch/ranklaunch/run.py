@@ -72,8 +72,8 @@ class Run:
                 del store
                 if processes is not None:
                     self._stop(processes)
-            for module in {name for _, names in self.seen.returned.values() for name in names} if way is Forked else ():
-                preload(module)  # while nobody waits: it takes each rank a second
+            if way is Forked:  # while nobody waits: it takes each rank a second
+                preload(*sorted({name for _, names in self.seen.returned.values() for name in names}))
         return [self.seen.returned[rank][0] for rank in self.all]
 
     def _job(self, port: int) -> Job:

@@ -40,6 +40,7 @@ def launch(
     for given in ("devices", "start"):
         if given in kwargs:
             raise TypeError(f"leave {given} out: the ranks of a cluster compute on simulated GPUs")
+    ranklaunch.preload("torch.distributed.tensor", __name__)  # the first is imported by the first operator
     pairs = ranklaunch.launch(
         fn, *args, nprocs=nprocs, timeout_s=timeout_s, devices=["cpu"] * arguments.whole("nprocs", nprocs),
         start=functools.partial(_become_rank, cluster), **kwargs,
