@@ -79,6 +79,20 @@ def marked(exercise, *values, name, slow):
     )
 
 
+# Before other wrong answers, which are compared with what each mistake was seen to do here: it is tried once.
+# That each is seen, and is like no other, is tried below of all: on the simulated clock a second trial takes long.
+MISTAKES = [
+    marked(e, mistake, name=mistake.name, slow=e.task.simulated and at > 1)
+    for e in TRIED
+    for at, mistake in enumerate(e.mistakes)
+]
+
+
+@pytest.mark.parametrize(("exercise", "mistake"), MISTAKES)
+def test_a_mistake_is_rejected_under_its_own_name(exercise, mistake):
+    assert mistake.name in rejected(exercise, mistake.answer) and mistake.why
+
+
 # Ranks and the simulated clock take seconds for what others do in milliseconds.
 CASES = [
     marked(e, phrase, answer, name=at, slow=at >= 5 and (e.task.simulated or "ranks" in e.task.where))
@@ -91,19 +105,6 @@ CASES = [
 def test_a_wrong_answer_is_rejected_with_its_phrase(exercise, phrase, answer):
     made = answer.of(exercise.reference) if isinstance(answer, Edit) else answer
     assert phrase in rejected(exercise, made)
-
-
-# That each is seen, and is like no other, is tried below of all: on the simulated clock a second trial takes long.
-MISTAKES = [
-    marked(e, mistake, name=mistake.name, slow=e.task.simulated and at > 1)
-    for e in TRIED
-    for at, mistake in enumerate(e.mistakes)
-]
-
-
-@pytest.mark.parametrize(("exercise", "mistake"), MISTAKES)
-def test_a_mistake_is_rejected_under_its_own_name(exercise, mistake):
-    assert mistake.name in rejected(exercise, mistake.answer) and mistake.why
 
 
 @each_exercise
