@@ -252,7 +252,7 @@ def _(losses, sizes):
 
 
 @exercise(title="An epoch with one host read", minutes=15, difficulty=2, hints=(
-    "Keep two sums on the device. The number of samples the host can count by itself, without a read.",
+    "Keep two sums on the device. The host can count the samples by itself, without a read.",
     "Each batch adds its detached loss times its size to one sum, and its number of right answers to the other.",
     "torch.zeros(2, device=device) holds both sums. After the loop divide it by the number of samples; .tolist() of "
     "that is the one read.",
@@ -345,8 +345,8 @@ train_epoch.alternative(
 
 @exercise(title="A step in mixed precision", minutes=15, difficulty=3, hints=(
     "The forward pass and the loss stand under torch.autocast(images.device.type, dtype=dtype), nothing else does.",
-    "scaler.scale(loss).backward() gives gradients that are too large by the scale. Unscale before you measure them.",
-    "After backward come the four words in bold, in their order: unscale_ and step are the scaler's and take the "
+    "scaler.scale(loss).backward() gives gradients that are still multiplied by the factor. Unscale them first.",
+    "After backward come the four words in italics, in their order: unscale_ and step are the scaler's and take the "
     "optimizer, update is the scaler's and takes nothing, clip_grad_norm_ takes the parameters and max_norm.",
 ))
 def amp_step(
@@ -421,7 +421,7 @@ def _scaler_in_order(case: Case, text: str) -> None:
 
 _UNSCALE, _CLIP = "scaler.unscale_(optimizer)", "nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
 _SCALED, _STEP, _UPDATE = "scaler.scale(loss).backward()", "scaler.step(optimizer)", "scaler.update()"
-_SMALL = "clips the scaled gradients", "their norm is too large by the scale: unscale_ comes before the clipping"
+_SMALL = "clips the scaled gradients", "their norm still has the factor in it: unscale_ comes first"
 _LONG = ("does not clip the gradients of the step",
          "one odd batch could take a huge step: clip_grad_norm_ stands after backward and unscale_, before the step")
 _OF_FLOATS = "F.cross_entropy(model(images).float(), labels)"
@@ -461,9 +461,9 @@ amp_step.alternative(
 @exercise(title="Resume", minutes=15, difficulty=3, hints=(
     "Model, optimizer and scheduler have state_dict and load_state_dict. Random numbers: torch.get_rng_state().",
     "The step is a number. Keep it in self.step, which is 0 at the start.",
-    "Keep the three parts in __init__. state_dict() has an entry for the state_dict() of each, for the step, for "
-    "torch.get_rng_state(), and on a device for get_rng_state(device) of its module; load_state_dict takes each "
-    "entry back, with load_state_dict and set_rng_state.",
+    "Keep the three parts in __init__. state_dict() has an entry for the state_dict() of each part, for the step and "
+    "for torch.get_rng_state(). If the model is on a device, torch.get_device_module(device).get_rng_state(device) is "
+    "one more. load_state_dict puts each entry back, with the part's load_state_dict or with set_rng_state.",
 ))
 class Progress:
     """All that a run needs to go on; `step` counts the steps that are done."""

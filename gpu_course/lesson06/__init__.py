@@ -16,7 +16,7 @@ from gpu_course.lesson06.quiet import hide_profiler_messages
 from gpu_course.lesson06.repairs import repair_both, repair_reads, repaired
 
 __all__ = [
-    "CAUSES", "at_most", "diagnose", "hide_profiler_messages", "idle_gaps", "record_steps", "repair_both",
+    "CAUSES", "at_most", "diagnose", "hide_profiler_messages", "idle_gaps", "lost_ms", "record_steps", "repair_both",
     "repair_reads", "repaired", "share_of_time", "source", "table", "timelines", "with_numpy",
 ]  # fmt: skip
 

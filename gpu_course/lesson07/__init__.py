@@ -171,8 +171,8 @@ four_parts.mistake("counts MiB", _UNIT, *_times(1 / 2**20))
 
 @exercise(title="Find two leaks", minutes=8, difficulty=2, simulated=True, hints=(
     "Two lists grow. What does each entry of them refer to, beside the number or the words that you want?",
-    "A loss refers to its graph, and the graph to all activations. An exception refers to its traceback, that to the "
-    "frames, and those to their variables.",
+    "A loss refers to its graph, and the graph to all activations. An exception refers to its traceback, the traceback "
+    "to the function calls that the error went through, and each call to its variables.",
     "torch.inference_mode() around the loop makes no graphs. Keep the number that .item() gives, and the text that "
     "str() makes of an error.",
 ))
@@ -261,9 +261,9 @@ def _evaluated(case: Case, floor: Floor, model: nn.Module, batches: list) -> Non
     case.instead(probe.passes > 1, "goes through the batches more than once",
                  "they may come from a generator, which gives them once")
     case.instead(probe.grown_bytes > 0 and not bad_ones, f"leaks: {size} more are alive after each batch",
-                 "something refers to each batch, its loss or its graph: take one after the other, and keep numbers")
+                 "a name refers to each batch, its loss or its graph: take one after the other, and keep numbers")
     case.instead(probe.grown_bytes > 0, f"leaks: {size} more are alive after each failing batch",
-                 "something refers to what failed, an error to the frames that it went through: keep words")
+                 "a stored error refers to the calls that it went through, and so to their tensors: keep its text")
     case.instead(max(probe.alive) > 2, "leaks: keeps the batches, on the CPU",
                  "there may be more of them than memory: take one after the other, and refer to none later")
     pair = isinstance(got, tuple | list) and len(got) == 2 and all(isinstance(one, list | tuple) for one in got)
@@ -272,7 +272,7 @@ def _evaluated(case: Case, floor: Floor, model: nn.Module, batches: list) -> Non
     case.instead(any(isinstance(one, torch.Tensor) for one in got[0]), "returns tensors for losses",
                  "a number refers to nothing, a tensor to memory of the device: loss.item()")
     case.instead(any(isinstance(one, BaseException) for one in got[1]), "returns errors instead of their words",
-                 "str(error) is the message; the error itself holds the frames it went through")
+                 "str(error) is the message; the error itself holds the calls it went through, with their tensors")
     case.instead(not bad_ones and got[1], f"notes an error for a good batch: {got[1][0] if got[1] else ''}",
                  "the except block hides an error of the answer's own")
     case.equal(list(got[0]), losses, rtol=1e-4, why="one mean loss for each good batch, in order")
@@ -288,7 +288,8 @@ def _evaluated(case: Case, floor: Floor, model: nn.Module, batches: list) -> Non
 _LOOP, _ITEM, _NOTE = "torch.inference_mode()", "losses.append(loss.item())", "problems.append(str(error))"
 _BOTH = "losses, problems\n"
 _GRAPH, _DEVICE = "a loss refers to its graph, and the graph to every activation", "a tensor keeps memory: loss.item()"
-_FRAMES, _WORDS = "an error refers to its frames, and those to their tensors", "str(error) is what an error says"
+_FRAMES = "an error refers to the calls that it went through, and those to their tensors"
+_WORDS = "str(error) is what an error says"
 evaluate_batches.edits(
     ("keeps the losses with their graphs", _GRAPH, _LOOP, "torch.enable_grad()", _ITEM, "losses.append(loss)"),
     ("keeps the losses with their graphs", _GRAPH + ": at the end it is too late", _LOOP, "torch.enable_grad()",
@@ -309,7 +310,7 @@ evaluate_batches.edits(
 
 
 @exercise(title="Find the largest batch", minutes=12, difficulty=2, simulated=True, hints=(
-    "A size that fits and one that fails: try the middle, and one of the two moves. They end as neighbours.",
+    "Keep a size that fits and one that fails. Try the middle: it replaces one of the two, until they are neighbours.",
     "Catch torch.OutOfMemoryError alone. Try the next size after the except block has ended: only then is memory free.",
     "Begin with fits = 0, which needs no try, and fails = limit + 1. While they are no neighbours try the size between "
     "them: it becomes `fits` after step(size), `fails` in the except block.",

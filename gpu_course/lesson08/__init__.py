@@ -20,7 +20,7 @@ __all__ = [
 
 triton, tl = kernelcheck.triton()
 exercise = lesson("08")
-WHERE = "the CPU, every access looked at"
+WHERE = "the CPU, with every access checked"
 # fmt: off
 
 
@@ -60,7 +60,7 @@ def _(case: Case) -> None:
 _X, _Y, _STORE = "x + at * x_stride, mask=inside", "y + at, mask=inside", "(y + at, mask=inside), mask=inside)"
 _AT = "tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)"
 _EACH = "each program takes the next BLOCK elements"
-_END = "the last program has places behind the end: other data there, or none"
+_END = "the last program reaches beyond the end, where other data lie, or none"
 _BEHIND, _BEFORE = "what lies behind the end is somebody else's", "programs count from 0, elements to n - 1"
 scale_add.edits(
     ("has no mask where it loads x", _END, _X, "x + at * x_stride"),

@@ -13,7 +13,7 @@ exercise = lesson("08")
 # fmt: off
 
 
-@exercise(title="A product in tiles", minutes=25, difficulty=3, where="the CPU, every access looked at", hints=(
+@exercise(title="A product in tiles", minutes=25, difficulty=3, where="the CPU, with every access checked", hints=(
     "A program has a tile of `out`: TILE rows from program_id(0) * TILE on, TILE columns from program_id(1) * TILE on. "
     "It walks along K in steps of TILE.",
     "rows[:, None] * a_row + inner[None, :] * a_column is a square of addresses; its mask needs both sizes, M and K, "

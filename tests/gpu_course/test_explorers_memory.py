@@ -176,28 +176,28 @@ def test_sizes_are_set_where_no_known_model_is_chosen():
 
 
 @simulated
-def test_segments_keep_what_the_simulated_gpu_measures():
+def test_groups_keep_what_the_simulated_gpu_measures():
     device = place()
     blocks = models.TransformerLM(64, 32, 2, 12, 16).to(device).blocks
     x = torch.rand(2, 16, 32, device=device, requires_grad=True)
     for length in LENGTHS:
         c = checkpointing.checkpointing(layers=12, length=length, tokens=32, width=32, heads=2)
-        kept = memory.measure(lambda n=c.segments: checkpoint_sequential(blocks, n, x, use_reentrant=False), device)
+        kept = memory.measure(lambda n=c.groups: checkpoint_sequential(blocks, n, x, use_reentrant=False), device)
         # the input exists already, and the result of the last block is there besides: equally large
-        assert c.kept_bytes(c.segments) == pytest.approx(kept.kept_bytes, rel=0.01)
+        assert c.kept_bytes(c.groups) == pytest.approx(kept.kept_bytes, rel=0.01)
 
 
 def test_checkpointing_holds_in_every_setting():
     explorer = checkpointing.explore()
     for setting in settings(explorer):
         c = explorer.compute(**setting)
-        assert c.segments * c.length == c.layers and c.segments in c.choices
-        assert c.kept_bytes(c.best) <= c.kept_bytes(c.segments) <= c.kept_bytes(1) == c.layers * c.block_bytes
-        assert 1 <= c.step_factor(c.segments) < 4 / 3
+        assert c.groups * c.length == c.layers and c.groups in c.choices
+        assert c.kept_bytes(c.best) <= c.kept_bytes(c.groups) <= c.kept_bytes(1) == c.layers * c.block_bytes
+        assert 1 <= c.step_factor(c.groups) < 4 / 3
     assert explorer.compute(layers=12).best == 12 and explorer.compute(layers=96, length=1).best == 48
 
 
-def test_measured_segments_are_drawn_where_the_setting_is_theirs():
+def test_measured_groups_are_drawn_where_the_setting_is_theirs():
     of = {"layers": 12, "tokens": 512, "width": 64, "heads": 4, "fmt": "fp32"}
     explorer = checkpointing.explore({1: (24 * 2**20, 2.0), 12: (3 * 2**20, 2.5)}, of, "simulated")
     kept, cost = explorer.figure().axes

@@ -1,7 +1,7 @@
-"""How many segments should be checkpointed? Bytes kept for the backward pass against what is computed twice.
+"""How many groups should be checkpointed? Bytes kept for the backward pass against what is computed twice.
 
-A model of equal Transformer blocks is cut into segments, as `torch.utils.checkpoint.checkpoint_sequential` does it: of
-each segment but the last only the input is kept, and the rest is computed again in the backward pass. The idea is that
+A model of equal Transformer blocks is cut into groups, as `torch.utils.checkpoint.checkpoint_sequential` does it: of
+each group but the last only the input is kept, and the rest is computed again in the backward pass. The idea is that
 of Chen et al. 2016, https://arxiv.org/abs/1604.06174; what a block keeps is counted as in `will_it_fit`.
 """
 
@@ -15,51 +15,51 @@ from gpu_course.lesson07.explorers.fit_moments import FORMATS, Setting, kept_byt
 
 __all__ = ["Checkpointing", "checkpointing", "explore"]
 
-LENGTHS = (1, 2, 3, 4, 6, 12)  # blocks in a segment: each divides every number of layers of the controls
+LENGTHS = (1, 2, 3, 4, 6, 12)  # blocks in a group: each divides every number of layers of the controls
 
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """What equal segments keep and cost; a block keeps `block_bytes`, of which its input is `input_bytes`."""
+    """What equal groups keep and cost; a block keeps `block_bytes`, of which its input is `input_bytes`."""
 
     layers: int
-    length: int  # blocks in a segment
+    length: int  # blocks in a group
     tokens: int
     width: int
     block_bytes: int
     input_bytes: int
-    measured: tuple[tuple[int, int, float], ...] = ()  # (segments, bytes kept, milliseconds of a step)
+    measured: tuple[tuple[int, int, float], ...] = ()  # (groups, bytes kept, milliseconds of a step)
     label: str = ""
 
-    segments = property(lambda self: self.layers // self.length)
+    groups = property(lambda self: self.layers // self.length)
 
-    def kept_bytes(self, segments: int) -> int:
-        """Return the bytes alive when backward begins: the inputs of all segments but the last, and all of the last."""
-        return (segments - 1) * self.input_bytes + self.layers // segments * self.block_bytes
+    def kept_bytes(self, groups: int) -> int:
+        """Return the bytes alive when backward begins: the inputs of all groups but the last, and all of the last."""
+        return (groups - 1) * self.input_bytes + self.layers // groups * self.block_bytes
 
-    def recomputed(self, segments: int) -> float:
-        """Return which share of the forward pass is computed twice: all segments but the last."""
-        return (segments - 1) / segments
+    def recomputed(self, groups: int) -> float:
+        """Return which share of the forward pass is computed twice: all groups but the last."""
+        return (groups - 1) / groups
 
-    def step_factor(self, segments: int) -> float:
+    def step_factor(self, groups: int) -> float:
         """Return FLOPs of a step over those without checkpointing; backward takes twice the FLOPs of forward."""
-        return 1 + self.recomputed(segments) / 3
+        return 1 + self.recomputed(groups) / 3
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """Return the numbers of segments that divide the layers, and so can be drawn."""
+        """Return the numbers of groups that divide the layers, and so can be drawn."""
         return tuple(n for n in range(1, self.layers + 1) if self.layers % n == 0)
 
-    best = property(lambda c: min(c.choices, key=c.kept_bytes), doc="The number of segments that keeps least.")
+    best = property(lambda c: min(c.choices, key=c.kept_bytes), doc="The number of groups that keeps least.")
 
 
 def checkpointing(
     *, layers: int, length: int, tokens: int, width: int, heads: int = 4, fmt: str = "fp32",
     measured: Mapping[int, tuple[int, float]] | None = None, of: Mapping[str, Any] | None = None, label: str = "",
 ) -> Checkpointing:  # fmt: skip
-    """Return what segments of `length` blocks keep and cost, for `tokens` tokens in all rows together, predicted.
+    """Return what groups of `length` blocks keep and cost, for `tokens` tokens in all rows together, predicted.
 
-    `measured` holds (bytes kept, milliseconds of a step) by number of segments, of a model with the settings `of`, and
+    `measured` holds (bytes kept, milliseconds of a step) by number of groups, of a model with the settings `of`, and
     `label` says on what; it is shown where the settings are the same. Raises ValueError where `length` does not divide
     `layers`.
     """
@@ -68,7 +68,7 @@ def checkpointing(
     given = {"layers": layers, "width": width, "heads": heads, "fmt": fmt}
     setting = Setting(**given, sequence=tokens, vocabulary=1, batch=1, accumulation=1, gpus=1, optimizer="SGD", stage=0,
                       checkpointing=False, fused=True)  # fmt: skip
-    found = arguments.mapping("measured", measured, "(bytes, milliseconds) by segments")
+    found = arguments.mapping("measured", measured, "(bytes, milliseconds) by groups")
     same = all({**given, "tokens": tokens}.get(name) == value for name, value in (of or {}).items())
     rows = tuple((n, *found[n]) for n in sorted(found)) if same else ()
     return Checkpointing(layers, length, tokens, width, *kept_bytes(setting), rows, label)
@@ -76,21 +76,21 @@ def checkpointing(
 
 def describe(c: Checkpointing) -> str:
     """Return the result in words."""
-    kept, without = c.kept_bytes(c.segments), c.kept_bytes(1)
+    kept, without = c.kept_bytes(c.groups), c.kept_bytes(1)
     return (
-        f"{c.layers} blocks of width {c.width}, {c.tokens:,} tokens, {c.segments} segments of {c.length} "
+        f"{c.layers} blocks of width {c.width}, {c.tokens:,} tokens, {c.groups} groups of {c.length} "
         f"block{'s' if c.length > 1 else ''}: "
-        f"{plots.bytes_text(kept)} are kept of {plots.bytes_text(without)}, {c.recomputed(c.segments):.0%} of the "
-        f"forward pass is computed twice, and a step takes {c.step_factor(c.segments) - 1:.0%} more FLOPs. Least is "
-        f"kept with {c.best} segments: {plots.bytes_text(c.kept_bytes(c.best))}. Predicted"
+        f"{plots.bytes_text(kept)} are kept of {plots.bytes_text(without)}, {c.recomputed(c.groups):.0%} of the "
+        f"forward pass is computed twice, and a step takes {c.step_factor(c.groups) - 1:.0%} more FLOPs. Least is "
+        f"kept with {c.best} groups: {plots.bytes_text(c.kept_bytes(c.best))}. Predicted"
         + (f"; crosses are {c.label}." if c.measured else ".")
     )
 
 
 def draw(c: Checkpointing) -> Any:
-    """Return the picture: bytes kept and the cost of a step against segments, with the measured ones."""
+    """Return the picture: bytes kept and the cost of a step against groups, with the measured ones."""
     titles = ("Kept for the backward pass", "Cost of a step")
-    figure, (left, right) = plots.new(titles, "segments", columns=2, log="x", height_in=3.6)
+    figure, (left, right) = plots.new(titles, "groups", columns=2, log="x", height_in=3.6)
     mib = [c.kept_bytes(n) / 2**20 for n in c.choices]
     factors = [c.step_factor(n) for n in c.choices]
     if c.measured:
@@ -101,8 +101,8 @@ def draw(c: Checkpointing) -> Any:
             right.plot(counts, [ms / times_ms[0] for ms in times_ms], label=f"time, {c.label}", **look)
     plots.line(left, c.choices, mib, "formula", plots.PREDICTED, color=plots.BLUE, marker=".")
     plots.line(right, c.choices, factors, "FLOPs", plots.PREDICTED, color=plots.BLUE, marker=".")
-    left.plot([c.segments], [c.kept_bytes(c.segments) / 2**20], "o", color=plots.RED, markersize=9, label="this choice")
-    right.plot([c.segments], [c.step_factor(c.segments)], "o", color=plots.RED, markersize=9)
+    left.plot([c.groups], [c.kept_bytes(c.groups) / 2**20], "o", color=plots.RED, markersize=9, label="this choice")
+    right.plot([c.groups], [c.step_factor(c.groups)], "o", color=plots.RED, markersize=9)
     left.set(ylabel="MiB", ylim=(0, None))
     slowest = max([ms / c.measured[0][2] for *_, ms in c.measured], default=1.0)
     right.set(ylabel="times the step without", ylim=(0.95, max(1.5, slowest * 1.05)))
@@ -124,10 +124,10 @@ def explore(
     fixed = {"measured": measured, "of": of, "label": label, "heads": first["heads"]}
     pick = lambda name, *values: tuple(sorted({*values, first[name]}))  # noqa: E731
     controls = [
-        Slider("length", "Segment length", LENGTHS, 1),
+        Slider("length", "Blocks in a group", LENGTHS, 1),
         Slider("layers", "Blocks", pick("layers", 12, 24, 48, 96), first["layers"]),
         Slider("tokens", "Tokens", pick("tokens", 1024, 4096, 16384, 65536), first["tokens"]),
         Slider("width", "Width", pick("width", 128, 768, 2048, 4096), first["width"]),
         Choice("fmt", "Number format", tuple(FORMATS), first["fmt"]),
     ]
-    return Explorer("segments, memory and recomputation", checkpointing, draw, describe, controls, fixed)
+    return Explorer("groups, memory and recomputation", checkpointing, draw, describe, controls, fixed)

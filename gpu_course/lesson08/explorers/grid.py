@@ -44,7 +44,7 @@ def grid(*, n: int, block: int, blocks: int, order: str, masked: bool) -> Grid:
 def describe(g: Grid) -> str:
     """Return the result in words."""
     threads = f"{g.blocks} block{'s' if g.blocks > 1 else ''} of {g.block} threads over {g.n} elements"
-    outside = f"{g.outside} threads touch what is no element: a fault on a GPU, or other data changed in silence"
+    outside = f"{g.outside} threads go beyond the end: a fault on a GPU, or other data changed in silence"
     fault = "no thread goes beyond the end" if not g.outside else outside
     missed = "every element has its thread" if not g.missed else f"{g.missed} elements have no thread"
     return (
@@ -68,7 +68,7 @@ def draw(g: Grid) -> Any:
     for i in range(shown):
         _cell(right, i % _SECTOR, i // _SECTOR, str(i), colours.get(i, "white"))
     right.set(xlim=(-0.1, _SECTOR), ylim=(-(-shown // _SECTOR), -0.1), ylabel="sector")
-    right.set_xlabel("a colour for each block; red: no element", fontsize=8)
+    right.set_xlabel("a colour for each block; red: beyond the end", fontsize=8)
     for axes in (left, right):
         axes.grid(False)
         axes.spines[:].set_visible(False)
