@@ -107,7 +107,7 @@ def test_labels_are_one_line_and_tell_a_gpu_that_was_compared_from_others():
             assert label.startswith("simulated") and len(label) < 175 and "\n" not in label, label
     assert "other GPUs" in str(evidence.of_regime("training", "MI300X"))
     assert "other" not in str(evidence.of_regime("power", "T4"))
-    assert "times too fast" in str(evidence.of_regime("short operators", "T4"))
+    assert "times too short" in str(evidence.of_regime("short operators", "T4"))
     assert str(evidence.of_regime("host work", "T4")).endswith("not compared with published runs")
 
 

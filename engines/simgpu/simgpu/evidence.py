@@ -30,11 +30,11 @@ _ALONE = 0.9  # of the time of all kernels
 
 REGIMES = {  # in the order in which they are looked for, as they stand in a label
     "several GPUs": "on several GPUs",
-    "host work": "where the host's own work, an input, takes most of the time",
-    "short operators": "for operators below 40 µs, decided by launches (5 µs each: assumed),",
+    "host work": "where the host's own work, such as reading input, takes most of the time",
+    "short operators": "for operators below 40 µs, where launches decide (assumed: 5 µs each)",
     "copies over the bus": "for copies over the bus",
-    "power": "where the card's watts hold products back",
-    "products": "for products of matrices alone",
+    "power": "for products that the card's power limit slows down",
+    "products": "for matrix products alone",
     "memory traffic": "for operators that only move memory",
     "training": "for training steps",
     "inference": "for inference",
@@ -61,13 +61,13 @@ class Evidence:
 
     @property
     def error(self) -> str:
-        """How far the clock was off, such as "14 % off in the median, too fast"."""
+        """How far simulated times were off, such as "off by 14 % in the median, mostly too short"."""
         if self.median is None or self.bias is None:
             return "not compared with published runs"
         if self.bias < -0.5:
-            return f"{1 / (1 + self.bias):.2g} times too fast in the median"
-        sides = {"too fast": -self.bias, "too slow": self.bias, "both ways": self.median / 2}
-        return f"{100 * self.median:.0f} % off in the median, {max(sides, key=sides.__getitem__)}"
+            return f"{1 / (1 + self.bias):.2g} times too short in the median"
+        sides = {"mostly too short": -self.bias, "mostly too long": self.bias, "both ways": self.median / 2}
+        return f"off by {100 * self.median:.0f} % in the median, {max(sides, key=sides.__getitem__)}"
 
     @property
     def short(self) -> str:
@@ -80,10 +80,10 @@ class Evidence:
             return f"simulated with other costs than the clock's own; {self.error}"
         what = REGIMES[self.regime]
         if self.median is None:
-            return f"simulated, {what.removesuffix(',')}; {self.error}"
+            return f"simulated, {what}; {self.error}"
         of = "GPU" if len(self.gpus) == 1 else "GPUs"
         seen = f"{len(self.gpus)} {of}" if self.gpu in self.gpus else f"{len(self.gpus)} other {of}"
-        return f"simulated; {what} the clock was {self.error}, on {self.runs:,} published runs ({seen})"
+        return f"simulated; {what}, such times were {self.error}, on {self.runs:,} published runs ({seen})"
 
 
 def regime(records: Iterable[Record], ranks: int = 1) -> str:
