@@ -137,7 +137,7 @@ def _deadlock(called: list[str], why: str) -> tuple[str, str]:
         where = "for ranks that have returned" if returned else "in a collective that another does not call"
         return (
             f"deadlock: a rank waits {where}, it does not end",
-            "every rank must call each collective, in the same order",
+            "every rank must call each collective, in the same order and with tensors of the same size",
         )
     if all(called):
         whom = "a rank waits for ranks that have returned" if returned else "ranks wait for each other"
