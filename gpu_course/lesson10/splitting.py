@@ -12,7 +12,7 @@ from torch import nn
 from course_utils import counting
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.ranks import check_call, describe, on_ranks
-from gpu_course.lesson10.explorers import parallel_plan
+from gpu_course.lesson10 import plans
 
 __all__ = ["choose_meshes", "rank_bytes", "split_attention"]
 
@@ -319,8 +319,8 @@ _MOST_PLANS = 30  # in one call; a search tries hundreds
 
 @choose_meshes.checks
 def _(case: Case) -> None:
-    counted = mock.Mock(wraps=parallel_plan._Rank)  # each plan makes one
-    with mock.patch.object(parallel_plan, "_Rank", counted):
+    counted = mock.Mock(wraps=plans.Rank)  # each plan makes one
+    with mock.patch.object(plans, "Rank", counted):
         got = case.call()
     case.instead(counted.call_count > _MOST_PLANS, f"tries {counted.call_count} meshes: that is a search, not a choice",
                  "the next cluster is in no list: reason which mesh suits, and try a few", got=got)
@@ -337,10 +337,10 @@ def _check_mesh(case: Case, name: str, task: dict[str, Any], mesh: Any) -> None:
     case.instead(not numbers or mesh[2] > 3 or 0 in mesh[:2], "is no (tensor, pipeline, stage)",
                  "a tuple of three whole numbers, the last from 0 to 3")
     try:
-        made = parallel_plan.plan(**task, **dict(zip(("tensor", "pipeline", "stage"), mesh, strict=True)))
+        made = plans.plan(**task, **dict(zip(("tensor", "pipeline", "stage"), mesh, strict=True)))
     except (ValueError, TypeError) as error:
         case.fail(str(error))
-    best, links = parallel_plan.plans(**task)[0], parallel_plan.CLUSTERS[task["cluster"]]
+    best, links = plans.plans(**task)[0], plans.CLUSTERS[task["cluster"]]
     slow, gap = made.step_s > 1.25 * best.step_s, made.step_s / best.step_s
     held = f"{made.memory_bytes / 2**30:.0f} GiB on the fullest rank, and a GPU has {made.room_bytes / 2**30:.0f}"
     case.instead(not made.fits, "does not fit", held)

@@ -1,4 +1,4 @@
-"""Do the formulas of `parallel_plan` say what `simgpu.forecast` says of the same programs, and lesson 10 of memory?"""
+"""Do the formulas of `plans` say what `simgpu.forecast` says of the same programs, and lesson 10 of memory?"""
 
 import functools
 
@@ -11,6 +11,7 @@ from torch import nn
 import simgpu
 from course_utils import models
 from gpu_course import lesson10
+from gpu_course.lesson10 import plans
 from gpu_course.lesson10.explorers import parallel_plan
 from tests.gpu_course.explorer_settings import settings
 
@@ -33,7 +34,7 @@ def shared(way):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    model = models.TransformerLM(context=parallel_plan._SEQUENCE, **SMALL)
+    model = models.TransformerLM(context=plans.SEQUENCE, **SMALL)
     model.blocks = nn.ModuleList(Block(SMALL["width"], SMALL["heads"]) for _ in model.blocks)
     model = model.bfloat16()
     if way == "data":
@@ -58,19 +59,19 @@ def step(model, tokens, optimizer):
 
 
 WAYS = {"data": {}, "sharded": {"stage": 3}, "tensor": {"tensor": RANKS}}
-CLUSTER = next(iter(parallel_plan.CLUSTERS))
+CLUSTER = next(iter(plans.CLUSTERS))
 
 
 def planned(way):
     sequences = TIMES * (1 if way == "tensor" else RANKS)
-    return parallel_plan.plan(model="small", cluster=CLUSTER, gpus=RANKS, sequences=sequences, **WAYS[way])
+    return plans.plan(model="small", cluster=CLUSTER, gpus=RANKS, sequences=sequences, **WAYS[way])
 
 
 def estimated_s(way):
     """Return the seconds of a step; AdamW of the products alone: its fused form takes no tensors of two kinds."""
-    tokens = functools.partial(torch.zeros, 1, parallel_plan._SEQUENCE, dtype=torch.int64)
+    tokens = functools.partial(torch.zeros, 1, plans.SEQUENCE, dtype=torch.int64)
     adam = lambda given: torch.optim.AdamW([one for one in given if one.dim() == 2][2:], fused=True)  # noqa: E731
-    cluster = parallel_plan.CLUSTERS[CLUSTER]
+    cluster = plans.CLUSTERS[CLUSTER]
     return (
         simgpu.forecast(functools.partial(shared, way), tokens, adam, step=step, ranks=RANKS)
         .on(cluster=cluster)
@@ -83,7 +84,7 @@ def test_layers_take_the_time_that_an_estimate_of_the_program_says(way, gap, mon
     """Four layers more. The formula lets all messages of a sharded model hide; in the program some wait for others."""
     found = {}
     for layers in (4, 8):
-        monkeypatch.setitem(parallel_plan.MODELS, "small", SMALL | {"layers": layers})
+        monkeypatch.setitem(plans.MODELS, "small", SMALL | {"layers": layers})
         monkeypatch.setitem(SMALL, "layers", layers)
         found[layers] = planned(way).step_s, estimated_s(way)
     step_s, wanted_s = (after - before for before, after in zip(found[4], found[8], strict=True))
@@ -91,13 +92,13 @@ def test_layers_take_the_time_that_an_estimate_of_the_program_says(way, gap, mon
 
 
 def test_memory_is_that_of_the_exercise_and_of_will_it_fit():
-    for name, sizes in parallel_plan.MODELS.items():
+    for name, sizes in plans.MODELS.items():
         width, heads = sizes["width"], sizes["heads"]
         layer = {"layers": sizes["layers"], "parameters": 12 * width**2}
         kept = {"split": 2048 * (24 * width + 4 * heads), "whole": 2048 * 8 * width}
         for tensor, pipeline, stage in ((1, 1, 0), (4, 1, 1), (1, 1, 3), (2, 8, 1), (8, 1, 2)):
             mesh = {"tensor": tensor, "pipeline": pipeline, "stage": stage}
-            made = parallel_plan.plan(model=name, cluster=CLUSTER, gpus=64, **mesh)
+            made = plans.plan(model=name, cluster=CLUSTER, gpus=64, **mesh)
             said = lesson10.rank_bytes.reference(**layer, **kept, data=made.data, **mesh)
             outer = sizes["vocabulary"] * width / tensor
             states = outer * 12 / (made.data if stage else 1)
@@ -119,7 +120,7 @@ def test_every_setting_gives_a_plan_and_the_fastest_that_fits_is_first():
 
 
 def test_what_a_split_costs():
-    at = functools.partial(parallel_plan.plan, model="Cerebras-GPT 6.7B", cluster=CLUSTER, gpus=64)
+    at = functools.partial(plans.plan, model="Cerebras-GPT 6.7B", cluster=CLUSTER, gpus=64)
     inside, outside = at(tensor=8), at(tensor=16)
     assert outside.times["tensor messages"] > 2 * inside.times["tensor messages"]
     few, many = (at(pipeline=8, sequences=n) for n in (64, 2048))
