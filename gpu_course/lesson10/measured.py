@@ -1,18 +1,18 @@
 """Which ways to split a model did somebody measure, and how far are the formulas of `plans` from them?
 
-`measured.csv` holds the 3,231 ways that Hugging Face tried for its Ultra-Scale Playbook (2025; Apache License 2.0): four
-models like Llama, each on 1 to 64 machines with 8 H100, in bfloat16 with AdamW, 256 sequences of 4,096 tokens a step.
-The rows are those of its interactive plot `benchmarks_interactive.html`; a way that was measured more than once stands
-here with its fastest run, one whose sizes contradict each other not at all. A row without numbers ran out of memory or
-crashed. Sizes of the models: `scripts/scaling_benchmarks.py` of nanotron, the program that ran.
+`measured.csv` holds the 3,231 ways that Hugging Face tried for its Ultra-Scale Playbook (2025; Apache License 2.0):
+four models like Llama, each on 1 to 64 machines with 8 H100, in bfloat16 with AdamW, 256 sequences of 4,096 tokens a
+step. The rows are those of its interactive plot `benchmarks_interactive.html`. A way that was measured more than once
+stands here with its fastest run, one whose sizes contradict each other not at all. A row without numbers ran out of
+memory or crashed. Sizes of the models: `scripts/scaling_benchmarks.py` of nanotron, the program that ran.
 https://huggingface.co/spaces/nanotron/ultrascale-playbook
 https://github.com/huggingface/nanotron/blob/2411b022a75fb7f7561a1bb4166706da5e1b76de/scripts/scaling_benchmarks.py
 
 `NANOTRON` says how that program differs from `plans.IDEAL`. Its collectives have the rates that the playbook measured
 between its machines. The other five numbers are chosen so that the median error of the models 1B and 8B is least
 (`python -m benchmarks.splits --fit`); 3B and 80B try them. Four kinds of runs are left out there, and named by `kind`:
-they took two to ten times as long, and nobody published why. (The last one: 0.4 to 1 s for each micro-batch, whatever the
-model.)
+they took two to ten times as long, and nobody published why. (The last kind took 0.4 to 1 s longer for each
+micro-batch, whatever the model.)
 """
 
 import csv

@@ -139,4 +139,13 @@ WRONG = {
         ("most beside computation: pipeline", edit("(1, 1, 1)", "(1, 32, 1)")),  # slow messages, no bubble
         ("gradients are sent for every micro-batch", edit("(1, 1, 1)", "(1, 1, 2)")),
     ],
+    "choose_measured": [
+        ("does not answer the three tasks", edit('"8B on', '"7B on')),
+        ("is not (data, tensor, pipeline, ZeRO stage", edit("(32, 1, 2, 1, 1)", "(32, 1, 2, 1)")),
+        ("is a mesh of 32 GPUs, expected 64", edit("(32, 1, 2, 1, 1)", "(16, 1, 2, 1, 1)")),
+        ("of this mesh they tried ZeRO 0", edit("(64, 1, 1, 1, 1)", "(64, 1, 1, 3, 1)")),
+        ("was not tried by anybody", edit("(2, 4, 16, 1, 1)", "(2, 2, 32, 1, 3)")),
+        ("a rank has 8.9 billion parameters: with their gradients 36 GB", edit("(32, 1, 2, 1, 1)", "(64, 1, 1, 0, 1)")),
+        ("times as long as the fastest", edit("(64, 1, 1, 1, 1)", "(32, 1, 2, 0, 1)")),
+    ],
 }
