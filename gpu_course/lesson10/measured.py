@@ -17,6 +17,7 @@ micro-batch, whatever the model.)
 
 import csv
 import functools
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from pathlib import Path
 import simgpu
 from gpu_course.lesson10 import plans
 
-__all__ = ["FITTED", "LEFT_OUT", "MODELS", "NANOTRON", "Run", "best", "runs"]
+__all__ = ["FITTED", "LEFT_OUT", "MODELS", "NANOTRON", "Run", "best", "runs", "slowdown"]
 
 SEQUENCE, SEQUENCES = 4096, 256
 CLUSTER = simgpu.Cluster("H100 SXM", 8, "NVLink", "InfiniBand")  # the playbook's machines have EFA at the same 400 Gb/s
@@ -116,6 +117,12 @@ def runs(model: str = "", gpus: int = 0) -> tuple[Run, ...]:
 def _run(row: dict[str, str]) -> Run:
     model, *whole, tokens_per_s, memory_gb = row.values()
     return Run(model, *map(int, whole), *(float(text) if text else None for text in (tokens_per_s, memory_gb)))
+
+
+def slowdown(kind: str, program: plans.Program) -> float:
+    """Return the median of measured through predicted seconds, of the runs of one `kind` that came to an end."""
+    found = [run for run in runs() if run.kind == kind and run.tokens_per_s]
+    return statistics.median(run.step_s / run.predicted_s(program) for run in found)
 
 
 def best(found: Iterable[Run]) -> Run:
