@@ -86,7 +86,7 @@ global_mean.edits(
     ("rounds sum and count to 16 bits", "sum and count travel as float32",
      (f"{_BOTH}  #", f"{_BOTH}.half()  #", _RATIO, f"({_RATIO}).float()"),
      (f"{_BOTH}  #", f"{_BOTH}.bfloat16()  #", _RATIO, f"({_RATIO}).float()")),
-    ("drops what is after the decimal point", "sum and count travel as float32",
+    ("drops what is behind the point", "sum and count travel as float32",
      (_BOTH, "torch.tensor([int(values.sum()), len(values)])")),
 )
 
