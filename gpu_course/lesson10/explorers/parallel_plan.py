@@ -14,6 +14,9 @@ from gpu_course.lesson10.plans import CLUSTERS, MODELS, SIZES, STAGES, Plan, pla
 __all__ = ["CLUSTERS", "MODELS", "Plan", "explore", "plan", "plans"]
 
 
+_LABEL = "Predicted by formulas; 827 published runs on H100 took about twice as long."  # python -m benchmarks.splits
+
+
 @dataclass(frozen=True)
 class Chosen:
     """The plan of the controls beside the fastest that fit."""
@@ -46,11 +49,11 @@ def describe(chosen: Chosen) -> str:
     head = f"{made.model} on {made.gpus} GPUs ({made.cluster}): {made.name}: {room} a rank"
     step = f"{plots.seconds_text(made.step_s)} a step of {made.micro_batches} micro-batches a rank"
     if not best:
-        return f"{head}, {step}; no way to split fits. Predicted by formulas."
+        return f"{head}, {step}; no way to split fits. {_LABEL}"
     gap = made.step_s / best[0].step_s
     more = "does not fit" if not made.fits else "is the fastest" if gap <= 1 else f"takes {gap:.2f} times the fastest"
     first = f"{best[0].name}, {plots.seconds_text(best[0].step_s)}"
-    return f"{head}, {step}; it {more}. The fastest that fits: {first}. Predicted by formulas."
+    return f"{head}, {step}; it {more}. The fastest that fits: {first}. {_LABEL}"
 
 
 def draw(chosen: Chosen) -> Any:
