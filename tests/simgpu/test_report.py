@@ -3,13 +3,17 @@
 import json
 import subprocess
 import sys
+from html.parser import HTMLParser
 
 import pytest
 import torch
 from torch import nn
 
 import simgpu
+from simgpu import model
+from simgpu.reports.limits import limit
 from simgpu.reports.replay import Replay
+from tests.simgpu.simulated import _fresh  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
@@ -54,7 +58,7 @@ for batch in batches:
     kept.append(loss)
 print(sum(loss.item() for loss in kept))
 """,
-        "loss = model(batch).square().mean()",
+        "kept.append(loss)",
     ),
 }
 
@@ -105,7 +109,7 @@ def test_a_replay_on_the_same_gpu_takes_exactly_as_long_as_the_run():
     with simgpu.cuda(gpus=2, record=True) as face:
         train()
         session = face.session
-        again = Replay(session.log.events, session.spec, session.costs, len(simgpu.model.world.memory.gpus))
+        again = Replay(session.log.events, session.spec, session.costs, len(model.world.memory.gpus))
         assert again.total_ns == round(session.simulated_s * 1e9)
 
 
@@ -131,3 +135,188 @@ def test_phases_add_up_to_the_step(report):
     assert set(report.phases) >= {"copy", "forward", "backward", "optimizer"}
     assert sum(report.phases.values()) == pytest.approx(report.step_time)
     assert report.steps == 4 and report.recorded == 3 and report.step_kind == "AdamW.step()"
+
+
+def test_autocast_and_fused_are_near_to_what_they_take():
+    def trained(amp, fused):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
+        batch = torch.randn(256, 1024).cuda()
+        for _ in range(3):
+            with torch.autocast("cuda", enabled=amp):
+                loss = model(batch).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    def report_of(amp=False, fused=False):
+        with simgpu.cuda("T4", gpus=2, record=True) as session:
+            trained(amp, fused)
+            return session.report()
+
+    plain = report_of()
+    assert plain.what_if(amp=True).step_time == pytest.approx(report_of(amp=True).step_time, rel=0.15)
+    assert plain.what_if(fused=True).step_time == pytest.approx(report_of(fused=True).step_time, rel=0.02)
+
+
+def test_a_larger_batch_takes_what_a_run_with_it_takes():
+    with simgpu.cuda("T4", gpus=2, record=True) as session:
+        train(width=1024, batch=512)
+        doubled = session.report().what_if(batch=2)
+    with simgpu.cuda("T4", gpus=2, record=True) as session:
+        train(width=1024, batch=1024)
+        measured = session.report()
+    assert doubled.step_time == pytest.approx(measured.step_time, rel=0.15)
+    assert doubled.peak == pytest.approx(measured.peak, rel=0.05)
+
+
+def test_the_largest_batch_fits_and_more_does_not(report):
+    most = report.what_if(batch="max")
+    assert most.fits and not report.what_if(batch=most.batch * 1.01).fits
+
+
+def test_ranks_and_a_price(report):
+    one, eight = report.what_if(steps=8000, price=2.5), report.what_if(gpus=8, steps=8000, price=2.5)
+    assert one.hours == pytest.approx(8000 * report.step_time / 3600) and one.cost == pytest.approx(2.5 * one.hours)
+    assert eight.step_time > one.step_time  # the gradients travel
+    assert eight.hours == pytest.approx(one.hours / 8 * eight.step_time / one.step_time)
+    assert eight.assumptions and not one.assumptions
+
+
+def test_pinned_copies_and_graphs_make_a_step_shorter(report):
+    assert report.what_if(pinned=True).step_time < report.step_time
+    assert report.what_if(compiled=True).step_time < report.step_time
+
+
+class Page(HTMLParser):
+    """Looks at a page: which elements are open, and what they say."""
+
+    void = ("meta", "br")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.addresses, self.texts = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_the_page_is_whole_stands_alone_and_can_be_heard(report):
+    page = Page()
+    page.feed(report.html())
+    assert not page.open and not page.addresses
+    assert "http" not in report.html() and "url(" not in report.html() and "@import" not in report.html()
+    tags = [tag for tag, _ in page.seen]
+    assert tags.count("h1") == 1 and tags.count("caption") == tags.count("table") >= 6
+    assert all("aria-label" in attrs for tag, attrs in page.seen if tag == "meter")
+    assert ("html", {"lang": "en"}) in page.seen
+    assert all("scope" in attrs for tag, attrs in page.seen if tag == "th")
+    assert "color-scheme: light dark" in report.html()
+
+
+def test_what_a_line_says_is_escaped_on_the_page():
+    with simgpu.cuda(gpus=2, record=True) as session:
+        print((torch.ones(3).cuda() > 0).any().item(), "<script>alert()</script>")
+        page = session.report().html()
+    assert "&lt;script&gt;" in page and "<script" not in page
+
+
+def test_json_has_the_values(report):
+    found = json.loads(report.json())
+    assert found["gpu"] == report.gpu.name and found["peak"] == report.peak and found["step_time"] == report.step_time
+    assert found["waits"][0]["source"] == report.waits[0].source and found["waits"][0]["where"].startswith(
+        "test_report"
+    )
+    assert len(found["options"]) == len(report.options) and found["evidence"]["regime"] == report.evidence.regime
+
+
+def test_a_report_is_saved_by_its_ending(report, tmp_path):
+    for ending, text in ((".html", "<!DOCTYPE html>"), (".json", "{"), (".txt", "Report for ")):
+        report.save(tmp_path / f"out{ending}")
+        assert (tmp_path / f"out{ending}").read_text(encoding="utf-8").startswith(text)
+    with pytest.raises(ValueError, match="must end in one of"):
+        report.save(tmp_path / "out.pdf")
+
+
+def test_limits(report):
+    assert "idle is " in limit("idle>1%").broken(report) and not limit("idle>100%").broken(report)
+    assert limit("peak>1KiB").broken(report).endswith("above the limit of 1 KiB")
+    assert limit("step>1us").broken(report) and not limit("step>1s").broken(report)
+    assert limit("launches<1000000").broken(report).startswith("launches is ")
+    for wrong in ("idle", "speed>3", "step>3", "peak>many", "idle>x%"):
+        with pytest.raises(ValueError):
+            limit(wrong)
+
+
+def test_loading_data_is_work_of_the_host_at_the_line_that_asks_for_it():
+    data = torch.utils.data.DataLoader(torch.randn(12, 8), batch_size=4)
+    with simgpu.cuda(gpus=2, record=True) as session:
+        session.session.data_ms = 2.0
+        for batch in data:
+            batch.cuda().sum().item()
+            simgpu.step()
+        report = session.report()
+    assert report.waits[0].cause == "data loading" and report.waits[0].source == "for batch in data:"
+    assert report.waits[0].seconds == pytest.approx(2e-3, rel=0.01)
+    assert report.step_kind == "simgpu.step()" and report.steps == 3
+
+
+def test_memory_that_is_not_there_is_an_error_with_its_line():
+    with simgpu.cuda(gpus=2, memory="1 MiB", record=True) as session:
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(2**20, device="cuda")
+        x = torch.ones(1000).to("cuda", non_blocking=True)
+        report = session.report()
+    assert x.numel() == 1000 and not report.fits
+    kinds = {error.kind: error.source for error in report.errors}
+    assert kinds["out of memory"] == 'torch.empty(2**20, device="cuda")'
+    assert kinds["non_blocking from memory that is not pinned"].startswith("x = torch.ones(1000)")
+
+
+def test_a_failed_kernel_is_named_by_its_own_line():
+    with pytest.raises(torch.AcceleratorError), simgpu.cuda(gpus=2, errors="asynchronous", record=True) as session:
+        table = torch.zeros(4, device="cuda")
+        table[torch.tensor([7], device="cuda")]
+        table.sum().item()
+    errors = session.report().errors
+    assert errors[0].kind == "a kernel failed" and errors[0].source.startswith("table[torch.tensor([7]")
+    assert errors[1].kind == "a kernel failed, and a later line says so" and errors[1].source == "table.sum().item()"
+
+
+def test_without_a_session_there_is_no_report():
+    with simgpu.cuda(gpus=2) as face, pytest.raises(RuntimeError, match="record=True"):
+        face.report()
+
+
+def test_nothing_is_left_behind():
+    loader = torch.utils.data.dataloader._BaseDataLoaderIter.__next__
+    with simgpu.cuda(gpus=2, record=True):
+        train(steps=1)
+    world = model.world
+    assert world.clock.log is None and world.memory.watcher is None and "fail" not in vars(world)
+    assert torch.utils.data.dataloader._BaseDataLoaderIter.__next__ is loader
+
+
+def test_the_command_line_stops_writes_and_fails(tmp_path):
+    (tmp_path / "train.py").write_text(HEAD + FAULTS["a value is read in the loop"][0])
+    asked = ("--steps", "3", "--report", "out.html", "--json", "out.json", "--trace", "trace.json", "--memory", "1GB")
+    ended = run(tmp_path, *asked, "--price", "2", "--run-steps", "1000", "--fail-if", "launches>2", "train.py")
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stdout.count("loss ") == 2  # the third step ends in the optimizer
+    assert ended.stderr.splitlines()[-1].startswith("simgpu: launches is ")
+    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["steps"] == 3
+    assert (tmp_path / "out.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    trace = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))
+    assert any(event.get("cat") == "kernel" for event in trace["traceEvents"])
+    wrong = run(tmp_path, "--fail-if", "speed>1", "train.py")
+    assert wrong.returncode == 1 and "a limit is a name" in wrong.stderr

@@ -15,7 +15,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-__all__ = ["in_cell", "is_generated", "is_readers", "phase", "place", "place_of"]
+__all__ = ["in_cell", "is_generated", "is_readers", "named", "phase", "place", "place_of"]
 
 
 def in_cell(file: str) -> bool:
@@ -86,11 +86,16 @@ def _named(file: str) -> str:
     return "cell, line " if in_cell(file) else f"{Path(file).name}:"
 
 
+def named(file: str, number: int) -> str:
+    """Return how a line is named: "train.py:12: y = model(x)"."""
+    text = linecache.getline(file, number).strip()
+    where = f"{_named(file)}{number}"
+    return f"{where}: {text}" if text else where
+
+
 def _innermost(calls) -> str:
     """Return the first line of the reader's in `calls`, pairs of a function's code and a line number."""
     for code, number in calls:
         if is_readers(code.co_filename, code.co_name):
-            text = linecache.getline(code.co_filename, number).strip()
-            where = f"{_named(code.co_filename)}{number}"
-            return f"{where}: {text}" if text else where
+            return named(code.co_filename, number)
     return ""

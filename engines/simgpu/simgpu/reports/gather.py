@@ -6,14 +6,15 @@ from simgpu.history import Gap, Timeline
 from simgpu.journal import Record
 from simgpu.reports.holdings import OWNERS, Held
 from simgpu.reports.lines import Line, Part, Row, rows
-from simgpu.reports.log import OPTIMIZER, Event, Step
+from simgpu.reports.log import GRADIENTS, OPTIMIZER, Event, Step
 from simgpu.reports.replay import Replay
 from simgpu.reports.report import Kernel, Report
 from simgpu.reports.session import Error, Session
 from simgpu.reports.whatif import Basis
 
 _MOST_KERNELS = 12
-_PARTS = {"recomputation": "backward", OPTIMIZER: "optimizer"}  # else the phase itself
+_PARTS = {"recomputation": "backward", GRADIENTS: "optimizer", OPTIMIZER: "optimizer"}  # else the phase itself
+_DIRECTIONS = {"H2D": "to the GPU", "D2H": "to the host", "D2D": "to another GPU"}
 _ORDER = ("data", "copy", "forward", "backward", "optimizer", "other")
 
 
@@ -30,14 +31,15 @@ def gather(session: Session) -> Report:
     row = max(seen.rows, key=lambda name: (seen.busy_ms(name), name == seen.rows[0]))
     steps, capacity = last - first, world.memory.gpus[gpu].capacity_bytes
     gaps = seen.gaps(row)
+    used = max(1, len({record.row for record in seen.select("kernel")}))
     basis = Basis(
-        spec=session.spec, costs=session.costs, gpus=gpus, cluster=cluster, events=tuple(events),
+        spec=session.spec, costs=session.costs, gpus=gpus, used=used, cluster=cluster, events=tuple(events),
         first=first, last=last, capacity=capacity, owners=owners,
         scaling=sum(one.nbytes for one in at_peak if one.grows_with_batch),
-        optimizer=run.optimizer, fused_bytes=run.fusible_bytes,
+        optimizer=run.optimizer, fused_bytes=run.fusible_bytes, gradient_bytes=run.gradient_bytes,
     )  # fmt: skip
     return Report(
-        gpu=session.spec, gpus=gpus, capacity=capacity, peak=sum(owners.values()), owners=owners,
+        gpu=session.spec, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
         memory_lines=_memory_lines(at_peak), growth=list(session.growth.found), steps=run.steps,
         step_kind=_step_kind(session), recorded=steps, step_time=seen.total_ns / steps / 1e9,
         busy=seen.utilisation(row), launching=_launching(gaps, seen), phases=_phases(seen, row, gaps, steps),
@@ -83,18 +85,25 @@ def _launching(gaps: list[Gap], seen: Timeline) -> float:
 def _waits(gaps: list[Gap], seen: Timeline, steps: int) -> list[Row]:
     """Return the lines that keep the GPU waiting, but for launches; the count is that of the host's waits there."""
     times = Counter(record.line for record in seen.records if record.kind in ("wait", "work"))
-    found = rows((Part(gap.line, gap.duration_ns / 1e9, 0, gap.cause) for gap in gaps if not _is_launching(gap)), steps)
+    found = rows(
+        (Part(gap.line, gap.duration_ns / 1e9, 0, _cause(gap)) for gap in gaps if not _is_launching(gap)), steps
+    )
     by_place = {str(Line.of(line)): count for line, count in times.items()}
     counted = [by_place.get(str(Line(*row.parts)), row.count * steps) / steps for row in found]
     return [Row(*row.parts, row.seconds, count, 0.0, row.cause) for row, count in zip(found, counted, strict=True)]
 
 
+def _cause(gap: Gap) -> str:
+    """Return what a gap is about, in the words of a report: "the host waits for a copy to the GPU"."""
+    cause = gap.cause.replace("wait for ", "the host waits for ").replace("needs ", "the GPU waits for ")
+    for direction, words in _DIRECTIONS.items():
+        cause = cause.replace(f"copy {direction}", f"a copy {words}")
+    return cause.partition(" on sim:")[0]
+
+
 def _copies(seen: Timeline, steps: int) -> list[Row]:
     copies = seen.select("copy")
     return rows((Part(r.line, r.duration_ns / 1e9, r.nbytes, _DIRECTIONS[r.direction]) for r in copies), steps)
-
-
-_DIRECTIONS = {"H2D": "to the GPU", "D2H": "to the host", "D2D": "to another GPU"}
 
 
 def _launches(seen: Timeline, steps: int) -> list[Row]:

@@ -1,10 +1,13 @@
 """Does memory grow from step to step, and which value keeps it alive?"""
 
+import ast
 import gc
+import linecache
 import sys
-from collections import Counter
-from dataclasses import dataclass
-from types import FrameType
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -18,10 +21,15 @@ _LOOKED_AFTER = 4  # steps: the first ones make the optimizer's state, and cache
 
 @dataclass(frozen=True)
 class Growth(Line):
-    """Memory that each step adds: `line` made the value that keeps it, `held_by` is what refers to that value."""
+    """Memory that each step adds.
+
+    The line is the one that keeps a value, such as `losses.append(loss)`, where that was found, else the one that
+    makes it: `made_at`. `held_by` is what refers to the value, such as "losses, a list of 12", "" where nothing does.
+    """
 
     bytes_per_step: int = 0
-    held_by: str = ""  # such as "losses, a list of 12"; "" where that was not found
+    held_by: str = ""
+    made_at: Line = field(default_factory=Line)
 
 
 class GrowthWatch:
@@ -46,16 +54,28 @@ class GrowthWatch:
     def _look(self, bytes_per_step: int) -> list[Growth]:
         """Return the lines that made what keeps memory of earlier steps alive, first that of most values."""
         kept = _kept_with_graphs(self._holdings)
-        if kept:
-            lines = Counter(held.line for _, held in kept)
-        else:
-            lines = Counter()
-            for held in self._holdings.grown(since=2):
-                lines[held.line] += held.nbytes
+        lines = Counter(held.line for _, held in kept) if kept else self._lines_of_several_steps()
         last = {held.line: tensor for tensor, held in kept}
-        return [
-            Growth(*Line.of(line).parts, bytes_per_step, _holder(last.get(line))) for line, _ in lines.most_common(3)
-        ]
+        return [_growth(line, bytes_per_step, last.get(line)) for line, _ in lines.most_common(3)]
+
+    def _lines_of_several_steps(self) -> Counter[str]:
+        """Return the bytes of earlier steps by the line that made them, of lines that keep those of two at least."""
+        held = self._holdings.grown(since=2)
+        steps = Counter(line for line, _ in {(one.line, one.step) for one in held})
+        found = Counter()
+        for one in held:
+            if steps[one.line] > 1:
+                found[one.line] += one.nbytes
+        return found
+
+
+def _growth(line: str, bytes_per_step: int, tensor: torch.Tensor | None) -> Growth:
+    made = Line.of(line)
+    found = None if tensor is None else _holder(tensor)
+    if found is None:
+        return Growth(*made.parts, bytes_per_step, "", made)
+    keeps = _line_that_keeps(found) or made
+    return Growth(*keeps.parts, bytes_per_step, found.text, made)
 
 
 def _kept_with_graphs(holdings: Holdings) -> list[tuple[torch.Tensor, Held]]:
@@ -69,24 +89,72 @@ def _kept_with_graphs(holdings: Holdings) -> list[tuple[torch.Tensor, Held]]:
     return sorted(found, key=lambda pair: pair[1].born)
 
 
-def _holder(tensor: torch.Tensor | None) -> str:
-    """Return which of the program's variables refers to a tensor, or to a list or dict of it; "" if none does."""
+@dataclass(frozen=True)
+class _Holder:
+    """A variable, or an attribute of one, that refers to a value: its name in the code of a file, and words for it."""
+
+    name: str
+    text: str
+    file: str
+
+
+def _holder(tensor: torch.Tensor) -> _Holder | None:
+    """Return which of the program's variables refers to a tensor, or to a list or dict of it."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and tensor is not None:
+    while frame is not None:
         if places.is_readers(frame.f_code.co_filename, frame.f_code.co_name):
-            for name, value in list(frame.f_locals.items()):
+            for name, value in _variables(frame):
                 text = _holds(name, value, tensor)
                 if text:
-                    return text
+                    return _Holder(name, text, frame.f_code.co_filename)
         frame = frame.f_back
-    return ""
+    return None
+
+
+def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """Yield the variables that a function sees, and the attributes of those that are objects of the program."""
+    for name, value in {**frame.f_globals, **frame.f_locals}.items():
+        yield name, value
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict) and not isinstance(value, type | ModuleType):
+            yield from ((f"{name}.{attribute}", inner) for attribute, inner in list(attributes.items()))
 
 
 def _holds(name: str, value: Any, tensor: torch.Tensor) -> str:
+    """Return words for a variable that refers to a tensor, "" for another one."""
     if value is tensor:
         return name
-    if isinstance(value, list | tuple | dict):
+    if isinstance(value, list | tuple | dict | deque):
         items = value.values() if isinstance(value, dict) else value
         if any(item is tensor for item in items):
             return f"{name}, a {type(value).__name__} of {len(value):,}"
     return ""
+
+
+_ADD = ("append", "extend", "add", "insert", "appendleft", "update", "setdefault")
+
+
+def _line_that_keeps(holder: _Holder) -> Line | None:
+    """Return the one line of the holder's file that puts something into it; None where there is none, or several."""
+    lines = linecache.getlines(holder.file)
+    try:
+        nodes = list(ast.walk(ast.parse("".join(lines))))
+    except SyntaxError:
+        return None
+    numbers = {node.lineno for node in nodes if _puts_into(node, holder.name)}
+    if len(numbers) != 1:
+        return None
+    number = numbers.pop()
+    return Line.of(places.named(holder.file, number))
+
+
+def _puts_into(node: ast.AST, name: str) -> bool:
+    """Return whether a piece of code adds to what is called `name`: a method, `+=`, or an item."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=target, attr=method)):
+            return method in _ADD and ast.unparse(target) == name
+        case ast.AugAssign(target=target):
+            return ast.unparse(target) == name
+        case ast.Assign(targets=[ast.Subscript(value=target)]):
+            return ast.unparse(target) == name
+    return False

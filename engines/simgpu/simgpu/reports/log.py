@@ -5,12 +5,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from simgpu import places
 from simgpu.clock import Captured
 from simgpu.prices import Cost
 
 OPTIMIZER = "optimizer step"
-_OF_OPTIMIZER = ("_foreach_", "_fused_", "_amp_")  # what clips and unscales gradients belongs to it, too
+GRADIENTS = "gradients"  # what clips and unscales them, between backward pass and optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class Log:
         self.events: list[Event] = []
         self.stepping = False
         self.unpinned: Counter[str] = Counter()  # lines that ask for a copy meanwhile, from memory that is not pinned
+        self._backward = False  # whether this step has had a backward pass
         self._ends: dict[int, int] = {}  # operations by the time of their end on the clock that ran
         self._launched: list[int] = []  # of each operation: when the host had launched it
 
@@ -114,7 +117,7 @@ class Log:
         return len(self.events)
 
     def kernel(self, stream: tuple[int, int], name: str, cost: Cost, launched_ns: int, end_ns: int) -> None:
-        event = Kernel(len(self._launched), stream, name, cost, self._phase(name), places.place())
+        event = Kernel(len(self._launched), stream, name, cost, self._phase(), places.place())
         self._operation(event, launched_ns, end_ns)
 
     def copy(
@@ -124,7 +127,7 @@ class Log:
         self._operation(event, launched_ns, end_ns)
 
     def graph(self, stream: tuple[int, int], work: Sequence[Captured], launched_ns: int, end_ns: int) -> None:
-        event = Graph(len(self._launched), stream, tuple(work), self._phase(""), places.place())
+        event = Graph(len(self._launched), stream, tuple(work), self._phase(), places.place())
         self._operation(event, launched_ns, end_ns)
 
     def message(self, stream: tuple[int, int], about: tuple, launched_ns: int, end_ns: int) -> None:
@@ -144,6 +147,7 @@ class Log:
 
     def step(self) -> None:
         self.events.append(Step())
+        self._backward = False
 
     def _operation(self, event: Event, launched_ns: int, end_ns: int) -> None:
         self._ends[end_ns] = len(self._launched)
@@ -154,5 +158,9 @@ class Log:
         """Return the operation that ended then, or the last that was launched by then."""
         return self._ends.get(when_ns, bisect_right(self._launched, when_ns) - 1)
 
-    def _phase(self, name: str) -> str:
-        return OPTIMIZER if name.startswith(_OF_OPTIMIZER) else places.phase(self.stepping)
+    def _phase(self) -> str:
+        phase = places.phase(self.stepping)
+        if phase == "forward" and self._backward and not torch.is_grad_enabled():
+            return GRADIENTS
+        self._backward = self._backward or phase == "backward"
+        return phase

@@ -41,7 +41,7 @@ class Suspect(Line):
 class Report:
     """What a program did on simulated GPUs. Times in seconds and sizes in bytes; rows are means over recorded steps.
 
-    - `gpu`, `gpus`: the row of `simgpu.gpus`, and how many of them;
+    - `gpu`, `gpus`: the row of `simgpu.gpus`, and how many of them compute;
     - `fits`, `capacity`, `peak`: whether the program found the memory it asked for, how much there is, the most bytes;
     - `owners`: whose the bytes at the peak are: weights, gradients, optimizer, activations, others (they sum to it);
     - `peak_line`, `memory_lines`: which of the program's lines had allocated most of them, and all of these lines;
@@ -110,14 +110,14 @@ class Report:
         return found + [Suspect(*row.parts, row.seconds, row.bytes, _waits(row, self.step_time)) for row in self.waits]
 
     def what_if(
-        self, *, gpu: str | None = None, gpus: int | None = None, batch: float = 1.0, amp: bool = False,
+        self, *, gpu: str | None = None, gpus: int | None = None, batch: float | str = 1.0, amp: bool = False,
         fused: bool = False, pinned: bool = False, compiled: bool = False, price: float | None = None,
         steps: int | None = None,
     ) -> Option:  # fmt: skip
         """Return what the same program would take with another GPU, several, or another setting; all may be combined.
 
         - `gpu`: a row of `simgpu.gpus`; `gpus`: so many ranks of DistributedDataParallel, each with the whole batch;
-        - `batch`: the batch of the run is 1.0, so that 2.0 doubles it;
+        - `batch`: the batch of the run is 1.0, so that 2.0 doubles it; "max" is the largest that fits;
         - `amp`: products in 16 bits, as under autocast; `fused`: the optimizer's step in one kernel;
         - `pinned`: copies from pinned memory beside the computation; `compiled`: one launch for each part of a step
           between two waits, as with CUDA graphs, which `torch.compile(mode="reduce-overhead")` uses;
@@ -172,7 +172,9 @@ class Report:
 
     def trace(self, path: str | Path) -> None:
         """Write what was recorded as a file that Perfetto (https://ui.perfetto.dev) opens."""
-        Replay(self.basis.events, self.gpu, self.basis.costs, self.gpus).whole().export_chrome_trace(path)
+        Replay(
+            self.basis.events, self.gpu, self.basis.costs, self.basis.gpus, self.basis.cluster
+        ).whole().export_chrome_trace(path)
 
     def _repr_html_(self) -> str:
         from simgpu.reports.page import fragment
@@ -193,25 +195,25 @@ def _extra(value: Any) -> dict[str, Any]:
 def _grows(one: Growth) -> str:
     from simgpu.units import bytes_text
 
-    kept = f" It is held by {one.held_by}." if one.held_by else ""
+    value = "The value that this line makes keeps it"
+    if one.held_by:
+        value = f"{one.held_by}, keeps what {one.made_at.where} makes"
     return (
-        f"Each step leaves {bytes_text(one.bytes_per_step)} more memory alive, kept by the value that this line makes."
-        f"{kept} Keep a number (`.item()`) or a `.detach()`ed tensor: a tensor keeps its whole graph."
+        f"Each step leaves {bytes_text(one.bytes_per_step)} more memory alive. {value}. Keep a number (`.item()`) or a "
+        "`.detach()`ed tensor instead: a tensor with a graph keeps all activations of its step."
     )
 
 
 _ADVICE = {
-    "wait": "The host waits here until the GPU has done everything, and then the GPU waits for the host. Read the "
-    "value less often, or later.",
-    "data loading": "The GPU waits for the next batch. Prepare batches ahead: more workers, less work for each sample.",
-    "copy": "The GPU waits for bytes that come over the bus. Copy larger pieces, from pinned memory, with "
-    "`non_blocking=True`.",
+    "wait": "After that the GPU has nothing to do until the host launches again. Read the value less often, or later.",
+    "data loading": "Prepare batches ahead: more workers, less work for each sample.",
+    "copy": "Copy larger pieces, from pinned memory, with `non_blocking=True`.",
 }
 
 
 def _waits(row: Row, step_s: float) -> str:
     from simgpu.units import seconds_text
 
-    kind = row.cause if row.cause in _ADVICE else "copy" if "H2D" in row.cause else "wait"
+    kind = row.cause if row.cause in _ADVICE else "copy" if "to the GPU" in row.cause else "wait"
     share = f" ({row.seconds / step_s:.0%})" if step_s else ""
     return f"The GPU is idle for {seconds_text(row.seconds)} a step{share}: {row.cause}. {_ADVICE[kind]}"

@@ -12,7 +12,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from simgpu import arguments, communication, model, places
+from simgpu import accounts, arguments, communication, model, places
 from simgpu.face.replaced import Replacements
 from simgpu.reports.growth import GrowthWatch
 from simgpu.reports.holdings import Holdings
@@ -46,6 +46,7 @@ class Run:
 
     optimizer: str = ""  # the class of the one whose `step` ends a step
     fusible_bytes: int = 0  # what one fused kernel for its step would read and write
+    gradient_bytes: int = 0  # of all its parameters
     marked: bool = False  # by `simgpu.step()`
     steps: int = 0
     begun_s: float = field(default_factory=time.perf_counter)
@@ -62,9 +63,10 @@ class Session:
             raise ValueError(f"data_ms must be a number of milliseconds from 0, not {data_ms!r}")
         self.log, self.run, self.errors = Log(), Run(), []
         self.world, self.on = model.world, True
-        self._stop_after, self._data_ms, self._shows = stop_after, data_ms, progress
+        self._stop_after, self.data_ms, self._shows = stop_after, data_ms, progress
         self._leader: Callable[[], Any] = lambda: None
         self._told_s = self.run.begun_s
+        self._gradient_bytes = 0
         self._put = Replacements()
         with self.world.lock:
             self.spec, self.costs = self.world.clock.rates.spec, self.world.clock.rates.costs
@@ -73,6 +75,7 @@ class Session:
             self.growth = GrowthWatch(self.holdings)
             self._put.put(self.world.memory, watcher=self.holdings)
             self._put.put(self.world.clock, log=self.log)
+            self._put.put(accounts.Gpu, require=self._asking(accounts.Gpu.require))
             self._put.put(self.world, fail=self._noting(self.world.fail))
         self._handles = [
             register_module_forward_pre_hook(self._before_forward),
@@ -154,6 +157,8 @@ class Session:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         self.log.stepping = self.holdings.stepping = True
         self.holdings.before_step(optimizer)
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        self._gradient_bytes = sum(gradient.nbytes for gradient in gradients if gradient is not None)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         self.log.stepping = self.holdings.stepping = False
@@ -163,6 +168,7 @@ class Session:
         if self._leader() is optimizer:
             self.run.optimizer = type(optimizer).__name__
             self.run.fusible_bytes = _fused_bytes(optimizer)
+            self.run.gradient_bytes = self._gradient_bytes
             if not self.run.marked:
                 self._end_step()
 
@@ -173,7 +179,7 @@ class Session:
         def __next__(loader: Any) -> Any:
             begun_s = time.perf_counter()
             batch = plain(loader)
-            took_ms = (time.perf_counter() - begun_s) * 1e3 if session._data_ms is None else session._data_ms
+            took_ms = (time.perf_counter() - begun_s) * 1e3 if session.data_ms is None else session.data_ms
             session.world.clock.work("data loading", math.ceil(took_ms * 1e6))
             return batch
 
@@ -188,6 +194,18 @@ class Session:
             plain(index)
 
         return fail
+
+    def _asking(self, plain: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
+        """Return `Gpu.require`, which notes the line that asks for memory where there is none."""
+
+        def require(gpu: Any, nbytes: int) -> None:
+            try:
+                plain(gpu, nbytes)
+            except torch.OutOfMemoryError:
+                self.holdings.refused(gpu.index, nbytes)
+                raise
+
+        return require
 
     # ---- errors -------------------------------------------------------------------------------------------------
     def failed(self, error: BaseException) -> None:

@@ -14,7 +14,7 @@ from simgpu.cluster import Cluster
 from simgpu.evidence import Evidence
 from simgpu.prices import Cost
 from simgpu.rates import Costs
-from simgpu.reports.log import OPTIMIZER, Copy, Event, Graph, Hold, Kernel, Message, Step, Wait
+from simgpu.reports.log import GRADIENTS, OPTIMIZER, Copy, Event, Graph, Hold, Kernel, Message, Step, Wait
 from simgpu.reports.replay import Replay
 from simgpu.time_forecast import kind_of
 
@@ -32,6 +32,7 @@ class Basis:
     spec: gpus.GPU
     costs: Costs
     gpus: int
+    used: int  # of these GPUs
     cluster: Cluster | None
     events: tuple[Event, ...] = field(repr=False)
     first: int
@@ -41,6 +42,7 @@ class Basis:
     scaling: int  # bytes of the peak that grow with the batch
     optimizer: str
     fused_bytes: int
+    gradient_bytes: int  # that the optimizer found
 
     @property
     def peak(self) -> int:
@@ -73,18 +75,19 @@ class Option:
 
 
 def what_if(
-    basis: Basis, *, gpu: str | None, gpus: int | None, batch: float, amp: bool, fused: bool, pinned: bool,
+    basis: Basis, *, gpu: str | None, gpus: int | None, batch: float | str, amp: bool, fused: bool, pinned: bool,
     compiled: bool, price: float | None, steps: int | None,
 ) -> Option:  # fmt: skip
     """Return the option that `Report.what_if` describes."""
-    batch = arguments.positive("batch", batch)
     ranks = 1 if gpus is None else arguments.whole("gpus", gpus)
     spec = basis.spec if gpu is None else _spec(gpu)
+    capacity = basis.capacity if spec is basis.spec else spec.memory_bytes
+    batch = _largest(basis, capacity) if batch == "max" else arguments.positive("batch", batch)
     changes: list[tuple[str, str, Callable[[Sequence[Event]], Sequence[Event]]]] = []
     if batch != 1:
-        changes.append((f"batch × {batch:g}", _BATCH, lambda events: _with_batch(events, batch)))
+        changes.append((f"batch × {batch:.3g}", _BATCH, lambda events: _with_batch(events, batch)))
     if amp:
-        changes.append(("autocast", _AMP, lambda events: _with_amp(events, basis)))
+        changes.append(("autocast", _amp_text(basis), lambda events: _with_amp(events, basis)))
     if fused:
         changes.append(("fused optimizer", _fused_text(basis), lambda events: _with_fused(events, basis)))
     if pinned:
@@ -100,15 +103,14 @@ def what_if(
     if ranks == 1 and cluster is not None and spec is not basis.spec:
         cluster = replace(cluster, gpu=spec.name)
     seen = Replay(events, spec, basis.costs, basis.gpus, cluster).timeline(basis.first, basis.last)
-    peak = basis.peak + math.ceil(basis.scaling * (batch - 1))
-    capacity = basis.capacity if spec is basis.spec else spec.memory_bytes
+    peak = basis.peak + math.floor(basis.scaling * (batch - 1))
     step_s = seen.total_ns / (basis.last - basis.first) / 1e9
     names = ([] if spec is basis.spec else [spec.name]) + [name for name, _, _ in changes]
     texts = ([] if spec is basis.spec else [_OTHER]) + [text for _, text, _ in changes]
     hours = None if steps is None else arguments.whole("steps", steps) * step_s / (batch * ranks) / 3600
-    cost = None if hours is None or price is None else hours * arguments.positive("price", price) * ranks * basis.gpus
+    cost = None if hours is None or price is None else hours * arguments.positive("price", price) * ranks * basis.used
     return Option(
-        ", ".join(names) or "as it ran", spec.name, ranks * basis.gpus, batch, peak <= capacity, peak, capacity, step_s,
+        ", ".join(names) or "as it ran", spec.name, ranks * basis.used, batch, peak <= capacity, peak, capacity, step_s,
         1 - seen.utilisation(), seen.evidence, tuple(texts), steps, hours, cost,
     )  # fmt: skip
 
@@ -148,13 +150,23 @@ _DDP = (
 
 
 # ---- another batch ----------------------------------------------------------------------------------------------
+def _largest(basis: Basis, capacity: int) -> float:
+    """Return the largest batch that fits, beside that of the run. Raises ValueError where memory has no part of it."""
+    if not basis.scaling:
+        raise ValueError('batch is "max", but no memory at the peak grows with the batch')
+    left = capacity - (basis.peak - basis.scaling)
+    if left <= 0:
+        raise ValueError('batch is "max", but weights, gradients and optimizer alone do not fit')
+    return left / basis.scaling
+
+
 def _with_batch(events: Sequence[Event], factor: float) -> list[Event]:
     return [_scaled(event, factor) for event in events]
 
 
 def _scaled(event: Event, factor: float) -> Event:
     match event:
-        case Kernel() if event.phase != OPTIMIZER:
+        case Kernel() if event.phase not in (OPTIMIZER, GRADIENTS):
             return replace(event, cost=_times(event.cost, factor))
         case Graph():
             return replace(event, work=tuple(one._replace(cost=_times(one.cost, factor)) for one in event.work))
@@ -170,11 +182,23 @@ def _times(cost: Cost, factor: float) -> Cost:
 
 # ---- autocast ---------------------------------------------------------------------------------------------------
 def _is_product(event: Event) -> bool:
-    return isinstance(event, Kernel) and event.phase != OPTIMIZER and kind_of(event.name) in _PRODUCTS
+    return isinstance(event, Kernel) and event.phase not in (OPTIMIZER, GRADIENTS) and kind_of(event.name) in _PRODUCTS
+
+
+def _amp_text(basis: Basis) -> str:
+    return "most products compute in 16 bits already: nothing changes" if _is_narrow(basis) else _AMP
+
+
+def _is_narrow(basis: Basis) -> bool:
+    """Return whether half of the operations in products, or more, are in 16 bits as the program is."""
+    flops = [(event.cost.rate in ("fp16", "bf16"), event.cost.flops) for event in basis.events if _is_product(event)]
+    return sum(flops for narrow, flops in flops if narrow) * 2 >= max(sum(flops for _, flops in flops), 1)
 
 
 def _with_amp(events: Sequence[Event], basis: Basis) -> list[Event]:
     """Let products compute in 16 bits. Each is preceded by a cast, of all the weights together in a forward pass."""
+    if _is_narrow(basis):
+        return list(events)
     wide = [event for event in events if _is_product(event) and event.cost.rate in ("fp32", "tf32")]
     forward = sum(event.phase == "forward" for event in wide) / max(basis.last, 1)
     cast = Cost(0, math.ceil(1.5 * basis.owners["weights"] / forward) if forward else 0)
@@ -194,12 +218,14 @@ def _with_amp(events: Sequence[Event], basis: Basis) -> list[Event]:
 def _fused_text(basis: Basis) -> str:
     if basis.optimizer not in _FUSED:
         return f"{basis.optimizer or 'no optimizer'} has no fused step: nothing changes"
+    if _is_fused(basis):
+        return "the optimizer is fused already: nothing changes"
     return "one kernel reads parameters, gradients and state once and writes parameters and state"
 
 
 def _with_fused(events: Sequence[Event], basis: Basis) -> list[Event]:
-    """Let one kernel do all that the kernels of an optimizer's step do, but for those that clip and unscale."""
-    if basis.optimizer not in _FUSED:
+    """Let one kernel do all that the kernels of an optimizer's step do."""
+    if basis.optimizer not in _FUSED or _is_fused(basis):
         return list(events)
     found: list[Event] = []
     for is_step, group in groupby(events, _is_of_step):
@@ -210,8 +236,12 @@ def _with_fused(events: Sequence[Event], basis: Basis) -> list[Event]:
     return found
 
 
+def _is_fused(basis: Basis) -> bool:
+    return any(_is_of_step(event) and event.name.startswith("_fused_") for event in basis.events)
+
+
 def _is_of_step(event: Event) -> bool:
-    return isinstance(event, Kernel) and event.phase == OPTIMIZER and not event.name.startswith(("_amp_", "_fused_"))
+    return isinstance(event, Kernel) and event.phase == OPTIMIZER
 
 
 # ---- copies -----------------------------------------------------------------------------------------------------
@@ -251,7 +281,7 @@ def _launched_with(event: Event) -> tuple[bool, tuple[int, int], str]:
 # ---- ranks ------------------------------------------------------------------------------------------------------
 def _with_ranks(events: Sequence[Event], basis: Basis, ranks: int) -> list[Event]:
     """Let buckets of gradients be summed among ranks, each after its part of the kernels of a backward pass."""
-    total, step, found = basis.owners["gradients"], [], []
+    total, step, found = basis.gradient_bytes, [], []
     for event in events:
         step.append(event)
         if isinstance(event, Step):

@@ -22,7 +22,8 @@ def answer(report: Report) -> list[str]:
     fits = f"It fits: {room} at the peak."
     if not report.fits:
         fits = f"It does not fit: {room} were in use at most, and more was asked for."
-    step = f"A step takes {seconds_text(report.step_time)}; the GPU computes {report.busy:.0%} of it."
+    step = f"A step takes {seconds_text(report.step_time)}; the GPU computes {report.busy:.0%} of it"
+    step += f", and waits {report.launching:.0%} of it for launches." if report.launching >= 0.05 else "."
     return [f"Report for {of}", fits, step]
 
 
