@@ -104,6 +104,7 @@ def cuda(
     allocator: str = "exact",
     errors: str | None = None,
     record: bool = False,
+    data_ms: float | None = None,
 ) -> Face:
     """Let programs that say `cuda` run on simulated GPUs, from now on or, as a context, until its end.
 
@@ -112,7 +113,8 @@ def cuda(
     (1 unless told); `memory` of each, as "8 GiB" or in bytes, is that of the data sheet unless told. `allocator` and
     `errors` are those of `configure`; errors come "asynchronous" as on CUDA, or "blocking" where the environment has
     CUDA_LAUNCH_BLOCKING=1. With `record` everything is recorded that `report()` of what is returned tells: what the
-    program's lines cost, and what would be otherwise on other GPUs.
+    program's lines cost, and what would be otherwise on other GPUs. A batch of a DataLoader then takes the host as long
+    as it takes here, or `data_ms`.
 
     Random numbers are the CPU's: both share one generator, so that a program computes what it computes on the CPU.
     Raises RuntimeError where the simulated GPU cannot be, so in a process with a real one; ValueError and TypeError
@@ -122,7 +124,7 @@ def cuda(
         errors = "blocking" if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" else "asynchronous"
     face = Face(gpu, gpus, memory, allocator, errors)
     if record:
-        face.session = current.start()
+        face.session = current.start(data_ms=data_ms)
     return face
 
 

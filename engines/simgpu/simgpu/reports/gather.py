@@ -42,7 +42,7 @@ def gather(session: Session) -> Report:
         gpu=session.spec, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
         memory_lines=_memory_lines(at_peak), growth=list(session.growth.found), steps=run.steps,
         step_kind=_step_kind(session), recorded=steps, step_time=seen.total_ns / steps / 1e9,
-        busy=seen.utilisation(row), launching=_launching(gaps, seen), phases=_phases(seen, row, gaps, steps),
+        busy=seen.utilisation(row), launching=_launching(gaps, seen), phases=_phases(seen, row, gaps, steps), data_ms=session.data_ms,
         waits=_waits(gaps, seen, steps), copies=_copies(seen, steps), launches=_launches(seen, steps),
         kernels=_kernels(seen, steps), errors=_errors(session), evidence=seen.evidence, simulated=session.simulated_s,
         real=session.real_s, basis=basis,

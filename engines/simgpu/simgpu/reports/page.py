@@ -14,6 +14,7 @@ from simgpu.reports.words import (
     busy_sentence,
     clock_sentence,
     count_text,
+    data_sentence,
     money,
     option_cells,
     option_head,
@@ -85,7 +86,7 @@ def _memory(report: Report) -> str:
 
 
 def _time(report: Report) -> str:
-    said = [steps_sentence(report), busy_sentence(report), phases_sentence(report)]
+    said = [steps_sentence(report), busy_sentence(report), phases_sentence(report), data_sentence(report)]
     rows = [
         [phase, seconds_text(s), f"{s / report.step_time:.0%}", _meter(s / report.step_time, phase)]
         for phase, s in report.phases.items()

@@ -50,6 +50,7 @@ class Report:
     - `steps`, `step_kind`, `recorded`: how many steps, how they were found, how many the rows are means over;
     - `step_time`, `busy`, `idle`: seconds a step; the share of it, 0 to 1, in which the GPU computes, or does not;
     - `phases`: seconds of a step by what the GPU does or waits for; empty where nothing tells them apart;
+    - `data_ms`: what a batch of a DataLoader was said to take; None for what it took on this machine;
     - `waits`: where the GPU computes nothing since the host waits, copies or loads data, by line, longest first;
     - `copies`, `launches`: copies over the bus and launches of kernels by line;
     - `kernels`: the operators whose kernels take most time;
@@ -71,6 +72,7 @@ class Report:
     busy: float
     launching: float
     phases: dict[str, float]
+    data_ms: float | None
     waits: list[Row]
     copies: list[Row]
     launches: list[Row]
@@ -172,9 +174,9 @@ class Report:
 
     def trace(self, path: str | Path) -> None:
         """Write what was recorded as a file that Perfetto (https://ui.perfetto.dev) opens."""
-        Replay(
-            self.basis.events, self.gpu, self.basis.costs, self.basis.gpus, self.basis.cluster
-        ).whole().export_chrome_trace(path)
+        basis = self.basis
+        played = Replay(basis.events, basis.spec, basis.costs, basis.gpus, basis.cluster)
+        played.whole().export_chrome_trace(path)
 
     def _repr_html_(self) -> str:
         from simgpu.reports.page import fragment

@@ -10,6 +10,7 @@ from simgpu.reports.words import (
     busy_sentence,
     clock_sentence,
     count_text,
+    data_sentence,
     money,
     option_cells,
     option_head,
@@ -55,7 +56,7 @@ def _memory(report: Report) -> list[str]:
 
 def _time(report: Report) -> list[str]:
     rows = [[phase, seconds_text(s), f"{s / report.step_time:.0%}"] for phase, s in report.phases.items()]
-    said = [steps_sentence(report), busy_sentence(report), phases_sentence(report)]
+    said = [steps_sentence(report), busy_sentence(report), phases_sentence(report), data_sentence(report)]
     table = [tables.text(rows, right=(1, 2))] if rows else []
     return [*filter(None, said), *table, str(report.evidence), clock_sentence(report)]
 

@@ -56,6 +56,18 @@ def phases_sentence(report: Report) -> str:
     return "" if report.phases else "Phases cannot be told apart, since there was no backward pass."
 
 
+def data_sentence(report: Report) -> str:
+    """Say where the time of loading data comes from."""
+    if not any(row.cause == "data loading" for row in report.waits):
+        return ""
+    if report.data_ms is not None:
+        return f"A batch of a DataLoader takes {report.data_ms:g} ms: an input of this run."
+    return (
+        "How long a DataLoader takes for a batch was measured on this machine. Workers have more time here than beside "
+        "a real GPU, so that with num_workers above 0 it is too short."
+    )
+
+
 def clock_sentence(report: Report) -> str:
     """Say how long the run took, and what a simulated second costs."""
     times = f"{seconds_text(report.simulated)} on the GPU's clock and {seconds_text(report.real)} here"
