@@ -83,7 +83,7 @@ def move(value, device, requires_grad=False):
         return moved.requires_grad_(value.requires_grad)
     if isinstance(value, torch.device):
         return torch.device(device)
-    return "sim:0" if device != "cpu" and value == "cpu" and isinstance(value, str) else value
+    return device if isinstance(value, str) and value == "cpu" else value
 
 
 def _call(op, sample, device):
@@ -118,7 +118,7 @@ def _difference(expected, got) -> str:
     return ""
 
 
-def _examine(op, dtype, outcome: Outcome, limit: int) -> None:
+def _examine(op, dtype, outcome: Outcome, limit: int, place: str) -> None:
     gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu") and dtype.is_floating_point
     samples = list(op.sample_inputs("cpu", dtype, requires_grad=gradients))
     for sample in samples[:limit]:
@@ -128,7 +128,7 @@ def _examine(op, dtype, outcome: Outcome, limit: int) -> None:
             outcome.refused[f"CPU: {type(error).__name__}"] += 1
             continue
         try:
-            got, sim_leaves = _call(op, sample, "sim:0")
+            got, sim_leaves = _call(op, sample, place)
             problem = _difference(expected, got)
         except Exception as error:
             problem = f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
@@ -165,8 +165,13 @@ def _compare_gradients(expected, leaves, got, sim_leaves, outcome: Outcome) -> s
     return _difference([g for g in wanted if g is not None], [g for g in found if g is not None])
 
 
-def run(every: int = 1, offset: int = 0, limit: int = 10**9, dtypes=DTYPES, names=None) -> list[Outcome]:
-    """Compare every `every`-th operator, at most `limit` samples for each number format."""
+def run(
+    every: int = 1, offset: int = 0, limit: int = 10**9, dtypes=DTYPES, names=None, place: str = "sim:0"
+) -> list[Outcome]:
+    """Compare every `every`-th operator, at most `limit` samples for each number format, on `place` with the CPU.
+
+    "cuda:0" needs CUDA's face.
+    """
     simgpu.enable(capacity="8 GiB")
     outcomes = []
     for op in database()[offset::every]:
@@ -177,7 +182,7 @@ def run(every: int = 1, offset: int = 0, limit: int = 10**9, dtypes=DTYPES, name
             warnings.simplefilter("ignore")
             for dtype in dtypes:
                 if op.supports_dtype(dtype, "cpu"):
-                    _examine(op, dtype, outcome, limit)
+                    _examine(op, dtype, outcome, limit, place)
         outcomes.append(outcome)
     return outcomes
 

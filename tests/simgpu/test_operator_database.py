@@ -27,6 +27,21 @@ def test_a_sample_of_the_operators():
     assert forward >= 0.97 and backward >= 0.93
 
 
+@pytest.mark.parametrize("every", [40, pytest.param(1, marks=pytest.mark.slow)])
+def test_operators_on_cudas_face(every):
+    operator_database.database()  # what it looks for when it is imported is no part of this
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with simgpu.cuda(memory="8 GiB"):
+            outcomes = operator_database.run(every, offset=7 % every, limit=2, place="cuda:0")
+            assert torch.ones(1, device="cuda").is_cuda
+    finally:
+        torch.set_num_threads(threads)
+        gc.collect()
+    assert sum(o.samples for o in outcomes) > 2000 / every and operator_database.unlisted(outcomes) == []
+
+
 def test_unlisted_differences_and_those_that_values_do_not_show_are_reported():
     wrong = operator_database.Outcome("add", samples=1, forward="values differ")
     listed = operator_database.Outcome("prod", samples=1, backward="values differ")
