@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+import simgpu
 from course_utils import arguments, devices, gpus, precision, tables
 from course_utils.timing.measurements import measure
 
@@ -163,7 +164,7 @@ def roofline(device: torch.device | str | None = None) -> Roofline:
     shares of these rates that kernels reach (`simgpu.Costs`).
     """
     place = devices.chosen(device)
-    if place.type == "sim":
+    if simgpu.is_simulated(place):
         row = gpus.get(torch.sim.get_device_name(place).removeprefix("Simulated "))
         return Roofline(row.bandwidth_gbps, _float_rates(row), "simulated", str(place))
     rates = {fmt: best_tflops(fmt, place) for fmt in formats(place)}

@@ -116,7 +116,7 @@ def _bytes_in(value: Any) -> int:
     """Return the bytes that a tensor on the simulated GPU has, or those in a list, tuple or dict."""
     if isinstance(value, list | tuple | dict):
         return sum(map(_bytes_in, value.values() if isinstance(value, dict) else value))
-    return value.nbytes if isinstance(value, torch.Tensor) and value.device.type == "sim" else 0
+    return value.nbytes if isinstance(value, torch.Tensor) and simgpu.is_simulated(value.device) else 0
 
 
 def _alive(again: Callable[[], Any]) -> Iterator[str]:

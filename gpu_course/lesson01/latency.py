@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 
+import simgpu
 from course_utils import timing
 
 
@@ -23,6 +24,7 @@ def seconds_until_done(function: Callable, *tensors: torch.Tensor) -> float:
     def call() -> None:
         function(*tensors)
 
-    waits_by_itself = device.type in ("cpu", "sim")  # nothing to wait for, and a clock that counts the wait
+    # nothing to wait for, and a clock that counts the wait
+    waits_by_itself = device.type == "cpu" or simgpu.is_simulated(device)
     measured = timing.measure(call if waits_by_itself else call_and_wait, device=device, min_time_s=0.05)
     return min(measured.times_s)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Timer
 
+import simgpu
 from course_utils import counting, memory
 from gpu_course.common import events
 
@@ -24,14 +25,17 @@ OWNERS = ("weights", "grads", "optim.", "activ.", "tempor.")
 
 def label_of(device: torch.device) -> str:
     """Return the word that stands beside what was measured on `device`."""
-    return {"sim": "simulated", "cpu": "live on the CPU"}.get(device.type, "live")
+    if simgpu.is_simulated(device):
+        return "simulated"
+    return "live on the CPU" if device.type == "cpu" else "live"
 
 
 def time_ms(step: Callable[[], Any], device: torch.device) -> float:
     """Return the median milliseconds of a call of `step`, by the clock of `device`."""
     if device.type == "cpu":
         return Timer("step()", globals={"step": step}).blocked_autorange().median * 1e3
-    return events.median_ms(step, device, repeats=1 if device.type == "sim" else 5)  # simulated times repeat exactly
+    repeats = 1 if simgpu.is_simulated(device) else 5  # simulated times repeat exactly
+    return events.median_ms(step, device, repeats=repeats)
 
 
 @dataclass(frozen=True)
