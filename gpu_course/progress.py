@@ -3,12 +3,14 @@
 It is kept in a JSON file in the user's data folder; the environment variable COURSE_PROGRESS gives another path, `off`
 keeps it in memory alone. On a machine that forgets (Colab): `progress.export()`
 gives one line of text that `progress.restore(line)` takes elsewhere. An instructor's table of many such lines, and a
-page that shows which exercise stops whom, and by which mistake:
+page that shows which exercise stops whom, and by which mistake. Lines of the examination (`exam.line`) may stand among
+them: the page shows what the class has gained by skill, and which misconceptions are common:
 
     python -m gpu_course.progress lines.txt --map class.html
 """
 
 import argparse
+import contextlib
 import html
 import sys
 import unicodedata
@@ -20,7 +22,7 @@ from pathlib import Path
 from urllib.parse import quote_plus, unquote_plus
 
 from course_utils import arguments, tables
-from gpu_course import sealing
+from gpu_course import exam, sealing
 from gpu_course import solved as file
 
 __all__ = ["Lesson", "Progress", "export", "progress", "restore"]
@@ -176,7 +178,7 @@ def _people(lines: Iterable[str]) -> tuple[list[Person], list[str]]:
     people: dict[str, Person] = {}
     damaged = []
     for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
+        if not line.strip() or line.lstrip().startswith(("#", exam.PREFIX)):
             continue
         try:
             found = _parsed(line)
@@ -207,6 +209,7 @@ def class_map(lines: Iterable[str]) -> str:
     """Return a page of HTML: which exercise stops whom, and which mistakes were made most, from exported lines."""
     from gpu_course.catalogue import registry
 
+    lines = list(lines)
     people, _ = _people(lines)
     columns = [(found.lesson, found.name, found.task.title) for found in registry()]
     head = "".join(
@@ -220,7 +223,18 @@ def class_map(lines: Iterable[str]) -> str:
             wrong = {key[2]: count for key, count in person.tries.items() if key[:2] == (lesson, name)}
             cells.append(_cell((lesson, name) in person.solved, wrong))
         rows.append(f'<tr><th scope="row">{html.escape(person.name)}</th>{"".join(cells)}</tr>')
-    return _MAP.format(head=head, rows="".join(rows), mistakes=_most_made(people, columns))
+    return _MAP.format(head=head, rows="".join(rows), mistakes=_most_made(people, columns), exams=_exams(lines))
+
+
+def _exams(lines: Iterable[str]) -> str:
+    """Return the part of the page on the examination; of lines of the same name the last one counts."""
+    found: dict[str, exam.Person] = {}
+    for number, line in enumerate(lines, start=1):
+        if line.lstrip().startswith(exam.PREFIX):
+            with contextlib.suppress(ValueError):
+                person = exam.read(line)
+                found[person.name.casefold() or f"\n{number}"] = person
+    return exam.class_section(list(found.values()))
 
 
 def _cell(solved: bool, wrong: dict[str, int]) -> str:
@@ -261,6 +275,7 @@ Point at a cell to see the mistakes.</p>
 <table><thead><tr><th scope="col">name</th>{head}</tr></thead><tbody>{rows}</tbody></table>
 <h2>Mistakes made by most</h2>
 <table><thead><tr><th>exercise</th><th>mistake</th><th>people</th><th>times</th></tr></thead><tbody>{mistakes}</tbody></table>
+{exams}
 </main></html>
 """  # fmt: skip
 

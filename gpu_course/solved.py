@@ -3,7 +3,8 @@
 The file is changed under a lock between processes and replaced as a whole. What cannot be written stays in memory and
 is written with the next change. A damaged file is put aside under another name and reported once.
 
-Wrong answers are counted in a file beside it, by the name of the mistake: nothing else of them is kept.
+Wrong answers are counted in a file beside it, by the name of the mistake: nothing else of them is kept. Files beside it
+also hold what was asked and answered in the examination and at the start of lessons.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ Key = tuple[str, str]  # lesson, exercise
 _PENDING: dict[Path | None, dict[Key, bool]] = {}
 _WARNED: set[str] = set()
 _TRIES: dict[tuple[str, str, str], int] = {}  # without a file: lesson, exercise and mistake; how often
+_KEPT: dict[str, Any] = {}  # without a file: what else is kept, by its kind
 
 
 def key(lesson: Any, name: Any) -> Key:
@@ -105,14 +107,9 @@ def change(changes: dict[Key, bool]) -> None:
 
 def tries() -> dict[tuple[str, str, str], int]:
     """Return how often an answer was wrong, by lesson, exercise and name of the mistake ("" where it has none)."""
-    path = _tries_file()
-    if path is None:
+    if location() is None:
         return dict(_TRIES)
-    try:
-        _must_be_file(path)
-        stored = json.loads(_retried(path.read_bytes))
-    except (OSError, ValueError, RecursionError):  # none yet, or damaged: counts that nobody misses
-        return {}
+    stored = kept("tries")
     return dict(filter(None, map(_try, stored))) if isinstance(stored, list) else {}
 
 
@@ -127,21 +124,46 @@ def _try(row: Any) -> tuple[tuple[str, str, str], int] | None:
 
 def tried(exercise: Key, mistake: str) -> None:
     """Count a wrong answer to `exercise`. What cannot be written is forgotten."""
-    path, each = _tries_file(), (*exercise, mistake)
-    if path is None:
+    each = (*exercise, mistake)
+    if location() is None:
         _TRIES[each] = _TRIES.get(each, 0) + 1
+        return
+
+    def counted(_: Any) -> list:
+        found = tries()
+        found[each] = found.get(each, 0) + 1
+        return [[*names, count] for names, count in sorted(found.items())]
+
+    keep("tries", counted)
+
+
+def kept(kind: str) -> Any:
+    """Return what `keep` wrote beside the progress under `kind`; None where there is nothing, or it is damaged."""
+    path = _beside(kind)
+    if path is None:
+        return _KEPT.get(kind)
+    try:
+        _must_be_file(path)
+        return json.loads(_retried(path.read_bytes))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def keep(kind: str, change: Callable[[Any], Any]) -> None:
+    """Replace what is kept under `kind` by `change` of it, under the lock. What cannot be written is forgotten."""
+    path = _beside(kind)
+    if path is None:
+        _KEPT[kind] = change(_KEPT.get(kind))
         return
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path):
-            found = tries()
-            found[each] = found.get(each, 0) + 1
-            _write(path, json.dumps([[*names, count] for names, count in sorted(found.items())]) + "\n")
+            _write(path, json.dumps(change(kept(kind))) + "\n")
 
 
-def _tries_file() -> Path | None:
+def _beside(kind: str) -> Path | None:
     path = location()
-    return None if path is None else path.with_name(f"{path.stem}.tries.json")
+    return None if path is None else path.with_name(f"{path.stem}.{kind}.json")
 
 
 def _with(stored: set[Key], changes: Mapping[Key, bool]) -> set[Key]:

@@ -1,0 +1,559 @@
+"""What do several devices do together? Items on collectives, hangs, data parallel, sharding, pipelines and scaling."""
+
+import math
+import random
+
+import simgpu
+from gpu_course.exam import running
+from gpu_course.exam.items import Item, choice, generator, number
+
+
+@generator("parallel", "messages-follow-memory", short=True)
+def ring_bytes(draw: random.Random) -> Item:
+    """How much does a rank send in a ring all-reduce?"""
+    ranks, size_mb = draw.choice([2, 4, 5, 8, 10]), draw.choice([40, 80, 120, 160, 200, 240, 320, 400])
+
+    def by_messages() -> float:
+        from gpu_course.lesson09.explorers.exchange import exchange
+
+        return exchange("all_reduce", ranks).sent_pieces(0) * size_mb / ranks
+
+    answer = 2 * (ranks - 1) / ranks * size_mb
+    wrong = {
+        float(size_mb): "messages-follow-memory",
+        2.0 * (ranks - 1) * size_mb: "messages-follow-memory",
+        answer / 2: "messages-follow-memory",
+        size_mb / ranks: "messages-follow-memory",
+        2.0 * size_mb: "off-by-one",
+    }
+    steps = (
+        f"The ring has 2 × ({ranks} - 1) = {2 * (ranks - 1)} steps, and in each a rank sends a {ranks}th of the "
+        "tensor.",
+        f"{2 * (ranks - 1)} × {size_mb} / {ranks} = {answer:g} MB.",
+    )
+    text = f"{ranks} ranks all-reduce a tensor of {size_mb} MB in a ring. How many MB does each rank send?"
+    return number(text, answer, wrong, steps, by_messages, unit="MB")
+
+
+@generator("parallel", "mean-of-means", "somebody-divides", short=True)
+def mean_over_ranks(draw: random.Random) -> Item:
+    """What is the mean of values that lie on ranks?"""
+    counts = draw.sample([1, 2, 3, 4, 6], 3)
+    values = [[float(draw.randint(1, 12)) for _ in range(count)] for count in counts]
+
+    def over_all() -> float:
+        return sum(map(sum, values)) / sum(counts)
+
+    means = [sum(own) / len(own) for own in values]
+    wrong = {
+        sum(means) / 3: "mean-of-means",
+        sum(map(sum, values)) / 3: "mean-of-means",
+        means[0]: "one-rank-knows-all",
+        sum(map(sum, values)): "somebody-divides",
+    }
+    shown = "\n".join(f"rank {rank}: {', '.join(f'{value:g}' for value in own)}" for rank, own in enumerate(values))
+    steps = (
+        f"Add up sums and counts: {sum(map(sum, values)):g} and {sum(counts)}.",
+        f"Divide once: {over_all():.3g}.",
+    )
+    return number("What is the mean of all values?", over_all(), wrong, steps, over_all, shown=shown)
+
+
+_ON_RANKS = "`group.sum_over_ranks(x)` returns on every rank the sum of what the ranks hand in."
+
+
+@generator("parallel", "somebody-divides", "one-rank-knows-all", short=True)
+def value_after_collective(draw: random.Random) -> Item:
+    """What does a rank hold after some collectives?"""
+    count, factor, root = draw.choice([2, 3, 4]), draw.randint(2, 6), draw.choice([0, 1])
+    asked = draw.choice([0, 1])
+    lines = [
+        f"x = {factor} * (rank + 1)",
+        "y = group.sum_over_ranks(x)",
+        f"x = group.broadcast(x, root={root})",
+        draw.choice(["z = y - x", "z = y + x"]),
+    ]
+    program = "\n".join(lines)
+
+    def value() -> int:
+        return running.ranks(program, count).names[asked]["z"]
+
+    sign = -1 if "-" in lines[3] else 1
+    own, total, sent = factor * (asked + 1), factor * count * (count + 1) // 2, factor * (root + 1)
+    wrong = {
+        total + sign * own: "one-rank-knows-all",
+        own + sign * sent: "one-rank-knows-all",
+        total // count + sign * sent: "somebody-divides",
+        own + sign * own: "ranks-share-memory",
+    }
+    steps = (
+        f"The sum over {count} ranks is {total}, on every rank.",
+        f"Rank {root} gives its x to all: {sent}.",
+        f"z is {total} {'-' if sign < 0 else '+'} {sent} = {value()}.",
+    )
+    text = (
+        f"{count} ranks run this program. {_ON_RANKS} `group.broadcast(x, root)` returns the x of the rank `root`. "
+        f"What is z on rank {asked}?"
+    )
+    return number(text, value(), wrong, steps, value, shown=running.numbered(lines))
+
+
+def _hanging(draw: random.Random, count: int) -> tuple[list[str], int]:
+    """Return a program that hangs, and the rank that leaves the others alone."""
+    odd = draw.randrange(count)
+    steps = draw.randint(2, 5)
+    another_call = f"""
+x = rank + {draw.randint(1, 20)}
+total = group.sum_over_ranks(x)
+if rank == {odd}:
+    group.barrier()
+largest = group.max_over_ranks(total)
+group.barrier()"""
+    fewer_steps = f"""
+batches = {steps} if rank == {odd} else {steps + draw.randint(1, 3)}
+loss = 0
+for step in range(batches):
+    loss = group.sum_over_ranks(step + rank)
+group.barrier()
+mean = loss / world_size"""
+    skipped_call = f"""
+x = {draw.randint(2, 20)} * rank
+if rank != {odd}:
+    x = group.max_over_ranks(x)
+y = group.sum_over_ranks(x)
+group.barrier()
+done = True"""
+    return draw.choice([another_call, fewer_steps, skipped_call]).strip().splitlines(), odd
+
+
+@generator("parallel", "a-rank-may-skip")
+def line_of_a_hang(draw: random.Random) -> Item:
+    """In which line does a rank wait for ever?"""
+    count = draw.choice([2, 3, 4])
+    lines, odd = _hanging(draw, count)
+    asked = draw.randrange(count)
+    program = "\n".join(lines)
+
+    def waits() -> int:
+        return running.ranks(program, count).line[asked] or 0
+
+    other = next(rank for rank in range(count) if (rank == odd) != (asked == odd))
+    wrong = {running.ranks(program, count).line[other] or 0: "a-rank-may-skip", len(lines): "a-rank-may-skip"}
+    wrong |= {line: "a-rank-may-skip" for line, text in enumerate(lines, 1) if "group." in text}
+    steps = (
+        "A collective goes on only when every rank has called the same one.",
+        f"Rank {odd} calls another one than the others at some point.",
+        f"Then rank {asked} waits in line {waits()}.",
+    )
+    text = f"{count} ranks run this program and hang. In which line does rank {asked} wait?"
+    return number(text, waits(), wrong, steps, waits, shown=running.numbered(lines))
+
+
+@generator("parallel", "stages-are-all-busy", short=True)
+def bubble(draw: random.Random) -> Item:
+    """How large is the bubble of a pipeline?"""
+    ranks, micro = draw.choice([2, 3, 4, 6, 8]), draw.randint(4, 16)
+
+    def by_schedule() -> float:
+        from gpu_course.lesson10 import pipelines
+
+        return 100 * pipelines.Schedule(pipelines.one_f_one_b(ranks, micro)).bubble
+
+    answer = 100 * (ranks - 1) / (micro + ranks - 1)
+    wrong = {
+        0.0: "stages-are-all-busy",
+        100 * (ranks - 1) / micro: "stages-are-all-busy",
+        100.0 / ranks: "stages-are-all-busy",
+        100.0 * ranks / (micro + ranks): "off-by-one",
+        100 - answer: "turned-round",
+    }
+    steps = (
+        f"A rank works for {micro} slots and waits for {ranks} - 1 of them.",
+        f"{ranks - 1} / ({micro} + {ranks - 1}) = {answer:.3g} %.",
+    )
+    text = (
+        f"A pipeline of {ranks} equal stages on {ranks} ranks runs {micro} micro-batches by 1F1B; messages take no "
+        "time. For what share of the time do ranks wait?"
+    )
+    return number(text, answer, wrong, steps, by_schedule, unit="%")
+
+
+@generator("parallel", "one-f-one-b-has-no-bubble")
+def held_micro_batches(draw: random.Random) -> Item:
+    """How many micro-batches does a rank hold at once?"""
+    ranks, micro = draw.choice([3, 4]), draw.randint(4, 8)
+    asked, eager = draw.randrange(ranks - 1), draw.choice([True, False])
+    lines = []
+    for rank in range(ranks):
+        early = micro if eager else min(micro, ranks - 1 - rank)
+        line = [f"F{at}" for at in range(early)]
+        for at in range(micro):
+            line += [f"F{early + at}"] * (early + at < micro) + [f"B{at}"]
+        lines.append(" ".join(line))
+
+    def held() -> int:
+        from gpu_course.lesson10 import pipelines
+
+        return pipelines.Schedule("\n".join(lines)).held[asked]
+
+    answer = micro if eager else min(micro, ranks - asked)
+    wrong = {
+        1: "one-f-one-b-has-no-bubble",
+        micro if not eager else ranks - asked: "one-f-one-b-has-no-bubble",
+        ranks: "one-f-one-b-has-no-bubble",
+        answer - 1: "off-by-one",
+        2 * micro: "another-question",
+    }
+    steps = (
+        f"Walk along the line of rank {asked}: F takes one more, B gives one back.",
+        f"The most at once are {answer}.",
+    )
+    shown = "\n".join(f"rank {rank}: {line}" for rank, line in enumerate(lines))
+    text = f"Activations are kept from F to B. How many micro-batches does rank {asked} hold at most at once?"
+    return number(text, answer, wrong, steps, held, shown=shown)
+
+
+@generator("parallel", "everything-is-sharded", "only-weights")
+def bytes_of_a_stage(draw: random.Random) -> Item:
+    """How many GB does a rank hold at a stage of sharding?"""
+    billions, ranks, stage = draw.choice([1, 2, 3, 4, 6, 7]), draw.choice([4, 8, 16]), draw.choice([1, 2, 3])
+
+    def by_explorer() -> float:
+        from gpu_course.lesson10.explorers.sharding import sharding
+
+        found = sharding(
+            stage=stage, ranks=ranks, parameters=billions * 10**9, fmt="bf16, fp32 copy", activations_gib=0.0
+        )
+        parts = found.chosen.parts
+        return sum(size for name, size in parts.items() if "gather" not in name) / 1e9
+
+    owners = [2, 2, 12]  # weights, gradients, optimizer
+    sharded = {1: 12, 2: 14, 3: 16}[stage]
+    answer = billions * (16 - sharded + sharded / ranks)
+    by_stage = {one: billions * (16 - cut + cut / ranks) for one, cut in {1: 12, 2: 14, 3: 16}.items()}
+    wrong = {value: "everything-is-sharded" for one, value in by_stage.items() if one != stage}
+    wrong |= {sum(owners) * billions + 0.0: "everything-is-sharded", billions * 4 / ranks: "only-weights"}
+    names = {1: "the optimizer's states", 2: "these and the gradients", 3: "everything"}[stage]
+    steps = (
+        f"Stage {stage} shards {names}: {sharded} of 16 bytes a parameter.",
+        f"{16 - sharded} + {sharded} / {ranks} bytes, times {billions} billion: {answer:.4g} GB.",
+    )
+    text = (
+        f"A model of {billions} billion parameters is trained in mixed precision: 2 bytes of weights, 2 of gradients "
+        f"and 12 of the optimizer for each. How many GB of these does each of {ranks} ranks keep at stage {stage} of "
+        "ZeRO?"
+    )
+    return number(text, answer, wrong, steps, by_explorer, unit="GB")
+
+
+@generator("parallel", "messages-follow-memory")
+def sharded_bytes(draw: random.Random) -> Item:
+    """How much does a rank send when parameters are sharded?"""
+    ranks, size_gb = draw.choice([2, 4, 5, 8, 10]), draw.choice([2, 3, 4, 5, 6, 8, 10, 12])
+
+    def by_messages() -> float:
+        from gpu_course.lesson09.explorers.exchange import exchange
+
+        one = [exchange(name, ranks).sent_pieces(0) for name in ("all_gather", "all_gather", "reduce_scatter")]
+        return sum(one) * size_gb / ranks
+
+    each = (ranks - 1) / ranks * size_gb
+    wrong = {
+        2 * each: "messages-follow-memory",
+        each: "messages-follow-memory",
+        3.0 * size_gb: "off-by-one",
+        3 * each / ranks: "messages-follow-memory",
+        4 * each: "left-out",
+    }
+    steps = (
+        "Weights are gathered for the forward pass and again for the backward pass; gradients are reduce-scattered.",
+        f"Each of the three sends ({ranks} - 1) / {ranks} × {size_gb} GB: {3 * each:.4g} GB in all.",
+    )
+    text = (
+        f"`fully_shard` on {ranks} ranks: weights have {size_gb} GB in all, gradients too, both as they are sent. "
+        "Weights are dropped after the forward pass. How many GB does a rank send in a step, by rings?"
+    )
+    return number(text, 3 * each, wrong, steps, by_messages, unit="GB")
+
+
+@generator("parallel", "n-gpus-n-times", short=True)
+def steps_of_an_epoch(draw: random.Random) -> Item:
+    """How many steps has an epoch on several ranks?"""
+    samples, ranks, batch = draw.randint(200, 900), draw.choice([2, 4, 8]), draw.choice([8, 16, 32])
+
+    def by_sampler() -> int:
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        data = range(samples)
+        sampler = DistributedSampler(data, num_replicas=ranks, rank=0)
+        return len(DataLoader(data, batch_size=batch, sampler=sampler))
+
+    share = math.ceil(samples / ranks)
+    wrong = {
+        math.ceil(samples / batch): "n-gpus-n-times",
+        samples // ranks // batch: "off-by-one",
+        math.ceil(share / (batch * ranks)): "n-gpus-n-times",
+        share: "another-question",
+    }
+    steps = (
+        f"Each rank gets {samples} / {ranks}, rounded up: {share} samples.",
+        f"These are {share} / {batch}, rounded up: {by_sampler()} batches.",
+    )
+    text = (
+        f"{samples} samples are shared out by a `DistributedSampler` among {ranks} ranks. Each rank takes batches of "
+        f"{batch}, and the last may be smaller. How many steps has an epoch?"
+    )
+    return number(text, by_sampler(), wrong, steps, by_sampler, unit="steps")
+
+
+@generator("parallel", "n-gpus-n-times")
+def speed_up(draw: random.Random) -> Item:
+    """How many times as fast are n GPUs?"""
+    ranks, compute, messages = draw.choice([2, 4, 8]), draw.choice([80, 160, 240, 320]), draw.choice([10, 15, 20, 30])
+    hidden = draw.choice([5, 8])
+
+    def counted() -> float:
+        work, sent = compute / ranks, messages - hidden
+        return compute / (work + sent)
+
+    answer = compute / (compute / ranks + messages - hidden)
+    wrong = {
+        float(ranks): "n-gpus-n-times",
+        compute / (compute / ranks + messages): "parts-add-up",
+        compute / (compute + messages - hidden): "left-out",
+        compute / ((compute + messages - hidden) / ranks): "n-gpus-n-times",
+    }
+    steps = (
+        f"A rank computes {compute} / {ranks} = {compute / ranks:g} ms and waits for {messages} - {hidden} ms of "
+        "messages.",
+        f"{compute} over {compute / ranks + messages - hidden:g} ms: {answer:.3g} times as fast.",
+    )
+    text = (
+        f"A step takes {compute} ms on one GPU. On {ranks} GPUs the same batch is shared out evenly, and gradients "
+        f"travel for {messages} ms, of which the backward pass hides {hidden} ms. How many times as fast is a step?"
+    )
+    return number(text, answer, wrong, steps, counted, unit="times")
+
+
+@generator("parallel", "any-link-will-do")
+def tensor_parallel_messages(draw: random.Random) -> Item:
+    """How long do the messages of tensor parallelism take?"""
+    layers, rows_mb, ranks = draw.choice([12, 24, 32, 48]), draw.choice([16, 32, 64]), draw.choice([2, 4, 8])
+    gpu, apart = draw.choice(["H100 SXM", "A100 80GB"]), draw.choice([True, False])
+    cluster = simgpu.Cluster(gpu, per_machine=1 if apart else 8, between="InfiniBand")
+    gbps = round(cluster.gbps(list(range(ranks))))
+
+    def added_up() -> float:
+        each = 2 * (ranks - 1) / ranks * rows_mb / gbps
+        return sum(each for _ in range(layers) for _ in range(4))
+
+    answer = 4 * layers * 2 * (ranks - 1) / ranks * rows_mb / gbps
+    wrong = {
+        answer / 4: "left-out",
+        answer / layers: "left-out",
+        answer / 2: "messages-follow-memory",
+        answer * 8: "units-are-alike",
+        answer * ranks: "messages-follow-memory",
+    }
+    steps = (
+        f"A rank sends 2 × ({ranks} - 1) / {ranks} × {rows_mb} MB in each of 4 × {layers} all-reduces.",
+        f"Over {gbps} GB/s that takes {answer:.3g} ms.",
+    )
+    where = "in machines of their own" if apart else "in one machine"
+    text = (
+        f"Tensor parallelism over {ranks} GPUs ({gpu}), {where}: the link carries {gbps} GB/s for each GPU and "
+        f"direction. Each of {layers} layers has four all-reduces of {rows_mb} MB in a step, by rings and with no "
+        "latency. How long do all messages of a step take?"
+    )
+    return number(text, answer, wrong, steps, added_up, unit="ms")
+
+
+@generator("parallel", "parts-need-no-division", "somebody-divides")
+def messages_of_accumulation(draw: random.Random) -> Item:
+    """How many all-reduces do accumulated steps send?"""
+    micro, buckets, steps_count = draw.choice([2, 3, 4, 5, 8]), draw.randint(2, 6), draw.randint(5, 12)
+    quiet = draw.choice([True, False])
+    lines = [
+        f"for step in range({steps_count}):",
+        f"    for number in range({micro}):",
+        f"        last = number == {micro - 1}",
+        f"        with {'nullcontext() if last else model.no_sync()' if quiet else 'nullcontext()'}:",
+        "            (loss_of(model, next(batches)) / " + f"{micro}).backward()",
+        "    optimizer.step()",
+    ]
+
+    def counted() -> int:
+        sent = [0]
+
+        class Model:
+            def no_sync(self) -> "Quiet":
+                return Quiet()
+
+        class Quiet:
+            loud = False
+
+            def __enter__(self) -> None:
+                self.loud, Quiet.loud = Quiet.loud, True
+
+            def __exit__(self, *error: object) -> None:
+                Quiet.loud = self.loud
+
+        class Loss:
+            def __truediv__(self, count: int) -> "Loss":
+                return self
+
+            def backward(self) -> None:
+                sent[0] += 0 if Quiet.loud else buckets
+
+        class Optimizer:
+            def step(self) -> None:
+                pass
+
+        from contextlib import nullcontext
+
+        names = {"model": Model(), "optimizer": Optimizer(), "nullcontext": nullcontext, "batches": iter(range(10**6))}
+        running.run("\n".join(lines), loss_of=lambda model, batch: Loss(), **names)
+        return sent[0]
+
+    backward = steps_count if quiet else steps_count * micro
+    wrong = {
+        steps_count * micro * buckets if quiet else steps_count * buckets: "parts-need-no-division",
+        steps_count: "left-out",
+        steps_count * micro: "left-out",
+        steps_count * buckets * (micro - 1): "turned-round",
+        buckets: "left-out",
+    }
+    steps = (
+        "Under `no_sync` a backward pass sends nothing." if quiet else "Without `no_sync` each backward pass sends.",
+        f"{backward} backward passes send, {buckets} buckets each: {backward * buckets}.",
+    )
+    text = (
+        f"`model` is a DistributedDataParallel with {buckets} buckets of gradients. How many all-reduces does each "
+        "rank take part in?"
+    )
+    return number(text, counted(), wrong, steps, counted, shown=running.numbered(lines))
+
+
+@generator("parallel", "bias-on-every-rank")
+def bias_of_a_split_layer(draw: random.Random) -> Item:
+    """What does a layer give that is split by its input, with a bias on every rank?"""
+    ranks, width, bias, x = draw.choice([2, 3, 4]), draw.choice([2, 3, 4]), draw.randint(2, 9), draw.randint(1, 5)
+    everywhere = draw.choice([True, True, False])
+    line = "y = part.sum() + bias" if everywhere else "y = part.sum() + (bias if rank == 0 else 0)"
+    lines = [f"bias = {bias}", f"part = torch.full(({width},), {x})", line, "y = group.sum_over_ranks(int(y))"]
+
+    def value() -> int:
+        return running.ranks("import torch\n" + "\n".join(lines), ranks).names[1]["y"]
+
+    products = ranks * width * x
+    wrong = {
+        products + bias if everywhere else products + ranks * bias: "bias-on-every-rank",
+        products: "left-out",
+        width * x + bias: "one-rank-knows-all",
+        (products + bias) // ranks: "somebody-divides",
+    }
+    times = ranks if everywhere else 1
+    steps = (
+        f"Each of the {ranks} ranks brings {width} × {x} = {width * x}.",
+        f"The bias is added {times} times: {products} + {times} × {bias} = {products + times * bias}.",
+    )
+    text = (
+        f"A layer is split by its input over {ranks} ranks, which run this program. {_ON_RANKS} What is `y` on rank 1?"
+    )
+    return number(text, value(), wrong, steps, value, shown=running.numbered(lines))
+
+
+@generator("parallel", "sampler-shuffles-by-itself")
+def epochs_of_a_sampler(draw: random.Random) -> Item:
+    """In how many orders does a sampler give its samples?"""
+    epochs, told, samples = draw.randint(4, 9), draw.choice(["epoch", "epoch // 2", "0", ""]), draw.randint(40, 90)
+    ranks = draw.choice([2, 4])
+    lines = [
+        f"sampler = DistributedSampler(range({samples}), num_replicas={ranks}, rank=0, shuffle=True)",
+        "orders = []",
+        f"for epoch in range({epochs}):",
+        f"    sampler.set_epoch({told})" if told else "    sampler.seed  # the seed stays",
+        "    orders.append(list(sampler))",
+    ]
+
+    def different() -> int:
+        from torch.utils.data import DistributedSampler
+
+        orders = running.run("\n".join(lines), DistributedSampler=DistributedSampler)["orders"]
+        return len({tuple(order) for order in orders})
+
+    wrong = {
+        epochs: "sampler-shuffles-by-itself",
+        1: "sampler-shuffles-by-itself",
+        math.ceil(epochs / 2): "off-by-one",
+        epochs // 2: "off-by-one",
+        epochs * ranks: "a-rank-may-skip",
+    }
+    steps = (
+        "The order follows from the seed and from the epoch that the sampler was told.",
+        f"It was told {different()} different numbers, so there are {different()} orders.",
+    )
+    text = "How many different orders does `orders` hold?"
+    return number(text, different(), wrong, steps, different, shown=running.numbered(lines))
+
+
+@generator("parallel", "ranks-share-memory", short=True)
+def what_ranks_share(draw: random.Random) -> Item:
+    """What do ranks see of each other's variables?"""
+    count, start = draw.choice([2, 3, 4]), draw.randint(1, 9)
+    add = draw.randint(2, 9)
+    asked = draw.randrange(count)
+    lines = [f"box = [{start}]", f"box.append({add} * rank)", "group.barrier()", "total = sum(box)"]
+
+    def value() -> int:
+        return running.ranks("\n".join(lines), count).names[asked]["total"]
+
+    wrong = {
+        start + add * sum(range(count)): "ranks-share-memory",
+        start: "ranks-share-memory",
+        start + add * (asked + 1): "off-by-one",
+        count * start + add * sum(range(count)): "ranks-share-memory",
+    }
+    steps = (
+        "Each rank is a process with a list of its own; a barrier sends no data.",
+        f"On rank {asked} the list holds {start} and {add * asked}: {value()}.",
+    )
+    text = f"{count} ranks run this program. What is `total` on rank {asked}?"
+    return number(text, value(), wrong, steps, value, shown=running.numbered(lines))
+
+
+@generator("parallel", "send-returns-at-once")
+def order_of_messages(draw: random.Random) -> Item:
+    """Which order of messages ends?"""
+    first = draw.choice(["send", "recv"])
+    size = draw.randint(2, 90)
+    other = "recv" if first == "send" else "send"
+    programs = {
+        f"0: {first} {other}; 1: {first} {other}": False,
+        f"0: {first} {other} {other}; 1: {other} {first} {other}": False,
+        f"0: {first} {first} {other}; 1: {other} {other} {first}": True,
+        f"0: {first} {other} {first}; 1: {first} {other} {other}": False,
+        f"0: {other} {first} {other}; 1: {other} {first} {first}": False,
+    }
+
+    def ends() -> str:
+        fine = []
+        for program in programs:
+            lines = [part.split(": ")[1].split() for part in program.split("; ")]
+            while lines[0] and lines[1] and {lines[0][0], lines[1][0]} == {"send", "recv"}:
+                lines = [line[1:] for line in lines]
+            if not lines[0] and not lines[1]:
+                fine.append(program)
+        (only,) = fine
+        return only
+
+    wrong = {program: "send-returns-at-once" for program, fine in programs.items() if not fine}
+    steps = (
+        "A `send` goes on when the other rank receives, and a `recv` when the other rank sends.",
+        f"Only in `{ends()}` each call meets its counterpart.",
+    )
+    text = (
+        f"Ranks 0 and 1 send each other tensors of {size} MB; `send` waits until the other rank receives. The calls "
+        "of both ranks in order: which program ends?"
+    )
+    return choice(draw, text, ends(), wrong, steps, ends)

@@ -1,0 +1,136 @@
+"""What did an examination give, skill by skill? As a table, and as one line that an instructor can read."""
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from urllib.parse import quote_plus, unquote_plus
+
+from course_utils import tables
+from gpu_course import misconceptions, sealing
+
+__all__ = ["PREFIX", "SKILLS", "Person", "Result", "class_section", "line", "read"]
+
+SKILLS = ("place", "time", "train", "memory", "parallel", "diagnose")
+PREFIX = "course-exam-1"
+_MOST = 99
+Marks = dict[str, tuple[int, int]]  # by skill: right, asked
+
+
+@dataclass(frozen=True)
+class Result:
+    """How many items of each skill were right, before the course and after it, and what to read again.
+
+    - `marks`: by skill, right and asked; `before`: the same of the examination before the course, {} without one;
+    - `read`: the cells that belong to what was wrong, in words, by skill.
+    """
+
+    marks: Marks
+    before: Marks
+    read: Mapping[str, tuple[str, ...]]
+
+    @property
+    def gain(self) -> float | None:
+        """Return by how much the share of right answers has grown, -1 to 1; None without an examination before."""
+        return _share(self.marks) - _share(self.before) if self.before and self.marks else None
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows = []
+        for skill in SKILLS:
+            now, then = self.marks.get(skill), self.before.get(skill)
+            cells = [f"{marks[0]} of {marks[1]}" if marks else "" for marks in ([then, now] if self.before else [now])]
+            rows.append((skill, *cells))
+        return rows
+
+    def _head(self) -> tuple[str, ...]:
+        return ("skill", "before", "after") if self.before else ("skill", "right")
+
+    def _rest(self) -> list[str]:
+        lines = [f"{skill}: read {'; '.join(cells)}" for skill, cells in self.read.items() if cells]
+        gain = [] if self.gain is None else [f"Gain: {100 * self.gain:+.0f} % of all items."]
+        return [*gain, *lines]
+
+    def __str__(self) -> str:
+        return "\n".join([tables.text(self._rows(), self._head()), *self._rest()])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rest = "".join(f"<p>{html.escape(text)}</p>" for text in self._rest())
+        return tables.to_html(self._rows(), self._head()) + rest
+
+
+def _share(marks: Marks) -> float:
+    asked = sum(count for _, count in marks.values())
+    return sum(right for right, _ in marks.values()) / asked if asked else 0.0
+
+
+@dataclass
+class Person:
+    """What lines say of one person: marks before and after, and which misconceptions answers came from."""
+
+    name: str
+    before: Marks = field(default_factory=dict)
+    after: Marks = field(default_factory=dict)
+    believed: Counter[str] = field(default_factory=Counter)
+
+
+def line(name: str, before: Marks, after: Marks, believed: Iterable[str]) -> str:
+    """Return the results as one line of text, such as `progress.export` gives: no answers, no times, no machine."""
+    parts = []
+    for kind, marks in (("before", before), ("after", after)):
+        if marks:
+            parts.append(f"{kind}:" + ",".join(f"{skill}={right}.{asked}" for skill, (right, asked) in marks.items()))
+    parts += [f"!{each}:{count}" for each, count in sorted(Counter(believed).items())]
+    return sealing.sealed(";".join([PREFIX, quote_plus(name), version("course-utils"), *parts]))
+
+
+def read(text: str) -> Person:
+    """Return what a line says. Raises ValueError where it is damaged or none."""
+    text = "".join(text.split())
+    if not text.startswith(f"{PREFIX};"):
+        raise ValueError(f"it does not begin with {PREFIX}")
+    _, name, _, *parts = sealing.unsealed(text).split(";")
+    person = Person(sealing.printable(unquote_plus(name), 200))
+    known = {one.id for one in [*misconceptions.every(), *misconceptions.slips()]}
+    for part in parts:
+        kind, _, rest = part.partition(":")
+        if kind.startswith("!") and kind[1:] in known:
+            person.believed[kind[1:]] += min(max(int(rest), 0), _MOST)
+        elif kind in ("before", "after"):
+            getattr(person, kind).update(_marks(rest))
+    return person
+
+
+def _marks(text: str) -> Marks:
+    found = re.findall(r"(\w+)=(\d{1,2})\.(\d{1,2})", text)
+    return {skill: (min(int(right), int(asked)), int(asked)) for skill, right, asked in found if skill in SKILLS}
+
+
+def class_section(people: list[Person]) -> str:
+    """Return a part of a page of HTML: the class by skill, before and after, and its most common misconceptions."""
+    if not people:
+        return ""
+    rows = []
+    for skill in SKILLS:
+        shares = [_class_share(people, kind, skill) for kind in ("before", "after")]
+        both = [share for share in shares if share is not None]
+        gain = f"{100 * (both[1] - both[0]):+.0f}" if len(both) == 2 else ""
+        rows.append((skill, *("" if share is None else f"{100 * share:.0f}" for share in shares), gain))
+    head = ("skill", "before, % right", "after, % right", "gain")
+    common: Counter[str] = Counter()
+    for person in people:
+        common.update(person.believed.keys())
+    believed = [(misconceptions.get(name).name, str(count)) for name, count in common.most_common(20)]
+    return (
+        f"<h2>Examination, {len(people)} people</h2>{tables.to_html(rows, head)}"
+        f"<h2>Misconceptions behind wrong answers</h2>{tables.to_html(believed, ('misconception', 'people'))}"
+    )
+
+
+def _class_share(people: list[Person], kind: str, skill: str) -> float | None:
+    marks = [getattr(person, kind)[skill] for person in people if skill in getattr(person, kind)]
+    asked = sum(count for _, count in marks)
+    return sum(right for right, _ in marks) / asked if asked else None

@@ -1,0 +1,434 @@
+"""How long does it take, and why? Items on queues, clocks, rooflines, launches, formats and traces."""
+
+import math
+import random
+import statistics
+
+import torch
+
+from gpu_course.exam import running
+from gpu_course.exam.items import Clash, Item, choice, generator, number
+
+
+def _queue_us(launches: list[float], kernels: list[float]) -> tuple[float, float]:
+    """Return when the host has launched all kernels and when the device has done them, kernel by kernel."""
+    host = device = 0.0
+    for launch, kernel in zip(launches, kernels, strict=True):
+        host += launch
+        device = max(device, host) + kernel
+    return host, device
+
+
+@generator("time", "call-is-done", short=True)
+def clock_without_wait(draw: random.Random) -> Item:
+    """What does a clock show that does not wait?"""
+    launch, kernel, count = draw.choice([4, 5, 6, 8]), draw.choice([50, 100, 200, 300]), draw.randint(5, 20)
+
+    def shown() -> float:
+        return _queue_us([launch] * count, [kernel] * count)[0]
+
+    wrong = {count * kernel: "call-is-done", count * kernel + launch: "call-is-done"}
+    wrong |= {count * (kernel + launch): "parts-add-up", launch: "launches-are-free", kernel: "call-is-done"}
+    steps = (
+        "Without a synchronisation the clock sees the host alone.",
+        f"The host launches {count} kernels in {count} × {launch} = {count * launch} µs and goes on.",
+    )
+    text = (
+        f"The queue is empty. A program reads the clock, launches {count} kernels and reads the clock again, with no "
+        f"synchronisation. A launch takes the host {launch} µs, and each kernel runs for {kernel} µs. How much time "
+        "lies between the two readings?"
+    )
+    return number(text, float(count * launch), wrong, steps, shown, unit="µs")
+
+
+@generator("time", "call-is-done", "launches-are-free")
+def clock_with_wait(draw: random.Random) -> Item:
+    """How long do many kernels take until all are done?"""
+    launch, count = draw.choice([4, 5, 6, 8]), draw.randint(5, 20)
+    kernel = draw.choice([launch * 5, launch * 10, launch / 2, launch / 4])
+
+    def done() -> float:
+        return _queue_us([launch] * count, [kernel] * count)[1]
+
+    slow = "kernels" if kernel > launch else "launches"
+    answer = launch + count * kernel if kernel > launch else count * launch + kernel
+    wrong = {
+        count * (launch + kernel): "parts-add-up",
+        count * launch: "call-is-done",
+        count * kernel: "launches-are-free",
+        count * launch + kernel if kernel > launch else launch + count * kernel: "launches-are-free",
+    }
+    steps = (
+        f"Launches and kernels overlap, and here the {slow} take longer.",
+        "The first kernel begins when its launch is over, and the last one ends behind its launch.",
+        f"So all are done after {answer:g} µs.",
+    )
+    text = (
+        f"The queue is empty. A program launches {count} kernels and then synchronises. A launch takes the host "
+        f"{launch} µs, and each kernel runs for {kernel:g} µs. How long does it take until all kernels are done? "
+        "(Launches go on while the device works; the synchronisation itself takes no time.)"
+    )
+    return number(text, answer, wrong, steps, done, unit="µs")
+
+
+@generator("time", "bytes-of-one-operand", "product-is-one-flop", "elements-are-bytes")
+def intensity(draw: random.Random) -> Item:
+    """What is the arithmetic intensity of a product?"""
+    n, k, m = draw.choice([1, 16, 64]), draw.choice([128, 256, 512]), draw.choice([64, 128, 512])
+    dtype = draw.choice([torch.float32, torch.float16])
+    size, moved = dtype.itemsize, n * k + k * m + n * m
+
+    def reference() -> float:
+        from gpu_course import lesson03
+
+        return lesson03.intensity(n, k, m, dtype)
+
+    answer = 2 * n * k * m / (size * moved)
+    wrong = {
+        answer / 2: "product-is-one-flop",
+        answer * size: "elements-are-bytes",
+        2 * n * k * m / (size * (n * k + k * m)): "bytes-of-one-operand",
+        2 * n * k * m / (size * n * k): "bytes-of-one-operand",
+        answer / 8: "units-are-alike",
+    }
+    steps = (
+        f"FLOPs: 2 × {n} × {k} × {m} = {2 * n * k * m:,}.",
+        f"Bytes: {size} × ({n * k:,} + {k * m:,} + {n * m:,}) = {size * moved:,}.",
+        f"FLOPs over bytes: {answer:.3g}.",
+    )
+    text = (
+        f"A matrix of shape ({n}, {k}) is multiplied with one of shape ({k}, {m}), all in {dtype}. What is the "
+        "arithmetic intensity, in FLOP/byte, if each matrix travels once?"
+    )
+    return number(text, answer, wrong, steps, reference, unit="FLOP/byte")
+
+
+@generator("time", "arithmetic-is-time", "parts-add-up")
+def time_at_the_roof(draw: random.Random) -> Item:
+    """How long does a kernel take at least?"""
+    tflops, gbps = draw.choice([8, 20, 60, 100]), draw.choice([200, 500, 1000, 2000])
+    gflop, gbytes = draw.choice([20, 40, 80, 200, 400]), draw.choice([1, 2, 4, 5])
+    compute_ms, memory_ms = gflop / tflops, 1000 * gbytes / gbps
+
+    def reference() -> float:
+        from course_utils.timing import Roofline
+
+        roof = Roofline(float(gbps), {"fp32": float(tflops)}, "predicted", "")
+        return gflop / roof.attainable_tflops(gflop / gbytes, "fp32")
+
+    wrong = {
+        min(compute_ms, memory_ms): "arithmetic-is-time" if memory_ms > compute_ms else "parts-add-up",
+        compute_ms + memory_ms: "parts-add-up",
+        memory_ms / 8: "units-are-alike",
+    }
+    answer = max(compute_ms, memory_ms)
+    steps = (
+        f"Arithmetic: {gflop} GFLOP over {tflops} TFLOP/s = {compute_ms:.3g} ms.",
+        f"Memory traffic: {gbytes} GB over {gbps} GB/s = {memory_ms:.3g} ms.",
+        f"The two overlap, so the longer one counts: {answer:.3g} ms.",
+    )
+    text = (
+        f"A data sheet promises {tflops} TFLOP/s and {gbps} GB/s. A kernel does {gflop} GFLOP and moves {gbytes} GB. "
+        "How long does it take at least?"
+    )
+    return number(text, answer, wrong, steps, reference, unit="ms")
+
+
+@generator("time", "arithmetic-is-time", short=True)
+def ridge(draw: random.Random) -> Item:
+    """Where does the ridge of a GPU lie?"""
+    tflops, gbps = draw.choice([8, 16, 19, 24, 60, 65, 80]), draw.choice([160, 200, 320, 400, 500, 800, 1600, 2000])
+    answer = 1000 * tflops / gbps
+
+    def searched() -> float:  # the intensity at which both take equally long
+        low, high = 0.0, 1e6
+        while high - low > 1e-9 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if middle / (tflops * 1e12) < 1 / (gbps * 1e9) else (low, middle)
+        return low
+
+    wrong = {tflops / gbps: "arithmetic-is-time", 1000 * gbps / tflops / 1e6: "arithmetic-is-time"}
+    wrong |= {gbps / tflops: "arithmetic-is-time", 8 * answer: "units-are-alike", float(tflops): "arithmetic-is-time"}
+    steps = (
+        "At the ridge arithmetic and memory traffic take equally long.",
+        f"{tflops} TFLOP/s over {gbps} GB/s = {tflops * 1000:,} / {gbps} = {answer:.4g} FLOP/byte.",
+    )
+    text = (
+        f"A data sheet says {tflops} TFLOP/s and {gbps} GB/s. From how many FLOP/byte on does arithmetic, and no "
+        "longer the bandwidth, limit an operation?"
+    )
+    return number(text, answer, wrong, steps, searched, unit="FLOP/byte")
+
+
+@generator("time", "reads-are-free", short=True, simulated=True)
+def host_waits(draw: random.Random) -> Item:
+    """How often does a loop make the host wait?"""
+    steps_count, every = draw.choice([20, 30, 40, 60]), draw.choice([5, 10])
+    inside = draw.choice(["total += loss.item()", "total += float(loss)", "total += loss.cpu()"])
+    lines = [
+        "losses, total = [], 0.0",
+        f"for step in range({steps_count}):",
+        "    loss = (x * x).mean()",
+        "    losses.append(loss.detach())",
+        f"    if step % {every} == 0:",
+        f"        {inside}",
+        draw.choice(["shape = loss.shape", "mean = torch.stack(losses).mean().item()", "size = loss.numel()"]),
+    ]
+    program = "\n".join(lines)
+
+    def waits() -> int:
+        x = torch.ones(8, device=torch.device("sim", 0))
+        found = running.counts(program, x=x)
+        return found.host_reads + found.copies_d2h
+
+    answer = waits()
+    last = int("mean" in lines[-1])
+    wrong = {
+        steps_count + answer: "reads-are-free",
+        steps_count + last: "reads-are-free",
+        0: "reads-are-free",
+        answer + 1 - 2 * last: "reads-are-free",
+    }
+    steps = (
+        "The host waits where Python needs a value: `.item()`, `float`, `.cpu()`. A shape is known without waiting.",
+        f"Inside the loop that is {steps_count // every} times, behind it {last} times: {answer} in all.",
+    )
+    text = "`x` is on the device. How often does the host wait for the device?"
+    return number(text, answer, wrong, steps, waits, shown=running.numbered(lines))
+
+
+@generator("time", "launches-are-free", simulated=True)
+def launches(draw: random.Random) -> Item:
+    """How many operators does the device run?"""
+    rows, operations = draw.randint(5, 40), draw.sample(["* 2", "+ 1", "- 3", "/ 4"], draw.choice([3, 3]))
+    body = f"(((row {operations[0]}) {operations[1]}) {operations[2]})"
+    lines = ["parts = []", "for row in x:", f"    parts.append({body})", "y = torch.stack(parts)"]
+    program = "\n".join(lines)
+
+    def ran() -> int:
+        return running.counts(program, x=torch.ones(rows, 4, device=torch.device("sim", 0))).operators
+
+    wrong = {4: "launches-are-free", 3: "launches-are-free", rows: "launches-are-free", 4 * rows: "launches-are-free"}
+    wrong |= {rows + 1: "launches-are-free", 3 * rows: "off-by-one"}
+    steps = (
+        f"Each of the {rows} rows takes three operators, which are three launches.",
+        f"`stack` is one more: {3 * rows + 1}.",
+    )
+    text = (
+        f"`x` is on the device and has {rows} rows. How many operators does the device run? (Taking a row of `x` is a "
+        "view and runs nothing.)"
+    )
+    return number(text, ran(), wrong, steps, ran, shown=running.numbered(lines))
+
+
+@generator("time", "first-like-others", "one-number-is-typical", short=True)
+def honest_time(draw: random.Random) -> Item:
+    """Which time does an honest timer report?"""
+    usual = draw.randint(20, 60) / 10
+    rest = [usual, usual + 0.1, usual + 0.2, round(usual * draw.choice([6, 8, 9]), 1), usual - 0.1]
+    draw.shuffle(rest)
+    first = round(usual * draw.randint(20, 50), 1)
+    times = [first, *rest]
+
+    def reference() -> float:
+        return statistics.median(times[1:])
+
+    wrong = {
+        statistics.mean(times): "first-like-others",
+        statistics.mean(rest): "one-number-is-typical",
+        min(rest): "one-number-is-typical",
+        statistics.median(times): "first-like-others",
+    }
+    steps = (
+        "The first call is the warm-up and is left out.",
+        f"Of the five others the median is the one in the middle: {sorted(rest)[2]:g} ms.",
+    )
+    shown = "call   ms\n" + "\n".join(f"{number:4} {ms:6.1f}" for number, ms in enumerate(times, 1))
+    text = (
+        "Six calls of the same function, each measured with a synchronisation. Which time is typical for a call, in ms?"
+    )
+
+    def close(value: float) -> float:
+        return round(value, 3)
+
+    values = {close(value): name for value, name in wrong.items()}
+    item = number(text, sorted(rest)[2], values, steps, reference, unit="ms", shown=shown)
+    return item
+
+
+@generator("time", "any-number-fits", short=True)
+def stored_number(draw: random.Random) -> Item:
+    """What does a format make of a number?"""
+    value = draw.choice([7, 8, 9, 12, 20, 30]) * 10 ** draw.choice([4, 5, 6, -9, -10]) * 1.0
+    dtype = draw.choice(["float16", "bfloat16"])
+    if dtype == "bfloat16" and value < 1:
+        value = value * 1e-36
+    if dtype == "bfloat16" and value > 1:
+        value = value * 1e33
+
+    def stored() -> str:
+        got = torch.tensor(value, dtype=torch.float64).to(getattr(torch, dtype)).item()
+        return "inf" if math.isinf(got) else "0" if got == 0 else "a number near it"
+
+    largest = torch.finfo(getattr(torch, dtype)).max
+    wrong = {
+        "a number near it": "any-number-fits",
+        f"the largest number of the format, {largest:.3g}": "any-number-fits",
+        "an error": "any-number-fits",
+        "inf": "any-number-fits",
+        "0": "any-number-fits",
+        "NaN": "any-number-fits",
+    }
+    answer = stored()
+    if answer == "a number near it":
+        raise Clash("it fits")
+    smallest = torch.finfo(getattr(torch, dtype)).smallest_normal
+    steps = (
+        f"{dtype} reaches from about {smallest / 1000:.0e} to {largest:.3g}.",
+        f"{value:g} lies {'above' if value > 1 else 'below'} it, and becomes {answer}.",
+    )
+    text = f"What does `torch.tensor({value:g}, dtype=torch.float64).to(torch.{dtype})` hold?"
+    return choice(draw, text, answer, wrong, steps, stored)
+
+
+def _trace(draw: random.Random) -> tuple[list[dict], float]:
+    """Return the events of two kernels with a gap between them, in which the host does three things."""
+    first, gap = draw.randint(4, 9) * 10, draw.randint(12, 20) * 10
+    main = draw.randint(gap // 2 + 10, gap - 30)
+    rest = gap - main - 5
+    begin = first - draw.randint(2, 3) * 10
+    names = draw.sample(["loss.item()", "save(model)", "batch = next(batches)", "print(norm)", "log(step)"], 3)
+    host, at = [], float(begin)
+    long_before = draw.choice([0, 1])  # a long call that is mostly over when the gap begins
+    pieces = [(names[0], first - begin + rest), (names[1], main), ("y = model(x)", 5)]
+    if long_before:
+        pieces = [
+            (names[0], first - begin + rest // 2),
+            (names[2], rest - rest // 2),
+            (names[1], main),
+            ("y = model(x)", 5),
+        ]
+    for name, long in pieces:
+        host.append({"cat": "host", "name": name, "ts": at, "dur": float(long), "stream": 0, "line": name})
+        at += long
+    kernels = [(0.0, float(first)), (float(first + gap), draw.randint(4, 9) * 10.0)]
+    events = [{"cat": "kernel", "name": "k", "ts": ts, "dur": dur, "stream": 0, "line": ""} for ts, dur in kernels]
+    return [*events, *host], kernels[1][0] + kernels[1][1]
+
+
+@generator("time", "gap-of-the-neighbour")
+def blamed_line(draw: random.Random) -> Item:
+    """Which line of the host kept the GPU waiting?"""
+    events, end = _trace(draw)
+    host = [event for event in events if event["cat"] == "host"]
+    lines = [event["line"] for event in host]
+
+    def blamed() -> str:
+        from gpu_course import lesson06
+
+        ((_, _, line),) = [gap for gap in lesson06.idle_gaps(events, end) if gap[1] > 20]
+        return line
+
+    spare = [line for line in ("optimizer.step()", "loss.backward()", "x = x.to(device)") if line not in lines]
+    wrong = dict.fromkeys([*lines, *spare], "gap-of-the-neighbour")
+    shown = "\n".join(
+        ["row     begin  end (µs)"]
+        + [f"{e['cat']:6}  {e['ts']:5.0f}  {e['ts'] + e['dur']:5.0f}  {e['line']}" for e in events]
+    )
+    kernels = [event for event in events if event["cat"] == "kernel"]
+    answer = blamed()
+    steps = (
+        f"The GPU is idle from {kernels[0]['dur']:.0f} to {kernels[1]['ts']:.0f} µs.",
+        "Of each line of the host only the part inside the gap counts.",
+        f"`{answer}` has most of it.",
+    )
+    return choice(draw, "Which line kept the GPU waiting longest?", answer, wrong, steps, blamed, shown=shown)
+
+
+@generator("time", "overlaps-count-twice")
+def busy_share(draw: random.Random) -> Item:
+    """For which share of the time was the GPU busy?"""
+    first = draw.randint(3, 6) * 10
+    second_begin, second_long = draw.randint(1, 2) * 10, draw.randint(4, 7) * 10
+    third_begin = first + second_long + draw.randint(3, 6) * 10
+    third_long = draw.randint(2, 4) * 10
+    end = third_begin + third_long + draw.choice([0, 10, 20])
+    spans = [(0, first, 7), (second_begin, second_long, 13), (third_begin, third_long, 7)]
+    events = [{"cat": "kernel", "name": "k", "ts": ts, "dur": dur, "stream": s, "line": ""} for ts, dur, s in spans]
+
+    def share() -> float:
+        from gpu_course import lesson06
+
+        return 100 * lesson06.share_of_time(events, end)["kernel"]
+
+    counted = 100 * len({moment for ts, dur, _ in spans for moment in range(ts, ts + dur)}) / end
+    total = sum(dur for _, dur, _ in spans)
+    wrong = {
+        100 * total / end: "overlaps-count-twice",
+        100 * total / (third_begin + third_long): "overlaps-count-twice",
+        100.0 * (third_begin + third_long) / end: "gap-of-the-neighbour",
+    }
+    shown = "stream  begin  end (µs)\n" + "\n".join(f"{s:6}  {ts:5}  {ts + dur:3}" for ts, dur, s in spans)
+    steps = (
+        "The first two kernels overlap: moments that both share count once.",
+        f"The GPU is busy for {counted * end / 100:.0f} of {end} µs, which is {counted:.3g} %.",
+    )
+    text = f"Three kernels ran in a trace of {end} µs. For what share of the time was the GPU busy?"
+    return number(text, counted, wrong, steps, share, unit="%", shown=shown)
+
+
+@generator("time", "gains-multiply", short=True)
+def both_repairs(draw: random.Random) -> Item:
+    """What do two repairs bring together?"""
+    total = draw.choice([10, 12, 15, 20, 24])
+    loader, reads = draw.choice([2, 3, 4]), draw.choice([1, 2, 3, 5])
+    left = total - loader - reads
+
+    def reference() -> float:
+        from gpu_course import lesson06
+
+        return lesson06.at_most(total, {"loader": loader, "reads": reads}, ["loader", "reads"])
+
+    one, other = total / (total - loader), total / (total - reads)
+    wrong = {one * other: "gains-multiply", one + other: "gains-multiply", one + other - 1: "gains-multiply"}
+    wrong |= {1 + (loader + reads) / total: "gains-multiply", left / total: "turned-round"}
+    steps = (
+        f"Without both, {total} - {loader} - {reads} = {left} ms are left.",
+        f"{total} / {left} = {total / left:.3g} times as fast.",
+    )
+    text = (
+        f"A step takes {total} ms. In {loader} ms of it the GPU waits for the loader, in {reads} other ms for reads "
+        "of the host. Both are repaired. How many times as fast is a step at most?"
+    )
+    return number(text, total / left, wrong, steps, reference, unit="times")
+
+
+@generator("time", "powers-of-two", short=True)
+def waves(draw: random.Random) -> Item:
+    """How long do tiles take that do not fill their last wave?"""
+    processors, tile_us = draw.choice([40, 58, 72, 108, 132]), draw.choice([5, 10, 20, 50])
+    tiles = processors * draw.randint(1, 4) + draw.randint(1, processors - 1)
+
+    def done() -> int:
+        free = [0] * processors  # when each multiprocessor is done with its tiles
+        for _ in range(tiles):
+            at = free.index(min(free))
+            free[at] += tile_us
+        return max(free)
+
+    full = math.ceil(tiles / processors)
+    wrong = {
+        tiles / processors * tile_us: "parts-add-up",
+        (full - 1) * tile_us: "off-by-one",
+        tiles * tile_us: "parts-add-up",
+        2 ** math.ceil(math.log2(full)) * tile_us: "powers-of-two",
+    }
+    steps = (
+        f"{tiles} tiles over {processors} multiprocessors are {full} waves, the last one not full.",
+        f"Each wave takes {tile_us} µs, full or not: {full * tile_us} µs.",
+    )
+    text = (
+        f"A GPU has {processors} multiprocessors, each of which works on one tile at a time for {tile_us} µs. How "
+        f"long do {tiles} tiles take?"
+    )
+    return number(text, full * tile_us, wrong, steps, done, unit="µs")

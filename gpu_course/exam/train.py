@@ -1,0 +1,363 @@
+"""Does it train as it should? Items on gradients, means, evaluation, mixed precision, optimizers and resuming."""
+
+import random
+
+import torch
+import torch.nn.functional as F
+
+from gpu_course.exam import running
+from gpu_course.exam.items import Item, generator, number
+
+
+@generator("train", "gradients-are-replaced", short=True)
+def added_gradients(draw: random.Random) -> Item:
+    """What does `.grad` hold after several backward passes?"""
+    factors = draw.sample(range(2, 10), 4)
+    lines = ["w = torch.tensor(1.0, requires_grad=True)", *[f"(w * {factor}).backward()" for factor in factors]]
+    cleared = draw.choice([2, 3])
+    lines.insert(cleared, "w.grad = None")
+    program = "\n".join(lines)
+
+    def gradient() -> int:
+        return int(running.run(program)["w"].grad)
+
+    kept = factors[cleared - 1 :]
+    wrong = {factors[-1]: "gradients-are-replaced", sum(factors): "gradients-are-replaced"}
+    wrong |= {sum(kept[1:]): "off-by-one", sum(factors[:cleared]): "turned-round"}
+    steps = (
+        "Each `backward` adds the factor of its line to `w.grad`; the line with None throws away what was there.",
+        f"What is added behind it: {' + '.join(map(str, kept))} = {sum(kept)}.",
+    )
+    return number("What is `w.grad` at the end?", gradient(), wrong, steps, gradient, shown=running.numbered(lines))
+
+
+@generator("train", "mean-of-means", "sum-or-mean", short=True)
+def mean_over_batches(draw: random.Random) -> Item:
+    """What is the mean loss of batches of different sizes?"""
+    sizes = [32, 32, draw.choice([4, 8, 16])]
+    losses = [draw.randint(4, 20) / 10 for _ in sizes]
+    total = sum(loss * size for loss, size in zip(losses, sizes, strict=True))
+
+    def over_samples() -> float:
+        samples = [loss for loss, size in zip(losses, sizes, strict=True) for _ in range(size)]
+        return sum(samples) / len(samples)
+
+    wrong = {
+        sum(losses) / 3: "mean-of-means",
+        total: "sum-or-mean",
+        total / 3: "sum-or-mean",
+        losses[-1]: "left-out",
+        total / (3 * 32): "mean-of-means",
+    }
+    steps = (
+        f"Each loss counts for its samples: the sum is {total:.4g}.",
+        f"There are {sum(sizes)} samples, so the mean is {total / sum(sizes):.3g}.",
+    )
+    shown = "batch  samples  mean loss\n"
+    shown += "\n".join(
+        f"{at:5}  {size:7}  {loss:9}" for at, (size, loss) in enumerate(zip(sizes, losses, strict=True), 1)
+    )
+    text = "What is the mean loss of a sample?"
+    return number(text, total / sum(sizes), wrong, steps, over_samples, shown=shown)
+
+
+@generator("train", "parts-need-no-division", "sum-or-mean")
+def undivided_parts(draw: random.Random) -> Item:
+    """By which factor is an accumulated gradient too large?"""
+    parts, rows, features = draw.choice([2, 3, 4, 5, 6, 8]), draw.choice([2, 4, 8, 16]), draw.randint(2, 5)
+    divided = draw.choice([1, 1, 2])
+    lines = [
+        f"batch = x.split({rows})  # x has {parts * rows} rows",
+        "for part in batch:",
+        f"    loss = (part @ w).square().mean(){f' / {divided}' if divided > 1 else ''}",
+        "    loss.backward()",
+    ]
+    program = "\n".join(lines)
+
+    def factor() -> float:
+        made = torch.Generator().manual_seed(rows)
+        x = torch.randn(parts * rows, features, generator=made, dtype=torch.float64)
+        w, whole = (torch.ones(features, dtype=torch.float64, requires_grad=True) for _ in range(2))
+        running.run(program, x=x, w=w)
+        (x @ whole).square().mean().backward()
+        return round((w.grad[0] / whole.grad[0]).item(), 6)
+
+    answer = parts / divided
+    wrong = {
+        1.0: "parts-need-no-division",
+        float(rows): "sum-or-mean",
+        float(parts * rows): "sum-or-mean",
+        1 / parts: "turned-round",
+        float(parts) * divided: "turned-round",
+    }
+    steps = (
+        f"Each of the {parts} parts gives the gradient of its own mean, and `backward` adds them up.",
+        f"The mean over all rows is their sum over {parts}, so the gradient is {answer:g} times too large.",
+    )
+    text = "How many times as large is the gradient in `w` as that of the mean over all rows of `x`?"
+    return number(text, answer, wrong, steps, factor, unit="times", shown=running.numbered(lines))
+
+
+@generator("train", "scale-is-forgotten")
+def clipped_too_early(draw: random.Random) -> Item:
+    """Which norm does the optimizer see when scaled gradients were clipped?"""
+    scale = 2 ** draw.choice([8, 10, 12])
+    true, limit = draw.choice([0.5, 0.6, 0.8, 2.0, 3.0, 4.0]), draw.choice([1.0, 1.28, 2.56, 5.12])
+    shown = "\n".join([
+        "1  scaler.scale(loss).backward()",
+        f"2  clip_grad_norm_(model.parameters(), {limit})",
+        "3  scaler.unscale_(optimizer)",
+        "4  scaler.step(optimizer)",
+    ])  # fmt: skip
+
+    def seen() -> float:
+        w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+        w.grad = torch.tensor([0.6, 0.8], dtype=torch.float64) * true * scale
+        torch.nn.utils.clip_grad_norm_([w], limit)
+        return (w.grad / scale).norm().item()
+
+    wrong = {
+        min(true, limit): "scale-is-forgotten",
+        limit: "scale-is-forgotten",
+        true: "scale-is-forgotten",
+        true / scale: "scale-is-forgotten",
+    }
+    steps = (
+        f"In line 2 the norm is {scale} × {true} = {scale * true:g}, so the gradients are clipped to {limit}.",
+        f"Line 3 divides by the scale: {limit} / {scale} = {limit / scale:.3g}.",
+    )
+    text = (
+        f"The scale is {scale}, and the true gradients, without it, have the norm {true}. Which norm do the gradients "
+        "have in line 4?"
+    )
+    return number(text, limit / scale, wrong, steps, seen, shown=shown)
+
+
+@generator("train", "eval-switches-everything")
+def switches(draw: random.Random) -> Item:
+    """What do `eval` and `no_grad` switch?"""
+    modes = [draw.choice(["model.train()", "model.eval()"]) for _ in range(2)]
+    contexts = [draw.choice(["torch.no_grad()", "torch.enable_grad()", "torch.inference_mode()"]) for _ in range(2)]
+    lines = [f"model = nn.Sequential(nn.Linear(8, {draw.randint(20, 90)}), nn.Dropout(0.5))", "x = torch.ones(64, 8)"]
+    for number_, (mode, context) in enumerate(zip(modes, contexts, strict=True)):
+        lines += [mode, f"with {context}:", f"    y{number_}, z{number_} = model(x), model(x)"]
+    lines.append("facts = [y0.requires_grad, bool((y0 == z0).all()), y1.requires_grad, bool((y1 == z1).all())]")
+    program = "\n".join(lines)
+
+    def true() -> int:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return sum(running.run(program)["facts"])
+
+    quiet = [context != "torch.enable_grad()" for context in contexts]
+    off = [mode == "model.eval()" for mode in modes]
+    both = [q or o for q, o in zip(quiet, off, strict=True)]
+    wrong = {
+        sum(not b for b in both) + sum(both): "eval-switches-everything",
+        sum(not b for b in both) + sum(off): "eval-switches-everything",
+        sum(not q for q in quiet) + sum(both): "eval-switches-everything",
+        sum(not q for q in quiet) + sum(quiet): "eval-switches-everything",
+    }
+    steps = (
+        "`requires_grad` is True where autograd records: not under `no_grad` or `inference_mode`, whatever the mode.",
+        "Two calls are equal where dropout is off: after `eval()`, whatever autograd does.",
+        f"Of the four facts {true()} are True.",
+    )
+    text = "How many of the four facts in the last line are True?"
+    return number(text, true(), wrong, steps, true, shown=running.numbered(lines))
+
+
+@generator("train", "optimizer-follows-the-model", "optimizer-after-the-move")
+def what_a_step_changes(draw: random.Random) -> Item:
+    """How many tensors of a model does a step change?"""
+    count, replaced, frozen = draw.randint(3, 5), draw.randrange(2), draw.randint(1, 2)
+    size = draw.randint(2, 5)
+    replace = f"model[{replaced}] = nn.Linear({size}, {size})"
+    make = f"optimizer = torch.optim.SGD(model.parameters(), lr={draw.choice([0.1, 0.2, 0.5])})"
+    late = draw.choice([True, True, False])
+    lines = [
+        f"model = nn.Sequential(*[nn.Linear({size}, {size}) for _ in range({count})])",
+        *([make, replace] if late else [replace, make]),
+        f"model[{count - frozen}:].requires_grad_(False)",
+        f"model(torch.ones(4, {size})).sum().backward()",
+        "before = [parameter.clone() for parameter in model.parameters()]",
+        "optimizer.step()",
+        "changed = sum(not old.equal(new) for old, new in zip(before, model.parameters()))",
+    ]
+    program = "\n".join(lines)
+
+    def changed() -> int:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return running.run(program)["changed"]
+
+    answer = changed()
+    trained = 2 * (count - frozen)
+    wrong = {trained: "optimizer-follows-the-model", 2 * count: "optimizer-follows-the-model"}
+    wrong |= {2 * count - 2: "optimizer-follows-the-model", trained - 2: "optimizer-after-the-move"}
+    wrong |= {answer // 2: "left-out"}
+    there = "The new layer came later and is unknown to it." if late else "The new layer came before and is among them."
+    steps = (
+        f"The optimizer steps the parameters that it was given. {there}",
+        f"The last {frozen} of the layers have no gradient.",
+        f"So {answer} tensors change, weight and bias of each layer that is left.",
+    )
+    text = "What is `changed`? Each layer has two tensors, weight and bias, and all gradients are other than zero."
+    return number(text, answer, wrong, steps, changed, shown=running.numbered(lines))
+
+
+@generator("train", "padding-is-harmless", short=True)
+def state_of_a_text(draw: random.Random) -> Item:
+    """Which state belongs to a text that is padded?"""
+    longest = draw.randint(8, 15)
+    lengths = [draw.randint(2, longest - 2) for _ in range(3)]
+    asked = draw.randrange(3)
+    lengths[(asked + 1) % 3] = longest
+    program = "last = lengths[asked] - 1"
+
+    def place() -> int:
+        return running.run(program, lengths=lengths, asked=asked)["last"]
+
+    wrong = {longest - 1: "padding-is-harmless", lengths[asked]: "off-by-one", longest: "padding-is-harmless"}
+    wrong |= {lengths[asked] - 2: "off-by-one"}
+    steps = (
+        f"Text {asked} has {lengths[asked]} tokens, at the places 0 to {lengths[asked] - 1}; the rest is padding.",
+        f"The state behind its own last token is at place {lengths[asked] - 1}.",
+    )
+    shown = "text  tokens\n" + "\n".join(f"{at:4}  {length:6}" for at, length in enumerate(lengths))
+    text = (
+        f"Three texts are padded to {longest} places and go through an LSTM. `states[text, place]` holds its states, "
+        f"both counted from 0. At which place is the state of text {asked} that classifies it?"
+    )
+    return number(text, place(), wrong, steps, place, shown=shown)
+
+
+@generator("train", "model-cannot-peek", short=True)
+def places_that_change(draw: random.Random) -> Item:
+    """How many outputs change when one token changes, under a causal mask?"""
+    length = draw.randint(8, 16)
+    token = draw.randint(2, length - 3)
+    batch = draw.choice([1, 2, 4])
+
+    def changed() -> int:
+        made = torch.Generator().manual_seed(0)
+        x = torch.randn(batch, 1, length, 4, generator=made, dtype=torch.float64)
+        other = x.clone()
+        other[0, 0, token] += 1
+        y, z = (F.scaled_dot_product_attention(one, one, one, is_causal=True) for one in (x, other))
+        return int((y != z).any(-1).sum())
+
+    wrong = {length: "model-cannot-peek", 1: "model-cannot-peek", length - token - 1: "off-by-one"}
+    wrong |= {token: "turned-round", token + 1: "turned-round", batch * (length - token): "left-out"}
+    steps = (
+        f"With a causal mask place t sees the places 0 to t, so the places {token} to {length - 1} see the token.",
+        f"These are {length - token} outputs, of this one text alone.",
+    )
+    text = (
+        f"A batch of {batch} texts of {length} places, numbered from 0, goes through attention with a causal mask. In "
+        f"the first text the token at place {token} changes. How many outputs change?"
+    )
+    return number(text, changed(), wrong, steps, changed)
+
+
+@generator("train", "scale-is-forgotten", "any-number-fits")
+def scale_after_steps(draw: random.Random) -> Item:
+    """Which scale does a GradScaler have after some steps?"""
+    start, interval, steps_count = 2 ** draw.choice([10, 12, 14]), draw.choice([2, 3]), 8
+    bad = sorted(draw.sample(range(1, steps_count + 1), draw.choice([2, 2])))
+
+    def run_it() -> float:
+        scaler = torch.amp.GradScaler("cpu", init_scale=start, growth_interval=interval)
+        w = torch.zeros(1, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.0)
+        for step in range(1, steps_count + 1):
+            scaler.scale((w * 1.0).sum()).backward()
+            if step in bad:
+                w.grad.fill_(float("inf"))
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        return scaler.get_scale()
+
+    scale, good = start, 0
+    for step in range(1, steps_count + 1):
+        good = 0 if step in bad else good + 1
+        scale = scale / 2 if step in bad else scale
+        if good == interval:
+            scale, good = scale * 2, 0
+    wrong = {
+        start: "scale-is-forgotten",
+        start / 4: "scale-is-forgotten",
+        start * 2 ** (steps_count // interval): "any-number-fits",
+        start / 4 * 2 ** ((steps_count - 2) // interval): "scale-is-forgotten",
+    }
+    steps = (
+        f"Each step with inf halves the scale, here the steps {bad[0]} and {bad[1]}, and the count begins anew.",
+        f"{interval} good steps in a row double it, and the count begins anew.",
+        f"After step {steps_count} it is {scale:g}.",
+    )
+    text = (
+        f"A GradScaler begins with the scale {start}, `growth_interval={interval}`, and halves or doubles. In "
+        f"{steps_count} steps, numbered from 1, the gradients of steps {bad[0]} and {bad[1]} hold inf. What is the "
+        f"scale after step {steps_count}?"
+    )
+    return number(text, float(scale), {float(k): v for k, v in wrong.items()}, steps, run_it)
+
+
+@generator("train", "weights-are-the-state", short=True)
+def steps_done_twice(draw: random.Random) -> Item:
+    """How many steps are done again after a crash?"""
+    every, crashed = draw.choice([20, 25, 40, 50]), draw.randint(110, 290)
+    done = crashed - 1  # steps that were finished
+
+    def counted() -> int:
+        saved, again = 0, 0
+        for step in range(1, done + 1):
+            again += 1
+            if step % every == 0:
+                saved, again = step, 0
+        return again if saved else done
+
+    wrong = {done: "weights-are-the-state", done % every + 1: "off-by-one", every - done % every: "turned-round"}
+    wrong |= {every: "weights-are-the-state", 0: "weights-are-the-state"}
+    steps = (
+        f"The last checkpoint is that of step {done - done % every}.",
+        f"The steps {done - done % every + 1} to {done} were finished and are lost: {done % every}.",
+    )
+    text = (
+        f"A run saves a checkpoint after every {every} steps. It is killed in the middle of step {crashed}. How many "
+        "steps that had been finished have to be done again?"
+    )
+    return number(text, counted(), wrong, steps, counted, unit="steps")
+
+
+@generator("train", "gpu-is-the-slow-part", "parts-add-up", short=True)
+def loader_or_step(draw: random.Random) -> Item:
+    """How long does a step take with workers that load?"""
+    load, step, workers = draw.choice([40, 60, 90, 120]), draw.choice([8, 10, 16, 25]), draw.choice([2, 3, 4])
+    answer = max(load / workers, step)
+
+    def simulated() -> float:  # time between two steps, when the first batches are forgotten
+        free, now, times = [0.0] * workers, 0.0, []
+        for batch in range(40 * workers):
+            free[batch % workers] += load
+            now = max(now, free[batch % workers]) + step
+            times.append(now)
+        return (times[-1] - times[-1 - 20 * workers]) / (20 * workers)
+
+    wrong = {
+        float(step): "gpu-is-the-slow-part",
+        load / workers: "gpu-is-the-slow-part",
+        load / workers + step: "parts-add-up",
+        float(load + step): "parts-add-up",
+        float(load): "left-out",
+    }
+    steps = (
+        f"{workers} workers deliver a batch every {load} / {workers} = {load / workers:.3g} ms.",
+        f"The device takes {step} ms for a step, and the slower of the two sets the pace: {answer:.3g} ms.",
+    )
+    text = (
+        f"A worker needs {load} ms to load a batch, and the device {step} ms for a training step. {workers} workers "
+        "load at the same time, each on a core of its own and well ahead. How long does a step take, in the long run?"
+    )
+    return number(text, answer, wrong, steps, simulated, unit="ms")
