@@ -14,6 +14,8 @@ from simgpu.reports.replay import Replay
 from simgpu.reports.session import Error
 from simgpu.reports.whatif import Basis, Option, options, what_if
 
+_MANY_STEPS = 1_000_000  # of memory that grows: more than most runs have
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -107,9 +109,14 @@ class Report:
 
     @cached_property
     def suspects(self) -> list[Suspect]:
-        """What to look at first: memory that grows, then lines that keep the GPU waiting, the longest first."""
-        found = [Suspect(*one.parts, 0.0, one.bytes_per_step, _grows(one)) for one in self.growth]
-        return found + [Suspect(*row.parts, row.seconds, row.bytes, _waits(row, self.step_time)) for row in self.waits]
+        """What to look at first: memory that grows until the GPU is full, then lines that keep it waiting.
+
+        Memory that would fill it after a million steps or more stands last.
+        """
+        grown = [Suspect(*one.parts, 0.0, one.bytes_per_step, _grows(one)) for one in self.growth]
+        waits = [Suspect(*row.parts, row.seconds, row.bytes, _waits(row, self.step_time)) for row in self.waits]
+        left_steps = (self.capacity - self.peak) / (sum(one.bytes for one in grown) or 1)
+        return grown + waits if left_steps < _MANY_STEPS else waits + grown
 
     def what_if(
         self, *, gpu: str | None = None, gpus: int | None = None, batch: float | str = 1.0, amp: bool = False,
