@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import pytest
 import torch
@@ -221,17 +222,27 @@ def test_a_damaged_checkpoint_is_refused_in_one_line_with_its_name(name, phrase,
     assert phrase in str(found.value) and str(path) in str(found.value) and "\n" not in str(found.value)
 
 
+def stepped(path: Path, width: int) -> subprocess.CompletedProcess:
+    """Run the reference for a step, from the checkpoint in `path` if there is one."""
+    program = programs.path("capstone_reference.py")
+    command = [sys.executable, program, "--steps", "1", "--checkpoint", path, "--width", str(width)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """The bytes of a checkpoint of the reference, of width 8."""
+    path = tmp_path_factory.mktemp("run") / "run.pt"
+    assert stepped(path, 8).returncode == 0
+    return path.read_bytes()
+
+
 @pytest.mark.parametrize("width", [8, 16])
-def test_a_program_ends_in_one_line_where_its_checkpoint_is_of_no_use(width, tmp_path):
+def test_a_program_ends_in_one_line_where_its_checkpoint_is_of_no_use(width, checkpoint, tmp_path):
     """It is damaged, or of a model of another width; and it stays as it was."""
-    path = tmp_path / "run.pt"
-    command = [sys.executable, programs.path("capstone_reference.py"), "--steps", "1", "--checkpoint", path, "--width"]
-    subprocess.run([*command, "8"], check=True, capture_output=True)
-    if width == 8:
-        flip = path.read_bytes()
-        path.write_bytes(flip[: len(flip) // 2])
-    before = path.read_bytes()
-    done = subprocess.run([*command, str(width)], capture_output=True, text=True)
+    path, before = tmp_path / "run.pt", checkpoint[: len(checkpoint) // 2] if width == 8 else checkpoint
+    path.write_bytes(before)
+    done = stepped(path, width)
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
     assert path.read_bytes() == before and ("run.pt" in done.stderr or width == 16)
 

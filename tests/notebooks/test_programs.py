@@ -78,9 +78,13 @@ def meeting_point():
     yield "--rdzv-id", "two-nodes", "--rdzv-endpoint", f"127.0.0.1:{store.port}", "--rdzv-conf", "is_host=0"
 
 
+@pytest.mark.slow
 @needs_torchrun
 def test_two_nodes_train_and_rank_0_alone_prints_the_accuracy_of_what_it_saves(tmp_path):
-    """Both agents meet at a store of this test, on a port that the system has chosen; to them it is a c10d endpoint."""
+    """Both agents meet at a store of this test, on a port that the system has chosen; to them it is a c10d endpoint.
+
+    Slow, since lesson 09 starts the program by torchrun in its cell `train-ddp`, on one node.
+    """
     with meeting_point() as rendezvous:
         silent, text = on_two_nodes(*rendezvous, program=(DDP, "--epochs", 2, "--checkpoint", tmp_path / "run.pt"))
     lines = text.splitlines()

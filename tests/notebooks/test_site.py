@@ -180,7 +180,9 @@ def published(tmp_path_factory):
     return bare, commit
 
 
+@pytest.mark.slow
 def test_a_fork_publishes_itself_and_its_notebooks_install_its_own_commit(published):
+    """Slow, since how an address is written is tried above; here the steps of the workflow do it, in a clone."""
     bare, commit = published
     first = shell("git show published:notebooks/00_start_here.ipynb", bare)
     assert "colab.research.google.com/github/somebody/gpu.course/blob/published/notebooks/" in first

@@ -49,14 +49,24 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """What Python prints of the program, on the CPU."""
+    folder = tmp_path_factory.mktemp("plain")
+    (folder / "helper.py").write_text("LR = 0.1\n")
+    (folder / "train.py").write_text(TRAIN)
+    done = run(folder, "train.py", "--lr", "1")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 @pytest.mark.parametrize("what", [("train.py",), ("-m", "package")])
-def test_a_program_has_its_arguments_its_neighbours_and_the_losses_of_the_cpu(folder, what):
-    plain = run(folder, *what, "--lr", "1")
+def test_a_program_has_its_arguments_its_neighbours_and_the_losses_of_the_cpu(folder, what, plain):
     ours = run(folder, "-m", "simgpu", "--gpus", "2", "--memory", "64 MiB", *what, "--lr", "1")
-    assert ours.returncode == plain.returncode == 0, ours.stderr
+    assert ours.returncode == 0, ours.stderr
     first, second = ours.stdout.splitlines()
-    assert first == plain.stdout.splitlines()[0] and first.startswith("__main__ ['--lr', '1']")
-    assert second == "cuda:0 2" and plain.stdout.splitlines()[1] == "cpu 0"
+    assert first == plain[0] and first.startswith("__main__ ['--lr', '1']")
+    assert second == "cuda:0 2" and plain[1] == "cpu 0"
 
 
 def test_an_error_of_the_program_is_its_own(folder):

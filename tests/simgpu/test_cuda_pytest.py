@@ -62,6 +62,8 @@ def test_what_is_skipped_without_it_runs_with_it(tmp_path):
     assert "ERROR test_it.py::test_an_index_that_nobody_waits_for - torch.AcceleratorError" in said
 
 
+@pytest.mark.slow
 def test_a_wrong_option_is_told_in_a_line(tmp_path):
+    """Slow, since the same words are tried of `python -m simgpu`; here they pass through pytest."""
     done = run(tmp_path, "-p", "simgpu.pytest", "--simgpu", "H1000")
     assert done.returncode == 4 and "ERROR: simgpu: " in done.stderr and "H1000" in done.stderr
