@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 README = Path(__file__).parents[2] / "engines" / "simgpu" / "README.md"
-HERE, FACE, AHEAD = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+REPORT, HERE, FACE, AHEAD = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def printed(code: str) -> str:
@@ -14,6 +14,11 @@ def printed(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_the_lines_on_a_report():
+    said = printed(REPORT).splitlines()
+    assert said[:4] == ["True"] * 4 and said[4].startswith("True [") and said[5] == "True"
 
 
 def test_the_lines_on_a_gpu_meet_its_errors_its_memory_and_its_clock():

@@ -44,12 +44,12 @@ class Wishes:
         if not session.log.events and not session.errors:
             return 0  # nothing was asked of a GPU here
         report = session.report(self.price, self.run_steps)
-        if not self.quiet:
-            print(f"\n{report}", file=sys.stderr)
         for path in filter(None, (self.html, self.json)):
             report.save(path)
         if self.trace:
             report.trace(self.trace)
+        if not self.quiet:
+            print(f"\n{report}", file=sys.stderr)
         broken = list(filter(None, (limit(text).broken(report) for text in self.limits)))
         for sentence in broken:
             print(f"simgpu: {sentence}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """How does a report come from what a session recorded? Its log is played on the GPU of the run, and read."""
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 
 from simgpu.history import Gap, Timeline
@@ -30,7 +31,7 @@ def gather(session: Session) -> Report:
     seen = played.timeline(first, last)
     row = max(seen.rows, key=lambda name: (seen.busy_ms(name), name == seen.rows[0]))
     steps, capacity = last - first, world.memory.gpus[gpu].capacity_bytes
-    gaps = seen.gaps(row)
+    gaps = _split(seen.gaps(row), seen)
     used = max(1, len({record.row for record in seen.select("kernel")}))
     basis = Basis(
         spec=session.spec, costs=session.costs, gpus=gpus, used=used, cluster=cluster, events=tuple(events),
@@ -74,6 +75,40 @@ def _memory_lines(held: list[Held]) -> list[Row]:
 
 
 # ---- time -------------------------------------------------------------------------------------------------------
+def _split(gaps: list[Gap], seen: Timeline) -> list[Gap]:
+    """Return gaps in which the host was late as several, one for each thing that it did meanwhile.
+
+    Launches that follow a wait in the same gap count as the wait: before it, they would not have made a gap.
+    """
+    host = [record for record in seen.records if record.row == "host"]
+    ends = [record.end_ns for record in host]
+    found: list[Gap] = []
+    for gap in gaps:
+        late = not gap.cause.startswith(("needs ", "held back"))
+        parts = _parts_of(gap, host, bisect_right(ends, gap.start_ns)) if late else []
+        found += parts or [gap]
+    return found
+
+
+def _parts_of(gap: Gap, host: list[Record], first: int) -> list[Gap]:
+    """Return what the host did in a gap, in order; what number `first` of `host` was ended after the gap's begin."""
+    found: list[Gap] = []
+    last, end = None, gap.start_ns + gap.duration_ns
+    for place in range(first, len(host)):
+        record = host[place]
+        if record.start_ns >= end:
+            break
+        last = last if record.kind == "launch" else record
+        blamed = last or record
+        start = found[-1].start_ns + found[-1].duration_ns if found else gap.start_ns
+        cause = "launches" if blamed.kind == "launch" and not blamed.name.startswith("copy ") else blamed.name
+        found.append(Gap(start, min(record.end_ns, end) - start, blamed.line, cause))
+    if found:
+        start = found[-1].start_ns
+        found[-1] = found[-1]._replace(duration_ns=end - start)
+    return found
+
+
 def _is_launching(gap: Gap) -> bool:
     return gap.cause in ("launches", "nothing to do", "held back")
 
@@ -143,19 +178,23 @@ def _phases(seen: Timeline, row: str, gaps: list[Gap], steps: int) -> dict[str, 
     for record in kernels:
         times[_PARTS.get(record.phase, record.phase)] += max(0, record.end_ns - max(record.start_ns, until))
         until = max(until, record.end_ns)
-    next_part = {record.start_ns: _PARTS.get(record.phase, record.phase) for record in kernels}
+    starts, parts = [r.start_ns for r in kernels], [_PARTS.get(r.phase, r.phase) for r in kernels]
     for gap in gaps:
-        times[_part_of(gap, next_part)] += gap.duration_ns
+        times[_part_of(gap, starts, parts)] += gap.duration_ns
     return {part: times[part] / steps / 1e9 for part in _ORDER if times[part]}
 
 
-def _part_of(gap: Gap, next_part: dict[int, str]) -> str:
-    """Return the part of a step that a gap belongs to: data, copies, or that of the kernel after it."""
+def _part_of(gap: Gap, starts: list[int], parts: list[str]) -> str:
+    """Return the part of a step that a gap belongs to: data, copies, or that of the kernel after it.
+
+    `starts` and `parts` are those of the kernels, in order.
+    """
     if gap.cause == "data loading":
         return "data"
     if "H2D" in gap.cause:
         return "copy"
-    return next_part.get(gap.start_ns + gap.duration_ns, "other")
+    place = bisect_left(starts, gap.start_ns + gap.duration_ns)
+    return parts[place] if place < len(parts) else "other"
 
 
 # ---- errors -----------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def _time(report: Report) -> list[str]:
 
 def _rows(rows: list[Row]) -> list[str]:
     cells = [
-        [seconds_text(row.seconds), f"{count_text(row.count)} times", bytes_text(row.bytes) if row.bytes else "",
+        [seconds_text(row.seconds), f"{count_text(row.count)} ×", bytes_text(row.bytes) if row.bytes else "",
          row.cause, str(Line(*row.parts))]
         for row in rows[:_MOST]
     ]  # fmt: skip
