@@ -218,7 +218,7 @@ class ErrorBar(tables.Table):
             found += [(name, gpu, part.where(lambda run, gpu=gpu: run.gpu == gpu)) for gpu in part.gpus]
         return found
 
-    head = ("regime", "runs", "GPUs", "median error", "bias", "10 % below", "10 % above")
+    head = ("regime", "runs", "GPUs", "median error", "bias", "80 % from", "to")
     right = (1, 2, 3, 4, 5, 6)
 
     def caption(self) -> str:
