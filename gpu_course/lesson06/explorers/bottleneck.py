@@ -85,7 +85,7 @@ def draw(s: Step) -> Any:
     axes.axvline(s.step_ms, color=plots.INK, linewidth=1)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.invert_yaxis()
-    axes.set(xlim=(0, 1.05 * s.step_ms), xlabel="ms a step, predicted; the longest row is the time of a step")
+    axes.set(xlim=(0, 1.05 * s.step_ms), xlabel="ms, predicted; a step takes as long as the longest row")
     axes.grid(False, axis="y")
     figure.legend(loc="outside upper right", ncols=5, frameon=False, fontsize=9)
     return figure

@@ -57,9 +57,9 @@ def describe(p: Pace) -> str:
     else:
         why = "the reads set the pace"
     return (
-        f"{KERNELS} kernels of {p.kernel_us:g} µs, launched in {p.launch_us:g} µs each, read {how}: {p.total_us:,.0f} "
-        f"µs; the GPU computes for {p.busy:.0%} of it, {why}. Predicted; a read costs a launch, {READ_US:g} µs and an "
-        "empty queue."
+        f"{KERNELS} kernels of {p.kernel_us:g} µs, launched in {p.launch_us:g} µs each. A value is read {how}. That "
+        f"takes {p.total_us:,.0f} µs, and the GPU computes for {p.busy:.0%} of it: {why}. Predicted: a read takes a "
+        f"launch and {READ_US:g} µs, and leaves the queue empty."
     )
 
 
@@ -86,6 +86,6 @@ def explore() -> Explorer:
     controls = [
         Slider("launch_us", "Launch, µs", microseconds, 5.0),
         Slider("kernel_us", "Kernel, µs", microseconds, 20.0),
-        Slider("every", "Read every", (0, 1, 2, 4, 8, 16, 24), 1, lambda k: f"{k} kernels" if k else "at the end"),
+        Slider("every", "Read", (0, 1, 2, 4, 8, 16, 24), 1, lambda k: f"after every {k}" if k else "at the end"),
     ]
     return Explorer("who sets the pace", pace, draw, describe, controls)

@@ -105,7 +105,7 @@ def draw(c: Checkpointing) -> Any:
     right.plot([c.groups], [c.step_factor(c.groups)], "o", color=plots.RED, markersize=9)
     left.set(ylabel="MiB", ylim=(0, None))
     slowest = max([ms / c.measured[0][2] for *_, ms in c.measured], default=1.0)
-    right.set(ylabel="times the step without", ylim=(0.95, max(1.5, slowest * 1.05)))
+    right.set(ylabel="times a plain step", ylim=(0.95, max(1.5, slowest * 1.05)))
     for axes in (left, right):
         axes.set_xticks(c.choices, [str(n) for n in c.choices])
         axes.set_xticks([], minor=True)

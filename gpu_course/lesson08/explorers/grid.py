@@ -55,8 +55,8 @@ def describe(g: Grid) -> str:
 
 def draw(g: Grid) -> Any:
     """Return the picture: the threads with their elements, and the elements in the colours of their blocks."""
-    titles, height_in = ("Threads, and their elements", "The array, a sector a row"), max(3.6, 0.24 * g.blocks + 0.9)
-    figure, (left, right) = plots.new(titles, columns=2, widths=(6, 4), height_in=height_in)
+    titles = ("Threads, and their elements", "The array: each row is a sector")
+    figure, (left, right) = plots.new(titles, columns=2, widths=(6, 4), height_in=max(3.6, 0.24 * g.blocks + 0.9))
     colours = {}
     for b, row in enumerate(g.threads):
         for t, element in enumerate(row):
@@ -88,9 +88,9 @@ def explore() -> Explorer:
     """Return the explorer of lesson 08 for grids."""
     controls = [
         Slider("n", "Elements", (20, 32, 50, 64, 100, 128), 50),
-        Slider("block", "Threads a block", (4, 8, 16, 32), 16),
+        Slider("block", "Threads in a block", (4, 8, 16, 32), 16),
         Slider("blocks", "Blocks", (1, 2, 3, 4, 6, 8, 12, 16), 4),
-        Choice("order", "Its element", ORDERS, ORDERS[0]),
+        Choice("order", "Element of a thread", ORDERS, ORDERS[0]),
         Switch("masked", "Mask: element < n", True),
     ]
     return Explorer("which thread touches which element", grid, draw, describe, controls)

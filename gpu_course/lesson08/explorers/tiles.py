@@ -96,7 +96,7 @@ def describe(t: Tiles) -> str:
 
 def draw(t: Tiles) -> Any:
     """Return the picture: both times against the size of a tile, and how many blocks each limit lets in."""
-    titles = (f"n = {t.n:,} on a {t.gpu}", "Blocks at once")
+    titles = (f"n = {t.n:,} on a {t.gpu}", "Blocks at once, by each limit")
     figure, (left, right) = plots.new(titles, columns=2, widths=(6, 4), height_in=3.4)
     sizes = _TILES
     times = [tiles(n=t.n, tile=size, each=t.each, fmt=t.fmt, gpu=t.gpu) for size in sizes]
@@ -112,7 +112,7 @@ def draw(t: Tiles) -> Any:
     right.barh(list(t.limits), list(t.limits.values()), **look)
     for place, value in enumerate(t.limits.values()):
         right.annotate(str(value), (value, place), (4, 0), textcoords="offset points", va="center")
-    said = "does not start" if t.refused else f"occupancy {t.occupancy:.0%}"
+    said = "does not start" if t.refused else f"occupancy: {t.occupancy:.0%}"
     right.set(xlim=(0, max(t.limits.values()) * 1.25), xlabel=said)
     right.grid(False, axis="y")
     return figure
@@ -125,7 +125,7 @@ def explore(gpu: str = "T4") -> Explorer:
     """Return the explorer of lesson 08 for tiles, for `gpu` at first, one of SMS."""
     controls = [
         Slider("tile", "Tile", _TILES, 16),
-        Slider("each", "Results a thread", (1, 4, 16), 1),
+        Slider("each", "Results of a thread", (1, 4, 16), 1),
         Choice("fmt", "Format", tuple(_ITEM), "fp32"),
         Slider("n", "n", (1024, 2048, 4096, 8192), 4096),
         Choice("gpu", "GPU", tuple(SMS), gpu),
