@@ -40,7 +40,7 @@ slides: $(READY)  ## a deck of slides for each lesson, in build/slides
 solutions: $(READY)  ## build/solutions.html, for instructors
 	@$(BIN)/python -m tools.solutions
 
-address: $(READY)  ## make address URL=https://github.com/you/your-fork: badges and set-up cells follow (AT=commit: they install it)
+address: $(READY)  ## make address URL=https://github.com/you/your-fork: badges and set-up cells follow (AT=commit: they install it; URL=none takes it back)
 	@$(BIN)/python tools/notebooks.py --address $(URL) $(AT)
 
 record: $(READY)  ## run every lesson on this machine's GPU and write notebooks/recorded/<device>.json

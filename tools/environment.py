@@ -16,6 +16,7 @@ __all__ = ["constraints_for", "fingerprint", "main", "problem", "venv_python"]
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST_TORCH = (2, 11)
 STAMP = ".course-ready"
+ADDRESS = re.compile(rb"(?m)^(Repository|commit) = .*$")  # in pyproject.toml; nothing has to be installed for them
 REASONS = (  # what pip says, and what it means
     (r"no space left|errno 28", "the disk is full. .venv takes 2 GB with a CPU build of torch, about 7 GB with CUDA"),
     (
@@ -47,10 +48,11 @@ def venv_python(venv):
 
 
 def fingerprint(files):
-    """Return a hash over the contents of `files`: a changed file means that the environment is out of date."""
+    """Return a hash over the contents of `files`, but for the course's address: where it changes, the environment is
+    out of date."""
     digest = hashlib.sha256()
     for path in files:
-        digest.update(path.read_bytes())
+        digest.update(ADDRESS.sub(b"", path.read_bytes()))
     return digest.hexdigest()
 
 
@@ -92,7 +94,7 @@ def install(venv, torch=None):
     command = [*pip, "--constraint", str(constraints), "--editable", f"{ROOT}[dev]"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     said = []
-    for line in process.stderr:  # shown as it comes, and kept for the reason
+    for line in process.stderr or ():  # shown as it comes, and kept for the reason
         said.append(line.decode(errors="replace"))
         sys.stderr.write(said[-1])
     if process.wait():
@@ -109,7 +111,7 @@ def reason_of(said):
 
 def main(arguments=None):
     """Make or update the environment, and do nothing if it is up to date; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Make or update .venv, which holds what the course needs.")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="folder of the environment")
     parser.add_argument("--torch", help="use this version of torch instead of the one in constraints.txt")
     options = parser.parse_args(arguments)

@@ -5,11 +5,13 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from tools import notebooks
+from tools import notebooks, wheels
 
 ROOT = notebooks.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -105,6 +107,46 @@ def test_the_workflow_covers_systems_pythons_and_torches():
     assert matrix["torch"] == ["pinned"]
     last = flow["jobs"]["test"]["steps"][-1]["run"]
     assert "schedule" in flow[True] and "github.event_name == 'schedule' && '-m \"slow or not slow\"'" in last
+
+
+USES = re.compile(r"uses: ([\w./-]+)@(\S+)(.*)")
+
+
+def test_actions_are_pinned_by_commit_and_the_jobs_that_may_write_run_nothing_else():
+    count = 0
+    for path in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
+        text = path.read_text(encoding="utf-8")
+        for action, commit, version in USES.findall(text):
+            count += 1
+            assert action.startswith("actions/"), f"{path.name}: {action} is not GitHub's own"
+            assert re.fullmatch(r"[0-9a-f]{40}", commit) and re.fullmatch(r"  # v\d+\.\d+\.\d+", version), action
+        flow = yaml.safe_load(text)
+        assert flow["permissions"] in ({}, {"contents": "read"}), path.name
+        for name, job in flow["jobs"].items():
+            if "write" in job.get("permissions", {}).values():
+                run = " ".join(step.get("run", "") for step in job["steps"])
+                assert not re.search(r"\b(pip|python|make|npm|curl)\b", run), f"{path.name}: {name} may write"
+    assert count > 8
+
+
+def test_one_version_stands_everywhere_and_the_changelog_has_dates():
+    versions = set(wheels.versions().values())
+    assert len(versions) == 1 and wheels.changes(versions.pop())
+    with pytest.raises(ValueError, match="no section"):
+        wheels.changes("99.0.0")
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert all(re.fullmatch(r"Unreleased|\d+\.\d+\.\d+, \d{4}-\d\d-\d\d", heading) for heading in headings)
+
+
+def test_engines_come_with_the_licence_and_a_wheel_that_lacks_something_is_found(tmp_path):
+    licence = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert {(folder / "LICENSE").read_text(encoding="utf-8") for folder in wheels.projects().values()} == {licence}
+    bad = tmp_path / "bad-0.1.0-py3-none-any.whl"
+    with zipfile.ZipFile(bad, "w") as archive:
+        archive.writestr("bad/__init__.py", "")
+        archive.writestr("tests/__init__.py", "")
+    said = "\n".join(wheels.check(bad))
+    assert "bad has no py.typed" in said and "no licence" in said and "tests/__init__.py has no place" in said
 
 
 def test_the_sanitize_file_stays_small():
