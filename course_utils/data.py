@@ -10,6 +10,7 @@ import contextlib
 import functools
 import io
 from doctest import DocTestParser
+from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -88,6 +89,13 @@ def text_batch(batch: int, context: int, generator: torch.Generator | None = Non
     return both[:, :-1].contiguous(), both[:, 1:].contiguous()
 
 
+def _source(name: str) -> str:
+    """Return the text of a module of Python's library, which is not imported."""
+    found = find_spec(name)
+    assert found is not None and isinstance(found.loader, SourceFileLoader)
+    return found.loader.get_source(name) or ""
+
+
 @functools.cache
 def code_lines() -> tuple[tuple[str, int], ...]:
     """Return lines of Python's own library, prose and code in turn: pairs (line, label), 0 for prose and 1 for code.
@@ -97,7 +105,7 @@ def code_lines() -> tuple[tuple[str, int], ...]:
     """
     found = []
     for name in _LIBRARY:
-        prose, code = _prose_and_code(ast.parse(find_spec(name).loader.get_source(name)))
+        prose, code = _prose_and_code(ast.parse(_source(name)))
         found += [pair for text, statement in zip(prose, code, strict=False) for pair in ((text, 0), (statement, 1))]
     return tuple(found)
 
@@ -130,7 +138,10 @@ def _is_code(line: str) -> bool:
 
 def _sklearn() -> Path:
     """Return the folder of scikit-learn's data sets. Finds the package without its import, which takes seconds."""
-    return Path(find_spec("sklearn").submodule_search_locations[0]) / "datasets"
+    found = find_spec("sklearn")
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError("scikit-learn is not installed: pip install scikit-learn")
+    return Path(found.submodule_search_locations[0]) / "datasets"
 
 
 @functools.cache

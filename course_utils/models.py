@@ -84,8 +84,8 @@ class LSTMGenerator(nn.Module):
 
     def read(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Return the logits (batch, time, vocabulary), and the state with which reading can go on."""
-        x, state = self.lstm(self.embed(tokens), state)  # (batch, time, hidden), 2 × (layers, batch, hidden)
-        return self.head(x), state
+        x, after = self.lstm(self.embed(tokens), state)  # (batch, time, hidden), 2 × (layers, batch, hidden)
+        return self.head(x), after
 
     @torch.no_grad()
     def generate(self, tokens: Tensor, steps: int, temperature: float = 1.0) -> Tensor:

@@ -112,7 +112,7 @@ class Explorer:
         control is hidden. Raises ValueError where a default is none of its control's values.
         """
         for control in controls:
-            Choice.checked(control, control.default)
+            arguments.one_of(control.name, control.default, control.values)
         self.title, self.controls = title, tuple(controls)
         self._function, self._draw, self._describe, self._fixed = function, draw, describe, dict(fixed or {})
         self.offered, self._offering = offered, False

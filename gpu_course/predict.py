@@ -77,7 +77,7 @@ class Guess:
         result = self._answer("measured", measured)
         if against is not None and {*against, result} != {*self.choices}:
             raise ValueError(f"against must be about all choices but {result!r}, not {list(against)!r}")
-        evidence = (against or {}).get(self.value, "")
+        evidence = (against or {}).get(str(self.value), "")
         return Reveal(self.question, self.value, result, self.unit, _text("label", label), evidence)
 
     def _answer(self, argument: str, given: Any) -> float | str:
@@ -157,8 +157,9 @@ class Reveal:
     @property
     def ratio(self) -> float | None:
         """Return result / guess, None for choices, without a guess, or where one is not above zero."""
-        numbers = isinstance(self.guess, float) and isinstance(self.result, float)
-        return self.result / self.guess if numbers and self.guess > 0 and self.result > 0 else None
+        if not (isinstance(self.guess, float) and isinstance(self.result, float)):
+            return None
+        return self.result / self.guess if self.guess > 0 and self.result > 0 else None
 
     right = property(lambda self: self.guess == self.result, doc="Whether the guess equals the result.")
 

@@ -12,6 +12,7 @@ them: the page shows what the class has gained by skill, and which misconception
 import argparse
 import contextlib
 import html
+import io
 import sys
 import unicodedata
 from collections import Counter
@@ -301,7 +302,7 @@ def main(given: list[str] | None = None) -> int:
             options.map.write_text(class_map(lines), encoding="utf-8")
         except OSError as error:
             parser.error(f"--map must name a file that can be written, not {options.map}: {error.strerror}")
-    if hasattr(sys.stdout, "reconfigure"):
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     print(table)
     return 0 if count else 1

@@ -10,12 +10,12 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.optim.optimizer as optimizers
-from torch import overrides
+from torch import _tensor_str, overrides
 from torch.utils import _python_dispatch
 
 import simgpu
@@ -119,13 +119,16 @@ def _set_modes(before: tuple[list[Any], list[Any]]) -> None:
         _python_dispatch._push_mode(mode)
 
 
+_AUTOGRAD: Any = cast(Any, torch._C)._autograd  # which stubs leave out
+
+
 def _saving_hooks() -> Any:
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return _AUTOGRAD._top_saved_tensors_default_hooks(True)
 
 
 def _leave_saving_hooks(before: Any) -> None:
     while (top := _saving_hooks()) is not None and top != before:
-        torch._C._autograd._pop_saved_tensors_default_hooks()
+        _AUTOGRAD._pop_saved_tensors_default_hooks()
 
 
 _inference: list[torch.inference_mode] = []
@@ -196,7 +199,7 @@ def _filters() -> _Filters:
 
 def _set_filters(before: _Filters) -> None:
     warnings.resetwarnings()  # says that the filters change, too
-    warnings.filters.extend(before.every)
+    cast(list, warnings.filters).extend(before.every)
 
 
 def _start_method() -> str:
@@ -245,8 +248,8 @@ _SETTINGS: dict[str, Pair] = {  # by their names in messages
     "how NumPy prints and treats errors": _joint((np.get_printoptions, lambda before: np.set_printoptions(**before)),
                                                  (np.geterr, lambda before: np.seterr(**before))),
     "how matplotlib draws": (_look, _set_look),
-    "how torch prints tensors": (lambda: dict(vars(torch._tensor_str.PRINT_OPTS)),
-                                 lambda before: vars(torch._tensor_str.PRINT_OPTS).update(before)),
+    "how torch prints tensors": (lambda: dict(vars(_tensor_str.PRINT_OPTS)),
+                                 lambda before: vars(_tensor_str.PRINT_OPTS).update(before)),
     "the filters of warnings": (_filters, _set_filters),
     "the settings of logging": _joint(
         (lambda: logging.root.level, logging.root.setLevel), (lambda: logging.root.manager.disable, logging.disable),

@@ -8,6 +8,7 @@ Both hold the digest of what they were made from, so that a test sees when they 
 import hashlib
 import textwrap
 from pathlib import Path
+from typing import Any, cast
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -70,7 +71,7 @@ def _column(axes, left: float, title: str, kind: str) -> None:
 
 def main() -> None:
     """Write both files."""
-    with rc_context(LOOK):
+    with rc_context(cast(Any, LOOK)):
         figure = draw()
         title = "What is wrong? Symptoms, first tools, usual causes"
         figure.savefig(DOCS / "what_is_wrong.svg", metadata={"Title": title, "Description": digest(), "Date": None})

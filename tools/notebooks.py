@@ -4,6 +4,7 @@ python tools/notebooks.py --check [paths]     name what is not canonical; exit s
 python tools/notebooks.py --fix [paths]       write the canonical form, the address, and the lessons' minutes
 python tools/notebooks.py --execute [paths]   run in the reference environment and store the outputs
 python tools/notebooks.py --address URL       write the repository's address into badges and set-up cells
+python tools/notebooks.py --address none      take the address out again
 python tools/notebooks.py --record            run on this machine's GPU with COURSE_RECORD=1; notebooks stay as they are
 python tools/notebooks.py --new 03 "Memory"   write the skeleton of a lesson whose number is free
 """
@@ -35,6 +36,7 @@ WIDGET_MIMES = ("application/vnd.jupyter.widget-view+json", "application/vnd.jup
 WORDS = re.compile(r"(?=.*[a-z]{2})(?!.*[0-9a-f]{8})[a-z0-9]+(-[a-z0-9]+)*")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 REPOSITORY, COMMIT = PYPROJECT["project"]["urls"]["Repository"], PYPROJECT["tool"]["course"]["commit"]
+NOWHERE = "https://github.com/REPLACE_ME/pytorch-gpu-course"  # as long as the course has no address
 PLACE = f"{REPOSITORY}@{COMMIT}" if COMMIT else REPOSITORY
 BRANCH = "published" if COMMIT else "main"  # where the notebooks lie that the badges open
 SETUP = f"""try:
@@ -78,12 +80,12 @@ def with_address(text: str) -> str:
 
 
 def set_address(url: str, commit: str = "") -> None:
-    """Write the repository's address, and the commit that set-up cells install, to pyproject.toml.
+    """Write the repository's address, and the commit that set-up cells install, to pyproject.toml; "none": no address.
 
     Raises ValueError where they are none.
     """
-    url = url.rstrip("/").removesuffix(".git")
-    if not re.fullmatch(rf"https://github\.com/{NAME}", url) or "REPLACE_ME" in url:
+    url = NOWHERE if url == "none" else url.rstrip("/").removesuffix(".git")
+    if url != NOWHERE and (not re.fullmatch(rf"https://github\.com/{NAME}", url) or "REPLACE_ME" in url):
         raise ValueError(f"The address is {url!r}; it must be https://github.com/<account>/<repository>")
     if not re.fullmatch(r"|[0-9a-f]{40}", commit):
         raise ValueError(f"The commit is {commit!r}; it must be 40 hexadecimal digits, or nothing")
@@ -95,7 +97,10 @@ def set_address(url: str, commit: str = "") -> None:
 def with_minutes(text: str) -> str:
     """Return the README or the course map with the minutes and exercises that the title cells of the lessons state."""
     for path in lessons():
-        spine, every, exercises = STATED.search(read(path).cells[0].source).group("spine", "every", "exercises")
+        stated = STATED.search(read(path).cells[0].source)
+        if stated is None:
+            raise ValueError(f"{path.name}: the title cell must state minutes and exercises")
+        spine, every, exercises = stated.group("spine", "every", "exercises")
         row = f"{spine} | {every or spine} | {exercises} |"
         text = re.sub(rf"^(\|.*{path.name}\).*?)(\d+ \| )+\d+ \|$", rf"\g<1>{row}", text, flags=re.MULTILINE)
         entry = rf"^(- .*{path.name}\)\**, |- {path.stem[:2]} Start here, )\d+(?: to \d+)?"
@@ -190,7 +195,8 @@ def difference(path: Path) -> str | None:
 
 def pinned_torch() -> str:
     """Return the version of torch in constraints.txt."""
-    return re.search(r"^torch==(\S+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    (pinned,) = re.findall(r"^torch==(\S+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    return pinned
 
 
 def not_reference() -> str | None:

@@ -5,6 +5,7 @@ paragraph are shown, of a folded cell what it draws, of an open cell code and ou
 begins with a text. The pages need no network.
 """
 
+import copy
 import itertools
 import re
 import shutil
@@ -35,7 +36,7 @@ revealjs_script_conf = {"hash": True, "slideNumber": True, "width": 1200, "heigh
 
 def shown(cell: NotebookNode, first: bool) -> NotebookNode:
     """Return the cell as a slide shows it; the `first` of a slide has a heading of the second level."""
-    cell = nbformat.from_dict(cell)
+    cell = copy.deepcopy(cell)
     if cell.cell_type == "code":
         cell["outputs"] = cell.outputs[:ROOM]
         cell.metadata["tags"] = ["remove-input"] if notebooks.FOLDED in cell.metadata.get("tags", []) else []

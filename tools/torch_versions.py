@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def oldest() -> str:
     """Return the floor that pyproject.toml states for torch, as a full version."""
-    floor = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))[1]
+    (floor,) = re.findall(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return floor + ".0" * (2 - floor.count("."))
 
 
@@ -22,7 +22,7 @@ def newest() -> str:
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "index", "versions", "torch"], capture_output=True, text=True, check=True
     )
-    return re.search(r"torch \(([^)]+)\)", listed.stdout)[1]
+    return re.findall(r"torch \(([^)]+)\)", listed.stdout)[0]
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -267,7 +268,7 @@ def _recurrent_flops(func, args) -> int:
     """Return two operations for each token and weight of fused recurrent layers, and as many for each gradient.
     Sums and gates are left out, as in PyTorch's formulas of other layers."""
     values = _values(func, args)
-    tokens = values.get("input", values.get("data"))
+    tokens = values["input"] if "input" in values else values["data"]
     weights = tree_leaves([value for name, value in values.items() if name == "params" or name.startswith("weight")])
     numbers = sum(weight.numel() for weight in weights if isinstance(weight, torch.Tensor) and weight.dim() == 2)
     directions = 2 if func._overloadpacket.__name__.endswith("backward") else 1
@@ -282,7 +283,7 @@ def _chunked_flops(func, args) -> int:
     return 2 * products * values["input"].numel() * values["linear_weight"].shape[:-1].numel()
 
 
-def _values(func, args) -> dict[str, object]:
+def _values(func, args) -> dict[str, Any]:
     """Return the arguments of an operator by their names."""
     return {spec.name: value for spec, value in zip(func._schema.arguments, args, strict=False)}
 

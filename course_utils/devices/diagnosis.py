@@ -153,7 +153,7 @@ def _why_no_driver(r: Report, seen: bool) -> tuple[str, str]:
 
 def _why_not_seen(r: Report) -> tuple[str, str]:
     """Return why a build with CUDA sees none of the GPUs that the driver sees."""
-    needed, driver = MINIMUM_DRIVER.get(_major(r.cuda_build)), _major(r.driver)
+    needed, driver = MINIMUM_DRIVER.get(_major(r.cuda_build or "") or 0), _major(r.driver or "")
     if needed and driver and driver < needed:
         return "driver too old", f"Driver {r.driver} is too old for CUDA {r.cuda_build}, which needs {needed} or newer."
     shown = None if r.visible_devices is None else _shown(r.visible_devices, len(r.driver_gpus))
@@ -189,9 +189,9 @@ def _shown(setting: str, count: int) -> list[int | str]:
     return shown
 
 
-def _meaning(table: str, message: str) -> tuple[str, str] | None:
+def _meaning(table: str, message: str) -> tuple[str, str]:
     """Return what `message` of the driver means and the cure, from the first entry that fits."""
-    return next(((one["what"], one["cure"]) for one in _READ[table] if re.search(one["pattern"], message)), None)
+    return next((one["what"], one["cure"]) for one in _READ[table] if re.search(one["pattern"], message))
 
 
 def _major(version: str) -> int | None:
@@ -215,8 +215,8 @@ def _cure(cause: str, r: Report) -> str:
     if cause == "unsupported capability":
         return _other_build(r)
     if cause in ("driver broken", "cuda does not start"):
-        found = _meaning("driver", r.driver_error) if cause == "driver broken" else _meaning("start", r.start_error)
-        return found[1]
+        kind, said = ("driver", r.driver_error) if cause == "driver broken" else ("start", r.start_error)
+        return _meaning(kind, said or "")[1]
     if cause == "works" and len(set(r.driver_gpus)) > 1 and r.device_order != "PCI_BUS_ID":
         return "nvidia-smi may number the GPUs differently: CUDA_DEVICE_ORDER=PCI_BUS_ID gives both the same order."
     if cause == "cpu-only build" and r.amd_on_bus and not (r.driver_gpus or r.nvidia_on_bus):
@@ -233,7 +233,7 @@ def _other_build(r: Report) -> str:
         return f"Look for a build that names it: {_START}"
     for name, built in _BUILDS.items():
         of_processor = built["aarch64" if r.processor == "aarch64" else "x86_64"]
-        if not _runs(r.capability, tuple(f"sm_{one}" for one in of_processor)):
+        if not _runs(r.capability or "", tuple(f"sm_{one}" for one in of_processor)):
             continue
         if name == "cu126":
             return f"Use a newer GPU, or an older build: pip install --force-reinstall 'torch<2.15' {_INDEX}/{name}"

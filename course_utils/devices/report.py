@@ -109,7 +109,8 @@ class Report:
         found = {}
         for path in sorted(_FOLDER.glob("*.json")):
             entries = json.loads(path.read_text(encoding="utf-8"))
-            found[path.stem] = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in entries.items()})
+            fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entries.items()}
+            found[path.stem] = cls(**fields)
         return found
 
     def __repr__(self) -> str:

@@ -68,7 +68,7 @@ def budget(size: str | int, device: torch.device | str | None = None) -> Iterato
     gc.collect()
     with ExitStack() as stack:
         if result.device.type == "sim":
-            for index in range(torch.sim.device_count()):
+            for index in range(torch.get_device_module("sim").device_count()):
                 stack.enter_context(simgpu.memory(index).budget(result.limit_bytes))
             result._rise = stack.enter_context(simgpu.memory(result.device).fresh_peak())
         else:

@@ -113,7 +113,7 @@ def _blamed(gaps: Mapping[str, Sequence[Gap]], total_ns: int) -> _Blamed:
             spent[key] += gap.duration_ns
             longest[key] = max(gap, longest.get(key, gap), key=lambda one: one.duration_ns)
     most = [(key, ns) for key, ns in spent.most_common(3) if ns >= 0.03 * total_ns]
-    return {key: (_said(*key, ns), longest[key]) for key, ns in most}
+    return {key: (_said(key[0], key[1], key[2], ns), longest[key]) for key, ns in most}
 
 
 def _said(row: str, line: str, cause: str, idle_ns: int) -> str:

@@ -49,7 +49,8 @@ def style() -> Iterator[None]:
     import matplotlib
     from cycler import cycler
 
-    with matplotlib.rc_context({**_RC, "axes.prop_cycle": cycler(color=PALETTE)}):
+    settings: dict[Any, Any] = {**_RC, "axes.prop_cycle": cycler(color=PALETTE)}
+    with matplotlib.rc_context(settings):
         yield
 
 
@@ -176,6 +177,8 @@ def _picture_class() -> type:
 
     class Picture(Figure):
         """A figure that shows itself once, in the course's look, with a line of text that never changes."""
+
+        said: str
 
         def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[dict, dict]:
             width, height = _css_size(self)

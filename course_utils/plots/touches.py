@@ -72,7 +72,8 @@ def _by_threads(report: Report, array: str) -> tuple[list[_Touches], str]:
     groups: dict[tuple[int, str], list[tuple[int, int]]] = {}
     for element, block, thread, kind in report.touched[array]:
         groups.setdefault((block, "x" if kind == "read" else "o"), []).append((element, block * per_block + thread))
-    found = [_Touches(*np.array(pairs).T, block, mark) for (block, mark), pairs in groups.items()]
+    columns = {key: np.array(pairs).T for key, pairs in groups.items()}
+    found = [_Touches(elements, rows, *key) for key, (elements, rows) in columns.items()]
     return found, f"thread, {per_block} a block"
 
 

@@ -165,7 +165,7 @@ def roofline(device: torch.device | str | None = None) -> Roofline:
     """
     place = devices.chosen(device)
     if simgpu.is_simulated(place):
-        row = gpus.get(torch.sim.get_device_name(place).removeprefix("Simulated "))
+        row = gpus.get(torch.get_device_module("sim").get_device_name(place).removeprefix("Simulated "))
         return Roofline(row.bandwidth_gbps, _float_rates(row), "simulated", str(place))
     rates = {fmt: best_tflops(fmt, place) for fmt in formats(place)}
     return Roofline(_bandwidth_gbps(place), rates, "live", str(place))

@@ -25,7 +25,7 @@ from gpu_course.checks import sandbox
 from gpu_course.checks.comparison import difference, shown
 
 # A warning that names a line of ours as the caller's, and shows it below.
-_FOLDERS = *(Path(module.__file__).parents[1] for module in (counting, sandbox)), Path(simgpu.__file__).parent
+_FOLDERS = *(Path(module.__file__ or "").parents[1] for module in (counting, sandbox)), Path(simgpu.__file__).parent
 _OURS = "|".join(re.escape(str(folder)) for folder in _FOLDERS)
 _FROM_OURS = re.compile(rf"^(?:{_OURS})[^\n]*?:\d+: (\w+: (?:[^\n]*\n)+?)  [^\n]*(?:\n|\Z)", re.MULTILINE)
 _PRINTED = 5  # lines of what the answer printed that a message shows
@@ -122,7 +122,7 @@ class Case:
     def __init__(self, task: Task, answer: Callable, device: torch.device) -> None:
         self.task, self.answer, self.device = task, answer, device
         self.calls = 0
-        self.counts: counting.Counts | None = None
+        self.counts = counting.Counts()
         self._call = self._made = self._printed = ""
         self._rather: Callable[[], None] = _nothing
 

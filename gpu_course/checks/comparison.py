@@ -2,7 +2,7 @@
 
 import numbers
 import reprlib
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -37,9 +37,9 @@ def difference(
     if isinstance(expected, _EXACT):
         return "" if got == expected else f"{where} is {shown(got)}, expected {shown(expected)}"
     if isinstance(expected, np.ndarray):
-        return _array_difference(got, expected, where, rtol, atol)
+        return _array_difference(cast(Any, got), expected, where, rtol, atol)
     if isinstance(expected, torch.nn.Module):
-        return difference(dict(got.state_dict()), dict(expected.state_dict()), where=where, **rest)
+        return difference(dict(cast(Any, got).state_dict()), dict(expected.state_dict()), where=where, **rest)
     if isinstance(expected, dict | list | tuple):
         return _container_difference(got, expected, where, rest)
     return _other_difference(got, expected, where, copied)
@@ -62,7 +62,7 @@ def _number_difference(got: Any, expected: Any, where: str, rtol: float, atol: f
     if isinstance(got, bool) or imaginary or not (type(got) in (int, float, complex) or numpys):
         return f"{where} is of type {_named(got)}, expected {_named(expected)}"
     try:
-        close = got == expected or abs(got - expected) <= atol + rtol * abs(expected)
+        close = got == expected or abs(got - expected) <= atol + rtol * abs(cast(Any, expected))
     except OverflowError:  # an integer too large for a float
         close = False
     both_nan = got != got and expected != expected

@@ -32,7 +32,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -101,6 +101,11 @@ def lesson(number: str) -> "Callable[..., Callable[[Callable], Exercise]]":
     return functools.partial(exercise, lesson=number)
 
 
+def _no_check(case: Case) -> None:
+    """Stand for a check until one is registered."""
+    raise RuntimeError(f"{case.task.name} has no check")
+
+
 class Exercise:
     """A reference answer, its check, and the mistakes that people make."""
 
@@ -110,7 +115,7 @@ class Exercise:
         self.mistakes: list[Mistake] = []
         self.alternatives: list[Alternative] = []
         self.given: Callable | None = None  # the broken program that the lesson's stub is, where the task is a repair
-        self._check: Callable[[Case], None] | None = None
+        self._check: Callable[[Case], None] = _no_check
         self._hinted = 0
         self._doing: Callable[[], str] = str  # what a check that takes long is doing
 
@@ -214,7 +219,7 @@ class Exercise:
 
         Raises `WrongAnswer` if the answer is wrong, and TypeError or ValueError if `places` are no devices.
         """
-        if self._check is None:
+        if self._check is _no_check:
             raise RuntimeError(f"{self!r} has no check")
         chosen = _devices(places)
         self._examine_shape(answer)
@@ -256,7 +261,7 @@ class Exercise:
             kind = "nothing (None)" if answer is None else f"{type(answer).__name__}: {shown(answer)}"
             raise WrongAnswer(self.task, f"{self.name} must be a {'class' if wanted else 'function'}, not {kind}")
         for base in self.reference.__bases__ if wanted else ():
-            if not issubclass(answer, base):
+            if not issubclass(cast(type, answer), base):
                 raise WrongAnswer(self.task, f"{self.name} must be a subclass of {_public_name(base)}")
         if any(_shape(function) == "dead" for function in _functions(answer)):
             line = f"{self.name}: delete the line `raise NotImplementedError`, because the code below it never runs"
@@ -330,8 +335,8 @@ def _shape(function: Any) -> str:
 
 def _program(function: Any) -> str:
     """Return the body of a function without comments and docstring, in one layout."""
-    (node,) = ast.parse(source_of(function)).body
-    return ast.unparse([step for step in node.body if not _idle(step)])
+    node: Any = ast.parse(source_of(function)).body[0]
+    return ast.unparse(ast.Module([step for step in node.body if not _idle(step)], []))
 
 
 def _idle(step: ast.stmt) -> bool:

@@ -43,7 +43,7 @@ PATIENCE_S = 1.0  # for a line that is not PyTorch's or an engine's
 LOOK_S, _LEAST_S = 1.0, 0.05  # between two looks at what the code has had, at most and at least
 
 _ROOM = "gpu_course.checks.sandbox"  # below its frames the code runs that is limited
-_KEEPING = tuple(f"{Path(module.__file__).parent}{os.sep}" for module in (torch, simgpu, course_utils))
+_KEEPING = tuple(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (torch, simgpu, course_utils))
 _LIBRARY = f"{Path(contextlib.__file__).parent}{os.sep}", "<frozen "
 
 

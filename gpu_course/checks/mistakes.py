@@ -56,7 +56,8 @@ def edit(old: str, new: str, *more: str) -> Edit:
 def source_of(reference: Callable) -> str:
     """Return the source of a function or class without its decorators."""
     source = textwrap.dedent(inspect.getsource(reference))
-    return source[re.search(r"^(def|class) ", source, re.MULTILINE).start() :].rstrip() + "\n"
+    _, keyword, after = re.split(r"^(def |class )", source, maxsplit=1, flags=re.MULTILINE)
+    return f"{keyword}{after}".rstrip() + "\n"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import traceback
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 
@@ -25,12 +25,13 @@ class Program(Case):
     """
 
     def __init__(self, task: Task, source: str, file: str, functions: Mapping[str, int]) -> None:
-        super().__init__(task, types.ModuleType(task.name), torch.device("cpu"))
+        super().__init__(task, cast(Any, types.ModuleType(task.name)), torch.device("cpu"))
         self.source, self.file, self.functions = source, file, functions
 
     def load(self) -> Self:
         """Execute the text. Raises `WrongAnswer` where it raises, lacks a function, or has one that takes others."""
-        module, self.answer.__file__ = self.answer, self.file
+        module: Any = self.answer
+        module.__file__ = self.file
         linecache.cache[self.file] = (len(self.source), None, self.source.splitlines(keepends=True), self.file)
         sys.modules[module.__name__] = module  # for dataclasses and pickle
         with self._blamed("the file"):

@@ -117,7 +117,7 @@ _OF_LIBRARIES = (
 
 def _device_random(device: torch.device) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
     """Return how to get and set the random state of an accelerator, None where there is none."""
-    module = None if device.type in ("cpu", "meta") else getattr(torch, device.type, None)
+    module: Any = None if device.type in ("cpu", "meta") else getattr(torch, device.type, None)
     if not (hasattr(module, "get_rng_state") and hasattr(module, "set_rng_state")):
         return None
     if device.type == "mps":
@@ -172,7 +172,7 @@ class State:
             access[1](self.device_random)
 
     def _drew(self) -> bool:
-        numpy_state = np.random.get_state()
+        numpy_state: Any = np.random.get_state()
         same = torch.equal(torch.get_rng_state(), self.randoms[0]) and random.getstate() == self.randoms[1]
         same = same and numpy_state[2] == self.randoms[2][2] and bool((numpy_state[1] == self.randoms[2][1]).all())
         access = _device_random(self.device)

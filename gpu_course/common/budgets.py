@@ -44,11 +44,11 @@ class Spent:
 
 def spend(floor: Floor, call: Callable[[], Any]) -> Spent:
     """Run `call` on the simulated GPU and return what it took."""
-    torch.sim.synchronize()
+    torch.get_device_module("sim").synchronize()
     begin_ms = simgpu.clock_ms()
     with _no_collection(), floor.memory.fresh_peak(), simgpu.timeline() as seen:
         value = call()
-        torch.sim.synchronize()
+        torch.get_device_module("sim").synchronize()
         peak_bytes = floor.memory.peak_bytes - floor.bytes
     flops = sum(record.flops for record in seen.records if record.kind == "kernel")
     return Spent(value, peak_bytes, simgpu.clock_ms() - begin_ms, flops)

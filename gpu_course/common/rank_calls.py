@@ -46,7 +46,8 @@ class Imported:
 def on_rank(ready: object, program: Callable, answers: tuple[Callable, ...], args: tuple) -> list[Any]:
     """Run the program of a check, which calls the answer, for each of `answers`."""
     call, found = _Caller(), []
-    for call.answer in answers:
+    for answer in answers:
+        call.answer = answer
         call.meet()
         found.append(program(call, *args))
     return found
@@ -56,7 +57,9 @@ class _Caller:
     """Calls the answer and notes what it did; no rank begins a call before all have ended the one before."""
 
     def __init__(self) -> None:
-        self.answer, self.called, self.group, self.works = None, False, None, _Works()
+        self.answer: Any = None
+        self.group: Any = None
+        self.called, self.works = False, _Works()
 
     def meet(self) -> None:
         """Wait for all ranks if there was a call, in a group of its own: it may have left messages behind."""

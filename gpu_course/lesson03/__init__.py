@@ -56,7 +56,7 @@ def _(case: Case) -> None:
         with slow_kernels():
             bench = Bench(case.device, warmup, kernels, queued)
             got = case.call(bench.work, bench.clock, bench.synchronize, warmup, bench.repeats)
-            torch.sim.synchronize()
+            torch.get_device_module("sim").synchronize()
         log, calls = bench.log, warmup + bench.repeats  # W: work, C: clock, S: synchronise
         case.instead("W" not in log, "never calls `work`", "its time is what is asked for")
         case.instead("C" not in log, "never reads the `clock` that it is given",

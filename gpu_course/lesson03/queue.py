@@ -48,7 +48,7 @@ class Bench:
 
         def synchronize() -> None:
             self.log += "S"
-            torch.sim.synchronize()
+            torch.get_device_module("sim").synchronize()
 
         for given in (work, clock, synchronize):
             given.__qualname__ = given.__name__  # Python's messages say it: nothing of ours belongs there
@@ -60,8 +60,8 @@ class Bench:
 
     def _alone(self, count: int) -> float:
         """Return the seconds of one call with an empty queue before it and after it."""
-        torch.sim.synchronize()
+        torch.get_device_module("sim").synchronize()
         begin_ms = simgpu.clock_ms()
         self._queue(count)
-        torch.sim.synchronize()
+        torch.get_device_module("sim").synchronize()
         return (simgpu.clock_ms() - begin_ms) / 1e3

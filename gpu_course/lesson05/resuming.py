@@ -103,7 +103,8 @@ def _another_process(case: Case) -> None:
     """Bring about what is different in another process: its random numbers, and what classes and modules hold."""
     torch.rand(100), torch.rand(100, device=case.device)
     if case.device.type == "sim":
-        torch.sim.set_rng_state_all([torch.zeros(16, dtype=torch.uint8)] * torch.sim.device_count())
+        module = torch.get_device_module("sim")
+        module.set_rng_state_all([torch.zeros(16, dtype=torch.uint8)] * module.device_count())
     other = _Run(case).progress
     other.step = 1
     case.use(other.state_dict, draws=False)
@@ -128,11 +129,12 @@ def _generator_of_its_own(device: torch.device) -> Iterator[None]:
     if device.type != "sim":
         yield
         return
-    states = [torch.full((16,), number, dtype=torch.uint8) for number in range(1, 1 + torch.sim.device_count())]
+    module = torch.get_device_module("sim")
+    states = [torch.full((16,), number, dtype=torch.uint8) for number in range(1, 1 + module.device_count())]
 
     def place(device: Any) -> int:
         index = device if isinstance(device, int) else torch.device(device).index
-        return torch.sim.current_device() if index is None else index
+        return module.current_device() if index is None else index
 
     def put(state: torch.Tensor, device: Any = "sim") -> None:
         if state.dtype != torch.uint8 or state.device.type != "cpu":  # CUDA's generator takes neither
@@ -144,5 +146,5 @@ def _generator_of_its_own(device: torch.device) -> Iterator[None]:
         "get_rng_state_all": lambda: [one.clone() for one in states],
         "set_rng_state_all": lambda given: [put(state, index) for index, state in enumerate(given)] and None,
     }
-    with mock.patch.multiple(torch.sim, **new):
+    with mock.patch.multiple(module, **new):
         yield

@@ -5,6 +5,7 @@ Each case trains on all batches once and returns the mean loss. `source` is what
 
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -192,22 +193,24 @@ class Run:
             self.model[-1].bias.register_post_accumulate_grad_hook(self._backward),
             self.optimizer.register_step_post_hook(self._stepped),
         )
-        self.begin, self.got, self.timeline = self._parameters(), None, None
+        self.begin = self._parameters()
+        self.got: Any = None
+        self.timeline: simgpu.Timeline  # of the last call of `do`
 
     def _backward(self, parameter: torch.Tensor) -> None:
         self.backwards += 1
 
     def _stepped(self, *args) -> None:
-        self.steps.append(torch.sim.Event(enable_timing=True))
+        self.steps.append(torch.get_device_module("sim").Event(enable_timing=True))
         self.steps[-1].record()
 
     def do(self, call: Callable) -> "Run":
         """Let `call(model, optimizer, photos, device)` run, from an empty queue until the GPU is done."""
-        torch.sim.synchronize()
+        torch.get_device_module("sim").synchronize()
         try:
             with simgpu.timeline() as self.timeline:
                 self.got = call(self.model, self.optimizer, self.photos, self.device)
-                torch.sim.synchronize()
+                torch.get_device_module("sim").synchronize()
         finally:
             for hook in self.hooks:  # a hook of a parameter leads back here by a way that no collector sees
                 hook.remove()

@@ -350,7 +350,8 @@ def untouched(case: Program) -> Iterator[None]:
 
     kept, begin_ms = settings(), simgpu.clock_ms()
     try:
-        with mock.patch.object(torch.sim, "reset_peak_memory_stats", lambda *_: noted.append("the peak of memory")):
+        module = torch.get_device_module("sim")
+        with mock.patch.object(module, "reset_peak_memory_stats", lambda *_: noted.append("the peak of memory")):
             yield
     finally:  # also before an error that a changed instrument caused
         after = _instruments()
@@ -366,7 +367,7 @@ def _instruments() -> dict[str, int]:
     found = {}
     names = [name for name in sys.modules if name.startswith(("simgpu", "course_utils.counting"))]
     for name in (*names, "torch.sim", "time"):
-        module = torch.sim if name == "torch.sim" else sys.modules[name]
+        module = torch.get_device_module("sim") if name == "torch.sim" else sys.modules[name]
         for key, value in vars(module).items():
             if callable(value):
                 found[f"{name}.{key}"] = id(value)

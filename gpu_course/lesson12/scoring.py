@@ -269,7 +269,7 @@ def measured(case: Program, trial: Trial, spec: str) -> Run:
     with programs.untouched(case):
         model, optimizer = trial.made(case, device)
         case.run("train", model, optimizer, trial.text, trial.warm_up, device)
-    torch.sim.reset_peak_memory_stats(device)
+    torch.get_device_module("sim").reset_peak_memory_stats(device)
     with programs.untouched(case), simgpu.timeline() as training:
         losses = case.run("train", model, optimizer, trial.text, trial.starts, device)
     with simgpu.timeline() as reading:
@@ -284,7 +284,7 @@ def measured(case: Program, trial: Trial, spec: str) -> Run:
         "launches": sum(len(one.select("launch")) for one in both) / steps,
         "copies": len(copies) / steps,
         "copied_bytes": sum(record.nbytes for record in copies) / steps,
-        "peak_mib": torch.sim.max_memory_allocated(device) / 2**20,
+        "peak_mib": torch.get_device_module("sim").max_memory_allocated(device) / 2**20,
         "regime": simgpu.evidence.regime(record for one in both for record in one.records),
     }
     return Run(losses, weights, loss, training, reading, costs)

@@ -209,12 +209,14 @@ class Kernel:
     ) -> None:
         """Run the launch on copies of the memories, read what it found, and write to them what it wrote."""
         offsets = [0, *itertools.accumulate(-(-memory.hi // PAGE) * PAGE for memory in memories)]
-        lines: list[list[object]] = [[len(memories)]]
-        lines += [[o, m.hi, m.lo, m.hi, m.tensor.element_size()] for o, m in zip(offsets, memories, strict=False)]
-        lines += [[len(words)]]
-        lines += [[a, *map("{:x}".format, struct.unpack("<QQ", v.ljust(16, b"\0")))] for a, v in words]
-        lines += [[len(self._program.shared)]]
-        lines += [[one.at, one.size if one.name else -one.size] for one in self._program.shared]
+        lines: list[Sequence[object]] = [
+            [len(memories)],
+            *([o, m.hi, m.lo, m.hi, m.tensor.element_size()] for o, m in zip(offsets, memories, strict=False)),
+            [len(words)],
+            *([a, *map("{:x}".format, struct.unpack("<QQ", v.ljust(16, b"\0")))] for a, v in words),
+            [len(self._program.shared)],
+            *([one.at, one.size if one.name else -one.size] for one in self._program.shared),
+        ]
         memory_disk = None  # in memory where it fits: a file that outgrows /dev/shm would end this process
         if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 2 * offsets[-1] + PAGE:
             memory_disk = "/dev/shm"

@@ -147,7 +147,8 @@ class Report(Sums):
         names, per_block, flat = list(self.by_array), math.prod(self.block), found["touched"]
         self.touched = {name: [] for name in names}
         for array, thread, element, how in zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True):
-            self.touched[names[array]].append((element, *divmod(thread, per_block), ("read", "write", "atomic")[how]))
+            block, inside = divmod(thread, per_block)
+            self.touched[names[array]].append((element, block, inside, ("read", "write", "atomic")[how]))
         self.printed = found["printed"]
 
 

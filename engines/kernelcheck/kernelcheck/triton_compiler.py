@@ -100,7 +100,7 @@ class Compilation(Launch):
     def __init__(self, grid: tuple[int, int, int]) -> None:
         super().__init__(grid, watched=False)
         self.places: list[tuple[str, int]] = []  # where each kernel that is being walked through has got to
-        self.last = "", 0  # the last return
+        self.last: tuple[str, int] = "", 0  # the last return
 
     def line(self, number: int | None = None) -> str:
         """Return the line of the innermost kernel, or another line of it."""

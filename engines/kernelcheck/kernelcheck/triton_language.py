@@ -264,8 +264,5 @@ def triton(interpreter: bool = False) -> tuple[Any, Any]:
     """
     wanted = os.environ.get("COURSE_DEVICE") or "cuda"
     if not interpreter and wanted == "cuda" and torch.cuda.is_available() and importlib.util.find_spec("triton"):
-        import triton as real
-        import triton.language as language
-
-        return real, language
+        return importlib.import_module("triton"), importlib.import_module("triton.language")
     return namespace, tl

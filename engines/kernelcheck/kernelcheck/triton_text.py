@@ -120,10 +120,11 @@ class _AsTriton(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
-        names = [COMPARISONS.get(type(one)) for one in node.ops]
-        if len(names) == 1 or None in names:
+        names = [COMPARISONS[type(one)] for one in node.ops if type(one) in COMPARISONS]
+        if len(node.ops) == 1 or len(names) < len(node.ops):
             return node
-        return ast.copy_location(_call(CHAIN, ast.Constant(tuple(names)), node.left, *node.comparators), node)
+        known = ast.Tuple([ast.Constant(name) for name in names], ast.Load())
+        return ast.copy_location(_call(CHAIN, known, node.left, *node.comparators), node)
 
     def visit_While(self, node: ast.While) -> ast.AST:
         self.generic_visit(node)

@@ -107,7 +107,8 @@ class _Server:
         atexit.unregister(self.stop)
         if self.pid == os.getpid():
             self.main.close()
-            self.process.stderr.close()
+            if self.process.stderr is not None:
+                self.process.stderr.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=3.0)
 

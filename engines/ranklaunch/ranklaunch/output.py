@@ -29,7 +29,8 @@ class Output:
         rest = self._rest.setdefault((rank, stream), bytearray())
         whole, newline, after = data.rpartition(b"\n")
         if newline:
-            self._lines[rank] += [(stream, _text(line)) for line in (rest + whole).split(b"\n") if _NOISE not in line]
+            lines = bytes(rest + whole).split(b"\n")
+            self._lines[rank] += [(stream, _text(line)) for line in lines if _NOISE not in line]
             rest.clear()
             self._since.pop((rank, stream), None)
             self._since.setdefault((rank, "lines"), time.monotonic())
@@ -54,7 +55,7 @@ class Output:
         for held in sorted(due):
             del self._since[held]
             if rest := self._rest.pop(held, b""):
-                self._lines[held[0]].append((held[1], _text(rest)))
+                self._lines[held[0]].append((held[1], _text(bytes(rest))))
         for rank in sorted({rank for rank, _ in due}):
             self._print(rank)
 

@@ -132,6 +132,7 @@ class Spawned(Processes):
             process = fresh(f"worker; worker.main({number})", stdin=subprocess.PIPE, stdout=out, stderr=err, **own)
             self.processes.append(process)
             self.put(rank, "pid", process.pid)
+            assert process.stdin is not None, "it was started with a pipe"
             with contextlib.suppress(OSError), process.stdin as stdin:  # it has died, and that will be heard
                 stdin.write(b"" if posix else control.share(process.pid))
             self.run(self._watch, rank)

@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable
 from traceback import FrameSummary
-from typing import Any
+from typing import Any, cast
 
 import torch.distributed as dist
 
@@ -230,11 +230,12 @@ def _tell(processes: Processes, request: str) -> None:
             channel.send(request)
 
 
-def _store() -> dist.TCPStore:
-    """Return the store where the ranks meet, on a port of the loopback interface that the system has chosen."""
+def _store() -> Any:
+    """Return the `TCPStore` where the ranks meet, on a port of the loopback interface that the system has chosen."""
+    make: Any = cast(Any, dist).TCPStore  # defined in C++, which stubs leave out
     wait = {"is_master": True, "wait_for_workers": False, "timeout": MEET}
     if os.name == "nt":  # PyTorch's Windows wheels are built without libuv, its default
-        return dist.TCPStore("127.0.0.1", 0, use_libuv=False, **wait)
+        return make("127.0.0.1", 0, use_libuv=False, **wait)
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     port = listener.getsockname()[1]
-    return dist.TCPStore("127.0.0.1", port, master_listen_fd=listener.detach(), **wait)
+    return make("127.0.0.1", port, master_listen_fd=listener.detach(), **wait)

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import torch
 from torch._library.custom_ops import OPDEFS, CustomOpDef
+from torch._utils import _rebuild_parameter
 from torch.utils._python_dispatch import _disable_current_modes
 
 _CACHED = type(functools.cache(print))  # cloudpickle takes it for a function that can be imported
@@ -81,7 +82,9 @@ class Look(NamedTuple):
         at, was = ([(one.filename, one.lineno, one.name) for one in look.frames] for look in (self, before))
         if at and was and at != was:
             return True
-        return None not in (self.cpu_s, before.cpu_s) and self.cpu_s - before.cpu_s > _IDLE * seconds
+        if self.cpu_s is None or before.cpu_s is None:
+            return False
+        return self.cpu_s - before.cpu_s > _IDLE * seconds
 
 
 @dataclass(frozen=True)
@@ -213,7 +216,7 @@ def _custom_operator(
     name: str, schema: str, changed: list, function, bodies: dict, fake, gradient: tuple
 ) -> CustomOpDef:
     """Register a custom operator as it is in the sender, unless it is here: it came before, or by an import."""
-    operator = OPDEFS.get(name)
+    operator: Any = OPDEFS.get(name)
     if operator is None:
         operator = torch.library.custom_op(
             name,
@@ -350,13 +353,13 @@ def _tensor(tensor: torch.Tensor) -> tuple | None:
     else:
         value = tensor.detach().cpu()
     if parameter:
-        return torch._utils._rebuild_parameter, (value, tensor.requires_grad, collections.OrderedDict())
+        return _rebuild_parameter, (value, tensor.requires_grad, collections.OrderedDict())
     return torch.Tensor.requires_grad_, (value, tensor.requires_grad)
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> ctypes.Array:
     """Return the bytes of a storage on the CPU, not copied; NumPy, which gives them too, may not be there."""
-    found = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+    found: Any = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
     found.storage = storage  # alive as long as its bytes
     return found
 

@@ -23,13 +23,14 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 
 from ranklaunch import wire
 
+_dist: Any = dist  # its stubs leave out what C++ defines
 _SLOW = ("torch._dynamo", "torch.distributed.fsdp")  # imports that take about a second
 device: torch.device | None = None  # the device of this rank; None in a process that is none
 
@@ -83,7 +84,7 @@ def _enter(rank: int, job: Job) -> None:
     """Make this process look like a process of torchrun: environment, path, folder, output, random numbers, device."""
     global device
     atexit._clear()  # what imported modules do when an interpreter ends; this process ends without that
-    atexit.register(multiprocessing.util._exit_function)
+    atexit.register(cast(Any, multiprocessing.util)._exit_function)
     world_size = str(len(job.devices))
     loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")] if os.name == "posix" else []
     gloo = {"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {}  # else gloo asks what address this host's name has
@@ -94,7 +95,7 @@ def _enter(rank: int, job: Job) -> None:
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(job.store_port),
         TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0",  # rank 0 of a new group makes no store
     )  # fmt: skip
-    dist.set_debug_level_from_env()  # TORCH_DISTRIBUTED_DEBUG was read when torch was imported, before this job
+    _dist.set_debug_level_from_env()  # TORCH_DISTRIBUTED_DEBUG was read when torch was imported, before this job
     sys.path[:], sys.argv[:] = job.path, job.arguments
     with contextlib.suppress(OSError):
         os.chdir(job.folder)
@@ -108,7 +109,7 @@ def _enter(rank: int, job: Job) -> None:
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
     warnings.resetwarnings()
-    warnings.filters.extend(job.filters)
+    cast(list, warnings.filters).extend(job.filters)
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it says what no rank can change
     random.seed(rank)
     with contextlib.suppress(ImportError):  # PyTorch does without NumPy
@@ -122,7 +123,7 @@ def _enter(rank: int, job: Job) -> None:
 
 def _listen(channel: wire.Channel, requests: queue.SimpleQueue) -> None:
     """Answer the parent while the function runs, and pass on when to go and when to leave; end with the parent."""
-    main_thread = threading.main_thread().ident
+    main_thread = threading.main_thread().ident or 0
     with contextlib.suppress(EOFError, OSError):
         while True:
             (request,) = channel.receive()
@@ -138,7 +139,7 @@ def _cpu_s() -> float | None:
 
     None where a GPU computes: while the host waits for it, CUDA may keep a core busy.
     """
-    if device.type == "cuda":
+    if device is not None and device.type == "cuda":
         return None
     found = os.times()
     return found.user + found.system + found.children_user + found.children_system
@@ -149,10 +150,10 @@ def _outcome(channel: wire.Channel, requests: queue.SimpleQueue, rank: int, job:
     modules = set(sys.modules)
     try:
         wrapper = _started(job.start)
-        store = dist.TCPStore(
+        store = _dist.TCPStore(
             "127.0.0.1", job.store_port, is_master=False, timeout=wire.MEET, use_libuv=os.name != "nt"
         )
-        options = {"device_id": device} if "nccl" in job.backend else {}
+        options: dict[str, Any] = {"device_id": device} if "nccl" in job.backend else {}
         dist.init_process_group(job.backend, store=store, rank=rank, world_size=len(job.devices), **options)
         fn, args, kwargs = pickle.loads(job.payload)
         known = wire.known_classes()
@@ -191,9 +192,9 @@ class _Returned:
 def _leave() -> None:
     """Do what an exiting interpreter does; gloo's group needs no farewell, since all ranks are done."""
     with contextlib.suppress(Exception):
-        threading._shutdown()  # waits for threads that are no daemons: they may still print
+        cast(Any, threading)._shutdown()  # waits for threads that are no daemons: they may still print
     with contextlib.suppress(Exception):
-        if device.type == "cuda":
+        if device is not None and device.type == "cuda":
             dist.destroy_process_group()
     atexit._run_exitfuncs()
 

@@ -18,7 +18,7 @@ import re
 import sys
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -137,6 +137,12 @@ class Block:
         self.next: Block | None = None
         self.uses: set[int] = set()  # other streams that use it
         self.frames: list[dict] = []
+
+    @property
+    def expandable(self) -> Expandable:
+        """The expandable segment of which it is a piece; only blocks of such segments are asked."""
+        assert self.segment is not None
+        return self.segment
 
     order = property(lambda self: (self.stream, self.size, self.address))
     place = property(lambda self: (self.stream, self.address))
@@ -303,6 +309,7 @@ class Allocator:
             return None
         while block.size < request.size:
             following = block.next
+            assert following is not None, "what was found is large enough together"
             if not self._map(following, min(request.size - block.size, following.size)):
                 return None
             block = following
@@ -313,7 +320,8 @@ class Allocator:
         pool, stream = request.pool, request.stream
         for block in (block for block in pool.unmapped if block.stream == stream):
             start = block.prev if block.prev is not None and not block.prev.active else block
-            total, end = 0, start
+            total = 0
+            end: Block | None = start
             while total < request.size and end is not None and not end.active:
                 total, end = total + end.size, end.next
             if total >= request.size:
@@ -327,7 +335,7 @@ class Allocator:
 
     def _map(self, block: Block, nbytes: int) -> bool:
         """Give the first `nbytes` of `block` memory, in whole pages; return whether there is as much."""
-        pool, page = block.pool, block.segment.page
+        pool, page = block.pool, block.expandable.page
         nbytes = -(-nbytes // page) * page
         if self.reserved_bytes + nbytes > self.gpu.capacity_bytes:
             return False
@@ -465,7 +473,7 @@ class Allocator:
 
     def _unmap(self, block: Block) -> None:
         """Take the whole pages of a free block of an expandable segment away."""
-        base, page = block.segment
+        base, page = block.expandable
         begin = base - (base - block.address) // page * page
         end = base + (block.address + block.size - base) // page * page
         if begin >= end:
@@ -523,7 +531,7 @@ class Allocator:
                 target -= block.size
             freed = bool(old)
 
-    def _fail(self, request: Request) -> None:
+    def _fail(self, request: Request) -> NoReturn:
         """Raise CUDA's error; cached memory has been given back before, so that what is left is in split segments."""
         gpu, reserved, allocated = self.gpu, self.reserved_bytes, self._stats["allocated_bytes.all"][0]
         free = max(gpu.capacity_bytes - reserved, 0)

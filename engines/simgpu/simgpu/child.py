@@ -83,7 +83,8 @@ def _text(file: Path) -> str:
 def hide_accelerators() -> None:
     """Let PyTorch say in this process that there is no real GPU; no environment variable hides Apple's."""
     os.environ.update(_HIDDEN)
-    for module in (torch.cuda, torch.xpu, torch.mps, torch.backends.mps):
+    modules: list[Any] = [torch.cuda, torch.xpu, torch.mps, torch.backends.mps]
+    for module in modules:
         module.is_available = functools.cache(lambda: False)  # PyTorch's compiler asks for its __wrapped__
 
 

@@ -28,7 +28,7 @@ _FAILED = (
 class Failure:
     """A kernel failed at `when_ns`; `known` once a call has said so; `sound` are the storages not written since."""
 
-    when_ns: float
+    when_ns: int
     sound: dict[int, Any]
     known: bool = False
 
@@ -67,12 +67,12 @@ class Clock:
         self.told: Callable[[str], None] | None = None  # is called with what makes the host wait, before it does
         self.log: Any = None  # the `reports.log.Log` of a session that wants a report
         self.stream_ids = itertools.count(1)
-        self._pending: tuple[tuple[int, torch.Tensor, torch.Tensor], ...] = ()
+        self._pending: list[tuple[float, torch.Tensor, torch.Tensor]] = []
         self.restart()
 
     def restart(self) -> None:
         """Set the time to zero and empty the queues."""
-        self.host_ns = 0
+        self.host_ns: int = 0
         self.free_ns: dict[tuple, int] = {}  # when a stream (gpu, id) or an engine (gpu, name) is free again
         self.streams = [0] * self._gpus  # current stream of each GPU
         self.busy_ns = [0] * self._gpus  # how long kernels of each GPU have taken
@@ -174,6 +174,7 @@ class Clock:
         It begins when the last rank is ready, and takes as long as that rank's part which has `most_bytes`.
         """
         with self.lock:
+            assert self.cluster is not None, "messages are sent in a cluster"
             length_ns, way = self.cluster.cost(kind, max(nbytes, most_bytes), ranks)
             came_ns = max(launch.ready_ns, self.free_ns.get((index, queue), 0))
             start_ns = max(came_ns, all_ready_ns)
@@ -233,7 +234,7 @@ class Clock:
         """Write `values` to the host tensor `target` when the clock reaches `when_ns`, not before, as CUDA does."""
         with self.lock:
             if self.failure is None:
-                self._pending = (*self._pending, (when_ns, target, values))
+                self._pending = [*self._pending, (when_ns, target, values)]
 
     def settle(self, now_ns: float) -> None:
         """Let every copy to the host arrive that is due."""

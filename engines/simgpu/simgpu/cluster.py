@@ -98,14 +98,14 @@ class Cluster:
         """What a GPU can send to others of its machine."""
         row = gpus.get(self.gpu)
         if self._inside == "PCIe":
-            return row.bus_gbps * _PCIE_SHARE
+            return (row.bus_gbps or 0) * _PCIE_SHARE
         major = (row.compute_capability or (0, 0))[0]
-        return row.nvlink_gbps / 2 * _NVLINK_SHARE.get(major, _SHARE)
+        return (row.nvlink_gbps or 0) / 2 * _NVLINK_SHARE.get(major, _SHARE)
 
     @property
     def _adapter_gbps(self) -> float:
         """What a GPU can send to other machines by its own adapter, or by its share of one for the whole machine."""
-        link = LINKS.get(self.between, self.between)
+        link = self.between if isinstance(self.between, Link) else LINKS[self.between]
         return link.gbps * _NET_SHARE / (self.per_machine if link.a_machine else 1)
 
     def machines(self, ranks: Sequence[int]) -> int:

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
+from simgpu.inside import TORCH
+
 __all__ = ["NAMESPACES", "collective", "group_of", "is_one", "load", "message"]
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
@@ -67,7 +69,7 @@ def group_of(args: tuple) -> dist.ProcessGroup:
         if isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type()):
             return dist.ProcessGroup.unbox(arg)
     name = next(arg for arg in reversed(args) if isinstance(arg, str))
-    return torch._C._distributed_c10d._resolve_process_group(name)
+    return TORCH._C._distributed_c10d._resolve_process_group(name)
 
 
 def _bytes(tensors: Any) -> int:

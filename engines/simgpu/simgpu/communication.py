@@ -8,6 +8,7 @@ other has called `recv`.
 """
 
 import datetime
+import importlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from torch.utils._pytree import tree_map
 from simgpu import collectives, model
 from simgpu.clock import Launch
 from simgpu.cluster import Cluster
+from simgpu.inside import TORCH
 from simgpu.tensor import SimTensor, adopt
 
 _CLOCK_TAG = 1 << 20  # of messages that carry clocks, beyond those that a program uses
@@ -32,25 +34,27 @@ def join(cluster: Cluster) -> None:
     """Let the process group of this rank work with tensors of its simulated GPU, whose clock is the cluster's now."""
     model.world.clock.cluster = cluster
     model.world.restart()
-    sim, backend = torch.device("sim"), dist.group.WORLD._get_backend(torch.device("cpu"))
-    dist.group.WORLD._register_backend(sim, dist.ProcessGroup.BackendType.GLOO, backend)
+    everyone: Any = dist.group.WORLD
+    backend = everyone._get_backend(torch.device("cpu"))
+    everyone._register_backend(torch.device("sim"), dist.ProcessGroup.BackendType.GLOO, backend)
     dist.Backend.backend_capability["gloo"].append("sim")  # of groups that are made later
     dist.Backend.default_device_backend_map["sim"] = "gloo"
     dist.barrier = dist.distributed_c10d.barrier = _barrier
     # DTensor's collectives end at once, not at the first use of what they give: a wrapper for that would be PrivateUse1
     functional_collectives._maybe_wrap_tensor = torch.ops._c10d_functional.wait_tensor
-    from torch.distributed.tensor import DTensor
-
-    DTensor.device = property(lambda self: self._local_tensor.device)  # C++ says "meta", which FSDP refuses
+    tensors: Any = importlib.import_module("torch.distributed.tensor")
+    tensors.DTensor.device = property(lambda self: self._local_tensor.device)  # C++ says "meta", which FSDP refuses
 
 
 def _barrier(group=None, async_op: bool = False, device_ids=None) -> Any:
     """As NCCL's: an all-reduce of one number, for which the host waits."""
-    work = dist.all_reduce(torch.zeros(1, device=torch.device("sim", model.world.current)), group=group, async_op=True)
+    work: Any = dist.all_reduce(
+        torch.zeros(1, device=torch.device("sim", model.world.current)), group=group, async_op=True
+    )
     if async_op:
         return work
     work.wait()
-    torch.sim.synchronize()
+    TORCH.sim.synchronize()
     return None
 
 
@@ -87,7 +91,7 @@ def with_work(result: Any, work: "Work") -> Any:
     return (*result[:-1], work.boxed())
 
 
-class Work(torch._C._distributed_c10d.Work):
+class Work(TORCH._C._distributed_c10d.Work):
     """The handle of one message: `hold` lets the current stream wait for its end."""
 
     def __init__(self, hold: Callable[[], None], ended: Callable[[], bool] = lambda: True) -> None:
@@ -128,7 +132,7 @@ class _Future(torch.futures.Future):
 
     def then(self, callback):
         """Run `callback` on a stream of its own, as CUDA futures do."""
-        stream, future = torch.sim.Stream(), _Future()
+        stream, future = TORCH.sim.Stream(), _Future()
         with stream:
             self.hold()
             future.set_result(callback(self))

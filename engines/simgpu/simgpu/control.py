@@ -1,17 +1,19 @@
 """How is the simulated GPU switched on, set and reset, where is it, and does it work?"""
 
 import operator
+from typing import Any
 
 import torch
 
 from simgpu import allocator as caching
 from simgpu import arguments, model
 from simgpu import gpus as table
+from simgpu.inside import TORCH
 from simgpu.model import World
 from simgpu.rates import Costs, Rates
 
 _NEEDED = "library.get_kernel", "_C._acc.register_python_privateuseone_device_guard", "Tensor._make_wrapper_subclass"
-_settings: dict | None = None
+_settings: dict[str, Any] | None = None
 
 
 def enabled() -> bool:
@@ -66,7 +68,7 @@ def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB") -> No
 def chosen() -> dict:
     """Return `spec` and `capacity` as `enable` was given them last."""
     world()
-    return dict(_settings)
+    return dict(_settings or {})
 
 
 def world() -> World:
@@ -136,8 +138,8 @@ def reset() -> None:
     Also out of an asynchronous error; a real GPU has no such way back.
     """
     here = world()
-    configure(**_settings, costs=Costs(), allocator="exact", errors="immediate")
-    torch.sim.set_device(0)
+    configure(**chosen(), costs=Costs(), allocator="exact", errors="immediate")
+    TORCH.sim.set_device(0)
     here.restart()
 
 
@@ -180,7 +182,7 @@ def _self_test(device: torch.device) -> str | None:
         leaf = weight.to(place).requires_grad_()
         loss = (torch.ones(2, 4, device=place) @ leaf).relu().square().mean()
         loss.backward()
-        if leaf.grad.device != place:
-            return f"its self-test failed: a gradient is on {leaf.grad.device} instead of {place}"
+        if leaf.grad is None or leaf.grad.device != place:
+            return f"its self-test failed: a gradient is on {getattr(leaf.grad, 'device', None)} instead of {place}"
         gradients.append(leaf.grad.cpu())
     return None if torch.equal(*gradients) else "its self-test failed: a gradient differs from that of the CPU"

@@ -104,7 +104,8 @@ class _Event:
     query = synchronize
 
 
-_helper, _assign = parallel.DistributedDataParallel._ddp_init_helper, dist._compute_bucket_assignment_by_size
+_dist: Any = dist  # its stubs leave out what DistributedDataParallel uses
+_helper, _assign = parallel.DistributedDataParallel._ddp_init_helper, _dist._compute_bucket_assignment_by_size
 
 
 def _with_buckets(self: parallel.DistributedDataParallel, parameters: list, *args: Any, **kwargs: Any) -> None:
@@ -114,7 +115,7 @@ def _with_buckets(self: parallel.DistributedDataParallel, parameters: list, *arg
     def assign(tensors: list, limits: list[int], *more: Any) -> tuple[list[list[int]], list[int]]:
         if limits != [sys.maxsize]:
             return _assign(tensors, limits, *more)
-        first = dist._DEFAULT_FIRST_BUCKET_BYTES if self.bucket_bytes_cap_default else self.bucket_bytes_cap
+        first = _dist._DEFAULT_FIRST_BUCKET_BYTES if self.bucket_bytes_cap_default else self.bucket_bytes_cap
         sizes = [first, self.bucket_bytes_cap]
         buckets, limits = _assign(tensors[::-1], sizes, more[0][::-1])
         return [[len(tensors) - 1 - at for at in bucket] for bucket in buckets[::-1]], limits[::-1]
@@ -162,7 +163,7 @@ def fake_group(ranks: int, rank: Rank) -> Iterator[None]:
             mock.patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", unseen),
             mock.patch.multiple(torch.cpu, **streams),
             mock.patch.multiple(parallel, **alike),
-            mock.patch.object(dist.Reducer, "_rebuild_buckets", lambda self: False),  # needs values
+            mock.patch.object(_dist.Reducer, "_rebuild_buckets", lambda self: False),  # needs values
             mock.patch.object(parallel.DistributedDataParallel, "_ddp_init_helper", _with_buckets),
         ):
             yield

@@ -193,7 +193,9 @@ def usual_step(model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer | 
 def faking(device: torch.device | None, rank: fake_ranks.Rank) -> Iterator[None]:
     """Inside, tensors are fake, every device means the fake one, and `rank` notes messages."""
     kind = "sim" if device is None else device.type
-    fillers = {name: _unless_fake(fill) for name, fill in vars(nn.init).items() if name.startswith("_no_grad_")}
+    fillers: dict[str, Any] = {
+        name: _unless_fake(fill) for name, fill in vars(nn.init).items() if name.startswith("_no_grad_")
+    }
     with warnings.catch_warnings(action="ignore", category=UserWarning), ExitStack() as stack:
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _moving(nn.Module._apply)))
         stack.enter_context(mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", 1024))  # 1, for `linspace` of depths
@@ -223,8 +225,8 @@ class _Fake(FakeTensorMode):
         with torch._C.DisableTorchFunction():
             result = super().__torch_dispatch__(func, types, args, kwargs)
             if collectives.is_one(func):
-                return self.rank.talk(func, args, result)
-            return workspaces.added(func, args, result, self)
+                return self.rank.talk(func, tuple(args), result)
+            return workspaces.added(func, tuple(args), result, self)
 
 
 class _OneDevice(TorchFunctionMode):
@@ -257,7 +259,7 @@ class _OneDevice(TorchFunctionMode):
         with _NotOnTheCPU() if by_step else nullcontext():
             return func(*args, **kwargs)
 
-    def _turn(self, value):
+    def _turn(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             elsewhere = value.device.type not in ("cpu", "meta", self.target.type)
             return self._stand_in(value) if elsewhere and not isinstance(value, FakeTensor) else value

@@ -110,7 +110,7 @@ class Forecast:
         """
         if (spec is None) == (cluster is None) or (cluster is None) != (self._ranks is None):
             raise ValueError("give spec, or cluster and ranks: a GPU, or of a forecast for several ranks their cluster")
-        given = spec if cluster is None else cluster.gpu
+        given: Any = spec if cluster is None else cluster.gpu
         row = given if isinstance(given, gpus.GPU) else gpus.get(given, "spec")
         if not row.peak_tflops:
             raise ValueError(f"spec is {row.name!r}, whose maker states no rates")

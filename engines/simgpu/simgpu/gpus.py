@@ -66,7 +66,7 @@ class GPU:
         """Theoretical bandwidth of the bus to the host in one direction, in GB/s; None where there is no such bus."""
         if self.bus is None or self.bus == "NVLink-C2C":
             return None if self.bus is None else C2C_GBPS
-        generation, lanes = re.fullmatch(r"PCIe (\d\.\d) x(\d+)", self.bus).groups()
+        generation, lanes = self.bus.removeprefix("PCIe ").split(" x")
         return round(PCIE_GT_PER_S[generation] * int(lanes) * _PAYLOAD.get(generation, 128 / 130) / 8, 2)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch.autograd.profiler import record_function
 
@@ -104,10 +104,10 @@ class Timeline:
             first = why  # of the copies that ended when the next one began
             while before := [r for r in _copies_that_end(ends, first) if r.end_ns > r.start_ns]:
                 first = before[0]
-            late = first and launched.get(first.number) == first.start_ns > (start + end) / 2
+            late = first is not None and launched.get(first.number) == first.start_ns > (start + end) / 2
             if why is not None and not late:
                 return Gap(start, end - start, why.line, f"needs {why.name} on {why.row}" if needed else "held back")
-            until = first.start_ns if late else end
+            until = first.start_ns if first is not None and late else end
         spent, last = Counter(), None
         for record in host[bisect_left(host, start, key=lambda r: r.end_ns) :]:
             if record.start_ns >= until:
@@ -116,7 +116,7 @@ class Timeline:
             blamed = last or record
             cause = "launches" if blamed.kind == "launch" else blamed.name
             spent[blamed.line, cause] += min(record.end_ns, until) - max(record.start_ns, start)
-        line, cause = max(spent, key=spent.get, default=("", "nothing to do"))
+        line, cause = max(spent, key=lambda each: spent[each], default=("", "nothing to do"))
         return Gap(start, end - start, line, cause)
 
     def phases(self, row: str = "sim:0") -> list[tuple[str, int, int]]:
@@ -208,7 +208,8 @@ class ClusterTimeline:
     __repr__ = __str__
 
 
-_plain = record_function.__enter__, record_function.__exit__
+_Range: Any = record_function  # its methods are replaced while a timeline is open
+_plain = _Range.__enter__, _Range.__exit__
 
 
 def _enter(self):
@@ -236,7 +237,7 @@ def timeline() -> Iterator[Timeline]:
     with world.lock:
         begin, first = world.clock.host_ns, world.journal.launches
         result.begin_ns, raw = begin, world.journal.open()
-        record_function.__enter__, record_function.__exit__ = _enter, _exit
+        _Range.__enter__, _Range.__exit__ = _enter, _exit
     try:
         yield result
     finally:
@@ -244,7 +245,7 @@ def timeline() -> Iterator[Timeline]:
         with world.lock:
             world.journal.close(raw)
             if not world.journal.readers:
-                record_function.__enter__, record_function.__exit__ = _plain
+                _Range.__enter__, _Range.__exit__ = _plain
             end = max([world.clock.host_ns, *(r.end_ns for r in raw)])
         result.total_ns = end - begin
         result.records += _finished(raw, begin, first)

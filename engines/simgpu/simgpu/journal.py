@@ -72,8 +72,8 @@ class Journal:
     def kernel(self, name: str, cost: Cost, gpu: int, stream: int, start_ns: int, end_ns: int, bound: str) -> None:
         """Note what the last launch queued on a GPU."""
         sizes = cost.flops, cost.nbytes + cost.extra_bytes, bound
-        which = {"number": self.launches, "stream": stream}
-        self.note(Record("kernel", name, f"sim:{gpu}", start_ns, end_ns, *sizes, **which))
+        number = self.launches
+        self.note(Record("kernel", name, f"sim:{gpu}", start_ns, end_ns, *sizes, number=number, stream=stream))
 
     def copy(self, direction: str, nbytes: int, gpu: int, stream: int, start_ns: int, end_ns: int) -> None:
         """Note a copy that the last launch queued on a GPU."""

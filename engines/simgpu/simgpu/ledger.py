@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import (
 )
 
 from simgpu import composite, places
+from simgpu.inside import TORCH
 from simgpu.parts import OWNERS, Moment, Parts, by_owner
 from simgpu.storages import local, states_of, storage_of, tensors_in, tensors_on
 
@@ -47,8 +48,8 @@ class Record(weakref.ref):
         self.used = self.freed = False
         return self
 
-    def __init__(self, storage, callback, *about):
-        super().__init__(storage, callback)
+    def __init__(self, *about: object) -> None:
+        """All is done in `__new__`; the reference itself would refuse what it does not know."""
 
 
 def _is_backends() -> bool:
@@ -76,7 +77,7 @@ class Ledger(composite.Mode):
         # Records whose storages died. What a weak reference calls must not be Python code: Ctrl-C inside would be lost.
         self._dead: deque[Record] = deque()
         self.change_bytes = self.peak_bytes = 0
-        self.change_of = dict.fromkeys(OWNERS, 0)
+        self.change_of: dict[str, int] = dict.fromkeys(OWNERS, 0)
         self.at_peak: list[Record] = []
         self.earlier: list[Record] = []
         self.samples: list[Moment] = []
@@ -99,7 +100,7 @@ class Ledger(composite.Mode):
         """Return what an operator returns."""
         return func(*args, **kwargs)
 
-    def add(self, storage: torch.UntypedStorage, tensor: torch.Tensor, owner: str, before: bool) -> Record:
+    def add(self, storage: torch.UntypedStorage, tensor: "torch.Tensor | Record", owner: str, before: bool) -> Record:
         """Return the record of a storage that is new here, or was there before."""
         made = places.place() if self.places and not before else ""
         record = Record(storage, self._dead.append, tensor, self.size_bytes(storage), owner, made, before)
@@ -133,18 +134,18 @@ class Ledger(composite.Mode):
         ]
         self.at_peak, self.there = list(self.live.values()), None
         self._plain_resize = torch.UntypedStorage.resize_
-        torch.UntypedStorage.resize_ = lambda storage, nbytes: self._resize(storage, nbytes)
+        TORCH.UntypedStorage.resize_ = lambda storage, nbytes: self._resize(storage, nbytes)
         return super().__enter__()
 
     def __exit__(self, *error):
         for handle in self._handles:
             handle.remove()
         self._handles, self._hooked = [], set()
-        torch.UntypedStorage.resize_ = self._plain_resize
+        TORCH.UntypedStorage.resize_ = self._plain_resize
         self._bury()
         later = []  # PyTorch takes away the mode that was entered last: it may be another's, which stays
         if self in _get_current_dispatch_mode_stack():
-            while (mode := _get_current_dispatch_mode()) is not self:
+            while (mode := _get_current_dispatch_mode()) is not None and mode is not self:
                 TorchDispatchMode.__exit__(mode, None, None, None)
                 later.append(mode)
         super().__exit__(*error)

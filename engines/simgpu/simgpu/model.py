@@ -2,6 +2,7 @@
 
 import math
 import threading
+from typing import cast
 
 import torch
 
@@ -58,13 +59,15 @@ class World:
     def _spoil_what_came_after_a_failure(self) -> None:
         """Make what was written since a kernel failed unreadable: every byte 255, which is nan, or -1."""
         failure, self.clock.failure = self.clock.failure, None
-        for key, ref in list(self.memory.live.items()) if failure is not None else ():
+        if failure is None:
+            return
+        for key, ref in list(self.memory.live.items()):
             storage = ref()
             if storage is not None and failure.sound.get(key) is not ref:
                 storage.fill_(255)
 
 
-world: World | None = None  # set by simgpu.enable
+world: World = cast("World", None)  # set by simgpu.enable, before anything asks for it
 forked = False  # set in a forked child
 
 

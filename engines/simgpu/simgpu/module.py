@@ -9,9 +9,10 @@ from types import ModuleType, SimpleNamespace
 import torch
 
 from simgpu import communication, model, register
+from simgpu.inside import TORCH
 from simgpu.model import device_of
 
-_KIND = int(torch._C._autograd.DeviceType.PrivateUse1)  # as C++ numbers kinds of devices
+_KIND = int(TORCH._C._autograd.DeviceType.PrivateUse1)  # as C++ numbers kinds of devices
 
 
 class Stream:

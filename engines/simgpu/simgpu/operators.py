@@ -222,7 +222,8 @@ def _common_index(func, plan: Plan, found: list) -> int:
                 continue
             if not (plan.mixes and tensor.dtype in (torch.int64, torch.int32, torch.bool, torch.uint8)):
                 _raise_mixed(func, plan, found, tensor)
-            model.world.clock.copy(index, "H2D", tensor.nbytes, pinned=False, blocking=True)
+            here = model.world.current if index is None else index
+            model.world.clock.copy(here, "H2D", tensor.nbytes, pinned=False, blocking=True)
     return model.world.current if index is None else index
 
 

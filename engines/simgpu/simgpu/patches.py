@@ -7,11 +7,13 @@ import re
 import weakref
 from functools import partial, wraps
 from multiprocessing.reduction import ForkingPickler
+from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
 from simgpu import model, shown
+from simgpu.inside import TORCH
 from simgpu.model import device_of
 from simgpu.tensor import OURS, SimTensor
 
@@ -21,21 +23,21 @@ def replace_functions(module) -> None:
     torch.serialization.register_package(5, _location, _restore)
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
     torch.UntypedStorage.__new__ = staticmethod(_new_storage)
-    torch.UntypedStorage.resize_ = _resize
+    TORCH.UntypedStorage.resize_ = _resize
     torch.utils.swap_tensors = _swap
-    torch._utils.set_tensor_metadata = _set_metadata
+    TORCH._utils.set_tensor_metadata = _set_metadata
     torch.nn.Module._apply = _apply
     torch.Generator = _Kind("Generator", (), {"__doc__": _Plain.__doc__, "__module__": "torch"})
     _lead_accelerator_to(module)
     foreach = getattr(importlib.import_module("torch.optim.optimizer"), "_foreach_supported_types", None)
     if foreach is not None and SimTensor not in foreach:
         foreach.append(SimTensor)  # as on CUDA, an optimizer step is a few operations over lists of tensors
-    clip_grad = importlib.import_module("torch.nn.utils.clip_grad")
+    clip_grad: Any = importlib.import_module("torch.nn.utils.clip_grad")
     supported = clip_grad._device_has_foreach_support  # is asked about the device that the C++ side sees, which is meta
     clip_grad._device_has_foreach_support = lambda device: device.type == "meta" or supported(device)
     if not hasattr(torch._C, "_accelerator_getAllocatorSettings"):
         remember_allocator_settings()
-    torch.autograd._engine_run_backward = _in_words_of_sim(torch.autograd._engine_run_backward)
+    TORCH.autograd._engine_run_backward = _in_words_of_sim(TORCH.autograd._engine_run_backward)
     leaves = "a tensor on the simulated GPU cannot be sent to another process: send tensor.cpu()"
     ForkingPickler.register(SimTensor, partial(_refuse, leaves))
 
@@ -93,7 +95,7 @@ def _lead_accelerator_to(module) -> None:
             setattr(torch._C, name, partial(_refuse, words))
 
 
-_Plain = torch._C.Generator
+_Plain = TORCH._C.Generator
 _ours: dict[int, weakref.ref] = {}
 
 
@@ -153,7 +155,7 @@ class _SimStorage(torch.UntypedStorage):
     """Bytes read from a file that are to live on a simulated GPU; here they are the CPU's, and so are their copies."""
 
     sim_index = 0
-    device = property(lambda self: model.world.devices[self.sim_index])
+    device: Any = property(lambda self: model.world.devices[self.sim_index])
 
     def clone(self):
         return torch.UntypedStorage(self.nbytes()).copy_(self)
@@ -198,7 +200,7 @@ def _new_storage(cls, *args, **kwargs):
     return _make_storage(cls, *args, **kwargs)
 
 
-_set_bits = torch._utils.set_tensor_metadata
+_set_bits = TORCH._utils.set_tensor_metadata
 
 
 def _set_metadata(tensor, metadata) -> None:
@@ -255,7 +257,11 @@ def _apply(self, fn, recurse=True):
 def _refuse_lazy(module: torch.nn.Module, fn) -> None:
     """Raise where `fn` moves a parameter that has no shape yet to a simulated GPU: it would get a shape of 0 there."""
     for value in (*module._parameters.values(), *module._buffers.values()):
-        if is_lazy(value) and type(fn(torch.empty(0, dtype=value.dtype, device="cpu"))) is SimTensor:
+        if (
+            value is not None
+            and is_lazy(value)
+            and type(fn(torch.empty(0, dtype=value.dtype, device="cpu"))) is SimTensor
+        ):
             raise NotImplementedError(
                 f"the simulated GPU takes no {type(module).__name__} that has no shapes yet: run one batch through the "
                 "model on the CPU, then move it"
@@ -274,7 +280,7 @@ def _leave_meta(module: torch.nn.Module, fn) -> None:
             module._parameters[name] = torch.nn.Parameter(torch.empty_like(old), old.requires_grad)
 
 
-def _swap(t1: torch.Tensor, t2: torch.Tensor) -> None:
+def _swap(t1: Any, t2: Any) -> None:
     """Exchange two tensors; those who hold `t1` find `t2` there, with the hooks and attributes that `t1` had.
 
     PyTorch's own function refuses while a graph, a view or a weak reference holds `t1`, where CUDA would go on. Graphs

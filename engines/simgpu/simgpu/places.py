@@ -54,7 +54,9 @@ def _installed() -> tuple[str, ...]:
     """Return the folders of Python's own code and of installed packages."""
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     paths += [*site.getsitepackages(), site.getusersitepackages()]
-    paths += [str(Path(importlib.util.find_spec("torch").origin).absolute().parents[1])]
+    torch = importlib.util.find_spec("torch")
+    if torch is not None and torch.origin is not None:
+        paths += [str(Path(torch.origin).absolute().parents[1])]
     return tuple(path + os.sep for path in paths if path)
 
 

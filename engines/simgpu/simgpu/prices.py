@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from simgpu.inside import TORCH
+
 _FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -119,7 +121,7 @@ def _fastest(tensor: torch.Tensor) -> int:
 def _rounds(convolution: bool) -> bool:
     """Return whether CUDA lets tensor cores round float32 inputs: by default in convolutions, not in products."""
     if convolution:
-        return torch.backends.cudnn.conv.fp32_precision == "tf32"
+        return TORCH.backends.cudnn.conv.fp32_precision == "tf32"
     return torch.backends.cuda.matmul.fp32_precision == "tf32"  # set_float32_matmul_precision sets it as well
 
 

@@ -32,6 +32,7 @@ class Costs:
 # other GPUs are taken to be as fast at it as at products. A100 and H100: "Attention forward + backward speed" in
 # https://github.com/Dao-AILab/flash-attention/tree/0251105a2f. PyTorch takes these kernels on both; on an H100 others
 # would be faster: https://github.com/pytorch/pytorch/issues/142132, https://github.com/huggingface/transformers/pull/48163
+_NONE: tuple[int, int] = (99, 0)  # of a device without a CUDA compute capability: newer than all, and in no table
 _ATTENTION = {(8, 0): 203 / 312, (9, 0): 338 / 989.5}
 # How many operations of a product in fp16 a GPU does with a picojoule (that is 10^12 a second with a watt), by compute
 # capability, and the energy of one in other formats beside it. A card whose watts do not suffice for its rate lowers
@@ -86,21 +87,21 @@ class Rates:
     def _tflops(self, name: str, attention: float) -> float:
         """Return the rate that kernels reach, at which all the operations are counted that they are given."""
         rates = self.spec.peak_tflops
-        if name == "fp16" and (self.spec.compute_capability or (99, 0)) < (7, 0):
+        if name == "fp16" and (self.spec.compute_capability or _NONE) < (7, 0):
             name = "fp32"  # sums of products are kept in float32, for which these GPUs have no tensor cores
         if name == "depthwise":
             return rates["fp32"] * self.costs.depthwise_share
         rate = rates.get(name, rates["fp32"]) * self.costs.matrix_share
         if name not in ("fp16", "bf16") or not self.costs.limits:
             return rate
-        known = _ATTENTION.get(self.spec.compute_capability) if attention else None
+        known = _ATTENTION.get(self.spec.compute_capability or _NONE) if attention else None
         return min(rate, self.spec.best_bf16_tflops or rate) if known is None else rates[name] * known / attention
 
     def _tflops_of_watts(self, name: str) -> float:
         """Return the rate of products at which the card takes all its watts; infinite where that is not known."""
         if name != "depthwise" and name not in self.spec.peak_tflops:
             name = "fp32"  # as which it is computed
-        a_picojoule, energy = _A_PICOJOULE.get(self.spec.compute_capability or ()), _ENERGY.get(name)
+        a_picojoule, energy = _A_PICOJOULE.get(self.spec.compute_capability or _NONE), _ENERGY.get(name)
         if not self.costs.limits or a_picojoule is None or energy is None or self.spec.power_w is None:
             return math.inf
         return self.spec.power_w * a_picojoule / energy

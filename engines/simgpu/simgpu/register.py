@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map
 
 from simgpu import model, operators, shown
 from simgpu.autocast import operator_of, register_rules
+from simgpu.inside import TORCH
 from simgpu.model import device_of
 from simgpu.patches import check_generator, replace_functions
 from simgpu.prices import Cost
@@ -21,10 +22,10 @@ _kept: list = []  # keeps the registrations alive
 
 def register(module) -> None:
     """Rename PrivateUse1 to `sim` and register `module` as `torch.sim`, factories, autocast, saving and pinning."""
-    torch.utils.rename_privateuse1_backend("sim")
+    TORCH.utils.rename_privateuse1_backend("sim")
     torch._register_device_module("sim", module)
     guard, library = _Guard(), torch.library.Library("aten", "IMPL")
-    torch._C._acc.register_python_privateuseone_device_guard(guard)
+    TORCH._C._acc.register_python_privateuseone_device_guard(guard)
     _register_factories(library)
     library.impl("lstm.input", _lstm, "AutogradMeta")
     library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradMeta")
@@ -40,9 +41,9 @@ def register(module) -> None:
         os.register_at_fork(after_in_child=partial(setattr, model, "forked", True))
 
 
-class _Guard(torch._C._acc.DeviceGuard):
+class _Guard(TORCH._C._acc.DeviceGuard):
     def type_(self):
-        return torch._C._autograd.DeviceType.PrivateUse1
+        return TORCH._C._autograd.DeviceType.PrivateUse1
 
 
 FACTORIES = """empty.memory_format empty_strided zeros ones full scalar_tensor arange arange.start arange.start_step
@@ -67,7 +68,7 @@ def _on_meta(operator, ours, original, keys, *args, **kwargs):
     """Do what `ours` does with a tensor of `sim`, which C++ takes for `meta`, and what PyTorch did with another."""
     if not isinstance(keys, torch._C.DispatchKeySet):
         # Under a fake mode PyTorch looks a Python kernel up by name, and finds ours, without keys, in place of its own
-        return torch._decomp.meta_table[operator](keys, *args, **kwargs)
+        return TORCH._decomp.meta_table[operator](keys, *args, **kwargs)
     found = ours(operator, args, kwargs)
     return original.call_boxed(keys, *args, **kwargs) if found is NotImplemented else found
 

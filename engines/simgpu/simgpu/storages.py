@@ -5,13 +5,13 @@ import gc
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """Return the storage of a dense tensor; None for other layouts and for what has no storage."""
     tensor = local(tensor)
-    inner = tensor._inner if hasattr(tensor, "_inner") and tensor.device.type in ("sim", "cuda") else tensor
+    inner = getattr(tensor, "_inner", tensor) if tensor.device.type in ("sim", "cuda") else tensor
     if inner.layout is not torch.strided:
         return None
     try:
@@ -43,11 +43,12 @@ def tensors_on(device: torch.device) -> list[tuple[torch.Tensor, str]]:
         kind = type(thing)
         if kind not in lists:
             bases = (torch.Tensor, nn.Module, torch.optim.Optimizer)
-            without_memory = issubclass(kind, FakeTensor | UninitializedTensorMixin)
+            without_memory = issubclass(kind, FakeTensor | UninitializedBuffer | UninitializedParameter)
             of = [group for base, group in zip(bases, groups, strict=True) if issubclass(kind, base)]
             lists[kind] = of[0] if of and not without_memory else None
-        if lists[kind] is not None:
-            lists[kind].append(thing)
+        group = lists[kind]
+        if group is not None:
+            group.append(thing)
     owned = [(tensor, "optimizer") for one in optimizers for tensor in states_of(one)]
     for module in modules:
         owned += [(buffer, "parameters") for buffer in module.__dict__.get("_buffers", {}).values()]
@@ -58,7 +59,7 @@ def tensors_on(device: torch.device) -> list[tuple[torch.Tensor, str]]:
     return [(tensor, owner) for tensor, owner in owned if _is_on(tensor, device)]
 
 
-def states_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def states_of(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
     """Return the tensors that an optimizer keeps from step to step."""
     return tensors_in([list(state.values()) for state in getattr(optimizer, "state", {}).values()])
 

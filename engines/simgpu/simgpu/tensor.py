@@ -8,19 +8,20 @@ import copy
 import functools
 import math
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 
 from simgpu import model, shown
+from simgpu.inside import BASE, TORCH
 from simgpu.model import device_of
 from simgpu.prices import Cost
 
 CPU = torch.device("cpu")
-_Keys, _Key = torch._C.DispatchKeySet, torch._C.DispatchKey
+_Keys, _Key = TORCH._C.DispatchKeySet, TORCH._C.DispatchKey
 KEYS = _Keys(_Key.AutocastPrivateUse1) | _Keys(_Key.AutocastCUDA)
 OURS = ("_inner", "_index", "_nbytes")
 make = torch.Tensor._make_wrapper_subclass
-_Base = torch._C.TensorBase
 
 
 def shown_to_modes(method):
@@ -45,12 +46,13 @@ class SimTensor(torch.Tensor):
     _inner: torch.Tensor
     _index: int
     _nbytes: int
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_dispatch__: Any  # `operators.dispatch`
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
 
-    device = property(lambda self: model.world.devices[self._index])
-    is_meta = property(lambda self: False)
+    device: Any = property(lambda self: model.world.devices[self._index])
+    is_meta: Any = property(lambda self: False)
     is_sim = property(lambda self: True)
-    is_cuda = property(lambda self: shown.kind == "cuda")
+    is_cuda: Any = property(lambda self: shown.kind == "cuda")
 
     def get_device(self) -> int:
         return self._index
@@ -64,12 +66,12 @@ class SimTensor(torch.Tensor):
             args = (other.device, other.dtype, *args)
         if len(args) > 2 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
             args, anew = args[:-1], args[-1]
-        device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        device, dtype, non_blocking, memory_format = TORCH._C._nn._parse_to(*args, **kwargs)
         if device is not None and shown.is_ours(device):
             device = model.world.meta_devices[device_of(device)]
         keywords = {"device": device, "memory_format": memory_format}
         keywords = {name: value for name, value in keywords.items() if value is not None}
-        return _Base.to(self, dtype=dtype or self.dtype, non_blocking=non_blocking, copy=anew, **keywords)
+        return BASE.to(self, dtype=dtype or self.dtype, non_blocking=non_blocking, copy=anew, **keywords)
 
     def new_tensor(self, data, *, dtype=None, device=None, requires_grad=False, **kwargs):
         device = self.device if device is None else device
@@ -139,7 +141,7 @@ class SimTensor(torch.Tensor):
     def _set_data(self, new):
         if not isinstance(new, SimTensor):
             raise RuntimeError(f"cannot assign a tensor on {new.device} to .data of a tensor on {self.device}")
-        _Base.data.__set__(self, new)
+        BASE.data.__set__(self, new)
         self._inner, self._index, self._nbytes = new._inner, new._index, new._nbytes
 
     def _set_grad(self, new):
@@ -148,11 +150,11 @@ class SimTensor(torch.Tensor):
                 f"attempting to assign a gradient on {new.device} to a tensor on {self.device}. Please ensure that the "
                 "gradient and the tensor are on the same device"
             )
-        _Base.grad.__set__(self, new)
+        BASE.grad.__set__(self, new)
 
     # what `data` gives shares no version counter, so autograd does not see changes
-    data = property(lambda self: _Base.data.__get__(self), _set_data)
-    grad = property(lambda self: _Base.grad.__get__(self), _set_grad, lambda self: _Base.grad.__delete__(self))
+    data: Any = property(lambda self: BASE.data.__get__(self), _set_data)
+    grad: Any = property(lambda self: BASE.grad.__get__(self), _set_grad, lambda self: BASE.grad.__delete__(self))
 
     @shown_to_modes
     def __repr__(self, *, tensor_contents=None):
@@ -183,8 +185,8 @@ class SimTensor(torch.Tensor):
             new = memo[id(self)] = torch.nn.Parameter(clone, self.requires_grad)
             return new
         inner = torch.empty(0, dtype=self.dtype, device=CPU)
-        inner.set_(self.untyped_storage().__deepcopy__(memo), self.storage_offset(), self.shape, self.stride())
-        new = adopt(inner, self._index)
+        inner.set_(copy.deepcopy(self.untyped_storage(), memo), self.storage_offset(), self.shape, self.stride())
+        new: Any = adopt(inner, self._index)
         model.world.clock.kernel(self._index, "copy_", Cost(0, 2 * inner.nbytes))
         new = new.conj_physical() if self.is_conj() else new.neg() if self.is_neg() else new
         new.requires_grad_(self.requires_grad)
@@ -200,12 +202,12 @@ class SimTensor(torch.Tensor):
             raise RuntimeError("a tensor on the simulated GPU cannot leave a worker process: return a CPU tensor")
         storage = torch.storage.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.dtype, _internal=True)
         args = (storage, self.storage_offset(), tuple(self.shape), self.stride(), self.requires_grad, {})
-        bits = torch._utils.get_tensor_metadata(self)  # of a conjugate or negative view
+        bits = TORCH._utils.get_tensor_metadata(self)  # of a conjugate or negative view
         args += (bits,) if bits else ()
         if isinstance(self, torch.nn.Parameter):
-            tensor = _Rebuilt(torch._utils._rebuild_tensor_v2, (*args[:4], False, *args[5:]))
-            return torch._utils._rebuild_parameter, (tensor, self.requires_grad, {})
-        return torch._utils._rebuild_tensor_v2, args
+            tensor = _Rebuilt(TORCH._utils._rebuild_tensor_v2, (*args[:4], False, *args[5:]))
+            return TORCH._utils._rebuild_parameter, (tensor, self.requires_grad, {})
+        return TORCH._utils._rebuild_tensor_v2, args
 
     def __tensor_flatten__(self):  # that it exists makes Module.to swap parameters, so that they keep their identity
         raise NotImplementedError(
@@ -237,11 +239,11 @@ if tuple(map(int, torch.__version__.split(".")[:2])) > (2, 13):
 
     @shown_to_modes
     def _get(self, index):
-        return _Base.__getitem__(self, _indices(index, self.device))
+        return BASE.__getitem__(self, _indices(index, self.device))
 
     @shown_to_modes
     def _set(self, index, value):
-        return _Base.__setitem__(self, _indices(index, self.device), value)
+        return BASE.__setitem__(self, _indices(index, self.device), value)
 
     SimTensor.__getitem__, SimTensor.__setitem__ = _get, _set
 
@@ -299,7 +301,7 @@ def refresh(tensor: SimTensor) -> None:
         # in inference mode too, a tensor made outside stays an ordinary one
         outside = torch.is_inference_mode_enabled() and not tensor.is_inference()
         with torch.inference_mode(False) if outside else nullcontext():
-            _Base.data.__set__(tensor, as_sim(inner, tensor._index))
+            BASE.data.__set__(tensor, as_sim(inner, tensor._index))
         tensor._nbytes = inner.nbytes
     if inner.dtype.is_complex and tensor.is_conj() != inner.is_conj():  # lu_solve sets it, given out=
         torch._C._set_conj(tensor, inner.is_conj())

@@ -16,9 +16,10 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu import model
+from simgpu.inside import BASE, TORCH
 from simgpu.tensor import OURS, SimTensor, refresh, shown_to_modes
 
-_Base, _autograd = torch._C.TensorBase, torch._C._autograd
+_autograd = TORCH._C._autograd
 _ALONE = 2  # references to a storage that one tensor has: that of its values, and Python's
 _tried = threading.local()  # `tensor`: whose change in place autograd is asked about
 
@@ -29,7 +30,7 @@ class _Allowed(Exception):
 
 def _in_place(name: str, anew: Callable[..., torch.Tensor]) -> None:
     """Let the method `name` of simulated tensors change a tensor's shape by making the view that `anew` returns."""
-    plain = getattr(_Base, name)
+    plain = getattr(BASE, name)
 
     @shown_to_modes
     @functools.wraps(plain)
@@ -73,7 +74,7 @@ def _is_allowed(plain: Callable[..., Any], tensor: SimTensor, args: tuple, kwarg
 
 def _is_leaf(tensor: SimTensor) -> bool:
     """Return whether gradients end here. A view is not asked for its `grad_fn`, which autograd would make anew."""
-    depends = tensor._is_view() and tensor._base.requires_grad
+    depends = tensor._base is not None and tensor._base.requires_grad
     return tensor.requires_grad and not depends and tensor.is_leaf
 
 
@@ -82,7 +83,7 @@ def _is_shared(tensor: SimTensor) -> bool:
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) > _ALONE
 
 
-def _become(tensor: SimTensor, new: SimTensor) -> None:
+def _become(tensor: SimTensor, new: torch.Tensor) -> None:
     """Let a tensor be what `new` is, for all who hold it; views and graphs keep what it was before."""
     if tensor.retains_grad or tensor._backward_hooks:
         raise NotImplementedError(
@@ -104,7 +105,7 @@ def _as_strided(tensor: SimTensor, size, stride, storage_offset: int | None = No
 
     On the CPU they reach those outside the tensor's own part only after a further change in place.
     """
-    base = tensor._base if tensor._is_view() else tensor
+    base = tensor if tensor._base is None else tensor._base
     return base.as_strided(size, stride, tensor.storage_offset() if storage_offset is None else storage_offset)
 
 
@@ -146,7 +147,9 @@ def any_stale() -> bool:
 
 def refuse_stale(tensor: object, given: Any) -> None:
     """Raise where a tensor, with others that are `given`, must not change in place: a gradient would be wrong."""
-    key = tensor.untyped_storage()._cdata if type(tensor) is SimTensor else None
+    if type(tensor) is not SimTensor:
+        return
+    key = tensor.untyped_storage()._cdata
     known = _stale.get(key)
     if known is None:
         return

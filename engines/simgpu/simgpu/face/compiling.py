@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -47,7 +47,7 @@ def _compile(plain: Callable[..., Any], model: Any = None, **options: Any) -> An
         return call
     from torch._dynamo.eval_frame import OptimizedModule  # takes a second to import
 
-    return OptimizedModule(model, lambda _: call)
+    return OptimizedModule(model, cast(Any, lambda _: call))
 
 
 def _is_on_sim(model: Any) -> bool:

@@ -17,6 +17,7 @@ from simgpu import control, model, module
 from simgpu.face import properties, statistics
 from simgpu.face.replaced import Replacements
 from simgpu.face.tensors import OLD_TYPES
+from simgpu.inside import TORCH
 
 VISIBLE = "SIMGPU_VISIBLE"  # what CUDA_VISIBLE_DEVICES was when the face was switched on, for child processes
 VERSION = "12.8"  # of CUDA, as a program is told that asks
@@ -67,8 +68,8 @@ def replace(put: Replacements) -> None:
     put.put_item(os.environ, VISIBLE, before)
     put.put(torch._C, **{name: functools.partial(_refuse, name) for name in _REFUSED.split()})
     put.put(torch._C, **_functions(seen), **_memory_functions())
-    memory = {name: getattr(torch.sim, name) for name in _MEMORY.split()}
-    memory |= {name: _over_blocks(getattr(torch.sim, name)) for name in _BLOCKS.split()}
+    memory = {name: getattr(TORCH.sim, name) for name in _MEMORY.split()}
+    memory |= {name: _over_blocks(getattr(TORCH.sim, name)) for name in _BLOCKS.split()}
     for owner in (torch.cuda, torch.cuda.memory):
         put.put(owner, **memory)
     for owner in (torch.cuda, torch.cuda.streams):
@@ -147,7 +148,7 @@ def _functions(count: Callable[[], int]) -> dict[str, Callable[..., Any]]:
         "_cuda_exchangeDevice": _exchange,
         "_cuda_maybeExchangeDevice": _exchange,
         "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
-        "_cuda_synchronize": lambda: torch.sim.synchronize(),
+        "_cuda_synchronize": lambda: TORCH.sim.synchronize(),
         "_cuda_getCurrentStream": lambda index: (model.world.clock.streams[index], index, _CUDA),
         "_cuda_getCurrentRawStream": lambda index: model.world.clock.streams[index],
         "_cuda_getDefaultStream": lambda index: (0, index, _CUDA),
@@ -164,7 +165,7 @@ def _memory_functions() -> dict[str, Callable[..., Any]]:
     return {
         "_cuda_memoryStats": statistics.nested,
         "_cuda_resetAccumulatedMemoryStats": statistics.reset_sums,
-        "_cuda_memorySnapshot": _over_blocks(lambda pool=None: torch.sim._snapshot()),
+        "_cuda_memorySnapshot": _over_blocks(lambda pool=None: TORCH.sim._snapshot()),
         "_cuda_getMemoryFraction": _over_blocks(module.fraction),
     }
 
@@ -195,7 +196,7 @@ _cuda_jiterator_compile_and_launch_kernel _cuda_sleep
 _nccl_all_gather _nccl_all_reduce _nccl_broadcast _nccl_reduce _nccl_reduce_scatter _nccl_unique_id _nccl_init_rank"""
 
 _RUNTIME = SimpleNamespace(
-    cudaMemGetInfo=lambda device=None: torch.sim.mem_get_info(device),
+    cudaMemGetInfo=lambda device=None: TORCH.sim.mem_get_info(device),
     cudaGetDeviceCount=lambda: (0, torch.cuda.device_count()),
     cudaProfilerStart=lambda: 0,
     cudaProfilerStop=lambda: 0,

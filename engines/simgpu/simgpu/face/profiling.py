@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
 from simgpu import model
 from simgpu.face.replaced import Replacements
+from simgpu.inside import TORCH
 from simgpu.journal import Record
 
 _COPIES = {"H2D": "Memcpy HtoD (Host -> Device)", "D2H": "Memcpy DtoH (Device -> Host)", "D2D": "Memcpy PtoP"}
@@ -53,7 +53,7 @@ def _start(self: Any, plain: Callable[..., None]) -> None:
 
 def _end(self: Any, plain: Callable[..., Any], *error: Any) -> Any:
     if _sees_gpus(self):
-        torch.sim.synchronize()
+        TORCH.sim.synchronize()
         model.world.journal.close(self._records)
     return plain(self, *error)
 
@@ -77,8 +77,13 @@ def _row(record: Record, start_ns: int, number: int) -> FunctionEvent:
     """Return a kernel or a copy as an event of the GPU; microseconds since the profiler began, on the virtual clock."""
     begin, end = (record.start_ns - start_ns) / 1000, (record.end_ns - start_ns) / 1000
     name = _COPIES[record.direction] if record.kind == "copy" else record.name
-    where = {"device_index": int(record.row.partition(":")[2]), "device_resource_id": record.stream}
-    cuda = {"device_type": DeviceType.CUDA, "use_device": "cuda", "stack": [], "input_shapes": []}
+    where: dict[str, Any] = {"device_index": int(record.row.partition(":")[2]), "device_resource_id": record.stream}
+    cuda: dict[str, Any] = {
+        "device_type": TORCH.autograd.DeviceType.CUDA,
+        "use_device": "cuda",
+        "stack": [],
+        "input_shapes": [],
+    }
     return FunctionEvent(number, name, record.stream, begin, end, flops=record.flops, **cuda, **where)
 
 

@@ -17,15 +17,19 @@ class Replacements:
         """Give `owner` these attributes, and remember what stood there itself (not what it inherits)."""
         for name, value in values.items():
             before = vars(owner).get(name, _ABSENT)
-            back = (delattr, owner, name) if before is _ABSENT else (setattr, owner, name, before)
-            self._back.callback(*back)
+            if before is _ABSENT:
+                self._back.callback(delattr, owner, name)
+            else:
+                self._back.callback(setattr, owner, name, before)
             setattr(owner, name, value)
 
     def put_item(self, owner: MutableMapping, key: str, value: Any) -> None:
         """Give a mapping this item, such as an environment or `sys.modules`."""
         before = owner.get(key, _ABSENT)
-        back = (owner.pop, key, None) if before is _ABSENT else (owner.__setitem__, key, before)
-        self._back.callback(*back)
+        if before is _ABSENT:
+            self._back.callback(owner.pop, key, None)
+        else:
+            self._back.callback(owner.__setitem__, key, before)
         owner[key] = value
 
     def call(self, function: Callable[..., Any], *args: Any) -> None:
