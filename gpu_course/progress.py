@@ -13,10 +13,12 @@ import argparse
 import contextlib
 import html
 import io
+import itertools
+import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +33,10 @@ __all__ = ["Lesson", "Progress", "export", "progress", "restore"]
 _PREFIX, _EARLIER = "course-progress-2", "course-progress-1"  # the earlier one has no version of the course
 _BAR = 10
 _HEAD = ("lesson", "solved", "")
+_START = re.compile(r"course-progress-\d+;")
+_END = re.compile(r";[0-9a-f]{8}(?![0-9a-f])")  # a checksum
+_QUOTED = re.compile(r"[>\s\ufeff]*")  # what a mail puts in front of each line that it quotes
+_MOST_PIECES = 60  # into which a mail may have broken one line
 
 
 @dataclass(frozen=True)
@@ -178,9 +184,7 @@ def _people(lines: Iterable[str]) -> tuple[list[Person], list[str]]:
     """
     people: dict[str, Person] = {}
     damaged = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.lstrip().startswith(("#", exam.PREFIX)):
-            continue
+    for number, line in _delivered(lines):
         try:
             found = _parsed(line)
         except ValueError as error:
@@ -192,6 +196,53 @@ def _people(lines: Iterable[str]) -> tuple[list[Person], list[str]]:
         for each, count in found.tries.items():  # a later line of the same person counts from the beginning
             person.tries[each] = max(person.tries[each], count)
     return [person for _, person in sorted(people.items())], damaged
+
+
+def _delivered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield each exported line, with the number of the line where it begins, out of mails, forms and chats.
+
+    There it may follow a name or a time, be quoted with >, stand in a table beside other columns, or be broken into
+    several lines. A line that holds no exported one, or a damaged one, comes as it is.
+    """
+    given = [line.rstrip("\r\n") for line in lines]
+    number = 0
+    while number < len(given):
+        line, first = given[number].strip("\ufeff \t"), number + 1
+        number += 1
+        if not line or line.startswith(("#", exam.PREFIX)):
+            continue
+        starts = [found.start() for found in _START.finditer(line)]
+        for begin, end in itertools.pairwise(starts):  # several on one line: all but the last are whole
+            yield first, _whole(line[begin:end]) or line[begin:end]
+        if not starts:
+            yield first, line
+            continue
+        text = line[starts[-1] :]
+        whole, pieces = _whole(text), 0
+        for piece in itertools.takewhile(_goes_on, given[first : first + _MOST_PIECES]):
+            if whole:
+                break
+            text = text.removesuffix("=") + _QUOTED.sub("", piece, count=1)
+            whole, pieces = _whole(text), pieces + 1
+        yield first, whole or line[starts[-1] :]
+        number += pieces if whole else 0
+
+
+def _goes_on(piece: str) -> bool:
+    """Return whether a line may be a further piece of one that is not whole yet."""
+    return bool(_QUOTED.sub("", piece, count=1)) and not _START.search(piece)
+
+
+def _whole(text: str) -> str | None:
+    """Return the exported line with which `text` begins, up to a checksum that matches; None where there is none."""
+    text = "".join(text.split())
+    for end in _END.finditer(text):
+        try:
+            sealing.unsealed(unicodedata.normalize("NFC", text[: end.end()]))
+        except ValueError:
+            continue
+        return text[: end.end()]
+    return None
 
 
 def class_table(lines: Iterable[str]) -> tuple[str, int]:
@@ -211,7 +262,7 @@ def class_map(lines: Iterable[str]) -> str:
     from gpu_course.catalogue import registry
 
     lines = list(lines)
-    people, _ = _people(lines)
+    people, damaged = _people(lines)
     columns = [(found.lesson, found.name, found.task.title) for found in registry()]
     head = "".join(
         f'<th scope="col" title="{html.escape(title)}"><span>{lesson} {name}</span></th>'
@@ -224,7 +275,29 @@ def class_map(lines: Iterable[str]) -> str:
             wrong = {key[2]: count for key, count in person.tries.items() if key[:2] == (lesson, name)}
             cells.append(_cell((lesson, name) in person.solved, wrong))
         rows.append(f'<tr><th scope="row">{html.escape(person.name)}</th>{"".join(cells)}</tr>')
-    return _MAP.format(head=head, rows="".join(rows), mistakes=_most_made(people, columns), exams=_exams(lines))
+    return _MAP.format(
+        head=head,
+        rows="".join(rows),
+        totals=_totals(people, columns),
+        mistakes=_most_made(people, columns),
+        damaged="".join(f"<li>{html.escape(one)}</li>" for one in damaged) or "<li>None.</li>",
+        exams=_exams(lines),
+    )
+
+
+def _totals(people: list[Person], columns: list[tuple[str, str, str]]) -> str:
+    """Return rows of HTML: how many people solved each exercise, and how many tried it and have not solved it."""
+    rows = []
+    for title, among in (("solved", lambda person, key: key in person.solved), ("stuck or tried", _tried)):
+        counts = [sum(among(person, (lesson, name)) for person in people) for lesson, name, _ in columns]
+        cells = "".join(f"<td>{count or ''}</td>" for count in counts)
+        rows.append(f"<tr><th>{title}</th>{cells}</tr>")
+    return "".join(rows)
+
+
+def _tried(person: Person, key: file.Key) -> bool:
+    """Return whether a person answered an exercise wrongly and has not solved it."""
+    return key not in person.solved and any(each[:2] == key and count for each, count in person.tries.items())
 
 
 def _exams(lines: Iterable[str]) -> str:
@@ -267,16 +340,25 @@ _MAP = """<!doctype html>
 <style>
 body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #222222; background: #ffffff; }}
 table {{ border-collapse: collapse; }} td, th {{ border: 1px solid #e2e2e2; padding: 2px 6px; text-align: left; }}
-thead span {{ writing-mode: vertical-rl; font-weight: normal; }}
+.class {{ max-width: 100%; overflow: auto; max-height: 80vh; }}
+.class table {{ border-collapse: separate; border-spacing: 0; }}
+.class thead span {{ writing-mode: vertical-rl; font-weight: normal; }}
+.class thead th {{ position: sticky; top: 0; background: #ffffff; z-index: 1; }}
+.class tr > :first-child {{ position: sticky; left: 0; background: #ffffff; z-index: 2; max-width: 14rem; }}
+.class thead tr > :first-child {{ z-index: 3; }}
+tfoot td, tfoot th {{ font-weight: 600; background: #f5f5f5; }}
 .solved {{ background: #cdebdf; }} .tried {{ background: #fbe7c0; }} .stuck {{ background: #f4b9a3; }}
 </style>
 <main><h1>Which exercise stops whom</h1>
 <p>✓ solved, · tried, ✗ wrong more than twice and not solved; the number counts wrong answers.
 Point at a cell to see the mistakes.</p>
-<table><thead><tr><th scope="col">name</th>{head}</tr></thead><tbody>{rows}</tbody></table>
+<div class="class" role="region" aria-label="Who solved what" tabindex="0">
+<table><thead><tr><th scope="col">name</th>{head}</tr></thead><tbody>{rows}</tbody><tfoot>{totals}</tfoot></table></div>
 <h2>Mistakes made by most</h2>
 <table><thead><tr><th>exercise</th><th>mistake</th><th>people</th><th>times</th></tr></thead><tbody>{mistakes}</tbody></table>
 {exams}
+<h2>Lines that could not be read</h2>
+<ul>{damaged}</ul>
 </main></html>
 """  # fmt: skip
 

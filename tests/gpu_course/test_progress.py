@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -480,6 +481,44 @@ def test_the_map_of_thirty_people_shows_who_stands_where_and_hostile_lines_forge
     ) < page.index(">x<")
     assert ">999<" in page and "nothing" not in page
     assert capsys.readouterr().out.count("is damaged") == 2
+
+
+def test_a_class_of_thirty_sends_its_lines_by_mail_form_and_chat_and_all_are_read(tmp_path, capsys):
+    """Made-up learners, whose lines come as such programs deliver them; two are damaged on their way."""
+    exported = [progress.export(f"Learner {number:02d}") for number in range(30)]
+    mark("00", "double")
+    wrong("01", "pick", "returns a string", 4)
+    exported[10:] = [progress.export(f"Learner {number:02d}", mistakes=True) for number in range(10, 30)]
+    long = exported[11]
+    delivered = [
+        "﻿" + exported[0], f"Learner 01\t{exported[1]}", f"> {exported[2]}", f"- {exported[3]}", f"> > {exported[4]}",
+        f'"2026/11/23 10:02:11","Learner 05","{exported[5]}"', f"[10:03] Learner 06: {exported[6]}",
+        f"1. {exported[7]} 👍", f"`{exported[8]}`", f"{exported[9]}.", f"  {exported[10]}  ",
+        long[:60], long[60:90], long[90:],  # a mail that breaks at 60 signs
+        f"> {exported[12][:50]}", f"> {exported[12][50:]}",  # the same, quoted
+        f"{exported[13][:40]}=", exported[13][40:],  # a mail's own encoding
+        f"{exported[14]} {exported[15]}",  # two on a line
+        exported[16].replace(";", "; "), f"| Learner 17 | {exported[17]} |", f"<{exported[18]}>",
+        exported[19][:-3],  # lost its end
+        exported[20].replace("20", "21", 1),  # changed by hand
+        *exported[21:],
+    ]  # fmt: skip
+    file, made = tmp_path / "lines.txt", tmp_path / "class.html"
+    file.write_text("\n".join(delivered), encoding="utf-8")
+    assert module.main([str(file), "--map", str(made)]) == 0
+    said = capsys.readouterr().out
+    names = re.findall(r"^Learner (\d\d)", said, re.MULTILINE)
+    assert names == [f"{number:02d}" for number in range(30) if number not in (19, 20)]
+    assert said.count("is damaged") == 2
+    page = made.read_text(encoding="utf-8")
+    assert page.count("checksum does not match</li>") == 2 and "<tfoot>" in page and "position: sticky; left: 0" in page
+    assert '<th>solved</th><td>18</td>' in page and "<td>28</td>" not in page
+
+
+def test_words_around_the_lines_of_a_mail_hide_none_and_are_named():
+    table, count = module.class_table(["Dear teacher,", "", "here is my line:", progress.export("Ada"), "Bye"])
+    assert count == 1 and "Ada" in table
+    assert [int(number) for number in re.findall(r"line (\d+) is damaged", table)] == [1, 3, 5]
 
 
 def test_a_map_never_replaces_the_lines_and_a_folder_that_is_missing_is_said_in_a_line(tmp_path, capsys):
