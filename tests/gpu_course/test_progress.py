@@ -512,7 +512,7 @@ def test_a_class_of_thirty_sends_its_lines_by_mail_form_and_chat_and_all_are_rea
     assert said.count("is damaged") == 2
     page = made.read_text(encoding="utf-8")
     assert page.count("checksum does not match</li>") == 2 and "<tfoot>" in page and "position: sticky; left: 0" in page
-    assert '<th>solved</th><td>18</td>' in page and "<td>28</td>" not in page
+    assert "<th>solved</th><td>18</td>" in page and "<td>28</td>" not in page
 
 
 def test_words_around_the_lines_of_a_mail_hide_none_and_are_named():
