@@ -292,6 +292,22 @@ def test_a_failed_kernel_is_named_by_its_own_line():
     assert errors[1].kind == "a kernel failed, and a later line says so" and errors[1].source == "table.sum().item()"
 
 
+def test_shapes_alone_take_the_same_time_and_memory():
+    def reported(shapes):
+        with simgpu.cuda("T4", gpus=2, record=True, shapes=shapes) as session:
+            train(steps=3, width=1024, batch=512)
+            net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.GELU(), nn.Flatten()).cuda()
+            with torch.autocast("cuda"):
+                net(torch.randn(8, 3, 32, 32).cuda()).square().mean().backward()
+            simgpu.step()
+            return session.report()
+
+    plain, shaped = reported(False), reported(True)
+    assert shaped.step_time == plain.step_time and shaped.peak == plain.peak and shaped.owners == plain.owners
+    assert "No values were computed" in shaped.text() and "No values were computed" not in plain.text()
+    assert not model.world.only_shapes
+
+
 def test_without_a_session_there_is_no_report():
     with simgpu.cuda(gpus=2) as face, pytest.raises(RuntimeError, match="record=True"):
         face.report()

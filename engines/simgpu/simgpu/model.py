@@ -27,6 +27,7 @@ class World:
         self.journal = Journal()
         self.clock = Clock(count, Rates(spec, Costs()), self.journal, self.lock)
         self.errors = "immediate"
+        self.only_shapes = False  # whether values are left uncomputed (`shapes`)
         self._here = _Here()
         self.meta_devices = [torch.device("meta", index) for index in range(count)]  # what C++ sees
         self.devices: list[torch.device] = []  # what Python sees, once the type is registered

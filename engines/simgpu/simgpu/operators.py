@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from simgpu import collectives, communication, composite, failures, model, shown, views
+from simgpu import collectives, communication, composite, failures, model, shapes, shown, views
 from simgpu.model import device_of
 from simgpu.patches import check_generator
 from simgpu.prices import Cost, encoder_layer_flops, price, price_of_copy, price_of_elements
@@ -132,7 +132,7 @@ def _run_simple(func, plan: Plan, args):
             return None
     if _in_autocast() and torch.is_autocast_enabled("cpu"):
         return None
-    out = func._op(*inner)
+    out = shapes.computed(func, plan, inner, {}) if model.world.only_shapes else func._op(*inner)
     if out.layout is not torch.strided or out.is_nested:
         return as_sim(out, index)
     storage, world = out.untyped_storage(), model.world
@@ -172,7 +172,7 @@ def _run(func, plan: Plan, args, kwargs):
         if plan.asserts:
             out = failures.run(func, plan.mutates, inner_args, inner_kwargs, index)
         else:
-            out = func(*inner_args, **inner_kwargs)
+            out = _computed(func, plan, inner_args, inner_kwargs)
     if target is None:
         if model.world.clock.told is not None:
             model.world.clock.told("wait for the result")
@@ -191,6 +191,11 @@ def _run(func, plan: Plan, args, kwargs):
         inputs = [t._inner if type(t) is SimTensor else t for t in found]
         _charge(plan, index, inputs, inner_args, inner_kwargs, out)
     return result
+
+
+def _computed(func, plan: Plan, args, kwargs):
+    """Return what an operator returns for CPU tensors; where only shapes are wanted, without its values."""
+    return shapes.computed(func, plan, args, kwargs) if model.world.only_shapes else func(*args, **kwargs)
 
 
 def _unwrap(value, found: list):
@@ -334,7 +339,7 @@ def _to_copy(func, args, kwargs):
         return func(source._inner, device=device, **keywords)
     if device is None or device.type == "meta" or shown.is_ours(device):
         index = source._index if device is None else device_of(device)
-        inner = func(source._inner, device=CPU, **keywords)
+        inner = _computed(func, Plan.of(func), (source._inner,), {"device": CPU, **keywords})
         result = adopt(inner, index)
         _between(source, index, inner)
         return result

@@ -105,6 +105,7 @@ def cuda(
     errors: str | None = None,
     record: bool = False,
     data_ms: float | None = None,
+    shapes: bool = False,
 ) -> Face:
     """Let programs that say `cuda` run on simulated GPUs, from now on or, as a context, until its end.
 
@@ -114,7 +115,7 @@ def cuda(
     `errors` are those of `configure`; errors come "asynchronous" as on CUDA, or "blocking" where the environment has
     CUDA_LAUNCH_BLOCKING=1. With `record` everything is recorded that `report()` of what is returned tells: what the
     program's lines cost, and what would be otherwise on other GPUs. A batch of a DataLoader then takes the host as long
-    as it takes here, or `data_ms`.
+    as it takes here, or `data_ms`; with `shapes` no values are computed, only shapes.
 
     Random numbers are the CPU's: both share one generator, so that a program computes what it computes on the CPU.
     Raises RuntimeError where the simulated GPU cannot be, so in a process with a real one; ValueError and TypeError
@@ -124,7 +125,7 @@ def cuda(
         errors = "blocking" if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" else "asynchronous"
     face = Face(gpu, gpus, memory, allocator, errors)
     if record:
-        face.session = current.start(data_ms=data_ms)
+        face.session = current.start(data_ms=data_ms, shapes=shapes)
     return face
 
 

@@ -28,15 +28,17 @@ class Wishes:
     price: float | None = None
     run_steps: int | None = None
     limits: tuple[str, ...] = ()
+    shapes: bool = False
 
     @property
     def any(self) -> bool:
         """Whether a session is needed."""
-        return not self.quiet or any((self.steps, self.html, self.json, self.trace, self.limits))
+        return not self.quiet or any((self.shapes, self.steps, self.html, self.json, self.trace, self.limits))
 
     def start(self) -> Session:
         """Start the session, which also shows how far the program is."""
-        return current.start(stop_after=self.steps, data_ms=self.data_ms, progress=not self.quiet)
+        asked = {"stop_after": self.steps, "data_ms": self.data_ms, "shapes": self.shapes}
+        return current.start(**asked, progress=not self.quiet)
 
     def finish(self, session: Session) -> int:
         """Print and write what was wished; return the exit status, 0 or 3."""
@@ -65,6 +67,11 @@ def add_options(reads: argparse.ArgumentParser) -> None:
     add("--no-report", action="store_true", help="print no report at the end")
     add("--steps", type=int, help="stop after so many steps (of the first optimizer, or by simgpu.step())")
     add("--data-ms", type=float, help="what a batch of a DataLoader takes (default: what it takes here)")
+    add(
+        "--shapes",
+        action="store_true",
+        help="compute no values, only shapes: what is read of them means nothing",
+    )
     add("--price", type=float, help="of a GPU an hour, for the cost of --run-steps")
     add("--run-steps", type=int, help="steps of the whole run, for its hours")
     add("--fail-if", action="append", default=[], metavar="LIMIT", help='exit with 3 if "idle>30%%", "peak>12GiB" …')
@@ -81,6 +88,7 @@ def wishes(given: argparse.Namespace) -> Wishes:
     return Wishes(
         quiet=given.no_report, steps=given.steps, data_ms=given.data_ms, html=given.report, json=given.json,
         trace=given.trace, price=given.price, run_steps=given.run_steps, limits=tuple(given.fail_if),
+        shapes=given.shapes,
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def gather(session: Session) -> Report:
         memory_lines=_memory_lines(at_peak), growth=list(session.growth.found), steps=run.steps,
         step_kind=_step_kind(session), recorded=steps, step_time=seen.total_ns / steps / 1e9,
         busy=seen.utilisation(row), launching=_launching(gaps, seen), phases=_phases(seen, row, gaps, steps),
-        data_ms=session.data_ms,
+        data_ms=session.data_ms, shapes=session.shapes,
         waits=_waits(gaps, seen, steps), copies=_copies(seen, steps), launches=_launches(seen, steps),
         kernels=_kernels(seen, steps), errors=_errors(session), evidence=seen.evidence, simulated=session.simulated_s,
         real=session.real_s, basis=basis,

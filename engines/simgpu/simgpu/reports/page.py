@@ -9,17 +9,14 @@ from simgpu.reports.lines import Line, Row
 from simgpu.reports.report import Report
 from simgpu.reports.words import (
     NOT_SIMULATED,
+    STEP_SENTENCES,
     answer,
     assumptions,
-    busy_sentence,
     clock_sentence,
     count_text,
-    data_sentence,
     money,
     option_cells,
     option_head,
-    phases_sentence,
-    steps_sentence,
 )
 from simgpu.units import bytes_text, seconds_text
 
@@ -86,7 +83,7 @@ def _memory(report: Report) -> str:
 
 
 def _time(report: Report) -> str:
-    said = [steps_sentence(report), busy_sentence(report), phases_sentence(report), data_sentence(report)]
+    said = [sentence(report) for sentence in STEP_SENTENCES]
     rows = [
         [phase, seconds_text(s), f"{s / report.step_time:.0%}", _meter(s / report.step_time, phase)]
         for phase, s in report.phases.items()

@@ -53,6 +53,7 @@ class Report:
     - `step_time`, `busy`, `idle`: seconds a step; the share of it, 0 to 1, in which the GPU computes, or does not;
     - `phases`: seconds of a step by what the GPU does or waits for; empty where nothing tells them apart;
     - `data_ms`: what a batch of a DataLoader was said to take; None for what it took on this machine;
+    - `shapes`: whether only shapes were computed, so that what the program read of values means nothing;
     - `waits`: where the GPU computes nothing since the host waits, copies or loads data, by line, longest first;
     - `copies`, `launches`: copies over the bus and launches of kernels by line;
     - `kernels`: the operators whose kernels take most time;
@@ -75,6 +76,7 @@ class Report:
     launching: float
     phases: dict[str, float]
     data_ms: float | None
+    shapes: bool
     waits: list[Row]
     copies: list[Row]
     launches: list[Row]

@@ -56,11 +56,19 @@ class Run:
 class Session:
     """Records from its start until `stop`. Steps are those of the first optimizer, or end at `simgpu.step()`."""
 
-    def __init__(self, *, stop_after: int | None = None, data_ms: float | None = None, progress: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        stop_after: int | None = None,
+        data_ms: float | None = None,
+        progress: bool = False,
+        shapes: bool = False,
+    ) -> None:
         if stop_after is not None:
             arguments.whole("steps", stop_after)
         if data_ms is not None and arguments.number("data_ms", data_ms) < 0:
             raise ValueError(f"data_ms must be a number of milliseconds from 0, not {data_ms!r}")
+        self.shapes = shapes
         self.log, self.run, self.errors = Log(), Run(), []
         self.world, self.on = model.world, True
         self._stop_after, self.data_ms, self._shows = stop_after, data_ms, progress
@@ -75,6 +83,7 @@ class Session:
             self.growth = GrowthWatch(self.holdings)
             self._put.put(self.world.memory, watcher=self.holdings)
             self._put.put(self.world.clock, log=self.log)
+            self._put.put(self.world, only_shapes=shapes)
             self._put.put(accounts.Gpu, require=self._asking(accounts.Gpu.require))
             self._put.put(self.world, fail=self._noting(self.world.fail))
         self._handles = [

@@ -5,17 +5,14 @@ from simgpu.reports.lines import Line, Row
 from simgpu.reports.report import Kernel, Report
 from simgpu.reports.words import (
     NOT_SIMULATED,
+    STEP_SENTENCES,
     answer,
     assumptions,
-    busy_sentence,
     clock_sentence,
     count_text,
-    data_sentence,
     money,
     option_cells,
     option_head,
-    phases_sentence,
-    steps_sentence,
 )  # fmt: skip
 from simgpu.units import bytes_text, seconds_text
 
@@ -56,7 +53,7 @@ def _memory(report: Report) -> list[str]:
 
 def _time(report: Report) -> list[str]:
     rows = [[phase, seconds_text(s), f"{s / report.step_time:.0%}"] for phase, s in report.phases.items()]
-    said = [steps_sentence(report), busy_sentence(report), phases_sentence(report), data_sentence(report)]
+    said = [sentence(report) for sentence in STEP_SENTENCES]
     table = [tables.text(rows, right=(1, 2))] if rows else []
     return [*filter(None, said), *table, str(report.evidence), clock_sentence(report)]
 

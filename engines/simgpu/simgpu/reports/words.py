@@ -68,6 +68,16 @@ def data_sentence(report: Report) -> str:
     )
 
 
+def shapes_sentence(report: Report) -> str:
+    """Say that no values were computed, where that is so."""
+    return (
+        "No values were computed, only shapes: losses that the program printed mean nothing." if report.shapes else ""
+    )
+
+
+STEP_SENTENCES = (steps_sentence, busy_sentence, phases_sentence, data_sentence, shapes_sentence)
+
+
 def clock_sentence(report: Report) -> str:
     """Say how long the run took, and what a simulated second costs."""
     times = f"{seconds_text(report.simulated)} on the GPU's clock and {seconds_text(report.real)} here"
