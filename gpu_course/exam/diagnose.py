@@ -2,6 +2,7 @@
 
 import random
 import re
+import textwrap
 
 import torch
 
@@ -16,7 +17,8 @@ def _message(program: str) -> str:
     try:
         running.run(program)
     except Exception as error:
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:240]}"
+        first = str(error).strip().splitlines()[0]
+        return textwrap.shorten(f"{type(error).__name__}: {first}", 240, placeholder=" …")
     return ""
 
 
@@ -55,10 +57,10 @@ def cause_of_an_error(draw: random.Random) -> Item:
     def message_of(name: str) -> str:
         return _message(_FAULTS[name].format(n=n, m=m, k=k, big=m + k))
 
-    shown = message_of(cause)
+    shown = textwrap.fill(message_of(cause), 96)
 
     def told() -> str:
-        (only,) = [name for name in _FAULTS if message_of(name) == shown]
+        (only,) = [name for name in _FAULTS if textwrap.fill(message_of(name), 96) == shown]
         return only
 
     wrong = dict.fromkeys(_FAULTS, "the-usual-suspect")
@@ -248,7 +250,7 @@ def why_the_gpu_waits(draw: random.Random) -> Item:
     steps = (
         f"The GPU computes for {timeline.busy_ms():.3f} of {timeline.total_ms:.3f} ms.",
         "Where it is idle, ask what the host does meanwhile; a host that waits for a busy GPU is no fault.",
-        f"Here the GPU waits for: {cause}.",
+        f"The GPU waits for … {cause}.",
     )
     shown = "\n".join(f"{name:24}{value}" for name, value in rows)
     return choice(draw, "Three training steps. What does the GPU wait for?", cause, _WAITS, steps, told, shown=shown)
@@ -454,7 +456,7 @@ def step_that_runs_out(draw: random.Random) -> Item:
 @generator("diagnose", "waiting-is-a-fault", "n-gpus-n-times", short=True)
 def slow_rank(draw: random.Random) -> Item:
     """Which rank keeps the others waiting?"""
-    ranks = draw.choice([4, 5, 6])
+    ranks = draw.choice([5, 6, 7])
     compute = draw.sample(range(60, 100), ranks)
     slow = draw.randrange(ranks)
     compute[slow] = draw.randint(120, 160)

@@ -482,7 +482,7 @@ def reserved_after_del(draw: random.Random) -> Item:
 
     everything = sum(sizes)
     wrong = {everything: "empty-cache-helps", everything - sizes[gone]: "empty-cache-helps", 0: "empty-cache-helps"}
-    wrong |= {sizes[gone]: "another-question", everything + 1: "devices-mix"}
+    wrong |= {sizes[gone]: "another-question", everything - sizes[gone] + 1: "devices-mix"}
     steps = (
         "The allocator keeps the block of a tensor that is gone, for the next tensor.",
         "`empty_cache` gives back segments in which nothing is alive." if empties else "Nothing gives it back here.",

@@ -1,6 +1,7 @@
 """How is a set of items shown, answered and judged? In widgets, or by `ask(1)` and `answer(1, 3)` as text."""
 
 import html
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,13 +11,16 @@ from gpu_course.exam.items import Generator, Item
 
 __all__ = ["Paper", "item_text", "remark", "verdict"]
 
+_WIDTH = 100  # of questions as text, in letters
+
 
 def item_text(number: int, item: Item) -> str:
     """Return an item as text: what it shows, its question, and the options with their numbers."""
     options = [f"   {at}) {option}" for at, option in enumerate(item.options, 1)]
     unit = f" (a number, in {item.unit})" if item.unit else "" if item.options else " (a number)"
     shown = ["", *(f"    {line}" for line in item.shown.splitlines()), ""] if item.shown else []
-    return "\n".join([f"{number}. {item.text}{unit}", *shown, *options]).rstrip()
+    asked = textwrap.fill(f"{number}. {item.text}{unit}", _WIDTH, subsequent_indent="   ", break_long_words=False)
+    return "\n".join([asked, *shown, *options]).rstrip()
 
 
 def item_html(number: int, item: Item) -> str:
@@ -28,10 +32,15 @@ def item_html(number: int, item: Item) -> str:
 
 def verdict(item: Item, given: float | str) -> str:
     """Return in some sentences whether an answer is right; to a wrong one, what is so and which cell to read again."""
-    right = f"{item.answer:g} {item.unit}".rstrip() if not isinstance(item.answer, str) else item.answer
+    right = item.answer if isinstance(item.answer, str) else f"{_shown(item.answer)} {item.unit}".rstrip()
     if item.right(given):
         return f"Right: {right}. {' '.join(item.steps)}"
     return f"The answer is {right}. {' '.join(item.steps)} {remark(item.misconception(given))}".rstrip()
+
+
+def _shown(value: float) -> str:
+    """Return whole numbers with all their digits, others with four significant ones."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
 
 
 def remark(name: str) -> str:

@@ -332,7 +332,7 @@ def speed_up(draw: random.Random) -> Item:
         f"A step takes {compute} ms on one GPU. On {ranks} GPUs the same batch is shared out evenly, and gradients "
         f"travel for {messages} ms, of which the backward pass hides {hidden} ms. How many times as fast is a step?"
     )
-    return number(text, answer, wrong, steps, counted, unit="times")
+    return number(text, answer, wrong, steps, counted)
 
 
 @generator("parallel", "any-link-will-do")

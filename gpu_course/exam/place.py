@@ -357,7 +357,7 @@ def why_no_gpu(draw: random.Random) -> Item:
 @generator("place", "device-names-are-global", short=True)
 def which_gpu(draw: random.Random) -> Item:
     """Which GPU of the machine is behind a device name?"""
-    count = draw.randint(4, 8)
+    count = draw.randint(5, 8)
     seen = draw.sample(range(count), 3)
     asked = draw.randrange(3)
     setting = ",".join(map(str, seen))

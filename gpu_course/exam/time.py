@@ -191,7 +191,7 @@ def host_waits(draw: random.Random) -> Item:
     }
     steps = (
         "The host waits where Python needs a value: `.item()`, `float`, `.cpu()`. A shape is known without waiting.",
-        f"Inside the loop that is {steps_count // every} times, behind it {last} times: {answer} in all.",
+        f"Inside the loop: {steps_count // every}. Behind it: {last}. In all: {answer}.",
     )
     text = "`x` is on the device. How often does the host wait for the device?"
     return number(text, answer, wrong, steps, waits, shown=running.numbered(lines))
@@ -397,10 +397,10 @@ def both_repairs(draw: random.Random) -> Item:
         f"{total} / {left} = {total / left:.3g} times as fast.",
     )
     text = (
-        f"A step takes {total} ms. In {loader} ms of it the GPU waits for the loader, in {reads} other ms for reads "
-        "of the host. Both are repaired. How many times as fast is a step at most?"
+        f"A step takes {total} ms. In {loader} ms of it the GPU waits for the loader, and in another {reads} ms for "
+        "reads of the host. Both are repaired. How many times as fast is a step at most?"
     )
-    return number(text, total / left, wrong, steps, reference, unit="times")
+    return number(text, total / left, wrong, steps, reference)
 
 
 @generator("time", "powers-of-two", short=True)

@@ -95,7 +95,7 @@ def undivided_parts(draw: random.Random) -> Item:
         f"The mean over all rows is their sum over {parts}, so the gradient is {answer:g} times too large.",
     )
     text = "How many times as large is the gradient in `w` as that of the mean over all rows of `x`?"
-    return number(text, answer, wrong, steps, factor, unit="times", shown=running.numbered(lines))
+    return number(text, answer, wrong, steps, factor, shown=running.numbered(lines))
 
 
 @generator("train", "scale-is-forgotten")
@@ -199,7 +199,7 @@ def what_a_step_changes(draw: random.Random) -> Item:
     there = "The new layer came later and is unknown to it." if late else "The new layer came before and is among them."
     steps = (
         f"The optimizer steps the parameters that it was given. {there}",
-        f"The last {frozen} of the layers have no gradient.",
+        f"Frozen layers, here {frozen}, have no gradient.",
         f"So {answer} tensors change, weight and bias of each layer that is left.",
     )
     text = "What is `changed`? Each layer has two tensors, weight and bias, and all gradients are other than zero."
