@@ -1,5 +1,6 @@
 """Is the failure cured? The exercises of lesson 11, each a broken program to repair, and the data on which they run."""
 
+from gpu_course.lesson11.alike import draw, swing, three_flat, three_hangs
 from gpu_course.lesson11.crashes import (
     BUDGET_BYTES,
     classifier,
@@ -29,8 +30,8 @@ from gpu_course.lesson11.silent import (
 from gpu_course.lesson11.stuck import linear, shares, train_together
 
 __all__ = [
-    "BUDGET_BYTES", "Archive", "Samples", "archive", "classifier", "crash", "echo", "embedding", "features",
+    "BUDGET_BYTES", "Archive", "Samples", "archive", "classifier", "crash", "draw", "echo", "embedding", "features",
     "fine_tune", "fit", "halves", "linear", "noisy", "pairs", "photo_means", "points", "regression", "shares",
-    "signals", "tagger", "texts", "train_and_validate", "train_on_stream", "train_pairs", "train_tagger",
-    "train_together",
+    "signals", "swing", "tagger", "texts", "three_flat", "three_hangs", "train_and_validate", "train_on_stream",
+    "train_pairs", "train_tagger", "train_together",
 ]  # fmt: skip

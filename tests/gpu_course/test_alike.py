@@ -1,0 +1,54 @@
+"""Do cases that look alike have one cause each, and do their instruments tell them apart?"""
+
+import re
+
+import pytest
+
+from gpu_course.lesson11 import alike
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_flat_losses_look_alike_and_instruments_tell_them_apart(seed):
+    cases = {cause: alike.flat(cause, seed) for cause in alike.FLAT}
+    for cause, case in cases.items():
+        assert case.cause == cause and case.causes == alike.FLAT
+        losses = case.symptom.partition(": ")[2].split(", ")
+        assert len(losses) == 6 and len(set(losses)) == 1
+        assert case.look("change").endswith(" 0.0")
+    readings = [(case.look("gradient"), case.look("optimizer"), case.look("rate")) for case in cases.values()]
+    assert len(set(readings)) == 3
+    assert "none" in cases[alike.CLEARED].look("gradient")
+    assert cases[alike.LACKS].look("optimizer").endswith("no")
+    assert cases[alike.ZERO].look("rate").endswith(" 0.0")
+
+
+@pytest.mark.parametrize(
+    ("cause", "shown"),
+    [(alike.FEWER, ["had returned", "in all_reduce"]), (alike.OTHERS, ["in all_reduce", "in broadcast"]),
+     (alike.WAITS, ["in all_reduce", "in wait"])],
+)  # fmt: skip
+def test_hangs_look_alike_and_the_report_tells_them_apart(cause, shown):
+    case = alike.hang(cause, seed=3)
+    assert case.symptom == "Two ranks train. Nothing is printed, and nothing happens."
+    assert all(words in case.look("report") for words in shown)
+    batches = {int(number) for number in re.findall(r"has (\d)", case.look("batches"))}
+    assert len(batches) == (2 if cause == alike.FEWER else 1)
+
+
+def test_only_the_cause_is_right_and_the_others_hear_what_speaks_against_them():
+    case = alike.flat(alike.ZERO)
+    assert case.because(alike.ZERO) == "Yes: the learning rate is 0."
+    assert case.because(alike.LACKS) == "No: does the optimizer hold the head? yes"
+    assert "norm" in case.because(alike.CLEARED)
+    assert case.because(None).startswith("No answer yet")
+    assert alike.ZERO not in case.because(alike.LACKS) and case.cause not in repr(case).splitlines()[:2]
+    with pytest.raises(ValueError, match="cause must be one of"):
+        case.because("the weather")
+    with pytest.raises(ValueError, match="instrument must be one of"):
+        case.look("crystal ball")
+
+
+def test_a_seed_draws_the_same_case_again_and_all_causes_are_drawn(monkeypatch):
+    monkeypatch.setattr(alike, "hang", lambda cause, seed: alike.flat(alike.ZERO, seed))  # no ranks for this
+    assert str(alike.draw(seed=1)) == str(alike.draw(seed=1))
+    assert {alike.draw(seed).cause for seed in range(30)} == set(alike.FLAT)
