@@ -1,13 +1,27 @@
 """How does Sphinx make the site? Of the sources that tools/website.py puts together; nothing is executed."""
 
+import html
 import re
 import tomllib
 from pathlib import Path
 
+from docutils import nodes
+
 ROOT = Path(__file__).resolve().parents[2]  # of the copy in build/site-sources
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
+CITATION = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+COMMIT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["course"]["commit"]
+BRANCH = "published" if COMMIT else "main"  # where the notebooks lie that the buttons open
+REPOSITORY = PYPROJECT["urls"]["Repository"]
+
 project = html_title = "GPU computing with PyTorch"
+(author,) = re.findall(r"^  - name: (.*)$", CITATION, re.MULTILINE)
+copyright = author
+description = (
+    "A course in JupyterLab notebooks, from the first tensor on a GPU to training across several processes. Every "
+    "claim is shown by a cell, every exercise is checked, and no GPU is needed."
+)
 release = PYPROJECT["version"]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
 root_doc = "index"
@@ -33,8 +47,11 @@ html_js_files = ["course.js"]
 html_copy_source = True  # the download of each notebook
 html_sourcelink_suffix = ""
 html_last_updated_fmt = None
+html_favicon = "static/favicon.svg"
 html_theme_options = {
-    "repository_url": PYPROJECT["urls"]["Repository"],
+    "repository_url": REPOSITORY,
+    "repository_branch": BRANCH,
+    "launch_buttons": {"colab_url": "https://colab.research.google.com", "binderhub_url": "https://mybinder.org"},
     "use_repository_button": True,
     "use_download_button": True,
     "show_toc_level": 2,
@@ -48,6 +65,33 @@ html_theme_options = {
 def setup(app):
     """Read docstrings as the plain text that they are: an indented block is code, a bar no substitution."""
     app.connect("autodoc-process-docstring", plain)
+    app.connect("html-page-context", described)
+    app.connect("html-page-context", kaggle, priority=502)  # after the theme has made the other buttons
+
+
+def described(app, page, template, context, doctree):
+    """Give a page its description, for search engines and for those who pass on its address."""
+    words = [] if doctree is None else [node.astext() for node in doctree.findall(nodes.paragraph)]
+    said = next((" ".join(text.split()) for text in words if len(text) > 60), description)
+    said = said if len(said) <= 200 else said[:200].rpartition(" ")[0] + " …"
+    named = {"description": said}
+    shared = {
+        "og:title": context.get("title", project), "og:description": said, "og:type": "article",
+        "og:site_name": project, "og:image": f"{REPOSITORY}/raw/{BRANCH}/docs/lesson.png",
+    }  # fmt: skip
+    tags = [f'<meta name="{name}" content="{html.escape(text)}">' for name, text in named.items()]
+    tags += [f'<meta property="{name}" content="{html.escape(text)}">' for name, text in shared.items()]
+    context["metatags"] = "\n".join([context.get("metatags", ""), *tags])
+
+
+def kaggle(app, page, template, context, doctree):
+    """Add Kaggle to the buttons that open a lesson elsewhere: the theme knows only the others."""
+    for button in context.get("header_buttons", []):
+        if button.get("label") == "launch-buttons":
+            address = f"https://kaggle.com/kernels/welcome?src={REPOSITORY}/blob/{BRANCH}/{page}.ipynb"
+            button["buttons"].append(
+                {"type": "link", "text": "Kaggle", "tooltip": "Open in Kaggle", "url": address, "icon": "fas fa-play"}
+            )
 
 
 def plain(app, what, name, found, options, lines):

@@ -74,7 +74,7 @@ def main(target: Path = TARGET) -> int:
             names.append(path.stem)
             nbformat.write(deck(path, marks[path.name[:2]]), SOURCES / path.name)
     listed = "\n".join(names)
-    notebooks.write(SOURCES / "index.md", f"# Slides\n\n```{{toctree}}\n{listed}\n```\n")
+    notebooks.write(SOURCES / "index.md", f"# Slides\n\n```{{toctree}}\n:titlesonly:\n\n{listed}\n```\n")
     notebooks.write(SOURCES / "conf.py", CONF)
     shutil.copytree(ROOT / "docs" / "static", SOURCES / "static")
     sphinx = [sys.executable, "-m", "sphinx", "--quiet", "-b", "revealjs", str(SOURCES), str(target)]

@@ -32,3 +32,43 @@ document.addEventListener("DOMContentLoaded", () => {
 window.addEventListener("load", () => {
   document.querySelectorAll("table, pre").forEach((each) => { if (each.scrollWidth > each.clientWidth) each.tabIndex = 0; });
 });
+// The theme's column on the left says to nobody what it is.
+document.addEventListener("DOMContentLoaded", () => {
+  const column = document.getElementById("pst-primary-sidebar");
+  if (column) { column.setAttribute("role", "complementary"); column.setAttribute("aria-label", "Search and all pages"); }
+});
+// A button copies each block of code that is read; what a reader types elsewhere is the reader's own.
+document.addEventListener("DOMContentLoaded", () => {
+  if (!navigator.clipboard) return;  // a page opened as a file in some browsers
+  document.querySelectorAll("div.cell_input div.highlight, article div[class*=highlight-] > div.highlight").forEach((block) => {
+    const button = document.createElement("button"), code = block.querySelector("pre");
+    Object.assign(button, { type: "button", className: "copy", textContent: "Copy" });
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(code.innerText.trimEnd());
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    });
+    block.append(button);
+  });
+});
+// Which lessons were read to their end is kept in this browser alone, and shown in the list of lessons.
+document.addEventListener("DOMContentLoaded", () => {
+  let kept;
+  try { kept = new Set(JSON.parse(localStorage.getItem("course-read") || "[]")); } catch { return; }
+  const name = (address) => (new URL(address, location.href).pathname.match(/notebooks\/([^/]+)\.html$/) || [])[1];
+  const show = () => document.querySelectorAll(".bd-sidebar-primary a.reference.internal").forEach((link) => {
+    if (!kept.has(name(link.href)) || link.querySelector(".read")) return;
+    const mark = document.createElement("span");
+    Object.assign(mark, { className: "read", textContent: " ✓", title: "read to its end, in this browser" });
+    link.append(mark);
+  });
+  show();
+  const here = name(location.href), end = document.querySelector(".prev-next-footer");
+  if (!here || !end) return;
+  new IntersectionObserver((entries) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    kept.add(here);
+    try { localStorage.setItem("course-read", JSON.stringify([...kept])); } catch { return; }
+    show();
+  }).observe(end);
+});

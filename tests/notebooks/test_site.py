@@ -1,6 +1,7 @@
 """Is the site complete, does it answer without a kernel and without a network, and can a fork publish it?"""
 
 import concurrent.futures
+import gzip
 import html
 import json
 import os
@@ -230,6 +231,54 @@ def test_a_lesson_opened_from_a_fork_installs_that_fork_at_that_commit_and_runs(
     nbclient.NotebookClient(found, km=started, timeout=300).execute(env=environment, cwd=str(tmp_path))
     said = found.cells[-1].outputs[0].text
     assert str(purelib) in said and commit in said and "somebody/gpu.course" in said
+
+
+@pytest.fixture(scope="module")
+def lesson_page(tmp_path_factory):
+    """The page of lesson 05, in a site that has no other lesson."""
+    folder = notebooks.ROOT / "build" / "one-page"  # conf.py looks for the root two folders above itself
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(notebooks.ROOT / "docs" / "static", folder / "static")
+    shutil.copy(notebooks.ROOT / "docs" / "conf.py", folder)
+    name = "05_the_training_loop"
+    (folder / "notebooks").mkdir()
+    notebooks.write(folder / "index.md", f"# One page\n\nText.\n\n```{{toctree}}\n:hidden:\n\nnotebooks/{name}\n```\n")
+    path = notebooks.ROOT / "notebooks" / f"{name}.ipynb"
+    notebooks.write(folder / "notebooks" / path.name, website.with_alternatives(path))
+    made = tmp_path_factory.mktemp("page")
+    sphinx = [sys.executable, "-m", "sphinx", "--quiet", "-b", "html", str(folder), str(made)]
+    done = subprocess.run(sphinx, capture_output=True, text=True)
+    shutil.rmtree(folder)
+    assert not done.returncode, done.stderr
+    return made / "notebooks" / f"{name}.html"
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_page_of_a_lesson_can_be_shared_opened_elsewhere_copied_and_is_remembered_as_read(lesson_page):
+    from axe_playwright_python.sync_playwright import Axe
+
+    text = lesson_page.read_text(encoding="utf-8")
+    assert len(gzip.compress(lesson_page.read_bytes())) < 1_000_000
+    for needed in ('<meta name="description"', 'property="og:image"', "favicon.svg", "By The authors of the course",
+                   "colab.research.google.com", "kaggle.com/kernels", "mybinder.org"):  # fmt: skip
+        assert needed in text, needed
+    wide = "[...document.querySelectorAll('pre')].filter((one) => one.scrollWidth > one.clientWidth + 1).length"
+    with browser.browsing() as chromium:
+        context = chromium.new_context(viewport={"width": 1280, "height": 900})
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page = context.new_page()
+        page.goto(lesson_page.as_uri())
+        assert page.evaluate(wide) == 0, "code scrolls sideways"
+        block = page.locator("div.cell_input div.highlight", has_text="optimizer.zero_grad(set_to_none=True)").first
+        block.hover()
+        block.locator("button.copy").click()
+        assert "optimizer.zero_grad(set_to_none=True)" in page.evaluate("navigator.clipboard.readText()")
+        assert page.locator(".read").count() == 0
+        page.locator(".prev-next-footer").scroll_into_view_if_needed()
+        page.wait_for_selector(".bd-sidebar-primary .read", state="attached")
+        found = Axe().run(page).response["violations"]
+        assert [(one["id"], one["nodes"][0]["html"][:120]) for one in found] == []
 
 
 @pytest.fixture(scope="module")
