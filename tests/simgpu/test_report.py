@@ -62,6 +62,20 @@ print(sum(loss.item() for loss in kept))
     ),
 }
 
+RANKS = """import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+model = DistributedDataParallel(torch.nn.Linear(64, 64).cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.randn(8, 64, device="cuda")).sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
 
 def run(folder, *command):
     return subprocess.run(
@@ -184,6 +198,18 @@ def test_ranks_and_a_price(report):
     assert eight.assumptions and not one.assumptions
 
 
+def test_ranks_of_a_run_are_counted_once(tmp_path):
+    (tmp_path / "train.py").write_text(RANKS)
+    asked = ("--gpus", "2", "--json", "out.json", "--price", "1", "--run-steps", "1000")
+    ended = run(tmp_path, *asked, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("Report for 2 × simulated T4") == 1
+    found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    own = found["options"][0]
+    assert found["gpus"] == own["gpus"] == 2 and own["cost"] == pytest.approx(2 * own["hours"])
+    assert found["evidence"]["regime"] == "several GPUs" and all(option["gpus"] == 2 for option in found["options"])
+
+
 def test_pinned_copies_and_graphs_make_a_step_shorter(report):
     assert report.what_if(pinned=True).step_time < report.step_time
     assert report.what_if(compiled=True).step_time < report.step_time
@@ -274,12 +300,12 @@ def test_memory_that_is_not_there_is_an_error_with_its_line():
     with simgpu.cuda(gpus=2, memory="1 MiB", record=True) as session:
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(2**20, device="cuda")
-        x = torch.ones(1000).to("cuda", non_blocking=True)
+        x = torch.ones(2000).to("cuda", non_blocking=True)
         report = session.report()
-    assert x.numel() == 1000 and not report.fits
+    assert x.numel() == 2000 and not report.fits
     kinds = {error.kind: error.source for error in report.errors}
     assert kinds["out of memory"] == 'torch.empty(2**20, device="cuda")'
-    assert kinds["non_blocking from memory that is not pinned"].startswith("x = torch.ones(1000)")
+    assert kinds["non_blocking from memory that is not pinned"].startswith("x = torch.ones(2000)")
 
 
 def test_a_failed_kernel_is_named_by_its_own_line():

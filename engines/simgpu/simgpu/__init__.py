@@ -18,7 +18,8 @@ shapes, sending tensors to other processes, `device=` beside `out=` (leave `devi
 the level where Python is asked).
 
 `cuda()` gives the simulated GPUs the face of CUDA, so that programs which say `cuda` run on them unchanged;
-`python -m simgpu program.py` and `pytest -p simgpu.pytest` do so for a whole program and for tests.
+`python -m simgpu program.py` and `pytest -p simgpu.pytest` do so for a whole program and for tests. With `record=True`,
+and from the command line, `report()` says what the program's lines cost, and what would be otherwise on other GPUs.
 
 What others may use is in `__all__`: functions, classes, and six modules whose own `__all__` says what is theirs.
 

@@ -109,7 +109,7 @@ class Clock:
             if self.log is not None:
                 self.log.copy((index, self.streams[index]), direction, nbytes, pinned, self.host_ns, end)
                 if blocking and not asked:
-                    self.log.not_pinned()
+                    self.log.not_pinned(nbytes)
             if self.journal.readers:
                 self.journal.copy(direction, nbytes, index, self.streams[index], end - length_ns, end)
             if blocking:

@@ -35,10 +35,10 @@ class Wishes:
         """Whether a session is needed."""
         return not self.quiet or any((self.shapes, self.steps, self.html, self.json, self.trace, self.limits))
 
-    def start(self) -> Session:
-        """Start the session, which also shows how far the program is."""
+    def start(self, *, shows: bool = True) -> Session:
+        """Start the session; where it `shows`, and that was wished, it prints how far the program is."""
         asked = {"stop_after": self.steps, "data_ms": self.data_ms, "shapes": self.shapes}
-        return current.start(**asked, progress=not self.quiet)
+        return current.start(**asked, progress=shows and not self.quiet)
 
     def finish(self, session: Session) -> int:
         """Print and write what was wished; return the exit status, 0 or 3."""
@@ -104,7 +104,7 @@ def start_in_rank() -> None:
         return
     known = json.loads(told)
     wished = Wishes(**{**known, "limits": tuple(known["limits"])})
-    session = wished.start()
+    session = wished.start(shows=rank == "0")
     if rank == "0":
         atexit.register(_finish_in_rank, wished, session)
 

@@ -7,7 +7,7 @@ from simgpu.history import Gap, Timeline
 from simgpu.journal import Record
 from simgpu.reports.holdings import OWNERS, Held
 from simgpu.reports.lines import Line, Part, Row, rows
-from simgpu.reports.log import GRADIENTS, OPTIMIZER, Event, Step
+from simgpu.reports.log import GRADIENTS, OPTIMIZER, Event, Message, Step
 from simgpu.reports.replay import Replay
 from simgpu.reports.report import Kernel, Report
 from simgpu.reports.session import Error, Session
@@ -32,7 +32,7 @@ def gather(session: Session) -> Report:
     row = max(seen.rows, key=lambda name: (seen.busy_ms(name), name == seen.rows[0]))
     steps, capacity = last - first, world.memory.gpus[gpu].capacity_bytes
     gaps = _split(seen.gaps(row), seen)
-    used = max(1, len({record.row for record in seen.select("kernel")}))
+    used = _gpus(seen, events)
     basis = Basis(
         spec=session.spec, costs=session.costs, gpus=gpus, used=used, cluster=cluster, events=tuple(events),
         first=first, last=last, capacity=capacity, owners=owners,
@@ -61,6 +61,12 @@ def _window(events: list[Event]) -> tuple[list[Event], int, int]:
     if not ends:
         return [*events, Step()], 0, 1
     return events[: ends[-1] + 1], min(1, len(ends) - 1), len(ends)
+
+
+def _gpus(seen: Timeline, events: list[Event]) -> int:
+    """Return how many GPUs compute: those of this process, or the ranks that its messages go to."""
+    ranks = max((len(event.ranks) for event in events if isinstance(event, Message)), default=1)
+    return max(ranks, len({record.row for record in seen.select("kernel")}))
 
 
 def _step_kind(session: Session) -> str:

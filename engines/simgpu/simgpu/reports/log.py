@@ -14,6 +14,8 @@ from simgpu.prices import Cost
 OPTIMIZER = "optimizer step"
 GRADIENTS = "gradients"  # what clips and unscales them, between backward pass and optimizer
 
+SMALL_BYTES = 4096  # copies up to that are numbers and indices, and do not grow with the batch
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -133,8 +135,10 @@ class Log:
     def message(self, stream: tuple[int, int], about: tuple, launched_ns: int, end_ns: int) -> None:
         self._operation(Message(len(self._launched), stream, *about, places.place()), launched_ns, end_ns)
 
-    def not_pinned(self) -> None:
-        self.unpinned[places.place()] += 1
+    def not_pinned(self, nbytes: int) -> None:
+        """Note a copy that is to run meanwhile, but does not, unless it is so small that libraries make such ones."""
+        if nbytes > SMALL_BYTES:
+            self.unpinned[places.place()] += 1
 
     def hold(self, stream: tuple[int, int], until_ns: int) -> None:
         self.events.append(Hold(stream, self._ended(until_ns)))

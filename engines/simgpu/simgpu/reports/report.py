@@ -217,14 +217,17 @@ def _grows(one: Growth) -> str:
 
 _ADVICE = {
     "wait": "After that the GPU has nothing to do until the host launches again. Read the value less often, or later.",
+    "message": "Messages between ranks hide behind computation where batches are larger, or buckets begin earlier.",
     "data loading": "Prepare batches ahead: more workers, less work for each sample.",
     "copy": "Copy larger pieces, from pinned memory, with `non_blocking=True`.",
 }
+
+_KINDS = {"data loading": "data loading", "to the GPU": "copy", "the GPU waits for": "message"}  # by words of a cause
 
 
 def _waits(row: Row, step_s: float) -> str:
     from simgpu.units import seconds_text
 
-    kind = row.cause if row.cause in _ADVICE else "copy" if "to the GPU" in row.cause else "wait"
+    kind = next((kind for words, kind in _KINDS.items() if words in row.cause), "wait")
     share = f" ({row.seconds / step_s:.0%})" if step_s else ""
     return f"The GPU is idle for {seconds_text(row.seconds)} a step{share}: {row.cause}. {_ADVICE[kind]}"

@@ -14,7 +14,7 @@ from simgpu.cluster import Cluster
 from simgpu.evidence import Evidence
 from simgpu.prices import Cost
 from simgpu.rates import Costs
-from simgpu.reports.log import GRADIENTS, OPTIMIZER, Copy, Event, Graph, Hold, Kernel, Message, Step, Wait
+from simgpu.reports.log import GRADIENTS, OPTIMIZER, SMALL_BYTES, Copy, Event, Graph, Hold, Kernel, Message, Step, Wait
 from simgpu.reports.replay import Replay
 from simgpu.time_forecast import kind_of
 
@@ -22,7 +22,6 @@ OTHERS = ("T4", "RTX 4090", "A100 80GB", "H100 SXM", "B200")  # which GPUs a rep
 _PRODUCTS = ("attention", "convolutions", "matrix products")
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")  # the optimizers that take fused=True
 _BUCKET_BYTES = 25 * 2**20  # of gradients that DistributedDataParallel sends at once
-_SMALL_BYTES = 4096  # a copy that does not grow with the batch: a number that is read
 
 
 @dataclass(frozen=True)
@@ -80,6 +79,10 @@ def what_if(
 ) -> Option:  # fmt: skip
     """Return the option that `Report.what_if` describes."""
     ranks = 1 if gpus is None else arguments.whole("gpus", gpus)
+    if ranks > 1 and basis.used > 1:
+        raise ValueError(
+            f"gpus is {gpus}, but the run has {basis.used} GPUs already: run it with another number of them"
+        )
     spec = basis.spec if gpu is None else _spec(gpu)
     capacity = basis.capacity if spec is basis.spec else spec.memory_bytes
     batch = _largest(basis, capacity) if batch == "max" else arguments.positive("batch", batch)
@@ -119,7 +122,8 @@ def options(ask: Callable[..., Option], own: str) -> list[Option]:
     """Return what a report shows: the run itself, each setting alone, and other GPUs."""
     settings = ({}, {"batch": 2}, {"batch": 0.5}, {"amp": True}, {"fused": True}, {"pinned": True}, {"compiled": True})
     found = [ask(**setting) for setting in settings]
-    return found + [ask(gpu=name) for name in OTHERS if name != own] + [ask(gpus=8)]
+    found += [ask(gpu=name) for name in OTHERS if name != own]
+    return found if found[0].gpus > 1 else [*found, ask(gpus=8)]
 
 
 def _spec(name: str) -> gpus.GPU:
@@ -170,7 +174,7 @@ def _scaled(event: Event, factor: float) -> Event:
             return replace(event, cost=_times(event.cost, factor))
         case Graph():
             return replace(event, work=tuple(one._replace(cost=_times(one.cost, factor)) for one in event.work))
-        case Copy() if event.nbytes > _SMALL_BYTES:
+        case Copy() if event.nbytes > SMALL_BYTES:
             return replace(event, nbytes=math.ceil(event.nbytes * factor))
     return event
 
