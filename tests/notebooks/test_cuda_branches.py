@@ -22,7 +22,10 @@ if HAS_QUEUE:
     print(3)
 size = 4 if torch.cuda.is_available() else 5
 """
-MEMORY = {"01": "1 GiB", "04": "1 GiB", "05": "1 GiB"}  # of the lessons that are tried
+MEMORY = {"01": "1 GiB", "02": "1 GiB", "04": "1 GiB", "05": "1 GiB"}  # of the lessons that are tried
+LEFT = {
+    "02:overlap-time": "products of 4096 need a GPU that has 4 GiB free, and are slow on a CPU"
+}  # branches, and why
 # Cells that may fail: no driver takes memory for itself here, and a CPU may be slower than the clock at eight numbers
 MAY_FAIL = {"01": 2}
 
@@ -59,5 +62,6 @@ def test_each_branch_of_a_lesson_runs(number, tmp_path):
         command, cwd=path.parent, env={**os.environ, **more}, capture_output=True, text=True, encoding="utf-8"
     )
     seen = set(ran.read_text(encoding="utf-8").splitlines())
-    assert wanted and [name for name in wanted if name not in seen] == [], done.stderr[-2000:]
+    missing = [name for name in wanted if name not in seen and name.rpartition(":")[0] not in LEFT]
+    assert wanted and missing == [], done.stderr[-2000:]
     assert done.stderr.count(" failed\n") <= MAY_FAIL.get(number, 0), done.stderr[-2000:]

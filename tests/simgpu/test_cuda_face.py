@@ -310,3 +310,15 @@ def test_an_addition_costs_at_most_14_times_the_cpus():
     rounds = [[timeit.timeit(lambda x=x: x + x, number=200) for x in tensors] for _ in range(300)]
     cpu_s, cuda_s = (min(times) for times in zip(*rounds, strict=True))  # the machine may be busy
     assert cuda_s / cpu_s <= 14
+
+
+@pytest.mark.parametrize("move", [lambda m: m.cuda(), lambda m: m.to("cuda"), lambda m: m.to(torch.device("cuda:0"))])
+def test_a_forecast_of_a_program_that_says_cuda(move):
+    def ahead(place):
+        made = lambda: move(nn.Linear(64, 64)) if place == "cuda" else nn.Linear(64, 64)  # noqa: E731
+        return simgpu.forecast(made, lambda: torch.empty(8, 64, device=place), torch.optim.AdamW)
+
+    ours, plain = ahead("cuda"), ahead("cpu")
+    assert ours.memory.peak_bytes == plain.memory.peak_bytes > 4 * 64 * 64 * 4
+    assert ours.on("T4").total_s == plain.on("T4").total_s
+    assert torch.ones(1, device="cuda").is_cuda

@@ -72,3 +72,38 @@ def test_a_child_process_has_the_face_and_one_afterwards_has_not():
     assert inside.stdout.split() == ["True", str(torch.sim.device_count())] and dict(os.environ) == before
     outside = subprocess.run(ask, capture_output=True, text=True, check=True)
     assert outside.stdout.split() == ["False", "0"]
+
+
+SHARDED = """import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+device = torch.device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group(dist.get_default_backend_for_device(device), device_id=device)
+with torch.device("meta"):
+    model = fully_shard(nn.Linear(4, 6))  # its mesh chooses the GPU of this rank
+assert torch.cuda.current_device() == device.index
+model.to_empty(device="cuda")
+torch.manual_seed(3)
+model.reset_parameters()
+after = torch.rand(1, device="cuda")
+whole = model.weight.full_tensor()
+seen = [torch.zeros(25, device="cuda") for _ in range(2)]
+dist.all_gather(seen, torch.cat([whole.detach().flatten(), after]))
+model(torch.ones(2, 4, device="cuda")).sum().backward()
+if device.index == 0:
+    print(torch.equal(*seen), torch.equal(*whole.chunk(2)), model.weight.grad.full_tensor().sum().item())
+else:
+    model.weight.grad.full_tensor()
+dist.destroy_process_group()
+"""
+
+
+def test_sharded_weights_are_drawn_where_they_are_and_differ_by_rank(tmp_path):
+    (tmp_path / "sharded.py").write_text(SHARDED)
+    started = "-m", "simgpu", "--gpus", "2", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
+    done = run(tmp_path, *started, "sharded.py")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[0] == "True False 48.0"

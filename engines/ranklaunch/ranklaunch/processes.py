@@ -176,7 +176,9 @@ def _started_by(pids: set[int]) -> set[int]:
 
 def fresh(call: str, **options: Any) -> subprocess.Popen:
     """Start a fresh interpreter that makes a call in this room, with the same path for imports."""
-    code, environment = f"from ranklaunch import {call}", {"PYTHONPATH": os.pathsep.join(search_path())}
+    found = search_path()
+    given = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and one not in found]
+    code, environment = f"from ranklaunch import {call}", {"PYTHONPATH": os.pathsep.join([*given, *found])}
     return subprocess.Popen([sys.executable, "-P", "-c", code], cwd=folder(), env=os.environ | environment, **options)
 
 

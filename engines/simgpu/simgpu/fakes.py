@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_map
 
-from simgpu import collectives, fake_ranks, places, workspaces
+from simgpu import collectives, fake_ranks, places, shown, workspaces
 from simgpu.autocast import register_rules
 from simgpu.recording import Recorder
 
@@ -43,7 +43,8 @@ _MESHES = torch.distributed.device_mesh.__file__
 
 def fake_device(device: torch.device | None) -> torch.device:
     """Return the device that fake tensors say they are on, for a program on `device`."""
-    return device if device is not None and device.type == "cuda" else torch.device("cpu")
+    real = device is not None and device.type == "cuda" and not shown.is_ours(device)
+    return device if real else torch.device("cpu")
 
 
 @contextmanager

@@ -174,8 +174,20 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
                 query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
             )[0]
             return mixed.squeeze(1) if flat else mixed
+    if is_causal and attn_mask is None and hasattr(query, "device_mesh"):
+        attn_mask, is_causal = _causal_mask(query, key), False
     operator = aten.scaled_dot_product_attention.default
     return operator.decompose(query, key, value, attn_mask, dropout_p, is_causal, **rest)
+
+
+def _causal_mask(query, key):
+    """Return the mask of `is_causal` for DTensors, on all ranks; C++ would make a plain tensor and not let it in."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh, local = query.device_mesh, query.to_local()
+    mask = torch.zeros(query.size(-2), key.size(-2), dtype=query.dtype, device=local.device)
+    later = torch.ones(mask.shape, dtype=torch.bool, device=local.device).triu(1)
+    return DTensor.from_local(mask.masked_fill_(later, -math.inf), mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 class CurrentDevice(TorchFunctionMode):

@@ -141,6 +141,7 @@ def _functions(count: Callable[[], int]) -> dict[str, Callable[..., Any]]:
     """Return what stands in for devices, streams and settings of a CUDA build with `count()` GPUs."""
     return {
         "_accelerator_getAccelerator": lambda: torch.device("cuda"),
+        "_get_accelerator": lambda check=None: torch.device("cuda", model.world.current),
         "_cuda_init": lambda: None,
         "_cuda_getDeviceCount": count,
         "_cuda_getDevice": lambda: model.world.current,

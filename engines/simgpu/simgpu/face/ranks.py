@@ -1,11 +1,13 @@
 """What do `init_process_group("nccl")` and its kin do where ranks have simulated GPUs? gloo carries the messages."""
 
 import functools
+import hashlib
 import os
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from simgpu import communication, model
@@ -22,7 +24,7 @@ def replace(put: Replacements) -> None:
     c10d = dist.distributed_c10d
     ours = {
         "init_process_group": functools.wraps(dist.init_process_group)(
-            functools.partial(_init, dist.init_process_group)
+            functools.partial(_init, put, dist.init_process_group)
         ),
         "new_group": functools.wraps(dist.new_group)(functools.partial(_new_group, dist.new_group)),
         "get_backend": functools.wraps(dist.get_backend)(functools.partial(_get_backend, dist.get_backend)),
@@ -31,9 +33,21 @@ def replace(put: Replacements) -> None:
     for owner in (dist, c10d, dist.device_mesh):
         put.put(owner, **{name: value for name, value in ours.items() if name in vars(owner)})
     put.put(dist, is_nccl_available=lambda: True)
+    ask = dist.device_mesh._get_device_handle
+    put.put(dist.device_mesh, _get_device_handle=lambda kind="cuda": _Handle() if kind == "cuda" else ask(kind))
 
 
-def _init(plain: Callable[..., None], backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+class _Handle:
+    """`torch.cuda` as a mesh asks it, which chooses the GPU of LOCAL_RANK where a program has used none so far."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cuda, name)
+
+    def is_initialized(self) -> bool:
+        return model.world.current != 0 or model.world.clock.host_ns > 0
+
+
+def _init(put: Replacements, plain: Callable[..., None], backend: str | None = None, *args: Any, **kwargs: Any) -> None:
     """Make the group of all ranks. Messages are priced as in one machine, or as many as LOCAL_WORLD_SIZE says."""
     kwargs.pop("device_id", None)
     kwargs.pop("pg_options", None)
@@ -42,6 +56,37 @@ def _init(plain: Callable[..., None], backend: str | None = None, *args: Any, **
     here = int(os.environ.get("LOCAL_WORLD_SIZE") or dist.get_world_size())
     spec = model.world.clock.rates.spec
     communication.join(Cluster(spec.name, per_machine=max(here, 1)))
+    from torch.distributed.tensor import _op_schema, _random  # takes long to import
+
+    if hasattr(_random, "_PhiloxState"):
+        put.put(_random, _PhiloxState=_State)
+    if hasattr(_op_schema, "_rebuild_tensor_from_dtensor_meta"):
+        put.put(_op_schema, _rebuild_tensor_from_dtensor_meta=_shape_of)
+
+
+def _shape_of(spec: Any) -> torch.Tensor:
+    """Return a tensor that has the shape of a `DTensor` and no device: a fake one of CUDA would need a device guard."""
+    known = spec.tensor_meta
+    return torch.empty_strided(known.shape, known.stride, dtype=known.dtype, device="meta")
+
+
+class _State:
+    """The state of a generator, and how far from there a rank begins that has a part of a tensor.
+
+    CUDA's generators jump: their state is a seed and an offset. That of the CPU, which draws the numbers here, is
+    seeded anew from its state and the offset, equally on all ranks.
+    """
+
+    def __init__(self, state: torch.Tensor) -> None:
+        self._origin, self.offset = state.cpu(), torch.zeros(1, dtype=torch.int64, device="cpu")
+
+    @property
+    def state(self) -> torch.Tensor:
+        offset = int(self.offset)
+        if offset == 0:
+            return self._origin
+        digest = hashlib.sha256(self._origin.numpy().tobytes() + offset.to_bytes(16, "little", signed=True)).digest()
+        return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:7], "little")).get_state()
 
 
 def _new_group(plain: Callable[..., Any], *args: Any, backend: str | None = None, **kwargs: Any) -> Any:

@@ -16,6 +16,7 @@ from torch.utils import _device
 from simgpu import model, register, shown
 from simgpu.autocast import operator_of, register_rules
 from simgpu.face.replaced import Replacements
+from simgpu.tensor import shown_to_modes
 
 _kept: list[torch.library.Library] = []  # keeps the registrations alive
 _MAKE = ("tensor", "as_tensor", "asarray", "range", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
@@ -113,6 +114,7 @@ def _to(self, *args, **kwargs):
     return _Base.to(self, *args, **kwargs)
 
 
+@shown_to_modes
 @functools.wraps(_Base.cuda)
 def _cuda(self, device=None, non_blocking: bool = False, memory_format=torch.preserve_format):
     if isinstance(device, str | torch.device) and torch.device(device).type != "cuda":
