@@ -1,0 +1,259 @@
+"""Do programs that nobody here wrote run unchanged on CUDA's face, with the figures that they have on the CPU?
+
+    python -m benchmarks.unchanged FOLDER [--only TEXT] [--write FILE]
+
+`FOLDER` holds clones of public repositories under their own names, such as FOLDER/nanoGPT. Each program runs twice, as
+it is: bare, and by `python -m simgpu`. Nothing of it is changed; where its data cannot be had, small data of the same
+form is made, and its own options say a small size and few steps. Prints a row for each program: how each run ended
+(for a notebook and tests: how many cells or tests passed) and its last figure. Exit status 1 if one failed on the face,
+or has another figure there than on the CPU without a reason in the list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from course_utils import tables
+
+LIMIT_S = 900.0  # of one run
+
+
+# ---- data in the place of what cannot be had ----------------------------------------------------------------------
+def digits(folder: Path) -> None:
+    """Write the 1,797 digits of scikit-learn, in 28 x 28 points, in the form of MNIST, into `folder`."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    images = np.kron(found.images / 16 * 255, np.ones((3, 3)))[:, :24, :24].astype(np.uint8)
+    images = np.pad(images, ((0, 0), (2, 2), (2, 2)))
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True, exist_ok=True)
+    for name, part in (("train", slice(0, 1500)), ("t10k", slice(1500, None))):
+        for kind, values in (("images-idx3", images[part]), ("labels-idx1", found.target[part].astype(np.uint8))):
+            sizes = b"".join(int(size).to_bytes(4, "big") for size in values.shape)
+            head = bytes([0, 0, 8, values.ndim]) + sizes
+            (raw / f"{name}-{kind}-ubyte").write_bytes(head + values.tobytes())
+            (raw / f"{name}-{kind}-ubyte.gz").touch()
+
+
+def photographs(folder: Path, names: tuple[str, ...], side: int = 300) -> None:
+    """Write small pictures of noise under these names into `folder`."""
+    from PIL import Image
+
+    noise = np.random.default_rng(0)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(noise.integers(0, 255, (side, side, 3), dtype=np.uint8)).save(folder / name)
+
+
+def cora(folder: Path) -> None:
+    """Write a graph of 2,708 papers with 1,433 words, seven subjects and 5,429 citations, made by chance."""
+    numbers = np.random.default_rng(0)
+    words = numbers.integers(0, 2, (2708, 1433))
+    subjects = numbers.integers(0, 7, 2708)
+    (folder / "cora").mkdir(exist_ok=True)
+    rows = (f"{i}\t" + "\t".join(map(str, words[i])) + f"\tsubject_{subjects[i]}" for i in range(2708))
+    (folder / "cora" / "cora.content").write_text("\n".join(rows))
+    pairs = numbers.choice(2708 * 2708, 5429, replace=False)
+    (folder / "cora" / "cora.cites").write_text("\n".join(f"{one // 2708}\t{one % 2708}" for one in pairs))
+
+
+def shakespeare(folder: Path) -> None:
+    """Write a text and its letters as numbers, as nanoGPT's prepare.py does; the text is the program's own."""
+    text = "".join(path.read_text() for path in sorted(folder.glob("*.py")))
+    place = folder / "data" / "shakespeare_char"
+    (place / "input.txt").write_text(text)
+    subprocess.run([sys.executable, "prepare.py"], cwd=place, check=True, capture_output=True)
+
+
+def wikitext(folder: Path) -> None:
+    """Write the first lines of the validation text as all three texts."""
+    place = folder / "data" / "wikitext-2"
+    lines = (place / "valid.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    for name, count in (("train", 60), ("test", 30), ("valid", 30)):
+        (place / f"{name}.txt").write_text("".join(lines[:count]), encoding="utf-8")
+
+
+# ---- programs -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Program:
+    """A program of a repository: where, how it is started, its data, and which of its figures is compared.
+
+    `bare` are other arguments for the run on the CPU, of programs that must be told the device. `dressed`: the CPU says
+    there that it is an accelerator, for programs that shuffle their data where they find one. `figure` is a regular
+    expression whose last match in the output counts. `other` says why the figures differ by right.
+    """
+
+    repository: str
+    folder: str
+    command: str
+    bare: str | None = None
+    data: Callable[[Path], None] | None = None
+    figure: str = r"[Ll]oss:?\s+([-\d.e]+)"
+    other: str = ""
+    dressed: bool = False
+    gpus: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.repository}/{self.folder}: {self.command}".replace("/.:", ":")
+
+
+EX = "examples"
+_TINY = (
+    "--eval_iters=2 --eval_interval=5 --log_interval=1 --block_size=32 --batch_size=4 --n_layer=2 --n_head=2 "
+    "--n_embd=32 --max_iters=10 --lr_decay_iters=10 --compile=False"
+)
+_BENCH = "--real_data=False --compile=False --batch_size=1 --block_size=16 --dtype=float32"
+_MIN = "--trainer.max_iters=21 --model.model_type=gpt-nano"
+PROGRAMS = [
+    Program("nanoGPT", ".", f"train.py config/train_shakespeare_char.py --device=cuda {_TINY}",
+            bare=f"train.py config/train_shakespeare_char.py --device=cpu {_TINY}", data=shakespeare,
+            figure=r"loss ([\d.]+), time", other="float16 on CUDA: autocast there alone"),
+    Program("nanoGPT", ".", f"train.py config/train_shakespeare_char.py --device=cuda --dtype=float32 {_TINY}",
+            bare=f"train.py config/train_shakespeare_char.py --device=cpu --dtype=float32 {_TINY}", data=shakespeare,
+            figure=r"loss ([\d.]+), time"),
+    Program("nanoGPT", ".", f"bench.py {_BENCH}", bare=f"bench.py {_BENCH} --device=cpu",
+            figure=r"loss: ([\d.]+)"),
+    Program("minGPT", "projects/adder", f"adder.py {_MIN}", figure=r"train loss ([\d.]+)"),
+    Program("minGPT", "projects/chargpt", f"chargpt.py {_MIN}", figure=r"train loss ([\d.]+)",
+            data=lambda f: shutil.copy(f / "chargpt.py", f / "input.txt")),
+    Program(EX, "mnist", "main.py --epochs 1", data=lambda f: digits(f.parent / "data"),
+            figure=r"Average loss: ([\d.]+)", dressed=True),
+    Program(EX, "mnist_rnn", "main.py --epochs 1 --accel", data=lambda f: digits(f.parent / "data"),
+            figure=r"Average loss: ([\d.]+)"),
+    Program(EX, "mnist_forward_forward", "main.py --epochs 2 --train_size 500 --test_size 100",
+            data=lambda f: digits(f / "data"), figure=r"[Ee]rror: ([\d.]+)",
+        dressed=True),
+    Program(EX, "mnist_hogwild", "main.py --epochs 1 --cuda", data=lambda f: digits(f.parent / "data")),
+    Program(EX, "dcgan", "main.py --dataset fake --accel --dry-run --manualSeed 1 --batchSize 8 --imageSize 64",
+            figure=r"Loss_D: ([\d.]+)"),
+    Program(EX, "vae", "main.py --epochs 1", data=lambda f: digits(f.parent / "data"),
+            figure=r"Test set loss: ([\d.]+)"),
+    Program(EX, "siamese_network", "main.py --epochs 1 --dry-run", data=lambda f: digits(f.parent / "data"),
+            dressed=True, figure=r"Average loss: ([\d.]+)"),
+    Program(EX, "regression", "main.py", figure=r"Loss: ([\d.]+)", other="the program sets no seed"),
+    *(Program(EX, "word_language_model", f"main.py --accel --epochs 1 --dry-run --model {model}",
+              data=wikitext,
+              figure=r"test loss +([\d.]+)") for model in ("LSTM", "GRU", "RNN_TANH", "Transformer")),
+    Program(EX, "super_resolution", "main.py --upscale_factor 3 --batchSize 4 --testBatchSize 4 --nEpochs 1 --accel",
+            data=lambda f: photographs(f / "dataset/BSDS300/images", tuple(
+                f"{part}/{i}.jpg" for part in ("train", "test") for i in range(8))), figure=r"Avg. PSNR: ([\d.]+)"),
+    Program(EX, "imagenet", "main.py -a resnet18 --epochs 1 --seed 1 -b 4 -j 1 --gpu 0 sample",
+            bare="main.py -a resnet18 --epochs 1 --seed 1 -b 4 -j 1 sample",
+            data=lambda f: photographs(f / "sample", tuple(
+                f"{part}/{kind}/{i}.jpg" for part in ("train", "val") for kind in "ab" for i in range(4)), 256),
+            figure=r"Loss [\d.e+]+ \(([\d.e+]+)\)"),
+    Program(EX, "gat", "main.py --epochs 2 --val-every 1", data=cora, figure=r"loss ([\d.]+)"),
+    Program(EX, "distributed/ddp-tutorial-series", "single_gpu.py 2 1", figure=r"(Epoch 1 \|)"),
+    Program(EX, "distributed/ddp-tutorial-series", "multigpu.py 2 1", figure=r"(Epoch 1 \|)", gpus=2),
+    Program(EX, "distributed/ddp-tutorial-series",
+            "-m torch.distributed.run --standalone --nproc_per_node=2 multigpu_torchrun.py 2 1",
+            figure=r"(Epoch 1 \|)", gpus=2),
+    Program(EX, "distributed/ddp", "-m torch.distributed.run --standalone --nproc_per_node=2 example.py", gpus=2),
+    Program(EX, "distributed/FSDP2", "-m torch.distributed.run --standalone --nproc_per_node=2 example.py", gpus=2),
+    Program(EX, "distributed/tensor_parallelism",
+            "-m torch.distributed.run --standalone --nproc_per_node=4 tensor_parallel_example.py", gpus=4),
+    Program(EX, "distributed/tensor_parallelism",
+            "-m torch.distributed.run --standalone --nproc_per_node=4 sequence_parallel_example.py", gpus=4),
+    Program(EX, "distributed/tensor_parallelism",
+            "-m torch.distributed.run --standalone --nproc_per_node=4 fsdp_tp_example.py", gpus=4),
+]  # fmt: skip
+
+
+_DRESSED = """import runpy, sys, torch
+torch.accelerator.is_available = lambda: True
+torch.accelerator.current_accelerator = lambda: torch.device("cpu")
+make = torch.utils.data.DataLoader.__init__
+unpinned = lambda self, *given, **named: make(self, *given, **{**named, "pin_memory": False})
+torch.utils.data.DataLoader.__init__ = unpinned
+del sys.argv[0]
+sys.path[0] = ""
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one run ended: `result` in words, its last `figure`, the seconds that it took, and what it printed."""
+
+    result: str
+    figure: str
+    seconds: float
+    output: str
+
+
+def _run(command: list[str], folder: Path) -> tuple[int, str, float]:
+    begun = time.perf_counter()
+    environment = os.environ | {"MPLBACKEND": "agg", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return -1, f"stopped after {LIMIT_S:.0f} s", time.perf_counter() - begun
+    return done.returncode, done.stdout + done.stderr, time.perf_counter() - begun
+
+
+def run(program: Program, repositories: Path, *, face: bool) -> Ended:
+    """Run a program in a copy of its repository, bare or with CUDA's face."""
+    with tempfile.TemporaryDirectory() as made:
+        copied = Path(made) / program.repository
+        shutil.copytree(repositories / program.repository, copied, ignore=shutil.ignore_patterns(".git"))
+        folder = copied / program.folder
+        if program.data is not None:
+            program.data(folder)
+        text = program.command if face or program.bare is None else program.bare
+        before = ["-m", "simgpu", "--gpus", str(program.gpus)] if face else []
+        if program.dressed and not face:
+            before = ["-c", _DRESSED]
+        status, output, seconds = _run([*before, *text.split()], folder)
+    found = re.findall(program.figure, output)
+    return Ended("ends well" if status == 0 else _reason(output), found[-1] if found else "", seconds, output)
+
+
+def _reason(output: str) -> str:
+    lines = [line.strip() for line in output.strip().splitlines() if re.match(r"\s*[\w.]*(Error|Exception)\b", line)]
+    return f"fails: {(lines or output.strip().splitlines()[-1:] or ['?'])[-1][:120]}"
+
+
+def main() -> bool:
+    """Print the table; return whether all ran on the face, with the CPU's figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the repositories are")
+    parser.add_argument("--only", default="", help="programs whose line has this text")
+    parser.add_argument("--write", type=Path, help="a file for what each run printed, as JSON")
+    given = parser.parse_args()
+    rows, wrong, told = [], 0, {}
+    for program in PROGRAMS:
+        if given.only not in program.name or not (given.folder / program.repository).exists():
+            continue
+        bare, ours = (run(program, given.folder, face=face) for face in (False, True))
+        equal = "equal" if bare.figure == ours.figure else program.other or "DIFFERENT"
+        wrong += ours.result != "ends well" or (bare.result == "ends well" and equal == "DIFFERENT")
+        rows.append([program.name, bare.result, ours.result, bare.figure, ours.figure, equal, f"{ours.seconds:.0f}"])
+        told[program.name] = [bare.output, ours.output]
+        print(" | ".join(rows[-1]), flush=True)
+        if given.write:
+            given.write.write_text(json.dumps(told, indent=1))
+    heads = ("program", "bare CPU", "CUDA's face", "figure", "figure on the face", "", "s")
+    print(tables.text(rows, heads))
+    return wrong == 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(not main())
