@@ -82,7 +82,24 @@ def test_no_test_needs_the_benchmarks_but_those_of_their_commands():
 
 
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
+
+
+def test_the_readme_shows_what_a_check_really_says():
+    from torch.nn import functional
+
+    from course_utils import devices
+    from gpu_course import lesson05
+    from gpu_course.checks import WrongAnswer
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown, said = re.findall(r"```(?:python)?\n(.*?)```", readme, re.DOTALL)[:2]
+    names = {"F": functional}
+    exec(shown.rpartition("\n\n")[0], names)
+    with pytest.raises(WrongAnswer) as wrong:
+        lesson05.train_step.examine(names["train_step"], [devices.simulated()])
+    assert said.splitlines()[0] == "train_step: not right yet."
+    assert str(wrong.value).splitlines() == said.splitlines()[1:]
 
 
 def test_workflows_are_valid(tmp_path):
