@@ -8,9 +8,10 @@ import torch.distributed as dist
 from torch import nn
 
 import simgpu
-from ranklaunch import RankError, launch, rank_device
 from tests.simgpu import strategies
 
+ranklaunch = pytest.importorskip("ranklaunch", reason="a cluster starts its ranks by it")
+RankError, launch, rank_device = ranklaunch.RankError, ranklaunch.launch, ranklaunch.rank_device
 H100 = simgpu.Cluster("H100 SXM", per_machine=2)
 SLOW = pytest.mark.slow
 SCHEDULES = ["GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble"]
