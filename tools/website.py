@@ -22,7 +22,7 @@ from typing import Any
 import nbformat
 
 from gpu_course import catalogue
-from tools import glossary, misconceptions, slides
+from tools import glossary, misconceptions, slides, tutors
 from tools import notebooks as lessons
 
 __all__ = ["EXPLORED", "explorer_page", "grid_of", "pages"]
@@ -156,7 +156,7 @@ def pages(folder: Path) -> None:
     guides = [str(path.with_suffix("").as_posix()) for path in others]
     tree = {
         "Lessons": books, "Explorers": explored,
-        "For instructors": [name for name in guides if name.startswith("instructors/")],
+        "For instructors": [*(name for name in guides if name.startswith("instructors/")), "instructors/tutors"],
         "Reference": ["glossary", "misconceptions", *(name for name in guides if "/" not in name), "gpus", "reference"],
         "For contributors": ["CONTRIBUTING", *(name for name in guides if name.startswith("contributing/"))],
     }  # fmt: skip
@@ -185,6 +185,7 @@ def pages(folder: Path) -> None:
     )
     write(folder / "glossary.md", glossary.page())
     write(folder / "misconceptions.md", misconceptions.page())
+    write(folder / "instructors" / "tutors.md", tutors.page())
     write(folder / "reference.md", reference())
 
 

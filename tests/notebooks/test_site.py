@@ -60,9 +60,10 @@ def test_links_between_pages_lead_somewhere(sources):
     assert count > 20
 
 
-def ids(lesson: str) -> set[str]:
+def headings(lesson: str) -> set[str]:
     (path,) = (notebooks.ROOT / "notebooks").glob(f"{lesson}_*.ipynb")
-    return {cell.id for cell in notebooks.read(path).cells}
+    texts = [cell.source for cell in notebooks.read(path).cells if cell.cell_type == "markdown"]
+    return set(re.findall(r"^#+ (.*)", "\n".join(texts), re.MULTILINE))
 
 
 def test_plans_name_cells_and_exercises_that_there_are():
@@ -73,9 +74,12 @@ def test_plans_name_cells_and_exercises_that_there_are():
     rows = re.findall(r"^\| \d+ \| (\d\d) \| (.*?) \| (.*?) \|", text, re.MULTILINE)
     assert len(rows) > 10
     for lesson, show, give in rows:
-        assert set(re.findall(r"`([\w-]+)`", show)) <= ids(lesson), (lesson, show)
+        assert set(re.findall(r"\*(.*?)\*", show)) <= headings(lesson) and "*" in show, (lesson, show)
         for name in re.findall(r"`(\w+)`", give.split(":")[0]):
             assert (lesson, name) in known, (lesson, name)
+    for hours, plan in zip((2, 3, 6), text.split("\n## ")[1:4], strict=True):
+        minutes = sum(map(int, re.findall(r"^\| (\d+) \|", plan, re.MULTILINE)))
+        assert minutes == 60 * hours and "sign-in" in plan and "break" in plan, plan.partition("\n")[0]
     homework = [(lesson, name) for lesson, names in re.findall(r"\| (\d\d) (`.*`) \|$", text, re.MULTILINE)
                 for name in re.findall(r"`(\w+)`", names)]  # fmt: skip
     assert len(homework) > 8 and set(homework) <= known
