@@ -60,6 +60,18 @@ print(sum(loss.item() for loss in kept))
 """,
         "kept.append(loss)",
     ),
+    "graphs are summed": (
+        """total = 0
+for batch in data.to("cuda"):
+    loss = model(batch).square().mean()
+    optimizer.zero_grad()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    total += loss
+print(total.item())
+""",
+        "total += loss",
+    ),
 }
 
 RANKS = """import torch
@@ -113,8 +125,10 @@ def test_the_line_at_fault_is_named_first(tmp_path, fault):
     found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert found["suspects"][0]["source"] == line
     assert ended.stderr.partition("Look at first\n1. ")[2].partition("\n")[0].endswith(line)
-    if fault == "graphs are kept":
-        assert found["growth"][0]["held_by"].startswith("kept, a list of")
+    if fault == "graphs are summed":
+        assert found["growth"][0]["held_by"] == "total"
+    elif fault == "graphs are kept":
+        assert found["growth"][0]["held_by"].startswith("kept (a list of")
     else:
         assert found["waits"][0]["source"] == line
 

@@ -56,22 +56,20 @@ def _run_package(command: list[str]) -> None:
 
 def _run(program: Callable[[], None], wished: command_line.Wishes) -> None:
     """Run a program, then report. Where it fails, its traceback begins with its own first line."""
-    session = wished.start() if wished.any else None
+    session = wished.start()
     command_line.tell_children(wished)
     try:
         program()
     except Exception as error:
         error.__traceback__ = _of_program(error.__traceback__)
-        if session is not None:
-            session.failed(error)
-            wished.finish(session)
+        session.failed(error)
+        wished.finish(session)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
     except SystemExit as end:
-        status = 0 if session is None else wished.finish(session)
+        status = wished.finish(session)
         sys.exit(end.code or status)
-    if session is not None:
-        sys.exit(wished.finish(session))
+    sys.exit(wished.finish(session))
 
 
 def _of_program(trace: TracebackType | None) -> TracebackType | None:

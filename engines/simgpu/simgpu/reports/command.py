@@ -30,11 +30,6 @@ class Wishes:
     limits: tuple[str, ...] = ()
     shapes: bool = False
 
-    @property
-    def any(self) -> bool:
-        """Whether a session is needed."""
-        return not self.quiet or any((self.shapes, self.steps, self.html, self.json, self.trace, self.limits))
-
     def start(self, *, shows: bool = True) -> Session:
         """Start the session; where it `shows`, and that was wished, it prints how far the program is."""
         asked = {"stop_after": self.steps, "data_ms": self.data_ms, "shapes": self.shapes}
@@ -64,7 +59,7 @@ def add_options(reads: argparse.ArgumentParser) -> None:
     add("--report", metavar="FILE.html", help="write the report as a page that needs nothing else")
     add("--json", metavar="FILE.json", help="write the values of the report")
     add("--trace", metavar="FILE.json", help="write what host and GPU did, for https://ui.perfetto.dev")
-    add("--no-report", action="store_true", help="print no report at the end")
+    add("--no-report", action="store_true", help="print no report at the end; simgpu.report() still has it")
     add("--steps", type=int, help="stop after so many steps (of the first optimizer, or by simgpu.step())")
     add("--data-ms", type=float, help="what a batch of a DataLoader takes (default: what it takes here)")
     add(

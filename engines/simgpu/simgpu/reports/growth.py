@@ -16,6 +16,7 @@ from simgpu import places
 from simgpu.reports.holdings import MADE, Held, Holdings
 from simgpu.reports.lines import Line
 
+_MOST_NODES = 200_000  # of graphs that are walked
 _LOOKED_AFTER = 4  # steps: the first ones make the optimizer's state, and caches
 
 
@@ -24,7 +25,7 @@ class Growth(Line):
     """Memory that each step adds.
 
     The line is the one that keeps a value, such as `losses.append(loss)`, where that was found, else the one that
-    makes it: `made_at`. `held_by` is what refers to the value, such as "losses, a list of 12", "" where nothing does.
+    makes it: `made_at`. `held_by` is what refers to the value, such as "losses (a list of 12)", "" where nothing does.
     """
 
     bytes_per_step: int = 0
@@ -86,7 +87,19 @@ def _kept_with_graphs(holdings: Holdings) -> list[tuple[torch.Tensor, Held]]:
             held = holdings.held(thing)
             if held is not None and held.step < holdings.step and held.owner in MADE:
                 found.append((thing, held))
-    return sorted(found, key=lambda pair: pair[1].born)
+    return sorted(_roots(found), key=lambda pair: pair[1].born)
+
+
+def _roots(found: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, Held]]:
+    """Return those tensors whose graph is part of no other one's: the others are alive because of them."""
+    waiting = [below for tensor, _ in found for below, _ in tensor.grad_fn.next_functions]
+    inner = set()
+    while waiting and len(inner) < _MOST_NODES:
+        node = waiting.pop()
+        if node is not None and node not in inner:
+            inner.add(node)
+            waiting += [below for below, _ in node.next_functions]
+    return [pair for pair in found if pair[0].grad_fn not in inner]
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,7 @@ def _holds(name: str, value: Any, tensor: torch.Tensor) -> str:
     if isinstance(value, list | tuple | dict | deque):
         items = value.values() if isinstance(value, dict) else value
         if any(item is tensor for item in items):
-            return f"{name}, a {type(value).__name__} of {len(value):,}"
+            return f"{name} (a {type(value).__name__} of {len(value):,})"
     return ""
 
 

@@ -208,7 +208,7 @@ def _grows(one: Growth) -> str:
 
     value = "The value that this line makes keeps it"
     if one.held_by:
-        value = f"{one.held_by}, keeps what {one.made_at.where} makes"
+        value = f"{one.held_by} keeps what {one.made_at.where} makes"
     return (
         f"Each step leaves {bytes_text(one.bytes_per_step)} more memory alive. {value}. Keep a number (`.item()`) or a "
         "`.detach()`ed tensor instead: a tensor with a graph keeps all activations of its step."
