@@ -75,7 +75,8 @@ def _cause(r: Report) -> tuple[str, str]:
     if r.driver_error and not seen and r.system == "Linux" and not (r.wsl or r.container):
         return "no gpu", "There is an NVIDIA driver, and no NVIDIA GPU is plugged in."
     if r.driver_error:
-        return "driver broken", f"{_meaning('driver', r.driver_error)[0]}: {r.driver_error}."
+        what, _ = _meaning("driver", r.driver_error) or _UNCLEAR
+        return "driver broken", f"{what}: {r.driver_error}."
     if r.driver is None:
         return _why_no_driver(r, seen)
     return _why_not_seen(r)
@@ -189,9 +190,12 @@ def _shown(setting: str, count: int) -> list[int | str]:
     return shown
 
 
-def _meaning(table: str, message: str) -> tuple[str, str]:
-    """Return what `message` of the driver means and the cure, from the first entry that fits."""
-    return next((one["what"], one["cure"]) for one in _READ[table] if re.search(one["pattern"], message))
+_UNCLEAR = "", ""  # where no entry fits
+
+
+def _meaning(table: str, message: str) -> tuple[str, str] | None:
+    """Return what `message` of the driver means and the cure, from the first entry that fits; None where none does."""
+    return next(((one["what"], one["cure"]) for one in _READ[table] if re.search(one["pattern"], message)), None)
 
 
 def _major(version: str) -> int | None:
@@ -216,7 +220,7 @@ def _cure(cause: str, r: Report) -> str:
         return _other_build(r)
     if cause in ("driver broken", "cuda does not start"):
         kind, said = ("driver", r.driver_error) if cause == "driver broken" else ("start", r.start_error)
-        return _meaning(kind, said or "")[1]
+        return (_meaning(kind, said or "") or _UNCLEAR)[1]
     if cause == "works" and len(set(r.driver_gpus)) > 1 and r.device_order != "PCI_BUS_ID":
         return "nvidia-smi may number the GPUs differently: CUDA_DEVICE_ORDER=PCI_BUS_ID gives both the same order."
     if cause == "cpu-only build" and r.amd_on_bus and not (r.driver_gpus or r.nvidia_on_bus):
