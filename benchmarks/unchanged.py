@@ -169,14 +169,16 @@ PROGRAMS = [
             "-m torch.distributed.run --standalone --nproc_per_node=4 tensor_parallel_example.py", gpus=4),
     Program(EX, "distributed/tensor_parallelism",
             "-m torch.distributed.run --standalone --nproc_per_node=4 sequence_parallel_example.py", gpus=4),
+    Program("accelerate", "tests", "-m accelerate.test_utils.scripts.test_script", figure=r"$^"),
+    Program("pytorch-lightning", "examples/pytorch/bug_report", "bug_report_model.py", figure=r"$^"),
     Program(EX, "distributed/tensor_parallelism",
             "-m torch.distributed.run --standalone --nproc_per_node=4 fsdp_tp_example.py", gpus=4),
 ]  # fmt: skip
 
 
 _DRESSED = """import runpy, sys, torch
-torch.accelerator.is_available = lambda: True
-torch.accelerator.current_accelerator = lambda: torch.device("cpu")
+torch.accelerator.is_available = lambda *given, **named: True
+torch.accelerator.current_accelerator = lambda *given, **named: torch.device("cpu")
 make = torch.utils.data.DataLoader.__init__
 unpinned = lambda self, *given, **named: make(self, *given, **{**named, "pin_memory": False})
 torch.utils.data.DataLoader.__init__ = unpinned
@@ -196,9 +198,11 @@ class Ended:
     output: str
 
 
-def _run(command: list[str], folder: Path) -> tuple[int, str, float]:
+def _run(command: list[str], folder: Path, repository: Path) -> tuple[int, str, float]:
     begun = time.perf_counter()
-    environment = os.environ | {"MPLBACKEND": "agg", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    found = os.pathsep.join([str(repository), *filter(None, [os.environ.get("PYTHONPATH")])])
+    options = {"MPLBACKEND": "agg", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": found}
+    environment = os.environ | options
     try:
         done = subprocess.run(
             [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S,
@@ -221,7 +225,7 @@ def run(program: Program, repositories: Path, *, face: bool) -> Ended:
         before = ["-m", "simgpu", "--gpus", str(program.gpus)] if face else []
         if program.dressed and not face:
             before = ["-c", _DRESSED]
-        status, output, seconds = _run([*before, *text.split()], folder)
+        status, output, seconds = _run([*before, *text.split()], folder, copied)
     found = re.findall(program.figure, output)
     return Ended("ends well" if status == 0 else _reason(output), found[-1] if found else "", seconds, output)
 

@@ -186,6 +186,13 @@ def test_streams_and_events_of_torch_itself():
     assert begin.elapsed_time(event) > 0 and not isinstance(3, torch.Event)
 
 
+def test_the_class_of_a_parameter_makes_parameters():
+    old = nn.Linear(2, 3).cuda().weight
+    for data in (old.data, old.data.cpu(), torch.empty(3, 2, device="meta")):
+        new = type(old)(data, requires_grad=False)
+        assert isinstance(new, nn.Parameter) and new.device == data.device and not new.requires_grad
+
+
 def test_data_parallel_spreads_a_batch_and_adds_gradients():
     torch.manual_seed(0)
     plain = nn.Linear(4, 2)

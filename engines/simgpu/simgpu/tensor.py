@@ -49,6 +49,12 @@ class SimTensor(torch.Tensor):
     __torch_dispatch__: Any  # `operators.dispatch`
     __torch_function__: Any = torch._C._disabled_torch_function_impl
 
+    def __new__(cls, *args, **kwargs):
+        """A parameter here is of this class, and libraries make another one by `type(parameter)(data, …)`."""
+        if "requires_grad" in kwargs:
+            return torch.nn.Parameter(*args, **kwargs)
+        return super().__new__(cls, *args, **kwargs)
+
     device: Any = property(lambda self: model.world.devices[self._index])
     is_meta: Any = property(lambda self: False)
     is_sim = property(lambda self: True)
