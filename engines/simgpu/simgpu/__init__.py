@@ -50,7 +50,7 @@ from simgpu.memory_forecast import MemoryForecast
 from simgpu.ranks import launch
 from simgpu.rates import AT_PEAK, Costs, Rates
 from simgpu.reports.current import report, step
-from simgpu.reports.report import Report
+from simgpu.reports.forms import Report
 from simgpu.time_forecast import Share, TimeForecast
 from simgpu.units import bytes_text, seconds_text
 

@@ -28,8 +28,8 @@ from simgpu.face.replaced import Replacements
 from simgpu.reports import current
 
 if TYPE_CHECKING:
+    from simgpu.reports.current import Session
     from simgpu.reports.report import Report
-    from simgpu.reports.session import Session
 
 _lock = threading.RLock()
 _faces: list["Face"] = []  # those that are on; the replacements belong to the first

@@ -8,8 +8,8 @@ import sys
 from dataclasses import asdict, dataclass
 
 from simgpu.reports import current
+from simgpu.reports.current import Session
 from simgpu.reports.limits import limit
-from simgpu.reports.session import Session
 
 VARIABLE = "SIMGPU_REPORT"  # for child processes that are ranks
 BROKEN = 3  # the exit status where a limit of --fail-if is broken

@@ -1,8 +1,20 @@
 """Which session of this process records, for whoever marks a step or asks for the report?"""
 
+from dataclasses import replace
+
 from simgpu import control
-from simgpu.reports.report import Report
-from simgpu.reports.session import Session
+from simgpu.reports.forms import Report
+from simgpu.reports.gather import gather
+from simgpu.reports.session import Recording
+
+
+class Session(Recording):
+    """What records, and gives the report of what it has recorded until now."""
+
+    def report(self, price: float | None = None, steps: int | None = None) -> Report:
+        """Return what the program did until now; `price` an hour and GPU and `steps` give options hours and cost."""
+        return replace(gather(self), price=price, run_steps=steps)
+
 
 _last: Session | None = None
 

@@ -5,12 +5,13 @@ from collections import Counter, defaultdict
 
 from simgpu.history import Gap, Timeline
 from simgpu.journal import Record
+from simgpu.reports.forms import Report
 from simgpu.reports.holdings import OWNERS, Held
-from simgpu.reports.lines import Line, Part, Row, rows
+from simgpu.reports.lines import Error, Line, Part, Row, rows
 from simgpu.reports.log import GRADIENTS, OPTIMIZER, Event, Message, Step
 from simgpu.reports.replay import Replay
-from simgpu.reports.report import Kernel, Report
-from simgpu.reports.session import Error, Session
+from simgpu.reports.report import Kernel
+from simgpu.reports.session import Recording
 from simgpu.reports.whatif import Basis
 
 _MOST_KERNELS = 12
@@ -19,7 +20,7 @@ _DIRECTIONS = {"H2D": "to the GPU", "D2H": "to the host", "D2D": "to another GPU
 _ORDER = ("data", "copy", "forward", "backward", "optimizer", "other")
 
 
-def gather(session: Session) -> Report:
+def gather(session: Recording) -> Report:
     """Return the report of what a session has recorded until now."""
     world, run, held = session.world, session.run, session.holdings
     gpu = max(range(len(world.memory.gpus)), key=lambda index: held.peaks[index])
@@ -69,7 +70,7 @@ def _gpus(seen: Timeline, events: list[Event]) -> int:
     return max(ranks, len({record.row for record in seen.select("kernel")}))
 
 
-def _step_kind(session: Session) -> str:
+def _step_kind(session: Recording) -> str:
     if session.run.marked:
         return "simgpu.step()"
     return f"{session.run.optimizer}.step()" if session.run.steps else "the whole run is one step"
@@ -204,7 +205,7 @@ def _part_of(gap: Gap, starts: list[int], parts: list[str]) -> str:
 
 
 # ---- errors -----------------------------------------------------------------------------------------------------
-def _errors(session: Session) -> list[Error]:
+def _errors(session: Recording) -> list[Error]:
     """Return what failed, and what would not do on a GPU what it says."""
     found = list(session.errors)
     known = {(error.file, error.line) for error in found if error.kind == "out of memory"}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simgpu import arguments
-from simgpu.reports.report import Report
+from simgpu.reports.report import Values
 from simgpu.units import bytes_text, seconds_text
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
@@ -20,7 +20,7 @@ class Limit:
     above: bool
     bound: float
 
-    def broken(self, report: Report) -> str:
+    def broken(self, report: Values) -> str:
         """Return a sentence that says how far a report is beyond the limit, "" where it is within."""
         measure, _, shown = _MEASURES[self.name]
         value = measure(report)
@@ -69,7 +69,7 @@ def _plain(value: float) -> str:
     return f"{value:,.3g}"
 
 
-_MEASURES: dict[str, tuple[Callable[[Report], float], Callable[[str], float], Callable[[float], str]]] = {
+_MEASURES: dict[str, tuple[Callable[[Values], float], Callable[[str], float], Callable[[float], str]]] = {
     "idle": (lambda report: report.idle, _share, _percent),
     "peak": (lambda report: report.peak, _bytes, bytes_text),
     "step": (lambda report: report.step_time, _seconds, seconds_text),

@@ -72,3 +72,11 @@ def rows(parts: Iterable[Part], steps: int = 1) -> list[Row]:
         sizes = seconds / steps, len(group) / steps, nbytes / steps
         found.append(Row(*Line.of(place).parts, *sizes, cause))
     return sorted(found, key=lambda row: (-row.seconds, -row.bytes, -row.count))
+
+
+@dataclass(frozen=True)
+class Error(Line):
+    """What a GPU would not have done: `kind` in a few words, the program's own line, and the message."""
+
+    kind: str = ""
+    text: str = ""

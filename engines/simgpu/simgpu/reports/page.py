@@ -6,7 +6,7 @@ from pathlib import Path
 from string import Template
 
 from simgpu.reports.lines import Line, Row
-from simgpu.reports.report import Report
+from simgpu.reports.report import Values
 from simgpu.reports.words import (
     NOT_SIMULATED,
     STEP_SENTENCES,
@@ -24,12 +24,12 @@ _HERE = Path(__file__).parent
 _MOST = 15  # rows of a table
 
 
-def page(report: Report) -> str:
+def page(report: Values) -> str:
     """Return a whole page, without any address of another one."""
     return _template("page").substitute(title=html.escape(_title(report)), content=fragment(report))
 
 
-def fragment(report: Report) -> str:
+def fragment(report: Values) -> str:
     """Return what stands on the page, as a notebook shows it."""
     title, *answers = answer(report)
     kind = "good" if report.fits else "bad"
@@ -56,22 +56,22 @@ def _template(name: str) -> Template:
     return Template((_HERE / f"{name}.html").read_text(encoding="utf-8"))
 
 
-def _title(report: Report) -> str:
+def _title(report: Values) -> str:
     return answer(report)[0]
 
 
 # ---- sections ---------------------------------------------------------------------------------------------------
-def _suspects(report: Report) -> str:
+def _suspects(report: Values) -> str:
     items = [f"{_line(one)}<br>{_code(one.text)}" for one in report.suspects[:5]]
     return _items("ol", "suspects", items)
 
 
-def _errors(report: Report) -> str:
+def _errors(report: Values) -> str:
     items = [f"<strong>{html.escape(one.kind)}</strong>: {_line(one)}<br>{_code(one.text)}" for one in report.errors]
     return _items("ul", "errors", items)
 
 
-def _memory(report: Report) -> str:
+def _memory(report: Values) -> str:
     peak = max(report.peak, 1)
     rows = [
         [owner, bytes_text(size), f"{size / peak:.0%}", _meter(size / peak, owner)]
@@ -82,7 +82,7 @@ def _memory(report: Report) -> str:
     return owners + _table("Which line had allocated them", ("bytes", "line"), lines, numbers=(0,), raw=(1,))
 
 
-def _time(report: Report) -> str:
+def _time(report: Values) -> str:
     said = [sentence(report) for sentence in STEP_SENTENCES]
     rows = [
         [phase, seconds_text(s), f"{s / report.step_time:.0%}", _meter(s / report.step_time, phase)]
@@ -106,7 +106,7 @@ def _rows(rows: Sequence[Row], caption: str) -> str:
     return _table(caption, ("time", "times", "bytes", "what", "line"), cells, numbers=(0, 1, 2), raw=(4,)) + more
 
 
-def _kernels(report: Report) -> str:
+def _kernels(report: Values) -> str:
     rows = [
         [one.name, count_text(one.count), seconds_text(one.seconds), f"{one.share:.0%}", one.bound, f"{one.flops:.3g}",
          bytes_text(one.bytes)]
@@ -117,7 +117,7 @@ def _kernels(report: Report) -> str:
     return _table(caption, head, rows, numbers=(1, 2, 3, 5, 6)) if rows else ""
 
 
-def _options(report: Report) -> str:
+def _options(report: Values) -> str:
     rows, head = [option_cells(option) for option in report.options], option_head(report.options)
     table = _table("The same program with other settings and on other GPUs", head, rows, numbers=range(2, len(head)))
     notes = [f"{name}: {said}." for name, said in assumptions(report.options)]

@@ -3,16 +3,14 @@
 import json
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from simgpu import gpus
 from simgpu.evidence import Evidence
 from simgpu.reports.growth import Growth
-from simgpu.reports.lines import Line, Row
-from simgpu.reports.replay import Replay
-from simgpu.reports.session import Error
+from simgpu.reports.lines import Error, Line, Row
 from simgpu.reports.whatif import Basis, Option, options, what_if
+from simgpu.units import bytes_text, seconds_text
 
 _MANY_STEPS = 1_000_000  # of memory that grows: more than most runs have
 
@@ -40,7 +38,7 @@ class Suspect(Line):
 
 
 @dataclass(frozen=True, repr=False)
-class Report:
+class Values:
     """What a program did on simulated GPUs. Times in seconds and sizes in bytes; rows are means over recorded steps.
 
     - `gpu`, `gpus`: the row of `simgpu.gpus`, and how many of them compute;
@@ -146,20 +144,6 @@ class Report:
         """What the report shows: the run itself, other settings on its GPU, and other GPUs."""
         return options(self.what_if, self.gpu.name)
 
-    def text(self) -> str:
-        """Return the report as plain text."""
-        from simgpu.reports.text import text
-
-        return text(self)
-
-    __str__ = text
-
-    def html(self) -> str:
-        """Return the report as one HTML page, which needs nothing else."""
-        from simgpu.reports.page import page
-
-        return page(self)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the values as dicts, lists, numbers and text."""
         left_out = ("basis", "gpu", "evidence")
@@ -173,25 +157,6 @@ class Report:
         """Return `to_dict()` as JSON."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
 
-    def save(self, path: str | Path) -> None:
-        """Write the report to a file, whose ending says how: .html, .json or .txt. Raises ValueError for another."""
-        forms = {".html": self.html, ".json": self.json, ".txt": self.text}
-        ending = Path(path).suffix
-        if ending not in forms:
-            raise ValueError(f"path is {str(path)!r}, it must end in one of: {', '.join(forms)}")
-        Path(path).write_text(forms[ending]() + "\n", encoding="utf-8", newline="\n")
-
-    def trace(self, path: str | Path) -> None:
-        """Write what was recorded as a file that Perfetto (https://ui.perfetto.dev) opens."""
-        basis = self.basis
-        played = Replay(basis.events, basis.spec, basis.costs, basis.gpus, basis.cluster)
-        played.whole().export_chrome_trace(path)
-
-    def _repr_html_(self) -> str:
-        from simgpu.reports.page import fragment
-
-        return fragment(self)
-
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
@@ -204,8 +169,6 @@ def _extra(value: Any) -> dict[str, Any]:
 
 
 def _grows(one: Growth) -> str:
-    from simgpu.units import bytes_text
-
     value = "The value that this line makes keeps it"
     if one.held_by:
         value = f"{one.held_by} keeps what {one.made_at.where} makes"
@@ -226,8 +189,6 @@ _KINDS = {"data loading": "data loading", "to the GPU": "copy", "the GPU waits f
 
 
 def _waits(row: Row, step_s: float) -> str:
-    from simgpu.units import seconds_text
-
     kind = next((kind for words, kind in _KINDS.items() if words in row.cause), "wait")
     share = f" ({row.seconds / step_s:.0%})" if step_s else ""
     return f"The GPU is idle for {seconds_text(row.seconds)} a step{share}: {row.cause}. {_ADVICE[kind]}"

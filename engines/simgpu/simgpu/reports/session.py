@@ -5,8 +5,8 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -16,12 +16,9 @@ from simgpu import accounts, arguments, communication, model, places
 from simgpu.face.replaced import Replacements
 from simgpu.reports.growth import GrowthWatch
 from simgpu.reports.holdings import Holdings
-from simgpu.reports.lines import Line
+from simgpu.reports.lines import Error, Line
 from simgpu.reports.log import Log
 from simgpu.units import seconds_text
-
-if TYPE_CHECKING:
-    from simgpu.reports.report import Report
 
 STEPS = 10  # so many are recorded in detail
 EVENTS, MOST_EVENTS = 150_000, 1_000_000  # at most so many of several steps, and of one
@@ -30,14 +27,6 @@ _PROGRESS_S = 5.0
 
 class Enough(SystemExit):
     """The program has done as many steps as it was to do: it ends, with 0."""
-
-
-@dataclass(frozen=True)
-class Error(Line):
-    """What a GPU would not have done: `kind` in a few words, the program's own line, and the message."""
-
-    kind: str = ""
-    text: str = ""
 
 
 @dataclass
@@ -53,7 +42,7 @@ class Run:
     begun_ns: int = 0
 
 
-class Session:
+class Recording:
     """Records from its start until `stop`. Steps are those of the first optimizer, or end at `simgpu.step()`."""
 
     def __init__(
@@ -104,12 +93,6 @@ class Session:
         for handle in self._handles:
             handle.remove()
         self._put.undo()
-
-    def report(self, price: float | None = None, steps: int | None = None) -> "Report":
-        """Return what the program did until now; `price` an hour and GPU and `steps` give options hours and cost."""
-        from simgpu.reports.gather import gather
-
-        return replace(gather(self), price=price, run_steps=steps)
 
     # ---- how long it took ---------------------------------------------------------------------------------------
     def _now_ns(self) -> int:

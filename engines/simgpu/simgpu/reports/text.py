@@ -2,7 +2,7 @@
 
 from simgpu import tables
 from simgpu.reports.lines import Line, Row
-from simgpu.reports.report import Kernel, Report
+from simgpu.reports.report import Kernel, Values
 from simgpu.reports.words import (
     NOT_SIMULATED,
     STEP_SENTENCES,
@@ -19,7 +19,7 @@ from simgpu.units import bytes_text, seconds_text
 _MOST = 8  # rows of a list
 
 
-def text(report: Report) -> str:
+def text(report: Values) -> str:
     """Return the report as lines of text, the most important first."""
     sections = [
         ("", answer(report)),
@@ -37,21 +37,21 @@ def text(report: Report) -> str:
     return "\n\n".join("\n".join([title, *lines] if title else lines) for title, lines in sections if lines)
 
 
-def _suspects(report: Report) -> list[str]:
+def _suspects(report: Values) -> list[str]:
     found = []
     for place, one in enumerate(report.suspects[:3], 1):
         found += [f"{place}. {Line(*one.parts)}", f"   {one.text}"]
     return found
 
 
-def _memory(report: Report) -> list[str]:
+def _memory(report: Values) -> list[str]:
     rows = [[owner, bytes_text(size), f"{size / max(report.peak, 1):.0%}"] for owner, size in report.owners.items()]
     lines = [[bytes_text(row.bytes), str(Line(*row.parts))] for row in report.memory_lines[:_MOST]]
     grown = [f"grows by {bytes_text(one.bytes_per_step)} a step: {Line(*one.parts)}" for one in report.growth]
     return [tables.text(rows, right=(1, 2)), "", "by the program's line that allocated it:", tables.text(lines), *grown]
 
 
-def _time(report: Report) -> list[str]:
+def _time(report: Values) -> list[str]:
     rows = [[phase, seconds_text(s), f"{s / report.step_time:.0%}"] for phase, s in report.phases.items()]
     said = [sentence(report) for sentence in STEP_SENTENCES]
     table = [tables.text(rows, right=(1, 2))] if rows else []
@@ -78,7 +78,7 @@ def _kernels(kernels: list[Kernel]) -> list[str]:
     return [tables.text(rows, head, right=(1, 2, 3, 5, 6))] if rows else []
 
 
-def _options(report: Report) -> list[str]:
+def _options(report: Values) -> list[str]:
     rows = [option_cells(option) for option in report.options]
     table = tables.text(rows, option_head(report.options), right=range(1, len(rows[0])))
     notes = [f"- {name}: {said}." for name, said in assumptions(report.options)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from simgpu.reports.report import Report
+from simgpu.reports.report import Values
 from simgpu.reports.whatif import Option
 from simgpu.units import bytes_text, seconds_text
 
@@ -15,7 +15,7 @@ NOT_SIMULATED = (
 )
 
 
-def answer(report: Report) -> list[str]:
+def answer(report: Values) -> list[str]:
     """Return what a reader wants to know first: does it fit, how long is a step, what does the GPU do meanwhile."""
     of = f"{report.gpus} × simulated {report.gpu.name}" if report.gpus > 1 else f"simulated {report.gpu.name}"
     room = f"{bytes_text(report.peak)} of {bytes_text(report.capacity)}"
@@ -27,7 +27,7 @@ def answer(report: Report) -> list[str]:
     return [f"Report for {of}", fits, step]
 
 
-def steps_sentence(report: Report) -> str:
+def steps_sentence(report: Values) -> str:
     """Say what a step is, and of how many the figures are means."""
     if not report.steps:
         return (
@@ -40,7 +40,7 @@ def steps_sentence(report: Report) -> str:
     return f"{ends}. The figures are means over {of}{first}."
 
 
-def busy_sentence(report: Report) -> str:
+def busy_sentence(report: Values) -> str:
     """Say what the GPU does in a step, and whether launches keep it waiting."""
     said = f"{seconds_text(report.step_time)} a step: the GPU computes {report.busy:.0%} of it"
     if report.launching < 0.05:
@@ -51,12 +51,12 @@ def busy_sentence(report: Report) -> str:
     )
 
 
-def phases_sentence(report: Report) -> str:
+def phases_sentence(report: Values) -> str:
     """Say why there are no phases, where there are none."""
     return "" if report.phases else "Phases cannot be told apart, since there was no backward pass."
 
 
-def data_sentence(report: Report) -> str:
+def data_sentence(report: Values) -> str:
     """Say where the time of loading data comes from."""
     if not any(row.cause == "data loading" for row in report.waits):
         return ""
@@ -68,7 +68,7 @@ def data_sentence(report: Report) -> str:
     )
 
 
-def shapes_sentence(report: Report) -> str:
+def shapes_sentence(report: Values) -> str:
     """Say that no values were computed, where that is so."""
     return (
         "No values were computed, only shapes: losses that the program printed mean nothing." if report.shapes else ""
@@ -78,7 +78,7 @@ def shapes_sentence(report: Report) -> str:
 STEP_SENTENCES = (steps_sentence, busy_sentence, phases_sentence, data_sentence, shapes_sentence)
 
 
-def clock_sentence(report: Report) -> str:
+def clock_sentence(report: Values) -> str:
     """Say how long the run took, and what a simulated second costs."""
     times = f"{seconds_text(report.simulated)} on the GPU's clock and {seconds_text(report.real)} here"
     return f"The whole run took {times}: each second of the GPU takes {report.slowdown:,.0f} s on this machine."
@@ -115,7 +115,7 @@ def assumptions(options: Sequence[Option]) -> list[tuple[str, str]]:
     return [(name, said) for said, name in found.items()]
 
 
-def money(report: Report) -> list[str]:
+def money(report: Values) -> list[str]:
     """Say what hours and cost are of."""
     option = report.options[0]
     if option.hours is None:
