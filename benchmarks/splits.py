@@ -37,7 +37,6 @@ import collections
 import csv
 import math
 import statistics
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,11 +59,6 @@ _GRID = {
     "send_s": (0.0, 1e-3, 2e-3, 3e-3, 5e-3, 8e-3),
     "hidden": (0.0, 0.2, 0.33, 0.5, 0.67),
 }
-
-
-def error(ratios: Iterable[float]) -> float:
-    """Return the median of how far these ratios are from 1, as a factor."""
-    return math.exp(statistics.median(abs(math.log(ratio)) for ratio in ratios))
 
 
 def ended() -> list[measured.Run]:
@@ -104,7 +98,7 @@ def fit() -> plans.Program:
         before = program
         for name, values in _GRID.items():
             tried = [replace(program, **{name: value}) for value in values]
-            errors = [error(ratio(run, one) for run in chosen) for one in tried]
+            errors = [measured.error(ratio(run, one) for run in chosen) for one in tried]
             if min(errors) < least:
                 least, program = min(errors), tried[errors.index(min(errors))]
         if program == before:
@@ -134,18 +128,20 @@ def main() -> None:
     print("error and bias of         runs   the explorer's formulas   with five numbers of the program")
     for name, found in by_kind().items():
         ideal, fitted = ([ratio(run, one) for run in found] for one in (plans.IDEAL, measured.NANOTRON))
-        said = "  ".join(f"{error(one):10.2f} x {statistics.median(one):8.2f}" for one in (ideal, fitted))
+        said = "  ".join(f"{measured.error(one):10.2f} x {statistics.median(one):8.2f}" for one in (ideal, fitted))
         print(f"{name:34}{len(found):5}  {said}")
     tried = [run for run in ended() if run.model not in measured.FITTED and run.kind not in measured.LEFT_OUT]
-    print(f"3B and 80B, to which nothing was fitted, {len(tried)} runs: {error(map(ratio, tried)):.2f}")
+    print(f"3B and 80B, to which nothing was fitted, {len(tried)} runs: {measured.error(map(ratio, tried)):.2f}")
     for name, program in (("the explorer's formulas", plans.IDEAL), ("with five numbers", measured.NANOTRON)):
         found = regrets(program).values()
         near = sum(one <= 1.25 for one in found)
-        print(f"first choice, {name}: within 1.25 of the best {near} of {len(found)}, median {error(found):.2f}")
+        print(
+            f"first choice, {name}: within 1.25 of the best {near} of {len(found)}, median {measured.error(found):.2f}"
+        )
     print("MosaicML, FSDP:                      the explorer's formulas   with five numbers of nanotron")
     ideal, fitted = mosaic(plans.IDEAL), mosaic(measured.NANOTRON)
     for key, found in sorted(ideal.items()):
-        said = "  ".join(f"{error(one):10.2f} x {statistics.median(one):8.2f}" for one in (found, fitted[key]))
+        said = "  ".join(f"{measured.error(one):10.2f} x {statistics.median(one):8.2f}" for one in (found, fitted[key]))
         print(f"{' '.join(key):34}{len(found):5}  {said}")
     if parser.parse_args().fit:
         print(fit())

@@ -17,6 +17,7 @@ micro-batch, whatever the model.)
 
 import csv
 import functools
+import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from pathlib import Path
 import simgpu
 from gpu_course.lesson10 import plans
 
-__all__ = ["FITTED", "LEFT_OUT", "MODELS", "NANOTRON", "Run", "best", "runs", "slowdown"]
+__all__ = ["FITTED", "LEFT_OUT", "MODELS", "NANOTRON", "Run", "best", "error", "runs", "slowdown"]
 
 SEQUENCE, SEQUENCES = 4096, 256
 CLUSTER = simgpu.Cluster("H100 SXM", 8, "NVLink", "InfiniBand")  # the playbook's machines have EFA at the same 400 Gb/s
@@ -123,6 +124,11 @@ def slowdown(kind: str, program: plans.Program) -> float:
     """Return the median of measured through predicted seconds, of the runs of one `kind` that came to an end."""
     found = [run for run in runs() if run.kind == kind and run.tokens_per_s]
     return statistics.median(run.step_s / run.predicted_s(program) for run in found)
+
+
+def error(ratios: Iterable[float]) -> float:
+    """Return the median of how far these ratios are from 1, as a factor: 1.1 says that half are within 10 %."""
+    return math.exp(statistics.median(abs(math.log(ratio)) for ratio in ratios))
 
 
 def best(found: Iterable[Run]) -> Run:
