@@ -56,7 +56,8 @@ def _check_choice(case: Case, task: str, tried: tuple[measured.Run, ...], choice
     case.instead(run is None, "was not tried by anybody",
                  f"of this mesh they tried {_listed(tried, choice[:3])}" if others else
                  "data, tensor and pipeline ranks were powers of two, tensor ranks at most 32, the ZeRO stage 0 or 1")
-    case.instead(not run.tokens_per_s, f"ran out of memory or crashed: {_memory(run)}",
+    case.about(f"choose_measured() for {task}: {choice}, {_billions(run):.2g} billion parameters a rank,", case.device)
+    case.instead(not run.tokens_per_s, "ran out of memory or crashed",
                  "16 bytes a parameter, of which ZeRO 1 divides 12 among the data ranks")
     fastest = measured.best(tried)
     ratio = run.step_s / fastest.step_s
@@ -79,16 +80,11 @@ def _listed(tried: tuple[measured.Run, ...], mesh: tuple[int, ...]) -> str:
     return ", ".join(f"ZeRO {one.stage} with micro-batches of {one.each}" for one in tried if one.way[:3] == mesh)
 
 
-def _memory(run: measured.Run) -> str:
-    """Return in words what a rank of this run would have to hold."""
+def _billions(run: measured.Run) -> float:
+    """Return how many thousand million parameters a rank of this run has."""
     sizes = measured.MODELS[run.model]
     numbers = sizes["layers"] * sizes["numbers"] + (1 if sizes["tied"] else 2) * sizes["vocabulary"] * sizes["width"]
-    split = numbers / run.tensor / run.pipeline / 1e9
-    shared = run.data if run.stage else 1
-    return (
-        f"a rank has {split:.1f} billion parameters: with their gradients {4 * split:.0f} GB, the optimizer's state "
-        f"{12 * split / shared:.0f} GB, and the activations of micro-batches of {run.each}"
-    )
+    return numbers / run.tensor / run.pipeline / 1e9
 
 
 choose_measured.alternative(
