@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_utils import arguments, plots
+from gpu_course import fields
 
 __all__ = ["Choice", "Explorer", "Slider", "Switch"]
 
@@ -149,9 +150,7 @@ class Explorer:
         return f"Explorer({self.title})"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget().model_id}
-        text = {"text/plain": repr(self), "text/html": self.static_html()}
-        return {**text, "application/vnd.jupyter.widget-view+json": view}  # by hand: ipywidgets 7 has no such method
+        return {"text/plain": repr(self), "text/html": self.static_html(), **fields.view(self.widget())}
 
     def static_html(self) -> str:
         """Return the picture and its caption as HTML that needs no kernel."""

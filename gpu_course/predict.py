@@ -7,15 +7,13 @@ In JupyterLab and Colab a field takes the guess; where none appears, `guess.comm
 runs as well and the result is shown.
 """
 
-import contextlib
 import html
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from course_utils import arguments, tables
+from gpu_course import fields
 
 __all__ = ["Guess", "Reveal", "predict"]
 
@@ -106,13 +104,12 @@ class Guess:
         return asked + (f"<p>{html.escape(self._state())}</p>" if self._state() else "")
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        bundle: dict[str, Any] = {"text/plain": str(self), "text/html": self._repr_html_()}
-        try:
-            self._widget = self._widget or self._controls()
-        except Exception:  # no ipywidgets, or none that works here: the text remains
-            return bundle
-        view = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
-        return {"application/vnd.jupyter.widget-view+json": view, **bundle}
+        return fields.bundle({"text/plain": str(self), "text/html": self._repr_html_()}, self.widget)
+
+    def widget(self) -> Any:
+        """Return the widget: the question above its field; the same one each time."""
+        self._widget = self._widget or self._controls()
+        return self._widget
 
     def _controls(self) -> Any:
         import ipywidgets as widgets
@@ -137,7 +134,7 @@ class Guess:
         self.value = None
         try:
             if given and given.strip():
-                self.value = given if self.choices else _read(given, self.unit)
+                self.value = given if self.choices else fields.read_number(given, self.unit)
         except ValueError as error:
             return f"No guess yet: {error}"
         return self._state()
@@ -193,19 +190,6 @@ class Reveal:
     def _repr_html_(self) -> str:
         table = tables.to_html(self._rows(), named=True)
         return f"<p>{html.escape(self.question)}</p>{table}<p>{html.escape(self.verdict)}</p>".removesuffix("<p></p>")
-
-
-def _read(text: str, unit: str) -> float:
-    """Return the number that a reader wrote, with its unit or without; ValueError says what may be written."""
-    bare = text.strip().removesuffix(unit).strip()
-    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", bare):
-        bare = bare.replace(",", "")
-    elif re.fullmatch(r"[+-]?\d+,\d{1,2}", bare):  # 1,5: a comma that groups no thousands
-        bare = bare.replace(",", ".")
-    with contextlib.suppress(ValueError):
-        if math.isfinite(number := float(bare)):
-            return number
-    raise ValueError(f"write a number such as 12, 0.5 or 3e6, not {text.strip()!r}")
 
 
 def _shown(value: float | str | None, unit: str = "") -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from course_utils import devices
-from gpu_course import misconceptions, settings
+from gpu_course import fields, misconceptions, settings
 from gpu_course import solved as store
 from gpu_course.exam import items, results
 from gpu_course.exam.items import Generator, Item
@@ -43,24 +43,27 @@ def bank(skill: str = "") -> list[Generator]:
 
 def drawn(asked: Sequence[tuple[str, int]]) -> list[tuple[Generator, Item]]:
     """Return the items of these generators and seeds. Where they need a simulated GPU, it may be in a child process."""
-    known = {found.name: found for found in bank()}
+    known = _known()
+    made = None
     if any(known[name].simulated for name, _ in asked):
         made = devices.on_simulated(_items, list(asked))
-    else:
-        made = _items(list(asked))
-    if made is None:  # no simulated GPU, of which the reader has been told
-        made = _items([(name, seed) for name, seed in asked if not known[name].simulated])
-        asked = [(name, seed) for name, seed in asked if not known[name].simulated]
+        if made is None:  # no simulated GPU, of which the reader has been told
+            asked = [(name, seed) for name, seed in asked if not known[name].simulated]
+    if made is None:
+        made = _items(asked)
     return [(known[name], item) for (name, _), item in zip(asked, made, strict=True)]
 
 
-def _items(asked: list[tuple[str, int]]) -> list[Item]:
+def _known() -> dict[str, Generator]:
+    return {found.name: found for found in bank()}
+
+
+def _items(asked: Sequence[tuple[str, int]]) -> list[Item]:
     """Return the items, without their proofs, which another process could not send.
 
     They are drawn with usual settings; the reader's settings and random state stay as they are.
     """
-    known = {found.name: found for found in bank()}
-    state = settings.read()
+    known, state = _known(), settings.read()
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.set_default_device(None)
@@ -147,13 +150,7 @@ class Examination:
     __repr__ = __str__
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        bundle: dict[str, Any] = {"text/plain": str(self)}
-        try:
-            widget = self._controls()
-        except Exception:  # no ipywidgets, or none that works here: the text remains
-            return bundle
-        view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-        return {"application/vnd.jupyter.widget-view+json": view, **bundle}
+        return fields.bundle({"text/plain": str(self)}, self._controls)
 
     def _controls(self) -> Any:
         """Return a button that draws the items, and below them one that shows the result."""
@@ -163,7 +160,7 @@ class Examination:
         box, shown = widgets.VBox([widgets.HTML(self._intro()), begin]), widgets.HTML()
 
         def start(_: Any) -> None:
-            box.children = [self.paper._controls(), end, shown]
+            box.children = [self.paper.widget(), end, shown]
 
         def finish(_: Any) -> None:
             shown.value = self.result()._repr_html_()

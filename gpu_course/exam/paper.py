@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from course_utils import arguments
-from gpu_course import misconceptions
+from gpu_course import fields, misconceptions
 from gpu_course.exam.items import Generator, Item
 
 __all__ = ["Paper", "item_text", "remark", "verdict"]
@@ -123,13 +123,12 @@ class Paper:
         return "".join(parts)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        bundle: dict[str, Any] = {"text/plain": str(self), "text/html": self._repr_html_()}
-        try:
-            self._widget = self._widget or self._controls()
-        except Exception:  # no ipywidgets, or none that works here: the text remains
-            return bundle
-        view = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
-        return {"application/vnd.jupyter.widget-view+json": view, **bundle}
+        return fields.bundle({"text/plain": str(self), "text/html": self._repr_html_()}, self.widget)
+
+    def widget(self) -> Any:
+        """Return the widget: the items with a field below each; the same one each time."""
+        self._widget = self._widget or self._controls()
+        return self._widget
 
     def _controls(self) -> Any:
         import ipywidgets as widgets
@@ -157,7 +156,7 @@ class Paper:
             if not written:
                 return
             try:
-                self._take(number, written if item.options else _read(written, item.unit))
+                self._take(number, written if item.options else fields.read_number(written, item.unit))
             except ValueError as error:
                 self._shown[number].value = html.escape(str(error))
 
@@ -168,11 +167,3 @@ class Paper:
         wrong = [number for number in self.answers if not self.right(number)]
         found = [self._item(number).misconception(self.answers[number]) for number in sorted(wrong)]
         return [name for name in found if name]
-
-
-def _read(written: str, unit: str) -> float:
-    """Return the number that a reader wrote, with its unit or without. Raises ValueError where it is none."""
-    try:
-        return float(written.strip().removesuffix(unit).strip().replace(",", ""))
-    except ValueError:
-        raise ValueError(f"write a number such as 12, 0.5 or 3e6, not {written.strip()!r}") from None

@@ -1,5 +1,6 @@
 """What does the program that an item shows do? It is run: on a simulated GPU, or on ranks that are threads here."""
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -112,8 +113,6 @@ class _Group:
         self._ranks, self._rank = ranks, rank
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        import sys
-
         def call(value: Any = None, root: int = 0) -> Any:
             line = sys._getframe(1).f_lineno
             values = self._ranks.meet(self._rank, name, value, line)

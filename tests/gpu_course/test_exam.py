@@ -178,6 +178,8 @@ def test_fields_take_answers_and_a_button_shows_the_result(small):
     fields = [child for child in items_box.children if type(child).__name__ == "Text"]
     fields[0].value, fields[1].value = "1", "two"
     assert exam.before().paper.answers == {1: 1.0}
+    fields[1].value = "1,5"  # as in a guess: a comma that groups no thousands
+    assert exam.before().paper.answers == {1: 1.0, 2: 1.5}
     end.click()
     assert "1 of 2" in shown.value
 

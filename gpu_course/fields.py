@@ -1,0 +1,39 @@
+"""How does something show fields where there are widgets, and its text elsewhere, and which number was written?"""
+
+import contextlib
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["bundle", "read_number", "view"]
+
+
+def view(widget: Any) -> dict[str, Any]:
+    """Return what lets a browser show `widget`: by hand, since ipywidgets 7 has no method for it."""
+    model = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    return {"application/vnd.jupyter.widget-view+json": model}
+
+
+def bundle(texts: dict[str, Any], make: Callable[[], Any]) -> dict[str, Any]:
+    """Return the widget that `make` returns beside `texts`, by their kinds; the texts alone where it fails.
+
+    It does without ipywidgets, or with one that does not work here.
+    """
+    try:
+        return {**view(make()), **texts}
+    except Exception:
+        return texts
+
+
+def read_number(written: str, unit: str) -> float:
+    """Return the number that a reader wrote, with its unit or without; ValueError says what may be written."""
+    bare = written.strip().removesuffix(unit).strip()
+    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", bare):
+        bare = bare.replace(",", "")
+    elif re.fullmatch(r"[+-]?\d+,\d{1,2}", bare):  # 1,5: a comma that groups no thousands
+        bare = bare.replace(",", ".")
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(bare)):
+            return number
+    raise ValueError(f"write a number such as 12, 0.5 or 3e6, not {written.strip()!r}")
