@@ -61,11 +61,6 @@ _GRID = {
 }
 
 
-def ended() -> list[measured.Run]:
-    """Return the runs that came to an end."""
-    return [run for run in measured.runs() if run.tokens_per_s]
-
-
 def ratio(run: measured.Run, program: plans.Program = measured.NANOTRON) -> float:
     """Return predicted through measured seconds."""
     return run.predicted_s(program) / run.step_s
@@ -74,25 +69,14 @@ def ratio(run: measured.Run, program: plans.Program = measured.NANOTRON) -> floa
 def by_kind() -> dict[str, list[measured.Run]]:
     """Return the runs by what was split."""
     found = collections.defaultdict(list)
-    for run in ended():
+    for run in measured.ended():
         found[run.kind].append(run)
     return dict(sorted(found.items(), key=lambda item: (item[0] in measured.LEFT_OUT, item[0])))
 
 
-def regrets(program: plans.Program = measured.NANOTRON) -> dict[tuple[str, int], float]:
-    """Return for each model and number of GPUs how often longer the first choice takes than the best."""
-    sweeps = collections.defaultdict(list)
-    for run in ended():
-        sweeps[run.model, run.gpus].append(run)
-    return {
-        size: min(found, key=lambda run: run.predicted_s(program)).step_s / measured.best(found).step_s
-        for size, found in sweeps.items()
-    }
-
-
 def fit() -> plans.Program:
     """Return the program whose five numbers have the least median error on the runs of `measured.FITTED`."""
-    chosen = [run for run in ended() if run.model in measured.FITTED and run.kind not in measured.LEFT_OUT]
+    chosen = [run for run in measured.ended() if run.model in measured.FITTED and run.kind not in measured.LEFT_OUT]
     program, least = plans.Program(rates=measured.NANOTRON.rates), math.inf
     while True:
         before = program
@@ -130,10 +114,10 @@ def main() -> None:
         ideal, fitted = ([ratio(run, one) for run in found] for one in (plans.IDEAL, measured.NANOTRON))
         said = "  ".join(f"{measured.error(one):10.2f} x {statistics.median(one):8.2f}" for one in (ideal, fitted))
         print(f"{name:34}{len(found):5}  {said}")
-    tried = [run for run in ended() if run.model not in measured.FITTED and run.kind not in measured.LEFT_OUT]
+    tried = [run for run in measured.ended() if run.model not in measured.FITTED and run.kind not in measured.LEFT_OUT]
     print(f"3B and 80B, to which nothing was fitted, {len(tried)} runs: {measured.error(map(ratio, tried)):.2f}")
     for name, program in (("the explorer's formulas", plans.IDEAL), ("with five numbers", measured.NANOTRON)):
-        found = regrets(program).values()
+        found = measured.regrets(program).values()
         near = sum(one <= 1.25 for one in found)
         print(
             f"first choice, {name}: within 1.25 of the best {near} of {len(found)}, median {measured.error(found):.2f}"

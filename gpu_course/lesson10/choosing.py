@@ -52,9 +52,8 @@ def _check_choice(case: Case, task: str, tried: tuple[measured.Run, ...], choice
     case.instead(data * tensor * pipeline != gpus, f"is a mesh of {data * tensor * pipeline} GPUs, expected {gpus}",
                  "the product of data, tensor and pipeline ranks is the number of GPUs")
     run = next((one for one in tried if (*one.way, one.each) == choice), None)
-    others = sorted({one.way for one in tried if one.way[:3] == choice[:3]})
-    case.instead(run is None, "was not tried by anybody",
-                 f"of this mesh they tried {_listed(tried, choice[:3])}" if others else
+    others = _listed(tried, choice[:3])
+    case.instead(run is None, "was not tried by anybody", f"of this mesh they tried {others}" if others else
                  "data, tensor and pipeline ranks were powers of two, tensor ranks at most 32, the ZeRO stage 0 or 1")
     case.about(f"choose_measured() for {task}: {choice}, {_billions(run):.2g} billion parameters a rank,", case.device)
     case.instead(not run.tokens_per_s, "ran out of memory or crashed",

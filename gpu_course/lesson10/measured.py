@@ -19,6 +19,7 @@ import csv
 import functools
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from pathlib import Path
 import simgpu
 from gpu_course.lesson10 import plans
 
-__all__ = ["FITTED", "LEFT_OUT", "MODELS", "NANOTRON", "Run", "best", "error", "runs", "slowdown"]
+__all__ = ["FITTED", "LEFT_OUT", "MODELS", "NANOTRON", "Run", "best", "ended", "error", "regrets", "runs", "slowdown"]
 
 SEQUENCE, SEQUENCES = 4096, 256
 CLUSTER = simgpu.Cluster("H100 SXM", 8, "NVLink", "InfiniBand")  # the playbook's machines have EFA at the same 400 Gb/s
@@ -120,10 +121,24 @@ def _run(row: dict[str, str]) -> Run:
     return Run(model, *map(int, whole), *(float(text) if text else None for text in (tokens_per_s, memory_gb)))
 
 
+@functools.cache
+def ended() -> tuple[Run, ...]:
+    """Return the runs that came to an end."""
+    return tuple(run for run in runs() if run.tokens_per_s)
+
+
 def slowdown(kind: str, program: plans.Program) -> float:
     """Return the median of measured through predicted seconds, of the runs of one `kind` that came to an end."""
-    found = [run for run in runs() if run.kind == kind and run.tokens_per_s]
-    return statistics.median(run.step_s / run.predicted_s(program) for run in found)
+    return statistics.median(run.step_s / run.predicted_s(program) for run in ended() if run.kind == kind)
+
+
+def regrets(program: plans.Program) -> dict[tuple[str, int], float]:
+    """Return for each model and number of GPUs how many times as long as the fastest the first choice took."""
+    sweeps = defaultdict(list)
+    for run in ended():
+        sweeps[run.model, run.gpus].append(run)
+    choices = {size: min(found, key=lambda run: run.predicted_s(program)) for size, found in sweeps.items()}
+    return {size: choice.step_s / best(sweeps[size]).step_s for size, choice in choices.items()}
 
 
 def error(ratios: Iterable[float]) -> float:

@@ -1,17 +1,14 @@
 """Are the published runs of lesson 10 whole, and are the formulas as near to them as the lesson says?"""
 
 import math
-from collections import defaultdict
 
 import pytest
 
 from gpu_course.lesson10 import measured, plans
 
-ENDED = [run for run in measured.runs() if run.tokens_per_s]
-
 
 def test_the_runs_are_those_that_were_published():
-    assert len(measured.runs()) == 3231 and len(ENDED) == 1739
+    assert len(measured.runs()) == 3231 and len(measured.ended()) == 1739
     assert {run.model for run in measured.runs()} == {*measured.MODELS}
     for run in measured.runs():
         assert run.data * run.tensor * run.pipeline == run.gpus
@@ -24,16 +21,11 @@ def test_the_runs_are_those_that_were_published():
 @pytest.mark.parametrize(("program", "least", "most"), [(measured.NANOTRON, 1.0, 1.15), (plans.IDEAL, 1.6, 2.2)])
 def test_the_error_on_the_models_that_no_number_was_chosen_on(program, least, most):
     chosen = lambda run: run.model in measured.FITTED or run.kind in measured.LEFT_OUT  # noqa: E731
-    tried = [run for run in ENDED if not chosen(run)]
+    tried = [run for run in measured.ended() if not chosen(run)]
     assert len(tried) == 309
     assert least < measured.error(run.predicted_s(program) / run.step_s for run in tried) < most
 
 
 def test_the_first_choice_of_the_formulas_is_mostly_near_the_best():
-    sweeps = defaultdict(list)
-    for run in ENDED:
-        sweeps[run.model, run.gpus].append(run)
-    choices = [min(found, key=lambda run: run.predicted_s(plans.IDEAL)) for found in sweeps.values()]
-    fastest = [measured.best(found) for found in sweeps.values()]
-    near = sum(choice.step_s <= 1.25 * best.step_s for choice, best in zip(choices, fastest, strict=True))
-    assert (near, len(sweeps)) == (15, 26)
+    found = measured.regrets(plans.IDEAL).values()
+    assert (sum(one <= 1.25 for one in found), len(found)) == (15, 26)
