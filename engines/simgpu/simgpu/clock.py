@@ -229,6 +229,10 @@ class Clock:
             return max(self.host_ns, self.free_ns.get((index, stream), 0))
         return max([self.host_ns, *(when for key, when in self.free_ns.items() if key[0] == index)])
 
+    def done_ns(self) -> int:
+        """Return when the host and all GPUs will have done what was queued."""
+        return max([self.host_ns, *self.free_ns.values()])
+
     # ---- what is still to come -----------------------------------------------------------------------------------
     def arrive_later(self, when_ns: int, target: torch.Tensor, values: torch.Tensor) -> None:
         """Write `values` to the host tensor `target` when the clock reaches `when_ns`, not before, as CUDA does."""

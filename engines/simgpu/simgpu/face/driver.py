@@ -80,8 +80,7 @@ def replace(put: Replacements) -> None:
         _exchange_device=_exchange, _maybe_exchange_device=_exchange, has_magma=True, **OLD_TYPES,
     )  # fmt: skip
     put.put(torch.cuda.nvtx, _nvtx=_RANGES)
-    for name in ("Stream", "Event"):
-        put.put(torch, **{name: _kind_of(name, getattr(torch, name), {"Stream": Stream, "Event": Event}[name])})
+    put.put(torch, Stream=_kind_of("Stream", torch.Stream, Stream), Event=_kind_of("Event", torch.Event, Event))
     cudnn = torch.backends.cudnn.m
     put.put(cudnn, is_available=lambda: True, version=lambda: _CUDNN, is_acceptable=lambda tensor: False)
     put.put(torch.backends.cuda, is_built=lambda: True)

@@ -177,7 +177,7 @@ def nvmlDeviceGetUtilizationRates(handle: Any) -> SimpleNamespace:
     How much of the time the memory was read or written nobody knows: `memory` raises.
     """
     clock = model.world.clock
-    busy, now = clock.busy_ns[handle.index], max(clock.host_ns, clock.queue_ns(handle.index))
+    busy, now = clock.busy_ns[handle.index], clock.queue_ns(handle.index)
     was_busy, then = _asked.get(handle.index, (0, 0))
     if busy < was_busy or now < then:  # the clock began anew
         was_busy, then = 0, 0

@@ -10,9 +10,7 @@ from simgpu.face.replaced import Replacements
 def replace(put: Replacements) -> None:
     """Let `torch.nn.parallel` find them."""
     put.put(
-        torch._C, _scatter=_scatter, _gather=_gather, _broadcast=_broadcast,
-        _broadcast_coalesced=lambda tensors, devices, size: [list(one) for one in zip(*(
-            _broadcast(tensor, devices) for tensor in tensors), strict=True)],
+        torch._C, _scatter=_scatter, _gather=_gather, _broadcast=_broadcast, _broadcast_coalesced=_broadcast_coalesced,
     )  # fmt: skip
     put.put(torch.cuda.nccl, is_available=lambda tensors: False)  # gradients are added by copies
 
@@ -34,3 +32,11 @@ def _gather(tensors: Sequence[torch.Tensor], dim: int, device: int | None = None
 def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
     """Return a tensor on each of the GPUs; where it is already, itself."""
     return [tensor.to(torch.device("cuda", index)) for index in devices]
+
+
+def _broadcast_coalesced(
+    tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_size: int
+) -> list[list[torch.Tensor]]:
+    """Return for each of the GPUs all tensors; C++ sends them in pieces of `buffer_size` bytes."""
+    copies = [_broadcast(tensor, devices) for tensor in tensors]
+    return [list(of_device) for of_device in zip(*copies, strict=True)]

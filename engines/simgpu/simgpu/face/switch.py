@@ -3,7 +3,6 @@
 import os
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,10 +26,6 @@ from simgpu.face import (
 from simgpu.face.replaced import Replacements
 from simgpu.reports import current
 
-if TYPE_CHECKING:
-    from simgpu.reports.current import Session
-    from simgpu.reports.report import Report
-
 _lock = threading.RLock()
 _faces: list["Face"] = []  # those that are on; the replacements belong to the first
 _replaced = Replacements()
@@ -39,7 +34,7 @@ _replaced = Replacements()
 class Face:
     """CUDA's face on the simulated GPUs of this process, on from the start; as a context it is off at its end."""
 
-    session: "Session | None" = None  # what records for a report, where one was asked for
+    session: current.Session | None = None  # what records for a report, where one was asked for
 
     def __init__(self, gpu: str, gpus: int | None, memory: str | int | None, allocator: str, errors: str) -> None:
         capacity = properties.memory_bytes(table.get(gpu, "gpu")) if memory is None else memory
@@ -71,7 +66,7 @@ class Face:
                 _take_off()
             self._put_back()
 
-    def report(self, price: float | None = None, steps: int | None = None) -> "Report":
+    def report(self, price: float | None = None, steps: int | None = None) -> current.Report:
         """Return what the program did so far; see `simgpu.report`. Raises RuntimeError without `record=True`."""
         if self.session is None:
             raise RuntimeError("nothing was recorded: a report needs simgpu.cuda(record=True)")

@@ -76,8 +76,7 @@ def wishes(given: argparse.Namespace) -> Wishes:
     """Return what a command line wishes. Raises ValueError that names the option."""
     for text in given.fail_if:
         limit(text)
-    for name, path in (("--report", given.report), ("--json", given.json)):
-        wanted = ".html" if name == "--report" else ".json"
+    for name, path, wanted in (("--report", given.report, ".html"), ("--json", given.json, ".json")):
         if path is not None and not path.endswith(wanted):
             raise ValueError(f"{name} is {path!r}, it must end in {wanted}")
     return Wishes(

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 from simgpu.history import Gap, Timeline
 from simgpu.journal import Record
@@ -133,7 +134,7 @@ def _waits(gaps: list[Gap], seen: Timeline, steps: int) -> list[Row]:
     )
     by_place = {str(Line.of(line)): count for line, count in times.items()}
     counted = [by_place.get(str(Line(*row.parts)), row.count * steps) / steps for row in found]
-    return [Row(*row.parts, row.seconds, count, 0.0, row.cause) for row, count in zip(found, counted, strict=True)]
+    return [replace(row, count=count) for row, count in zip(found, counted, strict=True)]
 
 
 def _cause(gap: Gap) -> str:

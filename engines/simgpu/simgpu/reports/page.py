@@ -8,12 +8,15 @@ from string import Template
 from simgpu.reports.lines import Line, Row
 from simgpu.reports.report import Values
 from simgpu.reports.words import (
+    KERNEL_HEAD,
+    KERNEL_NUMBERS,
     NOT_SIMULATED,
     STEP_SENTENCES,
     answer,
     assumptions,
     clock_sentence,
     count_text,
+    kernel_cells,
     money,
     option_cells,
     option_head,
@@ -107,14 +110,9 @@ def _rows(rows: Sequence[Row], caption: str) -> str:
 
 
 def _kernels(report: Values) -> str:
-    rows = [
-        [one.name, count_text(one.count), seconds_text(one.seconds), f"{one.share:.0%}", one.bound, f"{one.flops:.3g}",
-         bytes_text(one.bytes)]
-        for one in report.kernels
-    ]  # fmt: skip
-    head = ("operator", "calls", "time", "of the step", "bound by", "FLOPs", "bytes")
+    rows = [kernel_cells(kernel) for kernel in report.kernels]
     caption = "Operators whose kernels take most time of a step"
-    return _table(caption, head, rows, numbers=(1, 2, 3, 5, 6)) if rows else ""
+    return _table(caption, KERNEL_HEAD, rows, numbers=KERNEL_NUMBERS) if rows else ""
 
 
 def _options(report: Values) -> str:

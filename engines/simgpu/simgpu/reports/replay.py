@@ -35,7 +35,7 @@ class Replay:
         self._done: list[int] = []
         for event in events:
             self._do(event)
-        self.total_ns = self._now_ns()
+        self.total_ns = self._clock.done_ns()
 
     @property
     def steps(self) -> int:
@@ -66,9 +66,6 @@ class Replay:
             found.records.append(replace(one, **times, phase=phase, line=line))
         return found
 
-    def _now_ns(self) -> int:
-        return max([self._clock.host_ns, *self._clock.free_ns.values()])
-
     def _do(self, event: Event) -> None:
         clock, journal = self._clock, self._journal
         journal.line, journal.phase = getattr(event, "line", ""), getattr(event, "phase", "")
@@ -95,7 +92,7 @@ class Replay:
             case Work():
                 clock.work(event.name, event.length_ns)
             case Step():
-                self.ends_ns.append(self._now_ns())
+                self.ends_ns.append(clock.done_ns())
                 self._firsts.append(len(self.records))
 
     def _ended(self, event: Kernel | Copy | Graph | Message, when_ns: int) -> None:

@@ -18,6 +18,7 @@ from simgpu.reports.growth import GrowthWatch
 from simgpu.reports.holdings import Holdings
 from simgpu.reports.lines import Error, Line
 from simgpu.reports.log import Log
+from simgpu.storages import states_of
 from simgpu.units import seconds_text
 
 STEPS = 10  # so many are recorded in detail
@@ -67,7 +68,7 @@ class Recording:
         self._put = Replacements()
         with self.world.lock:
             self.spec, self.costs = self.world.clock.rates.spec, self.world.clock.rates.costs
-            self.run.begun_ns = self._now_ns()
+            self.run.begun_ns = self.world.clock.done_ns()
             self.holdings = Holdings(self.world.memory, self.world.devices)
             self.growth = GrowthWatch(self.holdings)
             self._put.put(self.world.memory, watcher=self.holdings)
@@ -89,20 +90,16 @@ class Recording:
             return
         self.on, self._ended_s = False, time.perf_counter()
         communication.finish()
-        self._ended_ns = self._now_ns()
+        self._ended_ns = self.world.clock.done_ns()
         for handle in self._handles:
             handle.remove()
         self._put.undo()
 
     # ---- how long it took ---------------------------------------------------------------------------------------
-    def _now_ns(self) -> int:
-        clock = self.world.clock
-        return max([clock.host_ns, *clock.free_ns.values()])
-
     @property
     def simulated_s(self) -> float:
         """How long the program took on the virtual clock, in seconds."""
-        return ((self._now_ns() if self.on else self._ended_ns) - self.run.begun_ns) / 1e9
+        return ((self.world.clock.done_ns() if self.on else self._ended_ns) - self.run.begun_ns) / 1e9
 
     @property
     def real_s(self) -> float:
@@ -220,8 +217,6 @@ def _kind(error: BaseException, text: str) -> str:
 
 def _fused_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Return what one kernel would read and write that does the whole step: parameters and states twice, gradients."""
-    from simgpu.storages import states_of
-
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     read = sum(p.nbytes + p.grad.nbytes for p in parameters)
     return read + sum(p.nbytes for p in parameters) + 2 * sum(state.nbytes for state in states_of(optimizer))

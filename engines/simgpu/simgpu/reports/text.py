@@ -4,12 +4,15 @@ from simgpu import tables
 from simgpu.reports.lines import Line, Row
 from simgpu.reports.report import Kernel, Values
 from simgpu.reports.words import (
+    KERNEL_HEAD,
+    KERNEL_NUMBERS,
     NOT_SIMULATED,
     STEP_SENTENCES,
     answer,
     assumptions,
     clock_sentence,
     count_text,
+    kernel_cells,
     money,
     option_cells,
     option_head,
@@ -69,13 +72,8 @@ def _rows(rows: list[Row]) -> list[str]:
 
 
 def _kernels(kernels: list[Kernel]) -> list[str]:
-    rows = [
-        [one.name, count_text(one.count), seconds_text(one.seconds), f"{one.share:.0%}", one.bound,
-         f"{one.flops:.3g}", bytes_text(one.bytes)]
-        for one in kernels[:_MOST]
-    ]  # fmt: skip
-    head = ("operator", "calls", "time", "of the step", "bound by", "FLOPs", "bytes")
-    return [tables.text(rows, head, right=(1, 2, 3, 5, 6))] if rows else []
+    rows = [kernel_cells(kernel) for kernel in kernels[:_MOST]]
+    return [tables.text(rows, KERNEL_HEAD, right=KERNEL_NUMBERS)] if rows else []
 
 
 def _options(report: Values) -> list[str]:

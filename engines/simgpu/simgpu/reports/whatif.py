@@ -87,6 +87,8 @@ def what_if(
     capacity = basis.capacity if spec is basis.spec else spec.memory_bytes
     batch = _largest(basis, capacity) if batch == "max" else arguments.positive("batch", batch)
     changes: list[tuple[str, str, Callable[[Sequence[Event]], Sequence[Event]]]] = []
+    if spec is not basis.spec:
+        changes.append((spec.name, _OTHER, list))  # the same events
     if batch != 1:
         changes.append((f"batch × {batch:.3g}", _BATCH, lambda events: _with_batch(events, batch)))
     if amp:
@@ -108,13 +110,12 @@ def what_if(
     seen = Replay(events, spec, basis.costs, basis.gpus, cluster).timeline(basis.first, basis.last)
     peak = basis.peak + math.floor(basis.scaling * (batch - 1))
     step_s = seen.total_ns / (basis.last - basis.first) / 1e9
-    names = ([] if spec is basis.spec else [spec.name]) + [name for name, _, _ in changes]
-    texts = ([] if spec is basis.spec else [_OTHER]) + [text for _, text, _ in changes]
+    names, texts = [name for name, _, _ in changes], tuple(text for _, text, _ in changes)
     hours = None if steps is None else arguments.whole("steps", steps) * step_s / (batch * ranks) / 3600
     cost = None if hours is None or price is None else hours * arguments.positive("price", price) * ranks * basis.used
     return Option(
         ", ".join(names) or "as it ran", spec.name, ranks * basis.used, batch, peak <= capacity, peak, capacity, step_s,
-        1 - seen.utilisation(), seen.evidence, tuple(texts), steps, hours, cost,
+        1 - seen.utilisation(), seen.evidence, texts, steps, hours, cost,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from simgpu.reports.report import Values
+from simgpu.reports.report import Kernel, Values
 from simgpu.reports.whatif import Option
 from simgpu.units import bytes_text, seconds_text
 
@@ -87,6 +87,18 @@ def clock_sentence(report: Values) -> str:
 def count_text(count: float) -> str:
     """Return how often something happens in a step: "4", "0.25"."""
     return f"{count:,.0f}" if count == round(count) or count >= 100 else f"{count:.2g}"
+
+
+KERNEL_HEAD = ("operator", "calls", "time", "of the step", "bound by", "FLOPs", "bytes")
+KERNEL_NUMBERS = (1, 2, 3, 5, 6)  # columns that end at the right
+
+
+def kernel_cells(kernel: Kernel) -> list[str]:
+    """Return what the kernels of an operator take as the cells of a row."""
+    return [
+        kernel.name, count_text(kernel.count), seconds_text(kernel.seconds), f"{kernel.share:.0%}", kernel.bound,
+        f"{kernel.flops:.3g}", bytes_text(kernel.bytes),
+    ]  # fmt: skip
 
 
 def option_head(options: Sequence[Option]) -> tuple[str, ...]:
