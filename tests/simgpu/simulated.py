@@ -1,44 +1,30 @@
 """What do the tests of the simulated GPU share? A fresh one for each test, and a look at wrapper and values."""
 
-import contextlib
-import gc
-
 import pytest
 import torch
 
 import simgpu
 from simgpu import control
 
-__all__ = ["_fresh", "consistent", "nothing_alive", "on_sim"]
+__all__ = ["_fresh", "consistent", "forget", "on_sim"]
+
+
+def forget():
+    """Count 0 bytes: what other tests of this process left alive, or to the garbage collector, is counted no more."""
+    simgpu.reset()
+    memory = control.world().memory
+    memory.bury()
+    memory.live.clear()  # the references that would have said when these storages die
+    for gpu in memory.gpus:
+        gpu.allocated_bytes = gpu.peak_bytes = gpu.storages = 0
 
 
 @pytest.fixture(autouse=True)
 def _fresh():
     simgpu.enable()
-    simgpu.reset()
+    forget()
     yield
     torch.set_default_device(None)
-    simgpu.reset()
-
-
-@contextlib.contextmanager
-def nothing_alive():
-    """Begin with 0 bytes: what other tests of this process left alive is not counted meanwhile."""
-    simgpu.enable()
-    gc.collect()
-    simgpu.reset()
-    alive = control.world().memory
-    alive.bury()
-    live, alive.live = alive.live, {}
-    before = [gpu.allocated_bytes for gpu in alive.gpus]
-    for gpu in alive.gpus:
-        gpu.allocated_bytes = gpu.peak_bytes = 0
-    yield
-    gc.collect()
-    simgpu.configure(allocator="exact")
-    alive.live.update(live)
-    for gpu, nbytes in zip(alive.gpus, before, strict=True):
-        gpu.allocated_bytes += nbytes
     simgpu.reset()
 
 

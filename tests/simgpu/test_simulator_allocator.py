@@ -16,7 +16,7 @@ from torch.cuda import _memory_viz
 
 import simgpu
 from simgpu import patches
-from tests.simgpu.simulated import nothing_alive
+from tests.simgpu.simulated import forget
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 MIB = 2**20
@@ -28,11 +28,13 @@ def settings(text):
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    with nothing_alive():
-        simgpu.configure(allocator="caching")
-        yield
-        settings("expandable_segments:False")
-        settings("")
+    simgpu.enable()
+    forget()
+    simgpu.configure(allocator="caching")
+    yield
+    settings("expandable_segments:False")
+    settings("")
+    simgpu.reset()
 
 
 def alloc(mib):

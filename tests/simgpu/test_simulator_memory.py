@@ -9,16 +9,10 @@ from torch import nn
 
 import simgpu
 from tests import interrupts
-from tests.simgpu.simulated import nothing_alive
+from tests.simgpu.simulated import _fresh  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 KIB = 1024
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    with nothing_alive():
-        yield
 
 
 def kib(n, **options):
