@@ -1,14 +1,13 @@
 """Does `python -m simgpu` run programs, packages and notebooks as Python and Jupyter do, on simulated GPUs?"""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import simgpu
 from simgpu.face import programs
+from tests import children
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
@@ -33,9 +32,7 @@ if "fail" in sys.argv:
 
 
 def run(folder, *command):
-    return subprocess.run(
-        [sys.executable, *command], cwd=folder, capture_output=True, text=True, encoding="utf-8", check=False
-    )
+    return children.run(*command, cwd=folder)
 
 
 @pytest.fixture

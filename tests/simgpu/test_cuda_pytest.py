@@ -1,12 +1,11 @@
 """Does `pytest -p simgpu.pytest` run tests that want CUDA, on a machine that has none?"""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 import simgpu
+from tests import children
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 TESTS = """import pytest
@@ -48,9 +47,8 @@ def test_what_comes_after_it():
 def run(folder, *options):
     (folder / "conftest.py").write_text("import torch\n\nSEEN = torch.cuda.is_available()\n")
     (folder / "test_it.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
     wide = {**os.environ, "COLUMNS": "200"}  # else the summary is cut off
-    return subprocess.run(command, cwd=folder, env=wide, capture_output=True, text=True, encoding="utf-8", check=False)
+    return children.run("-m", "pytest", "-p", "no:cacheprovider", *options, cwd=folder, env=wide)
 
 
 def test_what_is_skipped_without_it_runs_with_it(tmp_path):

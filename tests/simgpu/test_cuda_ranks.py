@@ -1,5 +1,6 @@
 """Do child processes and ranks of a program that says `cuda` have simulated GPUs too?"""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,18 +9,38 @@ import pytest
 import torch
 
 import simgpu
+from tests import children
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 RANKS = """import os
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 rank = int(os.environ["LOCAL_RANK"])
-device = torch.device("cuda", rank)
-torch.cuda.set_device(device)
-dist.init_process_group("nccl", device_id=device)
-total = torch.full((2,), float(rank + 1), device=device)
+device = torch.device(rank)
+dist.init_process_group(dist.get_default_backend_for_device(device), device_id=device)
+with torch.device("meta"):
+    model = fully_shard(nn.Linear(4, 6))  # its mesh chooses the GPU of this rank
+assert torch.cuda.current_device() == rank
+model.to_empty(device="cuda")
+torch.manual_seed(3)
+model.reset_parameters()
+after = torch.rand(1, device="cuda")
+whole = model.weight.full_tensor()
+seen = [torch.zeros(25, device="cuda") for _ in range(2)]
+dist.all_gather(seen, torch.cat([whole.detach().flatten(), after]))
+model(torch.ones(2, 4, device="cuda")).sum().backward()
+gradient = model.weight.grad.full_tensor()
+if rank == 0:
+    print(torch.equal(*seen), torch.equal(*whole.chunk(2)), gradient.sum().item())
+dist.destroy_process_group()
+
+dist.init_process_group("nccl", init_method=f"file://{os.getcwd()}/store", rank=rank, world_size=2)
+torch.cuda.set_device(rank)
+total = torch.full((2,), float(rank + 1), device="cuda")
 start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 start.record()
 dist.all_reduce(total)
@@ -27,6 +48,7 @@ end.record()
 torch.cuda.synchronize()
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(4, 2).cuda(), device_ids=[rank])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 torch.manual_seed(rank)
 model(torch.randn(8, 4).cuda()).square().mean().backward()
 gathered = [torch.zeros_like(total) for _ in range(2)]
@@ -35,24 +57,29 @@ dist.barrier()
 if rank == 0:
     print(dist.get_backend(), dist.get_world_size(), total.tolist(), total.device)
     print(torch.equal(*gathered), start.elapsed_time(end) > 0, model.module.bias.grad.norm().item())
+optimizer.step()
+model(torch.randn(8, 4).cuda()).square().mean().backward()
+optimizer.step()
 dist.destroy_process_group()
 """
 
 
-def run(folder, *command):
-    plain = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    command = [sys.executable, *command]
-    return subprocess.run(
-        command, cwd=folder, env=plain, capture_output=True, text=True, encoding="utf-8", check=False, timeout=300
-    )
-
-
-def test_torchrun_and_nccl(tmp_path):
-    (tmp_path / "ranks.py").write_text(RANKS)
-    started = "-m", "simgpu", "--gpus", "2", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
-    done = run(tmp_path, *started, "ranks.py")
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """The lines that two ranks of torchrun print, and what stands in the report: starting them takes 8 seconds."""
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "train.py").write_text(RANKS)
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    plain = {name: value for name, value in os.environ.items() if name not in names}
+    asked = ("--gpus", "2", "--json", "out.json", "--price", "1", "--run-steps", "1000")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py")
+    done = children.run("-m", "simgpu", *asked, *torchrun, cwd=folder, env=plain)
     assert done.returncode == 0, done.stderr[-3000:]
-    first, second = done.stdout.splitlines()
+    return done, json.loads((folder / "out.json").read_text(encoding="utf-8"))
+
+
+def test_torchrun_and_nccl(ranks):
+    first, second = ranks[0].stdout.splitlines()[1:3]
     assert first == "nccl 2 [3.0, 3.0] cuda:0" and second.startswith("True True ")
     torch.manual_seed(0)
     model, losses = torch.nn.Linear(4, 2), []
@@ -63,6 +90,18 @@ def test_torchrun_and_nccl(tmp_path):
     assert float(second.split()[2]) == pytest.approx(model.bias.grad.norm().item(), rel=1e-5)
 
 
+def test_sharded_weights_are_drawn_where_they_are_and_differ_by_rank(ranks):
+    assert ranks[0].stdout.splitlines()[0] == "True False 48.0"
+
+
+def test_ranks_of_a_run_are_counted_once(ranks):
+    done, found = ranks
+    assert done.stderr.count("Report for 2 × simulated T4") == 1
+    own = found["options"][0]
+    assert found["gpus"] == own["gpus"] == 2 and own["cost"] == pytest.approx(2 * own["hours"])
+    assert found["evidence"]["regime"] == "several GPUs" and all(option["gpus"] == 2 for option in found["options"])
+
+
 def test_a_child_process_has_the_face_and_one_afterwards_has_not():
     ask = [sys.executable, "-c", "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"]
     before = dict(os.environ)
@@ -70,40 +109,5 @@ def test_a_child_process_has_the_face_and_one_afterwards_has_not():
     with simgpu.cuda(gpu="A10", memory="1 GiB"):
         inside = subprocess.run(ask, capture_output=True, text=True, check=True)
     assert inside.stdout.split() == ["True", str(torch.sim.device_count())] and dict(os.environ) == before
-    outside = subprocess.run(ask, capture_output=True, text=True, check=True)
-    assert outside.stdout.split() == ["False", "0"]
-
-
-SHARDED = """import os
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-device = torch.device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group(dist.get_default_backend_for_device(device), device_id=device)
-with torch.device("meta"):
-    model = fully_shard(nn.Linear(4, 6))  # its mesh chooses the GPU of this rank
-assert torch.cuda.current_device() == device.index
-model.to_empty(device="cuda")
-torch.manual_seed(3)
-model.reset_parameters()
-after = torch.rand(1, device="cuda")
-whole = model.weight.full_tensor()
-seen = [torch.zeros(25, device="cuda") for _ in range(2)]
-dist.all_gather(seen, torch.cat([whole.detach().flatten(), after]))
-model(torch.ones(2, 4, device="cuda")).sum().backward()
-if device.index == 0:
-    print(torch.equal(*seen), torch.equal(*whole.chunk(2)), model.weight.grad.full_tensor().sum().item())
-else:
-    model.weight.grad.full_tensor()
-dist.destroy_process_group()
-"""
-
-
-def test_sharded_weights_are_drawn_where_they_are_and_differ_by_rank(tmp_path):
-    (tmp_path / "sharded.py").write_text(SHARDED)
-    started = "-m", "simgpu", "--gpus", "2", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
-    done = run(tmp_path, *started, "sharded.py")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[0] == "True False 48.0"
+    where = [sys.executable, "-c", "import sys; print('simgpu' in str(sys.modules.get('sitecustomize')))"]
+    assert subprocess.run(where, capture_output=True, text=True, check=True).stdout.split() == ["False"]

@@ -1,9 +1,9 @@
 """Do the lines of the engine's README run, and print what their comments say? Each in a process of its own."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from tests import children
 
 README = Path(__file__).parents[2] / "engines" / "simgpu" / "README.md"
 REPORT, HERE, FACE, AHEAD = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
@@ -11,7 +11,7 @@ REPORT, HERE, FACE, AHEAD = re.findall(r"```python\n(.*?)```", README.read_text(
 
 def printed(code: str) -> str:
     """Return what lines of the README print."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", check=False)
+    done = children.run("-c", code)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
