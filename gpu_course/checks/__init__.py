@@ -1,7 +1,7 @@
 """Is this answer right, and if not, what is the mistake?"""
 
 from gpu_course.checks.case import Busy, Case, Task, WrongAnswer
-from gpu_course.checks.child import run_limited
+from gpu_course.checks.child import run_forked, run_limited
 from gpu_course.checks.comparison import difference, shown
 from gpu_course.checks.engine import Exercise, exercise, lesson, unsolved
 from gpu_course.checks.mistakes import Edit, alike, edit, source_of
@@ -9,5 +9,5 @@ from gpu_course.checks.program import Program
 
 __all__ = [
     "Busy", "Case", "Edit", "Exercise", "Program", "Task", "WrongAnswer", "alike", "difference", "edit", "exercise",
-    "lesson", "run_limited", "shown", "source_of", "unsolved",
+    "lesson", "run_forked", "run_limited", "shown", "source_of", "unsolved",
 ]  # fmt: skip

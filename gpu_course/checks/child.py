@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import torch
 
+import ranklaunch
 import simgpu
 from gpu_course.checks import limits
 from gpu_course.checks.case import Busy, Finding, Task, WrongAnswer
@@ -36,6 +37,43 @@ def run_limited(fn: Callable[..., Any], *args: Any, limit_s: float) -> Any:
                 raise Busy(f"This machine is busy: in {spent.wall_s:.0f} s a process had {had_s:.0f} of {limit_s:g} s")
 
     return simgpu.run_in_child(fn, *args, wait=wait)
+
+
+def run_forked(fn: Callable[..., Any], *args: Any, limit_s: float) -> Any:
+    """Return what `fn(*args)` returns in a process of its own that has two simulated GPUs, and no process group.
+
+    `fn` is a function of a module, which is imported once for all calls: on Linux the process is forked from one that
+    has it (`ranklaunch`). Raises subprocess.TimeoutExpired where `fn` takes longer than `limit_s`, `Busy` where the
+    machine never gave it so much, EOFError where it ends the process, `simgpu.Unavailable` where there can be no
+    simulated GPU, and RuntimeError for what `fn` raises.
+    """
+    ranklaunch.preload("torch.distributed.tensor", fn.__module__)  # the first is imported by the first operator
+    try:
+        return ranklaunch.launch(_alone, fn, args, nprocs=1, timeout_s=limit_s, devices=["cpu"], start=_simulate)[0]
+    except ranklaunch.RankError as error:
+        if error.busy:
+            raise Busy(error.busy) from None
+        if error.kind in ("hang", "slow"):
+            raise subprocess.TimeoutExpired(fn.__name__, limit_s) from None
+        if error.kind == "died":
+            raise EOFError(str(error)) from None
+        if error.error == simgpu.Unavailable.__name__:
+            raise simgpu.Unavailable(str(error)) from None
+        raise RuntimeError(str(error)) from None
+
+
+def _simulate() -> None:
+    """Give the process its simulated GPUs, also beside a real one."""
+    simgpu.hide_accelerators()
+    device, reason = simgpu.ready()
+    if device is None:
+        raise simgpu.Unavailable(reason)
+
+
+def _alone(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Call `fn` as in a process that `launch` did not start."""
+    torch.distributed.destroy_process_group()
+    return fn(*args)
 
 
 def _end(pid: int) -> None:

@@ -12,6 +12,7 @@ import torch
 
 import simgpu
 from course_utils import tables
+from gpu_course.checks import run_forked
 from gpu_course.lesson12.program import Sizes, Trial, case_of, given
 from gpu_course.lesson12.scoring import measured
 
@@ -70,7 +71,7 @@ def changed(*changes: Change) -> str:
 
 def gains() -> Gains:
     """Return what each change alone brings, that of most time first."""
-    return Gains(tuple(Gain(*row) for row in simgpu.run_in_child(_gains)))
+    return Gains(tuple(Gain(*row) for row in run_forked(_gains, limit_s=simgpu.CHILD_LIMIT_S)))
 
 
 def _gains() -> list[tuple]:

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
 import simgpu
-from course_utils import devices, gpus, tables
-from gpu_course.checks import Program, WrongAnswer, run_limited
+from course_utils import gpus, tables
+from gpu_course.checks import Program, WrongAnswer, run_forked
 from gpu_course.lesson12 import program as programs
 from gpu_course.lesson12.program import SCORED, SMALL, Sizes, Trial
 from ranklaunch import RankError, launch
@@ -177,16 +177,14 @@ def _tried(*sources: tuple[str, str]) -> list[Costs | str]:
     Raises `Untried`, which is not remembered, where they end the process or take too long.
     """
     try:
-        found = run_limited(_in_child, sources, secrets.randbits(32), limit_s=LIMIT_S)
+        found = run_forked(_in_child, sources, secrets.randbits(32), limit_s=LIMIT_S)
     except subprocess.TimeoutExpired:
         raise Untried(f"does not end: it was stopped after {LIMIT_S:g} s.") from None
     except simgpu.Unavailable:
-        if devices.simulated() is None:
-            raise
-        raise Untried("ends the process. A function is to return") from None
+        raise
     except RuntimeError as error:
         raise Untried(f"cannot be tried. {str(error).strip().splitlines()[-1]}") from None
-    except (ValueError, EOFError):  # the child wrote nothing
+    except EOFError:
         raise Untried("ends the process. A function is to return") from None
     right = [place for place, one in enumerate(found) if isinstance(one, Costs)]
     for place, ranks in zip(right, _on_ranks([sources[place] for place in right]), strict=True):
