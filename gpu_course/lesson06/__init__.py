@@ -114,6 +114,7 @@ def _events(*rows: tuple) -> list[dict]:
 
 _READ = tomllib.loads(Path(__file__).with_name("events.toml").read_text(encoding="utf-8"))
 _STEP, _STREAMS, _PIECES = (_events(*_READ[name]) for name in ("step", "streams", "pieces"))
+_RANK, _LOADING = (_events(*_READ[name]) for name in ("rank", "loading"))  # as files of real GPUs are
 
 
 _WHOLE = _events(  # nothing runs on the GPU
@@ -142,7 +143,7 @@ _HALVES = _events(  # half microseconds, two that begin at once, and an end behi
     "There is a gap wherever a kernel begins later than `until`. Treat the end of the trace as one more kernel. As "
     "streams overlap, `until` is the largest end so far, which need not be the end of the kernel before.",
     "An event of the host lies inside a gap from a to b for min(b, end) - max(a, begin) µs, if that is above 0. Add "
-    "these times up in a Counter, by line, and take the line with the most.",
+    "these times up in a Counter, by line, and take the line with the most. max(…, default=\"\") bears an empty one.",
 ))
 def idle_gaps(events: list[dict], end_us: float) -> list[tuple[float, float, str]]:
     """Return the gaps of the GPU: (begin in µs, length in µs, line of the host)."""
@@ -154,7 +155,7 @@ def idle_gaps(events: list[dict], end_us: float) -> list[tuple[float, float, str
             spent = Counter()
             for e in host:
                 spent[e["line"]] += max(0.0, min(begin, e["ts"] + e["dur"]) - max(until, e["ts"]))
-            gaps.append((until, begin - until, max(spent, key=spent.get)))
+            gaps.append((until, begin - until, max(+spent, key=spent.get, default="")))  # + drops zeros
         until = max(until, end)  # streams overlap: the kernel before need not be the last to end
     return gaps
 
@@ -163,7 +164,7 @@ def idle_gaps(events: list[dict], end_us: float) -> list[tuple[float, float, str
 def _(case: Case) -> None:
     first = [_STEP[0], _STEP[2]]
     for events, end in ((first, 25.0), (_STEP, 68.0), (_WHOLE, 45.0), (_LONG, 80.0), (_PIECES, 40.0),
-                        (_STREAMS, 70.0), (_STREAMS[::-1], 70.0), (_HALVES, 12.0)):
+                        (_STREAMS, 70.0), (_STREAMS[::-1], 70.0), (_HALVES, 12.0), (_RANK, 90.0), (_LOADING, 64.0)):
         case.equal(_plain(case.call(events, end)), _gaps_by_tick(events, end))
 
 
@@ -191,6 +192,7 @@ def _gaps_by_tick(events: list[dict], end: float) -> list[tuple[float, float, st
     return found
 
 
+_MOST = 'max(+spent, key=spent.get, default="")'
 _KIND, _UNTIL, _LAST = 'e["cat"] == "kernel"', "until = max(until, end)", "[*kernels, (end_us, end_us)]"
 _OVERLAP = 'max(0.0, min(begin, e["ts"] + e["dur"]) - max(until, e["ts"]))'
 idle_gaps.edits(
@@ -219,8 +221,16 @@ idle_gaps.edits(
      'spent[e["line"]] += ' + _OVERLAP, f'spent[e["line"]] = max(spent[e["line"]], {_OVERLAP})'),
     ("blames the last call before the kernel",
      "the last call is always the launch. What kept the host from launching earlier?",
-     "max(spent, key=spent.get)", 'max((e for e in host if e["ts"] < begin), key=lambda e: e["ts"])["line"]'),
-    ("gives begin and end", "the length is asked for, not the end", "begin - until, max(spent", "begin, max(spent"),
+     _MOST, 'max((e for e in host if e["ts"] < begin), key=lambda e: e["ts"], default={"line": ""})["line"]'),
+    ("looks at one stream alone", "a GPU works on several streams: it is idle when none of them has a kernel",
+     _KIND, _KIND + ' and e["stream"] == next(k["stream"] for k in events if k["cat"] == "kernel")'),
+    ("leaves the messages out", "a kernel of NCCL is a kernel: the GPU is not idle while it runs",
+     _KIND, _KIND + ' and not e["name"].startswith("nccl")'),
+    ("names a line that did nothing in the gap", "where no event of the host lies inside, the line is \"\"",
+     _MOST, 'max(spent, key=spent.get, default="")'),
+    ("leaves out the gaps without an event of the host", "the GPU is idle there too: the trace has not seen why",
+     "if begin > until:", 'if begin > until and any(e["ts"] < begin and e["ts"] + e["dur"] > until for e in host):'),
+    ("gives begin and end", "the length is asked for, not the end", "begin - until, max(+spent", "begin, max(+spent"),
     ("names the call, not the line", "each event of the host has its `line`", 'spent[e["line"]]', 'spent[e["name"]]'),
 )
 
@@ -235,7 +245,7 @@ def _(events, end_us):
         spent = Counter()
         for e in (e for e in events if e["cat"] == "host" and e["ts"] < end and e["ts"] + e["dur"] > begin):
             spent[e["line"]] += min(end, e["ts"] + e["dur"]) - max(begin, e["ts"])
-        gaps += [(begin, end - begin, spent.most_common(1)[0][0])] if end > begin else []
+        gaps += [(begin, end - begin, max(spent, key=spent.get, default=""))] if end > begin else []
     return gaps
 
 

@@ -44,6 +44,7 @@ WRONG = {
     ],
     "idle_gaps": [
         ("is None", edit("return gaps", "gaps.sort()")),
+        ("raises ValueError", edit(', default=""', "")),
         ("modifies its input", edit("kernels = sorted(", "events.sort(key=lambda e: e['ts']); kernels = sorted(")),
     ],
     "at_most": [
