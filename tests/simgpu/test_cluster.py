@@ -102,6 +102,35 @@ def test_a_trace_has_all_ranks_and_their_messages(late, tmp_path):
     assert max(ends) - min(ends) < 1e-6
 
 
+def test_each_rank_has_a_file_of_its_own_in_which_messages_are_kernels_that_wait(late, tmp_path):
+    paths = late.export_rank_traces(tmp_path / "ranks")
+    files = [json.loads(path.read_text()) for path in paths]
+    assert [path.name for path in paths] == ["rank-0.json", "rank-1.json", "rank-2.json"]
+    for rank, file in enumerate(files):
+        about = file["distributedInfo"]
+        assert (about["backend"], about["rank"], about["world_size"]) == ("nccl", rank, 3)
+        assert about["pg_config"][0]["ranks"] == [0, 1, 2] and "simulated" in file["note"]
+        (message,) = (e for e in file["traceEvents"] if e["name"].startswith("nccl"))
+        record = late.ranks[rank].select("message")[0]
+        waited = sum(r.duration_ns for r in late.ranks[rank].select("waits"))
+        assert (message["cat"], message["name"]) == ("kernel", "ncclDevKernel_AllReduce of 3")
+        assert round(message["dur"] * 1000) == record.duration_ns + waited
+        begins = [e["ts"] for e in file["traceEvents"] if e["ph"] in "sf" and e["id"] == record.number]
+        assert begins[-1] == message["ts"] and not any("wait for others" in e["name"] for e in file["traceEvents"])
+
+
+def test_hta_finds_in_the_files_what_the_timelines_say(late, tmp_path, monkeypatch):
+    monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
+    analysis = pytest.importorskip("hta.trace_analysis", reason="pip install HolisticTraceAnalysis pandas==2.*")
+    late.export_rank_traces(tmp_path)
+    opened = analysis.TraceAnalysis(trace_dir=str(tmp_path), include_last_profiler_step=True)
+    found = opened.get_temporal_breakdown(visualize=False)
+    assert list(found["rank"]) == [0, 1, 2]
+    assert list(found["compute_time(us)"]) == pytest.approx([1000 * one.busy_ms() for one in late.ranks], abs=0.01)
+    idle = opened.get_idle_time_breakdown(ranks=[0], visualize=False)[0]
+    assert set(idle["stream"]) == {0, 2000} and not opened.get_comm_comp_overlap(visualize=False).empty
+
+
 PHASES = ("backward", "optimizer step")
 
 

@@ -193,6 +193,19 @@ class ClusterTimeline:
         """Write one file of all ranks for Perfetto; see `Timeline.export_chrome_trace`."""
         Path(path).write_text(trace.text(self.ranks), encoding="utf-8", newline="\n")
 
+    def export_rank_traces(self, folder: str | Path) -> list[Path]:
+        """Write `rank-0.json`, `rank-1.json`, …: a file a rank, as processes do that profile themselves on CUDA.
+
+        HTA (https://github.com/facebookresearch/HolisticTraceAnalysis) opens the folder, Perfetto each file. A message
+        is one kernel, from when its rank comes until it ends, as with NCCL. The folder is made; returns the paths.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / f"rank-{rank}.json" for rank in range(len(self.ranks))]
+        for rank, path in enumerate(paths):
+            path.write_text(trace.text_of_rank(self.ranks, rank), encoding="utf-8", newline="\n")
+        return paths
+
     def __str__(self) -> str:
         name, n = self.ranks[0].spec_name, len(self.ranks)
         lines = [f"{n} ranks, each with a simulated {name}: {self.total_ms:.3f} ms in all, GPUs idle {self.idle:.0%}"]

@@ -5,6 +5,7 @@ Times in it are microseconds; the three digits behind the point keep whole nanos
 """
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from simgpu.journal import Record
@@ -17,22 +18,62 @@ _NOTE = "simulated by a model of a GPU, not measured; host work is an input"
 
 def text(ranks: list) -> str:
     """Return the whole file of the timelines of one process or several ranks: one event a line, in order of time."""
-    first, tracks, events = ranks[0], [], []
+    tracks, events = [], []
     for rank, timeline in enumerate(ranks):
-        own = [event for record in timeline.records for event in _events(record)]
-        own += [_phase(row, phase) for row in timeline.rows for phase in timeline.phases(row)]
-        own += _ranges(timeline) + [event for row in timeline.rows for event in _queue(timeline, row)]
+        own = _all_events(timeline, timeline.records)
         named = _tracks(timeline, own)
         if len(ranks) > 1:
             begin_ns = timeline.begin_ns - min(one.begin_ns for one in ranks)
             for event in named + own:
                 _give(event, rank, begin_ns)
         tracks, events = tracks + named, events + own
+    return _file(ranks[0], {"rank": 0}, tracks, events)
+
+
+def text_of_rank(ranks: list, rank: int) -> str:
+    """Return the file of one of several ranks, in the form of the file that each process writes on CUDA.
+
+    As in NCCL, a message is a kernel that begins when this rank comes and ends with the message, waiting included.
+    """
+    timeline = ranks[rank]
+    began = {(r.number, r.stream): r.start_ns for r in timeline.records if r.kind == "waits"}
+    records = [
+        replace(r, name=_nccl(r.name), start_ns=began.get((r.number, r.stream), r.start_ns))
+        if r.kind == "message"
+        else r
+        for r in timeline.records
+        if r.kind != "waits"
+    ]
+    events = _all_events(timeline, records)
+    tracks = _tracks(timeline, events)
+    after_ns = timeline.begin_ns - min(one.begin_ns for one in ranks)
+    for event in events:
+        event["ts"] = round(event["ts"] + after_ns / 1000, 3)  # whole nanoseconds
+    everybody = list(range(len(ranks)))
+    group = {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": len(ranks)}
+    about = {"backend": "nccl", "rank": rank, "world_size": len(ranks), "pg_count": 1}
+    return _file(timeline, about | {"pg_config": [group | {"ranks": everybody}]}, tracks, events)
+
+
+def _nccl(name: str) -> str:
+    """Return what NCCL calls the kernel of a message: "all_reduce of 8" becomes "ncclDevKernel_AllReduce of 8"."""
+    kind, _, of = name.partition(" ")
+    return f"ncclDevKernel_{kind.title().replace('_', '')} {of}".rstrip()
+
+
+def _all_events(timeline: Any, records: list[Record]) -> list[dict]:
+    """Return the events of records, and those of the phases, ranges and queues of their timeline."""
+    found = [event for record in records for event in _events(record)]
+    found += [_phase(row, phase) for row in timeline.rows for phase in timeline.phases(row)]
+    return found + _ranges(timeline) + [event for row in timeline.rows for event in _queue(timeline, row)]
+
+
+def _file(timeline: Any, distributed: dict, tracks: list[dict], events: list[dict]) -> str:
     # what encloses comes before what it encloses
     events.sort(key=lambda event: (event["ts"], -event.get("dur", 0), event.get("cat") != "user_annotation"))
     head = {
-        "schemaVersion": 1, "displayTimeUnit": "ms", "note": _NOTE, "distributedInfo": {"rank": 0},
-        "deviceProperties": [{"id": _gpu(row), "name": first.spec_name} for row in first.rows],
+        "schemaVersion": 1, "displayTimeUnit": "ms", "note": _NOTE, "distributedInfo": distributed,
+        "deviceProperties": [{"id": _gpu(row), "name": timeline.spec_name} for row in timeline.rows],
     }  # fmt: skip
     lines = ",\n".join(json.dumps(event) for event in tracks + events)
     return f'{json.dumps(head)[:-1]}, "traceEvents": [\n{lines}\n]}}\n'
