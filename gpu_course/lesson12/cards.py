@@ -20,7 +20,7 @@ from gpu_course.lesson12.scoring import RIGHT, Costs, Score
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_PREFIX = "course-capstone-1"
+_PREFIX = "course-capstone-2"
 _NUMBERS = [one.name for one in fields(Costs) if one.name not in (*RIGHT, "regimes")]
 _LONGEST, _KEPT = 1000, 40  # signs of a line; tries that are shown
 _here: list[str] = []  # tries, where no file is kept

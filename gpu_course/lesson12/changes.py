@@ -19,9 +19,13 @@ from gpu_course.lesson12.scoring import measured
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the given program: its name, a hint, and texts with what replaces them."""
+    """A change of the given program for a level: its name, a hint, and texts with what replaces them.
+
+    One that stands on others' lines has a text for each way in which they may be found.
+    """
 
     name: str
+    level: int
     hint: str
     edits: tuple[tuple[str, str], ...]
 
@@ -54,36 +58,46 @@ class Gains(tables.Table):
 
 _READ = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["change"]
 CHANGES = tuple(
-    Change(one["name"], one["hint"], tuple((text["old"], text["new"]) for text in one["edit"])) for one in _READ
+    Change(one["name"], one.get("level", 1), one["hint"], tuple((text["old"], text["new"]) for text in one["edit"]))
+    for one in _READ
 )
 
 
+def of_level(level: int) -> tuple[Change, ...]:
+    """Return the changes that a level needs, beside those of the levels below it."""
+    return tuple(change for change in CHANGES if change.level == level)
+
+
 def changed(*changes: Change) -> str:
-    """Return the text of the given program with these changes."""
+    """Return the text of the given program with these changes, in the order of the hints."""
     source = given()
-    for change in changes:
+    for change in sorted(changes, key=CHANGES.index):
+        before = source
         for old, new in change.edits:
-            if source.count(old) != 1:
+            if source.count(old) > 1:
                 raise ValueError(f"{change.name}: the text to replace must occur once: {old!r}")
             source = source.replace(old, new)
+        if source == before:
+            raise ValueError(f"{change.name}: no text to replace occurs")
     return source
 
 
 def gains() -> Gains:
-    """Return what each change alone brings, that of most time first."""
+    """Return what each change of level 1 brings alone, that of most time first."""
     return Gains(tuple(Gain(*row) for row in run_forked(_gains, limit_s=simgpu.CHILD_LIMIT_S)))
 
 
 def _gains() -> list[tuple]:
     torch.set_num_threads(1)
     trial, found = Trial(Sizes(warm_up=1, steps=3, windows=8), seed=0), []
-    for these in ((), *((change,) for change in CHANGES)):
+    changes = of_level(1)
+    for these in ((), *((change,) for change in changes)):
         costs = measured(case_of(changed(*these)).load(), trial, "T4").costs
         found.append([costs[part] for part in ("ms", "launches", "waits", "peak_mib")])
     naive, *others = found
     rows = [
         (change.name, *(a - b for a, b in zip(naive, other, strict=True)))
-        for change, other in zip(CHANGES, others, strict=True)
+        for change, other in zip(changes, others, strict=True)
     ]
     return sorted(rows, key=lambda row: -row[1])
 
@@ -92,8 +106,9 @@ _hinted = 0
 
 
 def hint() -> None:
-    """Print the next hint, of what brings most first; after the last one the first again."""
+    """Print the next hint: level by level, of what brings most first; after the last one the first again."""
     global _hinted
     change = CHANGES[_hinted % len(CHANGES)]
     _hinted += 1
-    print(f"Hint {CHANGES.index(change) + 1} of {len(CHANGES)}, {change.name}: {change.hint}")
+    place = f"Hint {CHANGES.index(change) + 1} of {len(CHANGES)}, for level {change.level}"
+    print(f"{place}, {change.name}: {change.hint}")

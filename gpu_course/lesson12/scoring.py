@@ -24,23 +24,31 @@ from course_utils import gpus, tables
 from gpu_course.checks import Program, WrongAnswer, run_forked
 from gpu_course.lesson12 import program as programs
 from gpu_course.lesson12.program import SCORED, SMALL, Sizes, Trial
-from ranklaunch import RankError, launch
+from ranklaunch import RankError, rank_device
 
 # fmt: off
 SPECS = {"t4_ms": "T4", "h200_ms": "H200"}
 LIMIT_S = 120.0
 # What a level asks for: how many times less than the given program, of each of these
 LEVELS = {
-    "t4_ms": ("ms a step, T4", (2, 5, 10)),
-    "h200_ms": ("ms a step, H200", (2, 5, 10)),
-    "waits": ("waits a step", (2, 10, 50)),
-    "copies": ("copies a step", (2, 10, 50)),
-    "copied_bytes": ("bytes copied a step", (2, 50, 200)),
-    "launches": ("launches a step", (2, 4, 8)),
-    "peak_mib": ("peak memory, MiB", (2, 4, 5)),
-    "messages": ("messages a step, 2 ranks", (1, 2, 8)),
+    "t4_ms": ("ms a step, T4", (2, 5, 5)),
+    "h200_ms": ("ms a step, H200", (2, 5, 5)),
+    "waits": ("waits a step", (10, 50, 50)),
+    "copies": ("copies a step", (10, 50, 50)),
+    "copied_bytes": ("bytes copied a step", (50, 200, 200)),
+    "launches": ("launches a step", (2, 4, 4)),
+    "peak_mib": ("peak memory, MiB", (2, 12, 12)),
+    "messages": ("messages a step, 2 ranks", (0, 0, 8)),
+    "kept_mib": ("kept on each of 2 ranks, MiB", (0, 0, 1.5)),
 }
 RIGHT = "resume", "ranks"
+_RIGHT = "resume, to the last bit", "2 ranks equal 1"
+IDEAS = (
+    "the host waits for nothing inside the loop, and many small operators become a few large ones",
+    "the GPU keeps less until the backward pass: some of it is computed again, or a batch comes in parts",
+    "two ranks divide between them what both keep: each has the optimizer's state of one half of the weights",
+)
+CLUSTER = simgpu.Cluster("T4", per_machine=2)
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,8 @@ class Costs:
     """What a program costs: a training step, with its share of one evaluation after all steps; on two simulated GPUs.
 
     Times are milliseconds of the virtual clock, whose `regimes` are those of `simgpu.evidence`; `flops` are those that
-    the GPU computed. `resume` and `ranks` say what is wrong with them, nothing where they are right.
+    the GPU computed. Of two ranks each sends `messages` a step, and keeps `kept_mib` from one step to the next.
+    `resume` and `ranks` say what is wrong with them, nothing where they are right.
     """
 
     t4_ms: float
@@ -59,6 +68,7 @@ class Costs:
     launches: float
     peak_mib: float
     messages: float = 0.0
+    kept_mib: float = 0.0
     flops: float = 0.0
     regimes: tuple[str, ...] = ()  # of `SPECS`
     resume: str = ""
@@ -82,7 +92,7 @@ class Score:
         """Return the level, 0 to 3, that `part` alone has reached."""
         if part in RIGHT:
             return 0 if getattr(self.costs, part) else 3
-        if part == "messages" and self.costs.ranks:
+        if part in ("messages", "kept_mib") and self.costs.ranks:
             return 0
         ratio = self.ratio(part)
         return sum(ratio >= least for least in LEVELS[part][1])
@@ -94,9 +104,10 @@ class Score:
 
     @property
     def credit(self) -> tuple[int, int]:
-        """Sum of the levels of the parts, and how many there are at most."""
+        """Sum of the levels of the parts, each at most one above the program's own, and how many there can be."""
         parts = (*LEVELS, *RIGHT)
-        return (sum(map(self.level_of, parts)) if self.costs else 0), 3 * len(parts)
+        most = self.level + 1
+        return (sum(min(self.level_of(part), most) for part in parts) if self.costs else 0), 3 * len(parts)
 
     def utilisation(self, part: str) -> float:
         """Return the model's FLOPs a second as a share of the peak of the GPU of `part`, "t4_ms" or "h200_ms"."""
@@ -108,10 +119,10 @@ class Score:
         for part, (name, least) in LEVELS.items():
             ratio, level = self.ratio(part), self.level_of(part)
             more = f"{least[level]:g} for level {level + 1}" if level < 3 else ""
-            more = "2 ranks equal 1" if part == "messages" and self.costs.ranks else more
+            more = "2 ranks equal 1" if part in ("messages", "kept_mib") and self.costs.ranks else more
             values = (f"{getattr(one, part):,.4g}" for one in (self.naive, self.costs))
             rows.append((name, *values, f"{ratio:.4g}", str(level), more))
-        for part, name in zip(RIGHT, ("resume, to the last bit", "2 ranks equal 1"), strict=True):
+        for part, name in zip(RIGHT, _RIGHT, strict=True):
             wrong = getattr(self.costs, part)
             rows.append((name, "right", "wrong" if wrong else "right", "", str(self.level_of(part)), wrong))
         return rows
@@ -123,7 +134,17 @@ class Score:
         if self.costs is None:
             return f"It does not count: {self.rejected}"
         credit, of = self.credit
-        return f"Level {self.level} of 3, credit {credit} of {of}. Counted, but for the times: {self._labels()}."
+        reached = f"Level {self.level} of 3, credit {credit} of {of}."
+        return f"{reached}{self._missing()} Counted, but for the times: {self._labels()}."
+
+    def _missing(self) -> str:
+        """Return which parts keep the program from the next level, and the idea that this level needs."""
+        if self.level == 3:
+            return ""
+        after = self.level + 1
+        names = [name for part, (name, _) in LEVELS.items() if self.level_of(part) < after]
+        names += [name for part, name in zip(RIGHT, _RIGHT, strict=True) if self.level_of(part) < after]
+        return f" Level {after} still needs: {'; '.join(names)}. Its idea: {IDEAS[self.level]}."
 
     def _labels(self) -> str:
         """Return how far the clock may be off, once where both GPUs have one label. A card keeps no regimes."""
@@ -289,33 +310,42 @@ def measured(case: Program, trial: Trial, spec: str) -> Run:
 
 
 def _on_ranks(sources: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return for programs what is wrong on two ranks, `ranks`, and how many `messages` a step are sent there."""
+    """Return for programs what is wrong on two ranks, `ranks`, how many `messages` a step, and `kept_mib`."""
     if not sources:
         return []
     try:
-        both = launch(on_ranks, sources, secrets.randbits(32), nprocs=2, timeout_s=30, devices=["cpu", "cpu"])
+        both = simgpu.launch(on_ranks, sources, secrets.randbits(32), cluster=CLUSTER, timeout_s=30)
     except RankError as error:
         if error.busy:
             raise Untried(f"cannot be tried. {error.busy}") from None
         first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         return [{"ranks": first[:200]}] * len(sources)
-    wrong = [next(filter(None, (wrong for wrong, _ in ranks)), "") for ranks in zip(*both, strict=True)]
-    number = [max(number for _, number in ranks) for ranks in zip(*both, strict=True)]
-    return [{"ranks": a, "messages": b} for a, b in zip(wrong, number, strict=True)]
+    return [
+        {
+            "ranks": next(filter(None, (wrong for wrong, _, _ in ranks)), ""),
+            "messages": max(number for _, number, _ in ranks),
+            "kept_mib": max(kept for _, _, kept in ranks),
+        }
+        for ranks in zip(*both, strict=True)
+    ]
 
 
-def on_ranks(sources: list[tuple[str, str]], seed: int) -> list[tuple[str, float]]:
-    """Return on a rank what is wrong with each of the programs there, and how many messages a step it sent."""
+def on_ranks(sources: list[tuple[str, str]], seed: int) -> list[tuple[str, float, float]]:
+    """Return on a rank, for each of the programs, what is wrong there, its messages a step, and the MiB that it keeps.
+
+    The given program says how many bytes a rank may copy from and to its host.
+    """
     torch.set_num_threads(1)
-    return [_on_rank(source, file, seed) for source, file in sources]
+    most = _kept(programs.case_of(programs.given(), "capstone.py").load(), seed)[1]
+    return [_on_rank(source, file, seed, most) for source, file in sources]
 
 
-def _on_rank(source: str, file: str, seed: int) -> tuple[str, float]:
+def _on_rank(source: str, file: str, seed: int, most_bytes: int) -> tuple[str, float, float]:
     trial = Trial(SMALL, seed)
     try:
         case = programs.case_of(source, file).load()
-        model, optimizer = trial.made(case, programs.CPU)
-        losses = case.counted("train", model, optimizer, trial.text, trial.starts, programs.CPU)
+        model, optimizer = trial.made(case, rank_device())
+        losses = case.counted("train", model, optimizer, trial.text, trial.starts, rank_device())
         weights, counts = programs.weights_of(model), case.counts
         # as if it were alone
         watch = programs.Watch()
@@ -323,23 +353,64 @@ def _on_rank(source: str, file: str, seed: int) -> tuple[str, float]:
             twin, its = trial.made(case, programs.CPU)
             right = case.counted("train", twin, its, trial.text, trial.starts, programs.CPU)
             wanted, alone = programs.weights_of(twin), case.counts
+        number = (sum(counts.collectives.values()) + counts.messages) / len(trial.starts)
+        loss_within, update_within = programs.TOLERANCES[programs.kind(watch.coarse)]
+        if programs.off(weights, wanted, trial.weights) > update_within:
+            return "the weights are not those of one process", number, 0.0
+        if wrong := _other_state(optimizer, its):
+            return wrong, number, 0.0
+        within = max(1e-3, loss_within)
+        if len(losses) != len(right) or any(abs(a - b) > within for a, b in zip(losses, right, strict=True)):
+            return "the losses are not those of one process: each is the mean over all ranks", number, 0.0
+        if counts.flops > 0.75 * alone.flops:
+            return "each rank computes all rows", number, 0.0
+        with tempfile.TemporaryDirectory() as folder:
+            if wrong := programs.resumes(case, trial, rank_device(), Path(folder) / "run.pt"):
+                return f"on two ranks {wrong}", number, 0.0
+        kept_mib, copied_bytes = _kept(case, seed)
+        if copied_bytes > 3 * most_bytes:  # of blocks that are computed again the masks travel twice
+            return f"keeps on the host what the GPU needs: {copied_bytes:,} bytes travel in a step", number, 0.0
     except WrongAnswer as wrong:
-        return sentence(wrong), 0.0
-    number = (sum(counts.collectives.values()) + counts.messages) / len(trial.starts)
-    loss_within, update_within = programs.TOLERANCES[programs.kind(watch.coarse)]
-    if programs.off(weights, wanted, trial.weights) > update_within:
-        return "the weights are not those of one process", number
-    # AdamW hardly sees a factor in its gradients: its state does
-    kept, meant = (dict(enumerate(_tensors(one.state_dict()))) for one in (optimizer, its))
-    if kept.keys() != meant.keys() or programs.off(kept, meant) > 2e-2:
-        return "the gradients are not the mean over the ranks", number
-    within = max(1e-3, loss_within)
-    if len(losses) != len(right) or any(abs(a - b) > within for a, b in zip(losses, right, strict=True)):
-        return "the losses are not those of one process: each is the mean over all ranks", number
-    if counts.flops > 0.75 * alone.flops:
-        return "each rank computes all rows", number
-    return "", number
+        return sentence(wrong), 0.0, 0.0
+    return "", number, kept_mib
+
+
+def _kept(case: Program, seed: int) -> tuple[float, int]:
+    """Return the MiB that this rank keeps after a step, and the bytes that its host and its GPU exchanged in one."""
+    trial, device = Trial(replace(SCORED, warm_up=1, steps=1), seed), rank_device()
+    gc.collect()
+    before_bytes = torch.get_device_module("sim").memory_allocated(device)
+    model, optimizer = trial.made(case, device)
+    case.run("train", model, optimizer, trial.text, trial.warm_up, device)
+    with simgpu.timeline() as step:
+        case.run("train", model, optimizer, trial.text, trial.starts, device)
+    gc.collect()
+    kept_bytes = torch.get_device_module("sim").memory_allocated(device) - before_bytes
+    return kept_bytes / 2**20, sum(record.nbytes for record in step.select("copy"))
+
+
+def _other_state(optimizer: Any, alone: Any) -> str:
+    """Return what is wrong with an optimizer's state beside that of one process, whole on each rank or divided.
+
+    AdamW hardly sees a factor in its gradients: its state does.
+    """
+    kept, meant = (_tensors(one.state_dict()) for one in (optimizer, alone))
+    if any(value.itemsize < 4 for value in kept):
+        return "the optimizer's state is kept in 16 bits"
+    if [value.shape for value in kept] == [value.shape for value in meant]:
+        within = programs.off(dict(enumerate(kept)), dict(enumerate(meant))) <= 2e-2
+        return "" if within else _NO_MEAN
+    found, wanted = (torch.tensor([[value.numel(), value.abs().sum()] for value in some if value.numel() > 1]).sum(0)
+                     for some in (kept, meant))  # fmt: skip
+    dist.all_reduce(found)
+    copies = round((found[0] / wanted[0]).item())
+    within = copies and abs(found[1] / copies / wanted[1] - 1) <= 2e-2
+    return "" if within else _NO_MEAN
+
+
+_NO_MEAN = "the gradients are not the mean over the ranks"
 
 
 def _tensors(state: Any) -> list[torch.Tensor]:
-    return [leaf.float() for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]
+    leaves = [leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]
+    return [leaf.cpu().float() if leaf.itemsize >= 4 else leaf.cpu() for leaf in leaves]

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 PROMPT = "An object "
 
@@ -67,7 +68,7 @@ class GPT(nn.Module):
     def forward(self, tokens):
         x = self.embed(tokens) + self.places.weight[: tokens.shape[1]]  # a view: nothing is made or copied
         for block in self.blocks:
-            x = block(x)
+            x = checkpoint(block, x, use_reentrant=False)  # keeps x alone; the rest is computed again
         return self.head(self.norm(x))
 
 
@@ -77,8 +78,56 @@ def make_model(width, heads, layers, context):
 
 
 def make_optimizer(model):
-    """Return the optimizer of a model that is on its device."""
-    return torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)  # one kernel for all parameters
+    """Return the optimizer of a model that is on its device: of several ranks each has a share of it."""
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        return Sharded(model)
+    return adamw(model.parameters())
+
+
+def adamw(parameters):
+    """Return the update of one process."""
+    return torch.optim.AdamW(parameters, lr=3e-3, fused=True)  # one kernel for all parameters
+
+
+class Sharded:
+    """AdamW on several ranks, each of which updates its share of one vector; the parameters are views of it."""
+
+    def __init__(self, model):
+        self.parameters, self.ranks = list(model.parameters()), dist.get_world_size()
+        sizes = [parameter.numel() for parameter in self.parameters]
+        self.room = -sum(sizes) % self.ranks  # so that all shares are equally long
+        self.whole = self.vector([parameter.detach() for parameter in self.parameters])
+        for parameter, part in zip(self.parameters, self.whole.split([*sizes, self.room]), strict=False):
+            parameter.data = part.view_as(parameter)
+        self.share = nn.Parameter(self.whole.chunk(self.ranks)[dist.get_rank()])  # a view too
+        self.update = adamw([self.share])  # its state is that of a share
+
+    def vector(self, tensors):
+        """Return the tensors as one vector, with room at the end."""
+        return F.pad(torch.cat([tensor.flatten() for tensor in tensors]), (0, self.room))
+
+    def zero_grad(self):
+        """Free the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self):
+        """Add up the gradients of the share over the ranks, update it, and send it to all: two messages."""
+        gradients = self.vector([parameter.grad for parameter in self.parameters])
+        self.share.grad = torch.empty_like(self.share)
+        dist.reduce_scatter(self.share.grad, list(gradients.chunk(self.ranks)))
+        self.share.grad /= self.ranks
+        self.update.step()
+        self.share.grad = None
+        dist.all_gather(list(self.whole.chunk(self.ranks)), self.share.detach().clone())
+
+    def state_dict(self):
+        """Return the state of this rank's share: each rank saves a file of its own."""
+        return self.update.state_dict()
+
+    def load_state_dict(self, state):
+        """Put it back."""
+        self.update.load_state_dict(state)
 
 
 def train(model, optimizer, text, starts, device):
@@ -90,13 +139,12 @@ def train(model, optimizer, text, starts, device):
     windows = cut(text, starts[:, rank::ranks], model.context, device)  # (steps, rows, context + 1)
     losses = torch.zeros(len(starts), device=device)
     for step, window in enumerate(windows):
-        optimizer.zero_grad()
-        loss = loss_of(model, window)
-        loss.backward()
-        losses[step] = loss.detach()  # stays on the device, without its graph
-        if ranks > 1:
-            average(model, ranks)
+        for part in window.chunk(2):  # half of the activations at a time
+            loss = loss_of(model, part) * (len(part) / len(window))
+            loss.backward()  # gradients add up
+            losses[step] += loss.detach()  # stays on the device, without its graph
         optimizer.step()
+        optimizer.zero_grad()  # until the next backward pass there is no gradient
     if ranks > 1:
         dist.all_reduce(losses)
     losses = (losses / ranks).tolist()  # the one read
@@ -115,16 +163,6 @@ def loss_of(model, windows):
     """Return the mean loss over all places of all windows."""
     logits = model(windows[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
-
-
-def average(model, ranks):
-    """Replace each gradient by its mean over the ranks, in one message."""
-    gradients = [parameter.grad for parameter in model.parameters()]
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(flat)
-    parts = (flat / ranks).split([gradient.numel() for gradient in gradients])
-    for gradient, part in zip(gradients, parts, strict=True):
-        gradient.copy_(part.view_as(gradient))
 
 
 @torch.inference_mode()  # no graph, and nothing kept for it
