@@ -13,11 +13,13 @@ import simgpu
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.lesson06.cases import CASES, CAUSES, evidence, lost_ms, original, program, table, with_numpy
 from gpu_course.lesson06.quiet import hide_profiler_messages
+from gpu_course.lesson06.ranks import late_rank, read_trace
 from gpu_course.lesson06.repairs import repair_both, repair_reads, repaired
 
 __all__ = [
-    "CAUSES", "at_most", "diagnose", "hide_profiler_messages", "idle_gaps", "lost_ms", "record_steps", "repair_both",
-    "repair_reads", "repaired", "share_of_time", "source", "table", "timelines", "with_numpy",
+    "CAUSES", "at_most", "diagnose", "hide_profiler_messages", "idle_gaps", "late_rank", "lost_ms", "read_trace",
+    "record_steps", "repair_both", "repair_reads", "repaired", "share_of_time", "source", "table", "timelines",
+    "with_numpy",
 ]  # fmt: skip
 
 exercise = lesson("06")
