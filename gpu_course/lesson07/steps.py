@@ -283,22 +283,16 @@ accumulate.alternative(
 
 @accumulate.checks
 def _(case: Case) -> None:
-    floor = Floor()
     for batch, rows, masked in ((5, 2, 0), (5, 3, 7), (3, 1, 24)):
-        _accumulated(case, floor, batch, rows, masked)
+        _accumulated(case, batch, rows, masked)
 
 
-def _accumulated(case: Case, floor: Floor, batch: int, rows: int, masked: int) -> None:
+def _accumulated(case: Case, batch: int, rows: int, masked: int) -> None:
     """Check one batch, of whose first row `masked` places of 24 count nothing, against the batch as a whole."""
-    torch.manual_seed(0)
-    model = _Model(64, 16, 2, 1, 24).double().to(case.device)
-    x, y = data.text_batch(batch, 24, torch.Generator().manual_seed(1))
-    x, y = (x % 64).to(case.device), (y % 64).to(case.device)
-    y[-1, 0], y[0, :masked] = 0, -100  # token 0 counts like any other
-    each = _row_gradients(model, x, y)
-    loss = _loss(model, x, y).detach()
-    limit = spend(floor, lambda: [_loss(model, x[:rows], y[:rows]).backward() for _ in range(2)]).peak_bytes
-    model.zero_grad()
+    rates = simgpu.settings()
+    each, loss, limit = _whole(case.device, batch, rows, masked, rates.costs, rates.spec)
+    floor = Floor()  # without the model of the batch before
+    model, x, y = _masked(case.device, batch, masked)
     before = [one.clone() for one in (x, y, *model.parameters())]
     model.watch()
     state = state_of(model)
@@ -314,7 +308,7 @@ def _accumulated(case: Case, floor: Floor, batch: int, rows: int, masked: int) -
                  "the caller steps after this: loss.backward() for each part, and no zero_grad after it")
     if not missing:
         _compare_gradient(case, vector(grads), spent.value, each)
-    _compare_loss(case, spent.value, loss)
+    _compare_loss(case, spent.value, loss.to(case.device))
     went = sum(model.went)
     case.instead(went > batch, f"{_rows(went)} went through the model, and the batch has {batch}",
                  "each row belongs to one part, and goes through once: x.split(rows)")
@@ -324,6 +318,31 @@ def _accumulated(case: Case, floor: Floor, batch: int, rows: int, masked: int) -
                  "each part pays all launches" if most < rows else "the caller chose as many as the memory holds")
     over_budget(case, floor, spent, limit * 5 // 4, lambda: (model.zero_grad(), call()),
                 f"{_rows(rows)} at a time: call backward for each part before the next one starts")
+
+
+def _masked(device: torch.device, batch: int, masked: int) -> tuple[_Model, torch.Tensor, torch.Tensor]:
+    """Return a model with the same first weights each time, rows of text, and their targets."""
+    torch.manual_seed(0)
+    model = _Model(64, 16, 2, 1, 24).double().to(device)
+    x, y = data.text_batch(batch, 24, torch.Generator().manual_seed(1))
+    x, y = (x % 64).to(device), (y % 64).to(device)
+    y[-1, 0], y[0, :masked] = 0, -100  # token 0 counts like any other
+    return model, x, y
+
+
+@functools.cache
+def _whole(
+    device: torch.device, batch: int, rows: int, masked: int, *rates: Any
+) -> tuple[list[torch.Tensor], torch.Tensor, int]:
+    """Return what each row adds to the gradient, the whole batch's loss, and the peak in bytes of two parts.
+
+    At these `rates` they are always the same, whatever the answer.
+    """
+    each = _row_gradients(*_masked(torch.device("cpu"), batch, masked))
+    floor, (model, x, y) = Floor(), _masked(device, batch, masked)
+    loss = _loss(model, x, y).detach().cpu()
+    spent = spend(floor, lambda: [_loss(model, x[:rows], y[:rows]).backward() for _ in range(2)])
+    return each, loss, spent.peak_bytes
 
 
 def _compare_gradient(case: Case, got: torch.Tensor, loss: object, each: list[torch.Tensor]) -> None:
