@@ -25,8 +25,11 @@ ROOT = Path(__file__).parents[1]
 _LOADED = ("torch.distributed.tensor", "torch._dynamo")  # the second by the first step of an optimizer
 
 
-def run(*command: object, cwd: Path | None = None, env: dict[str, str] | None = None, timeout_s: float = 300.0):
-    """Return how Python ended and what it printed, started as `python *command`, as `subprocess.run` does.
+def run(
+    *command: object, cwd: Path | None = None, env: dict[str, str] | None = None, given: str = "",
+    timeout_s: float = 300.0,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """Return how Python ended and what it printed, started as `python *command`, with the text `given` to read.
 
     Raises TimeoutExpired after `timeout_s`, and the process is killed.
     """
@@ -35,11 +38,11 @@ def run(*command: object, cwd: Path | None = None, env: dict[str, str] | None = 
     if sys.platform != "linux":
         return subprocess.run(
             [sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True, encoding="utf-8",
-            timeout=timeout_s, check=False,
+            input=given, timeout=timeout_s, check=False,
         )  # fmt: skip
     if not _servers or _servers[0].process.poll() is not None or _servers[0].owner != os.getpid():
         _servers[:] = [_Server()]
-    return _servers[0].run(words, str(cwd or Path.cwd()), environment, timeout_s)
+    return _servers[0].run(words, str(cwd or Path.cwd()), environment, given, timeout_s)
 
 
 class _Server:
@@ -57,9 +60,12 @@ class _Server:
         self.answers = self.connection.makefile("r", encoding="utf-8")
         atexit.register(self.stop)
 
-    def run(self, words: list[str], cwd: str, environment: dict[str, str], timeout_s: float):
+    def run(
+        self, words: list[str], cwd: str, environment: dict[str, str], given: str, timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
         with tempfile.TemporaryDirectory() as folder:
-            files = [os.path.join(folder, name) for name in ("stdout", "stderr")]
+            files = [os.path.join(folder, name) for name in ("stdin", "stdout", "stderr")]
+            Path(files[0]).write_text(given, encoding="utf-8")
             self.connection.sendall(json.dumps([words, cwd, environment, files]).encode() + b"\n")
             self.connection.settimeout(timeout_s)
             try:
@@ -67,7 +73,7 @@ class _Server:
             except TimeoutError:
                 self.stop()
                 raise subprocess.TimeoutExpired(words, timeout_s) from None
-            printed = [Path(file).read_text(encoding="utf-8") for file in files]
+            printed = [Path(file).read_text(encoding="utf-8") for file in files[1:]]
         return subprocess.CompletedProcess([sys.executable, *words], code, *printed)
 
     def stop(self) -> None:
@@ -99,8 +105,8 @@ def serve(number: int) -> None:
 
 def _become(words: list[str], cwd: str, environment: dict[str, str], files: list[str]) -> None:
     """Do in this process what Python does with these words, and end it."""
-    for number, file in enumerate(files, start=1):
-        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+    for number, file in enumerate(files):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY), number)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)

@@ -1,7 +1,6 @@
 """Is an interrupt ever lost? In a weak reference's callback an exception is printed, and the program goes on."""
 
-import subprocess
-import sys
+from tests import children
 
 __all__ = ["survived"]
 
@@ -35,5 +34,5 @@ def survived(setup: str, report: str = "") -> tuple[list[str], str]:
     expressions of `report` give; and what stands in its stderr.
     """
     program = _PROGRAM.format(setup=setup, report=report)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = children.run("-c", program, timeout_s=60)
     return done.stdout.split(), done.stderr

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import simgpu
 from course_utils import devices, plots
 from course_utils.devices import choice, diagnosis
 from course_utils.devices import report as reporting
+from tests import children
 
 # What each stored report is an example of. The exercise of lesson 01 stands on these.
 EXPECTED = {
@@ -253,19 +253,21 @@ def test_a_simulator_that_fails_its_self_test_is_not_used(monkeypatch, capsys):
     assert "No simulated GPU: its self-test failed" in capsys.readouterr().out
 
 
+REAL = torch.accelerator.is_available() and torch.accelerator.current_accelerator().type != "sim"  # ours
 PICK = "from course_utils import devices; d = devices.pick(); devices.pick(); print(d)"
 TAKEN = "import torch; torch.utils.rename_privateuse1_backend('npu'); "
 MISSING = "import torch, torch.library; del torch.library.get_kernel; "
 
 
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has a real accelerator")
+@pytest.mark.skipif(REAL, reason="this machine has a real accelerator")
 @pytest.mark.parametrize(
     ("before", "phrase"), [("", ""), (TAKEN, "'npu'"), (MISSING, "lacks torch.library.get_kernel")]
 )
 def test_a_fresh_process_picks_the_simulated_gpu_or_where_it_cannot_be_the_cpu_with_the_reason_once(before, phrase):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COURSE_")}
-    command = [sys.executable, "-c", before + PICK]
-    out = subprocess.run(command, capture_output=True, text=True, env=kept, timeout=120, check=True).stdout.strip()
+    done = children.run("-c", before + PICK, env=kept, timeout_s=120)
+    out = done.stdout.strip()
+    assert done.returncode == 0, done.stderr
     assert out == "sim:0" if not before else out.splitlines()[-1] == "cpu"
     assert out.count("No simulated GPU") == bool(before) and phrase in out
 
@@ -363,5 +365,6 @@ def test_a_toolkit_beside_a_build_without_a_gpu_draws_no_red_line(tmp_path, pick
     pick = "from course_utils import devices; devices.pick()" if picked else ""
     code = f"{pick}\nfrom torch.utils import cpp_extension\ncpp_extension._find_cuda_home()"
     environment = {**os.environ, "CUDA_HOME": str(tmp_path), "COURSE_DEVICE": "cpu"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = children.run("-c", code, env=environment)
+    assert done.returncode == 0, done.stderr
     assert ("No CUDA runtime is found" in done.stderr) == (not picked and not torch.cuda.is_available())

@@ -1,7 +1,5 @@
 """The pictures of what engines and rooms return: what they show, in the course's colours; engines draw nothing."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import matplotlib.colors
@@ -13,6 +11,7 @@ import kernelcheck
 import simgpu
 from course_utils import plots
 from simgpu import Record
+from tests import children
 
 ROOT = Path(__file__).parents[2]
 triton, tl = kernelcheck.triton()
@@ -214,7 +213,7 @@ if __name__ == "__main__":
 
 def test_engines_draw_nothing(tmp_path):
     (tmp_path / "used.py").write_text(USED, encoding="utf-8")
-    done = subprocess.run([sys.executable, tmp_path / "used.py"], capture_output=True, text=True, encoding="utf-8")
+    done = children.run(tmp_path / "used.py")
     assert "in ranks [False] here False" in done.stdout, done.stderr
     files = [path for path in (ROOT / "engines").rglob("*") if path.suffix in (".py", ".toml")]
     assert len(files) > 50 and not [path for path in files if "matplotlib" in path.read_text(encoding="utf-8")]

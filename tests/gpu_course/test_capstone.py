@@ -4,7 +4,6 @@ import itertools
 import runpy
 import struct
 import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from course_utils import counting, devices, plots, programs
 from gpu_course.checks import WrongAnswer
 from gpu_course.lesson12 import cards, changes, scoring
 from gpu_course.lesson12.program import CPU, SMALL, Trial, case_of
+from tests import children
 
 REFERENCE = programs.path("capstone_reference.py").read_text(encoding="utf-8")
 needs_simulator = pytest.mark.skipif(devices.simulated() is None, reason="beside a real GPU the lesson tries this")
@@ -246,11 +246,10 @@ def test_a_damaged_checkpoint_is_refused_in_one_line_with_its_name(name, phrase,
     assert phrase in str(found.value) and str(path) in str(found.value) and "\n" not in str(found.value)
 
 
-def stepped(path: Path, width: int) -> subprocess.CompletedProcess:
+def stepped(path: Path, width: int) -> subprocess.CompletedProcess[str]:
     """Run the reference for a step, from the checkpoint in `path` if there is one."""
     program = programs.path("capstone_reference.py")
-    command = [sys.executable, program, "--steps", "1", "--checkpoint", path, "--width", str(width)]
-    return subprocess.run(command, capture_output=True, text=True)
+    return children.run(program, "--steps", 1, "--checkpoint", path, "--width", width)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,6 +33,7 @@ from gpu_course.catalogue import registry
 from gpu_course.checks import Case, Exercise, WrongAnswer, edit, exercise, sandbox, unsolved
 from gpu_course.checks.case import load_libraries
 from gpu_course.checks.comparison import difference
+from tests import children
 
 PLACES = devices.check_devices()
 
@@ -544,7 +544,7 @@ def test_a_real_interrupt_of_the_user_passes_through():
         "try: sandbox.call(answer, (), {}, limit_s=20, device=torch.device('cpu'), draws=False)\n"
         "except KeyboardInterrupt: print('passed through')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = children.run("-c", code, timeout_s=60)
     assert done.stdout.strip() == "passed through", done.stderr
 
 

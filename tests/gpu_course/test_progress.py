@@ -18,6 +18,7 @@ import pytest
 from gpu_course import catalogue, sealing, solved
 from gpu_course import progress as module
 from gpu_course.progress import progress
+from tests import children
 
 ROOT = Path(__file__).parents[2]
 EXERCISES = [
@@ -372,10 +373,7 @@ def test_the_command_reads_a_file_and_names_damaged_lines(tmp_path, capsys, enco
 
 def test_the_command_reads_standard_input_with_the_real_registry():
     text = "\n".join(lines_of_a_class())
-    done = subprocess.run(
-        [sys.executable, "-m", "gpu_course.progress"], input=text, capture_output=True, cwd=ROOT, encoding="utf-8",
-        env={**os.environ, "PYTHONUTF8": "1"},
-    )  # fmt: skip
+    done = children.run("-m", "gpu_course.progress", cwd=ROOT, given=text)
     assert done.returncode == 0 and done.stderr == ""
     assert "line 6 is damaged" in done.stdout and done.stdout.splitlines()[2].startswith("Ada        1, 8  1")
 

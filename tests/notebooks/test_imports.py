@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests import children
 from tests.notebooks import walls
 from tools import notebooks
 
@@ -61,8 +62,7 @@ def test_importing_the_packages_is_quick_and_loads_no_room_but_the_one_named(see
 
 
 def snapshot(*arguments: str) -> str:
-    command = [sys.executable, "-m", "tests.notebooks.snapshot", *arguments]
-    done = subprocess.run(command, cwd=notebooks.ROOT, capture_output=True, text=True, encoding="utf-8")
+    done = children.run("-m", "tests.notebooks.snapshot", *arguments, cwd=notebooks.ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
