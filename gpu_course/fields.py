@@ -3,16 +3,23 @@
 import contextlib
 import math
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["bundle", "read_number", "view"]
+__all__ = ["bundle", "in_kernel", "read_number", "view"]
 
 
 def view(widget: Any) -> dict[str, Any]:
     """Return what lets a browser show `widget`: by hand, since ipywidgets 7 has no method for it."""
     model = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
     return {"application/vnd.jupyter.widget-view+json": model}
+
+
+def in_kernel() -> bool:
+    """Return whether this process is a notebook's kernel, where what is shown may be more than text."""
+    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None) is not None
 
 
 def bundle(texts: dict[str, Any], make: Callable[[], Any]) -> dict[str, Any]:

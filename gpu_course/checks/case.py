@@ -1,9 +1,7 @@
 """What did the answer do when it was called, and is that right?"""
 
 import copy
-import dataclasses
 import functools
-import html
 import inspect
 import linecache
 import re
@@ -21,8 +19,11 @@ import torch
 import simgpu
 from course_utils import counting
 from course_utils.explain import explain
+from gpu_course import fields
 from gpu_course.checks import sandbox
 from gpu_course.checks.comparison import difference, shown
+from gpu_course.checks.finding import Finding
+from gpu_course.checks.panel import Panel, wrong_panel
 
 # A warning that names a line of ours as the caller's, and shows it below.
 _FOLDERS = *(Path(module.__file__ or "").parents[1] for module in (counting, sandbox)), Path(simgpu.__file__).parent
@@ -58,35 +59,6 @@ class Task:
         return zlib.crc32(self.name.encode())
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What is wrong with an answer: `name` says what was seen or which mistake it is, in the call `call`.
-
-    `mistake` is the name of the known mistake that it is, if it is one.
-    """
-
-    name: str
-    why: str = ""
-    call: str = ""
-    expected: str = ""
-    got: str = ""
-    said: str = ""
-    mistake: str = ""
-
-    def __str__(self) -> str:
-        lines = [f"{self.call}\n  {self.name}" if self.call else self.name]
-        lines += [f"  expected: {self.expected}"] if self.expected else []
-        lines += [f"  got:      {self.got}"] if self.got else []
-        lines += [f"  Why it matters: {self.why}"] if self.why else []
-        return "\n".join(lines) + self.said
-
-    def named(self, name: str, why: str) -> "Finding":
-        """Return the same with the name of the mistake; what was seen stays where expected and got do not show it."""
-        shown_below = self.got and re.search(r" has other values$| is (?!on |of type |None)", self.name)
-        seen = "" if shown_below or self.name == name else f": {self.name}"
-        return dataclasses.replace(self, name=f"{name}{seen}", why=why or self.why, mistake=name)
-
-
 class Busy(Exception):
     """An answer that could not be judged, since the machine had too little time for it: the message says how much."""
 
@@ -98,6 +70,7 @@ class WrongAnswer(Exception):
         super().__init__(str(finding))
         self.finding = Finding(finding) if isinstance(finding, str) else finding
         self.exercise_name, self.message = task.name, str(finding)
+        self.buttons: Callable[[], Any] | None = None  # what gives hint and solution, where a check was asked for
         self._hint = f"lesson{task.lesson}.{task.name}.hint() gives a hint."
 
     def __str__(self) -> str:
@@ -106,11 +79,19 @@ class WrongAnswer(Exception):
     def __reduce__(self):
         return Exception, (str(self),)
 
+    @property
+    def panel(self) -> Panel:
+        """The message as a notebook shows it."""
+        return wrong_panel(self.exercise_name, self.finding, self._hint, self.buttons)
+
     def _render_traceback_(self) -> list[str]:
-        return [f"{self.exercise_name}: not right yet.", *str(self).splitlines()]
+        if fields.in_kernel():
+            self.panel.show()
+            return ["WrongAnswer: the panel above says what is wrong."]
+        return self.panel.text.splitlines()
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return self.panel.html
 
 
 class Case:

@@ -38,6 +38,7 @@ import torch
 
 import simgpu
 from course_utils import arguments, devices
+from gpu_course import fields
 from gpu_course import solved as store
 from gpu_course.checks.case import Busy, Case, Task, WrongAnswer, methods_of
 from gpu_course.checks.child import examine_in_child
@@ -54,6 +55,7 @@ from gpu_course.checks.mistakes import (
     recorded,
     source_of,
 )
+from gpu_course.checks.panel import buttons, right_panel
 
 PATIENCE_S = 2.0  # a check that takes longer says what it is doing
 
@@ -185,6 +187,7 @@ class Exercise:
                 f"{self.name}: not attempted yet, the lesson goes on with the reference. "
                 f"lesson{self.lesson}.{self.name}.hint() gives a hint."
             )
+            self._show_buttons()
             return self.reference
         places = devices.check_devices()
         try:
@@ -198,12 +201,42 @@ class Exercise:
             return answer
         except WrongAnswer as wrong:
             store.tried((self.lesson, self.name), wrong.finding.mistake)
+            wrong.buttons = self._buttons
             raise
         self._remember(solved=True)
-        where = self.task.where or " and ".join(str(place) for place in places)
-        more = " and another style" if self.alternatives else ""
-        print(f"{self.name}: right. Checked on {where}. lesson{self.lesson}.{self.name}.solution() shows ours{more}.")
+        self._show_right(self.task.where or " and ".join(str(place) for place in places))
         return answer
+
+    def _show_right(self, where: str) -> None:
+        more = " and another style" if self.alternatives else ""
+        shows = f"lesson{self.lesson}.{self.name}.solution() shows ours{more}."
+        right_panel(self.name, where, [shows, *self._what_next()], self._buttons).show()
+
+    def _what_next(self) -> list[str]:
+        """Return how much of the lesson is solved, and which of its exercises comes next."""
+        module = sys.modules.get(f"gpu_course.lesson{self.lesson}")
+        lesson = [found for found in vars(module).values() if isinstance(found, Exercise)] if module else []
+        if self not in lesson:
+            return []
+        done, here = store.solved(), lesson.index(self)
+        left = [found for found in lesson[here:] + lesson[:here] if (found.lesson, found.name) not in done]
+        if not left:
+            return [f"All exercises of lesson {self.lesson} are solved."]
+        solved = f"{len(lesson) - len(left)} of {len(lesson)} exercises of lesson {self.lesson} are solved."
+        return [solved, f"Next: {left[0].task.title} ({left[0].name}, {left[0].task.minutes} min)."]
+
+    def _buttons(self) -> Any:
+        """Return the widget that gives what hint(), solution() and reset() say."""
+        return buttons({"Hint": self._next_hint, "Solution": self._solution, "Reset": self._forget})
+
+    def _show_buttons(self) -> None:
+        """Show the buttons alone in a notebook, without a word: where there are no widgets, nothing."""
+        if not fields.in_kernel():
+            return
+        from IPython.display import display
+
+        if found := fields.bundle({}, self._buttons):
+            display(found, raw=True)
 
     def untouched(self, answer: Any) -> bool:
         """Return whether `answer` is the lesson's stub: `raise NotImplementedError`, or the broken program as given."""
@@ -278,24 +311,32 @@ class Exercise:
 
     def hint(self) -> None:
         """Print the next hint; after the last one, the last again."""
+        print(self._next_hint())
+
+    def _next_hint(self) -> str:
         hints = self.task.hints
         number = min(self._hinted, len(hints) - 1)
         self._hinted += 1
         last = number == len(hints) - 1
         after = f"The solution: lesson{self.lesson}.{self.name}.solution()" if last else "Call hint() again for more."
-        print(f"Hint {number + 1} of {len(hints)}: {hints[number]}\n{after}")
+        return f"Hint {number + 1} of {len(hints)}: {hints[number]}\n{after}"
 
     def solution(self) -> None:
         """Print the reference answer with its comments, and other styles with what they cost."""
-        print(source_of(self.reference).rstrip())
-        for other in self.alternatives:
-            print(f"\nAnother style: {other.cost}.\n\n{other.source.rstrip()}")
+        print(self._solution())
+
+    def _solution(self) -> str:
+        styles = [f"Another style: {other.cost}.\n\n{other.source.rstrip()}" for other in self.alternatives]
+        return "\n\n".join([source_of(self.reference).rstrip(), *styles])
 
     def reset(self) -> None:
         """Forget that this exercise was solved, and begin with the first hint again."""
+        print(self._forget())
+
+    def _forget(self) -> str:
         self._hinted = 0
         self._remember(solved=False)
-        print(f"{self.name}: progress forgotten.")
+        return f"{self.name}: progress forgotten."
 
     def _remember(self, *, solved: bool) -> None:
         try:

@@ -1,0 +1,104 @@
+"""Does a check say the same words as text and as a panel, and do its buttons say what the calls say?"""
+
+import html
+import re
+import sys
+
+import pytest
+import torch
+
+from gpu_course import fields, lesson00, look
+from gpu_course.checks import WrongAnswer
+from gpu_course.checks.panel import right_panel
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def words(page):
+    """Return the words that a reader of the HTML sees, in order; boxes and lines end a word, marks do not."""
+    return html.unescape(re.sub(r"<[^>]*>", "", re.sub(r"<(div|/div)\b[^>]*>", " ", page))).split()
+
+
+def printing(x, device):
+    print("<b>here</b>", x)
+    return 2 * x
+
+
+def without_sim(x, device):
+    return x.to(device).nope
+
+
+@pytest.fixture(params=[printing, without_sim, lambda x, device: 3 * x.to(device), lambda x, device: None])
+def wrong(request):
+    with pytest.raises(WrongAnswer) as caught:
+        lesson00.double.check(request.param)
+    return caught.value
+
+
+def test_a_panel_has_the_words_of_the_text_and_the_buttons_say_what_the_calls_say(wrong, monkeypatch, capsys):
+    panel = wrong.panel
+    shown = panel._repr_mimebundle_()
+    assert shown["text/plain"] == f"double: not right yet.\n{wrong}"
+    assert words(shown["text/html"]) == shown["text/plain"].split()
+    row, said = panel.widget().children[1].children
+    for button, call in zip(row.children, ("hint", "solution", "reset"), strict=True):
+        assert button.description.lower() == call
+        button.click()
+        lesson00.double._hinted = 0
+        getattr(lesson00.double, call)()
+        lesson00.double._hinted = 0
+        assert words(said.value) == capsys.readouterr().out.split()
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    assert panel._repr_mimebundle_() == {kind: text for kind, text in shown.items() if kind != VIEW}
+
+
+def test_in_a_kernel_the_panel_stands_where_the_traceback_would(wrong, monkeypatch):
+    shown = []
+    assert wrong._render_traceback_() == wrong.panel.text.splitlines()
+    monkeypatch.setattr(fields, "in_kernel", lambda: True)
+    monkeypatch.setattr("IPython.display.display", lambda *found, **options: shown.append((found, options)))
+    assert wrong._render_traceback_() == ["WrongAnswer: the panel above says what is wrong."]
+    (panel,), _ = shown.pop()
+    assert panel.text == f"double: not right yet.\n{wrong}"
+
+
+def test_a_stub_has_buttons_and_a_right_answer_says_what_comes_next(monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(fields, "in_kernel", lambda: True)
+    monkeypatch.setattr("IPython.display.display", lambda *found, **options: shown.append((found, options)))
+
+    def stub(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+        raise NotImplementedError
+
+    lesson00.double.check(stub)
+    ((found,), options) = shown.pop()
+    assert [*found] == [VIEW] and options == {"raw": True} and "not attempted" in capsys.readouterr().out
+    lesson00.double.check(lambda x, device: 2 * x.to(device))
+    ((panel,), _) = shown.pop()
+    assert words(panel.html) == panel.text.split() and capsys.readouterr().out == ""
+    assert panel.text.splitlines()[-1] == "All exercises of lesson 00 are solved."
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    lesson00.double.check(stub)
+    assert shown == []
+    lines = ["1 of 2 are solved.", "Next: <b> & c."]
+    assert words(right_panel("f", "cpu", lines, None).html) == [
+        "f:",
+        "right.",
+        "Checked",
+        "on",
+        "cpu.",
+        *" ".join(lines).split(),
+    ]
+
+
+@pytest.mark.parametrize(("expected", "got", "marks"), [
+    ("tensor([2., 4.], device='sim:0')", "tensor([2., 4.])", [", device='sim:0'"]),
+    ("[1, 2, 3]", "[1, 5, 4]", ["2", "5"]),
+    ("(2, 3)", "(2, 3)", []),
+    ("", "None", ["None"]),
+    ("aa", "aaa", ["aa", "aaa"]),
+    ("a a", "a a a", [" a"]),
+])  # fmt: skip
+def test_the_first_difference_is_marked(expected, got, marks):
+    page = look.compared({"expected:": expected, "got:": got})
+    assert [html.unescape(found) for found in re.findall(r"<mark[^>]*>(.*?)</mark>", page)] == marks
