@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_utils import arguments, tables
-from gpu_course import fields
+from gpu_course import fields, look
 
 __all__ = ["Guess", "Reveal", "predict"]
 
@@ -56,11 +56,16 @@ class Guess:
     def __init__(self, question: str, choices: tuple[str, ...], unit: str) -> None:
         self.question, self.choices, self.unit = question, choices, unit
         self.value: float | str | None = None
+        self.locked = False  # the result was shown: what is guessed from now on is no guess
         self._widget: Any = None
 
     def commit(self, value: float | str) -> "Guess":
-        """Make `value` the guess, where there is no field for it."""
-        self.value = self._answer("value", value)
+        """Make `value` the guess, where there is no field for it. Once the result was shown, the guess stays."""
+        given = self._answer("value", value)
+        if self.locked:
+            print(f"{self._state()}. The result is known, so the guess stays.")
+            return self
+        self.value = given
         if self._widget is not None:
             control = self._widget.children[1]
             control.value = self.value if self.choices else _written(self.value)
@@ -70,12 +75,13 @@ class Guess:
         """Return the guess beside the result: a number in the question's unit, or the choice that is right.
 
         `label` says where the number comes from, for example "counted" or "simulated"; `against` what was seen that
-        speaks against a choice, which a reader who made it is told.
+        speaks against a choice, which a reader who made it is told. A guess that was made is locked from now on.
         """
         result = self._answer("measured", measured)
         if against is not None and {*against, result} != {*self.choices}:
             raise ValueError(f"against must be about all choices but {result!r}, not {list(against)!r}")
         evidence = (against or {}).get(str(self.value), "")
+        self._lock()
         return Reveal(self.question, self.value, result, self.unit, _text("label", label), evidence)
 
     def _answer(self, argument: str, given: Any) -> float | str:
@@ -85,6 +91,12 @@ class Guess:
         if given not in self.choices:
             raise ValueError(f"{argument} must be one of {list(self.choices)}, not {given!r}")
         return given
+
+    def _lock(self) -> None:
+        """Let the guess stay as it is; where there is none, one may still be made, for the next run of the cell."""
+        self.locked = self.value is not None
+        if self.locked and self._widget is not None:
+            self._widget.children[1].disabled = True
 
     def _asked(self) -> str:
         if self.choices:
@@ -114,23 +126,28 @@ class Guess:
     def _controls(self) -> Any:
         import ipywidgets as widgets
 
-        question = widgets.HTML(f"<b>Predict:</b> {html.escape(self.question)}")
+        question = widgets.HTML(f"{look.STYLE}<b>Predict:</b> {html.escape(self.question)}")
         if self.choices:
-            layout = {"width": "max-content"}
+            layout = {"width": "auto"}
             control = widgets.RadioButtons(options=list(self.choices), value=self.value, layout=layout)
         else:
-            look = {"placeholder": self._asked(), "layout": {"width": "16em"}}
-            control = widgets.Text(value=_written(self.value), **look)
+            field = {"placeholder": self._asked(), "layout": {"width": "16em"}}
+            control = widgets.Text(value=_written(self.value), **field)
         answer = widgets.HTML(html.escape(self._state()))
 
         def take(change: Any) -> None:
             answer.value = html.escape(self._take(change["new"]))
 
         control.observe(take, names="value")
-        return widgets.VBox([question, control, answer])
+        control.disabled = self.locked
+        box = widgets.VBox([question, control, answer])
+        box.add_class("course-ask")
+        return box
 
     def _take(self, given: str | None) -> str:
         """Keep what the control gives and return the line below it."""
+        if self.locked:
+            return self._state()
         self.value = None
         try:
             if given and given.strip():
@@ -189,7 +206,11 @@ class Reveal:
 
     def _repr_html_(self) -> str:
         table = tables.to_html(self._rows(), named=True)
-        return f"<p>{html.escape(self.question)}</p>{table}<p>{html.escape(self.verdict)}</p>".removesuffix("<p></p>")
+        shown = f"<p>{html.escape(self.question)}</p>{table}"
+        if not self.verdict:
+            return shown
+        kind = "right" if self.right or (self.ratio and abs(self.ratio - 1) < 0.05) else "plain"
+        return look.frame(kind, shown, look.headline(self.verdict))
 
 
 def _shown(value: float | str | None, unit: str = "") -> str:

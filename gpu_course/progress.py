@@ -25,7 +25,7 @@ from pathlib import Path
 from urllib.parse import quote_plus, unquote_plus
 
 from course_utils import arguments, tables
-from gpu_course import exam, sealing
+from gpu_course import exam, look, sealing
 from gpu_course import solved as file
 
 __all__ = ["Lesson", "Progress", "export", "progress", "restore"]
@@ -64,6 +64,13 @@ class Progress:
     def _rows(self, signs: str) -> list[tuple[str, str, str]]:
         rows = (*self.lessons, self.total)
         return [(row.number, f"{row.solved} of {row.exercises}", _bar(row, signs)) for row in rows]
+
+    def here(self, number: str) -> str:
+        """Return the map of the course as HTML, with the lesson `number` on it and how much of it is solved."""
+        found = next((row for row in self.lessons if row.number == number), Lesson(number, 0, 0))
+        said = f"Lesson {number}: {found.solved} of {_count(found.exercises)} solved; {self.total.solved} in all."
+        strip = look.map_strip([(row.number, row.solved, row.exercises) for row in self.lessons], number)
+        return strip + look.quiet(said)
 
     def __str__(self) -> str:
         return "\n".join(filter(None, [tables.text(self._rows("#."), _HEAD), self.next, self.note]))

@@ -70,6 +70,7 @@ class WrongAnswer(Exception):
         super().__init__(str(finding))
         self.finding = Finding(finding) if isinstance(finding, str) else finding
         self.exercise_name, self.message = task.name, str(finding)
+        self._shown = False
         self.buttons: Callable[[], Any] | None = None  # what gives hint and solution, where a check was asked for
         self._hint = f"lesson{task.lesson}.{task.name}.hint() gives a hint."
 
@@ -86,7 +87,9 @@ class WrongAnswer(Exception):
 
     def _render_traceback_(self) -> list[str]:
         if fields.in_kernel():
-            self.panel.show()
+            if not self._shown:  # IPython asks twice
+                self._shown = True
+                self.panel.show()
             return ["WrongAnswer: the panel above says what is wrong."]
         return self.panel.text.splitlines()
 

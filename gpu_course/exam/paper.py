@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from course_utils import arguments
-from gpu_course import fields, misconceptions
+from gpu_course import fields, look, misconceptions
 from gpu_course.exam.items import Generator, Item
 
 __all__ = ["Paper", "item_text", "remark", "verdict"]
@@ -65,6 +65,7 @@ class Paper:
     ) -> None:
         self.title, self.drawn, self.answers, self.taken = title, list(drawn), dict(answers or {}), taken
         self._judges, self._widget = judges, None
+        self.above = ""  # HTML above the title, where there are widgets
         self._shown: dict[int, Any] = {}
 
     def answer(self, number: int, value: float | str) -> str:
@@ -133,22 +134,24 @@ class Paper:
     def _controls(self) -> Any:
         import ipywidgets as widgets
 
-        rows: list[Any] = [widgets.HTML(f"<p>{html.escape(self.title)}</p>")]
+        rows: list[Any] = [widgets.HTML(f"{look.STYLE}{self.above}<p>{html.escape(self.title)}</p>")]
         for number, (_, item) in enumerate(self.drawn, 1):
             given = self.answers.get(number)
             if item.options:
-                control = widgets.RadioButtons(options=list(item.options), value=given, layout={"width": "max-content"})
+                control = widgets.RadioButtons(options=list(item.options), value=given, layout={"width": "auto"})
             else:
                 text = "" if given is None else f"{given:g}"
-                look = {
+                field = {
                     "placeholder": f"a number{f', in {item.unit}' if item.unit else ''}",
                     "layout": {"width": "16em"},
                 }
-                control = widgets.Text(value=text, continuous_update=False, **look)
+                control = widgets.Text(value=text, continuous_update=False, **field)
             self._shown[number] = widgets.HTML(html.escape(self._said(number)))
             control.observe(self._observer(number, item), names="value")
             rows += [widgets.HTML(item_html(number, item)), control, self._shown[number]]
-        return widgets.VBox(rows)
+        box = widgets.VBox(rows)
+        box.add_class("course-ask")
+        return box
 
     def _observer(self, number: int, item: Item) -> Callable[[Any], None]:
         def take(change: Any) -> None:

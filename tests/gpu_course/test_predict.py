@@ -98,7 +98,8 @@ def test_a_choice_is_guessed_and_a_wrong_one_answered_by_what_speaks_against_it(
     against = {"copies": "there are 0 of them.", "launches": "10 of them take 0.1 ms."}
     assert guess.reveal("waiting", "counted", against).verdict == ""
     assert guess.commit("copies").reveal("waiting", "counted", against).verdict == "Not that: there are 0 of them."
-    assert guess.commit("waiting").reveal("waiting", "counted", against).verdict == "The guess was right."
+    second = predict("And now?", choices=["copies", "launches", "waiting"]).commit("waiting")
+    assert second.reveal("waiting", "counted", against).verdict == "The guess was right."
     with pytest.raises(ValueError, match="against must be about all choices but 'copies'"):
         guess.reveal("copies", "counted", against)
 
@@ -130,6 +131,23 @@ def test_commit_serves_where_there_is_no_field():
     assert field(choice)[0].value == "b"
     choice.commit("a")
     assert field(choice)[0].value == "a" and choice.reveal("a").right
+
+
+def test_a_guess_is_locked_once_the_result_was_shown_and_none_may_still_be_made(capsys):
+    guess = predict("How long?", unit="s")
+    control, line = field(guess)
+    guess.reveal(5)
+    assert not guess.locked and not control.disabled
+    control.value = "3"
+    assert guess.reveal(5).guess == 3 and guess.locked and control.disabled
+    capsys.readouterr()
+    assert guess.commit(5).value == 3 and control.value == "3"
+    assert capsys.readouterr().out == "Your guess: 3 s. The result is known, so the guess stays.\n"
+    control.value = "5"  # by a script: a reader cannot
+    assert guess.value == 3 and line.value == "Your guess: 3 s"
+    shown = predict("Which?", choices=["a", "b"]).commit("b")
+    shown.reveal("a")
+    assert field(shown)[0].disabled
 
 
 # --- how it is shown ---
