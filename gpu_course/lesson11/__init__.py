@@ -1,5 +1,6 @@
 """Is the failure cured? The exercises of lesson 11, each a broken program to repair, and the data on which they run."""
 
+from gpu_course.lesson11 import week
 from gpu_course.lesson11.alike import draw, swing, three_flat, three_hangs
 from gpu_course.lesson11.crashes import (
     BUDGET_BYTES,
@@ -15,6 +16,7 @@ from gpu_course.lesson11.crashes import (
     train_on_stream,
     train_tagger,
 )
+from gpu_course.lesson11.deciding import decide
 from gpu_course.lesson11.photos import Archive, Samples, archive
 from gpu_course.lesson11.silent import (
     embedding,
@@ -28,10 +30,11 @@ from gpu_course.lesson11.silent import (
     train_pairs,
 )
 from gpu_course.lesson11.stuck import linear, shares, train_together
+from gpu_course.lesson11.week import Decision, Seen
 
 __all__ = [
-    "BUDGET_BYTES", "Archive", "Samples", "archive", "classifier", "crash", "draw", "echo", "embedding", "features",
-    "fine_tune", "fit", "halves", "linear", "noisy", "pairs", "photo_means", "points", "regression", "shares",
-    "signals", "swing", "tagger", "texts", "three_flat", "three_hangs", "train_and_validate", "train_on_stream",
-    "train_pairs", "train_tagger", "train_together",
+    "BUDGET_BYTES", "Archive", "Decision", "Samples", "Seen", "archive", "classifier", "crash", "decide", "draw",
+    "echo", "embedding", "features", "fine_tune", "fit", "halves", "linear", "noisy", "pairs", "photo_means",
+    "points", "regression", "shares", "signals", "swing", "tagger", "texts", "three_flat", "three_hangs",
+    "train_and_validate", "train_on_stream", "train_pairs", "train_tagger", "train_together", "week",
 ]  # fmt: skip

@@ -116,4 +116,13 @@ WRONG = {
         ("computes the products in torch.bfloat16", edit("dtype=torch.float16", "dtype=torch.bfloat16")),
         ("computes on cpu", edit("    model.to(device)", "    device = torch.device('cpu'); model.to(device)")),
     ],
+    "decide": [
+        ("it must return a Decision", edit("return Decision(restart=True)", "return None")),
+        ("cause is 'cable'", edit('cause="network"', 'cause="cable"')),
+        ("exchanges nodes that are well", edit('return Decision(restart=True, cause="hang")', "return Decision("
+                                               'restart=True, exclude=tuple(seen.silent_s)[:3], cause="hang")')),
+        ("loses more than a tenth of the week: goodput", edit("_s >= week", "_s >= 0.1 * week")),
+        ("starts again from the damaged checkpoint", edit("seen.checkpoints[-2]", "seen.checkpoints[-1]")),
+        ("raises KeyError", edit('notes.get("stops", 0)', 'notes["stops"]')),
+    ],
 }
