@@ -34,3 +34,8 @@ def test_the_command_of_launches_works():
     found = printed("-c", "from benchmarks import launch as f; f.speed(1); raise SystemExit(not f.reliable(2, 2, 1))")
     words = r"first launch.*launch, later.*debug_launcher.*spawn.*none failed.*named each time.*left behind: nothing"
     assert re.search(words, found, re.DOTALL), found
+
+
+def test_the_late_one_of_eight_simulated_ranks_is_found():
+    """With HTA beside it where that is installed."""
+    assert "all wait for rank 5" in printed("-m", "benchmarks.traces")
