@@ -87,6 +87,24 @@ def wikitext(folder: Path) -> None:
         (place / f"{name}.txt").write_text("".join(lines[:count]), encoding="utf-8")
 
 
+def small_gpt2(folder: Path) -> None:
+    """Write a GPT-2 of two layers that reads bytes, with its tokenizer, and a text: the program's own."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
+    from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
+
+    place = folder / "gpt2-small"
+    place.mkdir()
+    words = [*bytes_to_unicode().values(), "<|endoftext|>"]
+    (place / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
+    (place / "merges.txt").write_text("#version: 0.2\n")
+    GPT2Tokenizer(str(place / "vocab.json"), str(place / "merges.txt")).save_pretrained(place)
+    torch.manual_seed(0)
+    sizes = GPT2Config(vocab_size=len(words), n_layer=2, n_head=2, n_embd=32, n_positions=128)
+    GPT2LMHeadModel(sizes).save_pretrained(place)
+    (folder / "training_data.txt").write_text((folder / "main.py").read_text() * 4)
+
+
 # ---- programs -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Program:
@@ -169,6 +187,7 @@ PROGRAMS = [
             "-m torch.distributed.run --standalone --nproc_per_node=4 tensor_parallel_example.py", gpus=4),
     Program(EX, "distributed/tensor_parallelism",
             "-m torch.distributed.run --standalone --nproc_per_node=4 sequence_parallel_example.py", gpus=4),
+    Program("GPT2-trainer", ".", "main.py", data=small_gpt2, figure=r"'train_loss': ([\d.]+)"),
     Program("accelerate", "tests", "-m accelerate.test_utils.scripts.test_script", figure=r"$^"),
     Program("pytorch-lightning", "examples/pytorch/bug_report", "bug_report_model.py", figure=r"$^"),
     Program(EX, "distributed/tensor_parallelism",

@@ -192,6 +192,14 @@ def test_views_share_memory_and_live_on_after_a_reset():
     assert x.untyped_storage().nbytes() == 48
 
 
+def test_a_library_finds_which_tensors_share_a_storage():
+    """By PyTorch's protocol for wrappers, as huggingface_hub does before it saves a model."""
+    x = on_sim(2, 3)
+    (name,), _ = x.__tensor_flatten__()
+    storages = [getattr(one, name).untyped_storage().data_ptr() for one in (x, x[1], x + 1)]
+    assert storages[0] == storages[1] != storages[2]
+
+
 def test_data_shares_values_but_not_the_version():
     p = nn.Parameter(torch.ones(3, device="sim"))
     loss = (p * p).sum()

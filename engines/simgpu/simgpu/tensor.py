@@ -7,6 +7,7 @@ in a backward pass stays an exception. Python sees `sim:1`. A `meta` device with
 import copy
 import functools
 import math
+import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -21,6 +22,10 @@ CPU = torch.device("cpu")
 _Keys, _Key = TORCH._C.DispatchKeySet, TORCH._C.DispatchKey
 KEYS = _Keys(_Key.AutocastPrivateUse1) | _Keys(_Key.AutocastCUDA)
 OURS = ("_inner", "_index", "_nbytes")
+_NO_TRACE = (
+    "torch.compile does not work on the simulated GPU: compile for the CPU instead. Nor does what else traces "
+    "a program, such as torch.func.linearize"
+)
 make = torch.Tensor._make_wrapper_subclass
 
 
@@ -216,12 +221,14 @@ class SimTensor(torch.Tensor):
         return TORCH._utils._rebuild_tensor_v2, args
 
     def __tensor_flatten__(self):  # that it exists makes Module.to swap parameters, so that they keep their identity
-        raise NotImplementedError(
-            "torch.compile does not work on the simulated GPU: compile for the CPU instead. Nor does what else traces "
-            "a program, such as torch.func.linearize"
-        )
+        """Name the tensor of the values to a library that looks for shared storages; refuse PyTorch, which traces."""
+        if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
+            return ["_inner"], None
+        raise NotImplementedError(_NO_TRACE)
 
-    __tensor_unflatten__ = staticmethod(__tensor_flatten__)
+    @staticmethod
+    def __tensor_unflatten__(*about):
+        raise NotImplementedError(_NO_TRACE)
 
 
 def _indices(index, device: torch.device):
