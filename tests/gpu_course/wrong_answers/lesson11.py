@@ -125,4 +125,9 @@ WRONG = {
         ("starts again from the damaged checkpoint", edit("seen.checkpoints[-2]", "seen.checkpoints[-1]")),
         ("raises KeyError", edit('notes.get("stops", 0)', 'notes["stops"]')),
     ],
+    "blame": [
+        ("keeps the name of the backend", edit('["profiling_name"].split(":")[1]', '["profiling_name"]')),
+        ("is not a rank, a call", edit("return blamed, ", "return ")),
+        ("in call 4 rank 2 stands in the barrier", edit("return blamed, ", "return 0, ")),
+    ],
 }

@@ -1,0 +1,182 @@
+"""Which rank is to blame for a hang, for which call, and in which line? The exercise on recorded calls of lesson 11."""
+
+import functools
+import gc
+import io
+import json
+import logging
+import pickle
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpu_course.checks import Case, edit, lesson
+
+__all__ = ["DUMPS", "Hang", "blame", "hangs", "programs", "torchfrtrace"]
+
+PROGRAMS = Path(__file__).with_name("hangs.toml")
+DUMPS = PROGRAMS.with_suffix(".json")
+
+exercise = lesson("11")
+# fmt: off
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A program that hangs on `ranks` ranks, the rank, call and line to blame, and `why`.
+
+    `dumps` holds what PyTorch's flight recorder kept on each rank, None where a rank left nothing. `keeps`, `at` and
+    `first` say how it is recorded: see `hangs.toml`.
+    """
+
+    ranks: int
+    blamed: int
+    call: str
+    line: str
+    why: str
+    program: str
+    keeps: int = 2000
+    at: int = 0
+    first: tuple[int, ...] = ()
+    dumps: tuple[dict[str, Any] | None, ...] = ()
+
+    @property
+    def to_blame(self) -> tuple[int, str, int]:
+        """Return the rank, the call, and the number of the line."""
+        lines = [line.partition("#")[0].strip() for line in self.program.splitlines()]
+        return self.blamed, self.call, 1 + lines.index(self.line)
+
+    def __repr__(self) -> str:
+        return f"<a hang of {self.ranks} ranks>"
+
+
+def programs() -> dict[str, Hang]:
+    """Return the programs of `hangs.toml`, without dumps."""
+    read = tomllib.loads(PROGRAMS.read_text(encoding="utf-8"))
+    return {name: Hang(**row) for name, row in read.items()}
+
+
+@functools.cache
+def hangs() -> dict[str, Hang]:
+    """Return the programs of `hangs.toml` with the dumps that were recorded."""
+    dumps = json.loads(DUMPS.read_text(encoding="utf-8"))
+    return {name: replace(hang, dumps=tuple(dumps[name])) for name, hang in programs().items()}
+
+
+def torchfrtrace(dumps: Sequence[dict[str, Any]]) -> str:
+    """Return what PyTorch's own script says on the dumps of all ranks, which it reads from a folder."""
+    from torch.distributed.flight_recorder import fr_trace
+
+    said, logger = io.StringIO(), logging.getLogger("Flight Recorder")
+    handlers, collecting = logger.handlers, gc.isenabled()
+    with tempfile.TemporaryDirectory() as folder:
+        for rank, dump in enumerate(dumps):
+            Path(folder, f"rank_{rank}").write_bytes(pickle.dumps(dump))
+        logger.handlers = [logging.StreamHandler(said)]
+        try:
+            fr_trace.main([folder])
+        finally:
+            logger.handlers = handlers
+            if collecting:
+                gc.enable()  # which the script switches off
+    return said.getvalue()
+
+
+@exercise(title="Who is to blame?", minutes=10, difficulty=3, hints=(
+    "For each rank that left a dump, make a dictionary from the number of a call to its entry. Begin at the largest of "
+    "the ranks' first numbers: what came before, some rank has forgotten.",
+    "At each number, collect what each rank did: None, or the name, sizes and types of its entry. The usual one is "
+    "`max(kinds, key=kinds.count)`. The first rank that did something else is to blame, and you can stop.",
+    "Does no rank differ, up to the last number? Then the rank without a dump is to blame, and the others wait for it "
+    "in their last call. The line: the first frame of the entry whose file name does not contain /torch/.",
+))
+def blame(dumps: list[dict | None]) -> tuple[int, str, int]:
+    """Return the rank to blame for a hang, and the call and line where it differs."""
+    def kind(entry):
+        return entry and (entry["profiling_name"], entry["input_sizes"], entry["input_dtypes"])
+
+    made = {
+        rank: {entry["collective_seq_id"]: entry for entry in dump["entries"] if not entry["is_p2p"]}
+        for rank, dump in enumerate(dumps) if dump
+    }
+    first = max(min(calls, default=1) for calls in made.values())  # older calls are forgotten on some rank
+    last = max(max(calls, default=1) for calls in made.values())
+    for number in range(first, last + 1):
+        here = {rank: calls.get(number) for rank, calls in made.items()}
+        kinds = [kind(entry) for entry in here.values()]
+        usual = max(kinds, key=kinds.count)
+        odd = [rank for rank, entry in here.items() if kind(entry) != usual]
+        if odd:
+            break
+    blamed = odd[0] if odd else dumps.index(None)  # all dumps agree: the others wait for the rank that left none
+    entry = here.get(blamed) or next(filter(None, here.values()))  # it made no such call: that in which others wait
+    frame = next(frame for frame in entry["frames"] if "/torch/" not in frame["filename"])
+    return blamed, entry["profiling_name"].split(":")[1], frame["line"]
+
+
+@blame.checks
+def _(case: Case) -> None:
+    for name, hang in hangs().items():
+        got = case.call(list(hang.dumps))
+        case.about(f"blame(dumps of {name!r}, {hang.ranks} ranks)", case.device)
+        rank, call, line = hang.to_blame
+        three = isinstance(got, tuple) and len(got) == 3
+        case.instead(not three, "is not a rank, a call and a line", f"({rank}, {call!r}, {line}), say", got=got)
+        named = three and isinstance(got[1], str) and got[1] == f"gloo:{call}"
+        case.instead(named, "keeps the name of the backend", "gloo:all_reduce is gloo's all_reduce: split at the colon")
+        case.equal(got, (rank, call, line), why=hang.why)
+
+
+_SIZES, _TYPES = ', entry["input_sizes"]', ', entry["input_dtypes"]'
+_FRAME = 'next(frame for frame in entry["frames"] if "/torch/" not in frame["filename"])'
+_RANGE, _ODD = "range(first, last + 1)", "odd[0] if odd else dumps.index(None)"
+blame.edits(
+    ("overlooks the sizes", "ranks that hand different sizes to one collective do not call the same",
+     (_SIZES, "", _ODD, "odd[0] if odd else 0")),
+    ("overlooks the types", "float64 has twice the bytes of float32: that is another message",
+     (_TYPES, "", _ODD, "odd[0] if odd else 0")),
+    ("takes a forgotten call for one that was not made", "the recorder keeps the last calls only: compare from the "
+     "largest of the ranks' first numbers", "max(min(calls", "min(min(calls"),
+    ("compares the last calls", "what comes behind the first difference follows from it", _RANGE,
+     "range(last, first - 1, -1)"),
+    ("blames a rank for its line", "ranks may make one call from two lines, as both branches of an `if` do",
+     _TYPES, f'{_TYPES}, next(one["line"] for one in entry["frames"] if "/torch/" not in one["filename"])'),
+    ("takes the line of PyTorch's own file", "the first frames are PyTorch's: go on to the first that is not", _FRAME,
+     'entry["frames"][0]'),
+    ("takes the line that called the function", "frames go from the inside out: the first that is not PyTorch's made "
+     "the call", _FRAME, 'entry["frames"][-1]'),
+    ("blames a rank that never called first of all", "a rank alone may have made a call too many",
+     "usual = max(kinds, key=kinds.count)", "usual = max(filter(None, kinds), key=kinds.count)"),
+    ("overlooks the rank without a dump", "no dump is a trace too: the others wait for that rank", _ODD,
+     "odd[0] if odd else list(here)[-1]"),
+)
+
+
+@blame.mistake("takes a place in the list for the number of a call",
+               "the recorder keeps the last calls only, so the lists of two ranks may begin at different numbers")
+def _(dumps):
+    def kind(entry):
+        return entry and (entry["profiling_name"], entry["input_sizes"], entry["input_dtypes"])
+
+    made = {rank: dict(enumerate(dump["entries"])) for rank, dump in enumerate(dumps) if dump}
+    for number in range(max(map(len, made.values()))):
+        here = {rank: calls.get(number) for rank, calls in made.items()}
+        kinds = [kind(entry) for entry in here.values()]
+        usual = max(kinds, key=kinds.count)
+        odd = [rank for rank, entry in here.items() if kind(entry) != usual]
+        if odd:
+            break
+    blamed = odd[0] if odd else dumps.index(None)
+    entry = here.get(blamed) or next(filter(None, here.values()))
+    frame = next(frame for frame in entry["frames"] if "/torch/" not in frame["filename"])
+    return blamed, entry["profiling_name"].split(":")[1], frame["line"]
+
+
+blame.alternative(
+    "counts with Counter, which wants hashable kinds: as text they are; a little slower",
+    edit("max(kinds, key=kinds.count)", "Counter(kinds).most_common(1)[0][0]",
+         "return entry and (", "return entry and str((", 'entry["input_dtypes"])', 'entry["input_dtypes"]))',
+         "    def kind(", "    from collections import Counter\n\n    def kind("))
