@@ -22,8 +22,10 @@ class _Checked:
         return kernelcheck.checked(interpreted.jit(self.__wrapped__), self.grid, *args)
 
 
-def launch(case: Case, grid: tuple[int, ...], *args: Any, out: int) -> tuple[torch.Tensor, kernelcheck.Report]:
+def launch(case: Case, grid: tuple[int, ...], *args: Any, out: int | tuple[int, ...]) -> tuple[Any, kernelcheck.Report]:
     """Run the answer, a kernel, on `grid`, and return what it left in its argument number `out`, and the report.
+
+    With several numbers in `out`, what it left is a tuple of tensors.
 
     Raises `WrongAnswer` where an access is out of bounds, two programs race and the like, with the reader's line.
     """
@@ -35,11 +37,18 @@ def launch(case: Case, grid: tuple[int, ...], *args: Any, out: int) -> tuple[tor
         case.answer = answer
     refuse(case, report.fault)
     names = list(inspect.signature(answer).parameters)
+    asked = [names[each] for each in ((out,) if isinstance(out, int) else out)]
     written = [name for name, traffic in report.by_array.items() if traffic.stored_bytes]
-    others = [name for name in written if name != names[out]]
-    case.instead(others, f"writes to {' and '.join(others)}", f"`{names[out]}` alone is asked for")
-    case.instead(not written, f"stores nothing to {names[out]}", "a kernel returns nothing: tl.store writes its result")
-    return report.results[names[out]], report
+    others = [name for name in written if name not in asked]
+    shown = " and ".join(f"`{name}`" for name in asked)
+    case.instead(
+        others, f"writes to {' and '.join(others)}", f"{shown} alone {'is' if len(asked) == 1 else 'are'} asked for"
+    )
+    missing = [name for name in asked if name not in written]
+    why = "a kernel returns nothing: tl.store writes its result"
+    case.instead(missing, f"stores nothing to {' and '.join(missing)}", why)
+    left = tuple(report.results[name] for name in asked)
+    return left[0] if isinstance(out, int) else left, report
 
 
 def refuse(case: Case, fault: kernelcheck.KernelFault | None) -> None:

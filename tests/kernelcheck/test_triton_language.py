@@ -303,6 +303,20 @@ def test_of_several_loads_without_other_the_one_that_matters_is_named():
         assert fault.kind == "undefined" and ": w = tl.load" in fault.line
 
 
+def test_a_tensor_that_no_machine_has_room_for_has_addresses():
+    """Offsets of 32 bits turn negative beyond 2 ** 31, and an element that is far away is no fault."""
+    text = "row = tl.program_id(0){}; tl.store(out + row, tl.load(x + row * n))"
+    x, out = kernelcheck.Addresses((3, 4), (1_500_000_000, 1)), torch.ones(3)
+    report = kernelcheck.checked(kernel(text.format(".to(tl.int64)")), (3,), x, out, 1_500_000_000)
+    assert report.fault is None and report.touched["x"][2, 0, 0].tolist() == [3_000_000_000]
+    assert report.results["out"].tolist() == [0, 0, 0] and report.by_array["x"].loaded_bytes == 12
+    wrapped = kernel(text.format(""))
+    fault = kernelcheck.checked(wrapped, (3,), x, out, 1_500_000_000).fault
+    assert fault.kind == "out of bounds" and fault.element == 3_000_000_000 - 2**32
+    with pytest.raises(kernelcheck.KernelFault, match="checked alone takes it"):
+        wrapped[(3,)](x, out, 1)
+
+
 @pytest.mark.parametrize(("text", "more", "phrase"), [
     ("pass", {"num_warps": 3}, "num_warps must be a power of two"),
     ("pass", {"BLOCK": 8}, "unexpected keyword argument 'BLOCK'"),

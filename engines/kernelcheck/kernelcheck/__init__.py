@@ -21,11 +21,12 @@ from kernelcheck.report import CudaFault, Report
 from kernelcheck.toolchain import Compiler, Unavailable, compiler, why_not
 from kernelcheck.traffic import Traffic
 from kernelcheck.triton_language import checked, triton
+from kernelcheck.triton_memory import Addresses
 from kernelcheck.triton_memory import Report as TritonReport
 
 __all__ = [
-    "CompileError", "Compiler", "CudaFault", "Kernel", "KernelFault", "Report", "Traffic", "TritonReport",
-    "Unavailable", "checked", "compile_cuda", "compiler", "triton", "why_not",
+    "Addresses", "CompileError", "Compiler", "CudaFault", "Kernel", "KernelFault", "Report", "Traffic",
+    "TritonReport", "Unavailable", "checked", "compile_cuda", "compiler", "triton", "why_not",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

@@ -86,7 +86,7 @@ def store(
         return
     at = launch.touch("store", pointer.buffer, offsets, active).reshape(-1)
     data = data.reshape(-1) if active is None else data[active]
-    if launch.watched and at.size > 1:
+    if launch.watched and at.size > 1 and type(pointer.buffer) is Buffer:
         _one_value_each(pointer.buffer, at, data)
     pointer.buffer.write(at, data)
 

@@ -19,13 +19,14 @@ Other than on the device: products of float32 are exact, not TF32.
 from __future__ import annotations
 
 import dis
+import functools
 import importlib.util
 import math
 import numbers
 import os
 import random
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from kernelcheck.triton_blocks import OF_TORCH, Pointer, as_block, assigned, cha
 from kernelcheck.triton_compiler import compiled
 from kernelcheck.triton_functions import IN_KERNELS, tl
 from kernelcheck.triton_kernel import Config, Kernel, kernel_of, meaning, namespace, outside
-from kernelcheck.triton_memory import Buffer, Launch, Memory, Report, line_of, running
+from kernelcheck.triton_memory import Addresses, Buffer, FarBuffer, Launch, Memory, Report, line_of, running
 
 _MOST_PROGRAMS = 1_000_000  # one after the other
 _OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
@@ -75,11 +76,10 @@ class _Run(Launch):
         return self.function(kernel)(*args, **options)
 
 
-def _read_from_outside(code: types.CodeType) -> Iterator[str]:
-    """Yield the global names that the code reads; in `tl.erf` that is `tl`, whatever `erf` is outside."""
-    for one in dis.get_instructions(code):
-        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield one.argval
+@functools.cache
+def _read_from_outside(code: types.CodeType) -> frozenset[str]:
+    """Return the global names that the code reads; in `tl.erf` that is `tl`, whatever `erf` is outside."""
+    return frozenset(one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
 
 
 def _prepared(kernel: Kernel, grid, args, options, config: Config | None) -> tuple[tuple[int, int, int], dict]:
@@ -116,18 +116,22 @@ def _prepared(kernel: Kernel, grid, args, options, config: Config | None) -> tup
 def _as_arguments(kernel: Kernel, named: dict, memory: Memory) -> dict:
     """Return the arguments as the kernel sees them: tensors as pointers, numbers as numbers of the device."""
     tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+    far = {name: value for name, value in named.items() if isinstance(value, Addresses)}
     devices = {str(value.device): name for name, value in reversed(tensors.items())}
     if len(devices) > 1 or "meta" in devices:
         places = " and ".join(f"{name} on {device}" for device, name in reversed(devices.items()))
         raise KernelFault("arguments", f"the tensors of a launch must be on one device, with values, and are {places}")
     found: dict[str, Any] = {}
     for name, value in named.items():
-        if name in tensors:
+        if name in tensors or name in far:
             if name in kernel.constants:
                 raise KernelFault("arguments", f"{name} is tl.constexpr, and a tensor was passed")
-            if value.dtype not in OF_TORCH or value.layout is not torch.strided:
+            if value.dtype not in OF_TORCH or (name in tensors and value.layout is not torch.strided):
                 raise KernelFault("arguments", f"{name} is a tensor of {value.dtype}, which Triton does not have")
-            found[name] = Pointer(Buffer(name, value, OF_TORCH[value.dtype], memory), 0)
+            dtype = OF_TORCH[value.dtype]
+            found[name] = Pointer(
+                FarBuffer(name, value, dtype) if name in far else Buffer(name, value, dtype, memory), 0
+            )
         elif name in kernel.constants or value is None:
             found[name] = value if isinstance(value, numbers.Number | str | tuple) else meaning(value, name)
         elif isinstance(value, numbers.Real):
@@ -175,6 +179,8 @@ def _start(kernel: Kernel, grid: Any, args: Sequence[Any], options: dict[str, An
     """Launch a kernel: programs run in the order of their numbers, and change the tensors."""
     grid, named = _prepared(kernel, grid, args, options, next(iter(kernel.configs), None))
     memory = Memory(copy=False)
+    if far := [name for name, value in named.items() if isinstance(value, Addresses)]:
+        raise KernelFault("arguments", f"{far[0]} has addresses and no values: kernelcheck.checked alone takes it")
     arguments = _as_arguments(kernel, named, memory)
     try:
         compiled(kernel, arguments, grid)
@@ -194,8 +200,9 @@ def checked(kernel, grid, *args, **options) -> Report:
     would leave in them is in `report.results`. What is wrong is in `report.fault`, at the reader's line: the first
     access out of bounds, a race (two programs touch an element that one of them writes, or the result depends on their
     order), a result that depends on elements that a mask left out ("undefined"), a loop without an end, an error of
-    Python. With `@triton.autotune` all configurations run: the report is that of the first with a fault, else of the
-    first. Nothing is raised but TypeError where `kernel` is none.
+    Python. An argument may be `Addresses`: a tensor that this machine has no room for. With `@triton.autotune` all
+    configurations run: the report is that of the first with a fault, else of the first. Nothing is raised but TypeError
+    where `kernel` is none.
     """
     kernel, reports = kernel_of(kernel), list[Report]()
     for config in kernel.configs or (None,):
@@ -233,7 +240,7 @@ def _trial(
     """Run a kernel on copies of its tensors and note what it does."""
     launch, arguments = _Run(grid, watched=True, changed=changed), _as_arguments(kernel, named, Memory(copy=True))
     _run(launch, kernel, arguments, seed)
-    buffers = [one.buffer for one in arguments.values() if isinstance(one, Pointer)]
+    buffers = [one.buffer for one in arguments.values() if isinstance(one, Pointer) and type(one.buffer) is Buffer]
     launch.buffers, launch.report.results = buffers, {one.name: one.tensor for one in buffers}
     launch.report.sizes = {one.name: one.size for one in buffers}
     stored = [one for one in buffers if launch.report.by_array[one.name].stored_bytes]

@@ -113,8 +113,7 @@ class Buffer:
     def __init__(self, name: str, tensor: torch.Tensor, dtype, memory: Memory) -> None:
         self.name, self.dtype, self.tensor = name, dtype, memory.host(tensor)
         self.item, storage = tensor.element_size(), self.tensor.untyped_storage()
-        last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-        self.size, self.base = (last + 1 if tensor.numel() else 0), self.tensor.storage_offset()
+        self.size, self.base = _size(tensor.shape, tensor.stride()), self.tensor.storage_offset()
         with _disable_current_modes():
             raw = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
         stop = (self.base + self.size) * self.item
@@ -143,6 +142,36 @@ class Buffer:
 
     def write(self, at: np.ndarray, values: np.ndarray) -> None:
         self.array[at] = self.dtype.encode(values)
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Stands for a tensor that this machine has no room for: `checked` looks at which elements a kernel touches.
+
+    They may be billions apart. Loads give 0, stores are forgotten, and races are not looked for.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+
+
+class FarBuffer(Buffer):
+    """The addresses of an argument that has no values."""
+
+    def __init__(self, name: str, addresses: Addresses, dtype) -> None:
+        self.name, self.dtype, self.item, self.base = name, dtype, addresses.dtype.itemsize, 0
+        self.size = _size(addresses.shape, addresses.strides)
+
+    def read(self, at: np.ndarray) -> np.ndarray:
+        return np.zeros(np.shape(at), self.dtype.numpy)
+
+    def write(self, at: np.ndarray, values: np.ndarray) -> None: ...
+
+
+def _size(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return the number of elements from the first to the last."""
+    return sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1 if math.prod(shape) else 0
 
 
 class Launch:
@@ -225,6 +254,7 @@ class Launch:
                 raise self._outside(kind, buffer, at, active is not None)
         if self.watched and at.size:
             self._count(kind, buffer, offsets, active, at.size)
+        if self.watched and at.size and type(buffer) is Buffer:
             self._order(kind, buffer, at)
             if kind == "load" and at.size > 1:
                 places, count = np.unique(at, return_counts=True)
