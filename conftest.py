@@ -84,7 +84,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 def exercise_of(nodeid: str) -> str:
     """Return the exercise of a test of wrong answers: all of one exercise share what its check was seen to do."""
-    found = re.search(r"test_wrong_answers.py::\w+\[(\d\d-\w+)", nodeid)
+    found = re.search(r"test_wrong_answers.py::\w+\[(\d\db?-\w+)", nodeid)
     return found[1] if found else ""
 
 
@@ -229,6 +229,6 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     if lessons:
         terminalreporter.section("time of each notebook")
     for name in lessons:
-        limit_s = _LIMITS_S.get(Path(name).name[:2], 30)
+        limit_s = _LIMITS_S.get(notebooks.number(Path(name)), 30)
         over = f"  over its limit of {limit_s} s" if files[name] > limit_s else ""  # said, as machines may be busy
         terminalreporter.line(f"{files[name]:6.1f} s of {limit_s} s  {name}{over}")

@@ -33,7 +33,7 @@ _KEPT: dict[str, Any] = {}  # without a file: what else is kept, by its kind
 def key(lesson: Any, name: Any) -> Key:
     """Return the pair that names an exercise, such as "02" and "double"; ValueError where it can name none."""
     texts = isinstance(lesson, str) and isinstance(name, str)
-    if not (texts and re.fullmatch("[0-9]{2}", lesson) and name.isidentifier() and name.isascii()):
+    if not (texts and re.fullmatch("[0-9]{2}b?", lesson) and name.isidentifier() and name.isascii()):
         raise ValueError(f"lesson {lesson!r}, exercise {name!r} cannot be: the names are such as '02' and 'double'")
     return lesson, name
 

@@ -65,9 +65,9 @@ def entries(paths: Iterable[Path] | None = None) -> list[Entry]:
     found = []
     for path in lessons.lessons() if paths is None else paths:
         cells = nbformat.read(path, as_version=4).cells
-        title = cells[0].source.splitlines()[0].lstrip("# ")
+        title, number = cells[0].source.splitlines()[0].lstrip("# "), lessons.number(path)
         for block in (block for cell in cells if cell.cell_type == "markdown" for block in _blocks(cell.source)):
-            found += [Entry(term, _sentence(block, term), title, _label(term, path.stem[:2])) for term in _terms(block)]
+            found += [Entry(term, _sentence(block, term), title, _label(term, number)) for term in _terms(block)]
     return found
 
 

@@ -26,20 +26,20 @@ def sections() -> dict[str, str]:
         for cell in nbformat.read(path, as_version=4).cells:
             if cell.cell_type == "markdown":
                 heading = [heading, *re.findall(r"^#+ (.*)", cell.source, re.MULTILINE)][-1]
-            found[f"{path.stem[:2]}:{cell.id}"] = heading
+            found[f"{lessons.number(path)}:{cell.id}"] = heading
     return found
 
 
 def page() -> str:
     """Return the page: by lesson, what is believed, why, how it is, and where the course shows it."""
     parts = ["# Misconceptions\n\nWhat people believe who go wrong, and the lesson that shows how it is.\n"]
-    books = {path.stem[:2]: path for path in lessons.lessons()}
+    books = {lessons.number(path): path for path in lessons.lessons()}
     for lesson, found in groupby(sorted(misconceptions.every(), key=lambda one: one.lesson), lambda one: one.lesson):
         parts.append("\n#" + nbformat.read(books[lesson], as_version=4).cells[0].source.splitlines()[0] + "\n")
         for one in found:
             exercises = ", ".join(f"`lesson{name}`" for name in one.mistakes)
             met = f" Met in {exercises}." if exercises else ""
-            link = f"[{one.section}](notebooks/{books[lesson].name}), cell `{one.cell[3:]}`"
+            link = f"[{one.section}](notebooks/{books[lesson].name}), cell `{one.cell.partition(':')[2]}`"
             parts.append(
                 f"\n**{one.name}**\n: {one.believed} *Why do people believe it?* {one.why} *How is it?* {one.instead} "
                 f"*Where?* {link}.{met}\n"

@@ -25,7 +25,7 @@ from nbformat import NotebookNode
 
 __all__ = [
     "FOLDED", "SETUP", "STATED", "TAGS", "canonical", "difference", "execute", "kernel_environment", "lessons", "new",
-    "not_reference", "read", "run", "twice", "with_minutes",
+    "not_reference", "number", "read", "run", "twice", "with_minutes",
 ]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,7 +70,12 @@ del os, tempfile
 
 def lessons() -> list[Path]:
     """Return the notebooks of the course, in order."""
-    return sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+    return sorted((ROOT / "notebooks").glob("[0-9][0-9]*_*.ipynb"))
+
+
+def number(path: Path) -> str:
+    """Return the number of a lesson: "08" or, of a page that nobody needs for the next lesson, "08b"."""
+    return path.stem.partition("_")[0]
 
 
 def with_address(text: str) -> str:
@@ -103,7 +108,7 @@ def with_minutes(text: str) -> str:
         spine, every, exercises = stated.group("spine", "every", "exercises")
         row = f"{spine} | {every or spine} | {exercises} |"
         text = re.sub(rf"^(\|.*{path.name}\).*?)(\d+ \| )+\d+ \|$", rf"\g<1>{row}", text, flags=re.MULTILINE)
-        entry = rf"^(- .*{path.name}\)\**, |- {path.stem[:2]} Start here, )\d+(?: to \d+)?"
+        entry = rf"^(- .*{path.name}\)\**, |- {number(path)} Start here, )\d+(?: to \d+)?"
         span = f"{spine} to {every}" if every else spine
         text = re.sub(entry, rf"\g<1>{span}", text, flags=re.MULTILINE)
     entries = re.findall(r"^- (\*\*)?.*, (\d+)(?: to (\d+))?(?: minutes)?$", text, re.MULTILINE)

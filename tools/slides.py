@@ -70,9 +70,9 @@ def main(target: Path = TARGET) -> int:
     SOURCES.mkdir(parents=True)
     names = []
     for path in notebooks.lessons():
-        if path.name[:2] in marks:
+        if (number := notebooks.number(path)) in marks:
             names.append(path.stem)
-            nbformat.write(deck(path, marks[path.name[:2]]), SOURCES / path.name)
+            nbformat.write(deck(path, marks[number]), SOURCES / path.name)
     listed = "\n".join(names)
     notebooks.write(SOURCES / "index.md", f"# Slides\n\n```{{toctree}}\n:titlesonly:\n\n{listed}\n```\n")
     notebooks.write(SOURCES / "conf.py", CONF)

@@ -108,7 +108,7 @@ def with_alternatives(path: Path) -> str:
     notebook, heading = nbformat.read(path, as_version=4), path.stem
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = glossary.with_targets(cell.source, path.stem[:2])
+            cell.source = glossary.with_targets(cell.source, lessons.number(path))
         heading = ([heading] + re.findall(r"^#+ (.*)", cell.source, re.MULTILINE) * (cell.cell_type == "markdown"))[-1]
         title = re.match(r"# @title (.*)", cell.source)
         if cell.cell_type == "code":

@@ -74,7 +74,7 @@ def prepare(lessons: Path, workbook: Path) -> Update:
     workbook.mkdir(parents=True, exist_ok=True)
     record = workbook / RECORD
     known, copied, newer = _read(record), [], []
-    for lesson in sorted(lessons.glob("[0-9][0-9]_*.ipynb")):
+    for lesson in sorted(lessons.glob("[0-9][0-9]*_*.ipynb")):
         copy, now = workbook / lesson.name, _hash(lesson)
         if not copy.exists():
             copy.write_bytes(_bare(lesson))

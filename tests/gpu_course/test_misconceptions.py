@@ -38,7 +38,7 @@ def choices() -> dict[str, list[str]]:
                 for node in lists:
                     if isinstance(node, ast.keyword) and node.arg == "choices":
                         value = named.get(getattr(node.value, "id", None), node.value)
-                        found[f"{path.stem[:2]}:{cell.id}"] = _texts(value)
+                        found[f"{notebooks.number(path)}:{cell.id}"] = _texts(value)
     return found
 
 

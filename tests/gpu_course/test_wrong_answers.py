@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires
 EXERCISES = list(registry())
 TRIED = [e for e in EXERCISES if e.name != "block_sums" or not kernelcheck.why_not()]  # which needs a C++ compiler
 PLACES = devices.check_devices()
-LESSONS = {path.stem[:2]: path for path in notebooks.lessons()}
+LESSONS = {notebooks.number(path): path for path in notebooks.lessons()}
 
 
 def each_exercise(test):

@@ -81,7 +81,7 @@ def mark_notebook(path: Path) -> list[str]:
         magic = any(line.lstrip().startswith(("%", "!")) for line in source.splitlines())
         if cell["cell_type"] != "code" or magic:
             continue
-        cell["source"], here = marked(source, f"{path.name[:2]}:{cell['id']}", names)
+        cell["source"], here = marked(source, f"{path.stem.partition('_')[0]}:{cell['id']}", names)
         found += here
     path.write_text(json.dumps(content), encoding="utf-8")
     return found

@@ -42,7 +42,7 @@ def solved(notebook: nbformat.NotebookNode, lesson: str) -> tuple[nbformat.Noteb
 def test_a_lesson_runs(lesson, way):
     notebook, count = notebooks.read(lesson), 1
     if way == "with references":
-        notebook, count = solved(notebook, lesson.stem[:2])
+        notebook, count = solved(notebook, notebooks.number(lesson))
     elif way == "each cell twice":
         notebook = notebooks.twice(notebook)
     elif way == "the spine alone":
@@ -78,7 +78,7 @@ def test_beside_a_real_gpu_a_child_process_has_the_simulated_one(lesson):
 
 
 def test_three_lessons_show_the_simulated_gpu_beside_a_real_one():
-    assert {lesson.stem[:2] for lesson in ASKING} >= {"04", "05", "07"}
+    assert {notebooks.number(lesson) for lesson in ASKING} >= {"04", "05", "07"}
 
 
 def write(path, *sources, tags=()):

@@ -6,7 +6,7 @@ from nbformat import v4
 from tests.notebooks import plain
 from tools import notebooks
 
-LESSONS = [pytest.param(path, id=path.stem[:2]) for path in notebooks.lessons()]
+LESSONS = [pytest.param(path, id=notebooks.number(path)) for path in notebooks.lessons()]
 
 
 @pytest.mark.parametrize("path", LESSONS)

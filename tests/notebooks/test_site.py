@@ -88,12 +88,13 @@ def test_plans_name_cells_and_exercises_that_there_are():
 
 def test_slides_name_cells_and_every_lesson_has_some():
     marks = tomllib.loads(slides.MARKS.read_text(encoding="utf-8"))
-    assert set(marks) == {path.name[:2] for path in notebooks.lessons()}
+    assert set(marks) == {notebooks.number(path) for path in notebooks.lessons()}
     for path in notebooks.lessons():
-        deck = slides.deck(path, marks[path.name[:2]])
+        slide_cells = marks[notebooks.number(path)]
+        deck = slides.deck(path, slide_cells)
         headings = [cell.source for cell in deck.cells if cell.cell_type == "markdown"]
         assert headings[0].startswith("# ") and all(text.startswith("##") for text in headings[1:])
-        assert 4 < len(headings) - 1 == len(marks[path.name[:2]]), "a slide begins with a text, and has no second one"
+        assert 4 < len(headings) - 1 == len(slide_cells), "a slide begins with a text, and has no second one"
 
 
 def test_printed_solutions_hold_every_exercise_and_its_other_style():

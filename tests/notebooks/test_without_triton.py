@@ -12,7 +12,7 @@ from tools import notebooks
 @pytest.fixture
 def cell() -> str:
     """The cell of lesson 08 that makes an operator into which the compiler sees."""
-    (file,) = (notebooks.ROOT / "notebooks").glob("08*.ipynb")
+    (file,) = (notebooks.ROOT / "notebooks").glob("08_*.ipynb")
     sources = ["".join(one["source"]) for one in json.loads(file.read_text(encoding="utf-8"))["cells"]]
     (found,) = [source for source in sources if "torch.library.triton_op(" in source and "HAS_TRITON" in source]
     return found

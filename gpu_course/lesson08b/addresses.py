@@ -1,0 +1,255 @@
+"""Far rows, views with strides, an optimizer's step, and banks of memory: is each address the right one?"""
+
+import math
+
+import torch
+
+import kernelcheck
+import simgpu
+from gpu_course.checks import Case, edit, lesson
+from gpu_course.lesson08.launching import launch, refuse
+
+triton, tl = kernelcheck.triton()
+exercise = lesson("08b")
+WHERE = "the CPU, with every access checked"
+_END = "the last program reaches beyond the end, where other data lie, or none"
+# fmt: off
+
+
+@exercise(title="Rows far apart", minutes=8, difficulty=2, where=WHERE, hints=(
+    "tl.program_id(0) and x_stride are numbers of 32 bits, and so is their product. Where does it end?",
+    "A product of 32-bit numbers is rounded to 32 bits before anything else happens to it: convert a factor, not the "
+    "product.",
+    "row = tl.program_id(0).to(tl.int64) makes every offset that follows one of 64 bits.",
+))
+def far_sums(x, out, columns, x_stride, BLOCK: tl.constexpr):
+    """Store the sum of each row of x to `out`; rows begin `x_stride` apart."""
+    row, at = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    values = tl.load(x + row * x_stride + at, mask=at < columns, other=0.0)
+    tl.store(out + row, tl.sum(values, axis=0))
+
+
+far_sums.alternative("a pointer moved to the row once: shorter addresses below",
+                     edit("values = tl.load(x + row * x_stride + at",
+                          "x += row * x_stride\n    values = tl.load(x + at"))
+
+
+@far_sums.checks
+def _(case: Case) -> None:
+    for rows, columns, gap, block in ((1, 4, 0, 8), (3, 5, 2, 8)):
+        x, out = torch.randn(rows, columns + gap)[:, :columns], torch.full((rows,), math.nan)
+        got, _ = launch(case, (rows,), x, out, columns, columns + gap, block, out=1)
+        case.equal(got, x.double().sum(1).float(), rtol=1e-4, atol=1e-5, why="the sum of each row")
+    for rows, apart in ((2, 2**31 - 8), (3, 1_500_000_000), (4, 1_500_000_000)):
+        x = kernelcheck.Addresses((rows, 5), (apart, 1))  # no machine here has room for it
+        _, report = launch(case, (rows,), x, torch.zeros(rows), 5, apart, 8, out=1)
+        read = torch.from_numpy(report.touched["x"][rows - 1, 0, 0])
+        case.equal(read, (rows - 1) * apart + torch.arange(5), why=f"elements of x that program {rows - 1} reads")
+
+
+_LONG = "tl.program_id(0).to(tl.int64)"
+far_sums.edits(
+    ("computes offsets in 32 bits", "row 2 times 1.5 billion is beyond 2 ** 31, and becomes a negative offset",
+     (_LONG, "tl.program_id(0)"),
+     (_LONG, "tl.program_id(0)", "row * x_stride + at", "(row * x_stride).to(tl.int64) + at"),
+     (_LONG, "tl.program_id(0)", "row * x_stride + at", "row * x_stride + at.to(tl.int64)")),
+    ("computes offsets in 32 bits without a sign", "row 3 times 1.5 billion is beyond 2 ** 32",
+     _LONG, "tl.program_id(0).to(tl.uint32)"),
+    ("computes offsets in float32", "24 bits are exact, so rows far away begin at the wrong place",
+     "row * x_stride + at", "(row.to(tl.float32) * x_stride).to(tl.int64) + at"),
+    ("takes the rows of x to lie side by side", "rows begin x_stride apart", "row * x_stride", "row * columns"),
+    ("has no mask where it loads", "the block is wider than a row", "at, mask=at < columns, other=0.0)", "at)"),
+)
+
+
+@exercise(title="A view made contiguous", minutes=12, difficulty=2, where=WHERE, hints=(
+    "`out` lies side by side, so element `at` of it has three indices: the last one changes fastest.",
+    "k = at % size2, j = at // size2 % size1, i = at // (size1 * size2).",
+    "Load from x + i * stride0 + j * stride1 + k * stride2, store to out + at, both with at < n.",
+))
+def contiguous(x, out, n, size1, size2, stride0, stride1, stride2, BLOCK: tl.constexpr):
+    """Copy the view x, of three dimensions and any strides, to `out`, side by side."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    i = at // (size1 * size2)
+    j = at // size2 % size1
+    k = at % size2
+    values = tl.load(x + i * stride0 + j * stride1 + k * stride2, mask=inside)
+    tl.store(out + at, values, mask=inside)
+
+
+contiguous.alternative("one division less: the rest of the first gives the second index",
+                       edit("i = at // (size1 * size2)", "rest = at // size2\n    i = rest // size1",
+                            "j = at // size2 % size1", "j = rest % size1"))
+
+
+@contiguous.checks
+def _(case: Case) -> None:
+    whole = torch.randn(3, 4, 7)
+    for x in (whole[:, :2, :5], whole.permute(2, 0, 1), whole.transpose(0, 1)[1:3], whole[:1].expand(2, 4, 7)):
+        out, n = torch.full(x.shape, math.nan), x.numel()
+        got, report = launch(case, (-(-n // 16),), x, out, n, *x.shape[1:], *x.stride(), 16, out=1)
+        case.equal(got, x.contiguous(), why=f"a view of the shape {tuple(x.shape)} with the strides {x.stride()}")
+        case.budget("32-byte sectors stored", report.by_array["out"].sectors, -(-n // 8),
+                    "neighbours of `out` belong to neighbours of the block")
+
+
+_J, _K = "j = at // size2 % size1", "k = at % size2"
+contiguous.edits(
+    ("takes x to be contiguous", "a view has strides of its own", "i * stride0 + j * stride1 + k * stride2", "at"),
+    ("swaps the strides of the last two dimensions", "k is the index of the last one",
+     "j * stride1 + k * stride2", "j * stride2 + k * stride1"),
+    ("takes the first index to change fastest", "in `out` the last index changes fastest",
+     _K, "k = at // size1 % size2", _J, "j = at % size1"),
+    ("lets the second index run on", "it begins again with every i: % size1", _J, "j = at // size2"),
+    ("takes the first dimension for side by side", "a permuted view has another stride there",
+     "i * stride0", "i * size1 * size2"),
+    ("has no mask where it stores", _END, "values, mask=inside)", "values)"),
+    ("has no mask where it loads", _END, "k * stride2, mask=inside)", "k * stride2)"),
+    ("masks by the address", "with strides an address says nothing about the end",
+     "inside = at < n", "inside = (at // (size1 * size2)) * stride0 + (at % size2) * stride2 < n"),
+)
+
+
+@exercise(title="One step of AdamW in one kernel", minutes=15, difficulty=2, where=WHERE, hints=(
+    "Four loads, three stores. Everything between them happens in registers.",
+    "m = beta1 * m + (1 - beta1) * g, and v the same with beta2 and g * g. Both are stored as they are; what divides "
+    "the step is corrected: m / correction1, v / correction2.",
+    "Weight decay does not go through the gradient: w * (1 - lr * decay) - lr * m' / (sqrt(v') + eps).",
+))
+def adamw(weights, grad, mean, square, n, lr, beta1, beta2, eps, decay, correction1, correction2, BLOCK: tl.constexpr):
+    """Do one step of AdamW in place: on `weights`, `mean` and `square`."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    w, g = tl.load(weights + at, mask=inside), tl.load(grad + at, mask=inside)
+    m = beta1 * tl.load(mean + at, mask=inside) + (1 - beta1) * g
+    v = beta2 * tl.load(square + at, mask=inside) + (1 - beta2) * g * g
+    step = m / correction1 / (tl.sqrt(v / correction2) + eps)
+    tl.store(weights + at, w * (1 - lr * decay) - lr * step, mask=inside)
+    tl.store(mean + at, m, mask=inside)
+    tl.store(square + at, v, mask=inside)
+
+
+adamw.alternative("the order in which PyTorch computes: one root of a number, and not one more of a block",
+                  edit("m / correction1 / (tl.sqrt(v / correction2) + eps)",
+                       "m / correction1 / (tl.sqrt(v) / tl.sqrt(correction2) + eps)"))
+
+
+@adamw.checks
+def _(case: Case) -> None:
+    for n, block, steps in ((5, 8, 0), (37, 16, 2)):
+        w, gradients = torch.randn(n), torch.randn(steps + 1, n)
+        exact = w.double().requires_grad_()
+        betas, options = (0.8, 0.9), {"lr": 0.1, "eps": 0.05, "weight_decay": 0.3}
+        optimizer = torch.optim.AdamW([exact], betas=betas, **options)
+        state, before = [torch.zeros(n), torch.zeros(n)], w
+        for each in gradients:
+            before = exact.detach().float()
+            state = [optimizer.state[exact][key].float() for key in ("exp_avg", "exp_avg_sq")] if len(
+                optimizer.state) else state
+            exact.grad = each.double()
+            optimizer.step()
+        corrections = [1 - beta ** (steps + 1) for beta in betas]
+        arguments = (before, gradients[-1], *state, n, 0.1, *betas, 0.05, 0.3, *corrections, block)
+        got, report = launch(case, (-(-n // block),), *arguments, out=(0, 2, 3))
+        after = exact.detach().float(), *(optimizer.state[exact][key].float() for key in ("exp_avg", "exp_avg_sq"))
+        case.equal(got, after, rtol=1e-4, atol=1e-5, why=f"weights, mean and square after step {steps + 1}")
+        case.budget("bytes loaded", report.loaded_bytes, 16 * n, "weights, gradient, mean and square: once")
+        case.budget("bytes stored", report.stored_bytes, 12 * n, "weights, mean and square: once")
+
+
+_STEP = "m / correction1 / (tl.sqrt(v / correction2) + eps)"
+adamw.edits(
+    ("puts the decay into the gradient", "that is Adam with L2: AdamW decays the weights themselves",
+     "tl.load(grad + at, mask=inside)\n", "tl.load(grad + at, mask=inside)\n    g += decay * w\n",
+     "w * (1 - lr * decay)", "w"),
+    ("forgets the weight decay", "AdamW multiplies the weights by 1 - lr * decay", "w * (1 - lr * decay)", "w"),
+    ("forgets the corrections", "mean and square begin with 0, so the first ones are too small",
+     _STEP, "m / (tl.sqrt(v) + eps)"),
+    ("stores the corrected mean and square", "the corrections grow with the step: they belong to this one alone",
+     "tl.store(mean + at, m,", "tl.store(mean + at, m / correction1,",
+     "tl.store(square + at, v,", "tl.store(square + at, v / correction2,"),
+    ("puts eps under the root", "sqrt(v) + eps", "(tl.sqrt(v / correction2) + eps)", "tl.sqrt(v / correction2 + eps)"),
+    ("does not take the root", "the square is divided by its root", "tl.sqrt(v / correction2)", "v / correction2"),
+    ("steps with the old mean", "this step's gradient counts already", _STEP,
+     "tl.load(mean + at, mask=inside) / correction1 / (tl.sqrt(v / correction2) + eps)"),
+    ("decays by the whole `decay`", "the decay of a step is lr * decay", "(1 - lr * decay)", "(1 - decay)"),
+    ("has no mask where it stores the mean", _END, "m, mask=inside)\n    tl.store(square", "m)\n    tl.store(square"),
+)
+
+
+@exercise(title="A transpose without bank conflicts, in CUDA C++", minutes=18, difficulty=3,
+          where="the CPU, thread by thread", hints=(
+    "A block has 32 x 8 threads and a square of 32 x 32 numbers: each thread moves four of them. Warps read rows of x, "
+    "put them into shared memory, and write rows of `out`, which are columns of the square.",
+    "Between writing the square and reading it stands __syncthreads(). A column of float tile[32][32] lies in one "
+    "bank: how wide must a row be for neighbours in a column to lie in different banks?",
+    "float tile[32][33]. Read x[y * columns + x], store tile[threadIdx.y + i][threadIdx.x], then write "
+    "tile[threadIdx.x][threadIdx.y + i] to out, whose rows have `rows` numbers, with the block's indices swapped.",
+))
+def transpose() -> str:
+    """Return CUDA C++ in which each block transposes a 32 x 32 square of x."""
+    return r"""
+__global__ void transpose(const float* x, float* out, int rows, int columns) {
+    __shared__ float tile[32][33];  // 33: the next row begins one bank further
+    int column = blockIdx.x * 32 + threadIdx.x;
+    int row = blockIdx.y * 32 + threadIdx.y;
+    for (int i = 0; i < 32; i += 8)
+        if (column < columns && row + i < rows)
+            tile[threadIdx.y + i][threadIdx.x] = x[(row + i) * columns + column];
+    __syncthreads();
+    column = blockIdx.y * 32 + threadIdx.x;  // of out
+    row = blockIdx.x * 32 + threadIdx.y;
+    for (int i = 0; i < 32; i += 8)
+        if (column < rows && row + i < columns)
+            out[(row + i) * rows + column] = tile[threadIdx.x][threadIdx.y + i];
+}
+"""
+
+
+transpose.alternative(
+    "no padding: the column index xor the row spreads a column over the banks, 128 bytes less, harder to read",
+    edit("tile[32][33];  // 33: the next row begins one bank further", "tile[32][32];",
+         "tile[threadIdx.y + i][threadIdx.x] = ", "tile[threadIdx.y + i][threadIdx.x ^ (threadIdx.y + i)] = ",
+         "tile[threadIdx.x][threadIdx.y + i]", "tile[threadIdx.x][(threadIdx.y + i) ^ threadIdx.x]"))
+
+
+@transpose.checks
+def _(case: Case) -> None:
+    if kernelcheck.why_not():
+        raise simgpu.Unavailable(f"transpose could not be checked. {kernelcheck.why_not().rstrip('.')}")
+    source = case.call()
+    case.instead(not isinstance(source, str), f"returns a {type(source).__name__}, expected a text")
+    try:
+        kernel = kernelcheck.compile_cuda(source, "transpose")
+    except kernelcheck.CompileError as error:
+        case.fail(f"does not compile\n  {error}")
+    for rows, columns in ((32, 32), (40, 72)):
+        x, out = torch.randn(rows, columns), torch.full((columns, rows), math.nan)
+        grid = -(-columns // 32), -(-rows // 32), 1
+        report = kernel.check(grid=grid, block=(32, 8, 1), args=(x, out, rows, columns))
+        case.about(f"the kernel with {rows} x {columns} numbers", torch.device("cpu"))
+        refuse(case, report.fault)
+        case.equal(out, x.t().contiguous(), why="the transpose; nan stood there before")
+        case.budget("32-byte sectors", report.sectors, 2 * x.numel() // 8,
+                    "neighbours of a warp read and write neighbours: through shared memory")
+        case.budget("bank conflicts", report.bank_conflicts, 0,
+                    "a column of a row of 32 numbers lies in one bank: make the rows of the tile 33 wide")
+
+
+transpose.edits(
+    ("keeps a column in one bank", "32 threads then wait for one another; 33 numbers shift each row by a bank",
+     "tile[32][33]", "tile[32][32]"),
+    ("has no barrier", "warps run in any order: one reads what another has not written yet",
+     "    __syncthreads();\n", ""),
+    ("writes columns of the result", "neighbours of a warp then write far apart: 32 sectors for 128 bytes",
+     "    column = blockIdx.y * 32 + threadIdx.x;  // of out\n    row = blockIdx.x * 32 + threadIdx.y;\n", "",
+     "column < rows && row + i < columns", "column < columns && row + i < rows",
+     "out[(row + i) * rows + column] = tile[threadIdx.x][threadIdx.y + i]",
+     "out[column * rows + row + i] = tile[threadIdx.y + i][threadIdx.x]"),
+    ("leaves the blocks where they were", "square (i, j) of x is square (j, i) of the result",
+     "column = blockIdx.y * 32 + threadIdx.x;  // of out", "column = blockIdx.x * 32 + threadIdx.x;",
+     "row = blockIdx.x * 32 + threadIdx.y;", "row = blockIdx.y * 32 + threadIdx.y;"),
+    ("does not transpose the square", "tile[x][y]: the indices within a square swap, too",
+     "tile[threadIdx.x][threadIdx.y + i]", "tile[threadIdx.y + i][threadIdx.x]"),
+)

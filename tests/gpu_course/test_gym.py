@@ -1,0 +1,29 @@
+"""Are the kernels of the gym those that Triton's compiler has accepted, and is the sweep what was published?"""
+
+import inspect
+import re
+
+from gpu_course import lesson08b
+from gpu_course.catalogue import registry
+from gpu_course.checks import source_of
+from gpu_course.lesson08b import sweep
+from tests.kernelcheck.texts import texts
+
+
+def test_each_reference_is_stored_as_a_text_that_triton_s_compiler_accepts():
+    """`tests.kernelcheck.texts` compiles the stored ones, where Triton is."""
+    stored = {text.name: text for text in texts()}
+    kernels = [one for one in registry() if one.lesson == "08b" and one.name != "transpose"]
+    assert len(kernels) == 11
+    for one in kernels:
+        source = re.sub(rf"^def {one.name}\(", "@triton.jit\ndef kernel(", source_of(one.reference)).strip()
+        if one.name == "linear_scan":
+            source = f"{inspect.getsource(lesson08b.after.fn)}\n\n{source}"
+        assert stored[one.name].accepted and stored[one.name].text.strip() == source
+
+
+def test_the_sweep_has_each_setting_once_and_its_times():
+    found = sweep.settings()
+    assert len(found) == 3886 == len({(one.without_padding, one.padded) for one in found})
+    assert min(one.a100_us for one in found) == 554 and min(one.a6000_us for one in found) == 603
+    assert all(one.shared or not one.padded for one in found)
