@@ -280,6 +280,16 @@ def test_loading_data_is_work_of_the_host_at_the_line_that_asks_for_it():
     assert report.step_kind == "simgpu.step()" and report.steps == 3
 
 
+def test_a_report_made_after_the_end_has_the_memory_of_the_run():
+    with simgpu.cuda("T4", gpus=2, memory="1 MiB"):
+        with simgpu.cuda("T4", memory="64 MiB", record=True) as session:
+            torch.ones(2**20, device="cuda").sum().item()
+            within = session.report()
+        after = session.report()
+    assert after.capacity == within.capacity == 64 * 2**20
+    assert after.fits and after.what_if().fits
+
+
 def test_memory_that_is_not_there_is_an_error_with_its_line():
     with simgpu.cuda(gpus=2, memory="1 MiB", record=True) as session:
         with pytest.raises(torch.OutOfMemoryError):

@@ -32,7 +32,7 @@ def gather(session: Recording) -> Report:
     played = Replay(events, session.spec, session.costs, gpus, cluster)
     seen = played.timeline(first, last)
     row = max(seen.rows, key=lambda name: (seen.busy_ms(name), name == seen.rows[0]))
-    steps, capacity = last - first, world.memory.gpus[gpu].capacity_bytes
+    steps, capacity = last - first, session.capacities[gpu]
     gaps = _split(seen.gaps(row), seen)
     used = _gpus(seen, events)
     basis = Basis(

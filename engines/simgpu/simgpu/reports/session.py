@@ -88,6 +88,7 @@ class Recording:
         """Record no more; what was recorded stays."""
         if not self.on:
             return
+        self._ended_bytes = self.capacities
         self.on, self._ended_s = False, time.perf_counter()
         communication.finish()
         self._ended_ns = self.world.clock.done_ns()
@@ -105,6 +106,11 @@ class Recording:
     def real_s(self) -> float:
         """How long it took here, in seconds."""
         return (time.perf_counter() if self.on else self._ended_s) - self.run.begun_s
+
+    @property
+    def capacities(self) -> list[int]:
+        """How many bytes each GPU has, or had when recording ended."""
+        return [gpu.capacity_bytes for gpu in self.world.memory.gpus] if self.on else self._ended_bytes
 
     # ---- steps --------------------------------------------------------------------------------------------------
     def mark(self) -> None:
