@@ -20,7 +20,7 @@ from tools import notebooks
 os.environ.setdefault("COURSE_DEVICE", "sim")
 _PART = 50  # tests of a file that a worker takes at a time
 # Of each notebook on two quiet cores; others: 30.
-_LIMITS_S = dict.fromkeys(("03", "04", "05", "06", "07", "08", "09", "10", "11", "12"), 45)
+_LIMITS_S = dict.fromkeys(("03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13"), 45)
 _SECONDS = "course/seconds"  # of each test in the last runs, in pytest's cache
 _CACHE = re.compile(r"(^|/)(__pycache__|\.\w+_cache|\.ipynb_checkpoints)/$")
 _STOPPED_AT = pytest.StashKey[str]()

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_course import exam, recall
 
-LESSONS = [f"{number:02}" for number in range(2, 13)]
+LESSONS = [f"{number:02}" for number in range(2, 14)]
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,301 @@
+"""Which line first, which batch, which machine? The exercises of lesson 13 that decide by numbers of a report."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpu_course.checks import Case, edit, lesson
+
+__all__ = ["Offer", "batch_that_fits", "cheapest", "first_line"]
+
+exercise = lesson("13")
+# fmt: off
+
+
+@exercise(title="The line that waits", where="any machine: reports", minutes=5, difficulty=1, hints=(
+    "A GPU that computes is not waiting. Which of the report's lists says when it computes nothing?",
+    'report["waits"] has a row for each line, in any order. Which row has most seconds?',
+    'max(rows, key=lambda row: row["seconds"]). Without that line the step takes step_time - seconds; divide.',
+))
+def first_line(report: dict) -> tuple[str, float]:
+    """Return the line to repair first, "file:line", and how often a step then fits."""
+    if not report["waits"]:
+        return "", 1.0
+    longest = max(report["waits"], key=lambda row: row["seconds"])
+    left = report["step_time"] - longest["seconds"]
+    return f"{longest['file']}:{longest['line']}", report["step_time"] / left
+
+
+@first_line.checks
+def _(case: Case) -> None:
+    for report in _REPORTS:
+        case.equal(case.call(report), _first(report), rtol=1e-3,
+                   why="the GPU computes nothing because of this line; the rest of the step stays")
+
+
+def _row(line: int, seconds: float, count: int, nbytes: int = 0, file: str = "train.py") -> dict:
+    return {"file": file, "line": line, "seconds": seconds, "count": count, "bytes": nbytes}
+
+
+def _report(step_time: float, waits: list[dict], copies: list[dict], launches: list[dict]) -> dict:
+    return {"step_time": step_time, "waits": waits, "copies": copies, "launches": launches}
+
+
+_REPORTS = (
+    _report(0.010, [_row(30, 0.004, 12)], [_row(25, 0.0005, 1, 512), _row(30, 0.0006, 12, 48), _row(39, 1e-5, 1, 4)],
+            [_row(33, 0.008, 400), _row(30, 0.0001, 12)]),
+    _report(0.050, [_row(61, 0.001, 200), _row(44, 0.020, 1, 9000), _row(72, 0.005, 1)],
+            [_row(40, 0.002, 1, 9999), _row(44, 0.019, 1, 9000), _row(61, 0.001, 200, 800), _row(72, 0.0001, 1, 4)],
+            [_row(50, 0.030, 900), _row(61, 0.001, 200)]),
+    _report(0.020, [_row(80, 0.003, 1, 4), _row(12, 0.002, 4, 4_000, "model.py"), _row(15, 0.008, 24, 96, "model.py")],
+            [_row(70, 0.004, 2, 4_000), _row(15, 0.0003, 24, 96, "model.py"), _row(80, 1e-5, 1, 4)],
+            [_row(75, 0.011, 300), _row(15, 0.0002, 24, 0, "model.py")]),
+    _report(0.030, [], [_row(20, 0.004, 1, 5000)], [_row(22, 0.025, 700)]),
+)
+
+
+def _first(report: dict) -> tuple[str, float]:
+    """Return the line that would leave the shortest step, each tried, and how many times as fast that is."""
+    best = "", report["step_time"]
+    for row in report["waits"]:
+        left = report["step_time"] - row["seconds"]
+        if left < best[1]:
+            best = f"{row['file']}:{row['line']}", left
+    return best[0], report["step_time"] / best[1]
+
+
+_LIST, _KEY = 'max(report["waits"], ', 'lambda row: row["seconds"]'
+_ALL = 'max(report["waits"] + report["copies"] + report["launches"], '
+first_line.edits(
+    ("takes the largest time", "while a line's kernels compute, the GPU does not wait", _LIST, _ALL),
+    ("takes the first copy", "a copy costs where the GPU waits for it", _LIST + f"key={_KEY})", 'report["copies"][0]'),
+    ("takes the loop's last line", "that line waits for the work of others to end, while the GPU computes", _KEY,
+     'lambda row: (row["file"] == "train.py", row["line"])'),
+    ("takes the line that waits most often", "a few long waits cost more than many short ones", _KEY,
+     'lambda row: row["count"]'),
+    ("takes the most bytes", "the report says how long the GPU waits: that counts the bytes already", _KEY,
+     'lambda row: row["bytes"]'),
+    ("takes the first row", "the rows come in any order", f"max(report[\"waits\"], key={_KEY})",
+     'report["waits"][0]'),
+    ("returns the share", "how often a step fits into the time of one: step_time / (step_time - seconds)",
+     'report["step_time"] / left', 'longest["seconds"] / report["step_time"]'),
+)
+first_line.alternative("the same in one sorted list, which also shows what comes second", edit(
+    'longest = max(report["waits"], key=lambda row: row["seconds"])',
+    'longest = sorted(report["waits"], key=lambda row: row["seconds"])[-1]'))
+
+
+class _Runs:
+    """Says the peak of so many steps with a batch, as a run would: what a model, its optimizer and its batch need."""
+
+    def __init__(self, weights: int, sample: int, workspace: int = 0, block: int = 1) -> None:
+        self.weights, self.sample, self.workspace, self.block = weights, sample, workspace, block
+        self.made: list[int] = []
+
+    def __repr__(self) -> str:
+        return "peak_of"
+
+    def __call__(self, batch: int, steps: int) -> int:
+        if batch < 1 or steps < 1:
+            raise ValueError(f"a run needs a batch and steps from 1, not {batch} and {steps}")
+        self.made.append(batch)
+        return self.bytes_of(batch, steps)
+
+    def bytes_of(self, batch: int, steps: int) -> int:
+        """Return the peak: AdamW has no state before its first step, which adds two numbers for each weight."""
+        states = 2 * self.weights if steps > 1 else 0
+        activations = math.ceil(batch * self.sample / self.block) * self.block
+        return states + self.weights + max(self.weights + activations, self.workspace)
+
+
+@exercise(title="The largest batch that fits", where="any machine: counted bytes", minutes=10, difficulty=2, hints=(
+    "A run of two steps has the optimizer's state, a run of one does not. What must fit is its peak and the room.",
+    "Double until a batch does not fit. Then the answer lies between the last that fitted and the first that did not.",
+    "while high - low > 1: try the middle; where it fits it becomes low, elsewhere high. Return low. Begin with: if "
+    "batch 1 does not fit, return 0.",
+))
+def batch_that_fits(peak_of: Callable, capacity: int, room: int) -> int:
+    """Return the largest batch that leaves `room` of `capacity` free; 0 if none."""
+    def fits(batch: int) -> bool:
+        return peak_of(batch, 2) + room <= capacity  # the second step has the optimizer's state
+
+    low, high = 0, 1
+    while fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@batch_that_fits.checks
+def _(case: Case) -> None:
+    for runs, capacity, room in (
+        (_Runs(100, 10), 1_000, 0),  # 60
+        (_Runs(100, 10), 1_000, 150),  # 45
+        (_Runs(400, 7, workspace=600, block=32), 4_000, 250),
+        (_Runs(300, 90), 1_300, 20),  # 1 alone
+        (_Runs(300, 90), 1_250, 0),  # none
+        (_Runs(10, 3), 10_000, 40),  # thousands
+    ):
+        got = case.call(runs, capacity, room, modifies=True)
+        tried = len(runs.made)
+        fitting = [batch for batch in range(1, capacity) if runs.bytes_of(batch, 9) + room <= capacity]
+        largest = max(fitting, default=0)
+        case.equal(got, largest, why=f"its runs need {runs.bytes_of(max(largest, 1), 9)} bytes and {room} of room, of "
+                   f"{capacity}; one sample more does not fit" if largest else "batch 1 does not fit either: 0")
+        limit = 2 * largest.bit_length() + 4
+        case.instead(tried > limit, f"the result is right, but it takes {tried} runs, and {limit} are enough",
+                     "each is a run of your program: double, then halve what is left")
+
+
+batch_that_fits.edits(
+    ("doubles only", "the largest batch lies between two powers of two: halve what is left", "while high - low > 1:",
+     "while high - low > 1 and False:"),
+    ("ignores the optimizer's first step", "AdamW makes its state in the first step: measure two", "peak_of(batch, 2)",
+     "peak_of(batch, 1)"),
+    ("leaves no room", "the context of CUDA, libraries and holes between blocks need memory, too",
+     "peak_of(batch, 2) + room", "peak_of(batch, 2)"),
+    ("returns the first that does not fit", "`low` has been tried and fits", "return low", "return high"),
+    ("leaves no byte over where the last one would fit", "as many bytes as there are do fit: <=", "room <= capacity",
+     "room < capacity"),
+    ("returns 1 where nothing fits", "batch 1 was not tried: begin below it", "low, high = 0, 1", "low, high = 1, 2"),
+)
+
+
+@batch_that_fits.mistake("takes a line through two runs", "peaks grow in blocks, and small batches have another peak: "
+                         "a line tells where to look, and a run whether it fits")
+def _(peak_of, capacity, room):
+    small, large = peak_of(1, 2), peak_of(2, 2)
+    return max((capacity - room - small) // max(large - small, 1) + 1, 0) if small + room <= capacity else 0
+
+
+@batch_that_fits.alternative("Python's bisect finds the place: fewer lines, and a range that somebody must choose")
+def _(peak_of, capacity, room):
+    from bisect import bisect_right
+
+    high = 1
+    while peak_of(high, 2) + room <= capacity:
+        high *= 2
+    return bisect_right(range(1, high), capacity - room, key=lambda batch: peak_of(batch, 2))
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A machine that somebody lets by the hour, and what a report says of the program on it.
+
+    - `gpus`, `price`: how many GPUs it has, and what each costs an hour;
+    - `batch`, `step_s`: samples of a GPU in a step, and seconds of that step on one GPU, without messages;
+    - `message_s`: seconds that each step waits for gradients of the other GPUs;
+    - `load_s`: seconds in which the machine's processor prepares one batch for one GPU, beside the computation;
+    - `start_h`: hours until the first step: installing, fetching the data;
+    - `peak_tflops`: what the data sheet promises for matrix products.
+    """
+
+    name: str
+    gpus: int
+    price: float
+    batch: int
+    step_s: float
+    message_s: float
+    load_s: float
+    start_h: float
+    peak_tflops: float
+
+
+@exercise(title="GPUs for a deadline", where="any machine: offers", minutes=8, difficulty=2, hints=(
+    "How long is one step? The GPU computes and exchanges gradients; beside that the processor prepares the next "
+    "batches, one for each GPU. The longer of the two sets the pace.",
+    "All GPUs together see gpus * batch samples in a step. Hours: the start, and steps times seconds over 3600.",
+    "Every GPU is paid for all hours. Of the offers within deadline and budget keep the one with the least cost.",
+))
+def cheapest(offers: list, samples: int, deadline_h: float, budget: float) -> str:
+    """Return the name of the cheapest offer within both limits; "" if none is."""
+    best, least = "", math.inf
+    for offer in offers:
+        steps = math.ceil(samples / (offer.batch * offer.gpus))
+        step_s = max(offer.step_s + offer.message_s, offer.load_s * offer.gpus)
+        hours = offer.start_h + steps * step_s / 3600
+        cost = hours * offer.gpus * offer.price
+        if hours <= deadline_h and cost <= budget and cost < least:
+            best, least = offer.name, cost
+    return best
+
+
+@cheapest.checks
+def _(case: Case) -> None:
+    for offers, samples, deadline_h, budget in _TASKS:
+        got = case.call(list(offers), samples, deadline_h, budget)
+        case.equal(got, _choice(offers, samples, deadline_h, budget),
+                   why=_told(offers, samples, deadline_h, budget))
+
+
+def _needs(offer: Offer, samples: int) -> tuple[float, float]:
+    """Return the hours and the cost of a run, its steps one by one."""
+    seconds, seen = 0.0, 0
+    while seen < samples:
+        seen += offer.batch * offer.gpus
+        loading = sum(offer.load_s for _ in range(offer.gpus))
+        computing = offer.step_s + offer.message_s
+        seconds += computing if computing > loading else loading
+    hours = offer.start_h + seconds / 3600
+    return hours, sum(hours * offer.price for _ in range(offer.gpus))
+
+
+def _choice(offers: tuple[Offer, ...], samples: int, deadline_h: float, budget: float) -> str:
+    within = [(_needs(offer, samples)[1], offer.name) for offer in offers
+              if _needs(offer, samples)[0] <= deadline_h and _needs(offer, samples)[1] <= budget]
+    return min(within, default=(0, ""))[1]
+
+
+def _told(offers: tuple[Offer, ...], samples: int, deadline_h: float, budget: float) -> str:
+    needs = [(offer.name, *_needs(offer, samples)) for offer in offers]
+    listed = ", ".join(f"{name} takes {hours:.1f} h and costs {cost:.1f}" for name, hours, cost in needs)
+    return f"{listed}; there are {deadline_h:g} h and {budget:g}"
+
+
+def _offer(name: str, gpus: int = 1, price: float = 1.0, step_s: float = 1.0, message_s: float = 0.0,
+           load_s: float = 0.0, start_h: float = 0.0, peak: float = 100) -> Offer:
+    return Offer(name, gpus, price, 10, step_s, message_s, load_s, start_h, peak)
+
+
+_TASKS = (
+    ((_offer("slow", price=0.5, step_s=3.6), _offer("fast", price=2.5, step_s=0.9)), 10_000, 1.1, 10.0),
+    ((_offer("one", price=1.0, step_s=3.6, start_h=0.3), _offer("two", 2, 1.0, 3.6, start_h=0.3)), 10_000, 1.2, 10.0),
+    ((_offer("four, loading", 4, 1.0, 3.6, load_s=1.8), _offer("two", 2, 1.8, 3.6, load_s=0.9)), 10_000, 1.0, 10.0),
+    ((_offer("linked", 2, 2.0, 3.6, 0.4), _offer("unlinked", 2, 1.0, 3.6, 5.4)), 10_000, 0.7, 10.0),
+    ((_offer("paper tiger", 1, 1.0, 3.6, peak=1000), _offer("modest", 1, 1.3, 2.0, peak=200)), 10_000, 0.8, 10.0),
+    ((_offer("dear", 1, 12.0, 1.8), _offer("within", 1, 3.0, 2.9), _offer("late", 1, 1.0, 3.9)), 10_000, 0.9, 4.0),
+    ((_offer("late", 1, 1.0, 7.2), _offer("beyond the budget", 8, 4.0, 3.6, 1.0)), 10_000, 1.0, 5.0),
+    ((_offer("eight", 8, 1.2, 3.6, start_h=0.5), _offer("two", 2, 1.0, 3.6, start_h=0.5)), 10_000, 3.0, 30.0),
+    ((_offer("many hours", 1, 1.0, 3.6), _offer("few hours", 1, 2.0, 1.2)), 10_000, 1.1, 9.0),
+    ((_offer("starved", 1, 1.0, 1.0, load_s=3.6), _offer("fed", 1, 1.5, 1.0, load_s=0.8)), 10_000, 1.1, 9.0),
+    ((_offer("hidden loading", 1, 1.0, 2.0, load_s=1.9), _offer("dearer", 1, 1.6, 2.0)), 10_000, 1.0, 9.0),
+)
+_STEP = "max(offer.step_s + offer.message_s, offer.load_s * offer.gpus)"
+cheapest.edits(
+    ("takes peak rates", "no program reaches the rate of a data sheet, and each another share: the report says the "
+     "time of a step", _STEP, "offers[0].step_s * offers[0].peak_tflops / offer.peak_tflops"),
+    ("forgets the start", "until the first step every GPU is paid, and the deadline comes nearer", "offer.start_h + ",
+     ""),
+    ("forgets that the processor loads", "one processor prepares the batches of all GPUs, and may be the slowest",
+     _STEP, "offer.step_s + offer.message_s"),
+    ("loads for one GPU", "one processor prepares the batches of all GPUs", "offer.load_s * offer.gpus",
+     "offer.load_s"),
+    ("forgets the messages", "each step ends when all gradients have been exchanged", "offer.step_s + offer.message_s",
+     "offer.step_s"),
+    ("adds what happens at the same time", "batches are prepared while the GPU computes: the longer one counts", _STEP,
+     "offer.step_s + offer.message_s + offer.load_s * offer.gpus"),
+    ("pays for one GPU", "each GPU of the machine is paid by the hour", "hours * offer.gpus", "hours"),
+    ("lets each GPU see all samples", "a step takes batch * gpus samples", "offer.batch * offer.gpus", "offer.batch"),
+    ("does not look at the deadline", "hours <= deadline_h", "hours <= deadline_h and ", ""),
+    ("does not look at the budget", "cost <= budget", "cost <= budget and ", ""),
+    ("takes the fastest", "of those within the deadline the cheapest was asked for",
+     "cost < least", "hours < least", "least = offer.name, cost", "least = offer.name, hours"),
+    ("takes the lowest price an hour", "a cheap hour is dear where many are needed",
+     "cost < least", "offer.price < least", "least = offer.name, cost", "least = offer.name, offer.price"),
+    ("takes the first that is within", "a later one may be cheaper", "cost < least", "not best"),
+)

@@ -1,0 +1,230 @@
+"""Does a program run on any device, and does a test find one that does not? Two exercises of lesson 13."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from gpu_course.checks import Case, edit, lesson
+
+__all__ = ["device_test", "train_on"]
+
+exercise = lesson("13")
+# fmt: off
+
+
+@exercise(title="Port a program without naming a device", minutes=10, difficulty=2, hints=(
+    "Three things must be on `device`: the model, each batch, and what the loop makes itself.",
+    "A tensor is made where you say: torch.linspace(…, device=device). And who reads a value in each step waits in "
+    "each step.",
+    "total = torch.zeros((), device=device) before the loop, total += loss.detach() in it, and one .item() at the end.",
+))
+def train_on(model: nn.Module, batches: list, device: torch.device) -> float:
+    """Train `model` on `device`, a step for each batch; return the mean loss."""
+    model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    total = torch.zeros((), device=device)
+    for x, y in batches:
+        x, y = x.to(device), y.to(device)
+        weights = torch.linspace(0.5, 1.5, len(y), device=device)
+        losses = F.cross_entropy(model(x), y, reduction="none")
+        loss = (weights * losses).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.detach()
+    return total.item() / len(batches)
+
+
+train_on.broken(
+    "    model.to(device)\n", "", "        x, y = x.to(device), y.to(device)\n", "",
+    "len(y), device=device)", "len(y))", "torch.zeros((), device=device)", "0.0", "loss.detach()", "loss.item()",
+    "total.item()", "total",
+)
+
+
+@train_on.checks
+def _(case: Case) -> None:
+    for sizes in ((2,), (3, 5), (4, 1, 2, 6)):
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
+        twin = copy.deepcopy(model)
+        batches = [(torch.randn(size, 3), torch.randint(3, (size,))) for size in sizes]
+        got = case.call(model, batches, case.device, modifies=True)
+        counts = case.counts
+        placed = {parameter.device for parameter in model.parameters()}
+        case.instead(placed != {case.device}, f"the model is on {', '.join(map(str, placed))}, expected {case.device}",
+                     "the caller says on which device: `device`")
+        case.equal(got, _slowly(twin, batches), rtol=1e-3, atol=1e-4, why="this is the mean loss of the steps")
+        for name, value in model.named_parameters():
+            case.equal(value.detach().cpu(), twin.get_parameter(name).detach(), rtol=1e-3, atol=1e-4,
+                       why=f"this is {name} after all steps")
+        case.instead(counts.host_reads + counts.copies_d2h > 1, "reads a value in each step",
+                     "the host waits in each step, and the GPU after it: add up on the device, and read once")
+        copies = 2 * len(sizes) + sum(1 for _ in model.parameters())
+        case.budget("copies to the device", counts.copies_h2d, copies, "the model and two tensors a batch are enough: "
+                    "what the loop makes is made with device=device")
+
+
+def _slowly(model: nn.Module, batches: list) -> float:
+    """Train on the CPU, each sample's loss by itself and each parameter by hand; return the mean loss."""
+    total = 0.0
+    for x, y in batches:
+        parts = [-model(row[None]).log_softmax(-1)[0, label] for row, label in zip(x, y, strict=True)]
+        weights = torch.linspace(0.5, 1.5, len(y)).tolist()
+        loss = sum(weight * part for weight, part in zip(weights, parts, strict=True)) / len(y)
+        model.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+        total += loss.item()
+    return total / len(batches)
+
+
+_BATCH = "x, y = x.to(device), y.to(device)"
+train_on.edits(
+    ("names a device", "`.cuda()` ends with an error wherever there is no CUDA: the caller says where, by `device`",
+     ("model.to(device)", "model.cuda()"),
+     ("model.to(device)", "model.to('cuda')"),
+     ("model.to(device)", "model.cuda()", _BATCH, "x, y = x.cuda(), y.cuda()", "torch.zeros((), device=device)",
+      "torch.zeros((), device='cuda')", "len(y), device=device", "len(y), device='cuda'")),
+    ("moves the model, not the batches", "`.to` of the model moves its parameters alone", _BATCH, "pass"),
+    ("moves the images, not the labels", "the loss needs both on one device", _BATCH, "x = x.to(device)"),
+    ("moves the batches, not the model", "the parameters are still on the CPU", "model.to(device)", "pass"),
+    ("makes a tensor on the CPU in the loop", "a tensor is made on the CPU unless device=device says otherwise",
+     "len(y), device=device", "len(y)"),
+    ("keeps the loss on the host", "`.item()` in each step makes the host wait in each step, and the GPU after it",
+     ("total += loss.detach()", "total += loss.item()"),
+     ("torch.zeros((), device=device)", "0.0", "loss.detach()", "loss.item()", "total.item()", "total")),
+)
+train_on.alternative("the losses are kept and stacked at the end: their course is there, for some bytes a step", edit(
+    "total = torch.zeros((), device=device)", "losses_of_steps = []", "total += loss.detach()",
+    "losses_of_steps.append(loss.detach())", "total.item() / len(batches)",
+    "torch.stack(losses_of_steps).mean().item()"))
+
+
+class _Places(nn.Module):
+    """Adds to each place of a sequence the vector of that place: right on every device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(24.0).view(6, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.table[: x.shape[1]]
+
+
+class _Scaled(_Places):
+    """Right as well, in another way: what it needs it makes on the device of its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+
+
+class _PlainTable(_Places):
+    """Its table is a plain attribute, which `.to` does not move."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.table = torch.arange(24.0).view(6, 4)
+
+
+class _MakesOnTheCpu(_Places):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.arange(1, x.shape[1] + 1)[:, None]
+
+
+class _ReturnsToTheCpu(_Places):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).cpu()
+
+
+class _ForgetsOnTheGpu(_Places):
+    """A branch for the GPU that nobody ran: it adds the vector of the first place everywhere."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if x.device.type == "cpu" else x + self.table[0]
+
+
+class _Maker:
+    """Makes layers of a class, and notes on which devices they were called."""
+
+    def __init__(self, kind: type[nn.Module]) -> None:
+        self.kind, self.called = kind, []
+
+    def __repr__(self) -> str:
+        return "make_layer"
+
+    def __call__(self) -> nn.Module:
+        layer = self.kind()
+        layer.register_forward_pre_hook(lambda _, inputs: self.called.append(inputs[0].device))
+        return layer
+
+
+_BROKEN = (
+    (_PlainTable, "its table is a plain attribute, which .to() does not move"),
+    (_MakesOnTheCpu, "it makes a tensor on the CPU in each call"),
+    (_ReturnsToTheCpu, "it returns its result on the CPU"),
+    (_ForgetsOnTheGpu, "on the GPU it computes other values"),
+)
+
+
+@exercise(title="A test that needs the device", minutes=6, difficulty=2, simulated=True, hints=(
+    "On the CPU all of these layers are right. So compute there what is expected, then do the same on `device`.",
+    "Move both, the layer and x. A layer may raise: then the test has failed already, by itself.",
+    "Assert two things of the result: it is on `device`, and torch.testing.assert_close(result.cpu(), expected).",
+))
+def device_test(make_layer: Callable[[], nn.Module], x: torch.Tensor, device: torch.device) -> None:
+    """Raise unless the layer computes on `device` what it does on the CPU."""
+    layer = make_layer()
+    expected = layer(x)
+    result = layer.to(device)(x.to(device))
+    assert result.device == device
+    torch.testing.assert_close(result.cpu(), expected)
+
+
+@device_test.checks
+def _(case: Case) -> None:
+    x = torch.randn(2, 3, 4)
+    for right in (_Places, _Scaled):
+        maker = _Maker(right)
+        error = case.error_of(maker, x, case.device)
+        case.instead(not maker.called, "tests nothing: it never calls the layer",
+                     "the device that it gets is there: no test of it may depend on a real GPU")
+        said = "" if error is None else f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        case.instead(error is not None, f"fails for a layer that is right: {said}",
+                     "a test that always fails finds nothing: move the layer and x to `device`")
+        case.instead(case.device not in maker.called, f"never calls the layer on {case.device}",
+                     "on the CPU the broken layers are right")
+    for broken, fault in _BROKEN:
+        error = case.error_of(_Maker(broken), x, case.device)
+        case.instead(error is None, f"passes, though the layer is broken: {fault}",
+                     "a test must fail before the repair, or nobody knows what it tests")
+
+
+_MAKE = "    layer = make_layer()\n"
+device_test.edits(
+    ("needs a real GPU", "where there is none it tests nothing, and passes: take the `device` that comes",
+     (_MAKE, "    if not torch.cuda.is_available():\n        return\n" + _MAKE),
+     (_MAKE, "    if device.type != 'cuda':\n        return\n" + _MAKE)),
+    ("passes on a CPU by accident", "nothing ever moves to `device`: on the CPU the broken layers are right",
+     ("result = layer.to(device)(x.to(device))", "result = layer(x)", "    assert result.device == device\n", ""),
+     ("layer.to(device)(x.to(device))", "layer(x).to(device)")),
+    ("does not ask where the result is", "a result on the CPU has the right values, and the next layer raises",
+     "    assert result.device == device\n", ""),
+    ("does not look at the values", "a branch for the GPU may compute something else",
+     "    torch.testing.assert_close(result.cpu(), expected)\n", ""),
+    ("moves the layer, not its input", "a right layer raises, too", "layer.to(device)(x.to(device))",
+     "layer.to(device)(x)"),
+    ("moves the input, not the layer", "a right layer with a table raises, too", "layer.to(device)(x.to(device))",
+     "layer(x.to(device))"),
+    ("swallows the error", "a layer that raises is broken: let the error pass",
+     "result = layer.to(device)(x.to(device))",
+     "result = expected.to(device)\n    try:\n        result = layer.to(device)(x.to(device))\n"
+     "    except RuntimeError:\n        pass"),
+)
+device_test.alternative("compares on the device: assert_close looks at the device, too, so one line does both", edit(
+    "    assert result.device == device\n    torch.testing.assert_close(result.cpu(), expected)\n",
+    "    torch.testing.assert_close(result, expected.to(device))\n"))

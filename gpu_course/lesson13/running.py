@@ -1,0 +1,66 @@
+"""Runs programs and tests that say `cuda`, each in a process of its own: the notebook's may have a real GPU."""
+
+import importlib.util
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import simgpu
+
+__all__ = ["excerpt", "run", "run_tests"]
+
+
+def run(program: Path, *arguments: str, gpu: str, shapes: bool = False, data_ms: float | None = None) -> simgpu.Report:
+    """Run a program that says `cuda` on a simulated GPU, in a process of its own, and return the report.
+
+    `gpu` is a row of `simgpu.gpus`, such as "H100 SXM". With `shapes` no values are computed, so that a large model is
+    quick; `data_ms` is what a batch of a DataLoader takes, in milliseconds (None: what it takes here). What the program
+    prints is printed; where it fails, so is its error, and the report is that of the time before. Raises
+    `simgpu.Unavailable` where this machine can have no simulated GPU.
+    """
+    return simgpu.run_in_child(_run, str(program), arguments, gpu, shapes, data_ms)
+
+
+def _run(program: str, arguments: tuple[str, ...], gpu: str, shapes: bool, data_ms: float | None) -> simgpu.Report:
+    sys.argv = [program, *arguments]
+    sys.path.insert(0, str(Path(program).parent))
+    session = simgpu.cuda(gpu, record=True, shapes=shapes, data_ms=data_ms)
+    try:
+        with session:
+            runpy.run_path(program, run_name="__main__")
+    except Exception as error:
+        print(f"The program ended with {type(error).__name__}: {error}")
+    except SystemExit as end:
+        if end.code:
+            print(f"The program ended with the status {end.code}")
+    return session.report()
+
+
+def run_tests(file: Path, *options: str) -> str:
+    """Return what `python -m pytest -q --tb=no OPTIONS FILE` prints, in a process of its own."""
+    if importlib.util.find_spec("pytest") is None:
+        return "pytest is not installed here: pip install pytest"
+    quiet = ("-q", "-p", "no:cacheprovider", "--tb=no", "--color=no")
+    command = [sys.executable, "-m", "pytest", *quiet, *options, str(file)]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "COLUMNS": "150"}
+    done = subprocess.run(
+        command, cwd=file.parent, env=environment, capture_output=True, text=True, encoding="utf-8", errors="replace"
+    )
+    return done.stdout + done.stderr
+
+
+def excerpt(program: Path, first: str, last: str) -> str:
+    """Return the lines of a program from the one that begins with `first` to the one with `last`, with their numbers.
+
+    Leading spaces do not count. Raises ValueError where the program has no such line.
+    """
+    lines = program.read_text(encoding="utf-8").splitlines()
+    begins = [line.strip() for line in lines]
+    for wanted in (first, last):
+        if not any(line.startswith(wanted) for line in begins):
+            raise ValueError(f"{program.name} has no line that begins with {wanted!r}")
+    start = next(at for at, line in enumerate(begins) if line.startswith(first))
+    end = next(at for at, line in enumerate(begins) if at >= start and line.startswith(last))
+    return "\n".join(f"{at + 1:4} {lines[at]}" for at in range(start, end + 1))
