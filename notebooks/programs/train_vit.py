@@ -1,7 +1,7 @@
 """Train a small vision transformer (ViT-S/16) on 1,000 classes of photographs, on one GPU.
 
-    python train_vit.py                        90 epochs of 1,281,167 photographs
-    python train_vit.py --batch 32 --steps 100
+Start it with `python train_vit.py --epochs 90`, or for a short look with
+`python train_vit.py --epochs 1 --steps 100 --batch 32`.
 """
 
 import argparse
