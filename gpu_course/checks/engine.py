@@ -56,6 +56,7 @@ from gpu_course.checks.mistakes import (
     source_of,
 )
 from gpu_course.checks.panel import buttons, right_panel
+from gpu_course.checks.unread import syntax_error
 
 PATIENCE_S = 2.0  # a check that takes longer says what it is doing
 
@@ -178,8 +179,13 @@ class Exercise:
     def check(self, answer: Callable) -> Callable:
         """Check `answer` and return it; not attempted, it returns the reference, so that later cells work.
 
-        Raises `WrongAnswer` with the smallest failing input, what was expected and what came, and the mistake's name.
+        Raises `WrongAnswer` with the smallest failing input, what was expected and what came, and the mistake's name;
+        or with the line that Python could not read, where `answer` is what stood there before.
         """
+        if unread := syntax_error(self.name):
+            wrong = WrongAnswer(self.task, unread)
+            wrong.buttons = self._buttons
+            raise wrong
         if answer is self.reference or answer is self:
             return self.reference
         if self.untouched(answer):

@@ -103,3 +103,29 @@ def test_a_stub_has_buttons_and_a_right_answer_says_what_comes_next(monkeypatch,
 def test_the_first_difference_is_marked(expected, got, marks):
     page = look.compared({"expected:": expected, "got:": got})
     assert [html.unescape(found) for found in re.findall(r"<mark[^>]*>(.*?)</mark>", page)] == marks
+
+
+class Shell:
+    """What a check asks of IPython: the cells that were run."""
+
+    def __init__(self, *cells):
+        self.user_ns = {"In": ["", *cells]}
+
+
+@pytest.mark.parametrize(("cells", "told"), [
+    (("def double(x, device):\n    return 2 * x", "double = lesson00.double.check(double)"), ""),
+    (("def double(x, device):\n    return 2 * (x", "double = lesson00.double.check(double)"),
+     "its cell has a syntax error in line 2: '(' was never closed\n  return 2 * (x"),
+    (("class double:\nreturn", "x = 3"), "its cell has a syntax error in line 2"),
+    (("def double(x, device):\n    return 2 * (x", "def double(x, device):\n    return 2 * x"), ""),
+    (("def double(x, device):\n    return 2 * (x", "double = lambda x, device: 2 * x"), ""),
+    (("def doubled(x:", "redouble = (", "double == ("), ""),
+])  # fmt: skip
+def test_a_cell_that_python_could_not_read_is_told_and_what_stood_there_before_is_not_judged(cells, told, monkeypatch):
+    monkeypatch.setattr("IPython.get_ipython", lambda: Shell(*cells))
+    if not told:
+        assert lesson00.double.check(lesson00.double) is lesson00.double.reference
+        return
+    with pytest.raises(WrongAnswer) as caught:
+        lesson00.double.check(lesson00.double)
+    assert str(caught.value).startswith(told) and "that was not judged" in str(caught.value)

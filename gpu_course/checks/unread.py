@@ -1,0 +1,26 @@
+"""Did Python read the cell that a reader wrote last, or does a name still stand for what an earlier cell made of it?"""
+
+import ast
+import re
+import sys
+from typing import Any
+
+from gpu_course.checks.finding import Finding
+
+__all__ = ["syntax_error"]
+
+
+def syntax_error(name: str) -> Finding | None:
+    """Return what is wrong with the last cell that defines `name`, if Python could not read it; None elsewhere."""
+    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    cells = [str(cell) for cell in getattr(shell, "user_ns", {}).get("In", [])]
+    defines = re.compile(rf"^(?:(?:async )?def|class) +{name}\b|^{name} *=(?!=)(?!.*\.check\()", re.MULTILINE)
+    last = next((cell for cell in reversed(cells) if defines.search(cell)), "")
+    try:
+        ast.parse(last)
+    except SyntaxError as error:
+        told = f"its cell has a syntax error in line {error.lineno}: {error.msg}"
+        line = f"\n  {error.text.strip()}" if error.text and error.text.strip() else ""
+        why = f"Python did not take the cell, so `{name}` is what it was before, and that was not judged"
+        return Finding(told + line, why)
+    return None
