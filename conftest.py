@@ -196,6 +196,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item):
+    """Fail a cell that writes to standard error, a warning say: JupyterLab shows a red block for it.
+
+    Stored outputs do not have it, so that comparing them would not tell. What processes that a cell starts write there
+    themselves is not seen here.
+    """
+    result = yield
+    if _is_cell(item):
+        streams = [output for output in item.test_outputs or () if output["output_type"] == "stream"]
+        said = "".join(output["text"] for output in streams if output["name"] == "stderr")
+        if said:
+            pytest.fail(f"{item.name} writes to standard error, a red block in JupyterLab:\n{said}", pytrace=False)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     """Remember the first cell of a notebook that failed."""
     report = yield

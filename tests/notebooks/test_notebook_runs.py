@@ -1,6 +1,7 @@
 """Does every lesson also run solved, on the bare CPU, and with each cell run twice? Does the executor itself work?"""
 
 import ast
+import contextlib
 import copy
 import importlib
 import inspect
@@ -100,6 +101,29 @@ def test_execution_stores_stable_outputs_and_keeps_tagged_ones(tmp_path):
     assert notebooks.execute(path, before) == path.read_text(encoding="utf-8")
     before[first.cells[1].id].source = "another source"
     assert notebooks.execute(path, before) != path.read_text(encoding="utf-8")
+
+
+class IPyNbCell:
+    """A cell of a lesson that nbval has run."""
+
+    name = "cell 3"
+
+    def __init__(self, *streams):
+        self.test_outputs = [{"output_type": "stream", "name": name, "text": text} for name, text in streams]
+
+
+def test_a_cell_that_writes_to_standard_error_fails(pytestconfig):
+    glue = pytestconfig.pluginmanager.get_plugin(str(notebooks.ROOT / "conftest.py"))
+
+    def run(*streams):
+        hook = glue.pytest_runtest_call(IPyNbCell(*streams))
+        next(hook)
+        with contextlib.suppress(StopIteration):
+            hook.send(None)
+
+    run(("stdout", "a result\n"))
+    with pytest.raises(pytest.fail.Exception, match=r"cell 3 writes to standard error.*\n.*UserWarning: old"):
+        run(("stdout", "a result\n"), ("stderr", "x.py:3: UserWarning: old\n"))
 
 
 def test_a_cell_run_twice_runs_twice_and_a_deprecation_is_an_error(tmp_path):
