@@ -15,6 +15,8 @@ from gpu_course import fields
 
 __all__ = ["Choice", "Explorer", "Slider", "Switch"]
 
+_LONG = 24  # letters, more than which a control of the usual width cannot show
+
 
 def _text(value: Any) -> str:
     """Return a value as a control shows it: thousands apart, no zeros behind the point."""
@@ -39,7 +41,11 @@ class Choice:
         """Return the ipywidgets control."""
         import ipywidgets
 
-        return ipywidgets.Dropdown(**self._looks())
+        looks = self._looks()
+        longest = max(len(text) for text, _ in looks["options"])
+        if longest > _LONG:  # a row of its own, as wide as its texts
+            looks["layout"] = {"width": f"{14 + 0.6 * longest:.0f}em", "max_width": "100%", "grid_column": "1 / -1"}
+        return ipywidgets.Dropdown(**looks)
 
     def _looks(self) -> dict[str, Any]:
         options = [(self.text(value), value) for value in self.values]  # the index: as a value, None would mean nothing
@@ -90,7 +96,7 @@ class Switch:
 
 def _looks(label: str) -> dict[str, Any]:
     """Return what makes all controls one column of labels and one of handles."""
-    return {"description": label, "style": {"description_width": "8.5em"}, "layout": {"width": "26em"}}
+    return {"description": label, "style": {"description_width": "10.5em"}, "layout": {"width": "28em"}}
 
 
 class Explorer:
@@ -191,7 +197,11 @@ class Explorer:
         for box in self.boxes.values():
             box.observe(update, names="value")
         update()
-        columns = {"grid_template_columns": "repeat(auto-fit, minmax(26em, 1fr))", "max_width": "57em", "width": "100%"}
+        columns = {
+            "grid_template_columns": "repeat(auto-fit, minmax(min(28em, 100%), 1fr))",
+            "max_width": "57em",
+            "width": "100%",
+        }
         return ipywidgets.VBox([ipywidgets.GridBox([*self.boxes.values()], layout=columns), picture, words])
 
     def _offer(self) -> None:

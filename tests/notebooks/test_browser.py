@@ -2,6 +2,7 @@
 
 import os
 import re
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -61,6 +62,40 @@ def test_moving_a_slider_changes_the_one_picture_of_each_explorer(tmp_path, name
             assert module.explore().caption() == re.sub(r"\s+", " ", said)
             assert len(shown(page)) == 1
         assert lab.errors == []
+
+
+CUT = """() => {
+    const pen = document.createElement('canvas').getContext('2d');
+    const cut = [];
+    const texts = '.widget-label, .widget-readout, .widget-html-content, .widget-button';
+    for (const shown of document.querySelectorAll(texts))
+        if (shown.offsetParent && shown.scrollWidth > shown.clientWidth + 1) cut.push(shown.innerText);
+    for (const list of document.querySelectorAll('.widget-dropdown select')) {
+        const style = getComputedStyle(list);
+        pen.font = style.font;
+        const room = list.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+        for (const option of list.options)
+            if (list.offsetParent && pen.measureText(option.text).width > room) cut.push(option.text);
+    }
+    return cut;
+}"""
+
+
+@pytest.mark.slow
+def test_no_label_and_no_choice_of_an_explorer_is_cut(tmp_path):
+    made = notebook("transfer")
+    files = sorted(Path(catalogue.__file__).parent.glob("lesson*/explorers/*.py"))
+    names = [path.stem for path in files if "def explore(" in path.read_text(encoding="utf-8")]
+    made.cells += [new_code_cell(f"catalogue.explorer({name!r}).explore()") for name in names]
+    nbformat.write(made, tmp_path / "all.ipynb")
+    for width in (1280, 900):
+        with browser.lab(tmp_path, width=width, height=20_000) as lab:
+            lab.open("all.ipynb")
+            lab.run_all()
+            lab.page.wait_for_function(
+                "count => document.querySelectorAll('.widget-image').length === count", arg=len(names) + 1
+            )
+            assert len(names) > 15 and lab.page.evaluate(CUT) == []
 
 
 @pytest.mark.slow

@@ -80,12 +80,17 @@ def draw(p: Pace) -> Any:
     return figure
 
 
+def _when(every: int) -> str:
+    """Return after which kernels the host reads."""
+    return {0: "at the end", 1: "every one"}.get(every, f"every {every}")
+
+
 def explore() -> Explorer:
     """Return the explorer of lesson 06."""
     microseconds = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
     controls = [
         Slider("launch_us", "Launch, µs", microseconds, 5.0),
         Slider("kernel_us", "Kernel, µs", microseconds, 20.0),
-        Slider("every", "Read", (0, 1, 2, 4, 8, 16, 24), 1, lambda k: f"after every {k}" if k else "at the end"),
+        Slider("every", "Read", (0, 1, 2, 4, 8, 16, 24), 1, _when),
     ]
     return Explorer("who sets the pace", pace, draw, describe, controls)
