@@ -98,6 +98,21 @@ def report():
         return session.report()
 
 
+def test_a_line_that_costs_next_to_nothing_is_not_named():
+    with simgpu.cuda(record=True) as session:
+        x = torch.randn(2048, 512, device="cuda")
+        weight = nn.Parameter(torch.randn(512, 2048, device="cuda"))
+        optimizer = torch.optim.SGD([weight])
+        for _ in range(3):
+            (x @ weight).square().mean().backward()
+            optimizer.step()
+        optimizer.zero_grad()
+        (x @ weight).sum().item()
+        report = session.report()
+    assert report.suspects == [] and report.busy > 0.9
+    assert all("Its kernels say where the time goes." in form for form in (str(report), report.html()))
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_line_at_fault_is_named_first(tmp_path, fault):
     loop, line = FAULTS[fault]

@@ -18,6 +18,7 @@ from simgpu.reports.words import (
     count_text,
     kernel_cells,
     money,
+    nothing_sentence,
     option_cells,
     option_head,
 )
@@ -66,7 +67,7 @@ def _title(report: Values) -> str:
 # ---- sections ---------------------------------------------------------------------------------------------------
 def _suspects(report: Values) -> str:
     items = [f"{_line(one)}<br>{_code(one.text)}" for one in report.suspects[:5]]
-    return _items("ol", "suspects", items)
+    return _items("ol", "suspects", items) or f"<p>{html.escape(nothing_sentence(report))}</p>"
 
 
 def _errors(report: Values) -> str:

@@ -13,6 +13,7 @@ from simgpu.reports.whatif import Basis, Option, options, what_if
 from simgpu.units import bytes_text, seconds_text
 
 _MANY_STEPS = 1_000_000  # of memory that grows: more than most runs have
+_WORTH = 0.01  # the share of a step from which on a line is worth a look
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,12 @@ class Values:
     def suspects(self) -> list[Suspect]:
         """What to look at first: memory that grows until the GPU is full, then lines that keep it waiting.
 
-        Memory that would fill it after a million steps or more stands last.
+        Memory that would fill it after a million steps or more stands last, and lines that cost less than 1 % of a step
+        are left out: `waits` has them all.
         """
         grown = [Suspect(*one.parts, 0.0, one.bytes_per_step, _grows(one)) for one in self.growth]
-        waits = [Suspect(*row.parts, row.seconds, row.bytes, _waits(row, self.step_time)) for row in self.waits]
+        worth = [row for row in self.waits if row.seconds >= _WORTH * self.step_time]
+        waits = [Suspect(*row.parts, row.seconds, row.bytes, _waits(row, self.step_time)) for row in worth]
         left_steps = (self.capacity - self.peak) / (sum(one.bytes for one in grown) or 1)
         return grown + waits if left_steps < _MANY_STEPS else waits + grown
 

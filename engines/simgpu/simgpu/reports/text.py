@@ -14,6 +14,7 @@ from simgpu.reports.words import (
     count_text,
     kernel_cells,
     money,
+    nothing_sentence,
     option_cells,
     option_head,
 )  # fmt: skip
@@ -44,7 +45,7 @@ def _suspects(report: Values) -> list[str]:
     found = []
     for place, one in enumerate(report.suspects[:3], 1):
         found += [f"{place}. {Line(*one.parts)}", f"   {one.text}"]
-    return found
+    return found or [nothing_sentence(report)]
 
 
 def _memory(report: Values) -> list[str]:

@@ -27,6 +27,16 @@ def answer(report: Values) -> list[str]:
     return [f"Report for {of}", fits, step]
 
 
+def nothing_sentence(report: Values) -> str:
+    """Say that no line stands out, and where to look instead."""
+    where = (
+        "It waits for launches: see the time of a step."
+        if report.launching >= 0.05
+        else "Its kernels say where the time goes."
+    )
+    return f"No line keeps the GPU waiting for 1 % of a step or more, and no memory grows. {where}"
+
+
 def steps_sentence(report: Values) -> str:
     """Say what a step is, and of how many the figures are means."""
     if not report.steps:
