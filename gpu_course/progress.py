@@ -130,7 +130,8 @@ def _summary(solved: set[file.Key], note: str = "") -> Progress:
     for lesson in sorted({lesson for lesson, _ in exercises}):
         names = [each for each in exercises if each[0] == lesson]
         rows.append(Lesson(lesson, sum(each in solved for each in names), len(names)))
-    first = next((found for each, found in exercises.items() if each not in solved), None)
+    left = [found for each, found in exercises.items() if each not in solved]
+    first = min(left, key=lambda found: not found.lesson.isdecimal(), default=None)  # pages such as 08b come last
     following = f"Next: {first.task.title} (lesson {first.lesson}, {first.task.minutes} min)" if first else ""
     others = len(solved - exercises.keys())
     kept = f"{_count(others)} of another version of the course kept." if others else ""

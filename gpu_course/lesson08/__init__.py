@@ -7,9 +7,9 @@ import torch.nn.functional as F
 
 import kernelcheck
 from gpu_course.checks import Case, lesson
+from gpu_course.common.launching import launch
 from gpu_course.lesson08.block_sums import block_sums
 from gpu_course.lesson08.compiling import kernels_written
-from gpu_course.lesson08.launching import launch
 from gpu_course.lesson08.operators import bias_gelu_backward, keep_rows_operator
 from gpu_course.lesson08.tiles import matmul_tiles
 

@@ -5,7 +5,7 @@ import torch
 import kernelcheck
 import simgpu
 from gpu_course.checks import Case, lesson
-from gpu_course.lesson08.launching import refuse
+from gpu_course.common.launching import refuse
 
 exercise = lesson("08")
 # fmt: off

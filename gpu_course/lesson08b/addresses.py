@@ -1,13 +1,12 @@
-"""Far rows, views with strides, an optimizer's step, and banks of memory: is each address the right one?"""
+"""Far rows, views with strides, and an optimizer's step: is each address the right one?"""
 
 import math
 
 import torch
 
 import kernelcheck
-import simgpu
 from gpu_course.checks import Case, edit, lesson
-from gpu_course.lesson08.launching import launch, refuse
+from gpu_course.common.launching import launch
 
 triton, tl = kernelcheck.triton()
 exercise = lesson("08b")
@@ -137,25 +136,28 @@ adamw.alternative("the order in which PyTorch computes: one root of a number, an
 
 @adamw.checks
 def _(case: Case) -> None:
-    for n, block, steps in ((5, 8, 0), (37, 16, 2)):
-        w, gradients = torch.randn(n), torch.randn(steps + 1, n)
-        exact = w.double().requires_grad_()
-        betas, options = (0.8, 0.9), {"lr": 0.1, "eps": 0.05, "weight_decay": 0.3}
-        optimizer = torch.optim.AdamW([exact], betas=betas, **options)
-        state, before = [torch.zeros(n), torch.zeros(n)], w
-        for each in gradients:
-            before = exact.detach().float()
-            state = [optimizer.state[exact][key].float() for key in ("exp_avg", "exp_avg_sq")] if len(
-                optimizer.state) else state
-            exact.grad = each.double()
+    betas, options = (0.8, 0.9), {"lr": 0.1, "eps": 0.05, "weight_decay": 0.3}
+    for n, block, step in ((5, 8, 1), (37, 16, 3)):
+        weights = torch.randn(n).double().requires_grad_()
+        optimizer = torch.optim.AdamW([weights], betas=betas, **options)
+        after = _state(optimizer, weights)
+        for _ in range(step):
+            before, weights.grad = after, torch.randn(n).double()
             optimizer.step()
-        corrections = [1 - beta ** (steps + 1) for beta in betas]
-        arguments = (before, gradients[-1], *state, n, 0.1, *betas, 0.05, 0.3, *corrections, block)
+            after = _state(optimizer, weights)
+        corrections = [1 - beta**step for beta in betas]
+        arguments = before[0], weights.grad.float(), *before[1:], n, 0.1, *betas, 0.05, 0.3, *corrections, block
         got, report = launch(case, (-(-n // block),), *arguments, out=(0, 2, 3))
-        after = exact.detach().float(), *(optimizer.state[exact][key].float() for key in ("exp_avg", "exp_avg_sq"))
-        case.equal(got, after, rtol=1e-4, atol=1e-5, why=f"weights, mean and square after step {steps + 1}")
+        case.equal(got, after, rtol=1e-4, atol=1e-5, why=f"weights, mean and square after step {step}")
         case.budget("bytes loaded", report.loaded_bytes, 16 * n, "weights, gradient, mean and square: once")
         case.budget("bytes stored", report.stored_bytes, 12 * n, "weights, mean and square: once")
+
+
+def _state(optimizer: torch.optim.Optimizer, weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return a copy of weights, mean and square in float32; before the first step the latter are 0."""
+    state = optimizer.state[weights]
+    moments = [state.get(key, torch.zeros(len(weights))) for key in ("exp_avg", "exp_avg_sq")]
+    return tuple(one.detach().float().clone() for one in (weights, *moments))
 
 
 _STEP = "m / correction1 / (tl.sqrt(v / correction2) + eps)"
@@ -175,81 +177,4 @@ adamw.edits(
      "tl.load(mean + at, mask=inside) / correction1 / (tl.sqrt(v / correction2) + eps)"),
     ("decays by the whole `decay`", "the decay of a step is lr * decay", "(1 - lr * decay)", "(1 - decay)"),
     ("has no mask where it stores the mean", _END, "m, mask=inside)\n    tl.store(square", "m)\n    tl.store(square"),
-)
-
-
-@exercise(title="A transpose without bank conflicts, in CUDA C++", minutes=18, difficulty=3,
-          where="the CPU, thread by thread", hints=(
-    "A block has 32 x 8 threads and a square of 32 x 32 numbers: each thread moves four of them. Warps read rows of x, "
-    "put them into shared memory, and write rows of `out`, which are columns of the square.",
-    "Between writing the square and reading it stands __syncthreads(). A column of float tile[32][32] lies in one "
-    "bank: how wide must a row be for neighbours in a column to lie in different banks?",
-    "float tile[32][33]. Read x[y * columns + x], store tile[threadIdx.y + i][threadIdx.x], then write "
-    "tile[threadIdx.x][threadIdx.y + i] to out, whose rows have `rows` numbers, with the block's indices swapped.",
-))
-def transpose() -> str:
-    """Return CUDA C++ in which each block transposes a 32 x 32 square of x."""
-    return r"""
-__global__ void transpose(const float* x, float* out, int rows, int columns) {
-    __shared__ float tile[32][33];  // 33: the next row begins one bank further
-    int column = blockIdx.x * 32 + threadIdx.x;
-    int row = blockIdx.y * 32 + threadIdx.y;
-    for (int i = 0; i < 32; i += 8)
-        if (column < columns && row + i < rows)
-            tile[threadIdx.y + i][threadIdx.x] = x[(row + i) * columns + column];
-    __syncthreads();
-    column = blockIdx.y * 32 + threadIdx.x;  // of out
-    row = blockIdx.x * 32 + threadIdx.y;
-    for (int i = 0; i < 32; i += 8)
-        if (column < rows && row + i < columns)
-            out[(row + i) * rows + column] = tile[threadIdx.x][threadIdx.y + i];
-}
-"""
-
-
-transpose.alternative(
-    "no padding: the column index xor the row spreads a column over the banks, 128 bytes less, harder to read",
-    edit("tile[32][33];  // 33: the next row begins one bank further", "tile[32][32];",
-         "tile[threadIdx.y + i][threadIdx.x] = ", "tile[threadIdx.y + i][threadIdx.x ^ (threadIdx.y + i)] = ",
-         "tile[threadIdx.x][threadIdx.y + i]", "tile[threadIdx.x][(threadIdx.y + i) ^ threadIdx.x]"))
-
-
-@transpose.checks
-def _(case: Case) -> None:
-    if kernelcheck.why_not():
-        raise simgpu.Unavailable(f"transpose could not be checked. {kernelcheck.why_not().rstrip('.')}")
-    source = case.call()
-    case.instead(not isinstance(source, str), f"returns a {type(source).__name__}, expected a text")
-    try:
-        kernel = kernelcheck.compile_cuda(source, "transpose")
-    except kernelcheck.CompileError as error:
-        case.fail(f"does not compile\n  {error}")
-    for rows, columns in ((32, 32), (40, 72)):
-        x, out = torch.randn(rows, columns), torch.full((columns, rows), math.nan)
-        grid = -(-columns // 32), -(-rows // 32), 1
-        report = kernel.check(grid=grid, block=(32, 8, 1), args=(x, out, rows, columns))
-        case.about(f"the kernel with {rows} x {columns} numbers", torch.device("cpu"))
-        refuse(case, report.fault)
-        case.equal(out, x.t().contiguous(), why="the transpose; nan stood there before")
-        case.budget("32-byte sectors", report.sectors, 2 * x.numel() // 8,
-                    "neighbours of a warp read and write neighbours: through shared memory")
-        case.budget("bank conflicts", report.bank_conflicts, 0,
-                    "a column of a row of 32 numbers lies in one bank: make the rows of the tile 33 wide")
-
-
-transpose.edits(
-    ("keeps a column in one bank", "32 threads then wait for one another; 33 numbers shift each row by a bank",
-     "tile[32][33]", "tile[32][32]"),
-    ("has no barrier", "warps run in any order: one reads what another has not written yet",
-     "    __syncthreads();\n", ""),
-    ("writes columns of the result", "neighbours of a warp then write far apart: 32 sectors for 128 bytes",
-     "    column = blockIdx.y * 32 + threadIdx.x;  // of out\n    row = blockIdx.x * 32 + threadIdx.y;\n", "",
-     "column < rows && row + i < columns", "column < columns && row + i < rows",
-     "out[(row + i) * rows + column] = tile[threadIdx.x][threadIdx.y + i]",
-     "out[column * rows + row + i] = tile[threadIdx.y + i][threadIdx.x]"),
-    ("leaves the blocks where they were", "square (i, j) of x is square (j, i) of the result",
-     "column = blockIdx.y * 32 + threadIdx.x;  // of out", "column = blockIdx.x * 32 + threadIdx.x;",
-     "row = blockIdx.x * 32 + threadIdx.y;", "row = blockIdx.y * 32 + threadIdx.y;"),
-    ("does not transpose the square", "tile[x][y]: the indices within a square swap, too",
-     "tile[threadIdx.x][threadIdx.y + i]", "tile[threadIdx.y + i][threadIdx.x]"),
 )

@@ -6,7 +6,7 @@ import torch
 
 import kernelcheck
 from gpu_course.checks import Case, edit, lesson
-from gpu_course.lesson08.launching import launch
+from gpu_course.common.launching import launch
 
 triton, tl = kernelcheck.triton()
 exercise = lesson("08b")

@@ -59,6 +59,20 @@ def counts() -> dict[str, int]:
     return {row.number: row.solved for row in progress().lessons}
 
 
+def test_a_page_that_no_lesson_needs_is_kept_and_carried_and_its_exercises_come_last(monkeypatch):
+    gym = SimpleNamespace(lesson="00b", name="lift", task=SimpleNamespace(title="Lift", minutes=9))
+    monkeypatch.setattr(catalogue, "registry", lambda: iter([gym, *EXERCISES]))
+    mark("00", "double")
+    assert progress().next == "Next: Pick (lesson 01, 5 min)"
+    for name in ("pick", "free", "last"):
+        mark("01", name)
+    assert progress().next == "Next: Lift (lesson 00b, 9 min)"
+    mark("00b", "lift")
+    line = progress.export()
+    forget("00b", "lift")
+    assert progress.restore(line).lessons[1] == module.Lesson("00b", 1, 1)
+
+
 def test_the_tests_do_not_use_the_readers_file(monkeypatch):
     monkeypatch.undo()
     used = solved.location()
