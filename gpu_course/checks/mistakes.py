@@ -179,11 +179,14 @@ def recognised(
     notes = recording.notes
     if notes[-1].label.startswith("does not end"):  # on a slow machine a mistake may not end either
         return None
-    first = any(device not in mistake.seen for mistake in mistakes)
-    with _few_to_collect() if first else contextlib.nullcontext(), contextlib.suppress(Busy):
+    first = True
+    with contextlib.ExitStack() as stack, contextlib.suppress(Busy):
         for mistake in mistakes:
             if mistake.answer is recording.answer:
                 mistake.seen[device] = notes
+            if first and device not in mistake.seen:
+                stack.enter_context(_few_to_collect())
+                first = False
             if alike(notes, recorded(check, recording.task, mistake, device)):
                 return mistake
     return None
@@ -191,7 +194,10 @@ def recognised(
 
 @contextlib.contextmanager
 def _few_to_collect() -> Iterator[None]:
-    """Keep what exists by now out of garbage collections, of which checks of memory make one for each answer."""
+    """Keep what exists by now out of garbage collections, of which checks of memory make one for each answer.
+
+    Only where an answer is tried: counting what is frozen takes as long as looking at each of a million objects.
+    """
     gc.collect()
     freezes = not gc.get_freeze_count()  # else somebody else does
     if freezes:
