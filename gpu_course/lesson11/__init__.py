@@ -18,6 +18,7 @@ from gpu_course.lesson11.crashes import (
 )
 from gpu_course.lesson11.deciding import decide
 from gpu_course.lesson11.flight import blame, hangs, torchfrtrace
+from gpu_course.lesson11.incidents import CAUSES, INCIDENTS, LOOKS, judge, name_causes
 from gpu_course.lesson11.photos import Archive, Samples, archive
 from gpu_course.lesson11.silent import (
     embedding,
@@ -34,9 +35,9 @@ from gpu_course.lesson11.stuck import linear, shares, train_together
 from gpu_course.lesson11.week import Decision, Seen
 
 __all__ = [
-    "BUDGET_BYTES", "Archive", "Decision", "Samples", "Seen", "archive", "blame", "classifier", "crash", "decide",
-    "draw", "echo", "embedding", "features", "fine_tune", "fit", "halves", "hangs", "linear", "noisy", "pairs",
-    "photo_means", "points", "regression", "shares", "signals", "swing", "tagger", "texts", "three_flat",
-    "three_hangs", "torchfrtrace", "train_and_validate", "train_on_stream", "train_pairs", "train_tagger",
-    "train_together", "week",
+    "BUDGET_BYTES", "CAUSES", "INCIDENTS", "LOOKS", "Archive", "Decision", "Samples", "Seen", "archive", "blame",
+    "classifier", "crash", "decide", "draw", "echo", "embedding", "features", "fine_tune", "fit", "halves", "hangs",
+    "judge", "linear", "name_causes", "noisy", "pairs", "photo_means", "points", "regression", "shares", "signals",
+    "swing", "tagger", "texts", "three_flat", "three_hangs", "torchfrtrace", "train_and_validate", "train_on_stream",
+    "train_pairs", "train_tagger", "train_together", "week",
 ]  # fmt: skip

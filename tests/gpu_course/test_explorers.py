@@ -55,6 +55,7 @@ EXPLORERS = [
     Made("sharding", beside={"between": {"ranks": 16}}),
     Made("grid", source="Counted"),
     Made("tiles"),
+    Made("incidents", source="Source", beside={"look": {"cause": "ranks wait in a collective"}}),
     Made("symptoms", source="Usual causes", beside={kind: {"kind": kind} for kind in ("wrong", "stuck")}),
 ]
 each = pytest.mark.parametrize("made", EXPLORERS, ids=lambda made: made.name)

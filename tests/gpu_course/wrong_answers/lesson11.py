@@ -130,4 +130,10 @@ WRONG = {
         ("is not a rank, a call", edit("return blamed, ", "return ")),
         ("in call 4 rank 2 stands in the barrier", edit("return blamed, ", "return 0, ")),
     ],
+    "name_causes": [
+        ("missing: it does not start", edit('"it does not start"', '"it starts"')),
+        ("is not (cause, look) of the two lists", edit('"/dev/shm is full"', '"memory is full"')),
+        ("then NCCL or a DataLoader would fail at the start", edit('"one GPU is slow"', '"/dev/shm is full"')),
+        ("does not follow from one GPU is slow", edit('"the same run without some nodes"', '"df -h /dev/shm"')),
+    ],
 }
