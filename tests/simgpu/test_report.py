@@ -110,6 +110,7 @@ def test_a_line_that_costs_next_to_nothing_is_not_named():
         (x @ weight).sum().item()
         report = session.report()
     assert report.suspects == [] and report.busy > 0.9
+    assert repr(report).startswith("<Report for simulated T4: It fits: ")
     assert all("Its kernels say where the time goes." in form for form in (str(report), report.html()))
 
 

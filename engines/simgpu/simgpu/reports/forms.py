@@ -7,6 +7,7 @@ from simgpu.reports.page import fragment, page
 from simgpu.reports.replay import Replay
 from simgpu.reports.report import Values
 from simgpu.reports.text import text
+from simgpu.reports.words import answer
 
 __all__ = ["Report"]
 
@@ -20,6 +21,10 @@ class Report(Values):
         return text(self)
 
     __str__ = text
+
+    def __repr__(self) -> str:
+        head, *said = answer(self)
+        return f"<{head}: {' '.join(said)}>"
 
     def html(self) -> str:
         """Return the report as one HTML page, which needs nothing else."""
