@@ -168,7 +168,7 @@ PROCESSES = {
         lambda: in_a_worker(lambda i: os.kill(os.getpid(), signal.SIGKILL)),
         "a worker of the DataLoader ended",
     ),
-    "slow worker": (lambda: in_a_worker(lambda i: time.sleep(5), timeout=0.1), "within timeout seconds"),
+    "slow worker": (lambda: in_a_worker(lambda i: time.sleep(1), timeout=0.1), "within timeout seconds"),
     "worker raised": (lambda: in_a_worker(lambda i: {}["x"]), "a worker of the DataLoader raised KeyError"),
     "cannot pickle": (lambda: launch(lambda lock: lock, sys.stdout), "cannot be sent to another process"),
     "port in use": (meet_at_a_taken_port, "the port on which the ranks were to meet is taken"),

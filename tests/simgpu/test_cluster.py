@@ -263,6 +263,18 @@ def test_the_adapter_of_the_one_who_gathers_or_scatters_carries_all_that_is_not_
     assert slow.cost(kind, GIB, range(16))[0] == pytest.approx(7 * GIB / 12, rel=0.01)  # PCIe is the slower link here
 
 
+UNEVEN = [
+    (lambda r, s: 1000 * (r + 1), 16_000),  # the last rank gives most
+    (lambda r, s: 9000 * (s == 0), 36_000),  # all to the first, which gets more than anybody gives
+    (lambda r, s: 500, 2_000),
+]
+
+
+def each_uneven():
+    """Return the timelines of all of them."""
+    return [uneven(gives) for gives, _ in UNEVEN]
+
+
 def uneven(gives):
     """Return the timeline of an all-to-all in which rank r gives `gives(r, s)` numbers to rank s."""
     rank, n, device = dist.get_rank(), dist.get_world_size(), rank_device()
@@ -276,16 +288,14 @@ def uneven(gives):
     return timeline
 
 
-@pytest.mark.parametrize(
-    ("gives", "most"),
-    [
-        (lambda r, s: 1000 * (r + 1), 16_000),  # the last rank gives most
-        (lambda r, s: 9000 * (s == 0), 36_000),  # all to the first, which gets more than anybody gives
-        (lambda r, s: 500, 2_000),
-    ],
-)
-def test_an_uneven_all_to_all_ends_on_all_ranks_at_once_and_takes_as_long_as_its_largest_part(gives, most):
-    ranks = simgpu.launch(uneven, gives, nprocs=4, cluster=H100)
+@pytest.fixture(scope="module")
+def exchanged():
+    return simgpu.launch(each_uneven, nprocs=4, cluster=H100)
+
+
+@pytest.mark.parametrize("case", range(len(UNEVEN)))
+def test_an_uneven_all_to_all_ends_on_all_ranks_at_once_and_takes_as_long_as_its_largest_part(exchanged, case):
+    (gives, most), ranks = UNEVEN[case], [of_rank[case] for of_rank in exchanged]
     messages = [one.select("message")[0] for one in ranks]
     length_ns, way = H100.cost("all_to_all", 4 * most, range(4))
     assert (
