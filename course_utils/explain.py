@@ -9,6 +9,7 @@ Of an error that it does not know it says so.
 
 import html
 import re
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["Caught", "Explanation", "caught", "explain", "names"]
+
+_WIDTH = 92  # letters of a line
+
+
+def _filled(text: str, head: str) -> str:
+    """Return `text` behind `head` in lines that a narrow page shows whole; in a longer one it breaks words."""
+    look = {"initial_indent": head, "subsequent_indent": " " * len(head)}
+    return textwrap.fill(text, _WIDTH, **look, break_long_words=False, break_on_hyphens=False)
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,8 @@ class Explanation:
     now: str
 
     def __str__(self) -> str:
-        return f"What: {self.what}\nWhy:  {self.why}\nNow:  {self.now}"
+        parts = {"What: ": self.what, "Why:  ": self.why, "Now:  ": self.now}
+        return "\n".join(_filled(text, head) for head, text in parts.items())
 
     def _repr_html_(self) -> str:
         rows = (("What", self.what), ("Why", self.why), ("Now", self.now))

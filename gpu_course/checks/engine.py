@@ -190,7 +190,7 @@ class Exercise:
             return self.reference
         if self.untouched(answer):
             print(
-                f"{self.name}: not attempted yet, the lesson goes on with the reference. "
+                f"{self.name}: not attempted yet, the lesson goes on with the reference.\n"
                 f"lesson{self.lesson}.{self.name}.hint() gives a hint."
             )
             self._show_buttons()

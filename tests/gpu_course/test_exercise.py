@@ -71,7 +71,8 @@ def test_not_attempted_returns_the_reference_and_prints_one_stable_line(double, 
 
     assert double.check(stub) is double.reference
     said = capsys.readouterr().out
-    assert said.count("\n") == 1 and "not attempted" in said and "hint()" in said
+    assert said.count("\n") == 2 and "not attempted" in said and "hint()" in said
+    assert max(map(len, said.splitlines())) < 90
 
 
 def test_stubs_are_recognised_and_answers_that_begin_like_one_are_not():
