@@ -21,7 +21,7 @@ from course_utils import data, models, programs
 from ranklaunch import RankError, launch
 
 PROGRAMS = Path(__file__).parents[2] / "notebooks" / "programs"
-DDP, FSDP = PROGRAMS / "train_ddp.py", PROGRAMS / "train_fsdp.py"
+DDP, FSDP, BOTH = (PROGRAMS / f"train_{name}.py" for name in ("ddp", "fsdp", "2d"))
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 LIMIT_S = 150
 ENVIRONMENT = {
@@ -262,15 +262,17 @@ def test_another_file_is_no_checkpoint(program, tmp_path):
 
 
 def loaded(path: Path):
-    """Return the functions of a program."""
+    """Return the functions of a program, which may take some from another one beside it."""
+    sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    sys.path.remove(str(path.parent))
     return module
 
 
 def sharded_run(path, checkpoint, steps, shards=None, **changed):
-    """Be a process of train_fsdp.py and return what it prints."""
+    """Be a process of train_fsdp.py, or of train_2d.py with `tensor`, and return what it prints."""
     module, lines = loaded(path), []
     module.log = lines.append
     options = {"steps": steps, "batch": 8, "every": 4, "seed": 0, "die_at": None, "shards": shards, **changed}
@@ -309,6 +311,46 @@ def test_a_sharded_run_goes_on_with_another_split_and_says_what_does_not_fit(tmp
     part.write_bytes(part.read_bytes()[:100])
     with pytest.raises(RankError, match="step-00000012 is damaged"):
         launch(sharded_run, FSDP, tmp_path, 16, nprocs=2)
+
+
+@pytest.mark.parametrize("nprocs", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_run_that_is_split_both_ways_equals_one_process_and_resumes_to_the_same_bits(tmp_path, nprocs):
+    """On a mesh, undisturbed and in two parts; then one process alone, and one that goes on from the others."""
+
+    def ranks():
+        folders = ((8, "whole"), (4, "cut"), (8, "cut"))
+        return [sharded_run(BOTH, tmp_path / name, steps, tensor=2) for steps, name in folders]
+
+    undisturbed, first, second = launch(ranks, nprocs=nprocs)[0]
+    assert undisturbed[0] == f"mesh {nprocs // 2} x 2, backend gloo, device cpu, from the start"
+    assert second[0] == f"mesh {nprocs // 2} x 2, backend gloo, device cpu, from step 4"
+    assert first[1:] + second[1:] == undisturbed[1:]  # all digits
+    ((alone, resumed),) = launch(
+        lambda: [sharded_run(BOTH, folder, 12, tensor=1) for folder in (None, tmp_path / "cut")], nprocs=1
+    )
+    assert resumed[0] == "mesh 1 x 1, backend gloo, device cpu, from step 8"
+    same_run(undisturbed + resumed, alone)
+
+
+@pytest.mark.slow
+@needs_torchrun
+def test_a_run_that_is_split_both_ways_runs_unchanged_on_simulated_gpus(tmp_path):
+    """Slow: torchrun under simgpu takes 25 seconds of CPU. Its NCCL is simulated too."""
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 4)
+    text = finish(start(sys.executable, "-m", "simgpu", "--gpus", 4, *torchrun, BOTH, "--tensor", 2, "--steps", 8))
+    alone = finish(start(sys.executable, BOTH, "--steps", 8))
+    assert "mesh 2 x 2, backend nccl, device cuda, from the start" in text
+    (expected,) = losses(alone).values()
+    assert float(losses(text)["8"]) == pytest.approx(float(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize(("changed", "words"), [
+    ({"tensor": 4}, "--tensor 4 must divide the 2 processes and the 8 heads"),
+    ({"tensor": 1, "batch": 7}, "--batch is 7, it must be a multiple of the 2 rows of processes"),
+])  # fmt: skip
+def test_a_mesh_that_does_not_fit_is_named(changed, words):
+    with pytest.raises(RankError, match=words):
+        launch(sharded_run, BOTH, None, 4, nprocs=2, **changed)
 
 
 def flip_a_number(folder):
@@ -367,7 +409,7 @@ def test_a_sharded_run_on_two_nodes_that_is_killed_goes_on_to_the_same_bits(tmp_
     assert [folder.name for folder in tmp_path.iterdir()] == ["step-00000048"]
 
 
-@pytest.mark.parametrize("name", ["train_ddp.sbatch", "train_fsdp.sbatch"])
+@pytest.mark.parametrize("name", ["train_ddp.sbatch", "train_fsdp.sbatch", "train_2d.sbatch"])
 def test_the_slurm_script_passes_the_shell_linter(name):
     beside = Path(sys.executable).with_name("shellcheck" + (".exe" if os.name == "nt" else ""))
     linter = str(beside) if beside.exists() else shutil.which("shellcheck")
@@ -376,8 +418,10 @@ def test_the_slurm_script_passes_the_shell_linter(name):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Slurm runs on Linux")
-@pytest.mark.parametrize(("name", "checkpoint"), [("ddp", "train-ddp-123456.pt"), ("fsdp", "train-fsdp-123456")])
-def test_the_slurm_script_starts_a_torchrun_that_torchrun_understands(tmp_path, name, checkpoint):
+@pytest.mark.parametrize(("name", "checkpoint", "split"), [
+    ("ddp", "train-ddp-123456.pt", ()), ("fsdp", "train-fsdp-123456", ()), ("2d", "train-2d-123456", ("--tensor", "4")),
+])  # fmt: skip
+def test_the_slurm_script_starts_a_torchrun_that_torchrun_understands(tmp_path, name, checkpoint, split):
     """The script runs for real, between a scontrol and an srun that print what they are given."""
     for tool, line in {"scontrol": "printf 'node1\\nnode2\\n'", "srun": "printf '%s\\n' \"$@\""}.items():
         (tmp_path / tool).write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
@@ -397,7 +441,7 @@ def test_the_slurm_script_starts_a_torchrun_that_torchrun_understands(tmp_path, 
     assert (options.nnodes, options.nproc_per_node, options.max_restarts) == ("2", "4", 3)
     assert (options.rdzv_backend, options.rdzv_endpoint, options.rdzv_id) == ("c10d", "node1:23456", "123456")
     assert [options.training_script, *options.training_script_args] == [
-        f"train_{name}.py", "--checkpoint", checkpoint, "--seed", "3",
+        f"train_{name}.py", "--checkpoint", checkpoint, *split, "--seed", "3",
     ]  # fmt: skip
 
 
