@@ -5,6 +5,7 @@ import __future__
 
 import contextlib
 import copy
+import functools
 import gc
 import inspect
 import linecache
@@ -39,7 +40,7 @@ class Edit:
 
     def source(self, reference: Callable) -> str:
         """Return the source of the changed answer. Raises ValueError as `of` does."""
-        source = source_of(reference)
+        source = _kept_source(reference)
         for old, new in self.changes:
             if source.count(old) != 1:
                 raise ValueError(f"{old!r} stands {source.count(old)} times in {reference.__name__}, it must be once")
@@ -58,6 +59,9 @@ def source_of(reference: Callable) -> str:
     source = textwrap.dedent(inspect.getsource(reference))
     _, keyword, after = re.split(r"^(def |class )", source, maxsplit=1, flags=re.MULTILINE)
     return f"{keyword}{after}".rstrip() + "\n"
+
+
+_kept_source = functools.cache(source_of)  # of references: Python reads the file again each time
 
 
 @dataclass(frozen=True)
