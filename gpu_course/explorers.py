@@ -43,8 +43,8 @@ class Choice:
 
         looks = self._looks()
         longest = max(len(text) for text, _ in looks["options"])
-        if longest > _LONG:  # a row of its own, as wide as its texts
-            looks["layout"] = {"width": f"{14 + 0.6 * longest:.0f}em", "max_width": "100%", "grid_column": "1 / -1"}
+        if longest > _LONG:
+            looks["layout"] = {"width": f"{14 + 0.6 * longest:.0f}em", "max_width": "100%"}
         return ipywidgets.Dropdown(**looks)
 
     def _looks(self) -> dict[str, Any]:
@@ -197,12 +197,10 @@ class Explorer:
         for box in self.boxes.values():
             box.observe(update, names="value")
         update()
-        columns = {
-            "grid_template_columns": "repeat(auto-fit, minmax(min(28em, 100%), 1fr))",
-            "max_width": "57em",
-            "width": "100%",
-        }
-        return ipywidgets.VBox([ipywidgets.GridBox([*self.boxes.values()], layout=columns), picture, words])
+        widest = max(float(box.layout.width.removesuffix("em")) for box in self.boxes.values())
+        columns = f"repeat(auto-fit, minmax(min({widest:g}em, 100%), 1fr))"
+        look = {"grid_template_columns": columns, "max_width": "57em", "width": "100%"}
+        return ipywidgets.VBox([ipywidgets.GridBox([*self.boxes.values()], layout=look), picture, words])
 
     def _offer(self) -> None:
         """Let each control offer only what is possible with the others; what is chosen beyond that becomes the last."""
