@@ -18,7 +18,7 @@ exercise = lesson("13")
     'max(rows, key=lambda row: row["seconds"]). Without that line the step takes step_time - seconds; divide.',
 ))
 def first_line(report: dict) -> tuple[str, float]:
-    """Return the line to repair first, "file:line", and how often a step then fits."""
+    """Return the line to repair first, and how many times as fast a step then is."""
     if not report["waits"]:
         return "", 1.0
     longest = max(report["waits"], key=lambda row: row["seconds"])
@@ -77,7 +77,7 @@ first_line.edits(
      'lambda row: row["bytes"]'),
     ("takes the first row", "the rows come in any order", f"max(report[\"waits\"], key={_KEY})",
      'report["waits"][0]'),
-    ("returns the share", "how often a step fits into the time of one: step_time / (step_time - seconds)",
+    ("returns the share", "how many times as fast: step_time / (step_time - seconds)",
      'report["step_time"] / left', 'longest["seconds"] / report["step_time"]'),
 )
 first_line.alternative("the same in one sorted list, which also shows what comes second", edit(
