@@ -13,14 +13,14 @@ from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.gradients import averaged, check_average, plain
 from gpu_course.common.probes import elsewhere
 from gpu_course.common.ranks import describe, on_ranks
-from gpu_course.lesson12.cards import Card, card, export, score, start
+from gpu_course.lesson12.cards import Card, Drawn, card, draw, export, score, start
 from gpu_course.lesson12.changes import CHANGES, Gains, gains, hint
 from gpu_course.lesson12.program import case_of, excerpt, given
 from gpu_course.lesson12.scoring import LEVELS, SPECS, Costs, Score
 
 __all__ = [
-    "CHANGES", "LEVELS", "SPECS", "Card", "Costs", "Gains", "Score", "attend", "average", "card", "cut", "excerpt",
-    "export", "gains", "hint", "model_flops", "score", "start", "train_steps",
+    "CHANGES", "LEVELS", "SPECS", "Card", "Costs", "Drawn", "Gains", "Score", "attend", "average", "card", "cut",
+    "draw", "excerpt", "export", "gains", "hint", "model_flops", "score", "start", "train_steps",
 ]  # fmt: skip
 
 exercise = lesson("12")

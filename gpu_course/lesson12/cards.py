@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from course_utils import arguments, plots, tables
+from course_utils import arguments, plots, programs, tables
 from gpu_course import sealing, solved
-from gpu_course.lesson12 import scoring
-from gpu_course.lesson12.program import given, reference
+from gpu_course.lesson12 import changes, scoring
+from gpu_course.lesson12.program import GPT, KINDS, Kind
 from gpu_course.lesson12.scoring import RIGHT, Costs, Score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_PREFIX = "course-capstone-2"
+_PREFIXES = {"gpt": "course-capstone-2", "images": "course-images-2"}
 _NUMBERS = [one.name for one in fields(Costs) if one.name not in (*RIGHT, "regimes")]
 _LONGEST, _KEPT = 1000, 40  # signs of a line; tries that are shown
-_here: list[str] = []  # tries, where no file is kept
+_here: list[str] = []  # tries of all kinds, where no file is kept
 
 
 def export(score: Score, name: str = "") -> str:
@@ -37,7 +37,7 @@ def export(score: Score, name: str = "") -> str:
         raise ValueError(f"name must be at most 60 printable characters, not {name!r}")
     right = "".join("0" if getattr(score.costs, part) else "1" for part in RIGHT)
     numbers = [f"{getattr(one, part):.10g}" for one in (score.naive, score.costs) for part in _NUMBERS]
-    return sealing.sealed(";".join([_PREFIX, quote(name, safe=""), right, *numbers]))
+    return sealing.sealed(";".join([_PREFIXES[score.kind], quote(name, safe=""), right, *numbers]))
 
 
 def parse(line: str) -> tuple[str, Score]:
@@ -48,7 +48,8 @@ def parse(line: str) -> tuple[str, Score]:
     text = "".join(arguments.text("line", line).split()) if len(line) <= _LONGEST else ""
     parts = text.rpartition(";")[0].split(";")
     shown = repr(line if len(line) <= 60 else f"{line[:60]}…")
-    if parts[0] != _PREFIX or len(parts) != 3 + 2 * len(_NUMBERS):
+    kinds = {prefix: kind for kind, prefix in _PREFIXES.items()}
+    if parts[0] not in kinds or len(parts) != 3 + 2 * len(_NUMBERS):
         raise ValueError(f"line must be what lesson12.export gave, whole: {shown}")
     try:
         sealing.unsealed(text)
@@ -66,18 +67,18 @@ def parse(line: str) -> tuple[str, Score]:
     if not (naive.t4_ms and naive.h200_ms and costs.t4_ms and costs.h200_ms and costs.peak_mib):
         raise ValueError(f"line holds numbers that no program has: {shown}")
     wrong = {part: "" if sign == "1" else "wrong" for part, sign in zip(RIGHT, right, strict=True)}
-    return sealing.printable(unquote(name), 60), Score(naive, replace(costs, **wrong))
+    return sealing.printable(unquote(name), 60), Score(naive, replace(costs, **wrong), kind=kinds[parts[0]])
 
 
-def start(path: str | Path = "my_capstone.py") -> Path:
+def start(path: str | Path = "my_capstone.py", kind: Kind = GPT) -> Path:
     """Copy the given program to `path`, unless there is a file already, which stays as it is; return the path."""
     path = Path(path)
     if not path.exists():
-        path.write_text(given(), encoding="utf-8")
+        path.write_text(kind.given, encoding="utf-8")
     return path
 
 
-def score(path: str | Path) -> Score:
+def score(path: str | Path, kind: Kind = GPT) -> Score:
     """Try the program at `path` and return what it costs beside the given one; it is one more try on the `card`.
 
     It runs in processes of its own, and for two minutes at most. A program that trains another way is not scored: the
@@ -88,23 +89,23 @@ def score(path: str | Path) -> Score:
         source = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"path must be a program that can be read, not {str(path)!r}: {error}") from None
-    found = scoring.score(source, Path(path).name)
-    if found.costs is not None and source not in (given(), reference()):
+    found = scoring.score(source, Path(path).name, kind)
+    if found.costs is not None and source not in (kind.given, kind.reference):
         remember(found)
     return found
 
 
-def _file() -> Path | None:
+def _file(kind: str) -> Path | None:
     place = solved.location()
-    return place and place.with_name(f"{place.stem}-capstone.txt")
+    return place and place.with_name(f"{place.stem}-{'capstone' if kind == 'gpt' else kind}.txt")
 
 
 def remember(score: Score) -> None:
     """Keep a try, unless it is what the last one was; what cannot be written is kept in memory, and said."""
-    line, known = export(score), _tries()
+    line, known = export(score), _tries(score.kind)
     if known and known[-1] == line:
         return
-    path = _file()
+    path = _file(score.kind)
     try:
         if path is None:
             raise OSError
@@ -119,9 +120,9 @@ def remember(score: Score) -> None:
             print(f"The try could not be saved ({error.strerror or error}): {path}")
 
 
-def _tries() -> list[str]:
-    """Return the lines of the last tries that can be read, the oldest first."""
-    path, found = _file(), []
+def _tries(kind: str) -> list[str]:
+    """Return the lines of the last tries of a kind that can be read, the oldest first."""
+    path, found = _file(kind), []
     if path is not None and path.is_file():
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _LONGEST * _KEPT))
@@ -129,10 +130,11 @@ def _tries() -> list[str]:
     good = []
     for line in (*found, *_here):
         try:
-            parse(line)
+            _, score = parse(line)
         except ValueError:
             continue
-        good.append(line)
+        if score.kind == kind:
+            good.append(line)
     return good[-_KEPT:]
 
 
@@ -179,14 +181,61 @@ def _colour(name: str) -> str:
     return known.get(name, plots.BLUE if name.startswith("try ") else plots.PLUM)
 
 
-def card(*lines: str) -> Card:
+def card(*lines: str, kind: Kind = GPT) -> Card:
     """Return where the tries so far stand, and the programs of others from the `lines` that they exported.
 
-    Raises ValueError for a line that is damaged, or none.
+    Raises ValueError for a line that is damaged, or none, or of another kind of program.
     """
     others = [parse(line) for line in lines]
-    best = scoring.score(reference(), "capstone_reference.py")
-    tries = [(f"try {number}", parse(line)[1]) for number, line in enumerate(_tries(), 1)]
-    naive = Score(best.naive, best.naive)
+    for line, (_, score) in zip(lines, others, strict=True):
+        if score.kind != kind.name:
+            raise ValueError(
+                f"line is of the program {KINDS[score.kind].file}, this card of {kind.file}: {line[:40]!r}…"
+            )
+    best = scoring.score(kind.reference, kind.file, kind)
+    tries = [(f"try {number}", parse(line)[1]) for number, line in enumerate(_tries(kind.name), 1)]
+    naive = Score(best.naive, best.naive, kind=kind.name)
     named = [(name or f"line {number}", score) for number, (name, score) in enumerate(others, 1)]
     return Card((("given", naive), *tries, *named, ("reference", best)))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One of the capstone's programs, with what lesson 12 has for the first: `draw` returns it."""
+
+    kind: Kind
+
+    @property
+    def given(self) -> Path:
+        """Where the given program is."""
+        return programs.path(self.kind.file)
+
+    def start(self, path: str | Path = "") -> Path:
+        """Copy the given program, as "my_images.py" say, unless there is such a file already; return the path."""
+        return start(path or f"my_{self.kind.file}", self.kind)
+
+    def score(self, path: str | Path) -> Score:
+        """Try the program at `path`; see `lesson12.score`."""
+        return score(path, self.kind)
+
+    def card(self, *lines: str) -> Card:
+        """Return the tries so far and the lines of others; see `lesson12.card`."""
+        return card(*lines, kind=self.kind)
+
+    def gains(self) -> changes.Gains:
+        """Return what each change of level 1 brings alone; see `lesson12.gains`."""
+        return changes.gains(self.kind)
+
+    def hint(self) -> None:
+        """Print the next hint; see `lesson12.hint`."""
+        changes.hint(self.kind)
+
+
+def draw(name: str = "images") -> Drawn:
+    """Return another program to make fast: "images", a small network with a pipeline of pictures, or "gpt".
+
+    Raises ValueError for another name.
+    """
+    if name not in KINDS:
+        raise ValueError(f"name must be one of {', '.join(sorted(KINDS))}, not {name!r}")
+    return Drawn(KINDS[name])

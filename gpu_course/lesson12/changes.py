@@ -5,7 +5,8 @@ names, numbers and hints.
 """
 
 import tomllib
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ import torch
 import simgpu
 from course_utils import tables
 from gpu_course.checks import run_forked
-from gpu_course.lesson12.program import Sizes, Trial, case_of, given
+from gpu_course.lesson12.program import GPT, KINDS, Kind, Trial, case_of
 from gpu_course.lesson12.scoring import measured
 
 
@@ -56,22 +57,30 @@ class Gains(tables.Table):
         ]
 
 
-_READ = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["change"]
-CHANGES = tuple(
-    Change(one["name"], one.get("level", 1), one["hint"], tuple((text["old"], text["new"]) for text in one["edit"]))
-    for one in _READ
-)
+def _read(file: str, known: tuple[Change, ...] = ()) -> tuple[Change, ...]:
+    """Return the changes in a file; of one that has a name alone, the known one."""
+    named = {change.name: change for change in known}
+    return tuple(
+        Change(one["name"], one.get("level", 1), one["hint"], tuple((text["old"], text["new"]) for text in one["edit"]))
+        if "edit" in one
+        else named[one["name"]]
+        for one in tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))["change"]
+    )
 
 
-def of_level(level: int) -> tuple[Change, ...]:
+CHANGES = _read("changes.toml")
+OF_KIND = {"gpt": CHANGES, "images": _read("images.toml", CHANGES)}
+
+
+def of_level(level: int, kind: Kind = GPT) -> tuple[Change, ...]:
     """Return the changes that a level needs, beside those of the levels below it."""
-    return tuple(change for change in CHANGES if change.level == level)
+    return tuple(change for change in OF_KIND[kind.name] if change.level == level)
 
 
-def changed(*changes: Change) -> str:
-    """Return the text of the given program with these changes, in the order of the hints."""
-    source = given()
-    for change in sorted(changes, key=CHANGES.index):
+def changed(*changes: Change, kind: Kind = GPT) -> str:
+    """Return the text of the given program of a kind with these changes, in the order of the hints."""
+    source = kind.given
+    for change in sorted(changes, key=OF_KIND[kind.name].index):
         before = source
         for old, new in change.edits:
             if source.count(old) > 1:
@@ -82,17 +91,18 @@ def changed(*changes: Change) -> str:
     return source
 
 
-def gains() -> Gains:
+def gains(kind: Kind = GPT) -> Gains:
     """Return what each change of level 1 brings alone, that of most time first."""
-    return Gains(tuple(Gain(*row) for row in run_forked(_gains, limit_s=simgpu.CHILD_LIMIT_S)))
+    return Gains(tuple(Gain(*row) for row in run_forked(_gains, kind.name, limit_s=simgpu.CHILD_LIMIT_S)))
 
 
-def _gains() -> list[tuple]:
+def _gains(name: str) -> list[tuple]:
     torch.set_num_threads(1)
-    trial, found = Trial(Sizes(warm_up=1, steps=3, windows=8), seed=0), []
-    changes = of_level(1)
+    kind, found = KINDS[name], []
+    trial = Trial(replace(kind.scored, warm_up=1, steps=3, windows=8), seed=0)
+    changes = of_level(1, kind)
     for these in ((), *((change,) for change in changes)):
-        costs = measured(case_of(changed(*these)).load(), trial, "T4").costs
+        costs = measured(case_of(changed(*these, kind=kind), kind.file, name).load(), trial, "T4").costs
         found.append([costs[part] for part in ("ms", "launches", "waits", "peak_mib")])
     naive, *others = found
     rows = [
@@ -102,13 +112,13 @@ def _gains() -> list[tuple]:
     return sorted(rows, key=lambda row: -row[1])
 
 
-_hinted = 0
+_hinted: Counter[str] = Counter()  # of each kind, how many
 
 
-def hint() -> None:
+def hint(kind: Kind = GPT) -> None:
     """Print the next hint: level by level, of what brings most first; after the last one the first again."""
-    global _hinted
-    change = CHANGES[_hinted % len(CHANGES)]
-    _hinted += 1
-    place = f"Hint {CHANGES.index(change) + 1} of {len(CHANGES)}, for level {change.level}"
-    print(f"{place}, {change.name}: {change.hint}")
+    changes = OF_KIND[kind.name]
+    number = _hinted[kind.name] % len(changes)
+    _hinted[kind.name] += 1
+    change = changes[number]
+    print(f"Hint {number + 1} of {len(changes)}, for level {change.level}, {change.name}: {change.hint}")

@@ -11,7 +11,7 @@ import functools
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from course_utils import data, programs
@@ -51,11 +50,13 @@ class Sizes:
     warm_up: int = 2
     steps: int = 6
     windows: int = 16
+    kind: str = "gpt"
 
     @property
     def model(self) -> dict[str, int]:
         """What `make_model` is called with."""
-        return {name: getattr(self, name) for name in ("width", "heads", "layers", "context")}
+        names = ("width", "layers") if self.kind == "images" else ("width", "heads", "layers", "context")
+        return {name: getattr(self, name) for name in names}
 
 
 SCORED = Sizes()
@@ -63,19 +64,47 @@ SMALL = Sizes(width=16, heads=2, context=8, batch=4, warm_up=1, steps=3, windows
 _TASK = Task("12", "capstone", "The capstone", minutes=60, difficulty=3, hints=())
 
 
-def case_of(source: str, file: str = "capstone.py") -> Program:
-    """Return the case that judges the program with this text."""
-    return Program(_TASK, source, file, FUNCTIONS)
+def case_of(source: str, file: str = "capstone.py", kind: str = "gpt") -> Program:
+    """Return the case that judges the program with this text, of a kind."""
+    return Program(_TASK, source, file, FUNCTIONS | {"make_model": len(Sizes(kind=kind).model)})
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A program of the capstone: which files, how large it is tried, and what its data are."""
+
+    name: str
+    file: str  # beside it stands the reference
+    scored: Sizes
+    small: Sizes
+    rows: str  # what the numbers of a step stand for
+    missing: str  # how a program is called that looks at fewer of them
+    model: Callable[["Trial", Program, nn.Module, nn.Module], None]  # fails for another model
+    data: Callable[["Trial", torch.Generator], tuple[Any, Any]]  # for training and for evaluation
+    most: Callable[["Trial", Any], int]  # one more than the largest number of a row
+    first: Callable[[str, Any], torch.Tensor | None]  # of an operator: the data that enter the model, a row for each
+    wanted: Callable[["Trial"], Counter]  # the rows that a training run is to see
+    strange: Callable[["Trial", Counter, Program], None]  # fails for rows of which it can be said what they are
+
+    @property
+    def given(self) -> str:
+        """The text of the program that is given."""
+        return programs.path(self.file).read_text(encoding="utf-8")
+
+    @property
+    def reference(self) -> str:
+        """The text of a program that reaches level three."""
+        return programs.path(self.file.replace(".py", "_reference.py")).read_text(encoding="utf-8")
 
 
 def given() -> str:
     """Return the text of the program that is given."""
-    return programs.path("capstone.py").read_text(encoding="utf-8")
+    return GPT.given
 
 
 def reference() -> str:
     """Return the text of a program that reaches level three."""
-    return programs.path("capstone_reference.py").read_text(encoding="utf-8")
+    return GPT.reference
 
 
 def excerpt(path: Path, *names: str) -> str:
@@ -103,10 +132,10 @@ class Trial:
     """One run with which a program is tried: first weights and windows, drawn from `seed`, and what is right."""
 
     def __init__(self, sizes: Sizes, seed: int) -> None:
-        self.sizes, self.seed, self.naive = sizes, seed, case_of(given()).load()
+        self.kind = KINDS[sizes.kind]
+        self.sizes, self.seed, self.naive = sizes, seed, case_of(self.kind.given, self.kind.file, self.kind.name).load()
         draw = torch.Generator().manual_seed(seed)
-        text = data.tokens(torch.uint8)
-        self.text, self.held_out = text[:TRAINING_BYTES].clone(), text[TRAINING_BYTES:][:HELD_OUT_BYTES].clone()
+        self.text, self.held_out = self.kind.data(self, draw)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = self.naive.run("make_model", **sizes.model)
@@ -115,8 +144,8 @@ class Trial:
                 parameter += 0.02 * torch.randn(parameter.shape, generator=draw)
         self.weights = copy.deepcopy(model.state_dict())
 
-        def starts(text: torch.Tensor, *shape: int) -> torch.Tensor:
-            return torch.randint(len(text) - sizes.context - 1, shape, generator=draw)
+        def starts(text: Any, *shape: int) -> torch.Tensor:
+            return torch.randint(self.kind.most(self, text), shape, generator=draw)
 
         self.warm_up, self.starts = (starts(self.text, number, sizes.batch) for number in (sizes.warm_up, sizes.steps))
         self.tested = starts(self.held_out, sizes.windows)
@@ -160,18 +189,20 @@ def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 class Watch(composite.Mode):
-    """Notes, on the CPU, which windows are embedded, and how coarse the numbers are that are multiplied."""
+    """Notes, on the CPU, which rows of data enter a model, and how coarse the numbers are that are multiplied."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind) -> None:
         super().__init__()
+        self.kind = kind
         self.windows: list[torch.Tensor] = []
         self.coarse = False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func._overloadpacket.__name__
-        if name == "embedding" and args[0].shape[0] == 256 and args[1].dim() == 2:
-            self.windows.append(args[1].clone())
-        if name in ("mm", "addmm", "bmm", "baddbmm"):
+        rows = self.kind.first(name, args)
+        if rows is not None and torch._C._current_graph_task_id() == -1:  # on the way back it is computed again
+            self.windows.append(rows.clone())
+        if name in ("mm", "addmm", "bmm", "baddbmm", "convolution"):
             self.coarse |= any(one.dtype in (torch.float16, torch.bfloat16) for one in args if hasattr(one, "dtype"))
         return func(*args, **(kwargs or {}))
 
@@ -185,7 +216,7 @@ def check_on_cpu(case: Program, trial: Trial) -> bool:
     model, optimizer = trial.made(case, CPU)
     _same_model(case, model, trial)
     case.run("train", model, optimizer, trial.text, trial.warm_up, CPU)
-    watch, steps = Watch(), Counter()
+    watch, steps = Watch(trial.kind), Counter()
     if isinstance(optimizer, torch.optim.Optimizer):
         optimizer.register_step_post_hook(lambda *_: steps.update(["step"]))
     with watch:
@@ -234,46 +265,58 @@ def check_training(
 def _same_model(case: Program, model: nn.Module, trial: Trial) -> None:
     """Fail unless the model with the first weights says what the given one says."""
     twin, _ = trial.made(trial.naive, CPU)
-    tokens = trial.text[: 3 * trial.sizes.context].view(3, -1).long()
     with torch.no_grad():
-        got, expected = model(tokens), twin(tokens)
-        shape = tuple(getattr(got, "shape", ()))
-        wanted = tuple(expected.shape)
-        case.instead(shape != wanted, f"the model returns the shape {shape}, expected {wanted}")
-        later = tokens.clone()
-        later[:, -1] = (later[:, -1] + 1) % 256
-        sees = (model(later)[:, :-1] - got[:, :-1]).abs().max() > 1e-3 * expected.std()
-    case.instead(sees, "sees the future: the last byte changes what is predicted before it", "attention must be causal")
+        trial.kind.model(trial, case, model, twin)
+
+
+def _same_outputs(case: Program, got: Any, expected: torch.Tensor) -> None:
+    """Fail unless a model's logits are those of the given one."""
+    shape, wanted = tuple(getattr(got, "shape", ())), tuple(expected.shape)
+    case.instead(shape != wanted, f"the model returns the shape {shape}, expected {wanted}")
     off = ((got.float() - expected).norm() / expected.norm()).item()
     case.instead(not off < 0.02, f"another model: with the same weights its logits are off by {off:.0%}",
                  "each layer is to be used as in the given program")
+
+
+def _same_gpt(trial: Trial, case: Program, model: nn.Module, twin: nn.Module) -> None:
+    tokens = trial.text[: 3 * trial.sizes.context].view(3, -1).long()
+    got, expected = model(tokens), twin(tokens)
+    if tuple(getattr(got, "shape", ())) == tuple(expected.shape):
+        later = tokens.clone()
+        later[:, -1] = (later[:, -1] + 1) % 256
+        sees = (model(later)[:, :-1] - got[:, :-1]).abs().max() > 1e-3 * expected.std()
+        case.instead(sees, "sees the future: the last byte changes what is predicted before it",
+                     "attention must be causal")
+    _same_outputs(case, got, expected)
+
+
+def _same_net(trial: Trial, case: Program, model: nn.Module, twin: nn.Module) -> None:
+    x = torch.rand(3, 1, trial.sizes.context, trial.sizes.context) - 0.5
+    _same_outputs(case, model(x), twin(x))
 
 
 def _blame(
     case: Program, watch: Watch, flops: int, steps: int, model: nn.Module, optimizer: Any, right: Right, trial: Trial
 ) -> None:
     """Fail with the name of what a program does that trains another way, where it has one."""
-    size, flat = trial.sizes.context, trial.starts.flatten()
-    wanted = Counter(tuple(trial.text[start : start + size].tolist()) for start in flat.tolist())
+    kind, flat = trial.kind, trial.starts.flatten()
+    wanted = kind.wanted(trial)
     seen = Counter(tuple(row) for windows in watch.windows for row in windows.tolist())
-    strange = [bytes(row) for row in seen if row not in wanted]
-    own, other = (bytes(text.tolist()) for text in (trial.text, trial.held_out))
     number = sum((wanted & seen).values())
     if seen:
-        case.instead(any(row in other and row not in own for row in strange), "trains on the evaluation text",
-                     "its loss there then says nothing")
-        case.instead(all(len(row) < size for row in seen),
-                     f"fewer tokens: windows of {max(map(len, seen))} bytes, not {size}")
-        case.instead(strange, "trains on other windows than those that it is given", "starts says where they begin")
-        case.instead(number < len(flat), f"fewer tokens: {number} of {len(flat)} windows go through the model")
-        case.instead(sum(seen.values()) > len(flat), "windows go through the model more than once",
+        kind.strange(trial, seen, case)
+        case.instead(any(row not in wanted for row in seen),
+                     f"trains on other {kind.rows} than those that it is given", "each number says which")
+        case.instead(number < len(flat),
+                     f"fewer {kind.missing}: {number} of {len(flat)} {kind.rows} go through the model")
+        case.instead(sum(seen.values()) > len(flat), f"{kind.rows} go through the model more than once",
                      "that is other work")
     share = flops / right.flops
     case.instead(share < 0.05, "loss from a cache, or from nowhere: the model is not computed")
     still = [name for name, value in weights_of(model).items() if torch.equal(value, trial.weights[name])]
     case.instead(0 < len(still) < len(trial.weights), f"never trains {still[0] if still else ''}",
                  "every parameter is to be trained")
-    name = "the backward pass is left out, for some steps, rows or layers" if seen else "fewer tokens"
+    name = "the backward pass is left out, for some steps, rows or layers" if seen else f"fewer {kind.missing}"
     case.instead(share < 0.9, f"{name}: {share:.0%} of the floating-point operations")
     if isinstance(optimizer, torch.optim.Optimizer):
         case.instead(steps < len(trial.starts), f"skips the optimizer's step: {steps} of {len(trial.starts)}")
@@ -303,12 +346,11 @@ def _evaluates(case: Program, model: nn.Module, trial: Trial, device: torch.devi
 
 
 def held_out_loss(weights: dict[str, torch.Tensor], trial: Trial) -> float:
-    """Return the loss of the given model with `weights` on the windows that are tested."""
+    """Return the loss of the given model with `weights` on the data that are tested."""
     model, _ = trial.made(trial.naive, CPU)
     model.load_state_dict(weights)
-    windows = trial.held_out[trial.tested[:, None] + torch.arange(trial.sizes.context + 1)].long()
     with torch.no_grad():
-        return F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()).item()
+        return trial.naive.run("evaluate", model, trial.held_out, trial.tested, CPU)
 
 
 def resumes(case: Program, trial: Trial, device: torch.device, path: Path) -> str:
@@ -374,3 +416,67 @@ def _instruments() -> dict[str, int]:
             if isinstance(value, type):
                 found |= {f"{name}.{key}.{one}": id(its) for one, its in vars(value).items() if callable(its)}
     return found
+
+
+def _texts(trial: Trial, draw: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    text = data.tokens(torch.uint8)
+    return text[:TRAINING_BYTES].clone(), text[TRAINING_BYTES:][:HELD_OUT_BYTES].clone()
+
+
+def _windows(trial: Trial) -> Counter:
+    size = trial.sizes.context
+    return Counter(tuple(trial.text[start : start + size].tolist()) for start in trial.starts.flatten().tolist())
+
+
+def _embedded(name: str, args: Any) -> torch.Tensor | None:
+    return args[1] if name == "embedding" and args[0].shape[0] == 256 and args[1].dim() == 2 else None
+
+
+def _strange_windows(trial: Trial, seen: Counter, case: Program) -> None:
+    size, wanted = trial.sizes.context, _windows(trial)
+    strange = [bytes(row) for row in seen if row not in wanted]
+    own, other = (bytes(text.tolist()) for text in (trial.text, trial.held_out))
+    case.instead(any(row in other and row not in own for row in strange), "trains on the evaluation text",
+                 "its loss there then says nothing")
+    case.instead(all(len(row) < size for row in seen),
+                 f"fewer tokens: windows of {max(map(len, seen))} bytes, not {size}")
+
+
+def _files(trial: Trial, draw: torch.Generator) -> tuple[list[bytes], list[bytes]]:
+    side, sizes = trial.sizes.context, trial.sizes
+    seeds = torch.randint(2**31, (2,), generator=draw).tolist()
+    counts = 4 * sizes.batch, 2 * sizes.windows
+    return tuple(trial.naive.run("make_files", *one) for one in zip(counts, (side, side), seeds, strict=True))
+
+
+def _grey(name: str, args: Any) -> torch.Tensor | None:
+    """Return the pictures that enter the first convolution, a row of grey levels for each."""
+    if name != "convolution" or args[0].shape[1] != 1:
+        return None
+    return ((args[0].float() + 0.5) * 255 / 16).round().int().flatten(1)
+
+
+def _pictures(trial: Trial, files: list[bytes], codes: list[int]) -> Counter:
+    images = [trial.naive.run("picture", files[code // 32], code % 32, CPU)[0] for code in codes]
+    return Counter(tuple(row) for row in _grey("convolution", (torch.stack(images),)).tolist())
+
+
+def _strange_pictures(trial: Trial, seen: Counter, case: Program) -> None:
+    other = _pictures(trial, trial.held_out, list(range(32 * len(trial.held_out))))
+    case.instead(any(row in other for row in seen), "trains on the evaluation pictures",
+                 "its loss there then says nothing")
+    still = _pictures(trial, trial.text, [code // 32 * 32 for code in trial.starts.flatten().tolist()])
+    case.instead(all(row in still for row in seen), "leaves the pictures where they are",
+                 "the variant says how each is flipped and moved")
+
+
+GPT = Kind("gpt", "capstone.py", SCORED, SMALL, "windows", "tokens", _same_gpt, _texts,
+           lambda trial, text: len(text) - trial.sizes.context - 1, _embedded, _windows, _strange_windows)
+IMAGES = Kind(
+    "images", "images.py",
+    Sizes(width=16, layers=4, context=32, kind="images"),
+    Sizes(width=8, layers=4, context=8, batch=4, warm_up=1, steps=3, windows=5, kind="images"),
+    "pictures", "pictures", _same_net, _files, lambda trial, files: 32 * len(files), _grey,
+    lambda trial: _pictures(trial, trial.text, trial.starts.flatten().tolist()), _strange_pictures,
+)
+KINDS = {kind.name: kind for kind in (GPT, IMAGES)}

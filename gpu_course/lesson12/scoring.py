@@ -23,7 +23,7 @@ import simgpu
 from course_utils import gpus, tables
 from gpu_course.checks import Program, WrongAnswer, run_forked
 from gpu_course.lesson12 import program as programs
-from gpu_course.lesson12.program import SCORED, SMALL, Sizes, Trial
+from gpu_course.lesson12.program import Kind, Sizes, Trial
 from ranklaunch import RankError, rank_device
 
 # fmt: off
@@ -41,6 +41,16 @@ LEVELS = {
     "messages": ("messages a step, 2 ranks", (0, 0, 8)),
     "kept_mib": ("kept on each of 2 ranks, MiB", (0, 0, 1.5)),
 }
+# What is asked of the second program: its pictures have to travel, it has fewer tensors, and its activations are more
+OTHER = {
+    "images": {
+        "t4_ms": (2, 6, 6),
+        "h200_ms": (2, 6, 6),
+        "copied_bytes": (4, 7, 7),
+        "peak_mib": (2, 18, 18),
+        "messages": (0, 0, 6),
+    }
+}
 RIGHT = "resume", "ranks"
 _RIGHT = "resume, to the last bit", "2 ranks equal 1"
 IDEAS = (
@@ -49,6 +59,11 @@ IDEAS = (
     "two ranks divide between them what both keep: each has the optimizer's state of one half of the weights",
 )
 CLUSTER = simgpu.Cluster("T4", per_machine=2)
+
+
+def asked(part: str, kind: str) -> tuple[float, ...]:
+    """Return how many times less each level asks of a part, of a kind of program."""
+    return OTHER.get(kind, {}).get(part, LEVELS[part][1])
 
 
 @dataclass(frozen=True)
@@ -82,6 +97,7 @@ class Score:
     naive: Costs
     costs: Costs | None = None
     rejected: str = ""
+    kind: str = "gpt"
 
     def ratio(self, part: str) -> float:
         """Return how many times less than the given program it takes of `part`, one of `LEVELS`."""
@@ -95,7 +111,7 @@ class Score:
         if part in ("messages", "kept_mib") and self.costs.ranks:
             return 0
         ratio = self.ratio(part)
-        return sum(ratio >= least for least in LEVELS[part][1])
+        return sum(ratio >= least for least in asked(part, self.kind))
 
     @property
     def level(self) -> int:
@@ -116,7 +132,8 @@ class Score:
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows = []
-        for part, (name, least) in LEVELS.items():
+        for part, (name, _) in LEVELS.items():
+            least = asked(part, self.kind)
             ratio, level = self.ratio(part), self.level_of(part)
             more = f"{least[level]:g} for level {level + 1}" if level < 3 else ""
             more = "2 ranks equal 1" if part in ("messages", "kept_mib") and self.costs.ranks else more
@@ -167,18 +184,19 @@ class Score:
         return f"{table}<p>{html.escape(self._verdict())}</p>"
 
 
-def score(source: str, file: str) -> Score:
+def score(source: str, file: str, kind: Kind = programs.GPT) -> Score:
     """Try the program with this text, and return what it costs beside the given one; see `lesson12.score`."""
-    ours = programs.given(), programs.reference()
+    ours = kind.given, kind.reference
     try:
-        naive, reference = _tried(*((text, "capstone.py") for text in ours))
+        naive, reference = _tried(*((text, kind.file) for text in ours), kind=kind.name)
     except Untried as error:
         raise RuntimeError(f"the given program could not be tried: {error}") from error
     try:
-        found = {ours[0]: naive, ours[1]: reference}.get(source) or _tried((source, file))[0]
+        found = {ours[0]: naive, ours[1]: reference}.get(source) or _tried((source, file), kind=kind.name)[0]
     except Untried as error:
         found = str(error)
-    return Score(naive, found) if isinstance(found, Costs) else Score(naive, rejected=found)
+    right = isinstance(found, Costs)
+    return Score(naive, found if right else None, "" if right else found, kind.name)
 
 
 class Untried(Exception):
@@ -192,13 +210,13 @@ def sentence(wrong: WrongAnswer) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def _tried(*sources: tuple[str, str]) -> list[Costs | str]:
+def _tried(*sources: tuple[str, str], kind: str = "gpt") -> list[Costs | str]:
     """Return for programs, pairs of text and file name, the costs, or why one does not count.
 
     Raises `Untried`, which is not remembered, where they end the process or take too long.
     """
     try:
-        found = run_forked(_in_child, sources, secrets.randbits(32), limit_s=LIMIT_S)
+        found = run_forked(_in_child, sources, secrets.randbits(32), kind, limit_s=LIMIT_S)
     except subprocess.TimeoutExpired:
         raise Untried(f"does not end: it was stopped after {LIMIT_S:g} s.") from None
     except simgpu.Unavailable:
@@ -208,17 +226,17 @@ def _tried(*sources: tuple[str, str]) -> list[Costs | str]:
     except EOFError:
         raise Untried("ends the process. A function is to return") from None
     right = [place for place, one in enumerate(found) if isinstance(one, Costs)]
-    for place, ranks in zip(right, _on_ranks([sources[place] for place in right]), strict=True):
+    for place, ranks in zip(right, _on_ranks([sources[place] for place in right], kind), strict=True):
         found[place] = replace(found[place], **ranks)
     return found
 
 
-def _in_child(sources: tuple[tuple[str, str], ...], seed: int) -> list[Costs | str]:
+def _in_child(sources: tuple[tuple[str, str], ...], seed: int, kind: str) -> list[Costs | str]:
     torch.set_num_threads(1)
     found = []
     for source, file in sources:
         try:
-            found.append(examine(source, file, seed, SCORED))
+            found.append(examine(source, file, seed, programs.KINDS[kind].scored))
         except WrongAnswer as wrong:
             found.append(sentence(wrong))
     return found
@@ -229,7 +247,7 @@ def examine(source: str, file: str, seed: int, sizes: Sizes) -> Costs:
 
     What it does on two ranks is not looked at here.
     """
-    case = programs.case_of(source, file)
+    case = programs.case_of(source, file, sizes.kind)
     with programs.untouched(case):
         coarse = programs.check_on_cpu(case.load(), Trial(sizes, seed))
     found = {}
@@ -238,9 +256,9 @@ def examine(source: str, file: str, seed: int, sizes: Sizes) -> Costs:
         regimes = (*found.get("regimes", ()), measured.pop("regime"))
         found |= measured | {part: measured["ms"], "regimes": regimes}
     found.pop("ms")
-    device = torch.device("sim", 0)
+    small = Trial(programs.KINDS[sizes.kind].small, seed + 3)
     with tempfile.TemporaryDirectory() as folder:
-        wrong = programs.resumes(case, Trial(SMALL, seed + 3), device, Path(folder) / "run.pt")
+        wrong = programs.resumes(case, small, torch.device("sim", 0), Path(folder) / "run.pt")
     return Costs(**found, resume=wrong)
 
 
@@ -309,12 +327,12 @@ def measured(case: Program, trial: Trial, spec: str) -> Run:
     return Run(losses, weights, loss, training, reading, costs)
 
 
-def _on_ranks(sources: list[tuple[str, str]]) -> list[dict[str, Any]]:
+def _on_ranks(sources: list[tuple[str, str]], kind: str = "gpt") -> list[dict[str, Any]]:
     """Return for programs what is wrong on two ranks, `ranks`, how many `messages` a step, and `kept_mib`."""
     if not sources:
         return []
     try:
-        both = simgpu.launch(on_ranks, sources, secrets.randbits(32), cluster=CLUSTER, timeout_s=30)
+        both = simgpu.launch(on_ranks, sources, secrets.randbits(32), kind, cluster=CLUSTER, timeout_s=30)
     except RankError as error:
         if error.busy:
             raise Untried(f"cannot be tried. {error.busy}") from None
@@ -330,25 +348,21 @@ def _on_ranks(sources: list[tuple[str, str]]) -> list[dict[str, Any]]:
     ]
 
 
-def on_ranks(sources: list[tuple[str, str]], seed: int) -> list[tuple[str, float, float]]:
-    """Return on a rank, for each of the programs, what is wrong there, its messages a step, and the MiB that it keeps.
-
-    The given program says how many bytes a rank may copy from and to its host.
-    """
+def on_ranks(sources: list[tuple[str, str]], seed: int, kind: str) -> list[tuple[str, float, float]]:
+    """Return on a rank, for each of the programs, what is wrong there, its messages a step, and the MiB that it keeps."""
     torch.set_num_threads(1)
-    most = _kept(programs.case_of(programs.given(), "capstone.py").load(), seed)[1]
-    return [_on_rank(source, file, seed, most) for source, file in sources]
+    return [_on_rank(source, file, seed, programs.KINDS[kind]) for source, file in sources]
 
 
-def _on_rank(source: str, file: str, seed: int, most_bytes: int) -> tuple[str, float, float]:
-    trial = Trial(SMALL, seed)
+def _on_rank(source: str, file: str, seed: int, kind: Kind) -> tuple[str, float, float]:
+    trial = Trial(kind.small, seed)
     try:
-        case = programs.case_of(source, file).load()
+        case = programs.case_of(source, file, kind.name).load()
         model, optimizer = trial.made(case, rank_device())
         losses = case.counted("train", model, optimizer, trial.text, trial.starts, rank_device())
         weights, counts = programs.weights_of(model), case.counts
         # as if it were alone
-        watch = programs.Watch()
+        watch = programs.Watch(kind)
         with mock.patch.object(dist, "is_initialized", lambda: False), watch:
             twin, its = trial.made(case, programs.CPU)
             right = case.counted("train", twin, its, trial.text, trial.starts, programs.CPU)
@@ -367,26 +381,24 @@ def _on_rank(source: str, file: str, seed: int, most_bytes: int) -> tuple[str, f
         with tempfile.TemporaryDirectory() as folder:
             if wrong := programs.resumes(case, trial, rank_device(), Path(folder) / "run.pt"):
                 return f"on two ranks {wrong}", number, 0.0
-        kept_mib, copied_bytes = _kept(case, seed)
-        if copied_bytes > 3 * most_bytes:  # of blocks that are computed again the masks travel twice
-            return f"keeps on the host what the GPU needs: {copied_bytes:,} bytes travel in a step", number, 0.0
+        kept_mib = _kept(case, seed, kind)
     except WrongAnswer as wrong:
         return sentence(wrong), 0.0, 0.0
     return "", number, kept_mib
 
 
-def _kept(case: Program, seed: int) -> tuple[float, int]:
-    """Return the MiB that this rank keeps after a step, and the bytes that its host and its GPU exchanged in one."""
-    trial, device = Trial(replace(SCORED, warm_up=1, steps=1), seed), rank_device()
+def _kept(case: Program, seed: int, kind: Kind) -> float:
+    """Return the MiB that this rank keeps after a step; raises `WrongAnswer` where some of it is with the host."""
+    trial, device = Trial(replace(kind.scored, warm_up=1, steps=1), seed), rank_device()
     gc.collect()
     before_bytes = torch.get_device_module("sim").memory_allocated(device)
     model, optimizer = trial.made(case, device)
     case.run("train", model, optimizer, trial.text, trial.warm_up, device)
-    with simgpu.timeline() as step:
-        case.run("train", model, optimizer, trial.text, trial.starts, device)
+    case.counted("train", model, optimizer, trial.text, trial.starts, device)
+    moved, weights = case.counts.bytes_d2h, sum(parameter.nbytes for parameter in model.parameters())
+    case.instead(moved > weights / 4, f"keeps on the host what the GPU needs: {moved:,} bytes leave it in a step")
     gc.collect()
-    kept_bytes = torch.get_device_module("sim").memory_allocated(device) - before_bytes
-    return kept_bytes / 2**20, sum(record.nbytes for record in step.select("copy"))
+    return (torch.get_device_module("sim").memory_allocated(device) - before_bytes) / 2**20
 
 
 def _other_state(optimizer: Any, alone: Any) -> str:

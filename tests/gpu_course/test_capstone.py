@@ -13,7 +13,7 @@ import torch
 import simgpu
 from course_utils import counting, devices, plots, programs
 from gpu_course.checks import WrongAnswer
-from gpu_course.lesson12 import cards, changes, scoring
+from gpu_course.lesson12 import cards, changes, program, scoring
 from gpu_course.lesson12.program import CPU, SMALL, Trial, case_of
 from tests import children
 
@@ -170,9 +170,76 @@ RANKS = {  # what is wrong on two ranks
 }  # fmt: skip
 
 
-def tried(source: str, seed: int = 1) -> scoring.Costs:
+IMAGES = program.IMAGES
+ENTRY = "    images, labels, variants = pictures(files, order[:, rank::ranks], device)\n"
+LOSS_OF = "            loss = F.cross_entropy(model(moved(image, variant)), label)"
+IMAGE_CHEATS = {  # of the second program
+    "half of the pictures": ("fewer pictures: 6 of 12", LOSS_OF,
+        LOSS_OF.replace("variant)), label)", "variant)[:1]), label[:1])")),
+    "a smaller model": ("a smaller model", "return Net(width,", "return Net(width // 2,"),
+    "a stage that is not used": ("another model", "        return self.head(x.mean(dim=(2, 3)))",
+        "        x = x.relu()\n        return self.head(x.mean(dim=(2, 3)))"),
+    "no augmentation": ("leaves the pictures where they are", ENTRY, ENTRY + "    variants = variants * 0\n"),
+    "the wrong direction": ("trains on other pictures", "places - (variants // 8)", "places + (variants // 8)"),
+    "the evaluation pictures": ("trains on the evaluation pictures", ENTRY,
+        "    files = getattr(model, 'others', files)\n    order = order % (32 * len(files))\n" + ENTRY,
+        "    total = torch.zeros((), device=device)\n", "    Net.others = files\n"
+        "    total = torch.zeros((), device=device)\n"),
+    "no backward pass": ("the backward pass is left out", "            loss.backward()  # gradients add up\n", ""),
+    "no optimizer step": ("skips the optimizer's step", STEP, "        optimizer.zero_grad()\n"),
+    "no zero_grad": ("trains another way", STEP, "        optimizer.step()\n"),
+    "another learning rate": ("another optimizer: lr is 0.01", "lr=3e-3", "lr=1e-2"),
+    "losses written down": ("reports losses that are not", READ,
+        READ + "    losses = [1.4, 1.3, 1.2][: len(losses)]\n"),
+    "evaluation of less": ("evaluates something else", "pictures(files, order, device)), strict",
+        "pictures(files, order[:1], device)), strict"),
+    "another program on the GPU": ("computes less on the GPU", LOSS_OF,
+        "            keep = 1 if device.type == 'sim' else len(image)\n"
+        + LOSS_OF.replace("variant)), label)", "variant)[:keep]), label[:keep])")),
+    "the second GPU": ("uses a second GPU", ENTRY, f"    {SIM}    torch.ones(9, device='sim:1') * 2\n" + ENTRY),
+    "the peak reset": ("changes what measures it: the peak", ENTRY,
+        f"    {SIM}    torch.sim.reset_peak_memory_stats()\n" + ENTRY),
+}  # fmt: skip
+IMAGE_LATER = {
+    "the optimizer is forgotten": LATER["the optimizer is forgotten"],
+    "the step is forgotten": LATER["the step is forgotten"],
+}
+IMAGE_RANKS = {name: RANKS[name] for name in RANKS if name != "each takes all rows"} | {
+    "each takes all rows": ("each rank computes all rows", "order[:, rank::ranks]", "order")
+}
+
+
+def tried(source: str, seed: int = 1, sizes: program.Sizes = SMALL) -> scoring.Costs:
     """Try a program with a small model, in this process."""
-    return scoring.examine(source, "my_capstone.py", seed, SMALL)
+    return scoring.examine(source, "my_capstone.py", seed, sizes)
+
+
+@needs_simulator
+@pytest.mark.parametrize("name", IMAGE_CHEATS)
+def test_a_second_program_that_trains_another_way_is_rejected_under_its_name(name):
+    phrase, *edits = IMAGE_CHEATS[name]
+    with pytest.raises(WrongAnswer) as found:
+        if name == "the evaluation pictures":  # it keeps those that it was asked to evaluate
+            source = edited(*edits, source=IMAGES.reference)
+            case, trial = case_of(source, kind="images").load(), Trial(IMAGES.small, 1)
+            model, _ = trial.made(case, CPU)
+            case.run("evaluate", model, trial.held_out, trial.tested, CPU)
+            program.check_on_cpu(case, trial)
+        tried(edited(*edits, source=IMAGES.reference), sizes=IMAGES.small)
+    assert phrase in scoring.sentence(found.value)
+
+
+@needs_simulator
+def test_a_second_program_resumes_and_is_right_on_two_ranks():
+    assert tried(IMAGES.reference, sizes=IMAGES.small).resume == ""
+    for phrase, *edits in IMAGE_LATER.values():
+        assert phrase in tried(edited(*edits, source=IMAGES.reference), sizes=IMAGES.small).resume
+    wrong = [edited(*edits, source=IMAGES.reference) for _, *edits in IMAGE_RANKS.values()]
+    found = scoring._on_ranks([(source, "a.py") for source in (IMAGES.given, IMAGES.reference, *wrong)], "images")
+    assert [one["ranks"] for one in found[:2]] == ["", ""] and found[0]["messages"] == 18 + 1
+    assert found[1]["kept_mib"] == pytest.approx(found[0]["kept_mib"] / 2, rel=0.01)
+    for (phrase, *_), one in zip(IMAGE_RANKS.values(), found[2:], strict=True):
+        assert phrase in one["ranks"]
 
 
 @pytest.fixture(autouse=True)
@@ -204,7 +271,7 @@ def test_a_resume_that_is_not_bitwise_costs_its_credit(name):
 
 def test_a_program_that_is_wrong_on_two_ranks_is_named():
     sources = [edited(*edits) for _, *edits in RANKS.values()]
-    right = [changes.given(), REFERENCE, STYLES["half of the products in 16 bits"]]
+    right = [program.given(), REFERENCE, STYLES["half of the products in 16 bits"]]
     found = scoring._on_ranks([(source, "my_capstone.py") for source in (*right, *sources)])
     assert [one["ranks"] for one in found[:3]] == [""] * 3
     assert [one["messages"] for one in found[:3]] == [27 + 1, 2 + 1 / 3, 2 + 1 / 3]
@@ -329,9 +396,32 @@ def test_the_hints_stand_in_the_order_of_what_they_bring_and_lead_to_level_three
     assert scoring.score(REFERENCE, "capstone.py").level == 3
 
 
+@pytest.mark.slow
+def test_the_hints_of_the_second_program_lead_to_its_levels_and_no_subset_of_a_level_to_another():
+    known = changes.OF_KIND["images"]
+    assert [row.name for row in changes.gains(IMAGES).rows] == [change.name for change in known if change.level == 1]
+    wanted = {(): 0, (1,): 1, (1, 2): 2, (1, 2, 3): 3, (2, 3): 0, (1, 3): 1}
+    for levels, level in wanted.items():
+        source = changes.changed(*(one for one in known if one.level in levels), kind=IMAGES)
+        assert scoring.score(source, "my_images.py", IMAGES).level == level, levels
+    assert scoring.score(IMAGES.reference, "images.py", IMAGES).level == 3
+    trial = Trial(scoring.replace(IMAGES.scored, warm_up=1, steps=2, windows=1), seed=0)
+
+    def costs(*some: changes.Change) -> dict:
+        case = case_of(changes.changed(*some, kind=IMAGES), kind="images").load()
+        return scoring.measured(case, trial, "T4").costs
+
+    whole = scoring.measured(case_of(IMAGES.given, kind="images").load(), Trial(IMAGES.scored, seed=0), "T4").costs
+    training = [one for one in changes.of_level(1, IMAGES) if not one.name.startswith("an evaluation")]
+    for some in subsets(training):
+        assert whole["peak_mib"] / costs(*some)["peak_mib"] < scoring.asked("peak_mib", "images")[1]
+    for some in (*subsets(changes.of_level(2, IMAGES)), *subsets(changes.of_level(3, IMAGES))):
+        assert costs()["waits"] / costs(*some)["waits"] < scoring.asked("waits", "images")[0]
+
+
 def gpu_costs(*some: changes.Change) -> dict:
     """Return what the given program with these changes costs in two steps on the GPU: no more than in six."""
-    trial = Trial(scoring.replace(scoring.SCORED, warm_up=1, steps=2, windows=1), seed=0)
+    trial = Trial(scoring.replace(program.SCORED, warm_up=1, steps=2, windows=1), seed=0)
     return scoring.measured(case_of(changes.changed(*some)).load(), trial, "T4").costs
 
 
@@ -346,7 +436,7 @@ def test_no_subset_of_the_changes_of_one_level_reaches_another():
     """Each subset is tried. One part of the score says no, and what a level asks of it, the levels above ask too."""
     asked = {part: least for part, (_, least) in scoring.LEVELS.items()}
     assert all(least == tuple(sorted(least)) for least in asked.values())
-    naive = scoring.measured(case_of(changes.given()).load(), Trial(scoring.SCORED, seed=0), "T4").costs
+    naive = scoring.measured(case_of(program.given()).load(), Trial(program.SCORED, seed=0), "T4").costs
     training = [change for change in changes.of_level(1) if not change.name.startswith("an evaluation")]
     assert len(subsets(training)) == 256
     for some in subsets(training):  # an evaluation makes no peak smaller
@@ -452,6 +542,26 @@ def test_a_name_cannot_move_the_cursor_or_make_markup():
     assert len(cards.parse(forged("Ada", "A" * 200))[0]) == 60
 
 
+def test_the_programs_have_tries_and_lines_of_their_own(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "progress.json"))
+    monkeypatch.chdir(tmp_path)
+    images = cards.draw("images")
+    path = images.start()
+    assert path.name == "my_images.py" and path.read_text(encoding="utf-8") == images.given.read_text(encoding="utf-8")
+    first, second = scoring.Score(NAIVE, BETTER), scoring.Score(NAIVE, BETTER, kind="images")
+    for score in (first, second, second):
+        cards.remember(score)
+    monkeypatch.setattr(scoring, "score", lambda *_: second)
+    assert [name for name, _ in images.card(cards.export(second, "Ada")).rows] == ["given", "try 1", "Ada", "reference"]
+    assert cards.parse(cards.export(second))[1] == second and first.level == second.level == 1
+    with pytest.raises(ValueError, match=r"line is of the program capstone\.py, this card of images\.py"):
+        images.card(cards.export(first))
+    with pytest.raises(ValueError, match="name must be one of gpt, images"):
+        cards.draw("music")
+    images.hint()
+    assert capsys.readouterr().out.startswith("Hint 1 of 12, for level 1, one pass for a batch")
+
+
 def test_tries_are_kept_in_order_and_damaged_ones_passed_over(monkeypatch, tmp_path):
     monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / "progress.json"))
     first, second = scoring.Score(NAIVE, NAIVE), scoring.Score(NAIVE, BETTER)
@@ -472,13 +582,13 @@ def test_tries_are_kept_in_memory_where_no_file_can_be(monkeypatch, capsys):
         monkeypatch.setenv("COURSE_PROGRESS", place)
         cards.remember(scoring.Score(NAIVE, NAIVE if said else BETTER))
         assert said in capsys.readouterr().out
-    assert len(cards._tries()) == 2
+    assert len(cards._tries("gpt")) == 2
 
 
 def test_the_readers_file_is_made_once_and_never_written_over(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     path = cards.start()
-    assert path.read_text(encoding="utf-8") == changes.given()
+    assert path.read_text(encoding="utf-8") == program.given()
     path.write_text("mine", encoding="utf-8")
     assert cards.start() == path and path.read_text(encoding="utf-8") == "mine"
     with pytest.raises(ValueError, match="path must be a program"):
