@@ -313,6 +313,12 @@ def test_a_damaged_checkpoint_is_refused_in_one_line_with_its_name(name, phrase,
     assert phrase in str(found.value) and str(path) in str(found.value) and "\n" not in str(found.value)
 
 
+def test_all_programs_save_and_load_alike():
+    """So what is true of the checkpoints of the first two is true of all."""
+    names = "capstone.py", "capstone_reference.py", "images.py", "images_reference.py"
+    assert len({program.excerpt(programs.path(name), "save", "whole", "load") for name in names}) == 1
+
+
 def stepped(path: Path, width: int) -> subprocess.CompletedProcess[str]:
     """Run the reference for a step, from the checkpoint in `path` if there is one."""
     program = programs.path("capstone_reference.py")
