@@ -170,7 +170,7 @@ def canonical(notebook: NotebookNode) -> str:
             cell.outputs = clean_outputs(old)
             cell.execution_count = old.get("execution_count")
         cells.append(cell)
-    metadata = {"kernelspec": KERNELSPEC}
+    metadata = {"accelerator": "GPU", "kernelspec": KERNELSPEC}  # Colab then opens the lesson on a GPU
     made = NotebookNode(cells=cells, metadata=nbformat.from_dict(metadata), nbformat=4, nbformat_minor=5)
     return nbformat.writes(made, version=nbformat.NO_CONVERT).rstrip("\n") + "\n"
 
