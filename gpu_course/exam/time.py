@@ -432,3 +432,30 @@ def waves(draw: random.Random) -> Item:
         f"long do {tiles} tiles take?"
     )
     return number(text, full * tile_us, wrong, steps, done, unit="µs")
+
+
+@generator("time", "backward-costs-forward", short=True)
+def flops_of_a_step(draw: random.Random) -> Item:
+    """How many operations does a step take, if its forward pass is known?"""
+    rows, inputs, outputs = (draw.choice([10, 20, 50, 100]) for _ in range(3))
+    forward = 2 * rows * inputs * outputs
+
+    def counted() -> int:
+        from torch.utils.flop_counter import FlopCounterMode
+
+        layer = torch.nn.Linear(inputs, outputs, bias=False, device="meta")
+        x = torch.empty(rows, inputs, device="meta", requires_grad=True)
+        with FlopCounterMode(display=False) as flops:
+            layer(x).sum().backward()
+        return flops.get_total_flops()
+
+    wrong = {2 * forward: "backward-costs-forward", forward: "left-out", 4 * forward: "wrong-factor"}
+    steps = (
+        "The backward pass has two products of that size: for the gradient of the weight, and for that of the input.",
+        f"{forward:,} + 2 · {forward:,} = {3 * forward:,} operations.",
+    )
+    text = (
+        f"The product of a linear layer in the middle of a model takes {forward:,} operations in the forward pass. How "
+        "many operations do the products of forward and backward pass take together?"
+    )
+    return number(text, 3 * forward, wrong, steps, counted)

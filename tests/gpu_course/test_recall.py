@@ -29,7 +29,7 @@ def test_each_lesson_asks_three_questions_on_earlier_lessons():
 
 def test_the_idea_of_each_lesson_comes_back_after_one_three_and_six_lessons():
     asked = {int(lesson): recall.plan(lesson) for lesson in LESSONS}
-    for number in range(1, 12):
+    for number in range(1, 13):
         (name,) = {name for name in asked[number + 1] if lesson_of(name) == number} & {
             recall.plan(f"{number + 1:02}")[0]
         }
