@@ -33,17 +33,17 @@ SITE, SOURCES = ROOT / "build" / "site", ROOT / "build" / "site-sources"
 # Explorers that answer on the site: the values of their controls over which pictures are drawn; the others keep theirs.
 EXPLORED: dict[str, dict[str, tuple[Any, ...]]] = {
     "roofline": {
-        "rows": (1, 64, 4096), "size": (256, 1024, 4096), "machine": ("T4", "RTX 4090", "H100 SXM"),
+        "rows": (1, 64, 4096), "size": (1024, 4096), "machine": ("T4", "RTX 4090", "H100 SXM"),
         "layer": ("linear", "convolution", "attention, fused", "element-wise sum"),
     },
     "will_it_fit": {
-        "model": ("GPT-2", "GPT-2 XL", "Cerebras-GPT 6.7B", "GPT-3 175B"), "batch": (1, 8),
-        "fmt": ("fp32", "bf16 autocast"), "gpus": (1, 8, 64), "stage": (0, 3), "checkpointing": (False, True),
+        "model": ("GPT-2 XL", "Cerebras-GPT 6.7B", "GPT-3 175B"), "batch": (1, 8), "fmt": ("fp32", "bf16 autocast"),
+        "gpus": (1, 64), "stage": (0, 3), "checkpointing": (False, True),
     },
-    "ring": {"ranks": (2, 4, 8), "step": tuple(range(1, 15)), "nbytes": (2**10, 2**28), "latency_us": (1.0, 10.0)},
+    "ring": {"ranks": (2, 4, 8), "step": tuple(range(1, 15)), "nbytes": (2**10, 2**28)},
     "pipeline": {
         "schedule": ("GPipe", "1F1B", "interleaved, 2 stages a rank", "zero bubble (ZB-H1)"), "ranks": (2, 4, 8),
-        "micro": (1, 2, 4, 8, 32),
+        "micro": (1, 4, 8, 32),
     },
 }  # fmt: skip
 
@@ -54,30 +54,39 @@ def explorer_of(name: str) -> Any:
     return catalogue.explorer(name).explore()
 
 
-def drawn(name: str, place: tuple[int, ...], folder: Path) -> dict[str, str]:
-    """Draw the explorer `name` at `place` in its grid to a file in `folder`; return the file's name and the caption."""
+def chosen(name: str, place: tuple[int, ...]) -> dict[str, Any]:
+    """Return the values of the controls at `place` in the grid of the explorer `name`."""
+    return {key: values[at] for (key, values), at in zip(EXPLORED[name].items(), place, strict=True)}
+
+
+def file_at(place: tuple[int, ...]) -> str:
+    """Return the name of the file with the picture at `place`."""
+    return f"{'-'.join(map(str, place))}.png"
+
+
+def draw(name: str, place: tuple[int, ...], folder: Path) -> None:
+    """Draw the explorer `name` at `place` in its grid to its file in `folder`."""
     from course_utils import plots
 
-    values = {key: grid[at] for (key, grid), at in zip(EXPLORED[name].items(), place, strict=True)}
-    path = folder / f"{'-'.join(map(str, place))}.png"
-    path.write_bytes(plots.png(explorer_of(name).figure(**values)))
-    return {"file": path.name, "text": explorer_of(name).caption(**values)}
+    (folder / file_at(place)).write_bytes(plots.png(explorer_of(name).figure(**chosen(name, place))))
 
 
-def grid_of(name: str, pool: concurrent.futures.Executor, folder: Path) -> dict[str, Any]:
-    """Return what the page of the explorer `name` shows. Settings that it does not offer show the last that it does."""
-    from gpu_course.explorers import Slider
-
-    found, grid = explorer_of(name), EXPLORED[name]
-    shown: dict[str, tuple[int, ...]] = {}
+def shown(name: str) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Return for each place of the grid the one that is shown: what is not offered there becomes the last that is."""
+    found, grid, places = explorer_of(name), EXPLORED[name], {}
     for place in itertools.product(*(range(len(values)) for values in grid.values())):
-        chosen = {key: values[at] for (key, values), at in zip(grid.items(), place, strict=True)}
-        offered = found.offered({**found.defaults, **chosen})
-        shown["-".join(map(str, place))] = tuple(
+        offered = found.offered({**found.defaults, **chosen(name, place)})
+        places[place] = tuple(
             min(at, offered.get(key, len(grid[key])) - 1) for key, at in zip(grid, place, strict=True)
         )
-    folder.mkdir(parents=True)
-    tasks = {place: pool.submit(drawn, name, place, folder) for place in dict.fromkeys(shown.values())}
+    return places
+
+
+def grid_of(name: str) -> dict[str, Any]:
+    """Return what the page of the explorer `name` shows: its controls, and file and caption at each place."""
+    from gpu_course.explorers import Slider
+
+    found, grid, places = explorer_of(name), EXPLORED[name], shown(name)
     controls = []
     for control in (control for key in grid for control in found.controls if control.name == key):
         values = grid[control.name]
@@ -85,7 +94,10 @@ def grid_of(name: str, pool: concurrent.futures.Executor, folder: Path) -> dict[
             "label": control.label, "values": [control.text(value) for value in values],
             "first": values.index(control.default), "ordered": isinstance(control, Slider),
         })  # fmt: skip
-    pictures = {key: tasks[place].result() for key, place in shown.items()}
+    captions = {place: found.caption(**chosen(name, place)) for place in dict.fromkeys(places.values())}
+    pictures = {
+        "-".join(map(str, asked)): {"file": file_at(place), "text": captions[place]} for asked, place in places.items()
+    }
     return {"folder": f"../_static/explorers/{name}", "controls": controls, "pictures": pictures}
 
 
@@ -189,6 +201,25 @@ def pages(folder: Path) -> None:
     write(folder / "reference.md", reference())
 
 
+def built(target: Path) -> int:
+    """Make pages, slides and pictures of explorers in `target`, all at the same time; return the exit status."""
+    folders = {name: target / "_static" / "explorers" / name for name in EXPLORED}
+    shutil.rmtree(target / "_static" / "explorers", ignore_errors=True)
+    sphinx = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-j", "2", "-b", "html"]
+    with (
+        subprocess.Popen([*sphinx, str(SOURCES), str(target)]) as made,
+        concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool,
+    ):
+        drawing = []
+        for name, folder in folders.items():
+            folder.mkdir(parents=True)
+            drawing += [pool.submit(draw, name, place, folder) for place in dict.fromkeys(shown(name).values())]
+        status = slides.main(target / "slides")
+        for picture in drawing:
+            picture.result()
+    return made.returncode or status
+
+
 def main() -> int:
     """Build the site; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -202,16 +233,12 @@ def main() -> int:
     shutil.rmtree(SOURCES, ignore_errors=True)
     SOURCES.mkdir(parents=True)
     pages(SOURCES)
-    static = SOURCES / "static" / "explorers"
     (SOURCES / "explorers").mkdir()
-    with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-        for name in EXPLORED:
-            lessons.write(SOURCES / "explorers" / f"{name}.md", explorer_page(name, grid_of(name, pool, static / name)))
-    shutil.copytree(ROOT / "docs" / "static", SOURCES / "static", dirs_exist_ok=True)
+    for name in EXPLORED:
+        lessons.write(SOURCES / "explorers" / f"{name}.md", explorer_page(name, grid_of(name)))
+    shutil.copytree(ROOT / "docs" / "static", SOURCES / "static")
     shutil.copy(ROOT / "docs" / "conf.py", SOURCES)
-    sphinx = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-j", "2", "-b", "html"]
-    status = subprocess.run([*sphinx, str(SOURCES), str(target)], check=False).returncode
-    status = status or slides.main(target / "slides")
+    status = built(target)
     if not status:
         print(f"The site is there: {(target / 'index.html').as_uri()}")
     return status

@@ -1,6 +1,5 @@
 """Is the site complete, does it answer without a kernel and without a network, and can a fork publish it?"""
 
-import concurrent.futures
 import contextlib
 import gzip
 import html
@@ -26,15 +25,6 @@ from tools import environment, notebooks, slides, solutions, website
 
 WORKFLOW = yaml.safe_load((notebooks.ROOT / ".github" / "workflows" / "site.yml").read_text(encoding="utf-8"))
 STEPS = {step["name"]: step["run"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "run" in step}
-
-
-class AtOnce(concurrent.futures.Executor):
-    """Does the work when it is submitted."""
-
-    def submit(self, function, /, *arguments):
-        made = concurrent.futures.Future()
-        made.set_result(function(*arguments))
-        return made
 
 
 @pytest.fixture(scope="module")
@@ -115,25 +105,24 @@ def test_each_picture_of_a_notebook_gets_words(sources):
 
 
 @pytest.mark.parametrize("name", website.EXPLORED)
-def test_an_explorer_has_a_picture_for_each_place_of_its_grid(name, tmp_path, monkeypatch):
+def test_an_explorer_has_a_picture_for_each_place_of_its_grid(name, monkeypatch):
     small = {key: values[:2] for key, values in website.EXPLORED[name].items()}
     default = website.explorer_of(name).defaults
     small = {
         key: (*values[:1], default[key]) if default[key] not in values else values for key, values in small.items()
     }
     monkeypatch.setitem(website.EXPLORED, name, small)
-    monkeypatch.setattr(website, "drawn", lambda name, place, folder: {"file": str(place), "text": "a<b"})
-    data = website.grid_of(name, AtOnce(), tmp_path / name)
+    monkeypatch.setattr(website.explorer_of(name), "caption", lambda **chosen: "a<b")
+    data = website.grid_of(name)
     assert len(data["pictures"]) == 2 ** len(small)
     page = website.explorer_page(name, data)
     stored = re.search(r'<script type="application/json">(.*)</script>', page, re.DOTALL)[1]
     assert json.loads(stored.replace("<\\/", "</")) == data and "a<b" not in page.split("<script")[0]
 
 
-def test_a_step_beyond_the_last_shows_the_last(tmp_path, monkeypatch):
-    monkeypatch.setattr(website, "drawn", lambda name, place, folder: {"file": str(place), "text": ""})
-    pictures = website.grid_of("ring", AtOnce(), tmp_path / "ring")["pictures"]
-    assert pictures["0-13-0-0"] == pictures["0-1-0-0"] != pictures["0-0-0-0"]  # two ranks have two steps
+def test_a_step_beyond_the_last_shows_the_last():
+    pictures = website.grid_of("ring")["pictures"]
+    assert pictures["0-13-0"] == pictures["0-1-0"] != pictures["0-0-0"]  # two ranks have two steps
 
 
 def test_an_address_is_checked_before_it_is_written(tmp_path, monkeypatch):
