@@ -7,7 +7,7 @@ READY := .venv/.course-ready
 # One thread for each of the two workers: threads that wait for one another on busy cores cost more than they bring.
 PYTEST := OMP_NUM_THREADS=1 COURSE_DEVICE=$(COURSE_DEVICE) $(BIN)/python -m pytest --nbval
 
-.PHONY: lab test test-all test-torch card lint format record site slides solutions address
+.PHONY: lab test test-all test-torch card lint format record site pdf slides solutions address
 
 lab: $(READY)  ## open the lessons in JupyterLab
 	@$(BIN)/python tools/workbook.py $(ARGS)
@@ -33,6 +33,9 @@ format: $(READY)
 
 site: $(READY)  ## the lessons as a web site, in build/site
 	@$(BIN)/python -m tools.website $(ARGS)
+
+pdf: $(READY)  ## print the built site to build/site/course.pdf, where there is Chromium
+	@$(BIN)/python -m tools.pdf $(ARGS)
 
 slides: $(READY)  ## a deck of slides for each lesson, in build/slides
 	@$(BIN)/python -m tools.slides

@@ -63,8 +63,11 @@ def deck(path: Path, slides: list[list[str]]) -> NotebookNode:
     return made
 
 
-def main(target: Path = TARGET) -> int:
-    """Build the slides of all lessons that have some; return the exit status."""
+def main(target: Path = TARGET, home: str = "") -> int:
+    """Build the slides of all lessons that have some; return the exit status.
+
+    The index leads to each deck and, where there is one, back to `home`; the first slide of a deck leads to the index.
+    """
     marks = tomllib.loads(MARKS.read_text(encoding="utf-8"))
     shutil.rmtree(SOURCES, ignore_errors=True)
     SOURCES.mkdir(parents=True)
@@ -72,9 +75,12 @@ def main(target: Path = TARGET) -> int:
     for path in notebooks.lessons():
         if (number := notebooks.number(path)) in marks:
             names.append(path.stem)
-            nbformat.write(deck(path, marks[number]), SOURCES / path.name)
+            made = deck(path, marks[number])
+            made.cells[0].source += "\n\n[All slides](index.md)"
+            nbformat.write(made, SOURCES / path.name)
     listed = "\n".join(names)
-    notebooks.write(SOURCES / "index.md", f"# Slides\n\n```{{toctree}}\n:titlesonly:\n\n{listed}\n```\n")
+    back = f'<p><a href="{home}">Back to the course</a></p>\n' if home else ""
+    notebooks.write(SOURCES / "index.md", f"# Slides\n\n```{{toctree}}\n:titlesonly:\n\n{listed}\n```\n\n{back}")
     notebooks.write(SOURCES / "conf.py", CONF)
     shutil.copytree(ROOT / "docs" / "static", SOURCES / "static")
     sphinx = [sys.executable, "-m", "sphinx", "--quiet", "-b", "revealjs", str(SOURCES), str(target)]

@@ -30,6 +30,9 @@ __all__ = ["EXPLORED", "explorer_page", "grid_of", "pages"]
 ROOT = lessons.ROOT
 SITE, SOURCES = ROOT / "build" / "site", ROOT / "build" / "site-sources"
 
+# Shown once `make pdf` has printed the site.
+PDF_LINK = '<p id="course-pdf" hidden><a href="course.pdf">The course as one PDF, to print or to read offline</a></p>'
+
 # Explorers that answer on the site: the values of their controls over which pictures are drawn; the others keep theirs.
 EXPLORED: dict[str, dict[str, tuple[Any, ...]]] = {
     "roofline": {
@@ -172,6 +175,7 @@ def pages(folder: Path) -> None:
         "Reference": ["glossary", "misconceptions", *(name for name in guides if "/" not in name), "gpus", "reference"],
         "For contributors": ["CONTRIBUTING", *(name for name in guides if name.startswith("contributing/"))],
     }  # fmt: skip
+    readme += f'\n{PDF_LINK}\n\n<p><a href="slides/index.html">Slides of each lesson</a></p>\n'
     for caption, names in tree.items():
         readme += "\n```{toctree}\n:hidden:\n:caption: " + caption + "\n\n" + "\n".join(names) + "\n```\n"
     write = lessons.write
@@ -214,7 +218,7 @@ def built(target: Path) -> int:
         for name, folder in folders.items():
             folder.mkdir(parents=True)
             drawing += [pool.submit(draw, name, place, folder) for place in dict.fromkeys(shown(name).values())]
-        status = slides.main(target / "slides")
+        status = slides.main(target / "slides", home="../index.html")
         for picture in drawing:
             picture.result()
     return made.returncode or status

@@ -20,14 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools import workbook
+from tools.pdf import FLAGS, chromium
 
 __all__ = ["Lab", "browsing", "chromium", "lab", "static_page"]
 
 TOKEN = "course"
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 READY = """async () => {
     const app = window.jupyterapp;
     await app.restored;
@@ -37,11 +34,6 @@ READY = """async () => {
     await widget.sessionContext.ready;
     await widget.sessionContext.session.kernel.info;
 }"""
-
-
-def chromium() -> str | None:
-    """Return the path of the system's Chromium or Chrome, or None."""
-    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 class Lab:

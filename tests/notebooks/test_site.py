@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from tests.notebooks import browser
-from tools import environment, notebooks, slides, solutions, website
+from tools import environment, notebooks, pdf, slides, solutions, website
 
 WORKFLOW = yaml.safe_load((notebooks.ROOT / ".github" / "workflows" / "site.yml").read_text(encoding="utf-8"))
 STEPS = {step["name"]: step["run"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "run" in step}
@@ -85,6 +85,37 @@ def test_slides_name_cells_and_every_lesson_has_some():
         headings = [cell.source for cell in deck.cells if cell.cell_type == "markdown"]
         assert headings[0].startswith("# ") and all(text.startswith("##") for text in headings[1:])
         assert 4 < len(headings) - 1 == len(slide_cells), "a slide begins with a text, and has no second one"
+
+
+@pytest.fixture
+def small_site(tmp_path):
+    """A site whose lessons have a heading, code that is folded and a hint."""
+    (tmp_path / "notebooks").mkdir()
+    hint = "<details><summary>Hint</summary>An idea</details>"
+    for path in notebooks.lessons():
+        text = f'<article class="bd-article"><h1>{path.stem}</h1><details class="hide">x</details>{hint}</article>'
+        notebooks.write(tmp_path / "notebooks" / f"{path.stem}.html", text)
+    notebooks.write(tmp_path / "index.html", website.PDF_LINK)
+    return tmp_path
+
+
+def test_what_is_printed_has_every_lesson_in_order_its_hints_and_nothing_folded(small_site, monkeypatch, capsys):
+    text = pdf.printable(small_site)
+    assert re.findall("<h1>(.*?)</h1>", text)[1:] == [path.stem for path in notebooks.lessons()]
+    assert text.count('<details open="">') == len(notebooks.lessons()) and 'class="hide"' not in text
+    assert "The authors of the course" in text
+    monkeypatch.setattr(pdf, "chromium", lambda: None)
+    assert pdf.main(small_site) == 0 and "No Chromium" in capsys.readouterr().out
+    assert (small_site / "index.html").read_text(encoding="utf-8") == website.PDF_LINK, "no link to a file that is not"
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_course_is_printed_and_the_first_page_leads_to_it(small_site):
+    assert pdf.main(small_site) == 0
+    assert (small_site / pdf.NAME).read_bytes().startswith(b"%PDF")
+    assert "hidden" not in (small_site / "index.html").read_text(encoding="utf-8")
+    assert not (small_site / "notebooks" / "course-to-print.html").exists()
 
 
 def test_printed_solutions_hold_every_exercise_and_its_other_style():

@@ -1,0 +1,106 @@
+"""How does the course become one file to print?  `make pdf` prints the built site to build/site/course.pdf.
+
+Needs the pages that `make site` wrote, and the system's Chromium; where there is none, one sentence says so.
+"""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+import yaml
+
+from tools import notebooks, website
+
+__all__ = ["FLAGS", "chromium", "main", "printable"]
+
+NAME = "course.pdf"
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+LOOK = """
+body { font: 10.5pt/1.45 sans-serif; color: #000; background: #fff; }
+.title { text-align: center; padding-top: 30vh; }
+h1 { font-size: 22pt; break-before: page; }
+.title h1, .contents h2 { break-before: auto; }
+.contents { break-before: page; }
+h1, h2, h3, h4 { break-after: avoid; line-height: 1.2; }
+pre { font: 7.6pt/1.35 monospace; white-space: pre-wrap; overflow-wrap: anywhere; margin: .4em 0; padding: .4em .6em; }
+div.cell_input pre { background: #f4f4f4; border-left: 2pt solid #0072b2; }
+code { font-size: 90%; overflow-wrap: anywhere; }
+img, svg { max-width: 100%; height: auto !important; max-height: 22cm; break-inside: avoid; }
+table { border-collapse: collapse; font-size: 8.5pt; max-width: 100%; }
+td, th { border: .5pt solid #999; padding: .15em .4em; text-align: left; overflow-wrap: anywhere; }
+a { color: inherit; text-decoration: none; }
+a.headerlink, details.hide, button, .prev-next-footer { display: none; }
+"""
+FOOT = (
+    '<div style="width: 100%; text-align: center; font: 8px sans-serif;">'
+    '<span class="pageNumber"></span> / <span class="totalPages"></span></div>'
+)
+
+
+def chromium() -> str | None:
+    """Return the path of the system's Chromium or Chrome, or None."""
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def printable(site: Path) -> str:
+    """Return one page, as it would lie in `site`/notebooks: a title, the contents, and every lesson in its order."""
+    from bs4 import BeautifulSoup
+
+    found: list[str] = []
+    titles: list[str] = []
+    for path in notebooks.lessons():
+        page = BeautifulSoup((site / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8"), "html.parser")
+        article = page.find("article", class_="bd-article")
+        for hidden in article.select("a.headerlink, script, details.hide"):
+            hidden.decompose()
+        for details in article.select("details"):
+            details["open"] = ""
+        titles.append(article.h1.get_text())
+        found.append(str(article))
+    listed = "".join(f"<li>{title}</li>" for title in titles)
+    cited = yaml.safe_load((notebooks.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    authors = ", ".join(author["name"] for author in cited["authors"])
+    return (
+        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{cited["title"]}</title>'
+        f'<link rel="stylesheet" href="../_static/pygments.css"><style>{LOOK}</style></head><body data-theme="light">'
+        f'<section class="title"><h1>{cited["title"]}</h1><p>{authors}</p>'
+        f'<p>Version {cited["version"]}</p></section><nav class="contents"><h2>Lessons</h2>'
+        f'<ul style="list-style: none">{listed}</ul></nav>{"".join(found)}</body></html>'
+    )
+
+
+def main(site: Path = website.SITE) -> int:
+    """Print the pages in `site` to one file there, and show the link to it; return the exit status."""
+    if not (program := chromium()):
+        print("No Chromium was found, so the site has no PDF.")
+        return 0
+    from playwright.sync_api import sync_playwright
+
+    source = site / "notebooks" / "course-to-print.html"  # beside the lessons, so that their pictures are found
+    notebooks.write(source, printable(site))
+    margin = {"top": "16mm", "bottom": "18mm", "left": "16mm", "right": "16mm"}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        page = browser.new_page()
+        page.goto(source.as_uri())
+        page.pdf(
+            path=site / NAME, format="A4", margin=margin, print_background=True, outline=True, tagged=True,
+            display_header_footer=True, header_template="<span></span>", footer_template=FOOT,
+        )  # fmt: skip
+        browser.close()
+    source.unlink()
+    index = site / "index.html"
+    shown = website.PDF_LINK.replace(" hidden", "")
+    notebooks.write(index, index.read_text(encoding="utf-8").replace(website.PDF_LINK, shown))
+    print(f"The PDF is there: {(site / NAME).as_uri()}")
+    return 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--site", type=Path, default=website.SITE, help="folder of the built site")
+    sys.exit(main(parser.parse_args().site))
