@@ -316,6 +316,9 @@ def site(tmp_path_factory):
     command = [sys.executable, "-m", "tools.website", "--to", str(folder)]
     done = subprocess.run(command, cwd=notebooks.ROOT, capture_output=True, text=True)
     assert not done.returncode, done.stdout + done.stderr
+    assert max(len(gzip.compress(path.read_bytes())) for path in folder.rglob("*.html")) < 1_000_000
+    index = (folder / "slides" / "index.html").read_text(encoding="utf-8")
+    assert 'href="../index.html"' in index and all(f"{path.stem}.html" in index for path in notebooks.lessons())
     return folder
 
 
