@@ -55,7 +55,7 @@ from gpu_course.checks.mistakes import (
     recorded,
     source_of,
 )
-from gpu_course.checks.panel import buttons, right_panel
+from gpu_course.checks.panel import buttons, right_panel, show_alone
 from gpu_course.checks.unread import syntax_error
 
 PATIENCE_S = 2.0  # a check that takes longer says what it is doing
@@ -193,7 +193,8 @@ class Exercise:
                 f"{self.name}: not attempted yet, the lesson goes on with the reference.\n"
                 f"lesson{self.lesson}.{self.name}.hint() gives a hint."
             )
-            self._show_buttons()
+            if fields.in_kernel():
+                show_alone(self._buttons)
             return self.reference
         places = devices.check_devices()
         try:
@@ -234,15 +235,6 @@ class Exercise:
     def _buttons(self) -> Any:
         """Return the widget that gives what hint(), solution() and reset() say."""
         return buttons({"Hint": self._next_hint, "Solution": self._solution, "Reset": self._forget})
-
-    def _show_buttons(self) -> None:
-        """Show the buttons alone in a notebook, without a word: where there are no widgets, nothing."""
-        if not fields.in_kernel():
-            return
-        from IPython.display import display
-
-        if found := fields.bundle({}, self._buttons):
-            display(found, raw=True)
 
     def untouched(self, answer: Any) -> bool:
         """Return whether `answer` is the lesson's stub: `raise NotImplementedError`, or the broken program as given."""

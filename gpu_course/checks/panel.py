@@ -8,7 +8,7 @@ from typing import Any
 from gpu_course import fields, look
 from gpu_course.checks.finding import Finding
 
-__all__ = ["Panel", "buttons", "right_panel", "wrong_panel"]
+__all__ = ["Panel", "buttons", "right_panel", "show_alone", "wrong_panel"]
 
 
 class Panel:
@@ -25,24 +25,27 @@ class Panel:
     def _repr_html_(self) -> str:
         return self.html
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        texts = {"text/plain": self.text, "text/html": self.html}
-        return texts if self._below is None else fields.bundle(texts, self.widget)
-
-    def widget(self) -> Any:
-        """Return the widget: the panel above its buttons."""
-        import ipywidgets as widgets
-
-        return widgets.VBox([widgets.HTML(self.html), *([self._below()] if self._below else [])])
-
     def show(self) -> None:
-        """Show the panel in a notebook; print its words elsewhere."""
+        """Show the panel in a notebook, and the buttons as an output of their own; print the words elsewhere."""
         if not fields.in_kernel():
             print(self.text)
             return
         from IPython.display import display
 
         display(self)
+        if self._below is not None:
+            show_alone(self._below)
+
+
+def show_alone(make: Callable[[], Any]) -> None:
+    """Show the widget that `make` returns without a word: where there are no widgets, nothing.
+
+    A saved notebook that is opened without its widgets then still has what stands above them.
+    """
+    from IPython.display import display
+
+    if found := fields.bundle({}, make):
+        display(found, raw=True)
 
 
 def right_panel(name: str, where: str, lines: list[str], below: Callable[[], Any] | None) -> Panel:
