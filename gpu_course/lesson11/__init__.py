@@ -1,6 +1,6 @@
 """Is the failure cured? The exercises of lesson 11, each a broken program to repair, and the data on which they run."""
 
-from gpu_course.lesson11 import week
+from gpu_course.lesson11 import flight, week
 from gpu_course.lesson11.alike import draw, swing, three_flat, three_hangs
 from gpu_course.lesson11.crashes import (
     BUDGET_BYTES,
@@ -36,8 +36,8 @@ from gpu_course.lesson11.week import Decision, Seen
 
 __all__ = [
     "BUDGET_BYTES", "CAUSES", "INCIDENTS", "LOOKS", "Archive", "Decision", "Samples", "Seen", "archive", "blame",
-    "classifier", "crash", "decide", "draw", "echo", "embedding", "features", "fine_tune", "fit", "halves", "hangs",
-    "judge", "linear", "name_causes", "noisy", "pairs", "photo_means", "points", "regression", "shares", "signals",
+    "classifier", "crash", "decide", "draw", "echo", "embedding", "features", "fine_tune", "fit", "flight", "halves",
+    "hangs", "judge", "linear", "name_causes", "noisy", "pairs", "photo_means", "points", "regression", "shares", "signals",
     "swing", "tagger", "texts", "three_flat", "three_hangs", "torchfrtrace", "train_and_validate", "train_on_stream",
     "train_pairs", "train_tagger", "train_together", "week",
 ]  # fmt: skip
