@@ -38,6 +38,6 @@ __all__ = [
     "BUDGET_BYTES", "CAUSES", "INCIDENTS", "LOOKS", "Archive", "Decision", "Samples", "Seen", "archive", "blame",
     "classifier", "crash", "decide", "draw", "echo", "embedding", "features", "fine_tune", "fit", "flight", "halves",
     "hangs", "judge", "linear", "name_causes", "noisy", "pairs", "photo_means", "points", "regression", "shares",
-    "signals", "swing", "tagger", "texts", "three_flat", "three_hangs", "torchfrtrace", "train_and_validate", "train_on_stream",
-    "train_pairs", "train_tagger", "train_together", "week",
+    "signals", "swing", "tagger", "texts", "three_flat", "three_hangs", "torchfrtrace", "train_and_validate",
+    "train_on_stream", "train_pairs", "train_tagger", "train_together", "week",
 ]  # fmt: skip
