@@ -388,7 +388,8 @@ def bytes_of_a_kernel(draw: random.Random) -> Item:
         f"The mask leaves out what lies behind the end: {loads} × {n} × 4 = {4 * loads * n:,} bytes.",
     )
     text = (
-        f"Arrays of {n} float32 numbers, {block} to a program. How many bytes does the kernel load, over all programs?"
+        f"Arrays of {n} float32 numbers, {block} to a program. How many bytes do the loads of all programs ask for, if "
+        "each `tl.load` counts?"
     )
     return number(text, loaded(), wrong, steps, loaded, unit="bytes", shown=_kernel(body)[1])
 
@@ -415,7 +416,9 @@ def line_without_a_mask(draw: random.Random) -> Item:
         f"The last program reaches beyond the {n} elements, since {n} is no multiple of {block}.",
         f"Each load and each store needs the mask `inside`; line {at_fault()} lacks it.",
     )
-    text = f"Arrays of {n} numbers, {block} to a program. In which line does the kernel leave its arrays?"
+    text = (
+        f"Arrays of {n} numbers, {block} to a program. In which line does the kernel touch memory outside its arrays?"
+    )
     return number(text, at_fault(), wrong, steps, at_fault, shown=running.numbered(_kernel(body)[1].splitlines()))
 
 
@@ -447,8 +450,8 @@ def step_that_runs_out(draw: random.Random) -> Item:
         f"Step {fails()} fails.",
     )
     text = (
-        f"A step needs {peak} MiB more while it runs, and the GPU has {capacity:,} MiB. In which step does the memory "
-        "run out, if it goes on like this?"
+        f"While a step runs, it needs {peak} MiB more than were in use before it. The GPU has {capacity:,} MiB. In "
+        "which step does the memory run out, if it goes on like this?"
     )
     return number(text, fails(), wrong, steps, fails, shown=shown)
 
@@ -518,5 +521,5 @@ def what_a_repair_leaves_out(draw: random.Random) -> Item:
         f"Two batches of {batch} samples are skipped since their loss is inf.",
         f"The last batch has {last} samples and is skipped too: {2 * batch + last} in all.",
     )
-    text = "The program runs through. How many samples are never used?"
+    text = "The program runs to its end. How many samples are never counted in `used`?"
     return number(text, left_out(), wrong, steps, left_out, shown=running.numbered(lines))

@@ -77,9 +77,9 @@ def sixteen_bit_training(draw: random.Random) -> Item:
         f"{8 + 4 * states} bytes a parameter are {answer:g} MB.",
     )
     text = (
-        f"A model of {layers} linear layers, {width} × {width} and without biases, has weights in bfloat16. Its "
-        f"optimizer, {optimizer}, keeps float32 states and a float32 copy of the weights. How many MB do weights, "
-        "gradients and all that the optimizer keeps take?"
+        f"A model of {layers} linear layers, {width} × {width} and without biases, has weights and gradients "
+        f"in bfloat16. Its optimizer, {optimizer}, works on a float32 copy of the weights; states that it keeps are "
+        "float32 too. How many MB do weights, gradients and all that the optimizer keeps take?"
     )
     return number(text, answer, wrong, steps, measured, unit="MB")
 
@@ -138,7 +138,7 @@ def peak_of_a_program(draw: random.Random) -> Item:
         f"Alive after each line, in MiB: {', '.join(map(str, moments))}.",
         f"The largest is {max(moments)} MiB.",
     )
-    text = "What is the peak, in MiB? A row has 2**20 numbers of one byte, which is 1 MiB."
+    text = "What is the peak of allocated memory, in MiB? A row has 2**20 numbers of one byte, which is 1 MiB."
     return number(text, peak(), wrong, steps, peak, unit="MiB", shown=running.numbered(lines))
 
 
@@ -334,7 +334,7 @@ def message_of_the_allocator(draw: random.Random) -> Item:
         f"Were all of that in one piece, {answer} GiB more could be allocated; the request failed since it lies in "
         "holes.",
     )
-    text = "How many GiB more could tensors have if no memory were lost in holes?"
+    text = "How many GiB could be given to new tensors if no memory were lost in holes?"
     return number(text, answer, wrong, steps, read, unit="GiB", shown="\n".join(_wrapped(shown)))
 
 

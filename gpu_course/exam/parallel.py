@@ -553,7 +553,7 @@ def order_of_messages(draw: random.Random) -> Item:
         f"Only in `{ends()}` each call meets its counterpart.",
     )
     text = (
-        f"Ranks 0 and 1 send each other tensors of {size} MB; `send` waits until the other rank receives. The calls "
-        "of both ranks in order: which program ends?"
+        f"Ranks 0 and 1 send each other tensors of {size} MB; `send` waits until the other rank receives, "
+        "and `recv` until it sends. Here are the calls of both ranks. In which program do both come to their end?"
     )
     return choice(draw, text, ends(), wrong, steps, ends)

@@ -262,7 +262,7 @@ def reduced_shape(draw: random.Random) -> Item:
         f"The dimension that is named disappears: of {shape} the {shape[dim]} goes.",
         f"{kept[0]} × {kept[1]} = {left()} numbers are left.",
     )
-    return number("How many numbers has `y`?", left(), wrong, steps, left, shown=program)
+    return number("How many numbers does `y` hold?", left(), wrong, steps, left, shown=program)
 
 
 @generator("place", "elements-lie-side-by-side", "views-are-copies")
@@ -350,7 +350,7 @@ def why_no_gpu(draw: random.Random) -> Item:
         "If not: has the build CUDA, is there a driver, is it new enough (525 for CUDA 12, 580 for CUDA 13)?",
         f"Here the first cause that holds is: {cause()}.",
     )
-    text = "A machine with an NVIDIA GPU gives this report. What is wrong?"
+    text = "A machine with an NVIDIA GPU gives this report. What is wrong, if anything?"
     return choice(draw, text, cause(), _CAUSES, steps, cause, shown=shown)
 
 

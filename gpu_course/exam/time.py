@@ -245,7 +245,8 @@ def honest_time(draw: random.Random) -> Item:
     )
     shown = "call   ms\n" + "\n".join(f"{number:4} {ms:6.1f}" for number, ms in enumerate(times, 1))
     text = (
-        "Six calls of the same function, each measured with a synchronisation. Which time is typical for a call, in ms?"
+        "Six calls of the same function, each measured with a synchronisation. How many ms does a call take that is "
+        "warmed up, in the median?"
     )
 
     def close(value: float) -> float:

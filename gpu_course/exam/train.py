@@ -128,7 +128,7 @@ def clipped_too_early(draw: random.Random) -> Item:
     )
     text = (
         f"The scale is {scale}, and the true gradients, without it, have the norm {true}. Which norm do the gradients "
-        "have in line 4?"
+        "have when line 4 begins?"
     )
     return number(text, limit / scale, wrong, steps, seen, shown=shown)
 
@@ -202,7 +202,10 @@ def what_a_step_changes(draw: random.Random) -> Item:
         f"Frozen layers, here {frozen}, have no gradient.",
         f"So {answer} tensors change, weight and bias of each layer that is left.",
     )
-    text = "What is `changed`? Each layer has two tensors, weight and bias, and all gradients are other than zero."
+    text = (
+        "What is `changed`? Each layer has two tensors, weight and bias, and all gradients that are computed differ "
+        "from zero."
+    )
     return number(text, answer, wrong, steps, changed, shown=running.numbered(lines))
 
 
@@ -226,8 +229,9 @@ def state_of_a_text(draw: random.Random) -> Item:
     )
     shown = "text  tokens\n" + "\n".join(f"{at:4}  {length:6}" for at, length in enumerate(lengths))
     text = (
-        f"Three texts are padded to {longest} places and go through an LSTM. `states[text, place]` holds its states, "
-        f"both counted from 0. At which place is the state of text {asked} that classifies it?"
+        f"Three texts are padded at their ends, to {longest} places, and go through an LSTM that reads from left to "
+        f"right. `states[text, place]` holds its states, both counted from 0. At which place is "
+        f"the state of text {asked} that classifies it?"
     )
     return number(text, place(), wrong, steps, place, shown=shown)
 
@@ -255,7 +259,8 @@ def places_that_change(draw: random.Random) -> Item:
     )
     text = (
         f"A batch of {batch} texts of {length} places, numbered from 0, goes through attention with a causal mask. In "
-        f"the first text the token at place {token} changes. How many outputs change?"
+        f"the first text the token at place {token} changes. Attention has an output for each place of each "
+        "text. How many of them change?"
     )
     return number(text, changed(), wrong, steps, changed)
 
@@ -325,8 +330,8 @@ def steps_done_twice(draw: random.Random) -> Item:
         f"The steps {done - done % every + 1} to {done} were finished and are lost: {done % every}.",
     )
     text = (
-        f"A run saves a checkpoint after every {every} steps. It is killed in the middle of step {crashed}. How many "
-        "steps that had been finished have to be done again?"
+        f"A run numbers its steps from 1 and saves a checkpoint after every {every} of them. It is killed in the "
+        f"middle of step {crashed}. How many steps that had been finished have to be done again?"
     )
     return number(text, counted(), wrong, steps, counted, unit="steps")
 
