@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-from gpu_course.checks import Case, lesson
+from gpu_course.checks import Case, edit, lesson
 from gpu_course.lesson11 import week
 from gpu_course.lesson11.week import Decision, Seen, Week
 
@@ -131,6 +131,10 @@ def _check_interval(case: Case) -> None:
     for one in (often, seldom):
         case.instead(one.goodput < _LEAST, f"loses more than a tenth of the week: {one}")
 
+
+decide.alternative(
+    "the middle of a sorted list: no library, and of an even number the larger of the two in the middle",
+    edit("statistics.median(seen.step_s.values())", "sorted(seen.step_s.values())[len(seen.step_s) // 2]"))
 
 _SAVES = "seen.unsaved_s >= week.young_s(seen.save_s, between_s)"
 decide.edits(

@@ -299,3 +299,16 @@ cheapest.edits(
      "cost < least", "offer.price < least", "least = offer.name, cost", "least = offer.name, offer.price"),
     ("takes the first that is within", "a later one may be cheaper", "cost < least", "not best"),
 )
+
+
+@cheapest.alternative("the hours as a function of its own: it can be asked, and tested, for one offer alone")
+def _(offers: list, samples: int, deadline_h: float, budget: float) -> str:
+    """Return the name of the cheapest offer within both limits; "" if none is."""
+    def hours(offer: Offer) -> float:
+        steps = math.ceil(samples / (offer.batch * offer.gpus))
+        step_s = max(offer.step_s + offer.message_s, offer.load_s * offer.gpus)
+        return offer.start_h + steps * step_s / 3600
+
+    costs = {offer.name: hours(offer) * offer.gpus * offer.price for offer in offers if hours(offer) <= deadline_h}
+    within = {name: cost for name, cost in costs.items() if cost <= budget}
+    return min(within, key=within.__getitem__, default="")
