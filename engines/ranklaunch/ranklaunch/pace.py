@@ -24,6 +24,7 @@ class Work(NamedTuple):
 
     cpu_s: float
     held_s: float  # of the thread that was held up longest
+    runnable: bool = False  # whether one of the threads has a core now, or wants one
 
 
 class Pace:
@@ -63,7 +64,7 @@ class Pace:
     def _since(self, rank: int) -> Work | None:
         """Return what a rank has used and missed since the begin; None where the system does not say."""
         now, before = work(self.pids.get(rank, 0)), self.before.get(rank) or Work(0.0, 0.0)
-        return now and Work(now.cpu_s - before.cpu_s, max(0.0, now.held_s - before.held_s))
+        return now and Work(now.cpu_s - before.cpu_s, max(0.0, now.held_s - before.held_s), now.runnable)
 
 
 def given(wall_s: float, ranks: Iterable[Work | None], cores: int) -> float:
@@ -90,22 +91,29 @@ def _share(cores: int) -> float:
 def work(pid: int) -> Work | None:
     """Return what a process, its threads, and the processes that it started have used; None if Linux does not say."""
     try:
-        cpu_s, held_s = _used(pid)
+        found = [_used(pid)]
     except (OSError, ValueError):  # no Linux, not compiled in, or the process has ended
         return None
     for child in _children(pid):
         with contextlib.suppress(OSError, ValueError):
-            used_s, missed_s = _used(child)
-            cpu_s, held_s = cpu_s + used_s, max(held_s, missed_s)
-    return Work(cpu_s, held_s)
+            found.append(_used(child))
+    return Work(sum(one.cpu_s for one in found), max(one.held_s for one in found), any(one.runnable for one in found))
 
 
-def _used(pid: int) -> tuple[float, float]:
-    """Return the seconds that a process and its children that ended have used, and the longest that a thread missed."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    ticks = sum(map(int, fields[11:15]))
-    missed_ns = [int(_read(f"/proc/{pid}/task/{one}/schedstat").split()[1]) for one in os.listdir(f"/proc/{pid}/task")]
-    return ticks / os.sysconf("SC_CLK_TCK"), max(missed_ns) / 1e9
+def _used(pid: int) -> Work:
+    """Return what a process has used, and its children that ended, and what its threads missed."""
+    ticks = sum(map(int, _stat(f"/proc/{pid}/stat")[11:15]))
+    missed_ns, runnable = [int(_read(f"/proc/{pid}/schedstat").split()[1])], False
+    for one in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):  # the thread has ended since
+            missed_ns.append(int(_read(f"/proc/{pid}/task/{one}/schedstat").split()[1]))
+            runnable |= _stat(f"/proc/{pid}/task/{one}/stat")[0] == "R"
+    return Work(ticks / os.sysconf("SC_CLK_TCK"), max(missed_ns) / 1e9, runnable)
+
+
+def _stat(path: str) -> list[str]:
+    """Return the fields of such a file from the third on, the state; the second may hold blanks and brackets."""
+    return _read(path).rpartition(")")[2].split()
 
 
 def _children(pid: int) -> list[int]:

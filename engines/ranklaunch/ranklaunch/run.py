@@ -35,6 +35,7 @@ _GRACE_S = 0.2  # after the first failure: what else failed, and what came first
 _CAUSE_S = 2.0  # for the rank that failed first, where others say only that they lost it
 _ANSWER_S = 1.0  # for a rank to say where it is
 _APART_S = 0.3  # between two looks at ranks that are late
+_LOOKS = 4  # after the first, at most
 _SIGNAL_S = 0.3  # for a rank to write where it is, when a signal asks it
 _END_S = 5.0  # for processes to end
 _CRASH = re.compile(rb"(Fatal Python error|Windows fatal exception): ")  # faulthandler begins so
@@ -104,11 +105,17 @@ class Run:
         return bool(self.seen.over() - self.seen.returned.keys() or self.seen.garbled)
 
     def _judge(self, processes: Processes, pace: Pace) -> None:
-        """Raise RankError for ranks that are late, unless they end now; a second look tells who got on meanwhile."""
+        """Raise RankError for ranks that are late, unless they end now; a second look tells who got on meanwhile.
+
+        A rank that wants a core and got none, as on a machine that stood still, is looked at again.
+        """
         before, at_s = self._look(processes), time.monotonic()
-        self._pump(lambda: self._trouble() or not self._late(), Pace(_APART_S, self.seen.pid, self._late))
-        now, seconds = self._look(processes), time.monotonic() - at_s
-        at_work = [rank for rank in now if rank in before and now[rank].moved(before[rank], seconds)]
+        for _ in range(_LOOKS):
+            self._pump(lambda: self._trouble() or not self._late(), Pace(_APART_S, self.seen.pid, self._late))
+            now, seconds = self._look(processes), time.monotonic() - at_s
+            at_work = [rank for rank in now if rank in before and now[rank].moved(before[rank], seconds)]
+            if at_work or not any(look.runnable for look in now.values()):
+                break
         now |= self._look_by_signal({rank for rank in now if not now[rank].frames})  # which may end a call
         late = sorted(self._late() | self.asked.keys())
         if late and not self._trouble():
@@ -175,7 +182,7 @@ class Run:
     def _measured(self, rank: int, look: Look) -> Look:
         """Return a look with what the system says that the rank has computed: running children are in it."""
         used = None if self.devices[rank].startswith("cuda") else work(self.seen.pid[rank])
-        return look if used is None else look._replace(cpu_s=used.cpu_s)
+        return look if used is None else look._replace(cpu_s=used.cpu_s, runnable=used.runnable)
 
     def _look_by_signal(self, silent: set[int]) -> dict[int, Look]:
         """Return where ranks are that hold Python's lock in compiled code, or are stopped, of those that react."""

@@ -72,10 +72,14 @@ class Channel:
 
 
 class Look(NamedTuple):
-    """Where a rank is, the outermost call first, and the seconds that it has computed, if that is known."""
+    """Where a rank is, the outermost call first, and the seconds that it has computed, if that is known.
+
+    `runnable` says whether it has a core, or wants one.
+    """
 
     frames: list[FrameSummary]
     cpu_s: float | None
+    runnable: bool = False
 
     def moved(self, before: "Look", seconds: float) -> bool:
         """Return whether the rank has got on in the `seconds` since the look `before`: it is elsewhere, or computes."""
