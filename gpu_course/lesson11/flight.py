@@ -152,27 +152,11 @@ blame.edits(
      "usual = max(kinds, key=kinds.count)", "usual = max(filter(None, kinds), key=kinds.count)"),
     ("overlooks the rank without a dump", "no dump is a trace too: the others wait for that rank", _ODD,
      "odd[0] if odd else list(here)[-1]"),
+    ("takes a place in the list for the number of a call", "the recorder keeps the last calls only, so the lists of "
+     "two ranks may begin at different numbers",
+     '{entry["collective_seq_id"]: entry for entry in dump["entries"] if not entry["is_p2p"]}',
+     'dict(enumerate(dump["entries"]))'),
 )
-
-
-@blame.mistake("takes a place in the list for the number of a call",
-               "the recorder keeps the last calls only, so the lists of two ranks may begin at different numbers")
-def _(dumps):
-    def kind(entry):
-        return entry and (entry["profiling_name"], entry["input_sizes"], entry["input_dtypes"])
-
-    made = {rank: dict(enumerate(dump["entries"])) for rank, dump in enumerate(dumps) if dump}
-    for number in range(max(map(len, made.values()))):
-        here = {rank: calls.get(number) for rank, calls in made.items()}
-        kinds = [kind(entry) for entry in here.values()]
-        usual = max(kinds, key=kinds.count)
-        odd = [rank for rank, entry in here.items() if kind(entry) != usual]
-        if odd:
-            break
-    blamed = odd[0] if odd else dumps.index(None)
-    entry = here.get(blamed) or next(filter(None, here.values()))
-    frame = next(frame for frame in entry["frames"] if "/torch/" not in frame["filename"])
-    return blamed, entry["profiling_name"].split(":")[1], frame["line"]
 
 
 blame.alternative(
