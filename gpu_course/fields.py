@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["bundle", "in_kernel", "read_number", "view"]
+__all__ = ["bundle", "in_kernel", "read_number", "shell", "view"]
 
 
 def view(widget: Any) -> dict[str, Any]:
@@ -16,10 +16,14 @@ def view(widget: Any) -> dict[str, Any]:
     return {"application/vnd.jupyter.widget-view+json": model}
 
 
+def shell() -> Any:
+    """Return IPython's shell, None where this process has none; IPython is not imported for it."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+
+
 def in_kernel() -> bool:
     """Return whether this process is a notebook's kernel, where what is shown may be more than text."""
-    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return getattr(shell, "kernel", None) is not None
+    return getattr(shell(), "kernel", None) is not None
 
 
 def bundle(texts: dict[str, Any], make: Callable[[], Any]) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 import ast
 import re
-import sys
-from typing import Any
 
+from gpu_course import fields
 from gpu_course.checks.finding import Finding
 
 __all__ = ["syntax_error"]
@@ -12,8 +11,7 @@ __all__ = ["syntax_error"]
 
 def syntax_error(name: str) -> Finding | None:
     """Return what is wrong with the last cell that defines `name`, if Python could not read it; None elsewhere."""
-    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    cells = [str(cell) for cell in getattr(shell, "user_ns", {}).get("In", [])]
+    cells = [str(cell) for cell in getattr(fields.shell(), "user_ns", {}).get("In", [])]
     defines = re.compile(rf"^(?:(?:async )?def|class) +{name}\b|^{name} *=(?!=)(?!.*\.check\()", re.MULTILINE)
     last = next((cell for cell in reversed(cells) if defines.search(cell)), "")
     try:
