@@ -28,7 +28,7 @@ from course_utils import arguments, tables
 from gpu_course import exam, look, sealing
 from gpu_course import solved as file
 
-__all__ = ["Lesson", "Progress", "export", "progress", "restore"]
+__all__ = ["Lesson", "Progress", "export", "here", "progress", "restore"]
 
 _PREFIX, _EARLIER = "course-progress-2", "course-progress-1"  # the earlier one has no version of the course
 _BAR = 10
@@ -64,13 +64,6 @@ class Progress:
     def _rows(self, signs: str) -> list[tuple[str, str, str]]:
         rows = (*self.lessons, self.total)
         return [(row.number, f"{row.solved} of {row.exercises}", _bar(row, signs)) for row in rows]
-
-    def here(self, number: str) -> str:
-        """Return the map of the course as HTML, with the lesson `number` on it and how much of it is solved."""
-        found = next((row for row in self.lessons if row.number == number), Lesson(number, 0, 0))
-        said = f"Lesson {number}: {found.solved} of {_count(found.exercises)} solved; {self.total.solved} in all."
-        strip = look.map_strip([(row.number, row.solved, row.exercises) for row in self.lessons], number)
-        return strip + look.quiet(said)
 
     def __str__(self) -> str:
         return "\n".join(filter(None, [tables.text(self._rows("#."), _HEAD), self.next, self.note]))
@@ -126,16 +119,35 @@ def _summary(solved: set[file.Key], note: str = "") -> Progress:
     from gpu_course.catalogue import registry
 
     exercises = {(found.lesson, found.name): found for found in registry()}
-    rows = []
-    for lesson in sorted({lesson for lesson, _ in exercises}):
-        names = [each for each in exercises if each[0] == lesson]
-        rows.append(Lesson(lesson, sum(each in solved for each in names), len(names)))
+    names: dict[str, list[str]] = {}
+    for lesson, name in exercises:
+        names.setdefault(lesson, []).append(name)
     left = [found for each, found in exercises.items() if each not in solved]
     first = min(left, key=lambda found: not found.lesson.isdecimal(), default=None)  # pages such as 08b come last
     following = f"Next: {first.task.title} (lesson {first.lesson}, {first.task.minutes} min)" if first else ""
     others = len(solved - exercises.keys())
     kept = f"{_count(others)} of another version of the course kept." if others else ""
-    return Progress(tuple(rows), following or "Everything is solved.", f"{note} {kept}".strip())
+    return Progress(_lessons(names, solved), following or "Everything is solved.", f"{note} {kept}".strip())
+
+
+def _lessons(names: dict[str, list[str]], solved: set[file.Key]) -> tuple[Lesson, ...]:
+    """Return how much of each lesson is solved, whose exercises have these names."""
+    rows = sorted(names.items())
+    return tuple(Lesson(lesson, sum((lesson, name) in solved for name in found), len(found)) for lesson, found in rows)
+
+
+def here(number: str) -> str:
+    """Return the map of the course as HTML, with the lesson `number` on it and how much of it is solved.
+
+    It stands at the beginning of a lesson, which must not wait until all others are imported.
+    """
+    from gpu_course.catalogue import names
+
+    known = Progress(_lessons(names(), file.solved()))
+    found = next((row for row in known.lessons if row.number == number), Lesson(number, 0, 0))
+    said = f"Lesson {number}: {found.solved} of {_count(found.exercises)} solved; {known.total.solved} in all."
+    strip = look.map_strip([(row.number, row.solved, row.exercises) for row in known.lessons], number)
+    return strip + look.quiet(said)
 
 
 def _count(number: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu_course import exam
 from gpu_course import solved as store
-from gpu_course.progress import progress
+from gpu_course.progress import here
 
 __all__ = ["GAPS", "ask", "plan"]
 
@@ -54,7 +54,7 @@ def ask(lesson: str) -> exam.Paper:
         title = "Three questions on earlier lessons, two minutes, no penalty."
         paper = _PAPERS[lesson] = exam.Paper(title, exam.drawn(asked))
         paper.taken = lambda number, value: _note(lesson, paper, number)
-        paper.above = progress().here(lesson)
+        paper.above = here(lesson)
     return paper
 
 

@@ -385,6 +385,27 @@ def test_the_command_reads_a_file_and_names_damaged_lines(tmp_path, capsys, enco
     assert capsys.readouterr().out == TABLE + "\n"
 
 
+def test_the_map_has_the_exercises_of_the_registry_without_importing_them():
+    found = children.run(
+        "-c",
+        """
+import sys
+from collections import Counter
+from gpu_course import catalogue, progress
+
+said = progress.here("05")
+assert not any(name.startswith("gpu_course.lesson") for name in sys.modules)
+every = Counter(found.lesson for found in catalogue.registry())
+assert {lesson: len(names) for lesson, names in catalogue.names().items()} == every
+names = {name for found in catalogue.names().values() for name in found}
+assert {found.name for found in catalogue.registry()} == names
+assert f"Lesson 05: 0 of {every['05']} exercises solved; 0 in all." in said
+""",
+        env={**os.environ, "COURSE_PROGRESS": "off"},
+    )
+    assert found.returncode == 0, found.stderr
+
+
 def test_the_command_reads_standard_input_with_the_real_registry():
     text = "\n".join(lines_of_a_class())
     done = children.run("-m", "gpu_course.progress", cwd=ROOT, given=text)
