@@ -133,7 +133,7 @@ def _files(slower_us: dict[int, float], *, loading: bool, ranks: int, once: int,
     """Return the events of each rank: those in `slower_us` load, or compute, longer by so much; `once` in step 0 alone.
 
     A kernel of NCCL begins when its rank comes and ends, on all ranks at once, 20 µs after the last one has come. Each
-    file has a clock of its own.
+    file has a clock of its own. The host of rank 1 also writes a log while its GPU computes: nobody waits for that.
     """
     files: list[list[dict]] = [[] for _ in range(ranks)]
     now = 100.0
@@ -149,6 +149,9 @@ def _files(slower_us: dict[int, float], *, loading: bool, ranks: int, once: int,
                 {"cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": now + wait + 20.0 + work,
                  "dur": max(late) - more + 20.0, "stream": 20, "line": ""},
             ]
+        log = {"cat": "host", "name": "log", "ts": now + 20.0, "dur": 180.0, "stream": 0, "line": "a.py:9: log()"}
+        if not loading:
+            files[1].append(log)
         now += max(late) + 240.0
     for rank, events in enumerate(files):
         for event in events:
@@ -191,6 +194,8 @@ late_rank.edits(
      'e["name"].startswith("nccl")', 'not e["name"].startswith("nccl")', _LEAST, "return max("),
     ("takes the rank whose GPU works least", "a slow GPU works all the time, and the others wait for it all the same",
      _NCCL, 'e["cat"] == "kernel"'),
+    ("takes the rank whose host works longest", "a host can work while its GPU computes: then nobody waits for it",
+     _NCCL, 'e["cat"] == "host"', _LEAST, "return max("),
     ("compares clocks of different ranks", "each file has a clock of its own: only lengths can be compared",
      (_SUM, f'max(e["ts"] for e in events if {_NCCL})', _LEAST, "return max("),
      (_SUM, f'min(e["ts"] for e in events if {_NCCL})', _LEAST, "return max(")),
