@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDED = "hide-input"
 TAGS = frozenset({"nbval-ignore-output", "wrong-on-purpose", FOLDED})
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
+# What Colab writes into a notebook for which a T4 was chosen: the lesson then opens on one.
+ON_COLAB = {"accelerator": "GPU", "colab": {"gpuType": "T4", "provenance": []}}
 WIDGET_MIMES = ("application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json")
 WORDS = re.compile(r"(?=.*[a-z]{2})(?!.*[0-9a-f]{8})[a-z0-9]+(-[a-z0-9]+)*")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -170,8 +172,8 @@ def canonical(notebook: NotebookNode) -> str:
             cell.outputs = clean_outputs(old)
             cell.execution_count = old.get("execution_count")
         cells.append(cell)
-    metadata = {"accelerator": "GPU", "kernelspec": KERNELSPEC}  # Colab then opens the lesson on a GPU
-    made = NotebookNode(cells=cells, metadata=nbformat.from_dict(metadata), nbformat=4, nbformat_minor=5)
+    metadata = nbformat.from_dict({**ON_COLAB, "kernelspec": KERNELSPEC})
+    made = NotebookNode(cells=cells, metadata=metadata, nbformat=4, nbformat_minor=5)
     return nbformat.writes(made, version=nbformat.NO_CONVERT).rstrip("\n") + "\n"
 
 

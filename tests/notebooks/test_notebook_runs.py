@@ -160,7 +160,8 @@ def test_canonical_form_is_a_fixed_point_and_drops_what_varies():
     text = notebooks.canonical(NEW.new_notebook(cells=[cell], metadata=metadata))
     again = nbformat.reads(text, as_version=4)
     assert notebooks.canonical(again) == text and text.endswith("}\n")
-    assert set(again.metadata) == {"accelerator", "kernelspec"} and again.cells[0].metadata == {}
+    assert again.metadata == {**notebooks.ON_COLAB, "kernelspec": notebooks.KERNELSPEC}
+    assert again.cells[0].metadata == {}
     assert [dict(output.data) for output in again.cells[0].outputs] == [{"text/plain": "x"}]
     assert notebooks.WORDS.fullmatch(again.cells[0].id) and again.cells[0].source == "x = 1"
 
