@@ -110,13 +110,12 @@ def with_minutes(text: str) -> str:
         spine, every, exercises = stated.group("spine", "every", "exercises")
         row = f"{spine} | {every or spine} | {exercises} |"
         text = re.sub(rf"^(\|.*{path.name}\).*?)(\d+ \| )+\d+ \|$", rf"\g<1>{row}", text, flags=re.MULTILINE)
-        entry = rf"^(- .*{path.name}\)\**, |- {number(path)} Start here, )\d+(?: to \d+)?"
-        span = f"{spine} to {every}" if every else spine
-        text = re.sub(entry, rf"\g<1>{span}", text, flags=re.MULTILINE)
-    entries = re.findall(r"^- (\*\*)?.*, (\d+)(?: to (\d+))?(?: minutes)?$", text, re.MULTILINE)
+        entry = rf"^(\|.*{path.name}\)\**)\|\d+\|\d+\|$"
+        text = re.sub(entry, rf"\g<1>|{spine}|{every or spine}|", text, flags=re.MULTILINE)
+    entries = re.findall(r"^\|(\*\*)?.*\|(\d+)\|(\d+)\|$", text, re.MULTILINE)
     bold = round(sum(int(spine) for essential, spine, _ in entries if essential) / 60)
-    everything = round(sum(int(every or spine) for _, spine, every in entries) / 60)
-    return re.sub(r"about \d+ hours(.*) about \d+\.", rf"about {bold} hours\g<1> about {everything}.", text)
+    everything = round(sum(int(every) for _, _, every in entries) / 60)
+    return re.sub(r"about \d+ hours(.*) about \d+ hours", rf"about {bold} hours\g<1> about {everything} hours", text)
 
 
 def word_id(cell: NotebookNode, taken: set[str]) -> str:
