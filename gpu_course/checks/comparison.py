@@ -80,7 +80,7 @@ def _array_difference(got: np.ndarray, expected: np.ndarray, where: str, rtol: f
 
 def _container_difference(got: Any, expected: Any, where: str, rest: dict[str, Any]) -> str:
     if len(got) != len(expected):
-        return f"{where} has {len(got)} entries, expected {len(expected)}"
+        return f"{where} has {len(got)} {'entry' if len(got) == 1 else 'entries'}, expected {len(expected)}"
     if isinstance(expected, dict) and got.keys() != expected.keys():
         return f"{where} has the keys {shown(list(got))}, expected {shown(list(expected))}"
     names = list(expected) if isinstance(expected, dict) else range(len(expected))
