@@ -16,7 +16,7 @@ __all__ = ["Update", "main", "prepare"]
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = "00_start_here.ipynb"
-# Widgets are saved with a notebook, so that they show something when it is opened again; no question about news.
+# No question about news; and in overrides.d, which the wheel brings to every JupyterLab, widgets are saved.
 SETTINGS = ROOT / "tools" / "jupyterlab" / "settings"
 RECORD = ".copied.json"
 

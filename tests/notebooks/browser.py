@@ -96,8 +96,8 @@ def _settings(private: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def lab(root: Path, *, width: int = 1280, height: int = 900) -> Iterator[Lab]:
-    """Serve the folder `root` with JupyterLab on a free port and yield a page of it."""
+def lab(root: Path, *, width: int = 1280, height: int = 900, settings: Path = workbook.SETTINGS) -> Iterator[Lab]:
+    """Serve the folder `root` with JupyterLab and its `settings` on a free port and yield a page of it."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as private, socket.socket() as probe:
@@ -107,7 +107,7 @@ def lab(root: Path, *, width: int = 1280, height: int = 900) -> Iterator[Lab]:
         command = [
             sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.port={port}",
             "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={root}",
-            "--LabApp.expose_app_in_browser=True", f"--LabApp.app_settings_dir={workbook.SETTINGS}",
+            "--LabApp.expose_app_in_browser=True", f"--LabApp.app_settings_dir={settings}",
         ]  # fmt: skip
         environment = {**os.environ, **_settings(Path(private))}
         server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

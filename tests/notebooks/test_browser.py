@@ -2,6 +2,8 @@
 
 import os
 import re
+import shutil
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -10,6 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from gpu_course import catalogue
 from tests.notebooks import browser
+from tools import workbook
 
 NAMES = (
     "bottleneck", "buckets", "checkpointing", "choose_gpu", "collectives", "loss_scaling", "number_formats", "pace",
@@ -98,10 +101,24 @@ def test_no_label_and_no_choice_of_an_explorer_is_cut(tmp_path):
             assert len(names) > 15 and lab.page.evaluate(CUT) == []
 
 
+ASKS = """from gpu_course.lesson00 import double
+from gpu_course.predict import predict
+
+guess = predict("How long?", unit="ms")
+double.check(lambda x, device: 2 * x.to(device));"""
+
+
 @pytest.mark.slow
 def test_a_saved_notebook_shows_its_widgets_when_it_is_opened_again(tmp_path):
-    nbformat.write(notebook("ring"), tmp_path / "ring.ipynb")
-    with browser.lab(tmp_path) as lab:
+    """In a JupyterLab that was started without `make lab`, with nothing but what the wheel brings."""
+    brought = tomllib.loads((workbook.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    for source, target in brought["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"].items():
+        shutil.copytree(workbook.ROOT / source, tmp_path / "prefix" / target)
+    made = notebook("ring")
+    made.cells.insert(1, new_code_cell(ASKS))
+    (tmp_path / "work").mkdir()
+    nbformat.write(made, tmp_path / "work" / "ring.ipynb")
+    with browser.lab(tmp_path / "work", settings=tmp_path / "prefix" / "share/jupyter/lab/settings") as lab:
         for again in (False, True):
             lab.open("ring.ipynb")
             if not again:
@@ -113,6 +130,8 @@ def test_a_saved_notebook_shows_its_widgets_when_it_is_opened_again(tmp_path):
                 lab.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
                 lab.page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
         assert picture.evaluate("image => image.naturalWidth") > 600
+        assert lab.page.locator(".course-ask input").is_visible()
+        assert lab.page.locator("button.widget-button").all_inner_texts() == ["Hint", "Solution", "Reset"]
         assert "model not found" not in lab.page.content()
 
 

@@ -39,8 +39,11 @@ def test_a_copy_shows_no_output_and_new_outputs_alone_are_no_newer_lesson(folder
 
 
 def test_the_settings_of_jupyterlab_are_such_as_its_schemas_know():
-    found = json.loads((workbook.SETTINGS / "overrides.json").read_text(encoding="utf-8"))
-    assert len(found) == 2
+    files = [workbook.SETTINGS / "overrides.json", *(workbook.SETTINGS / "overrides.d").glob("*.json")]
+    found = {
+        plugin: set_to for file in files for plugin, set_to in json.loads(file.read_text(encoding="utf-8")).items()
+    }
+    assert len(files) == len(found) == 2
     share = Path(sys.prefix) / "share" / "jupyter"
     schemas = [
         *share.glob("labextensions/@jupyter-widgets/*/schemas/**/plugin.json"),
