@@ -49,7 +49,9 @@ def run_forked(fn: Callable[..., Any], *args: Any, limit_s: float) -> Any:
     """
     ranklaunch.preload("torch.distributed.tensor", fn.__module__)  # the first is imported by the first operator
     try:
-        return ranklaunch.launch(_alone, fn, args, nprocs=1, timeout_s=limit_s, devices=["cpu"], start=_simulate)[0]
+        with simgpu.without_accelerators():
+            alone = {"nprocs": 1, "devices": ["cpu"], "start": _simulate}
+            return ranklaunch.launch(_alone, fn, args, timeout_s=limit_s, **alone)[0]
     except ranklaunch.RankError as error:
         if error.busy:
             raise Busy(error.busy) from None

@@ -103,11 +103,15 @@ def test_ranks_of_a_run_are_counted_once(ranks):
 
 
 def test_a_child_process_has_the_face_and_one_afterwards_has_not():
-    ask = [sys.executable, "-c", "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"]
+    begin = "import importlib.util as found; found.find_spec('torch'); import simgpu, torch; "
+    ask = [sys.executable, "-c", begin + "print(torch.cuda.is_available(), torch.cuda.device_count())"]
     before = dict(os.environ)
     simgpu.enable()
     with simgpu.cuda(gpu="A10", memory="1 GiB"):
-        inside = subprocess.run(ask, capture_output=True, text=True, check=True)
+        inside, told = subprocess.run(ask, capture_output=True, text=True, check=True), os.environ["SIMGPU_CUDA"]
+        with simgpu.without_accelerators():
+            assert os.environ["SIMGPU_CUDA"] == os.environ["CUDA_VISIBLE_DEVICES"] == ""
+        assert os.environ["SIMGPU_CUDA"] == told
     assert inside.stdout.split() == ["True", str(torch.sim.device_count())] and dict(os.environ) == before
     where = [sys.executable, "-c", "import sys; print('simgpu' in str(sys.modules.get('sitecustomize')))"]
     assert subprocess.run(where, capture_output=True, text=True, check=True).stdout.split() == ["False"]

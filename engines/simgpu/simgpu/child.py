@@ -5,6 +5,7 @@ arguments from FILE and writes into it what the function returned or raised. So 
 `devices` runs there what lessons ask for.
 """
 
+import contextlib
 import functools
 import inspect
 import linecache
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,21 @@ def _finished(file: Path, wait: Callable[[subprocess.Popen], object]) -> int:
 def _text(file: Path) -> str:
     """Return what a process printed into a file."""
     return file.read_bytes().decode("utf-8", errors="replace").replace("\r\n", "\n")
+
+
+@contextlib.contextmanager
+def without_accelerators() -> Iterator[None]:
+    """Let processes that are started meanwhile find no GPU of NVIDIA or Intel, and not have CUDA's face either."""
+    before = {name: os.environ.get(name) for name in _HIDDEN}
+    os.environ.update(_HIDDEN)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def hide_accelerators() -> None:

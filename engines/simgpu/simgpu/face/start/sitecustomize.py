@@ -14,28 +14,47 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _AfterTorch:
-    """Finds torch as Python would, and switches the face on once it is imported."""
+    """Finds torch and simgpu as Python would, and switches the face on once torch is imported.
+
+    Where the child begins with simgpu, which imports torch, that is once simgpu is imported too.
+    """
+
+    def __init__(self):
+        self._asks = False  # whether the spec is asked for here, of the other finders
+        self._is_on = False
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch" or not os.environ.get("SIMGPU_CUDA"):
+        if name not in ("torch", "simgpu") or self._asks or self._is_on or not os.environ.get("SIMGPU_CUDA"):
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._asks = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asks = False
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
             def exec_module(module):
                 run(module)
-                import simgpu
-
-                simgpu.cuda(**json.loads(os.environ["SIMGPU_CUDA"]))
-                if os.environ.get("SIMGPU_REPORT"):
-                    from simgpu.reports.command import start_in_rank
-
-                    start_in_rank()
+                self._switch_on(name)
 
             spec.loader.exec_module = exec_module
         return spec
+
+    def _switch_on(self, imported):
+        begun = "simgpu" if imported == "torch" else "torch"
+        if self._is_on or getattr(getattr(sys.modules.get(begun), "__spec__", None), "_initializing", False):
+            return
+        if "torch" not in sys.modules:
+            return
+        self._is_on = True
+        import simgpu
+
+        simgpu.cuda(**json.loads(os.environ["SIMGPU_CUDA"]))
+        if os.environ.get("SIMGPU_REPORT"):
+            from simgpu.reports.command import start_in_rank
+
+            start_in_rank()
 
 
 def _run_the_next():
