@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import kernelcheck
+import simgpu
 from tests.kernelcheck.cuda_samples import BASES
 from tests.kernelcheck.triton_samples import SAMPLES
 
@@ -30,6 +31,10 @@ def test_a_launch_in_cuda_writes_simulated_tensors(sim):
     add(1, 64, (x, x, out, 64))
     assert torch.equal(out.cpu(), 2 * torch.arange(64.0))
     assert "one device" in str(add.check(1, 64, (x, x, torch.zeros(64), 64)).fault)
+    with simgpu.cuda():  # no GPU of CUDA is behind the name
+        assert x.device.type == "cuda" and kernelcheck.triton()[0] is triton
+        report = add(1, 64, (x, x, out.zero_(), 64))
+        assert torch.equal(out.cpu(), 2 * torch.arange(64.0)) and report.ran_on == "CPU"
 
 
 def test_a_custom_operator_around_a_kernel_has_a_gradient(sim):

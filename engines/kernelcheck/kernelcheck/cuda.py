@@ -152,15 +152,16 @@ class Kernel:
             memories, words = self._arguments(args, report)
             device = next((memory.tensor.device for memory in memories), torch.device("cpu"))
             elements = sum(memory.count for memory in memories)
-            if device.type != "cuda" and elements > CHECKED_ELEMENTS:
+            real = cuda_gpu.is_real(device)
+            if not real and elements > CHECKED_ELEMENTS:
                 raise CudaFault(
                     "launch", f"the arrays have {elements:,} elements; here {CHECKED_ELEMENTS:,} can be run"
                 )
-            if device.type != "cuda" or (report.threads <= CHECKED_THREADS and elements <= CHECKED_ELEMENTS):
+            if not real or (report.threads <= CHECKED_THREADS and elements <= CHECKED_ELEMENTS):
                 self._run(report, memories, words, shared_mem, limit)
             else:
                 report.notes += ("too large to be looked at on the CPU first: nothing is counted",)
-            if device.type == "cuda" and report.fault is None:
+            if real and report.fault is None:
                 self._run_on_gpu(report, args, words, shared_mem, device)
         except CudaFault as fault:
             report.fault = fault
@@ -236,7 +237,7 @@ class Kernel:
                 if not all(map(np.array_equal, pieces, others)):
                     raise self._fault(report, memories, found["undefined"], limit)
             for memory, piece, (_, stored, *_) in zip(memories, pieces, found["arrays"], strict=True):
-                if stored and memory.tensor.device.type != "cuda":
+                if stored and not cuda_gpu.is_real(memory.tensor.device):
                     _bytes(memory)[:] = piece
 
     def _trial(
@@ -318,7 +319,7 @@ def _dims(what: str, dim: Dim) -> Three:
 def _bytes(memory: Memory) -> np.ndarray:
     """Return the bytes of a memory of the CPU as they are, of a GPU a copy."""
     storage, count = memory.tensor.untyped_storage(), memory.hi - memory.lo
-    if storage.device.type == "cuda":
+    if cuda_gpu.is_real(memory.tensor.device):
         whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
         return whole[memory.lo : memory.hi].cpu().numpy()
     return (

@@ -31,6 +31,14 @@ def for_nvrtc(source: str) -> str:
     return (HERE / "nvrtc.h").read_text(encoding="utf-8") + "".join(parts) + source[end:]
 
 
+def is_real(device: torch.device) -> bool:
+    """Return whether `device` is a GPU of CUDA, and not a simulated one of `simgpu` under this name.
+
+    `simgpu` is never switched on in a process that has a real one.
+    """
+    return device.type == "cuda" and torch._C._get_privateuse1_backend_name() != "sim"
+
+
 def compiled(source: str, name: str) -> Any:
     """Return the kernel `name` for the current GPU, as `torch.cuda._compile_kernel` makes it."""
     with _toolkit():

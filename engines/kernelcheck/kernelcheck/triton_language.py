@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernelcheck import triton_text
+from kernelcheck import cuda_gpu, triton_text
 from kernelcheck.faults import KernelFault
 from kernelcheck.triton_blocks import OF_TORCH, Pointer, as_block, assigned, chained, joined, negated
 from kernelcheck.triton_compiler import compiled
@@ -270,6 +270,7 @@ def triton(interpreter: bool = False) -> tuple[Any, Any]:
     With `interpreter=True`, or where COURSE_DEVICE names another device than CUDA, always those of this interpreter.
     """
     wanted = os.environ.get("COURSE_DEVICE") or "cuda"
-    if not interpreter and wanted == "cuda" and torch.cuda.is_available() and importlib.util.find_spec("triton"):
+    there = torch.cuda.is_available() and cuda_gpu.is_real(torch.device("cuda"))
+    if not interpreter and wanted == "cuda" and there and importlib.util.find_spec("triton"):
         return importlib.import_module("triton"), importlib.import_module("triton.language")
     return namespace, tl
