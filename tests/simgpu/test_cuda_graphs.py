@@ -111,6 +111,7 @@ def test_graphed_callables():
 
 
 def test_compiled_by_eager():
+    torch._dynamo.reset()  # which asks CUDA's allocator for names
     model = nn.Linear(2, 2).cuda()
     x = torch.ones(1, 2, device="cuda")
     compiled = torch.compile(model, backend="eager")

@@ -1,5 +1,7 @@
 """Does PyTorch's profiler show the kernels of a simulated GPU under CUDA's columns?"""
 
+import json
+
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
@@ -25,7 +27,7 @@ def work():
     return a.sum().item()
 
 
-def test_kernels_have_rows_and_operators_have_their_time():
+def test_kernels_have_rows_and_operators_have_their_time(tmp_path):
     with simgpu.timeline() as seen:
         work()
     simgpu.reset()
@@ -38,6 +40,13 @@ def test_kernels_have_rows_and_operators_have_their_time():
     assert rows["aten::mm"].device_time_total == pytest.approx(mm_us) and rows["product"].device_time_total >= mm_us
     table = profiled.key_averages().table(sort_by="cuda_time_total")
     assert "Self CUDA" in table and "CUDA total" in table and "Self CUDA time total" in table
+
+    profiled.export_chrome_trace(str(tmp_path / "trace.json"))
+    written = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    kernels, calls = ([e for e in written if e.get("cat") == kind] for kind in ("kernel", "cuda_runtime"))
+    assert sum(e["dur"] for e in kernels if e["name"] == "mm") == pytest.approx(mm_us)
+    assert len(kernels) == len(seen.select("kernel")) and any(e.get("name") == "aten::mm" for e in written)
+    assert {e["args"]["correlation"] for e in kernels} <= {e["args"].get("correlation") for e in calls}
 
 
 def test_a_schedule_of_steps(tmp_path):

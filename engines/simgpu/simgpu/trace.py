@@ -55,6 +55,24 @@ def text_of_rank(ranks: list, rank: int) -> str:
     return _file(timeline, about | {"pg_config": [group | {"ranks": everybody}]}, tracks, events)
 
 
+def calls_and_kernels(records: list[Record], start_ns: int, begin_us: float) -> list[dict]:
+    """Return the host's CUDA calls, the kernels and the copies as events for a trace that has the operators already.
+
+    Their time is the virtual clock's: what happened at `start_ns` stands at `begin_us` of that trace.
+    """
+    moved = [replace(r, start_ns=r.start_ns - start_ns, end_ns=r.end_ns - start_ns) for r in records]
+    kinds = ("launch", "wait", "kernel", "copy", "message")
+    events = [event for r in moved if r.kind in kinds for event in _events(r) if event["cat"] != "cpu_op"]
+    for event in events:
+        event["ts"] += begin_us
+    names = {pid: "CUDA calls" if pid == _HOST else f"GPU {pid}" for pid in sorted({event["pid"] for event in events})}
+    heads = [
+        {"ph": "M", "name": "process_name", "ts": 0, "pid": pid, "args": {"name": f"{name} (simulated)"}}
+        for pid, name in names.items()
+    ]
+    return heads + events
+
+
 def _nccl(name: str) -> str:
     """Return what NCCL calls the kernel of a message: "all_reduce of 8" becomes "ncclDevKernel_AllReduce of 8"."""
     kind, _, of = name.partition(" ")

@@ -156,6 +156,8 @@ def _functions(count: Callable[[], int]) -> dict[str, Callable[..., Any]]:
         "_cuda_getArchFlags": lambda: "sm_{}{}".format(*(model.world.clock.rates.spec.compute_capability or (0, 0))),
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_ipc_collect": lambda: None,
+        "_cuda_CUDAAllocator_AllocatorState": type("_cuda_CUDAAllocator_AllocatorState", (), {}),  # dynamo imports both
+        "_set_cached_tensors_enabled": lambda enabled: None,
         "_nccl_version": lambda: _NCCL[0] << 32 | _NCCL[1] << 16 | _NCCL[2],
         "_nccl_version_suffix": lambda: b"",
     }

@@ -5,15 +5,17 @@ journal, each with the operator that launched it.
 """
 
 import functools
+import json
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.autograd.profiler_util import FunctionEvent
 
-from simgpu import model
+from simgpu import model, trace
 from simgpu.face.replaced import Replacements
 from simgpu.inside import TORCH
 from simgpu.journal import Record
@@ -24,7 +26,10 @@ _COPIES = {"H2D": "Memcpy HtoD (Host -> Device)", "D2H": "Memcpy DtoH (Device ->
 def replace(put: Replacements) -> None:
     """Let profilers that are made from now on see the kernels of simulated GPUs."""
     profile = torch.autograd.profiler.profile
-    changed = {"__init__": _make, "_start_trace": _start, "__exit__": _end, "_parse_kineto_results": _parse}
+    changed = {
+        "__init__": _make, "_start_trace": _start, "__exit__": _end, "_parse_kineto_results": _parse,
+        "export_chrome_trace": _export,
+    }  # fmt: skip
     put.put(profile, **{name: _around(getattr(profile, name), function) for name, function in changed.items()})
 
 
@@ -66,6 +71,18 @@ def _parse(self: Any, plain: Callable[..., list], *args: Any, **kwargs: Any) -> 
         _give_to_operators(found, work)
         found += [_row(record, self._start_ns, number) for number, record in enumerate(work, len(found))]
     return found
+
+
+def _export(self: Any, plain: Callable[..., None], path: str, *more: Any) -> None:
+    """Write the host's events as PyTorch does, and beside them what the simulated GPUs did, on the virtual clock."""
+    plain(self, path, *more)
+    if not _sees_gpus(self):
+        return
+    file = Path(path)
+    written = json.loads(file.read_text(encoding="utf-8"))
+    begin_us = min((event["ts"] for event in written["traceEvents"] if event.get("ph") == "X"), default=0.0)
+    written["traceEvents"] += trace.calls_and_kernels(self._records, self._start_ns, begin_us)
+    file.write_text(json.dumps(written), encoding="utf-8")
 
 
 def _sees_gpus(profiler: Any) -> bool:
