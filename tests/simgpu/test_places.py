@@ -1,6 +1,7 @@
 """Lines of a stack belong to the reader, or to Python, a library or this course."""
 
 import json
+import linecache
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,16 @@ def test_what_others_wrote_is_not_the_readers(file):
 def test_functions_of_python_c_are_the_readers_and_generated_methods_are_not():
     assert places.is_readers("<string>", "work")
     assert not places.is_readers("<string>", "__init__") and not places.is_readers("<string>", "<module>")
+
+
+def test_a_child_gets_the_lines_of_the_cells_that_a_function_of_a_cell_calls():
+    room = {"__name__": "__main__"}
+    cells = {
+        "cell-1": "def inner():\n    return outer\n",
+        "cell-2": "def outer():\n    return inner(), inner()\n",
+    }
+    for name, text in cells.items():
+        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+        exec(compile(text, name, "exec"), room)
+    assert simgpu.sources(room["outer"]) == {name: text.splitlines(True) for name, text in cells.items()}
+    assert simgpu.sources(3) == {}

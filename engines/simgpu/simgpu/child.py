@@ -17,6 +17,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -105,12 +106,31 @@ def hide_accelerators() -> None:
 
 
 def sources(fn: Any) -> dict[str, list[str]]:
-    """Return the lines of the file or cell that holds `fn`, for the messages of the child."""
-    try:
-        found = inspect.getsourcefile(fn) or inspect.getfile(fn)
-    except TypeError:
-        return {}
-    return {found: linecache.getlines(found)}
+    """Return the lines of the file or cell that holds `fn`, and those of other cells whose functions it calls.
+
+    They are for the messages of the child, which has the files of modules itself.
+    """
+    lines: dict[str, list[str]] = {}
+    waiting, seen = [fn], set()
+    while waiting:
+        one = waiting.pop()
+        try:
+            file = inspect.getsourcefile(one) or inspect.getfile(one)
+        except TypeError:
+            continue
+        lines[file] = linecache.getlines(file)
+        seen.add(one)
+        known = getattr(one, "__globals__", {})
+        called = (known.get(name) for name in _names_in(getattr(one, "__code__", None)))
+        waiting += [f for f in called if inspect.isfunction(f) and f.__module__ == "__main__" and f not in seen]
+    return lines
+
+
+def _names_in(code: CodeType | None) -> list[str]:
+    """Return the names that a function looks up, those of the functions inside it included."""
+    if code is None:
+        return []
+    return [*code.co_names, *(name for one in code.co_consts if isinstance(one, CodeType) for name in _names_in(one))]
 
 
 def remember_sources(sources: dict[str, list[str]]) -> None:
