@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["bundle", "in_kernel", "read_number", "shell", "view"]
+__all__ = ["PassingLine", "bundle", "in_kernel", "read_number", "shell", "view"]
 
 
 def view(widget: Any) -> dict[str, Any]:
@@ -35,6 +35,23 @@ def bundle(texts: dict[str, Any], make: Callable[[], Any]) -> dict[str, Any]:
         return {**view(make()), **texts}
     except Exception:
         return texts
+
+
+class PassingLine:
+    """A line that a notebook shows until it is removed; stored notebooks do not keep it, and nbval does not see it.
+
+    It is an output without content, which is filled and emptied again.
+    """
+
+    def __init__(self, text: str) -> None:
+        from IPython.display import display
+
+        self._output: Any = display({}, raw=True, display_id=True)
+        self._output.update({"text/plain": text}, raw=True)
+
+    def remove(self) -> None:
+        """Leave nothing of the line."""
+        self._output.update({}, raw=True)
 
 
 def read_number(written: str, unit: str) -> float:

@@ -5,6 +5,8 @@ import sys
 import time
 import traceback
 
+import nbclient
+import nbformat
 import psutil
 import pytest
 import torch
@@ -14,6 +16,7 @@ from gpu_course import lesson06, lesson10, lesson11, solved
 from gpu_course.checks import Busy, exercise, limits, run_limited, sandbox, spent
 from gpu_course.lesson12 import scoring
 from gpu_course.lesson12.program import reference
+from tools import notebooks
 
 CPU = torch.device("cpu")
 
@@ -104,6 +107,27 @@ def test_a_check_that_takes_long_says_what_it_is_doing(capfd, monkeypatch):
     assert "still" not in said.out
     halve.check(lambda x: x / 2)
     assert capfd.readouterr().err == ""
+
+
+def test_in_a_notebook_the_line_goes_when_the_check_has_ended():
+    """An output without content, which nbval and stored notebooks leave out, is filled and emptied."""
+    source = """import time
+from gpu_course.checks.engine import said_after
+print("before")
+for seconds in (0.1, 60):
+    with said_after(seconds, lambda: "still checking"):
+        time.sleep(0.6)
+print("after")"""
+    cell = nbformat.v4.new_code_cell(source)
+    sent = []
+    client = nbclient.NotebookClient(nbformat.v4.new_notebook(cells=[cell]), kernel_name="python3")
+    process = client.process_message
+    client.process_message = lambda message, *rest: (sent.append(message), process(message, *rest))[1]
+    client.execute()
+    shown = [message["content"]["data"] for message in sent if "display_data" in message["msg_type"]]
+    assert shown == [{}, {"text/plain": "still checking"}, {}]
+    assert [output.get("text", output.get("data")) for output in cell.outputs] == ["before\n", {}, "after\n"]
+    assert "".join(output.text for output in notebooks.clean_outputs(cell)) == "before\nafter\n"
 
 
 def test_the_first_interruption_comes_at_a_line_of_the_answer():
