@@ -1,4 +1,4 @@
-"""Which line first, which batch, which machine? The exercises of lesson 13 that decide by numbers of a report."""
+"""Which line first, which batch, which machine? The exercises of lesson 13 that decide by the numbers of a report."""
 
 import math
 from collections.abc import Callable
@@ -13,9 +13,10 @@ exercise = lesson("13")
 
 
 @exercise(title="The line that waits", where="any machine: reports", minutes=5, difficulty=1, hints=(
-    "A GPU that computes is not waiting. Which of the report's lists says when it computes nothing?",
-    'report["waits"] has a row for each line, in any order. Which row has most seconds?',
-    'max(rows, key=lambda row: row["seconds"]). Without that line the step takes step_time - seconds; divide.',
+    "While the GPU computes, it does not wait. Which of the three lists says how long it does nothing?",
+    'report["waits"] has a row for each line, in any order. Which row has the most seconds?',
+    'max(rows, key=lambda row: row["seconds"]) is that row. Without its wait a step takes step_time - seconds. '
+    "Divide step_time by that.",
 ))
 def first_line(report: dict) -> tuple[str, float]:
     """Return the line to repair first, and how many times as fast a step then is."""
@@ -30,7 +31,7 @@ def first_line(report: dict) -> tuple[str, float]:
 def _(case: Case) -> None:
     for report in _REPORTS:
         case.equal(case.call(report), _first(report), rtol=1e-3,
-                   why="the GPU computes nothing because of this line; the rest of the step stays")
+                   why="without this line's wait a step is shorter by that wait, and the rest of the step stays")
 
 
 def _row(line: int, seconds: float, count: int, nbytes: int = 0, file: str = "train.py") -> dict:
@@ -67,20 +68,22 @@ def _first(report: dict) -> tuple[str, float]:
 _LIST, _KEY = 'max(report["waits"], ', 'lambda row: row["seconds"]'
 _ALL = 'max(report["waits"] + report["copies"] + report["launches"], '
 first_line.edits(
-    ("takes the largest time", "while a line's kernels compute, the GPU does not wait", _LIST, _ALL),
-    ("takes the first copy", "a copy costs where the GPU waits for it", _LIST + f"key={_KEY})", 'report["copies"][0]'),
-    ("takes the loop's last line", "that line waits for the work of others to end, while the GPU computes", _KEY,
+    ("takes the largest time", "while the GPU runs a line's kernels, it does not wait", _LIST, _ALL),
+    ("takes the first copy", "a copy costs time only if the GPU waits for it", _LIST + f"key={_KEY})",
+     'report["copies"][0]'),
+    ("takes the loop's last line", "there the host waits until the GPU has done the work of other lines: the GPU "
+     "itself computes", _KEY,
      'lambda row: (row["file"] == "train.py", row["line"])'),
     ("takes the line that waits most often", "a few long waits cost more than many short ones", _KEY,
      'lambda row: row["count"]'),
-    ("takes the most bytes", "the report says how long the GPU waits: that counts the bytes already", _KEY,
+    ("takes the most bytes", "`seconds` says how long the GPU waits, and the time for the bytes is in it already", _KEY,
      'lambda row: row["bytes"]'),
-    ("takes the first row", "the rows come in any order", f"max(report[\"waits\"], key={_KEY})",
+    ("takes the first row", "the rows stand in any order", f"max(report[\"waits\"], key={_KEY})",
      'report["waits"][0]'),
     ("returns the share", "how many times as fast: step_time / (step_time - seconds)",
      'report["step_time"] / left', 'longest["seconds"] / report["step_time"]'),
 )
-first_line.alternative("the same in one sorted list, which also shows what comes second", edit(
+first_line.alternative("a sorted list gives the same, and also shows which line comes second", edit(
     'longest = max(report["waits"], key=lambda row: row["seconds"])',
     'longest = sorted(report["waits"], key=lambda row: row["seconds"])[-1]'))
 
@@ -109,10 +112,12 @@ class _Runs:
 
 
 @exercise(title="The largest batch that fits", where="any machine: counted bytes", minutes=10, difficulty=2, hints=(
-    "A run of two steps has the optimizer's state, a run of one does not. What must fit is its peak and the room.",
-    "Double until a batch does not fit. Then the answer lies between the last that fitted and the first that did not.",
-    "while high - low > 1: try the middle; where it fits it becomes low, elsewhere high. Return low. Begin with: if "
-    "batch 1 does not fit, return 0.",
+    "The peak of two steps contains the optimizer's state, the peak of one step does not. That peak and the room must "
+    "fit together.",
+    "Double the batch until it does not fit. The answer lies between the last batch that fitted and the first that "
+    "did not.",
+    "Let low be a batch that fits (0 at first) and high one that does not. While high - low > 1, try the middle: if it "
+    "fits it becomes low, else it becomes high. Then return low.",
 ))
 def batch_that_fits(peak_of: Callable, capacity: int, room: int) -> int:
     """Return the largest batch that leaves `room` of `capacity` free; 0 if none."""
@@ -149,31 +154,34 @@ def _(case: Case) -> None:
                    f"{capacity}; one sample more does not fit" if largest else "batch 1 does not fit either: 0")
         limit = 2 * largest.bit_length() + 4
         case.instead(tried > limit, f"the result is right, but it takes {tried} runs, and {limit} are enough",
-                     "each is a run of your program: double, then halve what is left")
+                     "each try is a run of your program: double the batch, then halve the range that is left")
 
 
 batch_that_fits.edits(
-    ("doubles only", "the largest batch lies between two powers of two: halve what is left", "while high - low > 1:",
+    ("doubles only", "the largest batch lies between two powers of two: halve that range until it is found",
+     "while high - low > 1:",
      "while high - low > 1 and False:"),
-    ("ignores the optimizer's first step", "AdamW makes its state in the first step: measure two", "peak_of(batch, 2)",
+    ("ignores the optimizer's first step", "AdamW makes its state at the end of the first step: let the run have two",
+     "peak_of(batch, 2)",
      "peak_of(batch, 1)"),
-    ("leaves no room", "the context of CUDA, libraries and holes between blocks need memory, too",
+    ("leaves no room", "CUDA, libraries and holes between blocks need memory, too",
      "peak_of(batch, 2) + room", "peak_of(batch, 2)"),
     ("returns the first that does not fit", "`low` has been tried and fits", "return low", "return high"),
-    ("leaves no byte over where the last one would fit", "as many bytes as there are do fit: <=", "room <= capacity",
+    ("leaves no byte over where the last one would fit", "a peak that needs exactly all bytes still fits: use <=",
+     "room <= capacity",
      "room < capacity"),
-    ("returns 1 where nothing fits", "batch 1 was not tried: begin below it", "low, high = 0, 1", "low, high = 1, 2"),
+    ("returns 1 where nothing fits", "nobody has tried batch 1: begin with 0", "low, high = 0, 1", "low, high = 1, 2"),
 )
 
 
-@batch_that_fits.mistake("takes a line through two runs", "peaks grow in blocks, and small batches have another peak: "
-                         "a line tells where to look, and a run whether it fits")
+@batch_that_fits.mistake("takes a line through two runs", "memory grows in blocks, and a small batch may have its "
+                         "peak elsewhere: a line says where to look, only a run says whether it fits")
 def _(peak_of, capacity, room):
     small, large = peak_of(1, 2), peak_of(2, 2)
     return max((capacity - room - small) // max(large - small, 1) + 1, 0) if small + room <= capacity else 0
 
 
-@batch_that_fits.alternative("Python's bisect finds the place: fewer lines, and a range that somebody must choose")
+@batch_that_fits.alternative("Python's bisect searches the range: fewer lines, once the range is found")
 def _(peak_of, capacity, room):
     from bisect import bisect_right
 
@@ -187,12 +195,14 @@ def _(peak_of, capacity, room):
 class Offer:
     """A machine that somebody lets by the hour, and what a report says of the program on it.
 
-    - `gpus`, `price`: how many GPUs it has, and what each costs an hour;
-    - `batch`, `step_s`: samples of a GPU in a step, and seconds of that step on one GPU, without messages;
-    - `message_s`: seconds that each step waits for gradients of the other GPUs;
-    - `load_s`: seconds in which the machine's processor prepares one batch for one GPU, beside the computation;
-    - `start_h`: hours until the first step: installing, fetching the data;
-    - `peak_tflops`: what the data sheet promises for matrix products.
+    - `gpus`: how many GPUs it has;
+    - `price`: what each of them costs for an hour;
+    - `batch`: how many samples each GPU takes in a step;
+    - `step_s`: how many seconds a step takes on one GPU, without messages;
+    - `message_s`: how many seconds each step waits for the gradients of the other GPUs;
+    - `load_s`: how many seconds the machine's processor needs to prepare one batch for one GPU, while the GPUs compute;
+    - `start_h`: how many hours pass before the first step, to install and to fetch the data;
+    - `peak_tflops`: the rate that the data sheet promises for matrix products.
     """
 
     name: str
@@ -207,10 +217,11 @@ class Offer:
 
 
 @exercise(title="GPUs for a deadline", where="any machine: offers", minutes=8, difficulty=2, hints=(
-    "How long is one step? The GPU computes and exchanges gradients; beside that the processor prepares the next "
-    "batches, one for each GPU. The longer of the two sets the pace.",
-    "All GPUs together see gpus * batch samples in a step. Hours: the start, and steps times seconds over 3600.",
-    "Every GPU is paid for all hours. Of the offers within deadline and budget keep the one with the least cost.",
+    "How long is one step? The GPUs compute and exchange gradients. At the same time the processor prepares the next "
+    "batches, one for each GPU. The longer of the two counts.",
+    "All GPUs together see gpus * batch samples in a step. The hours are start_h, plus the number of steps times the "
+    "seconds of a step, divided by 3600.",
+    "You pay for every GPU during all hours. Of the offers within deadline and budget keep the one that costs least.",
 ))
 def cheapest(offers: list, samples: int, deadline_h: float, budget: float) -> str:
     """Return the name of the cheapest offer within both limits; "" if none is."""
@@ -277,31 +288,33 @@ _TASKS = (
 )
 _STEP = "max(offer.step_s + offer.message_s, offer.load_s * offer.gpus)"
 cheapest.edits(
-    ("takes peak rates", "no program reaches the rate of a data sheet, and each another share: the report says the "
-     "time of a step", _STEP, "offers[0].step_s * offers[0].peak_tflops / offer.peak_tflops"),
-    ("forgets the start", "until the first step every GPU is paid, and the deadline comes nearer", "offer.start_h + ",
+    ("takes peak rates", "no program reaches the rate of a data sheet, and each reaches another share of it: take "
+     "the time of a step from the report", _STEP, "offers[0].step_s * offers[0].peak_tflops / offer.peak_tflops"),
+    ("forgets the start", "before the first step you pay for every GPU already, and the deadline comes nearer",
+     "offer.start_h + ",
      ""),
-    ("forgets that the processor loads", "one processor prepares the batches of all GPUs, and may be the slowest",
-     _STEP, "offer.step_s + offer.message_s"),
+    ("forgets that the processor loads", "one processor prepares the batches of all GPUs, and it may need the "
+     "longest", _STEP, "offer.step_s + offer.message_s"),
     ("loads for one GPU", "one processor prepares the batches of all GPUs", "offer.load_s * offer.gpus",
      "offer.load_s"),
     ("forgets the messages", "each step ends when all gradients have been exchanged", "offer.step_s + offer.message_s",
      "offer.step_s"),
-    ("adds what happens at the same time", "batches are prepared while the GPU computes: the longer one counts", _STEP,
+    ("adds what happens at the same time", "the processor prepares batches while the GPUs compute: only the longer "
+     "one counts", _STEP,
      "offer.step_s + offer.message_s + offer.load_s * offer.gpus"),
-    ("pays for one GPU", "each GPU of the machine is paid by the hour", "hours * offer.gpus", "hours"),
+    ("pays for one GPU", "you pay for each GPU of the machine", "hours * offer.gpus", "hours"),
     ("lets each GPU see all samples", "a step takes batch * gpus samples", "offer.batch * offer.gpus", "offer.batch"),
-    ("does not look at the deadline", "hours <= deadline_h", "hours <= deadline_h and ", ""),
-    ("does not look at the budget", "cost <= budget", "cost <= budget and ", ""),
-    ("takes the fastest", "of those within the deadline the cheapest was asked for",
+    ("does not look at the deadline", "ask also for hours <= deadline_h", "hours <= deadline_h and ", ""),
+    ("does not look at the budget", "ask also for cost <= budget", "cost <= budget and ", ""),
+    ("takes the fastest", "of the offers within the deadline, the cheapest is asked for",
      "cost < least", "hours < least", "least = offer.name, cost", "least = offer.name, hours"),
-    ("takes the lowest price an hour", "a cheap hour is dear where many are needed",
+    ("takes the lowest price an hour", "a cheap hour is no gain if the run needs many of them",
      "cost < least", "offer.price < least", "least = offer.name, cost", "least = offer.name, offer.price"),
     ("takes the first that is within", "a later one may be cheaper", "cost < least", "not best"),
 )
 
 
-@cheapest.alternative("the hours as a function of its own: it can be asked, and tested, for one offer alone")
+@cheapest.alternative("a function of its own for the hours: you can call and test it for one offer")
 def _(offers: list, samples: int, deadline_h: float, budget: float) -> str:
     """Return the name of the cheapest offer within both limits; "" if none is."""
     def hours(offer: Offer) -> float:
