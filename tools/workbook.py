@@ -37,13 +37,20 @@ class Update:
         return "\n".join(lines)
 
 
-def _bare(path: Path) -> bytes:
-    """Return the notebook at `path` without outputs: they show the answers to what a reader is to guess."""
+def _bare(path: Path, drawings: bool = False) -> bytes:
+    """Return the notebook at `path` without outputs: they show the answers to what a reader is to guess.
+
+    With `drawings`, those that a cell shows stay: the lesson opens with them.
+    """
     try:
         notebook = json.loads(path.read_bytes())
         for cell in notebook["cells"]:
             if cell["cell_type"] == "code":
-                cell.update(outputs=[], execution_count=None)
+                kept = cell["outputs"] if drawings and "drawings.show(" in "".join(cell["source"]) else []
+                unrun = [
+                    {**output, "execution_count": None} if "execution_count" in output else output for output in kept
+                ]
+                cell.update(outputs=unrun, execution_count=None)
     except (ValueError, KeyError, TypeError):
         return path.read_bytes()
     notebook.get("metadata", {}).pop("widgets", None)
@@ -63,7 +70,7 @@ def _read(record: Path) -> dict[str, str]:
 
 
 def prepare(lessons: Path, workbook: Path) -> Update:
-    """Copy every lesson, without outputs, that has no copy yet; never write over one. Programs follow the lessons.
+    """Copy every lesson that has no copy yet, without outputs but drawings; never write over one. Programs follow.
 
     The hash of each lesson as it was copied, outputs left out, is kept in `workbook/.copied.json`; where it is lost or
     damaged, a copy that differs from its lesson counts as taken from an older lesson once, and is remembered from
@@ -77,7 +84,7 @@ def prepare(lessons: Path, workbook: Path) -> Update:
     for lesson in sorted(lessons.glob("[0-9][0-9]*_*.ipynb")):
         copy, now = workbook / lesson.name, _hash(lesson)
         if not copy.exists():
-            copy.write_bytes(_bare(lesson))
+            copy.write_bytes(_bare(lesson, drawings=True))
             known[lesson.name] = now
             copied.append(lesson.name)
         elif known.setdefault(lesson.name, now if _hash(copy) == now else "") != now:

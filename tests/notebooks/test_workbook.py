@@ -29,11 +29,16 @@ def test_missing_copies_are_made_once_and_a_missing_folder_of_lessons_is_named(f
 def test_a_copy_shows_no_output_and_new_outputs_alone_are_no_newer_lesson(folders):
     lesson = folders[0] / "01_a.ipynb"
     cell = {"cell_type": "code", "execution_count": 1, "outputs": [{"data": {"text/plain": "42"}}], "source": ["é"]}
-    lesson.write_text(json.dumps({"cells": [cell], "metadata": {}}), encoding="utf-8")
+    shown = {"data": {"text/html": "<img/>"}, "execution_count": 3}
+    drawing = cell | {"outputs": [shown], "source": ["from gpu_course import drawings\n", 'drawings.show("a")']}
+    lesson.write_text(json.dumps({"cells": [cell, drawing], "metadata": {}}), encoding="utf-8")
     assert workbook.prepare(*folders).copied == ("00_start_here.ipynb", "01_a.ipynb")
     copied = json.loads((folders[1] / "01_a.ipynb").read_text(encoding="utf-8"))
-    assert copied["cells"] == [cell | {"execution_count": None, "outputs": []}]
-    lesson.write_text(json.dumps({"cells": [cell | {"execution_count": 2}], "metadata": {}}), encoding="utf-8")
+    bare = cell | {"execution_count": None, "outputs": []}
+    seen = drawing | {"execution_count": None, "outputs": [shown | {"execution_count": None}]}
+    assert copied["cells"] == [bare, seen]
+    cells = [cell | {"execution_count": 2}, drawing | {"outputs": []}]
+    lesson.write_text(json.dumps({"cells": cells, "metadata": {}}), encoding="utf-8")
     (folders[1] / workbook.RECORD).unlink()
     assert workbook.prepare(*folders).newer == ()
 
