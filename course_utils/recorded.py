@@ -261,10 +261,11 @@ def _record(key: str, entry: dict[str, Any], simulated: bool) -> None:
     """Write `entry` into the file of this machine's GPU where COURSE_RECORD=1 asks for it."""
     if os.environ.get("COURSE_RECORD") != "1":
         return
+    import simgpu
     from course_utils import devices
 
     device = devices.pick()
-    if device.type in ("cpu", "sim") or simulated:
+    if device.type in ("cpu", "sim") or simulated or simgpu.is_simulated(device):
         raise RuntimeError(f"COURSE_RECORD=1 records real GPUs only, and {key!r} was measured on {device}")
     if not _REPOSITORY.parent.is_dir():
         raise RuntimeError("COURSE_RECORD=1 needs a clone of the course: there is no folder 'notebooks' to write to")

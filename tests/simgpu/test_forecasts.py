@@ -367,3 +367,12 @@ def test_a_forecast_leaves_other_threads_their_models():
         done.set()
         assert told(future.result()) == told(of_transformer(half))
     assert model.weight.std() > 0.5 and autocast.device == "cpu" and type(model.weight) is nn.Parameter
+
+
+@pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+def test_ranks_are_forecast_alike_with_cudas_face_on():
+    expected = told_alone(of_ranks)
+    with simgpu.cuda(memory="1 GiB"):
+        assert told_of_ranks(of_ranks()) == expected
+        named = simgpu.forecast(lambda: nn.Linear(8, 4).to(torch.device("cuda", 0)), lambda: torch.empty(2, 8))
+    assert named.memory.peak_bytes > 0

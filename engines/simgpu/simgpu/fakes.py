@@ -245,6 +245,8 @@ class _OneDevice(TorchFunctionMode):
                 return func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") in ("cuda", "xpu", "cpu") and args and isinstance(args[0], torch.Tensor):
             return args[0]
+        if func is torch.device:
+            return self.target
         if func is torch.Tensor.__deepcopy__ and isinstance(args[0], FakeTensor):
             return _copied(*args)
         args = self._turn(tuple(args))

@@ -52,6 +52,8 @@ def _init(put: Replacements, plain: Callable[..., None], backend: str | None = N
     kwargs.pop("device_id", None)
     kwargs.pop("pg_options", None)
     plain(_carrier(backend), *args, **kwargs)
+    if backend == "fake":  # PyTorch's group of ranks that do not exist
+        return
     _named[dist.group.WORLD] = _name(backend)
     here = int(os.environ.get("LOCAL_WORLD_SIZE") or dist.get_world_size())
     spec = model.world.clock.rates.spec
@@ -93,8 +95,9 @@ def _new_group(plain: Callable[..., Any], *args: Any, backend: str | None = None
     kwargs.pop("device_id", None)
     kwargs.pop("pg_options", None)
     group = plain(*args, backend=None if backend is None else _carrier(backend), **kwargs)
-    if isinstance(group, dist.ProcessGroup):
-        _named[group] = _name(backend) if backend else _named.get(dist.group.WORLD, "nccl")
+    name = _name(backend) if backend else _named.get(dist.group.WORLD)
+    if isinstance(group, dist.ProcessGroup) and name is not None:
+        _named[group] = name
     return group
 
 
@@ -106,6 +109,8 @@ def _get_backend(plain: Callable[..., str], group: Any = None) -> str:
 def _carrier(backend: str | None) -> str:
     """Return the backend that carries the messages. Raises RuntimeError for one that has no part of gloo or NCCL."""
     named = "nccl" if backend is None else str(backend).lower()
+    if named == "fake":
+        return named
     if not any(one in named for one in ("nccl", "gloo")):
         raise RuntimeError(f"the simulated GPUs have no backend {backend!r}: use nccl or gloo")
     return "gloo"
