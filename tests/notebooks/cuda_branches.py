@@ -1,10 +1,11 @@
-"""Which branches of the course run on CUDA alone, and which of them did a run go through?
+"""Which branches of the course does CUDA take and the simulated GPU not, and which did a run go through?
 
 `marked` rewrites a text so that each such branch writes its name to a file when it runs.
 """
 
 import ast
 import json
+import re
 from pathlib import Path
 
 FILE = "COURSE_BRANCHES"  # the variable of the environment that names the file
@@ -16,48 +17,92 @@ def _mark_branch(name):
 """
 
 
-def for_cuda_alone(test: ast.expr, names: set[str]) -> bool:
-    """Return whether a condition holds on CUDA and on no simulated GPU; `names` stand for such conditions."""
-    if isinstance(test, ast.Name):
-        return test.id in names
+KINDS = frozenset({"cpu", "cuda", "meta", "mps", "sim", "xpu"})
+_NAMED = re.compile(r"\b(\w*type|kind)$")  # what a kind of device is compared with ends in
+
+
+def answer(test: ast.expr, kind: str, names: dict[str, ast.expr]) -> bool | None:
+    """Return what a condition says where the device is of this kind, None where that alone does not decide.
+
+    `names` are those of conditions, with what they were assigned.
+    """
+    if isinstance(test, ast.Name) and test.id in names:
+        known = {name: value for name, value in names.items() if name != test.id}
+        return answer(names[test.id], kind, known)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = answer(test.operand, kind, names)
+        return None if inner is None else not inner
     if isinstance(test, ast.BoolOp):
-        return any(for_cuda_alone(value, names) for value in test.values)
+        decides = isinstance(test.op, ast.Or)  # one such part decides the whole
+        parts = [answer(value, kind, names) for value in test.values]
+        return decides if decides in parts else None if None in parts else not decides
     if isinstance(test, ast.Call):
-        return ast.unparse(test) == "torch.cuda.is_available()"
-    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq | ast.In):
-        words = {node.value for node in ast.walk(test) if isinstance(node, ast.Constant)}
-        return "cuda" in words and "sim" not in words and "type" in ast.unparse(test.left)
-    return False
+        return kind == "cuda" if ast.unparse(test) == "torch.cuda.is_available()" else None
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return _compared(test, kind)
+    return None
+
+
+def _compared(test: ast.Compare, kind: str) -> bool | None:
+    left, (operator,), (right,) = ast.unparse(test.left), test.ops, test.comparators
+    if left == "torch.cuda.device_count()" and isinstance(operator, ast.Gt | ast.GtE | ast.Eq) and kind != "cuda":
+        return False
+    listed = right.elts if isinstance(right, ast.Tuple | ast.Set | ast.List) else [right]
+    words = {node.value if isinstance(node, ast.Constant) else None for node in listed}
+    if not words <= KINDS or not _NAMED.search(left):
+        return None
+    if isinstance(operator, ast.Eq | ast.In):
+        return kind in words
+    return kind not in words if isinstance(operator, ast.NotEq | ast.NotIn) else None
 
 
 class _Marker(ast.NodeTransformer):
-    def __init__(self, where: str, names: set[str]) -> None:
-        self.where, self.names, self.found = where, names, []
+    def __init__(self, where: str, names: dict[str, ast.expr]) -> None:
+        self.names, self.found, self._place = names, [], [where]
 
-    def _name(self, node: ast.AST) -> ast.Call:
-        self.found.append(f"{self.where}:{node.lineno}")
-        return ast.Call(ast.Name("_mark_branch", ast.Load()), [ast.Constant(self.found[-1])], [])
+    def _inside(self, node: ast.AST) -> ast.AST:
+        self._place.append(node.name)
+        self.generic_visit(node)
+        self._place.pop()
+        return node
+
+    visit_FunctionDef = visit_ClassDef = _inside
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
-        if targets and for_cuda_alone(node.value, self.names):
-            self.names.update(targets)
+        if any(answer(node.value, kind, self.names) is not None for kind in ("cuda", "sim")):
+            self.names.update({target.id: node.value for target in node.targets if isinstance(target, ast.Name)})
         return self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> ast.AST:
-        if for_cuda_alone(node.test, self.names):
-            node.body.insert(0, ast.copy_location(ast.Expr(self._name(node)), node.body[0]))
+        for side, mark in self._marks(node.test).items():
+            block = getattr(node, side)
+            block.insert(0, ast.copy_location(ast.Expr(mark), node))
         return self.generic_visit(node)
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
-        if for_cuda_alone(node.test, self.names):
-            both = ast.Tuple([self._name(node), node.body], ast.Load())
-            node.body = ast.Subscript(both, ast.Constant(1), ast.Load())
+        for side, mark in self._marks(node.test).items():
+            both = ast.Tuple([mark, getattr(node, side)], ast.Load())
+            setattr(node, side, ast.Subscript(both, ast.Constant(1), ast.Load()))
         return self.generic_visit(node)
 
+    def _marks(self, test: ast.expr) -> dict[str, ast.Call]:
+        """Return a call that says its name for each side of a condition that CUDA takes and no simulated GPU does."""
+        sides = {"body": False, "orelse": True}
+        takes = {side: answer(test, "sim", self.names) is skips for side, skips in sides.items()}
+        wanted = [
+            side for side, skips in sides.items() if takes[side] and answer(test, "cuda", self.names) is not skips
+        ]
+        return {side: self._name(test, " else" * (side == "orelse")) for side in wanted}
 
-def marked(text: str, where: str, names: set[str], head: str = _MARK) -> tuple[str, list[str]]:
-    """Return a Python text in which each branch for CUDA alone says its name, `where:line`, and the names.
+    def _name(self, test: ast.expr, side: str) -> ast.Call:
+        name = f"{'.'.join(self._place)}: {ast.unparse(test)}{side}"
+        again = sum(other.partition(" #")[0] == name for other in self.found)
+        self.found.append(f"{name} #{again + 1}" if again else name)
+        return ast.Call(ast.Name("_mark_branch", ast.Load()), [ast.Constant(self.found[-1])], [])
+
+
+def marked(text: str, where: str, names: dict[str, ast.expr], head: str = _MARK) -> tuple[str, list[str]]:
+    """Return a Python text in which each branch for CUDA says its name, `where: condition`, and the names.
 
     `names`, of conditions, grows by those that the text assigns. A text without such a branch stays as it is.
     """
@@ -74,8 +119,8 @@ def marked(text: str, where: str, names: set[str], head: str = _MARK) -> tuple[s
 
 
 def mark_notebook(path: Path) -> list[str]:
-    """Mark the branches of a notebook in its place; return their names, `lesson:cell:line`."""
-    content, names, found = json.loads(path.read_text(encoding="utf-8")), set(), []
+    """Mark the branches of a notebook in its place; return their names, `lesson:cell: condition`."""
+    content, names, found = json.loads(path.read_text(encoding="utf-8")), {}, []
     for cell in content["cells"]:
         source = "".join(cell["source"])
         magic = any(line.lstrip().startswith(("%", "!")) for line in source.splitlines())
@@ -92,7 +137,7 @@ def mark_tree(root: Path) -> list[str]:
     found = []
     for folder in ("course_utils", "gpu_course", "notebooks/programs"):
         for path in sorted((root / folder).rglob("*.py")):
-            text, here = marked(path.read_text(encoding="utf-8"), path.relative_to(root).as_posix(), set())
+            text, here = marked(path.read_text(encoding="utf-8"), path.relative_to(root).as_posix(), {})
             if here:
                 path.write_text(text, encoding="utf-8")
             found += here

@@ -1,5 +1,6 @@
-"""Does each branch of a lesson that is for CUDA alone run? On CUDA's face of the simulated GPU, weekly."""
+"""Does each branch that CUDA takes and the simulated GPU does not run? On CUDA's face; the lessons weekly."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,9 +9,10 @@ import sys
 import pytest
 
 import simgpu
-from tests.notebooks import cuda_branches
+from tests.notebooks import cuda_branches, on_face
 from tools import notebooks
 
+needs_face = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 SAMPLE = """import torch
 ON_CUDA = DEVICE.type == "cuda"
 HAS_QUEUE = DEVICE.type in ("cuda", "sim")
@@ -21,47 +23,101 @@ elif DEVICE.type in ("cuda", "xpu"):
 if HAS_QUEUE:
     print(3)
 size = 4 if torch.cuda.is_available() else 5
+def label(kind):
+    if kind == "sim" or not ON_CUDA and kind in ("cpu", "sim"):
+        return "simulated"
+    if kind == "sim":
+        return "never"
+    return "live"
 """
-MEMORY = {"01": "1 GiB", "02": "1 GiB", "04": "1 GiB", "05": "1 GiB"}  # of the lessons that are tried
-LEFT = {
-    "02:overlap-time": "products of 4096 need a GPU that has 4 GiB free, and are slow on a CPU"
-}  # branches, and why
-# Cells that may fail: no driver takes memory for itself here, and a CPU may be slower than the clock at eight numbers
-MAY_FAIL = {"01": 2}
+TAKEN_BY = {  # the branches of packages and programs, by the function of `cuda_callers` that takes them
+    "description": ["choice.py.describe: device.type == 'sim' else", "choice.py._name: device.type == 'sim' else"],
+    "report": [f"report.py.Report.collect: available{again}" for again in ("", " #2", " #3", " #4")],
+    "memory": [
+        "budgets.py.Limited.note: kind == 'cuda'",
+        "budgets.py.budget: result.device.type == 'sim' else",
+        "live.py.census: device.type == 'sim' else",
+        "measurements.py._result: device.type == 'cuda'",
+        "measurements.py._allocator_peak: device.type == 'sim' else",
+        "measurements.py._allocator_peak: device.type == 'cuda'",
+    ],
+    "formats": ["rates.py.formats: device.type == 'cuda'"],
+    "answer": ["case.py.Case._outcome: self.device.type in ('cuda', 'mps', 'xpu')"],
+    "resuming": [
+        "resuming.py._another_process: case.device.type == 'sim' else",
+        "resuming.py._generator_of_its_own: device.type != 'sim'",
+    ],
+    "allocator": [
+        "allocator.py.on_gpu: device.type == 'cuda'",
+        *(f"allocator.py.at_most: kind == 'sim' else{again}" for again in ("", " #2", " #3")),
+    ],
+    "ddp": [
+        *(f"train_ddp.py.join: use_cuda{again}" for again in ("", " #2", " #3")),
+        "train_ddp.py.train: device.type == 'cuda'",
+    ],
+    "fsdp": [
+        *(f"train_fsdp.py.join: use_cuda{again}" for again in ("", " #2", " #3", " #4")),
+        "train_fsdp.py.sharded: mesh.device_type == 'cuda'",
+    ],
+}
+ELSEWHERE = {  # branches that the face does not take, and the tests that pretend a real GPU
+    "recorded.py._record: device.type in ('cpu', 'sim') or simulated or simgpu.is_simulated(device) else": (
+        "tests/course_utils/test_recorded.py"
+    ),
+}
 
 
-def test_branches_for_cuda_alone_are_found_and_say_so():
-    text, found = cuda_branches.marked(SAMPLE, "lesson", set())
-    assert found == ["lesson:4", "lesson:6", "lesson:10"] and text.count("_mark_branch(") == 4
+def _short(name):
+    """Return the name of a branch without the folders of its file."""
+    file, _, rest = name.partition(".py")
+    return f"{file.rpartition('/')[2]}.py{rest}"
+
+
+def test_branches_that_cuda_takes_and_the_simulated_gpu_does_not_say_so():
+    text, found = cuda_branches.marked(SAMPLE, "lesson", {})
+    assert found == [
+        "lesson: ON_CUDA and first",
+        "lesson: DEVICE.type in ('cuda', 'xpu')",
+        "lesson: torch.cuda.is_available()",
+        "lesson.label: kind == 'sim' or (not ON_CUDA and kind in ('cpu', 'sim')) else",
+        "lesson.label: kind == 'sim' else",
+    ]
+    assert text.count("_mark_branch(") == 6
     compile(text, "sample", "exec")
-    assert cuda_branches.marked("x = 1", "lesson", set()) == ("x = 1", [])
+    assert cuda_branches.marked("x = 1", "lesson", {}) == ("x = 1", [])
 
 
-def test_lessons_and_programs_have_such_branches(tmp_path):
-    for folder in ("course_utils", "gpu_course", "notebooks"):
-        leave = shutil.ignore_patterns("__pycache__", "*.png")
+def test_lessons_have_such_branches(tmp_path):
+    shutil.copytree(
+        notebooks.ROOT / "notebooks", tmp_path, ignore=shutil.ignore_patterns("programs"), dirs_exist_ok=True
+    )
+    found = [name for path in tmp_path.glob("[0-9]*.ipynb") for name in cuda_branches.mark_notebook(path)]
+    assert len(found) > 40 and len(set(found)) == len(found)
+
+
+@needs_face
+def test_each_branch_of_packages_and_programs_is_listed_and_runs(tmp_path):
+    leave = shutil.ignore_patterns("__pycache__", "*.png", "*.ipynb")
+    for folder in on_face.FOLDERS:
         shutil.copytree(notebooks.ROOT / folder, tmp_path / folder, ignore=leave)
-    lessons = sorted((tmp_path / "notebooks").glob("[0-9]*.ipynb"))
-    found = [name for path in lessons for name in cuda_branches.mark_notebook(path)]
-    found += cuda_branches.mark_tree(tmp_path)
-    assert len(found) > 40 and len(set(found)) > 40
+    found = set(map(_short, cuda_branches.mark_tree(tmp_path)))
+    listed = {name for names in TAKEN_BY.values() for name in names} | set(ELSEWHERE)
+    assert found == listed
+    ran = tmp_path / "ran"
+    ran.touch()
+    command = [sys.executable, "-m", "tests.notebooks.cuda_callers", str(tmp_path), str(ran)]
+    environment = {**os.environ, **on_face.environment(tmp_path, ran)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr[-3000:]
+    taken = json.loads(done.stdout)
+    missing = {by: [name for name in names if name not in map(_short, taken[by])] for by, names in TAKEN_BY.items()}
+    assert not any(missing.values()), missing
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
-@pytest.mark.parametrize("number", MEMORY)
-def test_each_branch_of_a_lesson_runs(number, tmp_path):
-    shutil.copytree(notebooks.ROOT / "notebooks", tmp_path / "notebooks")
-    (path,) = (tmp_path / "notebooks").glob(f"{number}*.ipynb")
-    wanted, ran = cuda_branches.mark_notebook(path), tmp_path / "ran"
-    ran.touch()
-    more = {cuda_branches.FILE: str(ran), "COURSE_DEVICE": "cuda", "COURSE_PROGRESS": str(tmp_path / "progress.json")}
-    options = ["--keep-going", "--gpus", "2", "--memory", MEMORY[number]]
-    command = [sys.executable, "-m", "simgpu", *options, path.name]
-    done = subprocess.run(
-        command, cwd=path.parent, env={**os.environ, **more}, capture_output=True, text=True, encoding="utf-8"
-    )
-    seen = set(ran.read_text(encoding="utf-8").splitlines())
-    missing = [name for name in wanted if name not in seen and name.rpartition(":")[0] not in LEFT]
-    assert wanted and missing == [], done.stderr[-2000:]
-    assert done.stderr.count(" failed\n") <= MAY_FAIL.get(number, 0), done.stderr[-2000:]
+@needs_face
+@pytest.mark.parametrize("lesson", notebooks.lessons(), ids=lambda path: path.stem)
+def test_a_lesson_runs_with_cuda_and_takes_each_branch(lesson, tmp_path):
+    seen = on_face.run(notebooks.number(lesson), tmp_path)
+    assert seen.failed == {}, seen.log[-3000:]
+    assert seen.missing == []

@@ -1,0 +1,126 @@
+"""What calls the packages and the programs where the device is a GPU of CUDA, so that their branches for CUDA run.
+
+`python -m tests.notebooks.cuda_callers FOLDER RAN` calls all of it on CUDA's face, on a copy of the course in FOLDER
+whose branches write their names to the file RAN, and prints as JSON which branches each of these functions took.
+"""
+
+import contextlib
+import io
+import json
+import runpy
+import sys
+from pathlib import Path
+
+CALLERS = ("description", "report", "memory", "formats", "answer", "resuming", "allocator", "ddp", "fsdp")
+
+
+def description(folder: Path) -> None:
+    """The second line of each lesson."""
+    from course_utils import devices
+
+    assert str(devices.describe(devices.pick())).startswith("cuda:0: Simulated T4 with 1.0 GiB")
+
+
+def report(folder: Path) -> None:
+    """The report of lesson 01."""
+    from course_utils import devices
+
+    found = devices.Report.collect()
+    assert found.cuda_available and found.kernel_error is None
+    assert len(found.gpu_names) == 2 and found.capability == "7.5"
+
+
+def memory(folder: Path) -> None:
+    """What lesson 07 measures and limits."""
+    import torch
+
+    from course_utils.memory import budget, census, measure
+
+    model = torch.nn.Linear(100, 10).to("cuda")
+    assert measure(lambda: torch.ones(100, device="cuda")).peak_bytes >= 400
+    assert census().device.type == "cuda"
+    try:
+        with budget("1 KiB"):
+            model(torch.ones(1000, 100, device="cuda"))
+    except torch.OutOfMemoryError as error:
+        assert str(error).startswith("CUDA out of memory")
+    else:
+        raise AssertionError("the budget limits nothing")
+
+
+def formats(folder: Path) -> None:
+    """The formats of a roofline, in lesson 03."""
+    import torch
+
+    from course_utils.timing import rates
+
+    assert rates.formats(torch.device("cuda")) == ("fp32", "fp16")  # a T4 is older than TF32 and bf16
+
+
+def answer(folder: Path) -> None:
+    """A check on the reader's own device."""
+    import torch
+
+    from gpu_course import lesson02
+
+    lesson02.ramp.examine(lesson02.ramp.reference, torch.device("cuda"))
+
+
+def resuming(folder: Path) -> None:
+    """The check of lesson 05 that goes on after a checkpoint."""
+    import torch
+
+    from gpu_course import lesson05
+
+    lesson05.Progress.examine(lesson05.Progress.reference, torch.device("cuda"))
+
+
+def allocator(folder: Path) -> None:
+    """The limit of lesson 07 on what PyTorch reserves."""
+    import torch
+
+    from gpu_course.lesson07.allocator import at_most, on_gpu
+
+    def reserve(kind: str) -> int:
+        with at_most(kind, 4) as gpu:
+            kept = torch.ones(2**18, device=kind)
+            return gpu.memory_reserved() - kept.nbytes
+
+    assert on_gpu(torch.device("cuda"), reserve) >= 0
+
+
+def ddp(folder: Path) -> None:
+    """The program of lesson 09, one process."""
+    _program(folder, "train_ddp.py", "--epochs", "1", "--batch", "256", "--every", "100")
+
+
+def fsdp(folder: Path) -> None:
+    """The program of lesson 10, one process."""
+    _program(folder, "train_fsdp.py", "--steps", "1", "--batch", "2")
+
+
+def _program(folder: Path, name: str, *options: str) -> None:
+    said, arguments = io.StringIO(), sys.argv
+    sys.argv = [name, *options]
+    with contextlib.redirect_stdout(said):
+        runpy.run_path(str(folder / "notebooks" / "programs" / name), run_name="__main__")
+    sys.argv = arguments
+    assert "device cuda" in said.getvalue(), said.getvalue()
+
+
+def main(folder: Path, ran: Path) -> None:
+    """Call all of them and print what each took."""
+    import simgpu
+
+    simgpu.cuda(gpus=2, memory="1 GiB")
+    taken, before = {}, 0
+    for name in CALLERS:
+        with contextlib.redirect_stdout(io.StringIO()):
+            globals()[name](folder)
+        lines = ran.read_text(encoding="utf-8").splitlines()
+        taken[name], before = sorted(set(lines[before:])), len(lines)
+    print(json.dumps(taken, indent=1))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,158 @@
+"""Does a lesson run on CUDA's face of the simulated GPU, cell by cell, with DEVICE cuda? Which branches did it take?
+
+python -m tests.notebooks.on_face 06 07               a row for each lesson: its cells, those that failed, and why
+python -m tests.notebooks.on_face --write out 06      what the cells printed stands in out/06.log
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.notebooks import cuda_branches
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("course_utils", "gpu_course", "notebooks")
+ENGINES = ("simgpu", "kernelcheck", "ranklaunch")
+MEMORY = {"03": "600 MiB"}  # of each GPU; the lesson's own rules then choose sizes that a CPU can bear
+USUAL_MEMORY = "1 GiB"
+GPUS = 2
+LEFT_OUT = {  # cells that are not run, by lesson, and why; on a real GPU they run
+    "06": {
+        "cost-measured": "the simulated clock shows no cost of the profiler, and its products take ten minutes here"
+    },
+}
+
+
+_COMPILED = "the face refuses what traces a program for its compiler"
+LEFT_OUT["08"] = {"fused-compiled": _COMPILED, "opcheck-right": _COMPILED}
+NOT_TAKEN = {  # branches that no run on the face can take, and why
+    "02:overlap-time: HAS_ROOM": "products of 4096 need 4 GiB free, and take a CPU minutes",
+    "07:cure: HAS_EXPANDABLE else": "Windows alone",
+    "08:triton-op: HAS_TRITON": "Triton's compiler needs a real GPU",
+}
+TRITON = """import sys
+import kernelcheck
+_triton, language = kernelcheck.triton(interpreter=True)
+globals().update(vars(_triton))
+sys.modules["triton.language"] = language
+"""  # stands in for Triton, where the program that lesson 08b gives away imports it
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How one lesson did on the face."""
+
+    cells: int  # code cells
+    failed: dict[str, str]  # the name of a cell, and its error
+    seconds: dict[str, float]  # of each cell that ended, on the machine's clock
+    wanted: list[str]  # the lesson's branches for CUDA
+    taken: set[str]  # those that ran, of the packages and programs too
+    log: str  # what the cells printed
+
+    @property
+    def missing(self) -> list[str]:
+        """The lesson's own branches that did not run."""
+        return [name for name in self.wanted if name not in self.taken and name not in NOT_TAKEN]
+
+    def row(self) -> str:
+        """Return the row of a table: cells, time, and what is wrong."""
+        slowest = max(self.seconds, key=self.seconds.get)
+        text = f"{self.cells - len(self.failed)} of {self.cells} code cells, {sum(self.seconds.values()):.0f} s"
+        text += f", {self.seconds[slowest]:.0f} s of them in {slowest}"
+        text += "".join(f"\n    {name}: {error}" for name, error in self.failed.items())
+        return text + "".join(f"\n    {name}: this branch did not run" for name in self.missing)
+
+
+def run(number: str, folder: Path, memory: str | None = None) -> Seen:
+    """Return how lesson `number` did, in a copy of the course in the empty `folder`, on GPUs that say `cuda`."""
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (path,) = (folder / "notebooks").glob(f"{number}_*.ipynb")
+    wanted, ran, found = cuda_branches.mark_notebook(path), folder / "ran", folder / "found.json"
+    cuda_branches.mark_tree(folder)
+    ran.touch()
+    if number == "08b":
+        (folder / "triton.py").write_text(TRITON, encoding="utf-8")
+    size = memory or MEMORY.get(number, USUAL_MEMORY)
+    with (folder / "log").open("wb") as log:
+        command = [sys.executable, "-u", "-m", "tests.notebooks.on_face", "--inside", str(path), size, str(found)]
+        subprocess.run(
+            command,
+            cwd=path.parent,
+            env={**os.environ, **environment(folder, ran)},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    seen = json.loads(found.read_text(encoding="utf-8"))
+    taken = set(ran.read_text(encoding="utf-8").splitlines())
+    return Seen(**seen, wanted=wanted, taken=taken, log=(folder / "log").read_text(encoding="utf-8", errors="replace"))
+
+
+def environment(folder: Path, ran: Path) -> dict[str, str]:
+    """Return the variables with which Python uses the copy in `folder`, whose branches write their names to `ran`."""
+    places = [folder, *(ROOT / "engines" / name for name in ENGINES), ROOT]
+    return {
+        cuda_branches.FILE: str(ran),
+        "COURSE_DEVICE": "cuda",
+        "COURSE_PROGRESS": str(folder / "progress.json"),
+        "MPLBACKEND": "agg",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join(map(str, places)),
+    }
+
+
+def inside(path: Path, memory: str, found: Path) -> None:
+    """Switch the face on and run all code cells of a notebook; write to `found` after each what is known so far."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    import simgpu
+
+    simgpu.cuda(gpus=GPUS, memory=memory)
+    left = LEFT_OUT.get(path.stem.partition("_")[0], {})
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    cells = [cell for cell in cells if cell["id"] not in left]
+    seen = {"cells": len(cells), "failed": {cell["id"]: "was not reached" for cell in cells}, "seconds": {}}
+    sys.path[0], sys.argv = "", [path.name]
+    shell = InteractiveShell.instance()
+    for cell in cells:
+        print(f"\n== {cell['id']}", flush=True)
+        began = time.monotonic()
+        result = shell.run_cell("".join(cell["source"]), store_history=True)
+        seen["seconds"][cell["id"]] = time.monotonic() - began
+        del seen["failed"][cell["id"]]
+        if not result.success:
+            error = result.error_before_exec or result.error_in_exec
+            seen["failed"][cell["id"]] = f"{type(error).__name__}: {error}"
+        found.write_text(json.dumps(seen), encoding="utf-8")
+
+
+def main() -> int:
+    """Run the lessons that the command line names; return 1 where a cell failed or a branch did not run."""
+    reads = argparse.ArgumentParser("python -m tests.notebooks.on_face", description=__doc__.splitlines()[0])
+    reads.add_argument("--memory", help='of each simulated GPU (default: "1 GiB", less where a lesson needs that)')
+    reads.add_argument("--write", type=Path, metavar="FOLDER", help="write what the cells printed to FOLDER/NN.log")
+    reads.add_argument("numbers", nargs="+", metavar="NN", help="the numbers of lessons, such as 06 or 08b")
+    given, wrong = reads.parse_args(), 0
+    for number in given.numbers:
+        with tempfile.TemporaryDirectory() as folder:
+            seen = run(number, Path(folder), given.memory)
+        if given.write:
+            given.write.mkdir(parents=True, exist_ok=True)
+            (given.write / f"{number}.log").write_text(seen.log, encoding="utf-8")
+        print(f"{number}: {seen.row()}", flush=True)
+        wrong += bool(seen.failed or seen.missing)
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--inside"]:
+        inside(Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))
+    else:
+        sys.exit(main())
