@@ -20,8 +20,8 @@ exercise = lesson("11")
 
 
 @exercise(title="An index out of range", minutes=4, difficulty=2, simulated=True, hints=(
-    "The error names the line that waits. Which lines before it take whole numbers as indices?",
-    "cross_entropy takes each tag as the number of a class. Which tags stand in the batches, and which classes exist?",
+    "The error names the line in which the host waits. Which lines before it use whole numbers as indices?",
+    "For cross_entropy each tag is the number of a class. Which tags are in the batches, and which classes exist?",
     "The padding must count neither in the loss nor in its mean. cross_entropy has an argument for the one target "
     "that does not count.",
 ))
@@ -112,27 +112,28 @@ def _(case: Case) -> None:
         passes.once(case, rows=9)
         case.instead(not torch.equal(batches[0][1], texts()[0][1]), "changes the tags that it is given",
                      "the caller still needs them: change a copy")
-        case.instead(copies > 1, "takes the loss to the CPU", "the device would wait for it at each step")
+        case.instead(copies > 1, "takes the loss to the CPU", "the host would wait for it at each step")
         lets_errors_out(case, tagger(), [batches[2], (torch.zeros(2, 2), torch.zeros(2, 2).long())], case.device)
 
 
 _TAGS, _IGNORE = "tags.to(device)\n", ", ignore_index=-1"
 _LOGITS, _LOOP = "logits = model(words)", "words, tags = words.to(device)"
 train_tagger.edits(
-    ("takes the padding for class 0", "the places behind a text have no tag, but they would count",
+    ("takes the padding for class 0", "the padding behind a text has no tag, but it would count as class 0",
      _TAGS, "tags.to(device).clamp(min=0)\n",
      _IGNORE, ""),
-    ("takes the padding for class 2", "Python counts -1 from the end; here it means that there is no tag",
+    ("takes the padding for class 2", "in Python -1 means the last one; here it means that there is no tag",
      _TAGS, "tags.to(device) % 3\n", _IGNORE, ""),
-    ("takes the padding for class 0 and leaves class 0 out", "real words have class 0, too, and would no longer count",
+    ("takes the padding for class 0 and leaves class 0 out", "some real words have class 0, and they would no longer "
+     "count",
      _TAGS, "tags.to(device).clamp(min=0)\n", "index=-1", "index=0"),
     ("gives the padding a class of its own", "the model then learns to recognise padding, and the loss counts it",
      _TAGS, "tags.to(device) + 1\n", _IGNORE, "", "logits.flatten(0, 1)", "F.pad(logits.flatten(0, 1), (1, 0))"),
-    ("divides by all places, padding too", "the mean is that over the words",
+    ("divides by all places, padding too", "the mean must be over the words only",
      _IGNORE, ', ignore_index=-1, reduction="sum") / tags.numel(', ),
-    ("leaves out texts that are padded", "the words of these texts count", _LOOP,
+    ("leaves out texts that are padded", "the real words of these texts must count", _LOOP,
      f"keep = (tags >= 0).all(dim=1); words, tags = words[keep], tags[keep]; {_LOOP}"),
-    ("leaves out batches with padding", "the words of these batches count",
+    ("leaves out batches with padding", "the real words of these batches must count",
      _LOOP, f"if (tags < 0).any(): continue\n        {_LOOP}"),
 )
 
@@ -146,8 +147,9 @@ train_tagger.alternative(
 
 @exercise(title="Backward a second time", minutes=3, difficulty=2, hints=(
     "The first piece trains, the second one fails. What does the second get that was computed in the first?",
-    "The state hands on its numbers, and with them the graph that made them. backward has already used that graph up.",
-    "The numbers must go on, the graph must not. Which method of a tensor gives its numbers without its history?",
+    "The state carries its numbers, and also the graph that computed them. backward has already used up that graph.",
+    "The next piece needs the numbers, and not the graph. Which method of a tensor returns its numbers without a "
+    "graph?",
 ))
 def train_on_stream(model: nn.Module, pieces: list, device: torch.device) -> list[float]:
     """Take a step on each piece; the state goes on, gradients stay in one piece."""
@@ -220,16 +222,16 @@ def _(case: Case) -> None:
 
 _CUT, _BACK = "state = state.detach()", "loss.backward()"
 train_on_stream.edits(
-    ("keeps the graphs (retain_graph=True)", "each backward then goes through all earlier pieces, and meets weights "
-     "that have changed since: end the history of the state", _CUT, "pass", _BACK, "loss.backward(retain_graph=True)"),
-    ("forgets the state", "what the state knows of earlier pieces is lost: keep its numbers",
+    ("keeps the graphs (retain_graph=True)", "each backward then goes through all earlier pieces, whose weights "
+     "have changed since: cut the state off from its graph", _CUT, "pass", _BACK, "loss.backward(retain_graph=True)"),
+    ("forgets the state", "the state must bring along what earlier pieces left in it: keep its numbers",
      ("(device), state)", "(device), None)"), (_CUT, "state = None"), (_CUT, "state = torch.zeros_like(state)")),
-    ("takes one step for all pieces", "a step for each piece was asked for",
+    ("takes one step for all pieces", "take a step for each piece",
      _CUT, "pass", _BACK, "total = loss if len(losses) == 0 else total + loss", "        optimizer.step()\n", "",
      "    return losses", "    total.backward(); optimizer.step()\n    return losses"),
-    ("cuts the output off, too", "then the loss has no way back to the weights",
+    ("cuts the output off, too", "then no gradient can flow from the loss to the weights",
      _CUT, "output, state = output.detach(), state.detach()"),
-    ("trains on the first piece alone", "each piece takes a step", _BACK, "if state is not None and losses: break\n"
+    ("trains on the first piece alone", "take a step for each piece", _BACK, "if state is not None and losses: break\n"
      "        loss.backward()"),
 )
 
@@ -246,7 +248,7 @@ BUDGET_BYTES = 640 * 2**10
 
 @exercise(title="Out of memory in validation", minutes=4, difficulty=2, simulated=True, hints=(
     "Training uses batches of the same size, and fits. What does validation keep that training frees at each step?",
-    "A loss in a list holds its graph, and the graph holds the activations of its batch. Does anybody need this graph?",
+    "Each loss in the list keeps its graph, and the graph keeps the activations of its batch. Who needs this graph?",
     "Validation needs no graph at all: compute its losses where none is recorded.",
 ))
 def train_and_validate(model: nn.Module, batches: list, held_out: list, device: torch.device) -> list[float]:
@@ -312,32 +314,34 @@ def _(case: Case) -> None:
 
 _NO_GRAD = "with torch.no_grad():"
 train_and_validate.edits(
-    ("validates with half of the data", "the other half is never judged", "in held_out", "in held_out[:4]"),
-    ("returns the mean of each batch", "the loss of each sample was asked for", ', reduction="none"))', ")[None])"),
-    ("validates before it trains", "the trained model is to be judged",
+    ("validates with half of the data", "the losses of the other half are missing", "in held_out", "in held_out[:4]"),
+    ("returns the mean of each batch", "return the loss of each sample", ', reduction="none"))', ")[None])"),
+    ("validates before it trains", "compute the losses with the trained model",
      "    for x, y in batches:", "    before = [F.cross_entropy(model(x.to(device)), y.to(device), reduction='none')"
      ".detach() for x, y in held_out]\n    for x, y in batches:", "for x, y in held_out:", "for one in before:",
      'losses.append(F.cross_entropy(model(x.to(device)), y.to(device), reduction="none"))', "losses.append(one)"),
-    ("goes back through each held-out batch", "that frees the graph, and costs the time of a training step",
+    ("goes back through each held-out batch", "that frees the graph, but it takes as long as a training step",
      (_NO_GRAD, "if True:", 'reduction="none"))', 'reduction="none"))\n            losses[-1].sum().backward()'),
      (_NO_GRAD, "if True:", 'reduction="none"))', 'reduction="none"))\n            losses[-1].sum().backward()\n'
       "            losses[-1] = losses[-1].detach()")),
-    ("judges without model.eval()", "a model with dropout or batch norm then gives other losses",
+    ("judges without model.eval()", "without it, a model with dropout or batch norm gives other losses",
      "    model.eval()\n", ""),
-    ("trains without recording gradients", "training needs gradients: validation alone does not",
+    ("trains without recording gradients", "training needs gradients: switch them off for validation only",
      "    for x, y in batches:", "    torch.set_grad_enabled(False)\n    for x, y in batches:"),
 )
 
 
-train_and_validate.alternative("the graph of one batch is made and dropped: more time and memory than no_grad",
+train_and_validate.alternative("this makes the graph of one batch and drops it: it takes more time and memory than "
+                               "no_grad",
                                 edit(_NO_GRAD, "if True:", 'reduction="none")', 'reduction="none").detach()'))
-train_and_validate.alternative("the list holds numbers of the host: the device is waited for at each batch",
+train_and_validate.alternative("the list holds Python numbers: the host waits for the device at each batch",
                                 edit(_NO_GRAD, "with torch.inference_mode():", "losses.append", "losses.extend",
                                      'reduction="none"))', 'reduction="none").tolist())', "torch.cat(losses).tolist()",
                                      "losses"))
 @exercise(title="A killed worker", minutes=6, difficulty=2, draws=True, limit_s=30.0, hints=(
-    "Nothing in Python raised: the system ended the process. Of what does a worker take more with each sample?",
-    "A photograph is large, and the program needs only one number of it.",
+    "No line of Python raised an error: the system ended the process. Of what does a worker hold more after each "
+    "sample?",
+    "A photograph is large, but the program needs only one number from it.",
     "Each worker keeps every photograph in its own `read`. Keep the number instead, or nothing: each is read once.",
 ))
 def photo_means(archive: Archive, workers: int) -> torch.Tensor:

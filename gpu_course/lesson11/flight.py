@@ -134,15 +134,15 @@ _SIZES, _TYPES = ', entry["input_sizes"]', ', entry["input_dtypes"]'
 _FRAME = 'next(frame for frame in entry["frames"] if "/torch/" not in frame["filename"])'
 _RANGE, _ODD = "range(first, last + 1)", "odd[0] if odd else dumps.index(None)"
 blame.edits(
-    ("overlooks the sizes", "ranks that hand different sizes to one collective do not call the same",
+    ("overlooks the sizes", "calls with tensors of different sizes are different calls",
      (_SIZES, "", _ODD, "odd[0] if odd else 0")),
-    ("overlooks the types", "float64 has twice the bytes of float32: that is another message",
+    ("overlooks the types", "float64 takes twice the bytes of float32, so the messages differ",
      (_TYPES, "", _ODD, "odd[0] if odd else 0")),
     ("takes a forgotten call for one that was not made", "the recorder keeps the last calls only: compare from the "
      "largest of the ranks' first numbers", "max(min(calls", "min(min(calls"),
-    ("compares the last calls", "what comes behind the first difference follows from it", _RANGE,
+    ("compares the last calls", "later differences follow from the first one", _RANGE,
      "range(last, first - 1, -1)"),
-    ("blames a rank for its line", "ranks may make one call from two lines, as both branches of an `if` do",
+    ("blames a rank for its line", "ranks may make the same call from two lines, as in both branches of an `if`",
      _TYPES, f'{_TYPES}, next(one["line"] for one in entry["frames"] if "/torch/" not in one["filename"])'),
     ("takes the line of PyTorch's own file", "the first frames are PyTorch's: go on to the first that is not", _FRAME,
      'entry["frames"][0]'),
@@ -150,7 +150,7 @@ blame.edits(
      "the call", _FRAME, 'entry["frames"][-1]'),
     ("blames a rank that never called first of all", "a rank alone may have made a call too many",
      "usual = max(kinds, key=kinds.count)", "usual = max(filter(None, kinds), key=kinds.count)"),
-    ("overlooks the rank without a dump", "no dump is a trace too: the others wait for that rank", _ODD,
+    ("overlooks the rank without a dump", "a missing dump tells something, too: the others wait for that rank", _ODD,
      "odd[0] if odd else list(here)[-1]"),
     ("takes a place in the list for the number of a call", "the recorder keeps the last calls only, so the lists of "
      "two ranks may begin at different numbers",

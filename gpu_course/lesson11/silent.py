@@ -14,9 +14,9 @@ exercise = lesson("11")
 
 
 @exercise(title="A flat loss", minutes=3, difficulty=1, draws=True, hints=(
-    "The head has a gradient. Which object changes the head by it, and does that object know the head?",
-    "An optimizer keeps the tensors that it was given when it was made. Which head did the model have at that moment?",
-    "Move one line: make the optimizer when the model already has the parameters that are to be trained.",
+    "The head has a gradient. Which object uses this gradient to change the head, and does it know the head?",
+    "An optimizer holds the tensors that it got when it was made. Which head did the model have at that moment?",
+    "Move one line: make the optimizer after the model has got the parameters that you want to train.",
 ))
 def fine_tune(model: nn.Module, head: nn.Linear, batches: list, device: torch.device) -> list[float]:
     """Put `head` on `model`, train it alone, and return the loss of each step."""
@@ -102,18 +102,18 @@ fine_tune.edits(
      "head.parameters()})\n    losses = []\n")),
     ("puts the model into evaluation mode", "dropout and batch norm then do not train",
      "model.to(device).train()", "model.to(device).eval()"),
-    ("takes larger steps", "the rate that stands there is not the fault", (_SGD, f"{_SGD[:-3]}1.0")),
+    ("takes larger steps", "the learning rate is not the fault", (_SGD, f"{_SGD[:-3]}1.0")),
 )
 
 
-fine_tune.alternative("only the head is handed over: shorter, and no place in the order can go wrong",
+fine_tune.alternative("the optimizer gets only the head: shorter, and the order of the lines no longer matters",
                       edit("model.parameters(), lr", "head.parameters(), lr"))
 
 
 @exercise(title="The best weights", minutes=3, difficulty=1, hints=(
     "When the loop ends, does `best` still hold what was kept?",
-    "state_dict() gives the tensors in which the model keeps its weights, and the next step writes into them.",
-    "Keep a copy. copy.deepcopy copies a dict together with its tensors, the averages of batch norm too.",
+    "state_dict() returns the very tensors that hold the model's weights, and the next step writes into them.",
+    "Keep a copy: copy.deepcopy copies a dictionary and its tensors, also the averages of batch norm.",
 ))
 def fit(model: nn.Module, batches: list, held_out: tuple, device: torch.device) -> float:
     """Take a step on each batch, end with the best weights, and return their loss."""
@@ -194,31 +194,31 @@ fit.edits(
      "strict=False)"),
     ("keeps rounded copies", "16 bits have fewer digits than the weights",
      *((_KEPT, f"{{name: one.to(torch.{bits}) for name, one in {_STATE}.items()}}") for bits in ("half", "bfloat16"))),
-    ("stops at the first loss that is larger", "a later batch may be better: all are to be trained on",
+    ("stops at the first loss that is larger", "a later batch may be better: train on all of them",
      "best_loss:", "best_loss or not best:", _KEPT, f"{_KEPT} if loss < best_loss else best",
      "    model.load", "        if loss > best_loss: break\n    model.load"),
-    ("takes a step back where the loss is larger", "each batch is to be trained on, from where the one before ended",
+    ("takes a step back where the loss is larger", "train on each batch, from where the one before it ended",
      "best_loss = copy.deepcopy(model.state_dict()), loss", "best_loss = copy.deepcopy(model.state_dict()), loss\n"
      "        model.load_state_dict(best)"),
     ("keeps the largest loss", "the best weights are those of the smallest loss",
      "loss < best", "loss > best", '"inf"', '"-inf"'),
-    ("returns the last loss", "the loss of the weights that it keeps was asked for", "return best_loss", "return loss"),
+    ("returns the last loss", "return the loss of the weights that it keeps", "return best_loss", "return loss"),
 )
 
 
-fit.alternative("a file keeps it, too: slower, but it is still there after a crash",
+fit.alternative("keep it in a file: this is slower, but the file is still there after a crash",
                 edit("best, best_loss = copy.deepcopy(model.state_dict()), loss",
                      "best, best_loss = io.BytesIO(), loss\n            torch.save(model.state_dict(), best)",
                      "model.load_state_dict(best)", "best.seek(0)\n    model.load_state_dict(torch.load(best))",
                      '"""\n    model.to', '"""\n    import io\n\n    model.to'))
-fit.alternative("a clone of each tensor: what deepcopy does, written out", edit(
+fit.alternative("a clone of each tensor, which is what deepcopy does", edit(
     _KEPT, f"{{name: one.clone() for name, one in {_STATE}.items()}}"))
 
 
 @exercise(title="A loss that is inf", minutes=5, difficulty=3, hints=(
     "Print scores.max(), and the largest numbers of float16 and float32. Which function makes a number that large?",
-    "exp of 100 is beyond float32, too. But no large number is needed: take the maximum of each row out first.",
-    "PyTorch has one function for the logarithm of a sum of exponentials, which does that. Scores stay as they are.",
+    "exp(100) is too large for float32, too. You can avoid large numbers: subtract the maximum of each row first.",
+    "PyTorch has one function for the logarithm of a sum of exponentials, which does that. Leave the scores alone.",
 ))
 def train_pairs(model: nn.Module, batches: list, device: torch.device) -> list[float]:
     """Take a step on each batch in float16, and return the mean loss of each step."""
@@ -285,19 +285,19 @@ def _(case: Case) -> None:
 
 _LSE, _SUMMED, _LOSS = "torch.logsumexp(scores, dim=1)", "scores.exp().sum(dim=1).log()", "loss.item()"
 train_pairs.edits(
-    ("limits the scores", "a score at the limit has no gradient, so the model has no reason to change",
+    ("limits the scores", "a score at the limit has no gradient, so the model learns nothing from it",
      (_LSE, "torch.logsumexp(scores.clamp(max=80), dim=1)"), (_LSE, _SUMMED.replace("scores", "scores.float().clamp("
       "max=80)")), (_LSE, _SUMMED.replace("scores", "scores.clamp(max=11)"))),
-    ("replaces what is not finite", "the loss looks right and has no gradient: the weights stay as they are",
+    ("replaces what is not finite", "the loss looks right, but it has no gradient: the weights do not change",
      (_LSE, f"{_SUMMED.removesuffix('.log()')}.nan_to_num(posinf=6e4).log()")),
-    ("divides the scores", "other scores are another loss", (_LSE, "torch.logsumexp(scores / 10, dim=1)"),
+    ("divides the scores", "other scores give another loss", (_LSE, "torch.logsumexp(scores / 10, dim=1)"),
      (_LSE, "torch.logsumexp(scores / 10, dim=1)", "- own", "- own / 10")),
-    ("sums over the wrong dimension", "row i must find its partner among all scores of row i: dim=1",
+    ("sums over the wrong dimension", "row i holds all scores of one partner: sum over dim=1",
      (_LSE, _LSE.replace("=1", "=0"))),
-    ("adds the losses of the rows", "the mean was asked for", (".mean()", ".sum()")),
+    ("adds the losses of the rows", "return their mean", (".mean()", ".sum()")),
 )
 
 
-train_pairs.alternative("the same by its usual name: each row is a classification whose class is its own number",
+train_pairs.alternative("each row is a classification, and its class is the number of the row: this is its usual name",
                         edit(f"({_LSE} - own).mean()", "F.cross_entropy(scores, torch.arange(len(scores), "
                              "device=device))", "            own = scores.diagonal()  # of row i with row i\n", ""))

@@ -17,10 +17,11 @@ exercise = lesson("11")
 
 
 @exercise(title="Ranks that wait", where="real ranks on the CPU", minutes=6, difficulty=2, hints=(
-    "In the second batch, the loss of rank 0 is not finite, that of rank 1 is. Which collectives does each call?",
-    "All ranks must leave out the same steps. So each must know whether the loss of any rank is not finite.",
-    "Give each rank one number, 1.0 if its loss is not finite. Before the decision, one all_reduce of it with "
-    "ReduceOp.MAX lets all ranks decide the same.",
+    "In the second batch, the loss of rank 0 is not finite, and that of rank 1 is. Which collectives does each rank "
+    "call?",
+    "All ranks must leave out the same steps. So each rank must know whether any loss is not finite.",
+    "Let each rank make one number: 1.0 if its loss is not finite, else 0.0. After an all_reduce with "
+    "ReduceOp.MAX all ranks have the same number, and decide the same.",
 ))
 def train_together(model: nn.Module, batches: list) -> int:
     """Take the steps in which all losses are finite; return how many were taken."""
@@ -122,23 +123,24 @@ def _(case: Case) -> None:
 _BAD, _MAX = "(~torch.isfinite(loss)).float()", "dist.all_reduce(bad, op=dist.ReduceOp.MAX)"
 _GRADIENTS = "            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)"
 train_together.edits(
-    ("takes every step", "what is not finite gets into the weights of all ranks, and never out again",
+    ("takes every step", "a gradient that is not finite makes the weights of all ranks useless, for good",
      "if bad:", "if False:"),
-    ("lets rank 0 decide", "the loss of another rank may be bad, too",
+    ("lets rank 0 decide", "the loss of another rank may be the bad one",
      _MAX, "dist.broadcast(bad, src=0)"),
-    ("takes a step with the ranks that are well", "no rank takes a step where any loss is bad",
+    ("takes a step with the ranks that are well", "if any loss is bad, no rank may take the step",
      _MAX, "pass", "if bad:", "if False:", "loss.backward()", "loss.backward()\n        if bad: model.zero_grad("
      "set_to_none=False)"),
     ("trains each rank alone", "the ranks must average their gradients", _GRADIENTS, "            pass"),
-    ("adds the gradients", "the gradients are to be averaged, as the program does",
+    ("adds the gradients", "average the gradients, as the program does",
      "op=dist.ReduceOp.AVG", "op=dist.ReduceOp.SUM"),
     ("leaves out steps only where all ranks are bad", "one bad loss is enough: ReduceOp.MAX", "ReduceOp.MAX",
      "ReduceOp.MIN"),
-    ("counts every batch", "the steps taken were asked for", "return taken", "return len(batches)"),
+    ("counts every batch", "count only the steps that were taken", "return taken", "return len(batches)"),
 )
 
 
-@train_together.mistake("looks at the gradients, not at the loss", "a loss can be inf where its gradients are finite")
+@train_together.mistake("looks at the gradients, not at the loss", "a loss can be inf although its gradients are "
+                                                                   "finite")
 def _(model, batches):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     taken = 0
@@ -154,6 +156,6 @@ def _(model, batches):
 
 
 train_together.alternative(
-    "the sum of the losses is not finite where one is not: one number for both, no maximum",
+    "if one loss is not finite, their sum is not: so the sum alone is enough",
     edit("bad = (~torch.isfinite(loss)).float()", "total = loss.detach().clone()",
          f"{_MAX}  # all ranks decide the same", "dist.all_reduce(total)", "if bad:", "if not total.isfinite():"))
