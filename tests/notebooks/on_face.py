@@ -30,6 +30,10 @@ LEFT_OUT = {  # cells that are not run, by lesson, and why; on a real GPU they r
 }
 
 
+MAY_FAIL = {  # cells that run and may fail here, by lesson, and why; on a real GPU they must not
+    "01": {"fits-for-real": "no driver takes memory for itself here"},
+    "06": {"memory": "the profiler's rows count no memory of a simulated GPU"},
+}
 _COMPILED = "the face refuses what traces a program for its compiler"
 LEFT_OUT["08"] = {"fused-compiled": _COMPILED, "opcheck-right": _COMPILED}
 NOT_TAKEN = {  # branches that no run on the face can take, and why
@@ -121,13 +125,14 @@ def inside(path: Path, memory: str, found: Path) -> None:
     seen = {"cells": len(cells), "failed": {cell["id"]: "was not reached" for cell in cells}, "seconds": {}}
     sys.path[0], sys.argv = "", [path.name]
     shell = InteractiveShell.instance()
+    may_fail = MAY_FAIL.get(path.stem.partition("_")[0], {})
     for cell in cells:
         print(f"\n== {cell['id']}", flush=True)
         began = time.monotonic()
         result = shell.run_cell("".join(cell["source"]), store_history=True)
         seen["seconds"][cell["id"]] = time.monotonic() - began
         del seen["failed"][cell["id"]]
-        if not result.success:
+        if not result.success and cell["id"] not in may_fail:
             error = result.error_before_exec or result.error_in_exec
             seen["failed"][cell["id"]] = f"{type(error).__name__}: {error}"
         found.write_text(json.dumps(seen), encoding="utf-8")

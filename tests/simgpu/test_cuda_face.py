@@ -112,6 +112,10 @@ def test_a_program_may_hide_gpus_from_itself(visible, seen, monkeypatch):
     with simgpu.cuda():  # the outer one has looked already
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or os.environ.get("SIMGPU_VISIBLE", ""))
         assert (torch.cuda.device_count(), torch.cuda.is_available()) == (seen, seen > 0)
+        torch.cuda.init()
+        assert torch.cuda.device_count() == seen
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0" if seen != 1 else "-1")  # too late
+        assert torch.cuda.device_count() == seen
 
 
 @pytest.mark.parametrize("allocator", ["exact", "caching"])

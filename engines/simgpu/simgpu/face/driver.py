@@ -64,7 +64,7 @@ def replace(put: Replacements) -> None:
     """Let `torch.cuda`, and what else asks whether there is CUDA, answer for the simulated GPUs."""
     count = len(model.world.memory.gpus)
     before = os.environ.get(VISIBLE, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-    seen = functools.partial(_count, count, before)
+    seen = _Count(count, before)
     put.put_item(os.environ, VISIBLE, before)
     put.put(torch._C, **{name: functools.partial(_refuse, name) for name in _REFUSED.split()})
     put.put(torch._C, **_functions(seen), **_memory_functions())
@@ -75,7 +75,7 @@ def replace(put: Replacements) -> None:
     for owner in (torch.cuda, torch.cuda.streams):
         put.put(owner, Stream=Stream, Event=Event)
     put.put(
-        torch.cuda, _initialized=True, device_count=seen, _is_in_bad_fork=lambda: model.forked,
+        torch.cuda, _initialized=True, init=seen.begin, device_count=seen, _is_in_bad_fork=lambda: model.forked,
         default_generators=(torch.default_generator,) * count, _get_device_properties=properties.of, _cudart=_RUNTIME,
         _exchange_device=_exchange, _maybe_exchange_device=_exchange, has_magma=True, **OLD_TYPES,
     )  # fmt: skip
@@ -129,11 +129,31 @@ def _refuse(name: str, *args: Any, **kwargs: Any) -> None:
     raise NotImplementedError(f"{name.removeprefix('_cuda_')} of CUDA was asked for: {_FAILURE}")
 
 
-def _count(count: int, before: str) -> int:
-    """Return how many of `count` GPUs a program sees, that may set CUDA_VISIBLE_DEVICES to other than `before`."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "") == before:
-        return count
-    return sum(1 for index in torch.cuda._parse_visible_devices() if isinstance(index, int) and index < count)
+class _Count:
+    """How many GPUs does a program see? As with CUDA, what it was told once CUDA has begun stays."""
+
+    def __init__(self, count: int, before: str) -> None:
+        self._count, self._before, self._start_ns = count, before, model.world.clock.host_ns
+        self._begun, self._told = False, None
+
+    def begin(self) -> None:
+        """CUDA begins by `torch.cuda.init()`, or with the first operation."""
+        self._begun = True
+
+    def __call__(self) -> int:
+        if self._told is not None:
+            return self._told
+        found = self._visible()
+        if self._begun or model.world.clock.host_ns != self._start_ns:
+            self._told = found
+        return found
+
+    def _visible(self) -> int:
+        """Return how many there are by CUDA_VISIBLE_DEVICES, where a program has set it."""
+        if os.environ.get("CUDA_VISIBLE_DEVICES", "") == self._before:
+            return self._count
+        found = torch.cuda._parse_visible_devices()
+        return sum(1 for index in found if isinstance(index, int) and index < self._count)
 
 
 def _functions(count: Callable[[], int]) -> dict[str, Callable[..., Any]]:
