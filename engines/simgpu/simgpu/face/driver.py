@@ -70,6 +70,7 @@ def replace(put: Replacements) -> None:
     put.put(torch._C, **_functions(seen), **_memory_functions())
     memory = {name: getattr(TORCH.sim, name) for name in _MEMORY.split()}
     memory |= {name: _over_blocks(getattr(TORCH.sim, name)) for name in _BLOCKS.split()}
+    memory |= {"_record_memory_history": _record_history}
     for owner in (torch.cuda, torch.cuda.memory):
         put.put(owner, **memory)
     for owner in (torch.cuda, torch.cuda.streams):
@@ -78,6 +79,7 @@ def replace(put: Replacements) -> None:
         torch.cuda, _initialized=True, init=seen.begin, device_count=seen, _is_in_bad_fork=lambda: model.forked,
         default_generators=(torch.default_generator,) * count, _get_device_properties=properties.of, _cudart=_RUNTIME,
         _exchange_device=_exchange, _maybe_exchange_device=_exchange, has_magma=True, **OLD_TYPES,
+        **{name: functools.partial(_refuse, name) for name in ("MemPool", "ExternalStream")},
     )  # fmt: skip
     put.put(torch.cuda.nvtx, _nvtx=_RANGES)
     put.put(torch, Stream=_kind_of("Stream", torch.Stream, Stream), Event=_kind_of("Event", torch.Event, Event))
@@ -125,6 +127,20 @@ def _over_blocks(function: Callable[..., Any]) -> Callable[..., Any]:
     return over_blocks
 
 
+@_over_blocks
+def _record_history(enabled: str | bool | None = "all", *args: Any, **kwargs: Any) -> None:
+    """Keep what the allocator does; also with the arguments of PyTorch 2.0, whose first one is a truth value."""
+    if not isinstance(enabled, bool):
+        return TORCH.sim._record_memory_history(enabled, *args, **kwargs)
+    names = ("record_context", "trace_alloc_max_entries", "trace_alloc_record_context", "device")
+    old = dict(zip(names, args, strict=False)) | kwargs
+    return TORCH.sim._record_memory_history(
+        "all" if enabled else None, "all" if old.get("record_context", True) else None,
+        max_entries=old.get("trace_alloc_max_entries", 1), device=old.get("device"),
+        clear_history=old.get("clear_history", False),
+    )  # fmt: skip
+
+
 def _refuse(name: str, *args: Any, **kwargs: Any) -> None:
     raise NotImplementedError(f"{name.removeprefix('_cuda_')} of CUDA was asked for: {_FAILURE}")
 
@@ -158,6 +174,7 @@ class _Count:
 
 def _functions(count: Callable[[], int]) -> dict[str, Callable[..., Any]]:
     """Return what stands in for devices, streams and settings of a CUDA build with `count()` GPUs."""
+    settings = {"benchmark_limit": 10}  # which changes nothing: no kernels are tried here
     return {
         "_accelerator_getAccelerator": lambda: torch.device("cuda"),
         "_get_accelerator": lambda check=None: torch.device("cuda", model.world.current),
@@ -180,6 +197,8 @@ def _functions(count: Callable[[], int]) -> dict[str, Callable[..., Any]]:
         "_set_cached_tensors_enabled": lambda enabled: None,
         "_nccl_version": lambda: _NCCL[0] << 32 | _NCCL[1] << 16 | _NCCL[2],
         "_nccl_version_suffix": lambda: b"",
+        "_cuda_get_cudnn_benchmark_limit": lambda: settings["benchmark_limit"],
+        "_cuda_set_cudnn_benchmark_limit": functools.partial(settings.__setitem__, "benchmark_limit"),
     }
 
 
@@ -207,7 +226,7 @@ def _set_stream(*, stream_id: int, device_index: int, device_type: int) -> None:
 
 _MEMORY = """memory_allocated max_memory_allocated memory_reserved max_memory_reserved reset_peak_memory_stats
 empty_cache mem_get_info"""
-_BLOCKS = "set_per_process_memory_fraction _record_memory_history"
+_BLOCKS = "set_per_process_memory_fraction"
 
 _REFUSED = """_cuda_cudaHostAllocator _cuda_cudaCachingAllocator_raw_alloc _cuda_cudaCachingAllocator_raw_delete
 _cuda_cudaCachingAllocator_enable _cuda_cudaCachingAllocator_is_enabled _cuda_changeCurrentAllocator
@@ -217,7 +236,17 @@ _cuda_getCurrentBlasHandle _cuda_getCurrentSolverHandle _cuda_getStreamFromExter
 _cuda_jiterator_compile_and_launch_kernel _cuda_sleep
 _nccl_all_gather _nccl_all_reduce _nccl_broadcast _nccl_reduce _nccl_reduce_scatter _nccl_unique_id _nccl_init_rank"""
 
-_RUNTIME = SimpleNamespace(
+
+class _Runtime(SimpleNamespace):
+    """What `torch.cuda.cudart()` returns; a function of the driver that is not here is refused when it is called."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return functools.partial(_refuse, name)
+
+
+_RUNTIME = _Runtime(
     cudaMemGetInfo=lambda device=None: TORCH.sim.mem_get_info(device),
     cudaGetDeviceCount=lambda: (0, torch.cuda.device_count()),
     cudaProfilerStart=lambda: 0,

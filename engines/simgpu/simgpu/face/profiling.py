@@ -30,6 +30,7 @@ def replace(put: Replacements) -> None:
         "__init__": _make, "_start_trace": _start, "__exit__": _end, "_parse_kineto_results": _parse,
         "export_chrome_trace": _export,
     }  # fmt: skip
+    put.put(torch.autograd.profiler.emit_nvtx, __enter__=_ranges, __exit__=lambda self, *error: False)
     put.put(profile, **{name: _around(getattr(profile, name), function) for name, function in changed.items()})
 
 
@@ -43,10 +44,24 @@ def _around(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable
     return method
 
 
-def _make(self: Any, plain: Callable[..., None], *args: Any, use_device: str | None = None, **kwargs: Any) -> None:
+def _make(
+    self: Any,
+    plain: Callable[..., None],
+    *args: Any,
+    use_device: str | None = None,
+    use_cpu: bool = True,
+    **kwargs: Any,
+) -> None:
     """C++ would time kernels by events of CUDA, for which it finds no driver: it is asked for the host alone."""
-    plain(self, *args, use_device=None if use_device == "cuda" else use_device, **kwargs)
-    self._simulated, self._records = use_device == "cuda" and self.enabled, []
+    cuda = use_device == "cuda"
+    plain(self, *args, use_device=None if cuda else use_device, use_cpu=use_cpu or cuda, **kwargs)
+    self._simulated, self._records, self._shows_host = cuda and self.enabled, [], use_cpu
+
+
+def _ranges(self: Any) -> Any:
+    """Of `emit_nvtx`, which marks operators for Nsight, that does not listen here."""
+    TORCH.sim.synchronize()
+    return self
 
 
 def _start(self: Any, plain: Callable[..., None]) -> None:
@@ -69,6 +84,7 @@ def _parse(self: Any, plain: Callable[..., list], *args: Any, **kwargs: Any) -> 
         self.use_device = "cuda"
         work = [record for record in self._records if record.kind in ("kernel", "copy")]
         _give_to_operators(found, work)
+        found = found if self._shows_host else []
         found += [_row(record, self._start_ns, number) for number, record in enumerate(work, len(found))]
     return found
 

@@ -13,6 +13,7 @@ from simgpu.face import (
     compiling,
     devices,
     driver,
+    factories,
     graphs,
     nvml,
     parallel,
@@ -136,7 +137,7 @@ def is_on() -> bool:
 
 def _put_on() -> None:
     tensors.register_kernels()
-    for one in (driver, tensors, devices, waits, nvml, smi, graphs, compiling, parallel, ranks, profiling):
+    for one in (driver, tensors, factories, devices, waits, nvml, smi, graphs, compiling, parallel, ranks, profiling):
         one.replace(_replaced)
     model.world.show("cuda")
 

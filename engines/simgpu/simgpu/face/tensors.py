@@ -16,7 +16,7 @@ from torch.utils import _device
 from simgpu import model, register, shown
 from simgpu.autocast import operator_of, register_rules
 from simgpu.face.replaced import Replacements
-from simgpu.tensor import shown_to_modes
+from simgpu.tensor import SimTensor, shown_to_modes
 
 _kept: list[torch.library.Library] = []  # keeps the registrations alive
 _MAKE = ("tensor", "as_tensor", "asarray", "range", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
@@ -63,6 +63,7 @@ def replace(put: Replacements) -> None:
     for name in ("nested_tensor", "as_nested_tensor"):
         put.put(torch.nested, **{name: _refusing(getattr(torch.nested, name))})
     put.put(torch.Tensor, to=_to, cuda=_cuda, type=_type, new_tensor=_leading(torch.Tensor.new_tensor))
+    put.put(SimTensor, share_memory_=lambda self: self, is_shared=lambda self: True)  # as on CUDA; sending is refused
     put.put(_device.DeviceContext, __torch_function__=_in_context)
 
 

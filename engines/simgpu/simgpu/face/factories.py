@@ -1,0 +1,54 @@
+"""What do PyTorch's factories do on the host where there is CUDA? They pin memory, and old programs set their type."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from simgpu.face.replaced import Replacements
+from simgpu.face.tensors import FORMATS
+
+_PINNING = """arange empty empty_like empty_strided eye full full_like linspace ones ones_like rand rand_like randint
+randn randn_like randperm tensor zeros zeros_like"""
+_METHODS = "new_empty new_empty_strided new_full new_ones new_zeros"
+
+
+def replace(put: Replacements) -> None:
+    """Let factories know `pin_memory=True`, which C++ takes to a driver, and defaults such as `torch.cuda.FloatTensor`.
+
+    TorchScript, which knows functions by identity, is told that they are the operators of before.
+    """
+    put.put(torch, **{name: _pinning(getattr(torch, name)) for name in _PINNING.split()})
+    put.put(torch.Tensor, **{name: _pinning(getattr(torch.Tensor, name)) for name in _METHODS.split()})
+    put.put(torch, set_default_tensor_type=_default_type(torch.set_default_tensor_type))
+    known = torch.jit._builtins._get_builtin_table()
+    for name in _PINNING.split():
+        put.put_item(known, id(getattr(torch, name)), f"aten::{name}")
+
+
+def _pinning(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return a factory whose argument `pin_memory` is kept by simgpu, which has its own account of pinned memory."""
+
+    @functools.wraps(function)
+    def made(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return function(*args, **kwargs).pin_memory() if kwargs.pop("pin_memory", False) else function(*args, **kwargs)
+
+    return made
+
+
+def _default_type(plain: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return `torch.set_default_tensor_type` that knows the types of CUDA: a number format and a default device."""
+
+    @functools.wraps(plain)
+    def set_default_tensor_type(kind: Any) -> None:
+        name = kind if isinstance(kind, str) else getattr(kind, "cuda_name", "")
+        if name.startswith("torch.cuda."):
+            torch.set_default_dtype(FORMATS[name.rpartition(".")[2]])
+            torch.set_default_device("cuda")
+            return
+        plain(kind)
+        if torch.get_default_device().type == "cuda":
+            torch.set_default_device(None)
+
+    return set_default_tensor_type

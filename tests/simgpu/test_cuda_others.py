@@ -1,0 +1,96 @@
+"""What did programs of others ask of CUDA's face that it did not know? One case for each cause that was mended."""
+
+import multiprocessing.reduction
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+import simgpu
+from tests.simgpu.simulated import _fresh  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+
+
+@pytest.fixture(autouse=True)
+def _face(_fresh):  # noqa: F811
+    with simgpu.cuda(memory="1 GiB"):
+        yield
+
+
+PINNED = {
+    "empty": lambda: torch.empty(3, pin_memory=True),
+    "empty_like": lambda: torch.empty_like(torch.ones(3, device="cuda"), device="cpu", pin_memory=True),
+    "tensor": lambda: torch.tensor([1.0, 2.0], pin_memory=True),
+    "new_zeros": lambda: torch.ones(1).new_zeros(2, pin_memory=True),
+}
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_factories_pin_memory(name):
+    made = PINNED[name]()
+    assert made.is_pinned() and made.device.type == "cpu"
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
+def test_what_is_pinned_on_the_gpu_is_refused_and_scripts_know_the_factories():
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        torch.zeros(2, device="cuda", pin_memory=True)
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        y = (torch.ones(2, device="cuda", requires_grad=True) ** 2).sum()
+    y.backward()
+
+    class Counting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.zeros(2) + torch.tensor([1.0, 2.0])
+
+    assert torch.jit.script(Counting())(torch.ones(2)).tolist() == [2.0, 3.0]
+
+
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
+def test_the_default_tensor_type_of_old_programs():
+    torch.set_default_tensor_type("torch.cuda.HalfTensor")
+    x = torch.ones(2)
+    torch.set_default_tensor_type(torch.FloatTensor)
+    assert (x.device.type, x.dtype) == ("cuda", torch.float16) and torch.ones(2).device.type == "cpu"
+
+
+def test_settings_of_cudnn_for_a_while():
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        assert torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark_limit = 3
+    assert torch.backends.cudnn.benchmark_limit == 3 and not torch.backends.cudnn.benchmark
+
+
+def test_history_of_memory_by_the_arguments_of_old():
+    torch.cuda.memory._record_memory_history(True, trace_alloc_max_entries=50, trace_alloc_record_context=True)
+    kept = [torch.empty(n, device="cuda") for n in (2, 3)]
+    assert len(torch.cuda.memory._snapshot()["device_traces"][0]) >= len(kept)
+    torch.cuda.memory._record_memory_history(False)
+
+
+def test_a_profiler_of_the_gpu_alone():
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled, torch.autograd.profiler.emit_nvtx():
+        torch.ones(4, 4, device="cuda") @ torch.ones(4, 4, device="cuda")
+    assert {row.key for row in profiled.key_averages()} == {"ones", "mm"}
+
+
+def test_sharing_is_nothing_and_sending_is_refused():
+    x = torch.ones(2, device="cuda")
+    assert x.share_memory_() is x and x.is_shared() and nn.Linear(2, 2).cuda().share_memory() is not None
+    with pytest.raises(RuntimeError, match="cannot be sent to another process"):
+        multiprocessing.reduction.ForkingPickler.dumps(x)
+
+
+NOT_THERE = {
+    "MemPool": lambda: torch.cuda.MemPool(),
+    "ExternalStream": lambda: torch.cuda.ExternalStream(0),
+    "cudaFree": lambda: torch.cuda.cudart().cudaFree(0),
+}
+
+
+@pytest.mark.parametrize("name", NOT_THERE)
+def test_what_is_not_there_is_refused_in_a_sentence(name):
+    with pytest.raises(NotImplementedError, match=f"{name} of CUDA was asked for: the simulated GPU does not have it"):
+        NOT_THERE[name]()
