@@ -235,6 +235,7 @@ def test_every_rule_of_cudas_autocast_is_ours_too():
     theirs = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
     below = (
         "cudnn_",
+        "_cudnn_rnn",
         "_thnn_fused",
         "_convolution.deprecated",
         "_scaled_dot_product_flash",

@@ -33,7 +33,7 @@ def test_factories_pin_memory(name):
     assert made.is_pinned() and made.device.type == "cpu"
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
+@pytest.mark.filterwarnings("ignore:.torch.jit")
 def test_what_is_pinned_on_the_gpu_is_refused_and_scripts_know_the_factories():
     with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
         torch.zeros(2, device="cuda", pin_memory=True)
@@ -74,6 +74,44 @@ def test_a_profiler_of_the_gpu_alone():
     with profile(activities=[ProfilerActivity.CUDA]) as profiled, torch.autograd.profiler.emit_nvtx():
         torch.ones(4, 4, device="cuda") @ torch.ones(4, 4, device="cuda")
     assert {row.key for row in profiled.key_averages()} == {"ones", "mm"}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("norm", [None, nn.LayerNorm(8)])
+def test_an_encoder_that_leaves_out_padding(norm):
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, norm).eval()
+    x, padding = torch.randn(2, 4, 8), torch.tensor([[False, False, False, True], [False, False, True, True]])
+    with torch.no_grad():
+        expected = encoder(x, src_key_padding_mask=padding)
+        found = encoder.cuda()(x.cuda(), src_key_padding_mask=padding.cuda())
+    encoder.cpu()
+    torch.testing.assert_close(found.cpu(), expected)
+    assert encoder.norm is norm and encoder.use_nested_tensor
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit")
+def test_a_scripted_module_runs_and_is_written_from_the_cpu(tmp_path):
+    x = torch.ones(1, 2)
+    module = torch.jit.script(nn.BatchNorm1d(2)).eval()
+    expected = module(x)
+    torch.jit.save(module, tmp_path / "module.pt")
+    loaded = torch.jit.load(tmp_path / "module.pt", map_location="cuda")
+    for one in (loaded, torch.jit.load(tmp_path / "module.pt").cuda(), module.to("cuda")):
+        assert one(x.cuda()).is_cuda and torch.equal(one(x.cuda()).cpu(), expected)
+    with pytest.raises(NotImplementedError, match=r"cannot be written to a file: write module.cpu\(\)"):
+        torch.jit.save(module, tmp_path / "module.pt")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_graphs_that_run_operator_by_operator():
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # scripts optimizers when it is imported
+    from torch.nn.attention.flex_attention import flex_attention
+
+    q = torch.randn(1, 2, 16, 8, device="cuda")
+    with pytest.raises(NotImplementedError, match="flex_attention is a kernel that is compiled"):
+        flex_attention(q, q, q)
+    assert torch.compile(nn.Linear(8, 2).cuda(), backend="aot_eager")(q).is_cuda and ZeroRedundancyOptimizer
 
 
 def test_sharing_is_nothing_and_sending_is_refused():

@@ -25,6 +25,7 @@ linalg_vector_norm linalg_matrix_norm sum sum.dim_IntList linalg_matrix_norm.str
 frobenius_norm.dim nuclear_norm nuclear_norm.dim prod.dim_int rms_norm upsample_nearest1d upsample_nearest2d
 upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d
 upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa""".split()
+_FLOAT32 += ["linalg_matrix_sqrth"] if hasattr(torch.ops.aten, "linalg_matrix_sqrth") else []  # since PyTorch 2.15
 _PROMOTE = """addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add""".split()
 
 

@@ -242,6 +242,8 @@ def _apply(self, fn, recurse=True):
     """Let `.to`, `.cpu`, `.half` … exchange what a parameter consists of, as CUDA does, not the parameter."""
     _refuse_lazy(self, fn)
     _leave_meta(self, fn)
+    if isinstance(self, torch.jit.ScriptModule):
+        return _apply_to_script(self, fn, recurse)
     ours = any(type(parameter) is SimTensor for parameter in self._parameters.values())
     if torch.__future__.get_swap_module_params_on_conversion() or not ours:
         return _apply_plain(self, fn, recurse)
@@ -252,6 +254,21 @@ def _apply(self, fn, recurse=True):
         return _apply_plain(self, fn, False)
     finally:
         torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+def _apply_to_script(module: Any, fn, recurse: bool):
+    """Give a TorchScript module, whose parameters C++ holds, new ones where an exchange would not reach them."""
+    for child in module.children() if recurse else ():
+        child._apply(fn)
+    for name, old in module._parameters.items():
+        with torch.no_grad():
+            new = fn(old)
+        module._parameters[name] = torch.nn.Parameter(new, old.requires_grad)
+        if old.grad is not None:
+            module._parameters[name].grad = fn(old.grad)
+    for name, old in module._buffers.items():
+        module._buffers[name] = fn(old)
+    return module
 
 
 def _refuse_lazy(module: torch.nn.Module, fn) -> None:

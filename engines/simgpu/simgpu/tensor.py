@@ -276,6 +276,10 @@ def is_plain(inner: torch.Tensor, shape: torch.Size) -> bool:
     return inner.is_contiguous() and 1 not in shape and 0 not in shape
 
 
+class NoNestedTensorsError(NotImplementedError):
+    """A nested tensor was asked for on a simulated GPU."""
+
+
 def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
     """Return `inner`, whose storage is accounted already, as a tensor on simulated GPU `index`."""
     if inner.is_quantized:
@@ -283,7 +287,7 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
     if inner.layout is not torch.strided:
         raise NotImplementedError(f"the simulated GPU has no tensors of layout {inner.layout}: use dense ones")
     if inner.is_nested:
-        raise NotImplementedError(
+        raise NoNestedTensorsError(
             "the simulated GPU has no nested tensors: give nn.TransformerEncoder enable_nested_tensor=False"
         )
     device, offset = model.world.meta_devices[index], inner.storage_offset() or None

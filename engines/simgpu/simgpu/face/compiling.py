@@ -10,6 +10,8 @@ from torch.utils._pytree import tree_leaves
 from simgpu.face.replaced import Replacements
 from simgpu.tensor import SimTensor
 
+_EAGER = ("eager", "aot_eager")  # run a graph operator by operator
+
 
 def replace(put: Replacements) -> None:
     """Let `torch.compile` know simulated GPUs."""
@@ -19,9 +21,9 @@ def replace(put: Replacements) -> None:
 def _compile(plain: Callable[..., Any], model: Any = None, **options: Any) -> Any:
     """Return `model`, a function or module, compiled; without it, as a decorator.
 
-    Tensors on a simulated GPU are computed operator by operator where the backend is "eager", which is what that
-    backend does with the graphs that it finds. Other backends write kernels: they raise NotImplementedError when they
-    are called with such a tensor, and compile for the CPU as ever.
+    Tensors on a simulated GPU are computed operator by operator where the backend is "eager" or "aot_eager", which is
+    what those do with the graphs that they find. Other backends write kernels: they raise NotImplementedError when
+    they are called with such a tensor, and compile for the CPU as ever.
     """
     if model is None:
         return functools.partial(_compile, plain, **options)
@@ -32,7 +34,12 @@ def _compile(plain: Callable[..., Any], model: Any = None, **options: Any) -> An
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         on_sim = any(isinstance(leaf, SimTensor) for leaf in tree_leaves((args, kwargs))) or _is_on_sim(model)
-        if on_sim and backend != "eager" and not options.get("disable"):
+        if on_sim and getattr(function, "__module__", "") == "torch.nn.attention.flex_attention":
+            raise NotImplementedError(
+                "flex_attention is a kernel that is compiled, which the simulated GPU cannot run: use "
+                "scaled_dot_product_attention here"
+            )
+        if on_sim and backend not in _EAGER and not options.get("disable"):
             raise NotImplementedError(
                 f"torch.compile(backend={backend!r}) writes kernels for a real GPU, and the simulated one cannot run "
                 'them: leave torch.compile out here, or say backend="eager"'

@@ -79,7 +79,7 @@ def replace(put: Replacements) -> None:
         torch.cuda, _initialized=True, init=seen.begin, device_count=seen, _is_in_bad_fork=lambda: model.forked,
         default_generators=(torch.default_generator,) * count, _get_device_properties=properties.of, _cudart=_RUNTIME,
         _exchange_device=_exchange, _maybe_exchange_device=_exchange, has_magma=True, **OLD_TYPES,
-        **{name: functools.partial(_refuse, name) for name in ("MemPool", "ExternalStream")},
+        MemPool=_Refused, ExternalStream=functools.partial(_refuse, "ExternalStream"), _cached_device_count=None,
     )  # fmt: skip
     put.put(torch.cuda.nvtx, _nvtx=_RANGES)
     put.put(torch, Stream=_kind_of("Stream", torch.Stream, Stream), Event=_kind_of("Event", torch.Event, Event))
@@ -93,6 +93,7 @@ def replace(put: Replacements) -> None:
         reset_accumulated_memory_stats=torch.cuda.reset_accumulated_memory_stats,
     )  # fmt: skip
     ask = torch.get_device_module
+    put.put(torch, is_autocast_enabled=_of_cuda(torch.is_autocast_enabled))
     put.put(torch, get_device_module=lambda device=None: ask("cuda" if device is None else device))
 
 
@@ -114,6 +115,11 @@ def _kind_of(name: str, plain: type, ours: type) -> type:
                 return ours(place, *args, **kwargs) if ours is Stream else ours(*args, **kwargs)
 
     return Kind(name, (), {"__module__": "torch", "__doc__": plain.__doc__})
+
+
+def _of_cuda(function: Callable[[str], bool]) -> Callable[..., bool]:
+    """Return a question about a kind of device that is about CUDA where none is named; C++ means the accelerator."""
+    return functools.wraps(function)(lambda kind="cuda": function(kind))
 
 
 def _over_blocks(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,6 +149,13 @@ def _record_history(enabled: str | bool | None = "all", *args: Any, **kwargs: An
 
 def _refuse(name: str, *args: Any, **kwargs: Any) -> None:
     raise NotImplementedError(f"{name.removeprefix('_cuda_')} of CUDA was asked for: {_FAILURE}")
+
+
+class _Refused:
+    """`torch.cuda.MemPool`, which programs also ask whether something is one."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _refuse("MemPool")
 
 
 class _Count:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from simgpu.face.replaced import Replacements
-from simgpu.face.tensors import FORMATS
+from simgpu.face.tensors import FORMATS, MAKE
 
 _PINNING = """arange empty empty_like empty_strided eye full full_like linspace ones ones_like rand rand_like randint
 randn randn_like randperm tensor zeros zeros_like"""
@@ -23,7 +23,7 @@ def replace(put: Replacements) -> None:
     put.put(torch.Tensor, **{name: _pinning(getattr(torch.Tensor, name)) for name in _METHODS.split()})
     put.put(torch, set_default_tensor_type=_default_type(torch.set_default_tensor_type))
     known = torch.jit._builtins._get_builtin_table()
-    for name in _PINNING.split():
+    for name in (*MAKE, *_PINNING.split()):
         put.put_item(known, id(getattr(torch, name)), f"aten::{name}")
 
 

@@ -15,6 +15,7 @@ from simgpu.face import (
     driver,
     factories,
     graphs,
+    modules,
     nvml,
     parallel,
     profiling,
@@ -137,7 +138,21 @@ def is_on() -> bool:
 
 def _put_on() -> None:
     tensors.register_kernels()
-    for one in (driver, tensors, factories, devices, waits, nvml, smi, graphs, compiling, parallel, ranks, profiling):
+    for one in (
+        driver,
+        tensors,
+        factories,
+        devices,
+        waits,
+        nvml,
+        smi,
+        graphs,
+        compiling,
+        modules,
+        parallel,
+        ranks,
+        profiling,
+    ):
         one.replace(_replaced)
     model.world.show("cuda")
 

@@ -19,7 +19,7 @@ from simgpu.face.replaced import Replacements
 from simgpu.tensor import SimTensor, shown_to_modes
 
 _kept: list[torch.library.Library] = []  # keeps the registrations alive
-_MAKE = ("tensor", "as_tensor", "asarray", "range", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
+MAKE = ("tensor", "as_tensor", "asarray", "range", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
          "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor")  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def _make(operator, *args, **kwargs) -> torch.Tensor:
 def replace(put: Replacements) -> None:
     """Replace the functions that move tensors and those that ask which device is the default."""
     _device._device_constructors()  # remembers the functions that it is asked about: PyTorch's, not ours
-    put.put(torch, **{name: _leading(getattr(torch, name)) for name in _MAKE})
+    put.put(torch, **{name: _leading(getattr(torch, name)) for name in MAKE})
     put.put(torch, kaiser_window=_by_way_of_the_cpu(torch.kaiser_window))
     for name in ("nested_tensor", "as_nested_tensor"):
         put.put(torch.nested, **{name: _refusing(getattr(torch.nested, name))})

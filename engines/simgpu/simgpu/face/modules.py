@@ -1,0 +1,67 @@
+"""Which modules of PyTorch take ways through C++ that a simulated GPU has not? They take others, or say so."""
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from simgpu.face.replaced import Replacements
+from simgpu.face.tensors import lead
+from simgpu.tensor import NoNestedTensorsError, SimTensor
+
+
+def replace(put: Replacements) -> None:
+    """Let a `TransformerEncoder` go without nested tensors, and refuse to write a TorchScript module to a file."""
+    put.put(nn.TransformerEncoder, forward=_without_nested_tensors(nn.TransformerEncoder.forward))
+    put.put(torch.jit, load=_by_way_of_the_cpu(torch.jit.load))
+    script = torch.jit.RecursiveScriptModule
+    put.put(script, **{name: _from_the_cpu(getattr(script, name)) for name in ("save", "save_to_buffer")})
+
+
+def _without_nested_tensors(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return the forward pass of an encoder, which leaves out padding by nested tensors where it does not train."""
+
+    @functools.wraps(plain)
+    def forward(self: Any, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: Any = None) -> Any:
+        try:
+            return plain(self, src, mask, src_key_padding_mask, is_causal)
+        except NoNestedTensorsError:
+            if src_key_padding_mask is None:
+                raise
+        padded = copy.copy(self)
+        padded._modules, padded.use_nested_tensor = self._modules | {"norm": None}, False
+        output = plain(padded, src, mask, src_key_padding_mask, is_causal)
+        output = output.masked_fill(src_key_padding_mask.bool()[..., None], 0.0)  # as a nested tensor is padded
+        return output if self.norm is None else self.norm(output)
+
+    return forward
+
+
+def _by_way_of_the_cpu(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `torch.jit.load`, which loads a module to the CPU and moves it where it is to be on a simulated GPU."""
+
+    @functools.wraps(plain)
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        place = lead(map_location)
+        if not isinstance(place, torch.device) or place.type != "sim":
+            return plain(f, map_location, *args, **kwargs)
+        return plain(f, "cpu", *args, **kwargs).to(place)
+
+    return load
+
+
+def _from_the_cpu(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what writes a TorchScript module; C++ would read memory that tensors of a simulated GPU have not."""
+
+    @functools.wraps(plain)
+    def write(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(one, SimTensor) for one in (*self.parameters(), *self.buffers())):
+            raise NotImplementedError(
+                "a TorchScript module on the simulated GPU cannot be written to a file: write module.cpu()"
+            )
+        return plain(self, *args, **kwargs)
+
+    return write
