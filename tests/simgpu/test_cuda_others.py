@@ -103,6 +103,24 @@ def test_a_scripted_module_runs_and_is_written_from_the_cpu(tmp_path):
         torch.jit.save(module, tmp_path / "module.pt")
 
 
+def test_data_may_be_on_another_device():
+    layer = nn.Linear(2, 2)
+    weight = layer.weight
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    layer(torch.ones(1, 2)).sum().backward()
+    for place in ("cuda", "cpu", "cuda"):
+        for parameter in layer.parameters():
+            parameter.data = parameter.data.to(place)
+            assert parameter.device.type == parameter.grad.device.type == place
+    before = weight.detach().clone()
+    optimizer.step()
+    assert layer.weight is weight and isinstance(weight, nn.Parameter) and layer(torch.ones(1, 2).cuda()).is_cuda
+    assert torch.equal(before - 1, weight.detach())
+    x = torch.ones(2)
+    x.data = torch.zeros(3, device="cuda")
+    assert x.is_cuda and x.shape == (3,) and not x.requires_grad
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_graphs_that_run_operator_by_operator():
     from torch.distributed.optim import ZeroRedundancyOptimizer  # scripts optimizers when it is imported

@@ -64,6 +64,8 @@ def replace(put: Replacements) -> None:
         put.put(torch.nested, **{name: _refusing(getattr(torch.nested, name))})
     put.put(torch.Tensor, to=_to, cuda=_cuda, type=_type, new_tensor=_leading(torch.Tensor.new_tensor))
     put.put(SimTensor, share_memory_=lambda self: self, is_shared=lambda self: True)  # as on CUDA; sending is refused
+    for kind in (torch.Tensor, SimTensor):
+        put.put(kind, data=_across_devices(kind.data))
     put.put(_device.DeviceContext, __torch_function__=_in_context)
 
 
@@ -101,6 +103,23 @@ def _refusing(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
         return function(*args, device=device, **kwargs)
 
     return refused
+
+
+def _across_devices(plain: Any) -> property:
+    """Return the attribute `data`, to which CUDA lets a program assign a tensor on another device."""
+
+    def assign(tensor: torch.Tensor, new: torch.Tensor) -> None:
+        if isinstance(new, SimTensor) == isinstance(tensor, SimTensor):
+            plain.__set__(tensor, new)
+            return
+        gradient, needed = tensor.grad, tensor.requires_grad
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        twin = torch.nn.Parameter(new.detach(), needed) if is_parameter else new.detach().requires_grad_(needed)
+        torch.utils.swap_tensors(tensor, twin)
+        if gradient is not None:
+            tensor.grad = gradient.to(new.device)
+
+    return property(plain.__get__, assign)
 
 
 _Base = torch._C.TensorBase
