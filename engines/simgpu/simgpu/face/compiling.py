@@ -1,6 +1,7 @@
 """What does `torch.compile` do for a simulated GPU? With backend="eager" what eager does; kernels are refused."""
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -15,6 +16,9 @@ _EAGER = ("eager", "aot_eager")  # run a graph operator by operator
 
 def replace(put: Replacements) -> None:
     """Let `torch.compile` know simulated GPUs."""
+    for name in ("torch._C._dynamo.utils", "torch._dynamo.utils", "torch._dynamo.guards"):
+        if hasattr(sys.modules.get(name), "get_current_stream"):  # since PyTorch 2.15: what is compiled asks for it
+            put.put(sys.modules[name], get_current_stream=lambda device: torch.cuda.current_stream())
     put.put(torch, compile=functools.wraps(torch.compile)(functools.partial(_compile, torch.compile)))
 
 
