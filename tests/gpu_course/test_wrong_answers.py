@@ -118,7 +118,7 @@ def test_no_two_mistakes_and_no_mistake_and_the_right_answer_look_alike(exercise
     assert [pair for pair in pairs if pair[0] != pair[1]] == []
 
 
-@pytest.mark.parametrize("exercise", [one for one in EXERCISES if one.given], ids=lambda one: one.name)
+@pytest.mark.parametrize("exercise", [one for one in EXERCISES if one.given], ids=lambda e: f"{e.lesson}-{e.name}")
 def test_a_broken_program_that_is_to_be_repaired_is_wrong(exercise):
     assert rejected(exercise, exercise.given) and exercise.untouched(exercise.given)
     assert not exercise.untouched(exercise.reference)

@@ -47,7 +47,8 @@ def test_what_comes_after_it():
 def run(folder, *options):
     (folder / "conftest.py").write_text("import torch\n\nSEEN = torch.cuda.is_available()\n")
     (folder / "test_it.py").write_text(TESTS)
-    wide = {**os.environ, "COLUMNS": "200"}  # else the summary is cut off
+    # the summary is not cut off, and plugins that are installed here are no part of this
+    wide = {**os.environ, "COLUMNS": "200", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return children.run("-m", "pytest", "-p", "no:cacheprovider", *options, cwd=folder, env=wide)
 
 

@@ -71,3 +71,18 @@ def test_what_differs_by_chance_differs_in_its_last_bits_alone():
 def test_version_counters_strides_and_views_are_the_cpus(sim, every):
     compared, wrong = operator_database.sweep(every, limit=1 if every > 1 else 2)
     assert compared > 20_000 / every and wrong == [], "\n".join(wrong)
+
+
+@pytest.fixture
+def _capacity():
+    yield
+    simgpu.enable()  # as other tests expect it
+
+
+@pytest.mark.usefixtures("_capacity")
+@pytest.mark.parametrize("every", [60, pytest.param(1, marks=pytest.mark.slow)])
+def test_operators_that_come_whole_are_taken_apart_in_inference_mode(every):
+    """Here, since the database takes 4 seconds to import: the tests of a file share a process."""
+    met, differing = operator_database.in_modes(every, limit=3)
+    assert differing == []
+    assert len(met) > 100 / every

@@ -6,24 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import simgpu
-from tests.simgpu import operators as operator_database
 from tests.simgpu.simulated import _fresh, on_sim  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
-
-
-@pytest.fixture
-def _capacity():
-    yield
-    simgpu.enable()  # as other tests expect it
-
-
-@pytest.mark.usefixtures("_capacity")
-@pytest.mark.parametrize("every", [20, pytest.param(1, marks=pytest.mark.slow)])
-def test_operators_that_come_whole_are_taken_apart(every):
-    met, differing = operator_database.in_modes(every, limit=3)
-    assert differing == []
-    assert len(met) > 100 / every
 
 
 def _mixed_formats():
