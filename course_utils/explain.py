@@ -23,8 +23,10 @@ _WIDTH = 92  # letters of a line
 
 def _filled(text: str, head: str) -> str:
     """Return `text` behind `head` in lines that a narrow page shows whole; in a longer one it breaks words."""
-    look = {"initial_indent": head, "subsequent_indent": " " * len(head)}
-    return textwrap.fill(text, _WIDTH, **look, break_long_words=False, break_on_hyphens=False)
+    indent = " " * len(head)
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 @dataclass(frozen=True)

@@ -54,12 +54,12 @@ def printable(site: Path) -> str:
     titles: list[str] = []
     for path in notebooks.lessons():
         page = BeautifulSoup((site / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8"), "html.parser")
-        article = page.find("article", class_="bd-article")
+        (article,) = page.select("article.bd-article")
         for hidden in article.select("a.headerlink, script, details.hide"):
             hidden.decompose()
         for details in article.select("details"):
             details["open"] = ""
-        titles.append(article.h1.get_text())
+        titles.append(article.select("h1")[0].get_text())
         found.append(str(article))
     listed = "".join(f"<li>{title}</li>" for title in titles)
     cited = yaml.safe_load((notebooks.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
@@ -82,13 +82,13 @@ def main(site: Path = website.SITE) -> int:
 
     source = site / "notebooks" / "course-to-print.html"  # beside the lessons, so that their pictures are found
     notebooks.write(source, printable(site))
-    margin = {"top": "16mm", "bottom": "18mm", "left": "16mm", "right": "16mm"}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
         page = browser.new_page()
         page.goto(source.as_uri())
         page.pdf(
-            path=site / NAME, format="A4", margin=margin, print_background=True, outline=True, tagged=True,
+            path=site / NAME, format="A4", print_background=True, outline=True, tagged=True,
+            margin={"top": "16mm", "bottom": "18mm", "left": "16mm", "right": "16mm"},
             display_header_footer=True, header_template="<span></span>", footer_template=FOOT,
         )  # fmt: skip
         browser.close()

@@ -7,6 +7,7 @@ Each rank is a process with gloo. Ten seconds after its start it writes down wha
 watchdog does when a collective has taken too long. Names of folders are taken out, and so are frames of what starts it.
 """
 
+import importlib
 import json
 import linecache
 import multiprocessing
@@ -64,10 +65,8 @@ def _rank(hang: flight.Hang, rank: int, port: int, folder: str) -> None:
 
 
 def _write(path: Path) -> None:
-    import torch
-
-    if not path.exists():
-        path.write_bytes(torch._C._distributed_c10d._dump_fr_trace())
+    if not path.exists():  # by its name: PyTorch's types do not have the recorder
+        path.write_bytes(importlib.import_module("torch._C._distributed_c10d")._dump_fr_trace())
 
 
 def _in_turn(dist: Any, hang: flight.Hang, rank: int, path: Path) -> None:

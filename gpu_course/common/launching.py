@@ -17,12 +17,14 @@ class _Checked:
         self.__wrapped__ = kernel
         self.__name__, self.grid = self.__wrapped__.__name__, grid
 
-    def __call__(self, *args: Any) -> kernelcheck.Report:
+    def __call__(self, *args: Any) -> kernelcheck.TritonReport:
         interpreted, _ = kernelcheck.triton(interpreter=True)
         return kernelcheck.checked(interpreted.jit(self.__wrapped__), self.grid, *args)
 
 
-def launch(case: Case, grid: tuple[int, ...], *args: Any, out: int | tuple[int, ...]) -> tuple[Any, kernelcheck.Report]:
+def launch(
+    case: Case, grid: tuple[int, ...], *args: Any, out: int | tuple[int, ...]
+) -> tuple[Any, kernelcheck.TritonReport]:
     """Run the answer, a kernel, on `grid`, and return what it left in its argument number `out`, and the report.
 
     With several numbers in `out`, what it left is a tuple of tensors.

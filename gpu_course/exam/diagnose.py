@@ -195,7 +195,8 @@ def _step_of(cause: str, size: int, work: int) -> simgpu.Timeline:
     """Return the timeline of three steps that wait for `cause`."""
     device = torch.device("sim", 0)
     x, host = torch.ones(size, size, device=device), torch.ones(size, size)
-    torch.sim.synchronize()
+    simulated = torch.get_device_module(device)
+    simulated.synchronize()
     with simgpu.timeline() as timeline:
         for _ in range(3):
             if cause == "the loader":
@@ -205,7 +206,7 @@ def _step_of(cause: str, size: int, work: int) -> simgpu.Timeline:
                     host.to(device)
             if cause == "launches of many small kernels":
                 for row in x[:30, :8]:
-                    row + 1
+                    row.add(1)
             y = x @ x
             if cause == "values that the host reads":
                 for _ in range(12):
@@ -213,7 +214,7 @@ def _step_of(cause: str, size: int, work: int) -> simgpu.Timeline:
             if cause == "nothing: the GPU is busy":
                 for _ in range(work):
                     y = y @ x
-        torch.sim.synchronize()
+        simulated.synchronize()
     return timeline
 
 
@@ -409,7 +410,8 @@ def line_without_a_mask(draw: random.Random) -> Item:
 
     def at_fault() -> int:
         fault = _launch(body, n, block).fault
-        return int(re.search(r":(\d+): ", fault.line)[1])
+        (line,) = re.findall(r":(\d+): ", fault.line if fault else "")
+        return int(line)
 
     wrong = {line: "grid-fits-exactly" for line in (3, 4, 5, 6, 7, 8) if line != at_fault()}
     steps = (

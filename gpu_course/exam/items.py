@@ -10,6 +10,7 @@ answers are what known misconceptions give.
         return number("How many bytes are copied?", answer, {4 * answer: "elements-are-bytes"}, steps, proof)
 """
 
+import contextlib
 import math
 import random
 from collections.abc import Callable, Mapping
@@ -69,7 +70,7 @@ def is_close(given: Value, value: Value) -> bool:
 def number(
     text: str,
     answer: float,
-    wrong: Mapping[float, str],
+    wrong: Mapping[int, str] | Mapping[float, str],
     steps: tuple[str, ...],
     proof: Callable[[], Value] | None = None,
     *,
@@ -132,12 +133,10 @@ class Generator:
     def item(self, seed: int | str) -> Item:
         """Return the item of this seed: the same for the same seed."""
         draw = random.Random(f"{self.name} {seed}")
-        for _ in range(_TRIES):
-            try:
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(Clash):
                 return self.make(draw)
-            except Clash as error:
-                clash = error
-        raise clash
+        return self.make(draw)
 
 
 BANK: dict[str, Generator] = {}

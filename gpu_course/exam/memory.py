@@ -467,15 +467,15 @@ def reserved_after_del(draw: random.Random) -> Item:
         return sum(held.values()) + (0 if empties else free)
 
     def by_the_allocator() -> int:
-        before = simgpu.settings()
+        before, simulated = simgpu.settings(), torch.get_device_module("sim")
         simgpu.configure(allocator="caching")
         try:
-            torch.sim.empty_cache()
-            start = torch.sim.memory_reserved()
+            simulated.empty_cache()
+            start = simulated.memory_reserved()
             names_ = running.run("\n".join(lines).replace("torch.cuda", "torch.sim"))
-            found = torch.sim.memory_reserved() - start
+            found = simulated.memory_reserved() - start
             del names_
-            torch.sim.empty_cache()
+            simulated.empty_cache()
         finally:
             simgpu.restore(before)
         return found // 2**20

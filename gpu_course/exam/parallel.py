@@ -282,9 +282,10 @@ def steps_of_an_epoch(draw: random.Random) -> Item:
     samples, ranks, batch = draw.randint(200, 900), draw.choice([2, 4, 8]), draw.choice([8, 16, 32])
 
     def by_sampler() -> int:
-        from torch.utils.data import DataLoader, DistributedSampler
+        import torch
+        from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-        data = range(samples)
+        data = TensorDataset(torch.arange(samples))
         sampler = DistributedSampler(data, num_replicas=ranks, rank=0)
         return len(DataLoader(data, batch_size=batch, sampler=sampler))
 

@@ -43,8 +43,9 @@ _MESHES = torch.distributed.device_mesh.__file__
 
 def fake_device(device: torch.device | None) -> torch.device:
     """Return the device that fake tensors say they are on, for a program on `device`."""
-    real = device is not None and device.type == "cuda" and not shown.is_ours(device)
-    return device if real else torch.device("cpu")
+    if device is not None and device.type == "cuda" and not shown.is_ours(device):
+        return device
+    return torch.device("cpu")
 
 
 @contextmanager
