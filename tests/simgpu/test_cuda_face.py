@@ -327,3 +327,29 @@ def test_a_forecast_of_a_program_that_says_cuda(move):
     assert ours.memory.peak_bytes == plain.memory.peak_bytes > 4 * 64 * 64 * 4
     assert ours.on("T4").total_s == plain.on("T4").total_s
     assert torch.ones(1, device="cuda").is_cuda
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (6, 3, 4, 5)])
+def test_what_synchronised_batch_norm_calls_gives_the_numbers_of_one_process(shape):
+    torch.manual_seed(0)
+    x, gradient = torch.randn(shape), torch.randn(shape)
+    weight, bias = torch.rand(3) + 0.5, torch.randn(3)
+    averages, expected_averages = [[torch.zeros(3), torch.ones(3)] for _ in range(2)]
+    leaves = [one.clone().requires_grad_() for one in (x, weight, bias)]
+    expected = F.batch_norm(leaves[0], *expected_averages, *leaves[1:], training=True, momentum=0.1)
+    expected.backward(gradient)
+
+    x, gradient, weight, bias = (one.cuda() for one in (x, gradient, weight, bias))
+    averages = [one.cuda() for one in averages]
+    parts, counts = x.split([4, 2]), torch.tensor([4.0, 2.0]).cuda() * x[0, 0].numel()  # of two ranks
+    means, invstds = map(torch.stack, zip(*(torch.batch_norm_stats(part, 1e-5) for part in parts), strict=True))
+    mean, invstd = torch.batch_norm_gather_stats_with_counts(x, means, invstds, *averages, 0.1, 1e-5, counts)
+    found = torch.cat([torch.batch_norm_elemt(part, weight, bias, mean, invstd, 1e-5) for part in parts])
+    given = [(g, part, mean, invstd, weight) for g, part in zip(gradient.split([4, 2]), parts, strict=True)]
+    reduced = [torch.batch_norm_backward_reduce(*one, True, True, True) for one in given]
+    sums = [sum(row) for row in zip(*reduced, strict=True)]
+    back = torch.cat([torch.batch_norm_backward_elemt(*one, *sums[:2], counts.int()) for one in given])
+
+    torch.testing.assert_close([found, back, *sums[2:], *averages], [
+        one.cuda() for one in (expected.detach(), *(leaf.grad for leaf in leaves), *expected_averages)
+    ])  # fmt: skip

@@ -15,6 +15,7 @@ from torch.utils import _device
 
 from simgpu import model, register, shown
 from simgpu.autocast import operator_of, register_rules
+from simgpu.face import batch_norm
 from simgpu.face.replaced import Replacements
 from simgpu.tensor import SimTensor, shown_to_modes
 
@@ -42,6 +43,7 @@ def register_kernels() -> None:
     library = torch.library.Library("aten", "IMPL")
     for name in register.FACTORIES:
         library.impl(name, functools.partial(_make, operator_of(name)), "CUDA", allow_override=True)
+    batch_norm.register(library)
     with warnings.catch_warnings():  # PyTorch's rules, which know tensors of C++ alone, are overridden on purpose
         warnings.simplefilter("ignore")
         register_rules(library, "cuda")
