@@ -38,6 +38,8 @@ _COMPILED = "the face refuses what traces a program for its compiler"
 LEFT_OUT["08"] = {"fused-compiled": _COMPILED, "opcheck-right": _COMPILED}
 NOT_TAKEN = {  # branches that no run on the face can take, and why
     "02:overlap-time: HAS_ROOM": "products of 4096 need 4 GiB free, and take a CPU minutes",
+    "09:step-ms: HAS_ROOM": "a step of 3.4 GiB takes a CPU minutes",
+    "09:scaling: HAS_ROOM": "a step of 3.4 GiB takes a CPU minutes",
     "07:cure: HAS_EXPANDABLE else": "Windows alone",
     "08:triton-op: HAS_TRITON": "Triton's compiler needs a real GPU",
 }
