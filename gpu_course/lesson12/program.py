@@ -9,6 +9,7 @@ import ast
 import copy
 import functools
 import sys
+import textwrap
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -108,14 +109,24 @@ def reference() -> str:
 
 
 def excerpt(path: Path, *names: str) -> str:
-    """Return the source of functions or classes of the program at `path`, in its order."""
+    """Return the source of functions, classes or methods ("Class.method") of the program at `path`, in its order."""
     text = path.read_text(encoding="utf-8")
-    nodes = [node for node in ast.parse(text).body if getattr(node, "name", "") in names]
+    nodes = [node for name, node in _definitions(ast.parse(text)) if name in names]
     first = [min(one.lineno for one in (node, *node.decorator_list)) for node in nodes]
     lines = text.splitlines()
     return "\n\n".join(
-        "\n".join(lines[begin - 1 : node.end_lineno]) for begin, node in zip(first, nodes, strict=True)
+        textwrap.dedent("\n".join(lines[begin - 1 : node.end_lineno]))
+        for begin, node in zip(first, nodes, strict=True)
     )
+
+
+def _definitions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.ClassDef]]:
+    """Yield each function and class of a program with its name, and each method as "Class.method"."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name, node
+        if isinstance(node, ast.ClassDef):
+            yield from ((f"{node.name}.{one.name}", one) for one in node.body if isinstance(one, ast.FunctionDef))
 
 
 @dataclass(frozen=True)
