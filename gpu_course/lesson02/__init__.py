@@ -71,7 +71,7 @@ def _(rows, columns, device):
 
 
 @exercise(title="Move a nested batch", minutes=12, difficulty=2, hints=(
-    "Ask what `batch` is, with `isinstance`: a tensor, a dict, a tuple or list, or anything else. Each has its return.",
+    "Ask with `isinstance` what `batch` is: a tensor, a dict, a tuple or list, or anything else. Each needs a return.",
     "The function calls itself for each value of a dict and each entry of a list or tuple.",
     "Collect the moved entries in a list, and make a container of the same type: type(batch)(…). A named tuple, which "
     "has `_fields`, takes them one by one: put a star before the list.",
@@ -208,8 +208,8 @@ def _(points, query):
 
 @exercise(title="Normalise on the device", minutes=10, difficulty=2, hints=(
     "x.mean(dim=0) and x.std(dim=0) have one number for each column, and broadcast against x.",
-    "Where all values of a column are equal, divide by 1 instead. They are equal if the least is the greatest.",
-    "Compare amin and amax over dim=0 by ==: a mask of such columns. torch.where takes 1.0 there, and std elsewhere.",
+    "If all values of a column are equal, divide by 1 instead. They are equal if the smallest equals the largest.",
+    "x.amin(dim=0) == x.amax(dim=0) is a mask of such columns. torch.where takes 1.0 there, and the std elsewhere.",
 ))
 def normalise(x: torch.Tensor) -> torch.Tensor:
     """Return `x` with each column at mean 0 and standard deviation 1, where `x` is."""
@@ -281,7 +281,7 @@ def _(x):
 @exercise(title="Predict the time of a copy", minutes=5, difficulty=1, hints=(
     "The bytes are the number of elements times the bytes of one: math.prod(shape) * dtype.itemsize.",
     "1 GB/s is 10**9 bytes a second, which is 10**6 bytes a millisecond; 1000 µs are 1 ms.",
-    "Two terms, both in ms: latency_us over 1000, and the bytes over the bytes that the bus carries in a millisecond.",
+    "Add two times in ms: latency_us / 1000, and the bytes divided by those that the bus carries in a millisecond.",
 ))
 def copy_time_ms(shape: tuple[int, ...], dtype: torch.dtype, bandwidth_gbps: float, latency_us: float) -> float:
     """Return the milliseconds that copying a tensor of this shape and dtype takes."""
@@ -427,7 +427,7 @@ def _(x, length):
 
 @exercise(title="Bring results back, wait once", minutes=10, difficulty=2, hints=(
     "Two rounds: first start every copy, then wait.",
-    "A copy to the CPU that does not hold the host needs a keyword, which `.cpu()` does not take.",
+    "To copy to the CPU while the host goes on, you need a keyword of `.to`, which `.cpu()` does not have.",
     "Make a list of the results of `.to` with non_blocking=True. Below it call synchronize(), and then return.",
 ))
 def fetch(tensors: list[torch.Tensor], synchronize: Callable[[], None]) -> list[torch.Tensor]:

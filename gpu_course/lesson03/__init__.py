@@ -20,8 +20,8 @@ exercise = lesson("03")
 @exercise(title="Write an honest timer", minutes=14, difficulty=2, simulated=True, hints=(
     "For each repetition: empty the queue, read the clock, work, empty the queue, read the clock.",
     "The warm-up is a loop of its own, without the clock. Collect one time for each repetition in a list.",
-    "Inside the second loop: synchronize, read the clock, work, synchronize, and append the difference to the second "
-    "reading. statistics.median takes the list.",
+    "Inside the second loop: synchronize, read the clock, work, synchronize, read the clock again. Append the "
+    "difference of the two readings to the list. statistics.median takes the list.",
 ))
 def median_time_s(
     work: Callable[[], object],
@@ -131,7 +131,7 @@ def _(work, clock, synchronize, warmup, repeats):
 @exercise(title="Arithmetic intensity", minutes=8, difficulty=1, hints=(
     "FLOPs: each of the n × m results takes k multiplications and k additions.",
     "Bytes: n k + k m are read, n m are written; each element has dtype.itemsize bytes.",
-    "The sum of the three sizes, times dtype.itemsize, stands below the FLOPs: mind the brackets.",
+    "Divide the FLOPs by the bytes, which are the sum of the three sizes times dtype.itemsize: mind the brackets.",
 ))
 def intensity(n: int, k: int, m: int, dtype: torch.dtype) -> float:
     """Return the FLOPs for each byte of an (n, k) times a (k, m) matrix."""
@@ -197,7 +197,7 @@ def _(n, k, m, dtype):
 @exercise(title="Name the bound", minutes=10, difficulty=2, hints=(
     "How long would the arithmetic take alone at its peak, and the memory traffic alone at its bandwidth?",
     "1 TFLOP/s is 10⁹ FLOPs a millisecond, 1 GB/s 10⁶ bytes a millisecond: that makes two times in ms.",
-    'Compare time_ms with twice the larger of the two first, for "overhead"; then the two with each other.',
+    'First compare time_ms with twice the longer time, for "overhead". Then compare the two times with each other.',
 ))
 def name_bound(
     flops: float,
@@ -394,9 +394,10 @@ def _(prediction, target, delta):
 
 
 @exercise(title="Gradients that get lost", minutes=10, difficulty=2, hints=(
-    "Scale first, in the format that the gradients have; store then, with .to(dtype).",
+    "First multiply by the scale, in the format that the gradients have. Then store the result with .to(dtype).",
     "Three masks: what was not 0 before, what is 0 now, and what isinf() finds.",
-    "Lost is the first and (the second or the third), with & and | and brackets; divide its sum by that of the first.",
+    "A gradient is lost where the first mask is True, and also the second or the third. Write this with &, | and "
+    "brackets. Divide the sum of this mask by the sum of the first.",
 ))
 def lost_share(gradients: torch.Tensor, dtype: torch.dtype, scale: float) -> float:
     """Return the share of non-zero gradients that become 0 or infinite in `dtype`."""
