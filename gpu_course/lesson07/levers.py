@@ -20,7 +20,7 @@ from gpu_course.common import events
 __all__ = ["Levers", "Row", "label_of", "time_ms"]
 
 MIB = 2**20
-OWNERS = ("weights", "grads", "optim.", "activ.", "tempor.")
+OWNERS = ("weights", "gradients", "optimizer", "activations", "temporaries")
 
 
 def label_of(device: torch.device) -> str:
@@ -70,12 +70,13 @@ class Levers:
 
     def show(self, *names: str) -> None:
         """Print the first row and those with these names: MiB at the peak by owner; FLOPs and time as multiples."""
-        print(f"{'MiB, ' + label_of(self.device):20}" + "".join(f"{head:>8}" for head in (*OWNERS, "peak")), end="")
-        print("     %  FLOPs   time")
+        heads = [f"  {head:>6}" for head in (*OWNERS, "peak")]  # two spaces and at least six letters
+        print(f"{'MiB, ' + label_of(self.device):20}" + "".join(heads) + "     %  FLOPs   time")
         for name in (next(iter(self.rows)), *names):
             row = self.rows[name]
             sizes = [*row.measured.parts.by_owner().values(), row.measured.peak_bytes]
-            print(f"{name:20}" + "".join(f"{size / MIB:8.2f}" for size in sizes), end="")
+            cells = [f"{size / MIB:{len(head)}.2f}" for size, head in zip(sizes, heads, strict=True)]
+            print(f"{name:20}" + "".join(cells), end="")
             share = row.measured.peak_bytes / self._first.measured.peak_bytes
             print(f"{share:6.0%}{row.flops / self._first.flops:6.2f}x{self.times(name):6.2f}x")
 
