@@ -101,7 +101,7 @@ class Schedule:
             if own and action._replace(kind=own) not in line[:at]:
                 before = self.word(action._replace(kind=own))
                 raise ScheduleError(
-                    f"{self.word(action)} stands before {before} on rank {rank}, and needs what it keeps"
+                    f"{self.word(action)} stands before {before} on rank {rank}, but needs what {before} keeps"
                 )
         for stage in {action.stage for action in line}:
             for kinds, other in (("F", stage - 1), ("BI", stage + 1)):

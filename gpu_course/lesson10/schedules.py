@@ -48,7 +48,7 @@ def _(case: Case) -> None:
             case.fail(str(error), "no ranks can run that: they would raise, or wait for ever", got=text)
         size = len(found.ranks), found.micro
         case.instead(size != (ranks, micro), f"has {size[0]} lines and {size[1]} micro-batches, expected {ranks} and "
-                     f"{micro}", "a line for each rank, and in it each micro-batch from 0", got=text)
+                     f"{micro}", "write a line for each rank, and in it each micro-batch, from 0 on", got=text)
         case.instead(found.stages != ranks, f"has {found.stages} stages, expected {ranks}: one a rank", got=text)
         most, allowed = max(found.held), (ranks - 1) / (micro + ranks - 1)
         case.instead(most > ranks, f"rank {found.held.index(most)} holds {most} micro-batches at once, the limit is "
@@ -155,7 +155,7 @@ def _(case: Case) -> None:
             case.about(f"last_rank({line!r}, …, {loss_fn.__name__}){what}", case.device)
             found = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
             without = ", ".join(sorted(wanted.keys() - found.keys()))
-            case.instead(without, f"no gradient in {without}", "W adds to it")
+            case.instead(without, f"no gradient in {without}", "the W actions must add to it")
             case.equal(found, wanted, why="gradients of the weights: those of the mean loss over the whole batch")
             order = [int(word[1:]) for word in line.split() if word[0] == "I"]
             case.equal(got, [whole.grad.chunk(micro)[at] for at in order],
@@ -164,7 +164,7 @@ def _(case: Case) -> None:
                 before = line.split()[: line.split().index(f"F{at}")]
                 due = any(word[0] == "W" for word in before)
                 case.instead(added and not due, "adds to gradients of weights before W",
-                             "the rank before waits for I: W can be done later")
+                             "the rank before waits only for the result of I: leave these gradients to W")
                 case.instead(due and not added and not frozen, "goes forward before W is done",
                              "W stands before that F in the line: with it a micro-batch's activations are free")
                 case.instead(inputs < sum(word[0] == "I" for word in before), "goes forward before I is done",

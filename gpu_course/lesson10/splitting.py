@@ -297,7 +297,7 @@ TASKS = {
 
 
 @exercise(title="Choose for three clusters", where="any machine: formulas", minutes=8, difficulty=2, hints=(
-    "Try meshes with parallel_plan.plan, or in the explorer, and look at `fits` and at `times`. On what do the slow "
+    "Try meshes with parallel_plan.plan, or in the explorer, and look at `fits` and at `times`. Where do the slow "
     "ones spend their time?",
     "Ask for each task: does one GPU hold the model? If not, which group can stay inside a machine? If it does, what "
     "would have to travel over the slow link for each micro-batch?",
