@@ -106,8 +106,8 @@ def draw(choices: Choices) -> Any:
     """Return the picture: memory of each GPU against the need, and the two bounds of a step's time where it fits."""
     rows = choices.candidates[::-1]
     enough = any(row.fits for row in rows)
-    titles = ("Memory there" if enough else "Memory there: too little", "Time of a step, predicted")
-    need = f"GiB; the line: {_gib_text(choices.need_gib)} needed"
+    titles = ("Memory, GiB" if enough else "Memory, GiB: too little", "Time of a step, predicted")
+    need = f"red line: {_gib_text(choices.need_gib)} needed"
     figure, (left, right) = plots.new(titles, need, height_in=1.2 + 0.22 * len(rows), columns=2, widths=(5, 6))
     _draw_memory(left, rows, choices.need_gib)
     _draw_times(right, rows, choices.fmt)
@@ -135,7 +135,7 @@ def _draw_times(axes: Any, rows: Sequence[Candidate], fmt: str) -> None:
     """Draw the time of the arithmetic and of the memory traffic of each GPU; the longer is filled and is the step."""
     axes.set_xscale("log")
     plots.axis_seconds(axes.xaxis)
-    axes.set_xlabel("the later mark, which is filled")
+    axes.set_xlabel("the longer time is filled")
     axes.set_yticks([])
     for place, row in enumerate(rows):
         if not row.fits or row.step_s is None:
