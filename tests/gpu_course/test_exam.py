@@ -12,7 +12,7 @@ from gpu_course.exam.items import CHOICES, Generator, Item
 
 BANK = exam.bank()
 KNOWN = {one.id for one in [*misconceptions.every(), *misconceptions.slips()]}
-DRAWS, MANY, VARIANTS, LIMIT_S = 30, 200, 30, 0.2
+DRAWS, MANY, VARIANTS, LIMIT_S = 10, 200, 30, 0.2
 
 
 @pytest.fixture(autouse=True)
