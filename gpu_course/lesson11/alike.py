@@ -6,7 +6,9 @@ case.because("the learning rate is 0")  # right, or what speaks against it
 """
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Queue
 
 import torch
@@ -79,8 +81,10 @@ def three_flat() -> dict[str, Unknown]:
 
 
 def three_hangs() -> dict[str, Unknown]:
-    """Return a case for each cause of `HANGS`, in another order, by the letters A, B and C."""
-    return {letter: hang(cause, seed=1) for letter, cause in zip("ABC", (WAITS, OTHERS, FEWER), strict=True)}
+    """Return a case for each cause of `HANGS`, in another order, by the letters A, B and C; all hang at once."""
+    with ThreadPoolExecutor(len(HANGS)) as pool:
+        cases = pool.map(partial(hang, seed=1), (WAITS, OTHERS, FEWER))
+        return dict(zip("ABC", cases, strict=True))
 
 
 def flat(cause: str, seed: int = 0) -> Unknown:
