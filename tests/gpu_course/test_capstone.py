@@ -372,8 +372,15 @@ STYLES = {  # right programs, each in another style
 }  # fmt: skip
 
 
+# Each of the others changes one thing of the reference alone, as most programs above do.
+QUICK = ("all changes, as the hints say", "half of the products in 16 bits", "losses in a list",
+         "a training function inside")  # fmt: skip
+
+
 @needs_simulator
-@pytest.mark.parametrize("name", STYLES)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in STYLES
+])  # fmt: skip
 def test_a_right_program_in_another_style_counts(name):
     costs = tried(STYLES[name])
     assert costs.resume == "" and costs.t4_ms > 0

@@ -62,7 +62,9 @@ def measured(setting):
 @simulated
 @pytest.mark.parametrize("optimizer", programs.OPTIMIZERS)
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize(("batch", "accumulation", "vocabulary"), [(4, 1, 512), (4, 2, 512), (1, 1, 16), (4, 1, 16)])
+@pytest.mark.parametrize(("batch", "accumulation", "vocabulary"), [
+    (4, 2, 512), (1, 1, 16), *(pytest.param(4, 1, size, marks=pytest.mark.slow) for size in (512, 16))
+])  # fmt: skip
 def test_the_formula_is_nearly_the_simulated_gpus_peak(optimizer, recompute, batch, accumulation, vocabulary):
     setting = SMALL | {"batch": batch, "vocabulary": vocabulary, "optimizer": optimizer}
     setting |= {"accumulation": accumulation, "checkpointing": recompute, "fmt": "fp32"}

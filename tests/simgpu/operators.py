@@ -74,7 +74,7 @@ def database():
         from torch.testing._internal import common_utils
         from torch.testing._internal.common_methods_invocations import op_db
         from torch.testing._internal.opinfo import core
-    # Each look for samples would walk the stack, with the source of each frame, for a test of unittest: most of the time
+    # Samples look for a test of unittest in the whole stack, with the source of each frame: most of the time
     common_utils.extract_test_fn = core.extract_test_fn = lambda: None
     return list(op_db)
 

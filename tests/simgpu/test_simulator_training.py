@@ -1,5 +1,7 @@
 """Does a model train on the simulated GPU with the CPU's losses? Four models, 20 steps each."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -70,6 +72,7 @@ OPTIMIZERS = {
 }
 
 
+@functools.cache
 def losses(model_name, optimizer_name, device, *, dtype=None, before_move=True):
     """Return the losses of 20 steps; with `dtype` under autocast, with a GradScaler for float16."""
     make_model, make_batch = MODELS[model_name]
