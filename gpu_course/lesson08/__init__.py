@@ -61,7 +61,7 @@ _X, _Y, _STORE = "x + at * x_stride, mask=inside", "y + at, mask=inside", "(y + 
 _AT = "tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)"
 _EACH = "each program takes the next BLOCK elements"
 _END = "the last program reaches beyond the end, where other data lie, or none"
-_BEHIND, _BEFORE = "what lies behind the end is somebody else's", "programs count from 0, elements to n - 1"
+_BEHIND, _BEFORE = "the memory behind the end belongs to other data", "elements are numbered from 0 to n - 1"
 scale_add.edits(
     ("has no mask where it loads x", _END, _X, "x + at * x_stride"),
     ("lets all elements beyond the end through the mask", _END, "inside = at < n", "inside = at >= 0"),
@@ -79,7 +79,7 @@ scale_add.edits(
     ("forgets the factor", "factor * x + y", "factor * tl.load", "tl.load"),
     ("scales the sum", "the factor belongs to x alone", "scaled + tl.load", "scaled + factor * tl.load"),
     ("subtracts", "a sum was asked for", "scaled + tl", "scaled - tl"),
-    ("computes with what stood in the result", "`out` may hold anything, nan too, and 0 times nan is nan",
+    ("computes with what stood in the result", "`out` may hold any numbers, even nan, and 0 times nan is nan",
      "tl.store(out + at, scaled +", "tl.store(out + at, 0 * tl.load(out + at, mask=inside) + scaled +"),
 )
 
@@ -123,7 +123,7 @@ def _(case: Case) -> None:
 _LOAD_X, _LOAD_BIAS = "tl.load(x + row * x_stride + at, mask=inside)", "tl.load(bias + at, mask=inside)"
 _HALF, _ROUNDED = ".to(tl.float32)", "each step rounds to 11 bits, and 1 + erf cancels where z is negative"
 _WIDER = "BLOCK is a power of two, and wider than most rows"
-_WRITTEN = "BLOCK is a parameter: a launch with wider rows passes another"
+_WRITTEN = "BLOCK is a parameter: for wider rows, a launch passes a larger one"
 bias_gelu.edits(
     ("adds in 16 bits", "the sum is rounded to 11 bits before GELU sees it",
      f"{_LOAD_X}{_HALF}", _LOAD_X, f"z += {_LOAD_BIAS}{_HALF}", f"z = (z + {_LOAD_BIAS}){_HALF}"),
@@ -190,7 +190,7 @@ softmax_rows.edits(
     ("does not subtract the maximum", "exp overflows above 88, and is 0 for all below -103: 0 / 0", _MAX, "values"),
     ("fills with 0 where the mask is off", "exp(0 - maximum) counts in the sum, and 0 may be the maximum",
      _OTHER, ", other=0.0)"),
-    ("leaves open what stands where the mask is off", "on a GPU it may be anything", _OTHER, ")"),
+    ("leaves open what stands where the mask is off", "on a GPU, any number may stand there", _OTHER, ")"),
     ("subtracts the mean", "a number far above it still overflows",
      _MAX, "values - tl.sum(tl.where(inside, values, 0.0), axis=0) / columns"),
     ("reads each number twice", "what is in the block costs nothing to use again", _MAX,

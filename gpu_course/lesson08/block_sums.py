@@ -80,7 +80,7 @@ def _(case: Case) -> None:
 _FIRST = "0.0f;\n    __syncthreads();"
 _ADD = "if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];\n        __syncthreads();"
 _ORDER = "warps of a block run in any order: without a barrier one reads what another has not written yet"
-_ALL = "threads wait for all of the block, and some never come"
+_ALL = "at a barrier, threads wait for all threads of the block, and some never come"
 block_sums.edits(
     ("has no barrier behind the first write", _ORDER, _FIRST, "0.0f;"),
     ("has no barrier within the loop", _ORDER, _ADD, _ADD.rpartition("\n")[0]),
@@ -97,7 +97,7 @@ block_sums.edits(
     ("lets every thread write the result", "256 stores for one number", "if (threadIdx.x == 0) out", "out"),
     ("writes each sum to its thread's place", "out has one number a block", "out[blockIdx.x]", "out[at]"),
     ("adds up the first block again and again", "blockIdx.x is its number", "blockIdx.x * blockDim.x + ", ""),
-    ("leaves out the last halving", "two numbers are left then", "half > 0", "half > 1"),
+    ("leaves out the last halving", "then two numbers are left, which nobody adds", "half > 0", "half > 1"),
     ("starts at a quarter", "the upper half is never added", "blockDim.x / 2", "blockDim.x / 4"),
     ("stores the mean", "a sum was asked for", "= part[0]", "= part[0] / blockDim.x"),
 )

@@ -16,7 +16,7 @@ exercise = lesson("08")
 
 
 @exercise(title="The backward pass of bias and GELU", minutes=8, difficulty=2, hints=(
-    "The chain rule: what comes in, `grad`, times the slope of GELU at z = x + bias. Both parts of the slope count.",
+    "By the chain rule, multiply `grad`, which comes in, by the slope of GELU at z = x + bias. Both terms count.",
     "x has the slope's shape. `bias` was added to every row, so each of its gradients is a sum over the rows: dim 0.",
     "Recompute z from ctx.saved_tensors, then the slope with torch.erf and torch.exp. ctx.needs_input_grad holds two "
     "truth values: put None in the place of what is not needed, before it is computed.",

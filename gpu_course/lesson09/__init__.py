@@ -59,7 +59,7 @@ _BOTH, _REDUCE = "torch.stack([values.sum(), values.new_tensor(len(values))])", 
 _RATIO = "both[0] / both[1]"
 _OTHERS = "torch.tensor(float(len(values)), device=values.device)"
 global_mean.alternative(
-    "shorter to read, but each all-reduce has a latency of its own",
+    "shorter to read, but each all-reduce pays its own latency",
     edit(_BOTH, f"values.sum(), {_OTHERS}", _REDUCE, "for one in both:\n        dist.all_reduce(one)"),
 )
 _EVERY = "divide by the number of values of all ranks, once"
@@ -92,9 +92,9 @@ global_mean.edits(
 
 
 @exercise(title="All-reduce from send and receive", where=_WHERE, minutes=20, difficulty=3, hints=(
-    "Two rounds of n - 1 steps. In the first what arrives is added to your part, in the second it replaces it.",
+    "There are two rounds of n - 1 steps. In the first, add what arrives to your own part. In the second, replace it.",
     "Keep clones of the parts in a list. In both rounds you send part (rank - step) % n and receive the one before. "
-    "The lesson prints them all.",
+    "The lesson prints the numbers for three ranks.",
     "A step that cannot deadlock starts with isend to the right, goes on with recv from the left into a new tensor "
     "(torch.empty_like), and waits for the handle last. Only then may the parts change.",
 ))
@@ -166,7 +166,7 @@ ring_all_reduce.edits(
      "finished parts on", ("2 * (n - 1)", "n - 1")),
     ("ends one step too early", "each round has n - 1 steps", ("2 * (n - 1)", "max(2 * n - 3, 0)")),
     ("adds one step too few", "each round has n - 1 steps", ("step < n - 1", "step < n - 2")),
-    ("adds in the second round too", "there what arrives is finished: it replaces what is there, else numbers are "
+    ("adds in the second round too", "what arrives there is a finished sum: it replaces your part, else numbers are "
      "counted twice", (_PUT, "parts[take] + arrived")),
     ("returns in each part the numbers of one rank alone", "in the first round what arrives is added; the second round "
      "begins with the finished part: rank r holds (r + 1) % n",
@@ -185,7 +185,7 @@ ring_all_reduce.edits(
 
 
 @exercise(title="Average the gradients", where=_WHERE, minutes=10, difficulty=2, hints=(
-    "After backward() every rank has its own gradients. all_reduce each of them, and divide by the world size.",
+    "After backward(), every rank has its own gradients. Call all_reduce on each, and divide by the world size.",
     "A parameter that took no part on this rank has grad None, but other ranks wait for it in all_reduce: give it a "
     "gradient of zeros. A frozen one (requires_grad is False) has a gradient on no rank: leave it out.",
     "Go through model.parameters(), which lists a shared one once. torch.zeros_like makes a missing gradient; "
@@ -250,7 +250,7 @@ average_gradients.edits(
 
 @exercise(title="Accumulate with one synchronisation", where=_WHERE, minutes=10, difficulty=2, hints=(
     "Clear the gradients first. Which of the backward passes should exchange gradients, and which should not?",
-    "Each loss is a mean over its micro-batch. For the mean over all of them divide each by their number.",
+    "Each loss is a mean over its micro-batch. For the mean over all micro-batches, divide each loss by their number.",
     "All micro-batches but the last, batches[:-1], run forward and backward inside model.no_sync(). The last one "
     "runs outside of it.",
 ))
@@ -350,7 +350,7 @@ def by_hand(data: torch.Tensor, batch: int, epochs: int) -> list[list[torch.Tens
 
 
 @exercise(title="Five faults in a training script", where=_WHERE, minutes=15, difficulty=3, hints=(
-    "First the hang: which rank waits in which line, and why does the other never come there?",
+    "Begin with the hang. Which rank waits in which line, and why does the other never reach that line?",
     "In which line should DistributedDataParallel average? Who may write the file? What does the sampler not know?",
     "Tell the sampler each epoch. Call ddp(x), else nothing is averaged. Let all ranks call the collective. Let rank 0 "
     "alone write the file, with the state dict of the model inside: ddp.module.",
