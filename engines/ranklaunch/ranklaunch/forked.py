@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -119,7 +119,7 @@ _named: list[str] = []  # modules that the server imports before it forks
 
 
 @contextlib.contextmanager
-def _locked() -> Iterator[None]:
+def _locked() -> Generator[None, None, None]:
     """Have the servers to oneself, without the one that has died, or is that of a parent."""
     while not _lock.acquire(timeout=0.1):  # another thread starts the server
         check_interrupt()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from io import FileIO
 from typing import Any
 
@@ -20,7 +20,7 @@ _kept: list[Any] = []  # handlers of interrupts that came while they were held
 
 
 @contextlib.contextmanager
-def interrupts_held() -> Iterator[None]:
+def interrupts_held() -> Generator[None, None, None]:
     """Hold interrupts back until `check_interrupt` or the end, so that none is lost or hits a process half made."""
     before = signal.getsignal(signal.SIGINT) if _in_main() else None
     if not callable(before):  # only the main thread is interrupted, and only if Python handles it
@@ -121,7 +121,7 @@ class Spawned(Processes):
     """Ranks in fresh interpreters."""
 
     def __init__(self, nprocs: int, put: Put) -> None:
-        self.processes: list[subprocess.Popen] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
         super().__init__(nprocs, put)
 
     def start(self, theirs: list[list[Any]]) -> None:
@@ -174,12 +174,14 @@ def _started_by(pids: set[int]) -> set[int]:
     return set()  # there is no such program: their process groups end all the same
 
 
-def fresh(call: str, **options: Any) -> subprocess.Popen:
+def fresh(call: str, **options: Any) -> subprocess.Popen[bytes]:
     """Start a fresh interpreter that makes a call in this room, with the same path for imports."""
     found = search_path()
     given = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and one not in found]
     code, environment = f"from ranklaunch import {call}", {"PYTHONPATH": os.pathsep.join([*given, *found])}
-    return subprocess.Popen([sys.executable, "-P", "-c", code], cwd=folder(), env=os.environ | environment, **options)
+    return subprocess.Popen[bytes](
+        [sys.executable, "-P", "-c", code], cwd=folder(), env=os.environ | environment, **options
+    )
 
 
 def folder() -> str:

@@ -47,7 +47,7 @@ class Run:
     def __init__(self, devices: tuple[str, ...], backend: str, start: bytes, payload: bytes, timeout_s: float) -> None:
         self.devices, self.backend, self.start, self.payload = devices, backend, start, payload
         self.timeout_s, self.all = timeout_s, range(len(devices))
-        self.events: queue.SimpleQueue = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[tuple[int, str, Any]] = queue.SimpleQueue()
         self.output = Output(len(devices))
         self.seen = report.Seen(len(devices))
         self.closed: set[tuple[int, str]] = set()  # streams that ranks no longer write to
@@ -110,6 +110,7 @@ class Run:
         A rank that wants a core and got none, as on a machine that stood still, is looked at again.
         """
         before, at_s = self._look(processes), time.monotonic()
+        now, at_work = before, list[int]()
         for _ in range(_LOOKS):
             self._pump(lambda: self._trouble() or not self._late(), Pace(_APART_S, self.seen.pid, self._late))
             now, seconds = self._look(processes), time.monotonic() - at_s

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from traceback import FrameSummary
 from typing import Any, NamedTuple
@@ -205,7 +205,7 @@ def _found(name: str, made: list[CustomOpDef]) -> Any:
     return pkgutil.resolve_name(name)
 
 
-def _parts(operator: CustomOpDef) -> tuple:
+def _parts(operator: CustomOpDef) -> tuple[Any, ...]:
     """Return what `_custom_operator` needs. PyTorch keeps a body inside a function that refers to the operator."""
     changed = [one.name for one in operator._opoverload._schema.arguments if one.alias_info and one.alias_info.is_write]
     bodies = {
@@ -217,7 +217,13 @@ def _parts(operator: CustomOpDef) -> tuple:
 
 
 def _custom_operator(
-    name: str, schema: str, changed: list, function, bodies: dict, fake, gradient: tuple
+    name: str,
+    schema: str,
+    changed: list[str],
+    function: Callable[..., Any],
+    bodies: dict[Any, Callable[..., Any]],  # by their device; None is for all
+    fake: Callable[..., Any] | None,
+    gradient: tuple[Any, Any],
 ) -> CustomOpDef:
     """Register a custom operator as it is in the sender, unless it is here: it came before, or by an import."""
     operator: Any = OPDEFS.get(name)
@@ -242,14 +248,14 @@ def _custom_operator(
 class _Beside:
     """A value that is pickled with others before it, and is itself again at the receiver."""
 
-    def __init__(self, others: list, value: Any) -> None:
+    def __init__(self, others: list[Any], value: Any) -> None:
         self.others, self.value = others, value
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return _last, (self.others, self.value)
 
 
-def _last(others: list, value: Any) -> Any:
+def _last(others: list[Any], value: Any) -> Any:
     return value
 
 
@@ -265,7 +271,7 @@ def _class_known(name: str) -> type:
 _by_value = threading.Lock()
 
 
-def dumps_call(fn: Any, args: tuple, kwargs: dict[str, Any]) -> bytes:
+def dumps_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """Return a call pickled. Raises TypeError that names the function or the argument that cannot be sent."""
     parts = {"fn": fn, **{f"argument {at}": one for at, one in enumerate(args, 1)}, **kwargs}
     return _dumps_function(fn, (fn, args, kwargs), parts)
@@ -332,7 +338,7 @@ def _unimportable(fn: Any) -> types.ModuleType | None:
     return None
 
 
-def _tensor(tensor: torch.Tensor) -> tuple | None:
+def _tensor(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     """Return how a tensor is rebuilt from a compact CPU tensor; None where its own way to be pickled does the same.
 
     PyTorch writes each storage as a zip archive, 0.6 ms for the smallest, and cannot so write float8 and uint16.
@@ -361,7 +367,7 @@ def _tensor(tensor: torch.Tensor) -> tuple | None:
     return torch.Tensor.requires_grad_, (value, tensor.requires_grad)
 
 
-def _bytes_of(storage: torch.UntypedStorage) -> ctypes.Array:
+def _bytes_of(storage: torch.UntypedStorage) -> ctypes.Array[ctypes.c_char]:
     """Return the bytes of a storage on the CPU, not copied; NumPy, which gives them too, may not be there."""
     found: Any = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
     found.storage = storage  # alive as long as its bytes
@@ -369,7 +375,12 @@ def _bytes_of(storage: torch.UntypedStorage) -> ctypes.Array:
 
 
 def _cpu_tensor(
-    data: bytearray, dtype: torch.dtype, offset: int, shape: tuple, stride: tuple, requires_grad: bool
+    data: bytearray,
+    dtype: torch.dtype,
+    offset: int,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    requires_grad: bool,
 ) -> torch.Tensor:
     with _disable_current_modes():
         own = torch.frombuffer(data, dtype=torch.uint8).clone() if data else torch.empty(0, device="cpu")

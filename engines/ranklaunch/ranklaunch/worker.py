@@ -47,7 +47,7 @@ class Job:
     arguments: list[str]  # of the command line
     folder: str
     threads: int
-    filters: list[tuple]  # of warnings
+    filters: list[tuple[Any, ...]]  # of warnings
     start: bytes  # what to call first, pickled, or None
     payload: bytes
 
@@ -109,7 +109,7 @@ def _enter(rank: int, job: Job) -> None:
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
     warnings.resetwarnings()
-    cast(list, warnings.filters).extend(job.filters)
+    cast(list[Any], warnings.filters).extend(job.filters)
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it says what no rank can change
     random.seed(rank)
     with contextlib.suppress(ImportError):  # PyTorch does without NumPy
@@ -121,7 +121,7 @@ def _enter(rank: int, job: Job) -> None:
         torch.cuda.set_device(device)
 
 
-def _listen(channel: wire.Channel, requests: queue.SimpleQueue) -> None:
+def _listen(channel: wire.Channel, requests: queue.SimpleQueue[str]) -> None:
     """Answer the parent while the function runs, and pass on when to go and when to leave; end with the parent."""
     main_thread = threading.main_thread().ident or 0
     with contextlib.suppress(EOFError, OSError):
@@ -145,7 +145,7 @@ def _cpu_s() -> float | None:
     return found.user + found.system + found.children_user + found.children_system
 
 
-def _outcome(channel: wire.Channel, requests: queue.SimpleQueue, rank: int, job: Job) -> tuple[str, Any]:
+def _outcome(channel: wire.Channel, requests: queue.SimpleQueue[str], rank: int, job: Job) -> tuple[str, Any]:
     """Join the process group, call the function when all have joined, and return the message for the parent."""
     modules = set(sys.modules)
     try:
