@@ -284,7 +284,7 @@ def _(case: Case) -> None:
 
 _SWAP, _PICK = "batch_first=True puts the texts first: states[text, place]", "states[rows, lengths - 1]"
 last_states.edits(
-    ("takes the last padded step", "it depends on the padding behind the shorter texts", "states[:, -1]"),
+    ("takes the last padded step", "for a shorter text that state depends on the padding behind it", "states[:, -1]"),
     ("takes the last step of the longest text", "a shorter text ends before it: each has its own length",
      "states[:, lengths.amax()[None] - 1].squeeze(1)"),
     ("takes batch for time", _SWAP, ("states[-1]",), ("states[lengths - 1, rows]",)),
@@ -410,7 +410,7 @@ def _loads(case: Case, path: Path, place: torch.device, state: dict[str, torch.T
     model = _network()
     error = case.error_of(model, path, place)
     case.instead(error is not None and "deserialize" in str(error), "loads to a GPU that this machine does not have",
-                 'the file names one that counts unless you say another: map_location="cpu" or map_location=device')
+                 'the file names a device, unless you name another: map_location="cpu" or map_location=device')
     model = _network()
     got = case.call(model, path, place, modifies=True)
     case.instead(isinstance(got, nn.Module) and got is not model and type(got) is type(model), "fills another model",

@@ -103,8 +103,8 @@ def _(model, optimizer, images, labels, device):
 @exercise(title="Evaluation", minutes=10, difficulty=2, hints=(
     "Two switches: model.eval() for dropout and batch norm, torch.inference_mode() for the graph.",
     "Right answers of a batch: (model(images).argmax(dim=1) == labels).sum(). Count the samples as well.",
-    "model.training before the first switch is what model.train(…) wants at the end. The share is one sum divided by "
-    "the other, and .item() reads a tensor.",
+    "Note model.training before the first switch, and give it to model.train(…) at the end. The share is one sum "
+    "divided by the other, and .item() reads a tensor.",
 ))
 def evaluate(model: nn.Module, loader: Iterable, device: torch.device) -> float:
     """Return the share (0 to 1) that `model` gets right, and leave its mode alone."""

@@ -145,7 +145,7 @@ _HALVES = _events(  # half microseconds, two that begin at once, and an end behi
     "There is a gap wherever a kernel begins later than `until`. Treat the end of the trace as one more kernel. As "
     "streams overlap, `until` is the largest end so far, which need not be the end of the kernel before.",
     "An event of the host lies inside a gap from a to b for min(b, end) - max(a, begin) µs, if that is above 0. Add "
-    "these times up in a Counter, by line, and take the line with the most. max(…, default=\"\") bears an empty one.",
+    "these times up in a Counter, by line, and take the line with the most. max(…, default=\"\") accepts an empty one.",
 ))
 def idle_gaps(events: list[dict], end_us: float) -> list[tuple[float, float, str]]:
     """Return the gaps of the GPU: (begin in µs, length in µs, line of the host)."""

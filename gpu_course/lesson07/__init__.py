@@ -29,9 +29,10 @@ exercise = lesson("07")
 
 
 @exercise(title="Predict the four parts", minutes=10, difficulty=1, hints=(
-    "Four sums. A tensor's bytes are tensor.nbytes, a parameter's too; model.parameters() gives each parameter once.",
+    "Each part is a sum of bytes. tensor.nbytes are the bytes of a tensor or a parameter, and model.parameters() gives "
+    "each parameter once.",
     "Only parameters with requires_grad have a gradient and states. A state has 4 bytes for each number: SGD keeps "
-    "none, momentum one, Adam two; a 16-bit weight has a float32 copy as well.",
+    "no state, momentum one, Adam two. A 16-bit weight also has a float32 copy.",
     "The optimizer's part is a sum over the trained parameters: numel() times the bytes that it keeps for each number, "
     "which are 4 a state, and 4 more where itemsize is below 4.",
 ))

@@ -13,8 +13,8 @@ exercise = lesson("07")
 
 
 @exercise(title="A low-rank layer", minutes=12, difficulty=2, draws=True, hints=(
-    "Three things to hold: `linear`, whose requires_grad_(False) freezes weight and bias, and two nn.Parameters.",
-    "linear.weight has the shape (outputs, inputs), its device and its format: new_zeros takes over the last two. "
+    "Hold three things: `linear`, whose requires_grad_(False) freezes weight and bias, and two nn.Parameters.",
+    "linear.weight has the shape (outputs, inputs), a device and a format. new_zeros takes over the last two. "
     "`up` is (outputs, rank), `down` (rank, inputs) and random.",
     "forward adds two terms: what self.linear gives, and x times down.T times up.T, taken from left to right.",
 ))

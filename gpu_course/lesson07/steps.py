@@ -20,8 +20,9 @@ exercise = lesson("07")
 
 
 @exercise(title="A step in a quarter of the memory", minutes=12, difficulty=3, simulated=True, limit_s=20.0, hints=(
-    "Two levers together. Parts of few rows alone cost too much time: each part pays all launches again.",
-    "Checkpointing cuts what the blocks keep, fewer rows at a time cut the logits too. TransformerLM has a switch.",
+    "Use two levers together. Parts of few rows alone take too much time, since each part pays all launches again.",
+    "Checkpointing cuts what the blocks keep. Fewer rows at a time cut the logits, too. TransformerLM has "
+    "a switch for checkpointing.",
     "Switch checkpointing on, leave the gradients of the whole batch in two parts of half of the rows each (accumulate "
     "does that), switch it off again, and step once.",
 ))
