@@ -112,6 +112,8 @@ def test_graphed_callables():
 
 def test_compiled_by_eager():
     torch._dynamo.reset()  # which asks CUDA's allocator for names
+    on_cpu = torch.compile(nn.Linear(2, 2), backend=lambda graph, inputs: graph.forward)
+    assert on_cpu(torch.ones(1, 2)).shape == (1, 2)
     model = nn.Linear(2, 2).cuda()
     x = torch.ones(1, 2, device="cuda")
     compiled = torch.compile(model, backend="eager")

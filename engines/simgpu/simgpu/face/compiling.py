@@ -18,7 +18,8 @@ def replace(put: Replacements) -> None:
     """Let `torch.compile` know simulated GPUs."""
     for name in ("torch._C._dynamo.utils", "torch._dynamo.utils", "torch._dynamo.guards"):
         if hasattr(sys.modules.get(name), "get_current_stream"):  # since PyTorch 2.15: what is compiled asks for it
-            put.put(sys.modules[name], get_current_stream=lambda device: torch.cuda.current_stream())
+            ask = torch.compiler.disable(lambda device: torch.cuda.current_stream())  # traced, it would ask itself
+            put.put(sys.modules[name], get_current_stream=ask)
     put.put(torch, compile=functools.wraps(torch.compile)(functools.partial(_compile, torch.compile)))
 
 

@@ -78,7 +78,7 @@ def replace(put: Replacements) -> None:
     put.put(
         torch.cuda, _initialized=True, init=seen.begin, device_count=seen, _is_in_bad_fork=lambda: model.forked,
         default_generators=(torch.default_generator,) * count, _get_device_properties=properties.of, _cudart=_RUNTIME,
-        _exchange_device=_exchange, _maybe_exchange_device=_exchange, has_magma=True, **OLD_TYPES,
+        _exchange_device=_exchange, _maybe_exchange_device=_another(_exchange), has_magma=True, **OLD_TYPES,
         MemPool=_Refused, ExternalStream=functools.partial(_refuse, "ExternalStream"), _cached_device_count=None,
     )  # fmt: skip
     put.put(torch.cuda.nvtx, _nvtx=_RANGES)
@@ -87,14 +87,19 @@ def replace(put: Replacements) -> None:
     put.put(cudnn, is_available=lambda: True, version=lambda: _CUDNN, is_acceptable=lambda tensor: False)
     put.put(torch.backends.cuda, is_built=lambda: True)
     put.put(torch.version, cuda=VERSION)
-    put.put(
-        torch.accelerator, set_device_index=torch.cuda.set_device, current_stream=torch.cuda.current_stream,
-        set_stream=torch.cuda.set_stream, device_index=torch.cuda.device, memory_stats=torch.cuda.memory_stats,
-        reset_accumulated_memory_stats=torch.cuda.reset_accumulated_memory_stats,
-    )  # fmt: skip
+    same = ("current_stream", "set_stream", "memory_stats", "reset_accumulated_memory_stats")
+    alike = {"set_device_index": "set_device", **dict(zip(same, same, strict=True))}
+    put.put(torch.accelerator, **{name: _another(getattr(torch.cuda, other)) for name, other in alike.items()})
+    put.put(torch.accelerator, device_index=torch.cuda.device)
     ask = torch.get_device_module
     put.put(torch, is_autocast_enabled=_of_cuda(torch.is_autocast_enabled))
-    put.put(torch, get_device_module=lambda device=None: ask("cuda" if device is None else device))
+    module_of = functools.wraps(ask)(lambda device=None: ask("cuda" if device is None else device))
+    put.put(torch, get_device_module=module_of)
+
+
+def _another(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of its own that does the same: dynamo tells functions apart by what they are."""
+    return functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
 
 
 def _kind_of(name: str, plain: type, ours: type) -> type:
