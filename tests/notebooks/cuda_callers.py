@@ -7,11 +7,17 @@ whose branches write their names to the file RAN, and prints as JSON which branc
 import contextlib
 import io
 import json
+import linecache
 import runpy
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
+from unittest import mock
 
-CALLERS = ("description", "report", "memory", "formats", "answer", "resuming", "allocator", "ddp", "fsdp")
+from tests.notebooks import cuda_branches
+
+CALLERS = ("description", "report", "memory", "formats", "answer", "resuming", "allocator", "ddp", "fsdp", "layer_norm")
 
 
 def description(folder: Path) -> None:
@@ -97,6 +103,22 @@ def ddp(folder: Path) -> None:
 def fsdp(folder: Path) -> None:
     """The program of lesson 10, one process."""
     _program(folder, "train_fsdp.py", "--steps", "1", "--batch", "2")
+
+
+def layer_norm(folder: Path) -> None:
+    """The program that lesson 08b gives away, with `kernelcheck` in Triton's place."""
+    import kernelcheck
+
+    (lesson,) = (folder / "notebooks").glob("08b_*.ipynb")
+    cells = json.loads(lesson.read_text(encoding="utf-8"))["cells"]
+    (source,) = ("".join(cell["source"]) for cell in cells if cell["id"] == "program")
+    text, _ = cuda_branches.marked(source, "08b:program", {})
+    linecache.cache["program"] = (len(text), None, text.splitlines(True), "program")
+    triton, language = kernelcheck.triton(interpreter=True)
+    stand_in = ModuleType("triton")
+    stand_in.__dict__.update(vars(triton), language=language, __spec__=ModuleSpec("triton", None))
+    with mock.patch.dict(sys.modules, {"triton": stand_in, "triton.language": language}):
+        exec(compile(text, "program", "exec"), {"__name__": "__main__"})
 
 
 def _program(folder: Path, name: str, *options: str) -> None:
