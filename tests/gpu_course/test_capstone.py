@@ -316,6 +316,11 @@ def test_all_programs_save_and_load_alike():
     assert len({program.excerpt(programs.path(name), "save", "whole", "load") for name in names}) == 1
 
 
+def test_an_excerpt_may_be_one_method():
+    step = program.excerpt(programs.path("capstone_reference.py"), "Sharded.step")
+    assert step.startswith("def step(self):\n    ") and "def " not in step[1:]
+
+
 def stepped(path: Path, width: int) -> subprocess.CompletedProcess[str]:
     """Run the reference for a step, from the checkpoint in `path` if there is one."""
     program = programs.path("capstone_reference.py")
