@@ -49,7 +49,7 @@ def run_forked(fn: Callable[..., Any], *args: Any, limit_s: float) -> Any:
     """
     ranklaunch.preload("torch.distributed.tensor", fn.__module__)  # the first is imported by the first operator
     try:
-        with simgpu.without_accelerators():
+        with simgpu.without_face():
             alone = {"nprocs": 1, "devices": ["cpu"], "start": _simulate}
             return ranklaunch.launch(_alone, fn, args, timeout_s=limit_s, **alone)[0]
     except ranklaunch.RankError as error:

@@ -36,7 +36,7 @@ Everything else, and every name that begins with an underscore, is inside: it ma
 from simgpu import collectives, composite, evidence, gpus, ledger, places
 from simgpu.accounts import out_of_memory
 from simgpu.child import LIMIT_S as CHILD_LIMIT_S
-from simgpu.child import Unavailable, hide_accelerators, remember_sources, run_in_child, sources, without_accelerators
+from simgpu.child import Unavailable, hide_accelerators, remember_sources, run_in_child, sources, without_face
 from simgpu.cluster import LINKS, Cluster, Link
 from simgpu.control import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable
 from simgpu.evidence import ErrorBar, Evidence, error_bar
@@ -62,7 +62,7 @@ __all__ = [
     "host_work", "idle",
     "is_simulated", "launch", "ledger", "load_ipython_extension", "memory", "out_of_memory", "places", "ready",
     "remember_sources", "report", "reset", "restore", "run_in_child", "seconds_text", "settings", "sources", "step",
-    "timeline", "unavailable", "unload_ipython_extension", "values_of", "without_accelerators",
+    "timeline", "unavailable", "unload_ipython_extension", "values_of", "without_face",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

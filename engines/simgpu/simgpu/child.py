@@ -83,18 +83,16 @@ def _text(file: Path) -> str:
 
 
 @contextlib.contextmanager
-def without_accelerators() -> Iterator[None]:
-    """Let processes that are started meanwhile find no GPU of NVIDIA or Intel, and not have CUDA's face either."""
-    before = {name: os.environ.get(name) for name in _HIDDEN}
-    os.environ.update(_HIDDEN)
+def without_face() -> Iterator[None]:
+    """Let processes that are started meanwhile not have CUDA's face; they may use simulated GPUs without it."""
+    before = os.environ.get("SIMGPU_CUDA")
+    if before is not None:
+        os.environ["SIMGPU_CUDA"] = ""
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        if before is not None:
+            os.environ["SIMGPU_CUDA"] = before
 
 
 def hide_accelerators() -> None:

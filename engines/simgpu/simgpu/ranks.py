@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from simgpu import arguments, communication
-from simgpu.child import hide_accelerators, without_accelerators
+from simgpu.child import hide_accelerators, without_face
 from simgpu.cluster import Cluster
 from simgpu.control import enable
 from simgpu.history import ClusterTimeline, Timeline, timeline
@@ -41,7 +41,7 @@ def launch(
         if given in kwargs:
             raise TypeError(f"leave {given} out: the ranks of a cluster compute on simulated GPUs")
     ranklaunch.preload("torch.distributed.tensor", __name__)  # the first is imported by the first operator
-    with without_accelerators():
+    with without_face():
         pairs = ranklaunch.launch(
             fn, *args, nprocs=nprocs, timeout_s=timeout_s, devices=["cpu"] * arguments.whole("nprocs", nprocs),
             start=functools.partial(_become_rank, cluster), **kwargs,
