@@ -223,7 +223,7 @@ class Kernel:
             memory_disk = "/dev/shm"
         with tempfile.TemporaryDirectory(prefix="launch-", dir=memory_disk) as folder:
 
-            def trial(variant: int) -> tuple[dict, list[np.ndarray]]:
+            def trial(variant: int) -> tuple[dict[str, Any], list[np.ndarray]]:
                 first: list[object] = [*report.grid, *report.block, shared_mem, limit, variant]
                 text = "\n".join(" ".join(map(str, line)) for line in [first, *lines])
                 return self._trial(Path(folder), text, offsets, memories, limit)
@@ -242,7 +242,7 @@ class Kernel:
 
     def _trial(
         self, folder: Path, text: str, offsets: list[int], memories: list[Memory], limit: float
-    ) -> tuple[dict, list[np.ndarray]]:
+    ) -> tuple[dict[str, Any], list[np.ndarray]]:
         """Run a launch in a process of its own; return what it found, and what it left in copies of the memories."""
         launch, data = folder / "launch", folder / "data"
         launch.write_text(text, encoding="ascii")
@@ -261,7 +261,7 @@ class Kernel:
         except ValueError:
             raise CudaFault("exit", f"the kernel ended its process (code {done.code})") from None
 
-    def _local(self, found: dict) -> dict | None:
+    def _local(self, found: dict[str, Any]) -> dict[str, Any] | None:
         """Return an index beyond a local array, unless more is known; a shared row may run into the next."""
         if found["fault"] and found["fault"]["kind"] == "out of bounds":
             return None
@@ -273,7 +273,7 @@ class Kernel:
                     return {**one, "text": used[1], "type": one["text"].strip("'").replace(" [", "["), "other_line": 0}
         return None
 
-    def _fault(self, report: Report, memories: list[Memory], found: dict, limit: float) -> CudaFault:
+    def _fault(self, report: Report, memories: list[Memory], found: dict[str, Any], limit: float) -> CudaFault:
         lines: list[int | None] = [found["line"] or None, found["other_line"] or None]
         if lines[0] is None:
             lines = self._program.lines(found["place"], found["other_place"])

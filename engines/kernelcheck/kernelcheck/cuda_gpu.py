@@ -8,7 +8,7 @@ import importlib.util
 import struct
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def _number(raw: bytes) -> float | int:
 
 
 @contextlib.contextmanager
-def _toolkit() -> Iterator[None]:
+def _toolkit() -> Generator[None, None, None]:
     """Give PyTorch's binding the CUDA toolkit that it asks for, where pip's torch has brought the libraries alone.
 
     It asks for the folder of the headers, which most kernels do not need. Without CUDA_HOME that is the folder that pip

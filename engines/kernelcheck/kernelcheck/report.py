@@ -6,6 +6,7 @@ import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -136,7 +137,7 @@ class Report(Sums):
         printed = f"<pre>{html.escape(self.printed)}</pre>" if self.printed else ""
         return tables.to_html(self._rows(), self.kernel) + printed
 
-    def fill(self, memories: Sequence[Memory], found: dict) -> None:
+    def fill(self, memories: Sequence[Memory], found: dict[str, Any]) -> None:
         """Take the counts from what the runtime found."""
         self.barriers, self.shared_accesses, self.bank_conflicts, self.atomics = found["counts"]
         for memory, (loaded, stored, sectors, requests, missing) in zip(memories, found["arrays"], strict=True):
@@ -167,7 +168,7 @@ def _place(number: int, dims: Three) -> str:
     return _xyz((number % dims[0], number // dims[0] % dims[1], number // dims[0] // dims[1]), dims)
 
 
-def _global_element(memory: Memory, found: dict) -> tuple[int, str]:
+def _global_element(memory: Memory, found: dict[str, Any]) -> tuple[int, str]:
     at, size = found["at"], memory.tensor.element_size()
     if found["kind"] == "out of bounds" and memory.lo <= at < memory.hi:
         at = memory.hi  # a wide access that begins inside
@@ -182,7 +183,7 @@ def _global_element(memory: Memory, found: dict) -> tuple[int, str]:
     return element, f"{words} in global memory"
 
 
-def _shared_element(name: str, count: int | None, found: dict) -> tuple[int, str]:
+def _shared_element(name: str, count: int | None, found: dict[str, Any]) -> tuple[int, str]:
     """Return index and words for an element in shared memory of `count` bytes, None where the launch says how many."""
     size = found["size"] or 4
     element = found["at"] // size
@@ -192,7 +193,7 @@ def _shared_element(name: str, count: int | None, found: dict) -> tuple[int, str
     return element, f"element {element} of `{name}` in shared memory, {has}"
 
 
-def _divergent(found: dict, who: str, other: str) -> str:
+def _divergent(found: dict[str, Any], who: str, other: str) -> str:
     if found["text"] == "mask":
         return f"{who} calls a warp function whose mask does not name it"
     if found["text"] == "warp":
@@ -202,7 +203,7 @@ def _divergent(found: dict, who: str, other: str) -> str:
     return f"{who} waits at __syncthreads(), and {other} of its block at another one, line {found['other_line']}"
 
 
-def _race(report: Report, found: dict, who: str, what: str, line: int | None, other_line: int | None) -> str:
+def _race(report: Report, found: dict[str, Any], who: str, what: str, line: int | None, other_line: int | None) -> str:
     block, thread = divmod(found["other"], math.prod(report.block))
     place, why = f"thread {_place(thread, report.block)}", ", with no __syncthreads() between"
     if f"block {_place(block, report.grid)}," not in who:
@@ -212,7 +213,7 @@ def _race(report: Report, found: dict, who: str, what: str, line: int | None, ot
     return f"{who} {VERBS[found['how']]} {what}, which {place} {PAST[found['other_how']]}{at}{why}"
 
 
-def _message(found: dict, who: str, what: str, limit: float) -> str:
+def _message(found: dict[str, Any], who: str, what: str, limit: float) -> str:
     kind, verb = found["kind"], VERBS[found["how"]]
     if kind == "out of bounds":
         return f"{who} {'uses' if found['space'] == 'local' else verb} {what}"
@@ -239,7 +240,7 @@ def describe(
     report: Report,
     memories: Sequence[Memory],
     shared: tuple[str, int | None],
-    found: dict,
+    found: dict[str, Any],
     lines: Sequence[int | None],
     source: str,
     limit: float,

@@ -47,6 +47,7 @@ def load(
         raise wrong(f"tl.load has `other=` and no `mask=`; {why}")
     offsets, active = _access("load", pointer, mask)
     buffer, launch = pointer.buffer, running[-1]
+    filled = None
     if other is not None:
         other = as_block(other, "other")
         if other.data.ndim and not pointer.data.ndim:
@@ -57,7 +58,7 @@ def load(
     at = launch.touch("load", buffer, offsets, active)
     if active is None:
         return Block(buffer.read(offsets), buffer.dtype)
-    found = np.array(filled) if other is not None else _undefined(buffer, offsets.shape, active)
+    found = np.array(filled) if filled is not None else _undefined(buffer, offsets.shape, active)
     found[active] = buffer.read(at)
     return Block(found, buffer.dtype)
 
@@ -118,7 +119,7 @@ def _one_value_each(buffer: Buffer, at: np.ndarray, data: np.ndarray) -> None:
         raise launch.fault("race", f"{what} of {buffer.name}", why, array=buffer.name, element=element)
 
 
-def _exchange(name: str, change: Callable, pointer: Pointer, *values: Any, mask: Any = None) -> Block:
+def _exchange(name: str, change: Callable[..., Any], pointer: Pointer, *values: Any, mask: Any = None) -> Block:
     """Change elements one after the other, as atomic operations do, and return what they were before."""
     offsets, active = _access(name, pointer, mask)
     buffer, launch = pointer.buffer, running[-1]
@@ -147,7 +148,7 @@ def _refuse_type(name: str, buffer: Buffer) -> None:
         raise wrong(f"tl.{name} does not exist for {kind}, the type of {buffer.name}")
 
 
-def _atomic(name: str, change: Callable) -> Callable:
+def _atomic(name: str, change: Callable[..., Any]) -> Callable[..., Any]:
     def atomic(pointer: Pointer, val: Any, mask: Any = None, sem: str | None = None, scope: str | None = None) -> Block:
         return _exchange(name, change, pointer, val, mask=mask)
 
@@ -158,11 +159,11 @@ def _cas(pointer: Pointer, cmp: Any, val: Any, sem: str | None = None, scope: st
     return _exchange("atomic_cas", lambda old, wanted, new: np.where(old == wanted, new, old), pointer, cmp, val)
 
 
-_CHANGES: dict[str, Callable] = {
+_CHANGES: dict[str, Callable[..., Any]] = {
     "atomic_add": operator.add, "atomic_max": np.fmax, "atomic_min": np.fmin, "atomic_and": operator.and_,
     "atomic_or": operator.or_, "atomic_xor": operator.xor, "atomic_xchg": lambda old, new: new,
 }  # fmt: skip
-ACCESSES: dict[str, Callable] = {
+ACCESSES: dict[str, Callable[..., Any]] = {
     "load": load, "store": store, "atomic_cas": _cas,
     **{name: _atomic(name, change) for name, change in _CHANGES.items()},
 }  # fmt: skip

@@ -51,7 +51,7 @@ class DType:
         rounded = torch.from_numpy(np.array(values, np.float32)).to(self.torch)
         return rounded.view(getattr(torch, self.soft)).numpy()
 
-    def of(self, values) -> np.ndarray:
+    def of(self, values: Any) -> np.ndarray:
         """Return numbers converted to this type."""
         values = np.asarray(values)
         if self.kind == 1 and values.dtype.kind == "f":  # towards zero, and numbers that do not fit around the clock
@@ -94,9 +94,9 @@ class Block:
     """A block of numbers of a program; one number is a block of the shape ()."""
 
     __slots__ = ("data", "dtype")
-    functions: ClassVar[dict] = {}  # of the language that may be called as methods, too
+    functions: ClassVar[dict[str, Any]] = {}  # of the language that may be called as methods, too
 
-    def __init__(self, data, dtype: DType, counts: bool = False) -> None:
+    def __init__(self, data: Any, dtype: DType, counts: bool = False) -> None:
         self.data, self.dtype = dtype.of(data), dtype
         if self.data.size > _MOST_ELEMENTS:
             raise wrong(f"a block has {self.data.size:,} elements, and Triton allows {_MOST_ELEMENTS:,}", "shapes")
@@ -108,7 +108,7 @@ class Block:
     type = property(lambda self: self.dtype)
     T = property(lambda self: Block.functions["trans"](self))
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         if name in Block.functions:
             return lambda *args, **options: Block.functions[name](self, *args, **options)
         raise AttributeError(f"a block has no {name!r}")
@@ -172,13 +172,13 @@ class Block:
 class Pointer:
     """Addresses in the memory of an argument, counted in its elements; `dtype.element_ty` is their type."""
 
-    def __init__(self, buffer: Buffer, data) -> None:
+    def __init__(self, buffer: Buffer, data: Any) -> None:
         self.buffer, self.data = buffer, np.asarray(data, np.int64)
         self.dtype = self.type = types.SimpleNamespace(element_ty=buffer.dtype)
 
     shape = property(lambda self: self.data.shape)
 
-    def __add__(self, other, sign: int = 1) -> Pointer:
+    def __add__(self, other: Any, sign: int = 1) -> Pointer:
         other = as_block(other, f"what is added to the pointer {self.buffer.name}")
         if other.dtype.kind == 2:
             raise wrong(f"the pointer {self.buffer.name} is moved by {other.dtype}; it can be moved by whole numbers")
@@ -186,7 +186,7 @@ class Pointer:
 
     __radd__ = __add__
 
-    def __sub__(self, other) -> Pointer:
+    def __sub__(self, other: Any) -> Pointer:
         return self.__add__(other, -1)
 
     def __getitem__(self, key: Any) -> Pointer:
@@ -214,7 +214,7 @@ class Pointer:
         return True  # it points to a tensor
 
 
-def as_block(value, what: str = "this") -> Block:
+def as_block(value: Any, what: str = "this") -> Block:
     """Return a number of Python as a block of the type that Triton gives it, and a block as it is."""
     if isinstance(value, Block):
         return value
@@ -232,7 +232,7 @@ def as_block(value, what: str = "this") -> Block:
     raise wrong(f"{what} is a {type(value).__name__}: a kernel computes with blocks and numbers")
 
 
-def constant(value, what: str):
+def constant(value: Any, what: str) -> Any:
     """Return a value that must be known when the kernel is compiled."""
     if isinstance(value, Block):
         cure = "annotate the parameter with tl.constexpr, or a name: `half: tl.constexpr = BLOCK // 2`"
@@ -240,7 +240,7 @@ def constant(value, what: str):
     return plain(value)
 
 
-def sizes(shape) -> tuple[int, ...]:
+def sizes(shape: Any) -> tuple[int, ...]:
     """Return a shape, given as numbers or as one tuple: sizes are known when the kernel is compiled, powers of two."""
     shape = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
     found = tuple(constant(n, "a size in a shape") for n in shape)
@@ -249,7 +249,7 @@ def sizes(shape) -> tuple[int, ...]:
     return found
 
 
-def shaped(compute, *parts):
+def shaped(compute: Callable[[], Any], *parts: Any) -> Any:
     """Compute with several blocks; say the shapes where they do not fit."""
     try:
         return compute()
@@ -259,7 +259,7 @@ def shaped(compute, *parts):
         raise wrong(f"blocks of the shapes {shapes} do not go together; {why}", "shapes") from None
 
 
-def _key(key):
+def _key(key: Any) -> Any:
     for one in key if isinstance(key, tuple) else (key,):
         if one is not None and not (isinstance(one, slice) and one == slice(None)):
             what = "a block takes only `:` and `None` in brackets; elements are picked by pointers or tl.where"
@@ -299,18 +299,18 @@ def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 _COMPARISONS = {name: getattr(operator, name) for name in COMPARISONS.values()}
-_WHOLE: dict[str, tuple[str, Callable]] = {
+_WHOLE: dict[str, tuple[str, Callable[..., Any]]] = {
     "floordiv": ("//", _truncated), "and": ("&", operator.and_), "or": ("|", operator.or_), "xor": ("^", operator.xor),
     "lshift": ("<<", operator.lshift), "rshift": (">>", operator.rshift),
 }  # fmt: skip
-_OPERATORS: dict[str, Callable] = {
+_OPERATORS: dict[str, Callable[..., Any]] = {
     **_COMPARISONS, **{name: compute for name, (_, compute) in _WHOLE.items()}, "add": operator.add,
     "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv, "mod": np.fmod,
     "maximum": np.fmax, "minimum": np.fmin,
 }  # fmt: skip
 
 
-def combine(name: str, a, b) -> Block:
+def combine(name: str, a: Any, b: Any) -> Block:
     """Compute with two blocks or numbers, at least one of them a block."""
     if isinstance(b, Pointer):
         return b + a if name == "add" else b.refuse()
@@ -330,7 +330,7 @@ def combine(name: str, a, b) -> Block:
     return Block(data, BOOL) if name in _COMPARISONS else Block(data, dtype, counts=True)
 
 
-def _method(name: str, swapped: bool):
+def _method(name: str, swapped: bool) -> Callable[[Any, Any], Block]:
     return (lambda a, b: combine(name, b, a)) if swapped else (lambda a, b: combine(name, a, b))
 
 

@@ -43,7 +43,7 @@ from kernelcheck.triton_text import COMPARISONS, Text, is_constexpr, text_of
 
 _DEEPEST = 50  # kernels that call one another
 _MISSING = object()
-_OPERATORS: dict[type[ast.AST], tuple[str, Callable]] = {
+_OPERATORS: dict[type[ast.AST], tuple[str, Callable[..., Any]]] = {
     ast.Add: ("+", operator.add), ast.Sub: ("-", operator.sub), ast.Mult: ("*", operator.mul),
     ast.Div: ("/", operator.truediv), ast.FloorDiv: ("//", operator.floordiv), ast.Mod: ("%", operator.mod),
     ast.Pow: ("**", operator.pow), ast.MatMult: ("@", operator.matmul), ast.LShift: ("<<", operator.lshift),
@@ -51,7 +51,7 @@ _OPERATORS: dict[type[ast.AST], tuple[str, Callable]] = {
     ast.BitXor: ("^", operator.xor), ast.USub: ("-", operator.neg), ast.UAdd: ("+", operator.pos),
     ast.Invert: ("~", operator.invert), ast.Not: ("not", negated),
 }  # fmt: skip
-_WORDS = {
+_WORDS: dict[type[ast.AST], str] = {
     ast.Break: "break", ast.Continue: "continue", ast.Try: "try", ast.Lambda: "lambda", ast.Raise: "raise",
     ast.Dict: "dictionary", ast.DictComp: "dictionary", ast.Set: "set", ast.SetComp: "set", ast.Yield: "yield",
     ast.GeneratorExp: "generator", ast.Global: "global", ast.Nonlocal: "nonlocal", ast.Import: "import",
@@ -130,7 +130,7 @@ def _is_one_of(function: Any, *others: Any) -> bool:
     return any(function is one for one in others)  # since == of a block gives a block
 
 
-def _kind(value: Any) -> tuple:
+def _kind(value: Any) -> tuple[Any, ...]:
     """Return what must stay as it is for a name in a loop: type and shape, or the value where it is a constant."""
     if isinstance(value, Block):
         return "block", value.dtype.short, value.shape
@@ -420,12 +420,12 @@ class _Walk(ast.NodeVisitor):
             raise self.fault(f"{name}() is Python's, and a kernel cannot call it: write {_INSTEAD[name]}", "language")
         raise NameError(f"name '{name}' is not defined")
 
-    def visit_Tuple(self, node: ast.Tuple | ast.List) -> tuple:
+    def visit_Tuple(self, node: ast.Tuple | ast.List) -> tuple[Any, ...]:
         return tuple(self.visit(one) for one in node.elts)
 
     visit_List = visit_Tuple
 
-    def visit_ListComp(self, node: ast.ListComp) -> tuple:
+    def visit_ListComp(self, node: ast.ListComp) -> tuple[Any, ...]:
         (loop, *others) = node.generators
         values = self.visit(loop.iter)
         if others or not isinstance(values, tuple):

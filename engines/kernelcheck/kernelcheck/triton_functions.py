@@ -56,7 +56,7 @@ def full(shape: Any, value: Any, dtype: DType) -> Block:
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
 
 
-def _function(name: str, compute: Callable, types_: tuple[str, ...] = ("fp32", "fp64")) -> Callable:
+def _function(name: str, compute: Callable[..., Any], types_: tuple[str, ...] = ("fp32", "fp64")) -> Callable[..., Any]:
     def function(*values: Any) -> Block:
         blocks = [as_block(one) for one in values]
         for one in blocks:
@@ -107,7 +107,7 @@ def _sum(input: Any, axis: Any = None, keep_dims: bool = False, dtype: DType | N
     return _reduced(np.add, x, axis, keep_dims, dtype or _wide(x, floats=False))
 
 
-def _bits(name: str, compute: np.ufunc) -> Callable:
+def _bits(name: str, compute: np.ufunc) -> Callable[..., Any]:
     def reduced(input: Any, axis: Any = None, keep_dims: bool = False) -> Block:
         x = as_block(input)
         if x.dtype.kind == 2:
@@ -117,7 +117,7 @@ def _bits(name: str, compute: np.ufunc) -> Callable:
     return reduced
 
 
-def _extreme(compute: np.ufunc, place: Callable) -> Callable:
+def _extreme(compute: np.ufunc, place: Callable[..., Any]) -> Callable[..., Any]:
     def extreme(
         input: Any, axis: Any = None, return_indices: bool = False, return_indices_tie_break_left: bool = True,
         keep_dims: bool = False,
@@ -129,14 +129,14 @@ def _extreme(compute: np.ufunc, place: Callable) -> Callable:
     return extreme
 
 
-def _place(find: Callable) -> Callable:
+def _place(find: Callable[..., Any]) -> Callable[..., Any]:
     def place(input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False) -> Block:
         return Block(find(input.data, axis=_axis(input, axis), keepdims=keep_dims), I32)
 
     return place
 
 
-def _scan(compute: np.ufunc) -> Callable:
+def _scan(compute: np.ufunc) -> Callable[..., Any]:
     def scan(input: Any, axis: Any = 0, reverse: bool = False, dtype: DType | None = None) -> Block:
         x, axis = as_block(input), _axis(input, axis)
         dtype = dtype or _wide(x, floats=False)
@@ -150,7 +150,7 @@ def _scan(compute: np.ufunc) -> Callable:
 Blocks = tuple[Block, ...]
 
 
-def _folded(combine_fn: Callable, first: Blocks, second: Blocks) -> Blocks:
+def _folded(combine_fn: Callable[..., Any], first: Blocks, second: Blocks) -> Blocks:
     """Return what a function of the reader's makes of two numbers, here of many pairs at once."""
     if not hasattr(combine_fn, "fn"):
         name = getattr(combine_fn, "__name__", "it")
@@ -164,7 +164,7 @@ def _folded(combine_fn: Callable, first: Blocks, second: Blocks) -> Blocks:
     return found
 
 
-def _reduce(input: Any, axis: Any, combine_fn: Callable, keep_dims: bool = False) -> Any:
+def _reduce(input: Any, axis: Any, combine_fn: Callable[..., Any], keep_dims: bool = False) -> Any:
     several = input if isinstance(input, tuple) else (input,)
     place = _axis(several[0], axis)
     parts = tuple(one if place is not None else reshape(one, one.numel) for one in several)
@@ -183,7 +183,7 @@ def _reduce(input: Any, axis: Any, combine_fn: Callable, keep_dims: bool = False
     return found if isinstance(input, tuple) else found[0]
 
 
-def _associative_scan(input: Any, axis: Any, combine_fn: Callable, reverse: bool = False) -> Any:
+def _associative_scan(input: Any, axis: Any, combine_fn: Callable[..., Any], reverse: bool = False) -> Any:
     several = input if isinstance(input, tuple) else (input,)
     place = _axis(several[0], axis) or 0
     rows = [np.moveaxis(np.flip(one.data, place) if reverse else one.data, place, 0) for one in several]
@@ -367,7 +367,7 @@ def _same(x: Any, *_: Any) -> Any:
     return x
 
 
-def _number(name: str, which: str) -> Callable:
+def _number(name: str, which: str) -> Callable[..., Any]:
     def number(axis: int) -> Block:
         if constant(axis, "the axis") not in (0, 1, 2):
             raise wrong(f"the axis of tl.{name} is 0, 1 or 2, and here is {axis}")
@@ -376,7 +376,7 @@ def _number(name: str, which: str) -> Callable:
     return number
 
 
-def _sanitized(name: str) -> Callable:
+def _sanitized(name: str) -> Callable[..., Any]:
     return lambda x, y, sanitize_overflow=True: combine(name, x, y)
 
 
@@ -400,20 +400,20 @@ def next_power_of_2(n: int) -> int:
 
 
 _NAMES = "exp", "exp2", "log", "log2", "sqrt", "sin", "cos", "floor", "ceil"
-_MATH: dict[str, Callable] = {name: _function(name, getattr(np, name)) for name in _NAMES}
-_MATH |= {
+_MATH: dict[str, Callable[..., Any]] = {
+    **{name: _function(name, getattr(np, name)) for name in _NAMES},
     "abs": _function("abs", np.abs, ()),
     "erf": _function("erf", lambda x: torch.erf(torch.from_numpy(np.array(x))).numpy()),
     "rsqrt": _function("rsqrt", lambda x: 1 / np.sqrt(x)),
     "sqrt_rn": _function("sqrt_rn", np.sqrt, ("fp32",)),
 }
-_OF_TWO: dict[str, Callable] = {
+_OF_TWO: dict[str, Callable[..., Any]] = {
     "fma": lambda x, y, z: x * y + z,
     "fdiv": lambda x, y, ieee_rounding=False, approx=False: x / y,
     "div_rn": _function("div_rn", np.divide, ("fp32",)),
     "umulhi": _high_half,
 }
-_LIBRARY: dict[str, Callable] = {
+_LIBRARY: dict[str, Callable[..., Any]] = {
     "tan": np.tan, "tanh": np.tanh, "sinh": np.sinh, "cosh": np.cosh, "asin": np.arcsin, "acos": np.arccos,
     "atan": np.arctan, "atan2": np.arctan2, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "log1p": np.log1p, "expm1": np.expm1, "log10": np.log10, "cbrt": np.cbrt, "rint": np.rint, "trunc": np.trunc,
@@ -474,7 +474,7 @@ tl: Any = _Language(
 )  # fmt: skip
 
 
-def _of_several(choose: Callable, blocks: Callable) -> Callable:
+def _of_several(choose: Callable[..., Any], blocks: Callable[..., Any]) -> Callable[..., Any]:
     """Return `min` or `max` of kernels: of constants a constant, of others a block."""
 
     def of_several(first: Any, second: Any, *others: Any) -> Any:

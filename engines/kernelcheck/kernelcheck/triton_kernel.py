@@ -17,23 +17,25 @@ from kernelcheck.triton_text import is_constexpr
 class Config:
     """One way to launch a kernel that `autotune` may try."""
 
-    def __init__(self, kwargs: dict, num_warps: int = 4, num_stages: int = 3, **options: Any) -> None:
+    def __init__(self, kwargs: dict[str, Any], num_warps: int = 4, num_stages: int = 3, **options: Any) -> None:
         self.kwargs, self.num_warps, self.num_stages = kwargs, num_warps, num_stages
 
 
 class Kernel:
     """A function in Triton's language: `kernel[grid](…)` launches it, another kernel calls it."""
 
-    start: ClassVar[Callable]  # launches a kernel: the room that does it puts it here
+    start: ClassVar[Callable[..., Any]]  # launches a kernel: the room that does it puts it here
 
-    def __init__(self, fn: Callable, configs: tuple = (), heuristics: tuple[tuple, ...] = ()) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], configs: tuple[Config, ...] = (), heuristics: tuple[tuple[str, Any], ...] = ()
+    ) -> None:
         self.fn, self.configs, self.heuristics = fn, configs, heuristics
         self.__name__, self.__doc__, self.__module__ = fn.__name__, fn.__doc__, fn.__module__
         self.signature = inspect.signature(fn)
         self.arg_names = list(self.signature.parameters)
         self.constants = {name for name, one in self.signature.parameters.items() if is_constexpr(one.annotation)}
 
-    def __getitem__(self, grid: Any) -> Callable:
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
         return lambda *args, **options: Kernel.start(self, grid, args, options)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -44,8 +46,8 @@ class Kernel:
 
 def kernel_of(function: Any) -> Kernel:
     """Return a kernel, ours or one of the installed Triton, as one of this interpreter."""
-    configs: tuple = ()
-    heuristics: tuple[tuple, ...] = ()
+    configs: tuple[Config, ...] = ()
+    heuristics: tuple[tuple[str, Any], ...] = ()
     while not isinstance(function, Kernel):
         configs = configs or tuple(getattr(function, "configs", ()))
         values = getattr(function, "values", None)
@@ -58,7 +60,7 @@ def kernel_of(function: Any) -> Kernel:
     return function
 
 
-def outside(function: Callable) -> dict[str, Any]:
+def outside(function: Callable[..., Any]) -> dict[str, Any]:
     """Return what the names mean that a function has from its file or cell, and from functions around it."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return {**function.__globals__, **{name: cell.cell_contents for name, cell in cells}}
@@ -101,7 +103,7 @@ def _twin(module: types.ModuleType) -> Any:
     return twins.get(path[-1], tl) if path[0] == "triton" else module
 
 
-def _jit(fn: Callable | None = None, **options: Any) -> Any:
+def _jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     return Kernel(fn) if fn is not None else Kernel
 
 
@@ -109,7 +111,7 @@ def _autotune(configs: list[Config], key: Any = (), **options: Any) -> Callable[
     return lambda kernel: Kernel(kernel.fn, tuple(configs), kernel.heuristics)
 
 
-def _heuristics(values: dict) -> Callable[[Kernel], Kernel]:
+def _heuristics(values: dict[str, Callable[..., Any]]) -> Callable[[Kernel], Kernel]:
     return lambda kernel: Kernel(kernel.fn, kernel.configs, (*values.items(), *kernel.heuristics))
 
 

@@ -82,7 +82,9 @@ def _read_from_outside(code: types.CodeType) -> frozenset[str]:
     return frozenset(one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
 
 
-def _prepared(kernel: Kernel, grid, args, options, config: Config | None) -> tuple[tuple[int, int, int], dict]:
+def _prepared(
+    kernel: Kernel, grid: Any, args: Sequence[Any], options: dict[str, Any], config: Config | None
+) -> tuple[tuple[int, int, int], dict[str, Any]]:
     """Return the grid and the arguments by name, checked."""
     options = {**(config.kwargs if config else {}), **options}
     warps = options.get("num_warps", 4)
@@ -113,7 +115,7 @@ def _prepared(kernel: Kernel, grid, args, options, config: Config | None) -> tup
     return (x, y, z), named
 
 
-def _as_arguments(kernel: Kernel, named: dict, memory: Memory) -> dict:
+def _as_arguments(kernel: Kernel, named: dict[str, Any], memory: Memory) -> dict[str, Any]:
     """Return the arguments as the kernel sees them: tensors as pointers, numbers as numbers of the device."""
     tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
     far = {name: value for name, value in named.items() if isinstance(value, Addresses)}
@@ -193,7 +195,7 @@ def _start(kernel: Kernel, grid: Any, args: Sequence[Any], options: dict[str, An
 Kernel.start = staticmethod(_start)
 
 
-def checked(kernel, grid, *args, **options) -> Report:
+def checked(kernel: Any, grid: Any, *args: Any, **options: Any) -> Report:
     """Run a kernel twice on copies of the tensors, programs in order and shuffled, and return what it did.
 
     `kernel` may be one of this interpreter or of the installed Triton. The arguments stay as they are: what the kernel
@@ -235,7 +237,11 @@ def _twice(kernel: Kernel, grid: tuple[int, int, int], named: dict[str, Any]) ->
 
 
 def _trial(
-    kernel: Kernel, grid: tuple[int, int, int], named: dict, seed: int | None = None, changed: str | None = None
+    kernel: Kernel,
+    grid: tuple[int, int, int],
+    named: dict[str, Any],
+    seed: int | None = None,
+    changed: str | None = None,
 ) -> _Run:
     """Run a kernel on copies of its tensors and note what it does."""
     launch, arguments = _Run(grid, watched=True, changed=changed), _as_arguments(kernel, named, Memory(copy=True))

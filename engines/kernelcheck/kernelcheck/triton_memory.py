@@ -110,7 +110,7 @@ class Memory:
 class Buffer:
     """The memory of one tensor argument, from its first to its last element, as a pointer walks over it."""
 
-    def __init__(self, name: str, tensor: torch.Tensor, dtype, memory: Memory) -> None:
+    def __init__(self, name: str, tensor: torch.Tensor, dtype: Any, memory: Memory) -> None:
         self.name, self.dtype, self.tensor = name, dtype, memory.host(tensor)
         self.item, storage = tensor.element_size(), self.tensor.untyped_storage()
         self.size, self.base = _size(tensor.shape, tensor.stride()), self.tensor.storage_offset()
@@ -159,7 +159,7 @@ class Addresses:
 class FarBuffer(Buffer):
     """The addresses of an argument that has no values."""
 
-    def __init__(self, name: str, addresses: Addresses, dtype) -> None:
+    def __init__(self, name: str, addresses: Addresses, dtype: Any) -> None:
         self.name, self.dtype, self.item, self.base = name, dtype, addresses.dtype.itemsize, 0
         self.size = _size(addresses.shape, addresses.strides)
 
@@ -187,7 +187,7 @@ class Launch:
         self.undefined: dict[str, KernelFault] = {}  # by line: loads whose masked elements have no value
         self.buffers: list[Buffer] = []
         self._turns, self._open = 0.0, dict[int, int]()
-        self._touched: dict[tuple, list[np.ndarray]] = defaultdict(list)
+        self._touched: dict[tuple[str, tuple[int, int, int]], list[np.ndarray]] = defaultdict(list)
         self._remembered, self._clock = 0, 0
         self._seen: np.ndarray | None = None
         self._released: dict[tuple[int, int], np.ndarray] = {}
@@ -227,7 +227,7 @@ class Launch:
             busiest = max(self._open, key=lambda line: self._open[line], default=None)
             raise KernelFault("endless", what, self.line(busiest), where=self.program)
 
-    def fault(self, kind: str, what: str, why: str = "", **more) -> KernelFault:
+    def fault(self, kind: str, what: str, why: str = "", **more: Any) -> KernelFault:
         """Return a fault at the line of the kernel that is running."""
         return KernelFault(kind, what, self.line(), why=why, where=self.program if self.codes else None, **more)
 

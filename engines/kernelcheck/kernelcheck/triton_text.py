@@ -15,12 +15,20 @@ import textwrap
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from kernelcheck.faults import KernelFault
 
 # What the changed text calls; no kernel can have such names.
 AND, OR, NOT, CHAIN, NUMBER, WHILE, FOR = "@and", "@or", "@not", "@chain", "@number", "@while", "@for"
-COMPARISONS = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
+COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "lt",
+    ast.LtE: "le",
+    ast.Gt: "gt",
+    ast.GtE: "ge",
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class Text:
             waiting += [one for one in code.co_consts if isinstance(one, types.CodeType)]
 
 
-def text_of(function: Callable) -> Text:
+def text_of(function: Callable[..., Any]) -> Text:
     """Return the text of a function. Raises `KernelFault` where nothing has kept it."""
     return _text(function.__code__)
 
