@@ -112,7 +112,9 @@ class Program:
 
     `bare` are other arguments for the run on the CPU, of programs that must be told the device. `dressed`: the CPU says
     there that it is an accelerator, for programs that shuffle their data where they find one. `figure` is a regular
-    expression whose last match in the output counts. `other` says why the figures differ by right.
+    expression whose last match in the output counts. `other` says why the figures differ by right. With `steps` the
+    program begins with seeds and ends after so many steps of its first optimizer, in both runs; its figure is then the
+    sum of the absolute values of what that optimizer trains.
     """
 
     repository: str
@@ -124,6 +126,7 @@ class Program:
     other: str = ""
     dressed: bool = False
     gpus: int = 1
+    steps: int | None = None
 
     @property
     def name(self) -> str:
@@ -137,6 +140,8 @@ _TINY = (
 )
 _BENCH = "--real_data=False --compile=False --batch_size=1 --block_size=16 --dtype=float32"
 _MIN = "--trainer.max_iters=21 --model.model_type=gpt-nano"
+_SUM = r"sum of parameters ([\d.e+-]+)"
+_GAN, _YUNJEY, _TUTORIALS = "PyTorch-GAN", "pytorch-tutorial", "tutorials-kr"
 PROGRAMS = [
     Program("nanoGPT", ".", f"train.py config/train_shakespeare_char.py --device=cuda {_TINY}",
             bare=f"train.py config/train_shakespeare_char.py --device=cpu {_TINY}", data=shakespeare,
@@ -192,6 +197,22 @@ PROGRAMS = [
     Program("pytorch-lightning", "examples/pytorch/bug_report", "bug_report_model.py", figure=r"$^"),
     Program(EX, "distributed/tensor_parallelism",
             "-m torch.distributed.run --standalone --nproc_per_node=4 fsdp_tp_example.py", gpus=4),
+    *(Program(_GAN, f"implementations/{name}", f"{name}.py --n_epochs 1", figure=_SUM, steps=steps,
+              data=lambda f: digits(f.parent.parent / "data" / "mnist"))
+      for name, steps in (("gan", 8), ("wgan_gp", 4))),
+    Program("makemore", ".", "makemore.py --max-steps 12 --n-layer 1 --device cuda", figure=r"step 10 \| loss ([\d.]+)",
+            bare="makemore.py --max-steps 12 --n-layer 1 --device cpu"),
+    *(Program(_YUNJEY, f"tutorials/{folder}", "main.py", figure=_SUM, steps=4,
+              data=lambda f: digits(f.parent.parent / "data"))
+      for folder in ("02-intermediate/convolutional_neural_network",
+                     "02-intermediate/bidirectional_recurrent_neural_network", "03-advanced/variational_autoencoder")),
+    Program("x-transformers", ".", "train_copy.py", figure=_SUM, steps=3),
+    Program("Conditional_Diffusion_MNIST", ".", "script.py", figure=_SUM, steps=1, data=lambda f: digits(f / "data")),
+    Program("ng-video-lecture", ".", "bigram.py", figure=_SUM, steps=100),
+    Program(_TUTORIALS, "beginner_source/blitz", "data_parallel_tutorial.py", figure=r"$^", gpus=2),
+    Program(_TUTORIALS, "beginner_source/introyt", "tensors_deeper_tutorial.py", figure=r"$^"),
+    Program(_TUTORIALS, "recipes_source/recipes", "changing_default_device.py", figure=r"$^"),
+    Program(_TUTORIALS, "recipes_source/recipes", "module_load_state_dict_tips.py", figure=r"$^"),
 ]  # fmt: skip
 
 
@@ -203,6 +224,27 @@ unpinned = lambda self, *given, **named: make(self, *given, **{**named, "pin_mem
 torch.utils.data.DataLoader.__init__ = unpinned
 del sys.argv[0]
 sys.path[0] = ""
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+_STEPS = """import os, random, runpy, sys
+import numpy, torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+left, first = int(sys.argv[1]), []
+def stop(optimizer, *given):
+    global left
+    first.append(optimizer)
+    left -= optimizer is first[0]
+    if left == 0:
+        trained = [weight for group in optimizer.param_groups for weight in group["params"]]
+        print("sum of parameters", sum(weight.detach().double().abs().sum().item() for weight in trained))
+        sys.exit(0)
+register_optimizer_step_post_hook(stop)
+for seed in (random.seed, numpy.random.seed, torch.manual_seed):
+    seed(0)
+del sys.argv[:2]
+sys.path[0] = os.getcwd()
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -244,6 +286,9 @@ def run(program: Program, repositories: Path, *, face: bool) -> Ended:
         before = ["-m", "simgpu", "--gpus", str(program.gpus)] if face else []
         if program.dressed and not face:
             before = ["-c", _DRESSED]
+        if program.steps is not None:
+            (Path(made) / "steps.py").write_text(_STEPS)
+            before += [str(Path(made) / "steps.py"), str(program.steps)]
         status, output, seconds = _run([*before, *text.split()], folder, copied)
     found = re.findall(program.figure, output)
     return Ended("ends well" if status == 0 else _reason(output), found[-1] if found else "", seconds, output)

@@ -241,6 +241,7 @@ def test_every_rule_of_cudas_autocast_is_ours_too():
         "_scaled_dot_product_flash",
     )  # no tensor of ours gets to these
     left = {name.removeprefix("aten::") for name in theirs} - ours - {"binary_cross_entropy"}
+    left = {name for name in left if "imname" not in name and "names_" not in name}  # of 2.11: refused with names
     assert len(theirs) > 100 and [name for name in left if not name.startswith(below)] == []
 
 

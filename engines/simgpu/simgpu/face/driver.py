@@ -81,6 +81,7 @@ def replace(put: Replacements) -> None:
         _exchange_device=_exchange, _maybe_exchange_device=_another(_exchange), has_magma=True, **OLD_TYPES,
         MemPool=_Refused, ExternalStream=functools.partial(_refuse, "ExternalStream"), _cached_device_count=None,
     )  # fmt: skip
+    put.put(torch.cuda.random, device_count=seen)
     put.put(torch.cuda.nvtx, _nvtx=_RANGES)
     put.put(torch, Stream=_kind_of("Stream", torch.Stream, Stream), Event=_kind_of("Event", torch.Event, Event))
     cudnn = torch.backends.cudnn.m
