@@ -21,7 +21,6 @@ os.environ.setdefault("COURSE_DEVICE", "sim")
 _PART = 50  # tests of a file that a worker takes at a time
 # Of each notebook on two quiet cores; others: 30.
 _LIMITS_S = dict.fromkeys(("03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13"), 45)
-_SECONDS = "course/seconds"  # of each test in the last runs, in pytest's cache
 _CACHE = re.compile(r"(^|/)(__pycache__|\.\w+_cache|\.ipynb_checkpoints)/$")
 _STOPPED_AT = pytest.StashKey[str]()
 _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory]()
@@ -45,6 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
     temporary = tempfile.TemporaryDirectory(prefix="course-tests-", ignore_cleanup_errors=True)
     config.stash[_FOLDER] = temporary
     config.stash[_WRITTEN] = unkept()
+    if sys.platform == "linux" and config.pluginmanager.has_plugin("nbval"):
+        from nbval import kernel
+
+        from tests import kernels
+
+        kernel.KernelManager = kernels.Forked
     config.option.loadscopereorder = False  # xdist would start the groups with the fewest tests last
     os.environ.update(notebooks.kernel_environment(Path(temporary.name), os.environ["COURSE_DEVICE"]))
     sanitize = getattr(config.option, "nbval_sanitize_with", None)
@@ -113,11 +118,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log) -> _Groups:
     return _Groups(config, log)
 
 
-def pytest_configure_node(node) -> None:
-    """Tell each worker how long tests took in the last runs: all must find the same order."""
-    node.workerinput["measured"] = node.config.cache.get(_SECONDS, {}) if hasattr(node.config, "cache") else {}
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Never compare stderr; compare nothing outside the reference environment; workers begin with the longest files."""
@@ -130,19 +130,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.order_seed is not None:
         items[:] = _shuffled(items, config.option.order_seed)
     elif hasattr(config, "workerinput"):
-        _put_longest_first(items, config.workerinput["measured"])
+        _put_longest_first(items)
 
 
-def _put_longest_first(items: list[pytest.Item], measured: dict[str, float]) -> None:
-    """Sort into notebooks, then other tests; each by what the file took in the last runs, or by its size."""
-    took = Counter()
-    for item in items:
-        took[item.path] += measured.get(item.nodeid, 0)
-    items.sort(
-        key=lambda item: (
-            not _is_cell(item), -took[item.path], -item.path.stat().st_size, item.path, exercise_of(item.nodeid)
-        )
-    )  # fmt: skip
+def _put_longest_first(items: list[pytest.Item]) -> None:
+    """Sort into notebooks, then other tests, each by the size of the file: the same order in every run."""
+    items.sort(key=lambda item: (not _is_cell(item), -item.path.stat().st_size, item.path, exercise_of(item.nodeid)))
 
 
 def _shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
@@ -221,18 +214,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
-    """Remember how long tests took; print how long notebooks took, and how many wrong answers were rejected.
-
-    A notebook's time has the start of its kernel in it.
-    """
-    tests, files = Counter(), Counter()
+    """Print how long notebooks took, with the start of their kernels, and how many wrong answers were rejected."""
+    files = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
-                tests[report.nodeid] += report.duration
                 files[report.nodeid.split("::")[0]] += report.duration
-    if hasattr(config, "cache"):
-        config.cache.set(_SECONDS, config.cache.get(_SECONDS, {}) | {name: round(s, 3) for name, s in tests.items()})
     rejected = "::test_a_wrong_answer_is_rejected_with_its_phrase["
     passed = [report for report in terminalreporter.stats.get("passed", []) if rejected in report.nodeid]
     if passed:

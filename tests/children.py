@@ -98,12 +98,12 @@ def serve(number: int) -> None:
         for line in connection.makefile("r", encoding="utf-8"):
             if (pid := os.fork()) == 0:
                 connection.close()
-                _become(*json.loads(line))
+                become(*json.loads(line))
             _, status = os.waitpid(pid, 0)
             connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
 
-def _become(words: list[str], cwd: str, environment: dict[str, str], files: list[str]) -> None:
+def become(words: list[str], cwd: str, environment: dict[str, str], files: list[str]) -> None:
     """Do in this process what Python does with these words, and end it."""
     for number, file in enumerate(files):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY), number)

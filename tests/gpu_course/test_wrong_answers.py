@@ -96,7 +96,7 @@ def test_a_mistake_is_rejected_under_its_own_name(exercise, mistake):
 
 # Ranks and the simulated clock take seconds for what others do in milliseconds.
 CASES = [
-    marked(e, phrase, answer, name=at, slow=at >= 5 and (e.task.simulated or "ranks" in e.task.where))
+    marked(e, phrase, answer, name=at, slow=at >= 3 and (e.task.simulated or "ranks" in e.task.where))
     for e in TRIED
     for at, (phrase, answer) in enumerate(stored(e))
 ]

@@ -37,7 +37,7 @@ def test_with_a_command_end_all_that_it_started(seconds):
 
 
 def test_the_limit_is_of_the_cpu_s_time_not_of_the_clock():
-    done = processes.run([sys.executable, "-c", "import time; time.sleep(2)"], cpu_s=0, wall_s=60)
+    done = processes.run([sys.executable, "-c", "import time; time.sleep(1.3)"], cpu_s=0, wall_s=60)
     assert done.code == 0 and not done.out_of_time
     done = processes.run([sys.executable, "-c", "while True: pass"], cpu_s=0, wall_s=60)
     assert done.out_of_time and not done.late
