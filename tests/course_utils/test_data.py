@@ -7,7 +7,6 @@ import pickle
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader
 
 from course_utils import data
@@ -19,6 +18,8 @@ def test_digits_are_images_and_labels():
     assert (labels.shape, labels.dtype) == ((1797,), torch.int64)
     assert (images.min(), images.max()) == (0, 1)
     assert labels.unique().tolist() == list(range(10))
+    from sklearn.datasets import load_digits  # 2 seconds, which other processes need not spend
+
     stored = load_digits()
     assert torch.equal(images[:, 0] * 16, torch.from_numpy(stored.images).float())
     assert torch.equal(labels, torch.from_numpy(stored.target))
