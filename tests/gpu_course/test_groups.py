@@ -1,4 +1,4 @@
-"""Does a worker get a notebook, or a part of a file, at a time, does each test run once, and the longest file first?"""
+"""Does a worker get a notebook, or a part of a file, at a time, does each test run once, and the largest file first?"""
 
 from types import SimpleNamespace
 
@@ -68,11 +68,12 @@ def ordered(ours, items, *, seed=None, **attributes):
     return items
 
 
-def test_notebooks_come_first_and_then_what_took_longest(ours, tmp_path):
-    items = collected(tmp_path, "test_quick.py", "test_slow.py", "lesson.ipynb")
-    measured = {"test_quick.py::0": 1.0, "test_slow.py::1": 2.0}
-    found = ordered(ours, items, workerinput={"measured": measured})
-    assert [item.path.name for item in found] == ["lesson.ipynb", "test_slow.py", "test_quick.py"]
+def test_notebooks_come_first_and_then_the_largest_files_whatever_the_last_run_was(ours, tmp_path):
+    items = collected(tmp_path, "test_small.py", "test_large.py", "lesson.ipynb")
+    items[1].path.write_text("1" * 9)
+    for order in (items, items[::-1]):
+        found = ordered(ours, order, workerinput={})
+        assert [item.path.name for item in found] == ["lesson.ipynb", "test_large.py", "test_small.py"]
 
 
 def test_a_seed_gives_an_order_in_which_the_cells_of_a_notebook_stay(ours, tmp_path):
