@@ -19,7 +19,7 @@ _HUES = {
 }
 _MONO = "font-family:var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);font-size:.93em"
 _WRAPS = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
-_MARK = f"background:rgba(255,160,0,.3);color:inherit;border-bottom:2px solid {_HUES['wrong']}"
+_MARK = "background:#ffd08a;color:#000"  # not the page's colour: a page that is not trusted takes that out, here black
 _FRAME = f"background:{_TINT};padding:.5em .9em;margin:.2em 0;max-width:62em;line-height:1.5;overflow-wrap:break-word"
 _TOKEN = re.compile(r"[\w.+-]+|\s+|.", re.DOTALL)
 
