@@ -74,6 +74,9 @@ def test_a_profiler_of_the_gpu_alone():
     with profile(activities=[ProfilerActivity.CUDA]) as profiled, torch.autograd.profiler.emit_nvtx():
         torch.ones(4, 4, device="cuda") @ torch.ones(4, 4, device="cuda")
     assert {row.key for row in profiled.key_averages()} == {"ones", "mm"}
+    with torch.autograd.profiler.profile(use_cuda=True) as profiled:
+        torch.ones(4, 4, device="cuda").relu()
+    assert "relu" in {row.key for row in profiled.key_averages()}
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

@@ -53,6 +53,8 @@ def _make(
     **kwargs: Any,
 ) -> None:
     """C++ would time kernels by events of CUDA, for which it finds no driver: it is asked for the host alone."""
+    if kwargs.pop("use_cuda", False):  # as programs of old say it
+        use_device = "cuda"
     cuda = use_device == "cuda"
     plain(self, *args, use_device=None if cuda else use_device, use_cpu=use_cpu or cuda, **kwargs)
     self._simulated, self._records, self._shows_host = cuda and self.enabled, [], use_cpu
