@@ -14,6 +14,6 @@ def test_html_has_a_head_names_of_rows_and_attributes_and_what_cells_hold_is_esc
     assert tables.to_html(
         [("a", "1")], ("<h>", ""), caption="<c>", named=True, attributes={1: 'style="x"'}
     ) == (
-        '<table><caption>&lt;c&gt;</caption><thead><tr><th scope="col">&lt;h&gt;</th><th></th></tr></thead>'
+        '<table><caption>&lt;c&gt;</caption><thead><tr><th scope="col">&lt;h&gt;</th><td></td></tr></thead>'
         '<tbody><tr><th scope="row">a</th><td style="x">1</td></tr></tbody></table>'
     )  # fmt: skip
