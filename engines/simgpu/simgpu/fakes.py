@@ -39,6 +39,7 @@ from simgpu.autocast import register_rules
 from simgpu.recording import Recorder
 
 _MESHES = torch.distributed.device_mesh.__file__
+_NUMBERED = torch.linspace, torch.arange  # PyTorch's own: CUDA's face puts others in their place
 
 
 def fake_device(device: torch.device | None) -> torch.device:
@@ -241,7 +242,7 @@ class _OneDevice(TorchFunctionMode):
         self.stand_ins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # id of a real tensor: itself, its fake
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if sys._getframe(1).f_code.co_filename == _MESHES:  # a mesh is made of numbers, which must be known
+        if _asked_by_a_mesh():  # which is made of numbers, and these must be known
             with unset_fake_temporarily():
                 return func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") in ("cuda", "xpu", "cpu") and args and isinstance(args[0], torch.Tensor):
@@ -254,7 +255,7 @@ class _OneDevice(TorchFunctionMode):
         kwargs = {name: self._turn(value) for name, value in (kwargs or {}).items()}
         if func in self.makers and kwargs.get("device") is None:
             kwargs["device"] = self.target
-        if func in (torch.linspace, torch.arange) and not _dispatch_modes_beyond_fake():
+        if func in _NUMBERED and not _dispatch_modes_beyond_fake():
             with unset_fake_temporarily():
                 values = func(*args, **{**kwargs, "device": "cpu"})
             if values.numel() <= 1024:  # models read such numbers to choose their sizes
@@ -277,6 +278,14 @@ class _OneDevice(TorchFunctionMode):
         if id(tensor) not in self.stand_ins:
             self.stand_ins[id(tensor)] = tensor, as_fake(tensor, self.target)
         return self.stand_ins[id(tensor)][1]
+
+
+def _asked_by_a_mesh() -> bool:
+    """Return whether a device mesh called the function that a mode sees now; factories of CUDA's face lie between."""
+    caller = sys._getframe(2)
+    if caller.f_back is not None and caller.f_globals.get("__name__") == "simgpu.face.factories":
+        caller = caller.f_back
+    return caller.f_code.co_filename == _MESHES
 
 
 def _copied(tensor: FakeTensor, memo: dict) -> torch.Tensor:
