@@ -19,6 +19,7 @@ DTYPES = (torch.float32, torch.int64, torch.bfloat16)
 
 # Operators that may differ, with the reason; any other difference is a failure, and so is one here that has gone.
 DECOMPOSED = "PyTorch takes its backward apart on other devices than the CPU, so sums round in another order"
+ON_THE_CPU = "PyTorch has it for the CPU alone: refused, as on CUDA"
 BY_CHANCE = "the CPU does not repeat its own last bits: its library's path depends on where the matrix lies in memory"
 EXCEPTIONS = {
     "nn.functional.mish": DECOMPOSED,
@@ -35,6 +36,7 @@ EXCEPTIONS = {
     "chalf": "no comparison of complex half exists on the CPU",
     "tensor_split": "sections given as a tensor must be on the CPU, as on CUDA",
     "to_sparse": "the simulated GPU has no sparse tensors",
+    "histogram": ON_THE_CPU, "histogramdd": ON_THE_CPU,
 }  # fmt: skip
 
 

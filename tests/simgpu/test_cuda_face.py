@@ -155,7 +155,13 @@ ERRORS = {
     "pinning": (lambda: torch.ones(2).cuda().pin_memory(), RuntimeError, "cannot pin 'torch.cuda.FloatTensor'"),
     "sparse": (lambda: torch.eye(2).to_sparse().cuda(), NotImplementedError, "no tensors of layout torch.sparse_coo"),
     "nested": (lambda: torch.nested.nested_tensor([[1]], device="cuda"), NotImplementedError, "no nested tensors"),
-    "not there": (lambda: torch.cuda._sleep(9), NotImplementedError, "sleep of CUDA .* run this line on a real GPU"),
+    "not there": (
+        lambda: torch.cuda.caching_allocator_alloc(9), NotImplementedError, "alloc of CUDA .* run this line on a real",
+    ),
+    "on the CPU alone": (
+        lambda: torch.histogram(torch.ones(2).cuda(), 4), NotImplementedError,
+        "^Could not run 'aten::histogram.bin_ct' with arguments from the 'CUDA' backend",
+    ),
 }  # fmt: skip
 
 

@@ -25,6 +25,15 @@ MEMORY_ONLY = {  # no kernel
 }  # fmt: skip
 _HOST_ARGUMENTS = {"_pack_padded_sequence", "_pack_padded_sequence_backward"}  # their lengths stay on the CPU
 
+# What PyTorch 2.13's native_functions.yaml has for CPU tensors and not for CUDA's. Attention and recurrent layers "for
+# the CPU" are not here: `register` computes CUDA's by them.
+_ON_THE_CPU_ALONE = {
+    "_add_relu", "_add_relu_", "_convert_weight_to_int4pack_for_cpu", "_dyn_quant_matmul_4bit",
+    "_dyn_quant_pack_4bit_weight", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
+    "_histogramdd_from_bin_tensors", "_spdiags", "_upsample_lanczos2d_aa", "_upsample_lanczos2d_aa_backward",
+    "_weight_int4pack_mm_for_cpu", "histogram", "narrow_copy.out", "slow_conv3d_forward", "to_mkldnn",
+}  # fmt: skip
+
 
 def _lstm_flops(x, w_ih, w_hh, *args, out_val=None, **kwargs) -> int:
     return 2 * math.prod(x.shape[:-1]) * (w_ih.numel() + w_hh.numel())
@@ -59,6 +68,8 @@ class Plan:
         self.func = func
         talks = model.world is not None and model.world.clock.cluster is not None and collectives.is_one(func)
         self.special = communication.run if talks else _SPECIAL.get(func)
+        if not _ON_THE_CPU_ALONE.isdisjoint((name, f"{name}.{func._overloadname}")):
+            self.special = _refuse
         written = [(place, a) for place, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
         self.mutates = tuple(a.name if a.kwarg_only else place for place, a in written)
         self._flops = _EXTRA_FLOPS.get(name) or flop_registry.get(packet)
@@ -376,6 +387,13 @@ def _histc(func, args, kwargs):
         exact = adopt(tensor._inner.double(), tensor._index)
         return func(exact, *args[1:], **kwargs).to(tensor.dtype)
     return _run(func, _plans[id(func)], args, kwargs)
+
+
+def _refuse(func, args, kwargs):
+    raise NotImplementedError(
+        f"Could not run '{func.name()}' with arguments from the '{shown.title()}' backend. PyTorch has this operator "
+        "for the CPU alone: move its tensors there by .cpu()"
+    )
 
 
 _VIEWS = (
