@@ -195,6 +195,12 @@ def test_streams_and_events():
     torch.cuda.synchronize()
     assert side.query() and end.query() and start.elapsed_time(end) > 0
     assert repr(side).startswith("<torch.cuda.Stream device=cuda:0")
+    assert torch.cuda.Stream.priority_range() == (0, -3)
+    start.record()
+    torch.cuda._sleep(3_000_000)
+    end.record()
+    torch.cuda.synchronize()
+    assert start.elapsed_time(end) == pytest.approx(2.0, rel=0.01)  # milliseconds, at 1500 MHz
 
 
 def steps(device, *, cast=None, seed=3):

@@ -6,6 +6,7 @@ NotImplementedError.
 """
 
 import functools
+import math
 import os
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -18,11 +19,14 @@ from simgpu.face import properties, statistics
 from simgpu.face.replaced import Replacements
 from simgpu.face.tensors import OLD_TYPES
 from simgpu.inside import TORCH
+from simgpu.prices import Cost
 
 VISIBLE = "SIMGPU_VISIBLE"  # what CUDA_VISIBLE_DEVICES was when the face was switched on, for child processes
 VERSION = "12.8"  # of CUDA, as a program is told that asks
 _NCCL = (2, 27, 3)
 _CUDNN = 91002  # 9.10.2
+_PRIORITIES = 4  # of streams, by PyTorch's own limit; CUDA has more
+_SPIN_MHZ = 1500  # the clock that `torch.cuda._sleep` counts: no data sheet of the table says one; an A100 has 1410
 _CUDA = 1  # as C++ numbers kinds of devices
 _FAILURE = "the simulated GPU does not have it: run this line on a real GPU, or leave it out here"
 
@@ -34,6 +38,11 @@ class Stream(module.Stream):
         index = device if device_index is None else device_index
         super().__init__(None if isinstance(index, int) and index < 0 else index, priority, stream_id=stream_id)
         self.device_type, self.priority = _CUDA, priority
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the least and the greatest priority, of which the clock takes no notice."""
+        return 0, 1 - _PRIORITIES
 
     cuda_stream = property(lambda self: self.stream_id, doc="Stands for the handle that libraries are given.")
 
@@ -213,6 +222,7 @@ def _functions(count: Callable[[], int]) -> dict[str, Callable[..., Any]]:
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_ipc_collect": lambda: None,
         "_cuda_CUDAAllocator_AllocatorState": type("_cuda_CUDAAllocator_AllocatorState", (), {}),  # dynamo imports both
+        "_cuda_sleep": _spin,
         "_set_cached_tensors_enabled": lambda enabled: None,
         "_nccl_version": lambda: _NCCL[0] << 32 | _NCCL[1] << 16 | _NCCL[2],
         "_nccl_version_suffix": lambda: b"",
@@ -238,6 +248,13 @@ def _exchange(index: int) -> int:
     return before
 
 
+def _spin(cycles: int) -> None:
+    """Keep the current stream busy for this many cycles, to within the least time of a kernel."""
+    clock = model.world.clock
+    kernels = math.ceil(cycles * 1000 / _SPIN_MHZ / max(1, clock.rates.costs.kernel_ns))
+    clock.kernel(model.world.current, "spin_kernel", Cost(0, 0, steps=max(1, kernels)))
+
+
 def _set_stream(*, stream_id: int, device_index: int, device_type: int) -> None:
     _exchange(device_index)
     model.world.clock.streams[device_index] = stream_id
@@ -252,7 +269,7 @@ _cuda_cudaCachingAllocator_enable _cuda_cudaCachingAllocator_is_enabled _cuda_ch
 _cuda_customAllocator _cuda_getAllocator _cuda_hostMemoryStats _cuda_resetAccumulatedHostMemoryStats
 _cuda_resetPeakHostMemoryStats _cuda_setMemoryMetadata _cuda_getMemoryMetadata _cuda_allocationTraceback
 _cuda_getCurrentBlasHandle _cuda_getCurrentSolverHandle _cuda_getStreamFromExternal
-_cuda_jiterator_compile_and_launch_kernel _cuda_sleep
+_cuda_jiterator_compile_and_launch_kernel
 _nccl_all_gather _nccl_all_reduce _nccl_broadcast _nccl_reduce _nccl_reduce_scatter _nccl_unique_id _nccl_init_rank"""
 
 
