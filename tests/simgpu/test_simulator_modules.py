@@ -112,12 +112,15 @@ def test_to_empty_makes_new_parameters_of_those_on_meta_and_unties_them(device):
 
 
 @pytest.mark.parametrize("make", [lambda: nn.LazyLinear(3), lambda: nn.Sequential(nn.LazyBatchNorm1d())])
-def test_a_lazy_module_moves_once_it_has_shapes(make):
-    model, x = make(), torch.ones(2, 5)
-    with pytest.raises(NotImplementedError, match=r"no Lazy.* that has no shapes yet: run one batch through the model"):
-        model.to("sim")
-    model.half().float()(x)
-    assert model.to("sim")(x.to("sim")).device == torch.device("sim:0")
+def test_a_lazy_module_notes_where_its_parameters_are_to_be(make):
+    model, x = make().to("sim").double().float(), torch.ones(2, 5)
+    parameters = list(model.parameters())
+    places = {p.device for p in parameters}
+    assert places == {torch.device("sim:0")} == {copy.deepcopy(nn.LazyLinear(3).to("sim"))(x.to("sim")).device}
+    model(x.to("sim")).sum().backward()
+    assert all(a is b and a.grad.device == b.device for a, b in zip(parameters, model.parameters(), strict=True))
+    assert {one.device for one in (*parameters, *model.buffers())} == places
+    assert make().to("sim").cpu()(x).device.type == "cpu"
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

@@ -10,10 +10,10 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin, is_lazy
 
 from simgpu import model, shown
-from simgpu.inside import TORCH
+from simgpu.inside import BASE, TORCH
 from simgpu.model import device_of
 from simgpu.tensor import OURS, SimTensor
 
@@ -27,6 +27,11 @@ def replace_functions(module) -> None:
     torch.utils.swap_tensors = _swap
     TORCH._utils.set_tensor_metadata = _set_metadata
     torch.nn.Module._apply = _apply
+    lazy: Any = UninitializedTensorMixin
+    lazy.sim_index, lazy.device, lazy.materialize = None, property(_device_of_lazy), _materialize
+    for kind in (UninitializedParameter, UninitializedBuffer):
+        kind.__new__ = _new_lazy(kind.__new__)
+    UninitializedParameter.__deepcopy__ = _copy_lazy
     torch.Generator = _Kind("Generator", (), {"__doc__": _Plain.__doc__, "__module__": "torch"})
     _lead_accelerator_to(module)
     foreach = getattr(importlib.import_module("torch.optim.optimizer"), "_foreach_supported_types", None)
@@ -240,7 +245,8 @@ _apply_plain = torch.nn.Module._apply
 @wraps(_apply_plain)
 def _apply(self, fn, recurse=True):
     """Let `.to`, `.cpu`, `.half` … exchange what a parameter consists of, as CUDA does, not the parameter."""
-    _refuse_lazy(self, fn)
+    if any(map(is_lazy, (*self._parameters.values(), *self._buffers.values()))):
+        fn = _keep_lazy(fn)
     _leave_meta(self, fn)
     if isinstance(self, torch.jit.ScriptModule):
         return _apply_to_script(self, fn, recurse)
@@ -271,18 +277,64 @@ def _apply_to_script(module: Any, fn, recurse: bool):
     return module
 
 
-def _refuse_lazy(module: torch.nn.Module, fn) -> None:
-    """Raise where `fn` moves a parameter that has no shape yet to a simulated GPU: it would get a shape of 0 there."""
-    for value in (*module._parameters.values(), *module._buffers.values()):
-        if (
-            value is not None
-            and is_lazy(value)
-            and type(fn(torch.empty(0, dtype=value.dtype, device="cpu"))) is SimTensor
-        ):
-            raise NotImplementedError(
-                f"the simulated GPU takes no {type(module).__name__} that has no shapes yet: run one batch through the "
-                "model on the CPU, then move it"
-            )
+def _keep_lazy(fn):
+    """Return `fn` that notes the simulated GPU to which it would move a lazy parameter or buffer, and moves nothing."""
+
+    def noted(tensor):
+        if not is_lazy(tensor):
+            return fn(tensor)
+        moved = fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
+        tensor.sim_index = moved._index if type(moved) is SimTensor else None
+        if tensor.sim_index is None and moved.device.type != "cpu":
+            return fn(tensor)
+        tensor.data = torch.empty(0, dtype=moved.dtype, device="cpu")
+        return tensor
+
+    return noted
+
+
+def _new_lazy(make):
+    """Return `__new__` of lazy parameters or buffers, made by `make`, that notes a simulated GPU as their device."""
+
+    @wraps(make)
+    def new(cls, *args, **kwargs):
+        kwargs |= dict(zip(("requires_grad", "device", "dtype"), args, strict=False))
+        place = torch.empty(0, device=kwargs.get("device"))
+        if type(place) is not SimTensor:
+            return make(cls, **kwargs)
+        made = make(cls, **kwargs | {"device": "cpu"})
+        made.sim_index = place._index
+        return made
+
+    return staticmethod(new)
+
+
+_copy_lazy_plain = UninitializedParameter.__deepcopy__
+
+
+@wraps(_copy_lazy_plain)
+def _copy_lazy(self, memo):
+    new = _copy_lazy_plain(self, memo)
+    new.sim_index = self.sim_index
+    return new
+
+
+_materialize_plain = UninitializedTensorMixin.materialize
+
+
+@wraps(_materialize_plain)
+def _materialize(self, shape, device=None, dtype=None):
+    place = torch.empty(0, device=self.device if device is None else device)
+    if type(place) is not SimTensor:
+        return _materialize_plain(self, shape, device, dtype)
+    new = torch.empty(shape, device=place.device, dtype=dtype or self.dtype)
+    needed = self.requires_grad
+    _materialize_plain(self, shape, "cpu", dtype)  # its class is that of a tensor now
+    torch.utils.swap_tensors(self, torch.nn.Parameter(new, needed) if isinstance(self, torch.nn.Parameter) else new)
+
+
+def _device_of_lazy(self) -> torch.device:
+    return BASE.device.__get__(self) if self.sim_index is None else model.world.devices[self.sim_index]
 
 
 def _leave_meta(module: torch.nn.Module, fn) -> None:
