@@ -131,6 +131,69 @@ def test_the_line_at_fault_is_named_first(tmp_path, fault):
         assert found["waits"][0]["source"] == line
 
 
+def test_a_read_before_loading_is_charged_with_what_its_repair_gains():
+    def reported(data_ms, reads):
+        torch.manual_seed(0)
+        with simgpu.cuda("T4", gpus=2, record=True, data_ms=data_ms, shapes=True) as session:
+            model = nn.Sequential(nn.Linear(64, 1024), nn.Linear(1024, 1024)).cuda()
+            optimizer = torch.optim.SGD(model.parameters())
+            for batch in torch.utils.data.DataLoader(torch.randn(2048, 64), batch_size=512):
+                loss = model(batch.pin_memory().to("cuda", non_blocking=True)).square().mean()
+                loss.backward()
+                optimizer.step()
+                if reads:
+                    loss.item()
+                    (loss > 1).item()
+            return session.report()
+
+    for data_ms, first in ((0.1, "loss.item()"), (5.0, "for batch in torch.utils.data.DataLoader")):
+        with_reads, without = reported(data_ms, True), reported(data_ms, False)
+        gain = with_reads.step_time - without.step_time
+        waited = [row.seconds for row in with_reads.waits if row.source in ("loss.item()", "(loss > 1).item()")]
+        assert with_reads.suspects[0].source.startswith(first)
+        assert sum(waited) == pytest.approx(gain, rel=0.2) and gain > 1e-4
+        assert with_reads.phases["data"] >= data_ms / 1e3  # still the time for which the GPU waits for data
+        assert "A batch of a DataLoader takes" in with_reads.text()
+
+
+def kept_in_new_lists(cell, x):
+    every = []
+    for _ in range(5):
+        state = cell(x)
+        every = every + [state]  # noqa: RUF005
+        simgpu.step()
+
+
+def kept_as_others_are(cell, x):
+    some = []
+    for _ in range(5):
+        state = cell(x)
+        some.append(state)
+        simgpu.step()
+
+
+def kept_without_graphs(cell, x):
+    some = []
+    some.append(cell(x).detach())
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [(kept_in_new_lists, "every = every + [state]  # noqa: RUF005"), (kept_as_others_are, "some.append(state)")],
+)
+def test_the_line_that_keeps_a_graph_is_named_in_whatever_way_it_keeps_it(program, line):
+    with simgpu.cuda(gpus=2, record=True) as session:
+        weight = torch.ones(8, 8, device="cuda", requires_grad=True)
+
+        def cell(x):
+            return torch.tanh(x @ weight)
+
+        program(cell, torch.ones(8, 8, device="cuda"))
+        report = session.report()
+    assert report.suspects[0].source == report.growth[0].source == line
+    assert report.growth[0].made_at.source == "return torch.tanh(x @ weight)"
+
+
 def test_a_replay_on_the_same_gpu_takes_exactly_as_long_as_the_run():
     with simgpu.cuda(gpus=2, record=True) as face:
         train()

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from simgpu.history import Gap, Timeline
 from simgpu.journal import Record
@@ -47,7 +47,7 @@ def gather(session: Recording) -> Report:
         step_kind=_step_kind(session), recorded=steps, step_time=seen.total_ns / steps / 1e9,
         busy=seen.utilisation(row), launching=_launching(gaps, seen), phases=_phases(seen, row, gaps, steps),
         data_ms=session.data_ms, shapes=session.shapes,
-        waits=_waits(gaps, seen, steps), copies=_copies(seen, steps), launches=_launches(seen, steps),
+        waits=_waits(_charged(gaps, seen), seen, steps), copies=_copies(seen, steps), launches=_launches(seen, steps),
         kernels=_kernels(seen, steps), errors=_errors(session), evidence=seen.evidence, simulated=session.simulated_s,
         real=session.real_s, basis=basis,
     )  # fmt: skip
@@ -115,6 +115,63 @@ def _parts_of(gap: Gap, host: list[Record], first: int) -> list[Gap]:
         start = found[-1].start_ns
         found[-1] = found[-1]._replace(duration_ns=end - start)
     return found
+
+
+@dataclass
+class _Lead:
+    """What a wait cost the host: how long the GPU computed meanwhile, less what the wait has been charged with."""
+
+    line: str
+    cause: str
+    left_ns: int
+
+
+def _charged(gaps: list[Gap], seen: Timeline) -> list[Gap]:
+    """Return gaps in which the host worked, such as loading a batch, as gaps of earlier waits where these made them.
+
+    While the GPU computed and the host waited, the host could have done that work: without the wait it would have made
+    no gap. Each wait since the work before it is charged with at most that time, the last wait first.
+    """
+    host = [record for record in seen.records if record.kind in ("wait", "work")]
+    works = {record.name for record in host if record.kind == "work"}
+    ends = [gap.start_ns + gap.duration_ns for gap in gaps]
+    found: list[Gap] = []
+    before: list[_Lead] = []  # of waits before the work
+    since: list[_Lead] = []  # of waits after it
+    place = 0
+    for gap, end in zip(gaps, ends, strict=True):
+        while place < len(host) and host[place].start_ns < end:
+            record, place = host[place], place + 1
+            if record.kind == "work":
+                before, since = since, []
+            elif record.line:
+                left_ns = record.duration_ns - _overlap_ns(record, gaps, ends)
+                since.append(_Lead(record.line, record.name, left_ns))
+        found += _shared(gap, before) if gap.cause in works else [gap]
+    return found
+
+
+def _overlap_ns(record: Record, gaps: list[Gap], ends: list[int]) -> int:
+    """Return how much of a record is in gaps, which are in order and end at `ends`."""
+    found = 0
+    for place in range(bisect_right(ends, record.start_ns), len(gaps)):
+        start = gaps[place].start_ns
+        if start >= record.end_ns:
+            break
+        found += min(ends[place], record.end_ns) - max(start, record.start_ns)
+    return found
+
+
+def _shared(gap: Gap, waits: list[_Lead]) -> list[Gap]:
+    """Return a gap in parts, one for each wait that can be charged with some of it, and what is left."""
+    found: list[Gap] = []
+    for wait in reversed(waits):
+        part_ns = min(wait.left_ns, gap.duration_ns)
+        if part_ns > 0:
+            wait.left_ns -= part_ns
+            found.append(Gap(gap.start_ns, part_ns, wait.line, wait.cause))
+            gap = gap._replace(start_ns=gap.start_ns + part_ns, duration_ns=gap.duration_ns - part_ns)
+    return [*found, gap] if gap.duration_ns else found
 
 
 def _is_launching(gap: Gap) -> bool:

@@ -104,22 +104,27 @@ def _roots(found: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, H
 
 @dataclass(frozen=True)
 class _Holder:
-    """A variable, or an attribute of one, that refers to a value: its name in the code of a file, and words for it."""
+    """A variable, or an attribute of one, that refers to a value: its name in the code of a file, and words for it.
+
+    `lines` are those of the function that runs.
+    """
 
     name: str
     text: str
     file: str
+    lines: frozenset[int | None]
 
 
 def _holder(tensor: torch.Tensor) -> _Holder | None:
     """Return which of the program's variables refers to a tensor, or to a list or dict of it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if places.is_readers(frame.f_code.co_filename, frame.f_code.co_name):
+        code = frame.f_code
+        if places.is_readers(code.co_filename, code.co_name):
             for name, value in _variables(frame):
                 text = _holds(name, value, tensor)
                 if text:
-                    return _Holder(name, text, frame.f_code.co_filename)
+                    return _Holder(name, text, code.co_filename, frozenset(line for _, _, line in code.co_lines()))
         frame = frame.f_back
     return None
 
@@ -148,17 +153,23 @@ _ADD = ("append", "extend", "add", "insert", "appendleft", "update", "setdefault
 
 
 def _line_that_keeps(holder: _Holder) -> Line | None:
-    """Return the one line of the holder's file that puts something into it; None where there is none, or several."""
+    """Return the one line of the holder's file that puts something into it; None where there is none, or several.
+
+    Where no line adds to it, that is the one that makes it anew of itself, else the one that gives it a value. Where
+    several functions have such lines, those of the function that runs count.
+    """
     lines = linecache.getlines(holder.file)
     try:
         nodes = list(ast.walk(ast.parse("".join(lines))))
     except SyntaxError:
         return None
-    numbers = {node.lineno for node in nodes if _puts_into(node, holder.name)}
-    if len(numbers) != 1:
-        return None
-    number = numbers.pop()
-    return Line.of(places.named(holder.file, number))
+    for does in (_puts_into, _makes_anew, _gives_a_value):
+        numbers = {node.lineno for node in nodes if does(node, holder.name)}
+        if len(numbers) > 1:
+            numbers &= holder.lines
+        if numbers:
+            return Line.of(places.named(holder.file, numbers.pop())) if len(numbers) == 1 else None
+    return None
 
 
 def _puts_into(node: ast.AST, name: str) -> bool:
@@ -171,3 +182,28 @@ def _puts_into(node: ast.AST, name: str) -> bool:
         case ast.Assign(targets=[ast.Subscript(value=target)]):
             return ast.unparse(target) == name
     return False
+
+
+def _makes_anew(node: ast.AST, name: str) -> bool:
+    """Return whether a piece of code assigns to `name` what is made of it, such as `kept = kept + [loss]`."""
+    value = _assigned(node, name)
+    return value is not None and any(
+        ast.unparse(part) == name for part in ast.walk(value) if isinstance(part, ast.expr)
+    )
+
+
+def _gives_a_value(node: ast.AST, name: str) -> bool:
+    """Return whether a piece of code assigns to `name` what is made of variables, unlike `kept = []`."""
+    value = _assigned(node, name)
+    return value is not None and any(isinstance(part, ast.Name) for part in ast.walk(value))
+
+
+def _assigned(node: ast.AST, name: str) -> ast.expr | None:
+    """Return what a piece of code assigns to `name`, alone or among others; None where it does not."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            names = (ast.unparse(one) for target in targets for one in getattr(target, "elts", (target,)))
+            return value if name in names else None
+        case ast.AnnAssign(target=target, value=value):
+            return value if ast.unparse(target) == name else None
+    return None

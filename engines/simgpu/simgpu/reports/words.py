@@ -68,7 +68,7 @@ def phases_sentence(report: Values) -> str:
 
 def data_sentence(report: Values) -> str:
     """Say where the time of loading data comes from."""
-    if not any(row.cause == "data loading" for row in report.waits):
+    if "data" not in report.phases and not any(row.cause == "data loading" for row in report.waits):
         return ""
     if report.data_ms is not None:
         return f"A batch of a DataLoader takes {report.data_ms:g} ms: an input of this run."
