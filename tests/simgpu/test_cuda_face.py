@@ -1,5 +1,6 @@
 """Does a program that says `cuda` find what it expects on a simulated GPU, and nothing afterwards?"""
 
+import copy
 import io
 import os
 import threading
@@ -280,6 +281,9 @@ def test_checkpoints():
         file.seek(0)
         weight = torch.load(file, map_location=where)["model"]["weight"]
         assert str(weight.device) == expected and torch.equal(weight.cpu(), model.weight.cpu())
+        storage = weight.untyped_storage()
+        assert (storage.device, storage.is_cuda) == (weight.device, expected != "cpu")
+    assert copy.copy(model.weight.detach()).device == model.weight.device
     file.seek(0)
     assert b"cuda:1" in file.read()
     file.seek(0)

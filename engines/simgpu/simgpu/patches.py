@@ -23,7 +23,8 @@ def replace_functions(module) -> None:
     torch.serialization.register_package(5, _location, _restore)
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
     torch.UntypedStorage.__new__ = staticmethod(_new_storage)
-    TORCH.UntypedStorage.resize_ = _resize
+    TORCH.UntypedStorage.resize_, TORCH.UntypedStorage.clone = _resize, _clone
+    TORCH.UntypedStorage.device = property(_device_of_storage)
     torch.utils.swap_tensors = _swap
     TORCH._utils.set_tensor_metadata = _set_metadata
     torch.nn.Module._apply = _apply
@@ -157,19 +158,32 @@ def _resize(self, nbytes: int) -> torch.UntypedStorage:
 
 
 class _SimStorage(torch.UntypedStorage):
-    """Bytes read from a file that are to live on a simulated GPU; here they are the CPU's, and so are their copies."""
+    """Bytes read from a file that are to live on a simulated GPU; here they are the CPU's."""
 
     sim_index = 0
     device: Any = property(lambda self: model.world.devices[self.sim_index])
 
-    def clone(self):
-        return torch.UntypedStorage(self.nbytes()).copy_(self)
+
+def _device_of_storage(storage) -> torch.device:
+    """Return the simulated GPU to which the account has the storage, or the device that C++ knows."""
+    model.world.memory.bury()
+    ref = model.world.memory.live.get(storage._cdata)
+    return TORCH._C.StorageBase.device.__get__(storage) if ref is None else model.world.devices[ref.gpu.index]
+
+
+_clone_plain = torch.UntypedStorage.clone
+
+
+def _clone(storage) -> torch.UntypedStorage:
+    """Return a copy; of a storage on a simulated GPU one of the CPU, which becomes the GPU's with a tensor over it."""
+    if not shown.is_ours(storage.device):
+        return _clone_plain(storage)
+    return torch.UntypedStorage(storage.nbytes()).copy_(storage)
 
 
 def _location(storage):
-    model.world.memory.bury()
-    ref = model.world.memory.live.get(storage._cdata)
-    return None if ref is None else str(model.world.devices[ref.gpu.index])
+    place = _device_of_storage(storage)
+    return str(place) if shown.is_ours(place) else None
 
 
 def _of_file(location: str) -> int:
