@@ -51,9 +51,10 @@ def test_what_is_pinned_on_the_gpu_is_refused_and_scripts_know_the_factories():
 @pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
 def test_the_default_tensor_type_of_old_programs():
     torch.set_default_tensor_type("torch.cuda.HalfTensor")
-    x = torch.ones(2)
+    made = torch.ones(2), torch.Tensor(2), torch.Tensor([1, 2])
     torch.set_default_tensor_type(torch.FloatTensor)
-    assert (x.device.type, x.dtype) == ("cuda", torch.float16) and torch.ones(2).device.type == "cpu"
+    assert {(x.device.type, x.dtype, x.shape) for x in made} == {("cuda", torch.float16, (2,))}
+    assert torch.ones(2).device.type == torch.Tensor(2).device.type == "cpu"
 
 
 def test_settings_of_cudnn_for_a_while():

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from simgpu.face.replaced import Replacements
-from simgpu.face.tensors import FORMATS, MAKE
+from simgpu.face.tensors import FORMATS, MAKE, OLD_TYPES
 
 _PINNING = """arange empty empty_like empty_strided eye full full_like linspace ones ones_like rand rand_like randint
 randn randn_like randperm tensor zeros zeros_like"""
@@ -22,6 +22,7 @@ def replace(put: Replacements) -> None:
     put.put(torch, **{name: _pinning(getattr(torch, name)) for name in _PINNING.split()})
     put.put(torch.Tensor, **{name: _pinning(getattr(torch.Tensor, name)) for name in _METHODS.split()})
     put.put(torch, set_default_tensor_type=_default_type(torch.set_default_tensor_type))
+    put.call(_make_by_default, None)
     known = torch.jit._builtins._get_builtin_table()
     for name in (*MAKE, *_PINNING.split()):
         put.put_item(known, id(getattr(torch, name)), f"aten::{name}")
@@ -37,6 +38,23 @@ def _pinning(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
     return made
 
 
+def _make_by_default(kind: Callable[..., torch.Tensor] | None) -> None:
+    """Let `torch.Tensor(…)` make what `kind`, a type of CUDA, makes; None: what it makes without CUDA's face.
+
+    Classes that inherit from it are as before. Dynamo takes any function of these arguments for the plain one.
+    """
+    tensor: Any = torch.Tensor
+    if "__new__" in vars(tensor):
+        del tensor.__new__
+    plain = tensor.__new__
+
+    def new(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return kind(*args[1:]) if args[0] is tensor and not kwargs else plain(*args, **kwargs)
+
+    if kind is not None:
+        tensor.__new__ = staticmethod(new)
+
+
 def _default_type(plain: Callable[[Any], None]) -> Callable[[Any], None]:
     """Return `torch.set_default_tensor_type` that knows the types of CUDA: a number format and a default device."""
 
@@ -44,10 +62,13 @@ def _default_type(plain: Callable[[Any], None]) -> Callable[[Any], None]:
     def set_default_tensor_type(kind: Any) -> None:
         name = kind if isinstance(kind, str) else getattr(kind, "cuda_name", "")
         if name.startswith("torch.cuda."):
-            torch.set_default_dtype(FORMATS[name.rpartition(".")[2]])
+            short = name.rpartition(".")[2]
+            torch.set_default_dtype(FORMATS[short])
+            _make_by_default(OLD_TYPES[short])
             torch.set_default_device("cuda")
             return
         plain(kind)
+        _make_by_default(None)
         if torch.get_default_device().type == "cuda":
             torch.set_default_device(None)
 
