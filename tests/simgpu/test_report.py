@@ -156,6 +156,26 @@ def test_a_read_before_loading_is_charged_with_what_its_repair_gains():
         assert "A batch of a DataLoader takes" in with_reads.text()
 
 
+def test_launches_that_a_read_makes_late_are_charged_to_it():
+    def reported(reads):
+        with simgpu.cuda("T4", gpus=2, record=True, shapes=True) as session:
+            large, small = torch.ones(2048, 1024, device="cuda"), torch.ones(8, device="cuda")
+            for _ in range(3):
+                total = (large @ large.T).sum()
+                if reads:
+                    total.item()
+                for _ in range(60):
+                    small = small + 1
+                simgpu.step()
+            return session.report()
+
+    with_reads, without = reported(True), reported(False)
+    gain = with_reads.step_time - without.step_time
+    assert with_reads.suspects[0].source == "total.item()" and not without.suspects
+    assert with_reads.waits[0].seconds == pytest.approx(gain, rel=0.1) and gain > 1e-4
+    assert with_reads.launching == pytest.approx(without.launching, abs=0.01)  # no gap counts twice
+
+
 def kept_in_new_lists(cell, x):
     every = []
     for _ in range(5):

@@ -34,6 +34,7 @@ def gather(session: Recording) -> Report:
     row = max(seen.rows, key=lambda name: (seen.busy_ms(name), name == seen.rows[0]))
     steps, capacity = last - first, session.capacities[gpu]
     gaps = _split(seen.gaps(row), seen)
+    charged = _charged(gaps, seen)
     used = _gpus(seen, events)
     basis = Basis(
         spec=session.spec, costs=session.costs, gpus=gpus, used=used, cluster=cluster, events=tuple(events),
@@ -45,9 +46,9 @@ def gather(session: Recording) -> Report:
         gpu=session.spec, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
         memory_lines=_memory_lines(at_peak), growth=list(session.growth.found), steps=run.steps,
         step_kind=_step_kind(session), recorded=steps, step_time=seen.total_ns / steps / 1e9,
-        busy=seen.utilisation(row), launching=_launching(gaps, seen), phases=_phases(seen, row, gaps, steps),
+        busy=seen.utilisation(row), launching=_launching(charged, seen), phases=_phases(seen, row, gaps, steps),
         data_ms=session.data_ms, shapes=session.shapes,
-        waits=_waits(_charged(gaps, seen), seen, steps), copies=_copies(seen, steps), launches=_launches(seen, steps),
+        waits=_waits(charged, seen, steps), copies=_copies(seen, steps), launches=_launches(seen, steps),
         kernels=_kernels(seen, steps), errors=_errors(session), evidence=seen.evidence, simulated=session.simulated_s,
         real=session.real_s, basis=basis,
     )  # fmt: skip
@@ -127,10 +128,11 @@ class _Lead:
 
 
 def _charged(gaps: list[Gap], seen: Timeline) -> list[Gap]:
-    """Return gaps in which the host worked, such as loading a batch, as gaps of earlier waits where these made them.
+    """Return gaps in which the host loaded data, did other work or launched, as gaps of earlier waits that made them.
 
-    While the GPU computed and the host waited, the host could have done that work: without the wait it would have made
-    no gap. Each wait since the work before it is charged with at most that time, the last wait first.
+    While the GPU computed and the host waited, the host could have done that: without the wait there would be no gap.
+    Each wait is charged with at most that time, the last wait first; for work those count since the work before it, for
+    launches those since the last work.
     """
     host = [record for record in seen.records if record.kind in ("wait", "work")]
     works = {record.name for record in host if record.kind == "work"}
@@ -147,7 +149,8 @@ def _charged(gaps: list[Gap], seen: Timeline) -> list[Gap]:
             elif record.line:
                 left_ns = record.duration_ns - _overlap_ns(record, gaps, ends)
                 since.append(_Lead(record.line, record.name, left_ns))
-        found += _shared(gap, before) if gap.cause in works else [gap]
+        waits = before if gap.cause in works else since if gap.cause == "launches" else []
+        found += _shared(gap, waits)
     return found
 
 
