@@ -1,5 +1,6 @@
 """What a check says of ranks that hang, die, are slow or share a busy machine is what was seen, and no more."""
 
+import contextlib
 import re
 
 import pytest
@@ -12,9 +13,12 @@ from gpu_course.checks import Busy, WrongAnswer
 
 
 def said_of(answer):
-    with pytest.raises(WrongAnswer) as caught:
-        lesson09.global_mean.examine(answer, [torch.device("cpu")])
-    return str(caught.value)
+    for _ in range(3):
+        with contextlib.suppress(Busy):  # which says nothing of the answer
+            with pytest.raises(WrongAnswer) as caught:
+                lesson09.global_mean.examine(answer, [torch.device("cpu")])
+            return str(caught.value)
+    pytest.skip("other programs had the cores, three times")
 
 
 def test_a_rank_that_gloo_ends_is_shown_with_the_readers_line():
