@@ -18,8 +18,9 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 _LOADED = ("torch.distributed.tensor", "torch._dynamo")  # the second by the first step of an optimizer
@@ -40,18 +41,27 @@ def run(
             [sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True, encoding="utf-8",
             input=given, timeout=timeout_s, check=False,
         )  # fmt: skip
-    if not _servers or _servers[0].process.poll() is not None or _servers[0].owner != os.getpid():
-        _servers[:] = [_Server()]
-    return _servers[0].run(words, str(cwd or Path.cwd()), environment, given, timeout_s)
+    with tempfile.TemporaryDirectory() as folder:
+        files = [os.path.join(folder, name) for name in ("stdin", "stdout", "stderr")]
+        Path(files[0]).write_text(given, encoding="utf-8")
+        try:
+            code = server("tests.children", sys.path).ask(
+                [words, str(cwd or Path.cwd()), environment, files], timeout_s
+            )
+        except TimeoutError:
+            raise subprocess.TimeoutExpired(words, timeout_s) from None
+        printed = [Path(file).read_text(encoding="utf-8") for file in files[1:]]
+    return subprocess.CompletedProcess([sys.executable, *words], code, *printed)
 
 
-class _Server:
-    """The process that children are forked from; it ends with this one."""
+class Server:
+    """A process that forks others, by the function `serve` of a module; it ends with this one."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str, path: list[str] | None = None) -> None:
         self.owner = os.getpid()
         self.connection, theirs = socket.socketpair()
-        code = f"import sys; sys.path[:] = {sys.path!r}; from tests import children; children.serve({theirs.fileno()})"
+        code = "" if path is None else f"import sys; sys.path[:] = {path!r}; "
+        code += f"from {module} import serve; serve({theirs.fileno()})"
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code], cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
@@ -60,21 +70,15 @@ class _Server:
         self.answers = self.connection.makefile("r", encoding="utf-8")
         atexit.register(self.stop)
 
-    def run(
-        self, words: list[str], cwd: str, environment: dict[str, str], given: str, timeout_s: float
-    ) -> subprocess.CompletedProcess[str]:
-        with tempfile.TemporaryDirectory() as folder:
-            files = [os.path.join(folder, name) for name in ("stdin", "stdout", "stderr")]
-            Path(files[0]).write_text(given, encoding="utf-8")
-            self.connection.sendall(json.dumps([words, cwd, environment, files]).encode() + b"\n")
-            self.connection.settimeout(timeout_s)
-            try:
-                code = int(self.answers.readline())
-            except TimeoutError:
-                self.stop()
-                raise subprocess.TimeoutExpired(words, timeout_s) from None
-            printed = [Path(file).read_text(encoding="utf-8") for file in files[1:]]
-        return subprocess.CompletedProcess([sys.executable, *words], code, *printed)
+    def ask(self, request: list[Any], timeout_s: float) -> int:
+        """Return the number that answers a request. Raises TimeoutError after `timeout_s`, and the server is ended."""
+        self.connection.sendall(json.dumps(request).encode() + b"\n")
+        self.connection.settimeout(timeout_s)
+        try:
+            return int(self.answers.readline())
+        except TimeoutError:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """End the server with the child that it may have."""
@@ -85,20 +89,35 @@ class _Server:
             self.connection.close()
 
 
-_servers: list[_Server] = []
+_servers: dict[str, Server] = {}
+
+
+def server(module: str, path: list[str] | None = None) -> Server:
+    """Return this process's server of a module, started with the `path` for imports, or with that of a fresh Python."""
+    found = _servers.get(module)
+    if found is None or found.process.poll() is not None or found.owner != os.getpid():
+        found = _servers[module] = Server(module, path)
+    return found
+
+
+@contextlib.contextmanager
+def requests(number: int, modules: tuple[str, ...]) -> Iterator[tuple[socket.socket, Iterator[list[Any]]]]:
+    """Import the modules; yield the connection with this descriptor and what is asked through it."""
+    for name in modules:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # measurements of memory collect garbage often, and need not look at all that was imported
+    with socket.socket(fileno=number) as connection:
+        yield connection, map(json.loads, connection.makefile("r", encoding="utf-8"))
 
 
 def serve(number: int) -> None:
     """Fork a child for each request that comes through the connection with this descriptor, one after the other."""
-    for name in ("tests.unneeded", *_LOADED):
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
-    with socket.socket(fileno=number) as connection:
-        for line in connection.makefile("r", encoding="utf-8"):
+    with requests(number, ("tests.unneeded", *_LOADED)) as (connection, asked):
+        for request in asked:
             if (pid := os.fork()) == 0:
                 connection.close()
-                become(*json.loads(line))
+                become(*request)
             _, status = os.waitpid(pid, 0)
             connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
 

@@ -60,11 +60,10 @@ def calls_and_kernels(records: list[Record], start_ns: int, begin_us: float) -> 
 
     Their time is the virtual clock's: what happened at `start_ns` stands at `begin_us` of that trace.
     """
-    moved = [replace(r, start_ns=r.start_ns - start_ns, end_ns=r.end_ns - start_ns) for r in records]
     kinds = ("launch", "wait", "kernel", "copy", "message")
-    events = [event for r in moved if r.kind in kinds for event in _events(r) if event["cat"] != "cpu_op"]
+    events = [event for r in records if r.kind in kinds for event in _events(r) if event["cat"] != "cpu_op"]
     for event in events:
-        event["ts"] += begin_us
+        event["ts"] = round(event["ts"] - start_ns / 1000 + begin_us, 3)  # whole nanoseconds
     names = {pid: "CUDA calls" if pid == _HOST else f"GPU {pid}" for pid in sorted({event["pid"] for event in events})}
     heads = [
         {"ph": "M", "name": "process_name", "ts": 0, "pid": pid, "args": {"name": f"{name} (simulated)"}}
