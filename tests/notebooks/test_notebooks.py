@@ -353,6 +353,12 @@ def test_the_minutes_of_the_title_are_what_a_newcomer_needs(lesson):
     assert [int(one) for one in stated.groups()[:2] if one] == wanted
 
 
+def test_lesson_00_shows_progress_in_all_exercises_that_there_are():
+    (first,) = (path for path in LESSONS if notebooks.number(path) == "00")
+    (shown,) = next(cell.outputs for cell in read(first).cells if cell.id == "progress")
+    assert f" 0 of {sum(map(len, catalogue.names().values()))} " in shown["data"]["text/plain"]
+
+
 def needed_names(function: Callable) -> set[str]:
     """Return the attributes, functions and keywords of torch and Python that the source of `function` uses."""
     made, found = set(), set()
