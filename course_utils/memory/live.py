@@ -57,7 +57,7 @@ class Census(tables.Table):
 
     def caption(self) -> str:
         hidden = f", {plots.bytes_text(self.hidden_bytes)} of them held by autograd alone" if self.hidden_bytes else ""
-        return f"{len(self)} storages alive on {self.device}, {plots.bytes_text(self.total_bytes)}{hidden}"
+        return f"{len(self)} tensors alive on {self.device}, {plots.bytes_text(self.total_bytes)}{hidden}"
 
 
 def census(device: torch.device | str | None = None) -> Census:
