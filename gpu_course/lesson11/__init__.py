@@ -31,13 +31,13 @@ from gpu_course.lesson11.silent import (
     regression,
     train_pairs,
 )
-from gpu_course.lesson11.stuck import linear, shares, train_together
+from gpu_course.lesson11.stuck import linear, on_two_ranks, shares, train_together
 from gpu_course.lesson11.week import Decision, Seen
 
 __all__ = [
     "BUDGET_BYTES", "CAUSES", "INCIDENTS", "LOOKS", "Archive", "Decision", "Samples", "Seen", "archive", "blame",
     "classifier", "crash", "decide", "draw", "echo", "embedding", "features", "fine_tune", "fit", "flight", "halves",
-    "hangs", "judge", "linear", "name_causes", "noisy", "pairs", "photo_means", "points", "regression", "shares",
-    "signals", "swing", "tagger", "texts", "three_flat", "three_hangs", "torchfrtrace", "train_and_validate",
+    "hangs", "judge", "linear", "name_causes", "noisy", "on_two_ranks", "pairs", "photo_means", "points", "regression",
+    "shares", "signals", "swing", "tagger", "texts", "three_flat", "three_hangs", "torchfrtrace", "train_and_validate",
     "train_on_stream", "train_pairs", "train_tagger", "train_together", "week",
 ]  # fmt: skip

@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edit, lesson
+from gpu_course.common.rank_calls import Imported
 from gpu_course.common.ranks import check_call, describe, on_ranks
 from gpu_course.lesson11 import stuck as cases
+from ranklaunch import launch
 
 exercise = lesson("11")
 # fmt: off
@@ -73,6 +75,20 @@ def _others(rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     y = x.sum(dim=2, keepdim=True)
     x[0, 0, 0], y[2 - rank, 3, 0] = torch.nan, torch.inf
     return list(zip(x, y, strict=True))
+
+
+def on_two_ranks(program: Callable) -> list[Any]:
+    """Return what `program(model, batches)` returns on each of two ranks, where `batches` are the rank's `shares`.
+
+    Raises `RankError`, which says where each rank was, when one of them has not returned after two seconds.
+    """
+    ready = Imported("torch._dynamo")  # an optimizer imports it, which may take as long as that
+    return launch(_on_this_rank, ready, program, nprocs=2, devices=["cpu", "cpu"], timeout_s=2)
+
+
+def _on_this_rank(ready: object, program: Callable) -> Any:
+    """Call the program on a rank, once what it needs is imported."""
+    return program(linear(), shares(dist.get_rank()))
 
 
 _SETS = shares, _others
