@@ -137,7 +137,7 @@ MaskedLinear.alternative(
     edit("self.linear.weight * self.mask", "torch.where(self.mask, self.linear.weight, 0.0)"))
 
 
-@exercise(title="Find the straggler", minutes=12, difficulty=2, hints=(
+@exercise(title="Find what stayed behind", minutes=12, difficulty=2, hints=(
     "model.named_modules() gives every module with its path; look at what each of them holds itself.",
     "named_parameters(recurse=False) and named_buffers(recurse=False) are the registered ones; vars(module) is the "
     "dict of a module's plain attributes.",
@@ -211,9 +211,9 @@ _SPELLING = ("a name is the path of the module, a dot and the attribute; the pat
 places.edits(
     ("misses the buffers", "they are moved and used like parameters",
      ", *module.named_buffers(recurse=False)", ""),
-    ("misses the plain attribute", "nothing moves it, so it is the usual straggler; vars(module) holds it",
+    ("misses the plain attribute", "nothing moves it, so it often stays behind; vars(module) holds it",
      "[*registered, *vars(module).items()]", "registered"),
-    ("misses the buffers and the plain attribute", "the straggler is mostly one of those",
+    ("misses the buffers and the plain attribute", "what stays behind is mostly one of those",
      "[*registered, *vars(module).items()]", "module.named_parameters(recurse=False)"),
     ("looks at what is saved alone", "state_dict() leaves out buffers that are not persistent, and plain attributes",
      _NAME, '[("", model)]', "[*registered, *vars(module).items()]", "model.state_dict().items()"),
