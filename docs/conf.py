@@ -56,6 +56,7 @@ html_theme_options = {
     "use_download_button": True,
     "show_toc_level": 2,
     "home_page_in_toc": False,
+    "max_navbar_depth": 1,  # the list of pages names no headings: without it each page copies all of them first
     "navigation_with_keys": True,
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",

@@ -7,11 +7,12 @@ begins with a text. The pages need no network.
 
 import copy
 import itertools
+import multiprocessing
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import nbformat
@@ -19,12 +20,14 @@ from nbformat import NotebookNode
 
 from tools import notebooks
 
-__all__ = ["MARKS", "deck", "main"]
+__all__ = ["MARKS", "PROCESSES", "deck", "main", "started"]
 
 ROOT = notebooks.ROOT
 MARKS = ROOT / "docs" / "instructors" / "slides.toml"
 SOURCES, TARGET = ROOT / "build" / "slides-sources", ROOT / "build" / "slides"
 ROOM = 2  # of a cell that draws seven pictures, the first with its text
+# Forked where that is safe: what Sphinx, Matplotlib and torch take to be imported is then spent once.
+PROCESSES = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
 HEADINGS = {"scene": "A problem", "recap": "So far"}  # of cells that have none
 CONF = """extensions = ["myst_nb", "sphinx_revealjs"]
 project, root_doc, nb_execution_mode = "Slides", "index", "off"
@@ -63,8 +66,22 @@ def deck(path: Path, slides: list[list[str]]) -> NotebookNode:
     return made
 
 
-def main(target: Path = TARGET, home: str = "") -> int:
-    """Build the slides of all lessons that have some; return the exit status.
+def _run_sphinx(arguments: list[str]) -> None:
+    """Run Sphinx with `arguments`, and end this process with its exit status."""
+    from sphinx.cmd import build
+
+    sys.exit(build.main(arguments))
+
+
+def sphinx(*arguments: str | Path) -> BaseProcess:
+    """Return a process in which Sphinx runs with `arguments`; its `exitcode` is Sphinx's."""
+    process = PROCESSES.Process(target=_run_sphinx, args=(["--quiet", *map(str, arguments)],))
+    process.start()
+    return process
+
+
+def started(target: Path, home: str = "") -> BaseProcess:
+    """Return a process that builds the slides of all lessons that have some.
 
     The index leads to each deck and, where there is one, back to `home`; the first slide of a deck leads to the index.
     """
@@ -83,8 +100,14 @@ def main(target: Path = TARGET, home: str = "") -> int:
     notebooks.write(SOURCES / "index.md", f"# Slides\n\n```{{toctree}}\n:titlesonly:\n\n{listed}\n```\n\n{back}")
     notebooks.write(SOURCES / "conf.py", CONF)
     shutil.copytree(ROOT / "docs" / "static", SOURCES / "static")
-    sphinx = [sys.executable, "-m", "sphinx", "--quiet", "-b", "revealjs", str(SOURCES), str(target)]
-    return subprocess.run(sphinx, check=False).returncode
+    return sphinx("-b", "revealjs", SOURCES, target)
+
+
+def main(target: Path = TARGET) -> int:
+    """Build the slides; return the exit status."""
+    building = started(target)
+    building.join()
+    return building.exitcode or 0
 
 
 if __name__ == "__main__":

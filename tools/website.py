@@ -11,11 +11,11 @@ import functools
 import html
 import itertools
 import json
-import multiprocessing
+import operator
 import re
 import shutil
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,9 @@ EXPLORED: dict[str, dict[str, tuple[Any, ...]]] = {
         "micro": (1, 4, 8, 32),
     },
 }  # fmt: skip
+
+# What a picture shows of an explorer's result, where it is not all of it: the rest stands in the caption.
+DRAWN: dict[str, Callable[[Any], Any]] = {"will_it_fit": operator.attrgetter("moments")}
 
 
 @functools.cache
@@ -85,11 +88,18 @@ def shown(name: str) -> dict[tuple[int, ...], tuple[int, ...]]:
     return places
 
 
+def drawn(name: str) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Return for each place that is shown the first one with the same picture, which is drawn once."""
+    found, part, first = explorer_of(name), DRAWN.get(name), {}
+    shows = {place: part(found.compute(**chosen(name, place))) if part else place for place in shown(name).values()}
+    return {place: first.setdefault(seen, place) for place, seen in shows.items()}
+
+
 def grid_of(name: str) -> dict[str, Any]:
     """Return what the page of the explorer `name` shows: its controls, and file and caption at each place."""
     from gpu_course.explorers import Slider
 
-    found, grid, places = explorer_of(name), EXPLORED[name], shown(name)
+    found, grid, places, pictured = explorer_of(name), EXPLORED[name], shown(name), drawn(name)
     controls = []
     for control in (control for key in grid for control in found.controls if control.name == key):
         values = grid[control.name]
@@ -99,8 +109,9 @@ def grid_of(name: str) -> dict[str, Any]:
         })  # fmt: skip
     captions = {place: found.caption(**chosen(name, place)) for place in dict.fromkeys(places.values())}
     pictures = {
-        "-".join(map(str, asked)): {"file": file_at(place), "text": captions[place]} for asked, place in places.items()
-    }
+        "-".join(map(str, asked)): {"file": file_at(pictured[place]), "text": captions[place]}
+        for asked, place in places.items()
+    }  # fmt: skip
     return {"folder": f"../_static/explorers/{name}", "controls": controls, "pictures": pictures}
 
 
@@ -207,21 +218,26 @@ def pages(folder: Path) -> None:
 
 def built(target: Path) -> int:
     """Make pages, slides and pictures of explorers in `target`, all at the same time; return the exit status."""
+    import myst_nb.sphinx_ext  # noqa: F401  once, for both processes of Sphinx
+    import torch
+
+    torch.set_num_threads(1)  # a process with threads of its own cannot be forked
     folders = {name: target / "_static" / "explorers" / name for name in EXPLORED}
     shutil.rmtree(target / "_static" / "explorers", ignore_errors=True)
-    sphinx = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-j", "2", "-b", "html"]
-    with (
-        subprocess.Popen([*sphinx, str(SOURCES), str(target)]) as made,
-        concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool,
-    ):
+    building = [
+        slides.sphinx("--fail-on-warning", "--keep-going", "-j", "2", "-b", "html", SOURCES, target),
+        slides.started(target / "slides", home="../index.html"),
+    ]
+    with concurrent.futures.ProcessPoolExecutor(2, slides.PROCESSES) as pool:
         drawing = []
         for name, folder in folders.items():
             folder.mkdir(parents=True)
-            drawing += [pool.submit(draw, name, place, folder) for place in dict.fromkeys(shown(name).values())]
-        status = slides.main(target / "slides", home="../index.html")
+            drawing += [pool.submit(draw, name, place, folder) for place in dict.fromkeys(drawn(name).values())]
         for picture in drawing:
             picture.result()
-    return made.returncode or status
+    for process in building:
+        process.join()
+    return next((process.exitcode for process in building if process.exitcode), 0)
 
 
 def main() -> int:

@@ -156,6 +156,19 @@ def test_a_step_beyond_the_last_shows_the_last():
     assert pictures["0-13-0"] == pictures["0-1-0"] != pictures["0-0-0"]  # two ranks have two steps
 
 
+def test_places_that_differ_in_their_words_alone_share_a_picture(tmp_path):
+    drawn = website.drawn("will_it_fit")
+    alone, many = (0, 0, 0, 0, 1, 0), (0, 0, 0, 1, 0, 0)  # ZeRO on one GPU divides nothing, stage 0 on 64 neither
+    assert drawn[alone] == drawn[many] == (0, 0, 0, 0, 0, 0) and len(set(drawn.values())) == len(drawn) / 2
+    for place in (alone, many):
+        website.draw("will_it_fit", place, tmp_path)
+    first, other = (tmp_path / website.file_at(place) for place in (alone, many))
+    assert first.read_bytes() == other.read_bytes()
+    words = website.grid_of("will_it_fit")["pictures"]
+    assert words["0-0-0-0-0-0"]["file"] == words["0-0-0-1-0-0"]["file"]
+    assert words["0-0-0-0-0-0"]["text"] != words["0-0-0-1-0-0"]["text"]
+
+
 def test_an_address_is_checked_before_it_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "ROOT", tmp_path)
     shutil.copy(website.ROOT / "pyproject.toml", tmp_path)
