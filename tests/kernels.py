@@ -14,8 +14,11 @@ from jupyter_client.manager import KernelManager
 
 from tests import children
 
-# What a kernel imports, and `devices.pick()`: the last one by the first operator on the simulated GPU.
-_LOADED = ("ipykernel.kernelapp", "ipykernel.ipkernel", "torch", "torch.distributed.tensor")
+# What a kernel imports, the first operator on the simulated GPU, the first picture and the first step of an optimizer.
+_LOADED = (
+    "ipykernel.kernelapp", "ipykernel.ipkernel", "torch", "torch.distributed.tensor", "matplotlib.pyplot", "ipywidgets",
+    "torch._dynamo",
+)  # fmt: skip
 _START_S = 300.0  # the first one waits for the server's imports
 
 
@@ -61,6 +64,7 @@ class _Kernel:
 
 def serve(number: int) -> None:
     """Fork a kernel for each request that comes through the connection with this descriptor, and wait for none."""
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as kernels set it before they import
     with children.requests(number, _LOADED) as (connection, asked):
         sys.path.remove("")  # this folder, from which this module came
         usual = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a kernel ended

@@ -73,6 +73,14 @@ class Alternative:
     source: str
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a check was seen to find of a mistake: all of it, or what comes first, as more told nothing new."""
+
+    notes: list[Note]
+    whole: bool
+
+
 @dataclass
 class Mistake:
     """A wrong answer that people give, its name, and why it matters."""
@@ -80,7 +88,7 @@ class Mistake:
     name: str
     why: str
     answer: Any
-    seen: dict[torch.device, list[Note]] = field(default_factory=dict)  # what a check was seen to find of it
+    seen: dict[torch.device, Seen] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,13 +104,17 @@ class Recording(Case):
     """A case that notes each verdict and goes on, so that what an answer does on all inputs is seen.
 
     `finding` is what was wrong first, None where nothing was; it is put into words where the answer is a `readers`.
+    With `like`, the notes of another answer, it ends at the first note that differs from them, and then `differs`.
     """
 
-    def __init__(self, task: Task, answer: Any, device: torch.device, *, readers: bool = False) -> None:
+    def __init__(
+        self, task: Task, answer: Any, device: torch.device, *, readers: bool = False, like: list[Note] | None = None
+    ) -> None:
         super().__init__(task, answer, device)
         self.notes: list[Note] = []
         self.finding: Finding | None = None
-        self._finds = readers
+        self.differs = False
+        self._finds, self._like = readers, like
 
     def _judge(self, label: str, wrong: bool, got: Any, find: Callable[[], Finding]) -> None:
         at = len(self.notes)
@@ -111,6 +123,9 @@ class Recording(Case):
             self._finds = False
             self.finding = find()
             del self.notes[at + 1 :]  # to say more, the answer was called again
+        if self._like is not None and not alike(self.notes[at:], self._like[at : at + 1]):
+            self.differs = True
+            raise WrongAnswer(self.task, "differs")
 
 
 def _kept(value: Any) -> Any:
@@ -140,10 +155,26 @@ def examined(check: Callable[[Case], None], case: Recording) -> Finding | None:
 
 def recorded(check: Callable[[Case], None], task: Task, mistake: Mistake, device: torch.device) -> list[Note]:
     """Return all that `check` finds of a mistake on `device`. It is the same each time, and so it is tried once."""
-    if device not in mistake.seen:
-        case = Recording(task, mistake.answer, device)
-        _run(check, case)
-        mistake.seen[device] = case.notes
+    return _seen(check, task, mistake, device, like=None).notes
+
+
+def does(
+    check: Callable[[Case], None], task: Task, mistake: Mistake, device: torch.device, notes: list[Note]
+) -> bool:  # fmt: skip
+    """Return whether `check` finds of a mistake what is in `notes`. It is tried until it differs, and that is kept."""
+    return alike(_seen(check, task, mistake, device, like=notes).notes, notes)
+
+
+def _seen(
+    check: Callable[[Case], None], task: Task, mistake: Mistake, device: torch.device, like: list[Note] | None
+) -> Seen:
+    """Return what was seen of a mistake: all of it, or what comes before and with the first that is not `like` this."""
+    kept = mistake.seen.get(device)
+    if kept and (kept.whole or (like is not None and not alike(kept.notes, like[: len(kept.notes)]))):
+        return kept
+    case = Recording(task, mistake.answer, device, like=like)
+    _run(check, case)
+    mistake.seen[device] = Seen(case.notes, whole=not case.differs)
     return mistake.seen[device]
 
 
@@ -187,11 +218,11 @@ def recognised(
     with contextlib.ExitStack() as stack, contextlib.suppress(Busy):
         for mistake in mistakes:
             if mistake.answer is recording.answer:
-                mistake.seen[device] = notes
+                mistake.seen[device] = Seen(notes, whole=True)
             if first and device not in mistake.seen:
                 stack.enter_context(_few_to_collect())
                 first = False
-            if alike(notes, recorded(check, recording.task, mistake, device)):
+            if does(check, recording.task, mistake, device, notes):
                 return mistake
     return None
 

@@ -465,7 +465,8 @@ def third():
 
 
 def test_a_mistake_is_named_where_an_answer_does_the_same_on_all_inputs(third):
-    assert "takes" not in refuse(third, lambda x: x * 0)  # from here on each mistake is known by its first value alone
+    assert "by hand" in refuse(third, lambda x: x * 0)
+    assert not any(seen.whole for mistake in third.mistakes for seen in mistake.seen.values())  # one value tells enough
     message = refuse(third, lambda x: x - x / 2)
     assert "halves" in message and "a half is more" in message and "expected: tensor([2.]" in message
     message = refuse(third, lambda x: x - 3)  # as the first on the first input
@@ -474,6 +475,8 @@ def test_a_mistake_is_named_where_an_answer_does_the_same_on_all_inputs(third):
     assert "halves" not in message and "takes" not in message and "by hand" in message
     message = refuse(third, lambda x: x / 2 if x.item() else x)  # as the first, and in another way
     assert "reads" in message and "halves" not in message
+    place = PLACES[0]
+    assert [note.wrong for note in third.recording(third.mistakes[-1], place)] == [False, True, False, True]
 
 
 def test_a_mistake_that_raises_is_named_and_what_was_seen_stays(third):
