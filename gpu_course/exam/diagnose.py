@@ -122,7 +122,7 @@ _FLAT = {
     "the learning rate is far too small": "the-usual-suspect",
     "the learning rate is far too large": "the-usual-suspect",
     "gradients of all steps add up": "gradients-are-replaced",
-    "the loss is not finite": "any-number-fits",
+    "the first loss is infinite already": "any-number-fits",
 }
 
 
@@ -138,7 +138,7 @@ def _train(cause: str, seed: int) -> list[tuple[float, float, float]]:
     for _ in range(4):
         before = w.detach().clone()
         guess = x @ (w.detach() if cause == "no gradient reaches the weights" else w)
-        if cause == "the loss is not finite":
+        if cause == "the first loss is infinite already":
             guess = guess + torch.log(torch.zeros(1))
         loss = (guess - y).square().mean()
         if loss.requires_grad:
@@ -389,7 +389,7 @@ def bytes_of_a_kernel(draw: random.Random) -> Item:
         f"The mask leaves out what lies behind the end: {loads} × {n} × 4 = {4 * loads * n:,} bytes.",
     )
     text = (
-        f"Arrays of {n} float32 numbers, {block} to a program. How many bytes do the loads of all programs ask for, if "
+        f"Arrays of {n} float32 numbers, {block} to a program. How many bytes do all programs read, if "
         "each `tl.load` counts?"
     )
     return number(text, loaded(), wrong, steps, loaded, unit="bytes", shown=_kernel(body)[1])
@@ -452,8 +452,8 @@ def step_that_runs_out(draw: random.Random) -> Item:
         f"Step {fails()} fails.",
     )
     text = (
-        f"While a step runs, it needs {peak} MiB more than were in use before it. The GPU has {capacity:,} MiB. In "
-        "which step does the memory run out, if it goes on like this?"
+        f"While a step runs, it needs {peak} MiB besides what the step before left in use. The GPU has "
+        f"{capacity:,} MiB. In which step does the memory run out, if it goes on like this?"
     )
     return number(text, fails(), wrong, steps, fails, shown=shown)
 

@@ -177,7 +177,7 @@ def kept_by_losses(draw: random.Random) -> Item:
     )
     text = (
         "How many KiB of the device's memory are in use at the end? (`x` has one byte a number; a row of it is 1 KiB. "
-        "The product itself is gone, since `sum` does not need it.)"
+        "The product itself is gone, since `sum` does not need it. Leave out tensors of one number.)"
     )
     if answer != steps_count * size:
         raise Clash("another version of PyTorch keeps something else")
@@ -440,7 +440,8 @@ def cache_of_keys(draw: random.Random) -> Item:
     )
     text = (
         f"A Transformer of {layers} layers and width {width} writes {rows} texts at once, each {tokens} tokens long "
-        "by now. Keys and values of all tokens are cached in bfloat16. How many MiB does the cache take?"
+        "by now. Each layer caches a key and a value for each token, both of that width, in bfloat16. How many MiB do "
+        "they take?"
     )
     return number(text, answer, wrong, steps, measured, unit="MiB")
 

@@ -269,11 +269,11 @@ def stored_number(draw: random.Random) -> Item:
 
     def stored() -> str:
         got = torch.tensor(value, dtype=torch.float64).to(getattr(torch, dtype)).item()
-        return "inf" if math.isinf(got) else "0" if got == 0 else "a number near it"
+        return "inf" if math.isinf(got) else "0" if got == 0 else "a number within 1 % of it"
 
     largest = torch.finfo(getattr(torch, dtype)).max
     wrong = {
-        "a number near it": "any-number-fits",
+        "a number within 1 % of it": "any-number-fits",
         f"the largest number of the format, {largest:.3g}": "any-number-fits",
         "an error": "any-number-fits",
         "inf": "any-number-fits",
@@ -281,7 +281,7 @@ def stored_number(draw: random.Random) -> Item:
         "NaN": "any-number-fits",
     }
     answer = stored()
-    if answer == "a number near it":
+    if answer == "a number within 1 % of it":
         raise Clash("it fits")
     smallest = torch.finfo(getattr(torch, dtype)).smallest_normal
     steps = (
