@@ -48,7 +48,7 @@ class Gains(tables.Table):
 
     rows: tuple[Gain, ...]
 
-    head, right = ("change, alone", "ms saved, T4 (simulated)", "launches", "waits", "MiB at peak"), ()
+    head, right = ("change, alone", "ms saved, T4 (simulated)", "launches saved", "waits saved", "MiB saved"), ()
 
     def cells(self) -> list[tuple[str, ...]]:
         return [

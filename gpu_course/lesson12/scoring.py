@@ -10,6 +10,7 @@ import html
 import secrets
 import subprocess
 import tempfile
+import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,41 +148,46 @@ class Score:
     def _head(self) -> tuple[str, ...]:
         return "", "given", "yours", "times less", "level", "next"
 
-    def _verdict(self) -> str:
+    def _verdict(self) -> list[str]:
+        """Return what the table does not say, a sentence or two a line."""
         if self.costs is None:
-            return f"It does not count: {self.rejected}"
+            return [f"It does not count: {self.rejected}"]
         credit, of = self.credit
-        reached = f"Level {self.level} of 3, credit {credit} of {of}."
-        return f"{reached}{self._missing()} Counted, but for the times: {self._labels()}."
+        return [f"Level {self.level} of 3, credit {credit} of {of}.", *self._missing(), *self._labels()]
 
-    def _missing(self) -> str:
-        """Return which parts keep the program from the next level, and the idea that this level needs."""
+    def _missing(self) -> list[str]:
+        """Return how many rows keep the program from the next level, and the idea that this level needs."""
         if self.level == 3:
-            return ""
-        after = self.level + 1
-        names = [name for part, (name, _) in LEVELS.items() if self.level_of(part) < after]
-        names += [name for part, name in zip(RIGHT, _RIGHT, strict=True) if self.level_of(part) < after]
-        return f" Level {after} still needs: {'; '.join(names)}. Its idea: {IDEAS[self.level]}."
+            return []
+        rows = sum(self.level_of(part) == self.level for part in (*LEVELS, *RIGHT))
+        needed = "the row that has" if rows == 1 else f"the {rows} rows that have"
+        return [
+            f"Level {self.level + 1} still needs {needed} level {self.level}.",
+            f"Its idea: {IDEAS[self.level]}.",
+        ]
 
-    def _labels(self) -> str:
+    def _labels(self) -> list[str]:
         """Return how far the clock may be off, once where both GPUs have one label. A card keeps no regimes."""
+        rest = "All other numbers are counted."
         if not self.costs.regimes:
-            return "simulated"
+            return [f"Times are simulated. {rest}"]
         regimes = dict(zip(SPECS.values(), self.costs.regimes, strict=True))
         labels = {gpu: str(simgpu.evidence.of_regime(regime, gpu)) for gpu, regime in regimes.items()}
         if len(set(regimes.values())) == 1:
-            return next(iter(labels.values()))
-        return "; ".join(f"on a {gpu} {label}" for gpu, label in labels.items())
+            return [f"Times are {next(iter(labels.values()))}.", rest]
+        return [*(f"Times on a {gpu} are {label}." for gpu, label in labels.items()), rest]
 
     def __str__(self) -> str:
-        table = [tables.text(self._rows(), self._head())] if self.costs else []
-        return "\n".join([*table, self._verdict()])
+        if self.costs is None:
+            return "\n".join(self._verdict())
+        below = [textwrap.fill(line, 88) for line in self._verdict()]
+        return "\n".join([tables.text(self._rows(), self._head()), *below])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         table = tables.to_html(self._rows(), self._head()) if self.costs else ""
-        return f"{table}<p>{html.escape(self._verdict())}</p>"
+        return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._verdict())
 
 
 def score(source: str, file: str, kind: Kind = programs.GPT) -> Score:

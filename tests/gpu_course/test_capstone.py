@@ -507,8 +507,11 @@ def test_a_score_has_the_level_of_its_worst_part_and_credit_for_each():
     levels = {part: score.level_of(part) for part in (*scoring.LEVELS, *scoring.RIGHT)}
     assert list(levels.values()) == [3, 3, 1, 3, 1, 3, 3, 2, 3, 3, 3]
     assert score.level == 1 and score.credit == (20, 33)  # a part counts at most one level above the program's
-    assert "Level 1 of 3, credit 20 of 33. Level 2 still needs: waits a step; bytes copied a step." in str(score)
-    assert f"Its idea: {scoring.IDEAS[1]}." in str(score) and "Level 1 of 3" in score._repr_html_()
+    said = str(score).splitlines()
+    assert "Level 1 of 3, credit 20 of 33." in said and "Level 2 still needs the 2 rows that have level 1." in said
+    assert f"Its idea: {scoring.IDEAS[1]}." in " ".join(said) and "Level 1 of 3" in score._repr_html_()
+    assert [row[0] for row in score._rows() if row[4] == "1"] == ["waits a step", "bytes copied a step"]
+    assert max(map(len, said)) <= 100
     broken = scoring.Score(NAIVE, scoring.replace(BETTER, ranks="<b>wrong</b>"))
     assert {row[-1] for row in broken._rows()[-4:-2]} == {"2 ranks equal 1"}  # messages count where the ranks are right
     assert broken.level == 0 and broken.credit == (8, 33) and "<b>wrong" not in broken._repr_html_()
