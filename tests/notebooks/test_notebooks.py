@@ -159,6 +159,17 @@ def a_folded_cell_says_what_it_does(path, notebook):
         assert not (folded(cell) and (stub_of(cell.source) or re.search(r"\b(predict|reveal)\(", cell.source))), cell.id
 
 
+def a_guess_is_revealed_where_it_is_seen(path, notebook):
+    for cell in (cell for cell in code(notebook) if ".reveal(" in cell.source):
+        parsed = tree(cell.source)
+        unseen = [
+            node for node in ast.walk(parsed)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and node is not parsed.body[-1]
+            and isinstance(node.value.func, ast.Attribute) and node.value.func.attr == "reveal"
+        ]  # fmt: skip
+        assert not unseen, f"{cell.id}: only the last line of a cell shows what it returns"
+
+
 def machinery_is_folded(path, notebook):
     for cell in (cell for cell in code(notebook)[1:] if not folded(cell) and cell.id not in ("imports", "program")):
         nodes = list(ast.walk(tree(cell.source)))
@@ -436,6 +447,7 @@ CHANGES = [  # a gate, and a change of the good sample that breaks this gate and
     (cells_and_texts_are_small, source("exercise", EXERCISE.format(2) + " word" * MAX_WORDS)),
     (a_folded_cell_says_what_it_does, source("picture", 'drawings.show("host-queue-device")')),
     (a_folded_cell_says_what_it_does, source("ring-answers", "# @title Answers\nassert ring\nguess.reveal(1, 'live')")),
+    (a_guess_is_revealed_where_it_is_seen, source("claim-one", "guess.reveal(1)\nx = 1")),
     (machinery_is_folded, source("claim-one", "import math\nimport torch")),
     (machinery_is_folded, source("claim-one", "assert 1\n" * (MAX_CLAIMS + 1))),
     (machinery_is_folded, source("claim-one", "recorded.compare('00.x', [1], [2])")),
