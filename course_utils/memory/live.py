@@ -77,7 +77,7 @@ def census(device: torch.device | str | None = None) -> Census:
         storage = storage_of(tensor)
         if storage is not None and storage._cdata not in records and storage.nbytes():
             if storage._cdata not in _known:
-                _known[storage._cdata] = Record(storage, None, tensor, storage.nbytes(), owner)
+                _known[storage._cdata] = Record.of(storage, None, tensor, storage.nbytes(), owner)
             record = records[storage._cdata] = _known[storage._cdata]
             if owner != "activations":
                 record.owner = owner

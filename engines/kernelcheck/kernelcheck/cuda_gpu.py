@@ -60,7 +60,7 @@ def _number(raw: bytes) -> float | int:
 
 
 @contextlib.contextmanager
-def _toolkit() -> Generator[None, None, None]:
+def _toolkit() -> Generator[None]:
     """Give PyTorch's binding the CUDA toolkit that it asks for, where pip's torch has brought the libraries alone.
 
     It asks for the folder of the headers, which most kernels do not need. Without CUDA_HOME that is the folder that pip

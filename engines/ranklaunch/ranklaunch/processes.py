@@ -20,7 +20,7 @@ _kept: list[Any] = []  # handlers of interrupts that came while they were held
 
 
 @contextlib.contextmanager
-def interrupts_held() -> Generator[None, None, None]:
+def interrupts_held() -> Generator[None]:
     """Hold interrupts back until `check_interrupt` or the end, so that none is lost or hits a process half made."""
     before = signal.getsignal(signal.SIGINT) if _in_main() else None
     if not callable(before):  # only the main thread is interrupted, and only if Python handles it

@@ -3,7 +3,7 @@
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,7 +48,7 @@ class Gpu:
         self.limit_bytes, self._outside_bytes = min([(self._capacity_bytes, 0), *self.budgets])
 
     @contextmanager
-    def budget(self, nbytes: int) -> Iterator[None]:
+    def budget(self, nbytes: int) -> Generator[None]:
         """Inside, at most `nbytes` more may be alive than at the start; messages call that the capacity."""
         budget = (self.allocated_bytes + nbytes, self.allocated_bytes)
         self.budgets.append(budget)

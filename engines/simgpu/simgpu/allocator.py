@@ -18,7 +18,7 @@ import re
 import sys
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import torch
 
@@ -33,10 +33,13 @@ _SMALL_SEGMENT = 2 * MIB  # what the small pool asks the driver for
 _MIN_LARGE = 10 * MIB  # a request from here on gets a segment of its own size, rounded up to the following
 _ROUND_LARGE = 2 * MIB
 _FIRST_ADDRESS = 0x7F0000000000
-METRICS = ["allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes"]
-METRICS += ["inactive_split_bytes", "requested_bytes"]
+METRICS = (
+    "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
+    "inactive_split_bytes", "requested_bytes",
+)  # fmt: skip
 EVENTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
 _HERE = str(pathlib.Path(__file__).parent)
+Frame: TypeAlias = dict[str, str | int]  # a line of Python: its file, number and function
 
 
 class Settings(NamedTuple):
@@ -129,14 +132,16 @@ class Block:
         "stream", "uses", "waiting",
     )  # fmt: skip
 
-    def __init__(self, pool: Pool, stream: int, address: int, size: int, segment: Expandable | None, mapped=True):
+    def __init__(
+        self, pool: Pool, stream: int, address: int, size: int, segment: Expandable | None, mapped: bool = True
+    ) -> None:
         self.pool, self.stream, self.address, self.size, self.segment = pool, stream, address, size, segment
         self.mapped, self.allocated, self.waiting = mapped, False, False
         self.requested = self.searches = 0
         self.prev: Block | None = None
         self.next: Block | None = None
         self.uses: set[int] = set()  # other streams that use it
-        self.frames: list[dict] = []
+        self.frames: list[Frame] = []
 
     @property
     def expandable(self) -> Expandable:
@@ -178,7 +183,7 @@ class Allocator:
         self.in_use: dict[Block, None] = {}
         self.waiting: list[tuple[int, Block]] = []  # freed, but until this time another stream uses them
         self.fraction: float | None = None
-        self.history: deque[dict] | None = None
+        self.history: deque[dict[str, Any]] | None = None
         self._stacks, self._address = False, _FIRST_ADDRESS
         self._text, self._settings = "", DEFAULT
         self._stats: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])  # current, peak, allocated, freed
@@ -566,7 +571,8 @@ class Allocator:
         kinds = ("current", "peak", "allocated", "freed")
         found = {f"{name}.{kind}": self._stats[name][i] for name in names for i, kind in enumerate(kinds)}
         split = self.settings.max_split
-        return dict(sorted({**found, **self._events, "max_split_size": -1 if split == math.inf else split}.items()))
+        found |= self._events | {"max_split_size": -1 if split == math.inf else int(split)}
+        return dict(sorted(found.items()))
 
     def reset(self, peaks: bool) -> None:
         """Let peaks start from what is now, or else the sums of all that came and went from zero."""
@@ -585,9 +591,9 @@ class Allocator:
         self._stacks = stacks and enabled is not None
         self.history = None if enabled is None else deque(self.history or (), 1 if enabled == "state" else entries)
 
-    def _stack(self) -> list[dict]:
+    def _stack(self) -> list[Frame]:
         """Return the Python lines that led here, the innermost first, without those of the simulator."""
-        found: list[dict] = []
+        found: list[Frame] = []
         frame = sys._getframe(1) if self._stacks else None
         while frame is not None:
             code = frame.f_code
@@ -596,13 +602,13 @@ class Allocator:
             frame = frame.f_back
         return found
 
-    def _note(self, action: str, address: int, nbytes: int, stream: int, frames: list[dict] | None = None) -> None:
+    def _note(self, action: str, address: int, nbytes: int, stream: int, frames: list[Frame] | None = None) -> None:
         if self.history is not None:
-            entry = {"action": action, "device_free" if action == "oom" else "addr": address, "size": nbytes}
-            entry |= {"stream": stream, "time_us": self.clock.host_ns // 1000, "pool_id": (0, 0)}
-            self.history.append(
-                entry | {"frames": self._stack() if frames is None else frames, "compile_context": "N/A"}
-            )
+            self.history.append({
+                "action": action, "device_free" if action == "oom" else "addr": address, "size": nbytes,
+                "stream": stream, "time_us": self.clock.host_ns // 1000, "pool_id": (0, 0),
+                "frames": self._stack() if frames is None else frames, "compile_context": "N/A",
+            })  # fmt: skip
 
     def segments(self) -> list[dict[str, Any]]:
         """Return the segments and their blocks, by address, as `torch.cuda.memory_snapshot` gives them."""
@@ -615,7 +621,7 @@ class Allocator:
         return found
 
     def _segment(self, block: Block) -> dict[str, Any]:
-        segment = {
+        segment: dict[str, Any] = {
             "device": self.gpu.index, "address": block.address, "total_size": 0, "allocated_size": 0, "active_size": 0,
             "requested_size": 0, "stream": block.stream, "segment_type": "small" if block.pool.small else "large",
             "segment_pool_id": (0, 0), "is_expandable": block.segment is not None, "frames": [], "blocks": [],

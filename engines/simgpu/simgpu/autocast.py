@@ -4,10 +4,14 @@ Source: "CUDA Ops that can autocast to float16", "… float32", "… promote to 
 documentation, https://docs.pytorch.org/docs/stable/amp.html. Weights are cast at each use, not once a region.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, NoReturn, TypeGuard
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
+
+from simgpu.inside import Operator
 
 _KEYS = {"sim": "AutocastPrivateUse1", "cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
 _KEY_SETS = {kind: torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)) for kind, key in _KEYS.items()}
@@ -25,7 +29,7 @@ linalg_vector_norm linalg_matrix_norm sum sum.dim_IntList linalg_matrix_norm.str
 frobenius_norm.dim nuclear_norm nuclear_norm.dim prod.dim_int rms_norm upsample_nearest1d upsample_nearest2d
 upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d
 upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa""".split()
-_FLOAT32 += ["linalg_matrix_sqrth"] if hasattr(torch.ops.aten, "linalg_matrix_sqrth") else []  # since PyTorch 2.15
+_FLOAT32.extend(["linalg_matrix_sqrth"] if hasattr(torch.ops.aten, "linalg_matrix_sqrth") else [])  # since PyTorch 2.15
 _PROMOTE = """addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add""".split()
 
 
@@ -43,13 +47,15 @@ def register_rules(library: torch.library.Library, kind: str) -> None:
             library.impl(name, partial(_cast_and_call, kind, operator, choose), _KEYS[kind], allow_override=True)
 
 
-def operator_of(name: str):
+def operator_of(name: str) -> Operator:
     """Return the operator of ATen that a registration calls `name`, such as "conv1d" or "softmax.int"."""
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-def _cast_and_call(kind, operator, choose, *args, **kwargs):
+def _cast_and_call(
+    kind: str, operator: Operator, choose: Callable[[Any], torch.dtype | None], *args: Any, **kwargs: Any
+) -> Any:
     dtype = choose((args, kwargs))
     with torch._C._ExcludeDispatchKeyGuard(_KEY_SETS[kind]):
         if dtype is not None:
@@ -57,20 +63,20 @@ def _cast_and_call(kind, operator, choose, *args, **kwargs):
         return operator(*args, **kwargs)
 
 
-def _eligible(value) -> bool:
+def _eligible(value: object) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not torch.float64
 
 
-def _cast(kind, dtype, value):
+def _cast(kind: str, dtype: torch.dtype, value: Any) -> Any:
     return value.to(dtype) if _eligible(value) and value.device.type == kind else value
 
 
-def _widest(values):
+def _widest(values: Any) -> torch.dtype | None:
     kinds = {value.dtype for value in tree_leaves(values) if _eligible(value)}
     return torch.float32 if torch.float32 in kinds else None
 
 
-def _refuse(values):
+def _refuse(values: Any) -> NoReturn:
     raise RuntimeError(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Use "
         "binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss instead."

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -34,7 +34,7 @@ def run_in_child(
     fn: Callable[..., Any],
     *args: Any,
     limit_s: float = LIMIT_S,
-    wait: Callable[[subprocess.Popen], object] | None = None,
+    wait: Callable[[subprocess.Popen[bytes]], object] | None = None,
 ) -> Any:
     """Return what `fn(*args)` returns in a child process that has the simulated GPU, and print what it printed there.
 
@@ -61,7 +61,7 @@ def run_in_child(
     return pickle.loads(found)
 
 
-def _finished(file: Path, wait: Callable[[subprocess.Popen], object]) -> int:
+def _finished(file: Path, wait: Callable[[subprocess.Popen[bytes]], object]) -> int:
     """Start the child, wait for its end and return its exit status; what it prints is in files beside its own."""
     command = [sys.executable, "-m", "simgpu.child", str(file)]
     with (
@@ -83,7 +83,7 @@ def _text(file: Path) -> str:
 
 
 @contextlib.contextmanager
-def without_face() -> Iterator[None]:
+def without_face() -> Generator[None]:
     """Let processes that are started meanwhile not have CUDA's face; they may use simulated GPUs without it."""
     before = os.environ.get("SIMGPU_CUDA")
     if before is not None:

@@ -11,7 +11,7 @@ import torch
 
 from simgpu import places, shown
 from simgpu.cluster import Cluster
-from simgpu.journal import Journal
+from simgpu.journal import Journal, Queue
 from simgpu.prices import Cost
 from simgpu.rates import Rates
 
@@ -36,7 +36,7 @@ class Failure:
 class Captured(NamedTuple):
     """What the host gave to a graph instead of launching it: a kernel with its cost, or a copy with its bytes."""
 
-    index: int
+    gpu: int
     name: str
     engine: str  # "compute", or the direction of a copy
     length_ns: int
@@ -73,7 +73,8 @@ class Clock:
     def restart(self) -> None:
         """Set the time to zero and empty the queues."""
         self.host_ns: int = 0
-        self.free_ns: dict[tuple, int] = {}  # when a stream (gpu, id) or an engine (gpu, name) is free again
+        # when a stream (gpu, id), an engine (gpu, name) or a queue of messages (gpu, queue) is free again
+        self.free_ns: dict[tuple[int, int | str | Queue], int] = {}
         self.streams = [0] * self._gpus  # current stream of each GPU
         self.busy_ns = [0] * self._gpus  # how long kernels of each GPU have taken
 
@@ -166,7 +167,7 @@ class Clock:
         return launched
 
     def exchange(
-        self, name: str, queue: tuple, kind: str, nbytes: int, ranks: Sequence[int], launch: Launch,
+        self, name: str, queue: Queue, kind: str, nbytes: int, ranks: Sequence[int], launch: Launch,
         all_ready_ns: int = 0, most_bytes: int = 0, index: int = 0,
     ) -> int:  # fmt: skip
         """Put a message of GPU `index`, of `nbytes`, into its queue and return when it ends.

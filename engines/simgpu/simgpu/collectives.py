@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
-from simgpu.inside import TORCH
+from simgpu.inside import TORCH, Args, Operator
 
 __all__ = ["NAMESPACES", "collective", "group_of", "is_one", "load", "message"]
 
@@ -27,7 +27,7 @@ _COLLECTIVES = {
 _FORMS = re.compile(r"(_base|_coalesced|_into_tensor|_tensor|_single|_out)+$")
 
 
-def is_one(func: Any) -> bool:
+def is_one(func: Operator) -> bool:
     """Return whether an operator is one between ranks, or the wait for its end."""
     if func.namespace not in NAMESPACES:
         return False
@@ -35,7 +35,7 @@ def is_one(func: Any) -> bool:
     return grouped or func._overloadpacket.__name__ == "wait_tensor"
 
 
-def collective(func: Any, args: tuple) -> tuple[str, int] | None:
+def collective(func: Operator, args: Args) -> tuple[str, int] | None:
     """Return the name of a collective and the bytes of this rank's own part; None where `func` is none."""
     name = _FORMS.sub("", func._overloadpacket.__name__.strip("_"))
     functional = func.namespace != "c10d"
@@ -46,7 +46,7 @@ def collective(func: Any, args: tuple) -> tuple[str, int] | None:
     return found[0], 0 if place is None else _bytes(args[place])
 
 
-def load(func: Any, args: tuple, result: Any) -> int:
+def load(func: Operator, args: Args, result: Any) -> int:
     """Return the bytes by which this rank's part of a collective takes its time, once the operator gave `result`.
 
     They are those of its own part, but for an all-to-all, in which a rank may get more than it gives.
@@ -57,13 +57,13 @@ def load(func: Any, args: tuple, result: Any) -> int:
     return max(given_bytes, _bytes(args[0] if func.namespace == "c10d" else result))
 
 
-def message(func: Any, args: tuple) -> tuple[str, int] | None:
+def message(func: Operator, args: Args) -> tuple[str, int] | None:
     """Return "send" or "receive" and the bytes of a message from one rank to another; None where `func` is neither."""
     kind = {"send": "send", "recv_": "receive", "recv_any_source_": "receive"}.get(func._overloadpacket.__name__)
     return (kind, _bytes(args[0])) if kind and func.namespace == "c10d" else None
 
 
-def group_of(args: tuple) -> dist.ProcessGroup:
+def group_of(args: Args) -> dist.ProcessGroup:
     """Return the group in which an operator of the namespaces above works."""
     for arg in args:
         if isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type()):

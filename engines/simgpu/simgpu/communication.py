@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_map
 from simgpu import collectives, model
 from simgpu.clock import Launch
 from simgpu.cluster import Cluster
-from simgpu.inside import TORCH
+from simgpu.inside import TORCH, Args, Kwargs, Operator
+from simgpu.journal import Queue
 from simgpu.tensor import SimTensor, adopt
 
 _CLOCK_TAG = 1 << 20  # of messages that carry clocks, beyond those that a program uses
@@ -46,7 +47,7 @@ def join(cluster: Cluster) -> None:
     tensors.DTensor.device = property(lambda self: self._local_tensor.device)  # C++ says "meta", which FSDP refuses
 
 
-def _barrier(group=None, async_op: bool = False, device_ids=None) -> Any:
+def _barrier(group: dist.ProcessGroup | None = None, async_op: bool = False, device_ids: object = None) -> Any:
     """As NCCL's: an all-reduce of one number, for which the host waits."""
     work: Any = dist.all_reduce(
         torch.zeros(1, device=torch.device("sim", model.world.current)), group=group, async_op=True
@@ -111,7 +112,7 @@ class Work(TORCH._C._distributed_c10d.Work):
         self.tensors = None
         _handles.pop(id(self), None)
 
-    def get_future(self) -> torch.futures.Future:
+    def get_future(self) -> torch.futures.Future[Any]:
         """As of CUDA, a future that is complete at once. In a backward pass, who waits for it is C++ code that does
         not ask again: the end of the pass waits."""
         future = _Future()
@@ -123,14 +124,14 @@ class Work(TORCH._C._distributed_c10d.Work):
         return future
 
 
-class _Future(torch.futures.Future):
+class _Future(torch.futures.Future[Any]):
     hold: Callable[[], None]
 
-    def wait(self):
+    def wait(self) -> Any:
         self.hold()
         return super().wait()
 
-    def then(self, callback):
+    def then(self, callback: Callable[[torch.futures.Future[Any]], Any]) -> "_Future":
         """Run `callback` on a stream of its own, as CUDA futures do."""
         stream, future = TORCH.sim.Stream(), _Future()
         with stream:
@@ -141,7 +142,7 @@ class _Future(torch.futures.Future):
         return future
 
 
-def run(func: Any, args: tuple, kwargs: dict) -> Any:
+def run(func: Operator, args: Args, kwargs: Kwargs) -> Any:
     """Do what an operator of torch.distributed asks that got tensors of the simulated GPU."""
     functional, world = func.namespace != "c10d", model.world
     if func._overloadpacket.__name__ == "wait_tensor":
@@ -151,13 +152,13 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
         return args[0]
     known: dict[int, SimTensor] = {}
 
-    def inner(value):
+    def inner(value: Any) -> Any:
         if type(value) is SimTensor:
             known[id(value._inner)] = value
             return value._inner
         return value
 
-    def outer(value):
+    def outer(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         return known[id(value)] if id(value) in known else adopt(value, index)
@@ -189,7 +190,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     return with_work(tree_map(outer, result), work)
 
 
-def _pass_on(result: Any, message: tuple[str, int], args: tuple, group: Any, launch: Launch, index: int) -> Any:
+def _pass_on(result: Any, message: tuple[str, int], args: Args, group: Any, launch: Launch, index: int) -> Any:
     """Let the clocks of two ranks meet when one of them waits: until then a program may have other things to do."""
     if len(args) < 4:
         raise NotImplementedError("on a simulated cluster recv needs to know from whom: dist.recv(tensor, src=rank)")
@@ -222,5 +223,5 @@ def _pass_on(result: Any, message: tuple[str, int], args: tuple, group: Any, lau
     return Work(lambda: _hold(index, done()), lambda: done() <= model.world.clock.host_ns).boxed()
 
 
-_last: dict[tuple, Callable[[], int]] = {}  # the end of what was queued last, of each direction between two ranks
+_last: dict[Queue, Callable[[], int]] = {}  # the end of what was queued last, of each direction between two ranks
 _open: dict[int, tuple[Callable[..., int], str]] = {}  # of messages whose clocks have not met yet: the end, in words

@@ -4,10 +4,14 @@ There a Linear layer reaches `__torch_dispatch__` as `linear`, elsewhere as `t` 
 """
 
 import threading
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from simgpu.inside import Args, Kwargs, Operator
 
 __all__ = ["Mode", "conjugation", "is_composite", "take_apart"]
 
@@ -18,19 +22,19 @@ _COMPOSITE = _C.DispatchKey.CompositeImplicitAutograd
 _state = threading.local()
 
 
-def _has_kernel(func, key: str) -> bool:
+def _has_kernel(func: Operator, key: str) -> bool:
     name = func.name()
     return _C._dispatch_has_kernel_for_dispatch_key(name, key) and not (
         _C._dispatch_kernel_for_dispatch_key_is_fallthrough(name, key)
     )
 
 
-def is_composite(func) -> bool:
+def is_composite(func: Operator) -> bool:
     """Return whether `func` is nothing but a composition of other operators wherever autograd is on."""
     return _has_kernel(func, "CompositeImplicitAutograd") and not _has_kernel(func, "Meta")
 
 
-def conjugation():
+def conjugation() -> AbstractContextManager[None]:
     """Return a context inside `__torch_dispatch__` in which operators see the conjugate and negative bits of tensors.
 
     Those who do not see them compute with the wrong values. PyTorch switches off there whatever comes before Python.
@@ -38,12 +42,12 @@ def conjugation():
     return _without(_ABOVE)
 
 
-def _without(keys):
+def _without(keys: torch._C.DispatchKeySet) -> AbstractContextManager[None]:
     excluded = _C._dispatch_tls_local_exclude_set() - keys
     return _C._ForceDispatchKeyGuard(_C._dispatch_tls_local_include_set(), excluded)
 
 
-def take_apart(func, args, kwargs):
+def take_apart(func: Operator, args: Args, kwargs: Kwargs) -> Any:
     """Call a composite operator as autograd does: with what its device has for it.
 
     Autocast is on inside, unless it has a rule for this operator, or for one that this is a part of.

@@ -65,7 +65,7 @@ def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB") -> No
     configure(**_settings)
 
 
-def chosen() -> dict:
+def chosen() -> dict[str, Any]:
     """Return `spec` and `capacity` as `enable` was given them last."""
     world()
     return dict(_settings or {})

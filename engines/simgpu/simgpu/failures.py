@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from simgpu import model
+from simgpu.inside import Args, Kwargs, Operator
 
 # By the names that operators have without their variants: `index_add` stands for index_add_ too
 ASSERTS = frozenset(
@@ -22,7 +23,7 @@ ASSERTS = frozenset(
 )
 
 
-def run(func, mutates: tuple, args: list, kwargs: dict[str, Any], index: int):
+def run(func: Operator, mutates: tuple[int | str, ...], args: Args, kwargs: Kwargs, index: int) -> Any:
     """Run an operator of GPU `index` on CPU tensors; what it gives where its kernel fails must not be read."""
     try:
         return func(*args, **kwargs)

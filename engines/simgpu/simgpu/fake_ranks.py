@@ -7,7 +7,7 @@ of them, for a Recorder to price.
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu import arguments, collectives
 from simgpu.communication import Work, with_work
+from simgpu.inside import Args, Operator
 from simgpu.recording import Mark, Message, Recorder, Use, Wait
 
 
@@ -36,7 +37,7 @@ class Rank:
         self.recorder.events.append(event)
 
     @contextmanager
-    def use(self, stream: "_Stream | None") -> Iterator[None]:
+    def use(self, stream: "_Stream | None") -> Generator[None]:
         """Inside, `stream` is the current one."""
         before, self.current = self.current, stream or self.current
         self.note(Use(self.current.number))
@@ -46,7 +47,7 @@ class Rank:
             self.current = before
             self.note(Use(before.number))
 
-    def talk(self, func: Any, args: tuple, result: Any) -> Any:
+    def talk(self, func: Operator, args: Args, result: Any) -> Any:
         """Note a message and who waits for it; return what its operator gave, with a handle that notes the wait."""
         if func._overloadpacket.__name__ == "wait_tensor":
             if (mark := self._arrivals.pop(args[0].untyped_storage()._cdata, None)) is not None:
@@ -108,11 +109,13 @@ _dist: Any = dist  # its stubs leave out what DistributedDataParallel uses
 _helper, _assign = parallel.DistributedDataParallel._ddp_init_helper, _dist._compute_bucket_assignment_by_size
 
 
-def _with_buckets(self: parallel.DistributedDataParallel, parameters: list, *args: Any, **kwargs: Any) -> None:
+def _with_buckets(
+    self: parallel.DistributedDataParallel, parameters: list[torch.nn.Parameter], *args: Any, **kwargs: Any
+) -> None:
     """Give a DistributedDataParallel from the start the buckets that it makes after the first backward pass: in the
     order of gradients, which is taken to be that of the parameters from the last to the first."""
 
-    def assign(tensors: list, limits: list[int], *more: Any) -> tuple[list[list[int]], list[int]]:
+    def assign(tensors: list[torch.Tensor], limits: list[int], *more: Any) -> tuple[list[list[int]], list[int]]:
         if limits != [sys.maxsize]:
             return _assign(tensors, limits, *more)
         first = _dist._DEFAULT_FIRST_BUCKET_BYTES if self.bucket_bytes_cap_default else self.bucket_bytes_cap
@@ -125,7 +128,7 @@ def _with_buckets(self: parallel.DistributedDataParallel, parameters: list, *arg
 
 
 @contextmanager
-def fake_group(ranks: int, rank: Rank) -> Iterator[None]:
+def fake_group(ranks: int, rank: Rank) -> Generator[None]:
     """Inside, this process is rank 0 of `ranks`, of which no other exists, and `rank` notes what it does.
 
     Raises RuntimeError in a process group.
@@ -139,7 +142,7 @@ def fake_group(ranks: int, rank: Rank) -> Iterator[None]:
         raise RuntimeError("a forecast for several ranks needs a process that is in no process group")
     init, hook = DeviceMesh.__init__, sys.excepthook
 
-    def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: DeviceMesh, device_type: str, *args: Any, **kwargs: Any) -> None:
         init(self, "cpu", *args, **kwargs)
 
     shapes = ShardingPropagator._propagate_tensor_meta_non_cached
@@ -150,7 +153,7 @@ def fake_group(ranks: int, rank: Rank) -> Iterator[None]:
             return shapes(self, *args)
 
     alike = dict.fromkeys(("_verify_param_shape_across_processes", "_sync_module_states"), lambda *args, **kwargs: None)
-    streams = {
+    streams: dict[str, Any] = {
         "Stream": functools.partial(_Stream, rank),
         "Event": functools.partial(_Event, rank),
         "stream": rank.use,

@@ -9,7 +9,7 @@ import functools
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
@@ -36,6 +36,7 @@ from torch.utils._pytree import tree_map
 
 from simgpu import collectives, fake_ranks, places, shown, workspaces
 from simgpu.autocast import register_rules
+from simgpu.inside import Args, Kwargs, Operator
 from simgpu.recording import Recorder
 
 _MESHES = torch.distributed.device_mesh.__file__
@@ -57,7 +58,7 @@ def fake_program(
     make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None,
     recorder: Recorder,
     ranks: int | None = None,
-) -> Iterator[tuple[nn.Module, Any, torch.optim.Optimizer | None]]:
+) -> Generator[tuple[nn.Module, Any, torch.optim.Optimizer | None]]:
     """Inside, tensors are fake: yield the model, the batch and the optimizer, None where none is made.
 
     `recorder` notes messages and streams, and kernels while it is entered. `device` None means a GPU that need not be
@@ -99,7 +100,7 @@ _inside: list[None] = []  # a program for each that this thread is in
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _alone() -> Generator[None]:
     """Inside, no other thread has a fake program, and one that this thread is in already sees nothing of it."""
     with ExitStack() as stack:
         stack.enter_context(_turn)
@@ -141,7 +142,7 @@ def _is_fake(tensor: torch.Tensor | None) -> bool:
 
 
 @contextmanager
-def _clear_errors() -> Iterator[None]:
+def _clear_errors() -> Generator[None]:
     """Say in the words of this course what fake tensors cannot do."""
     try:
         yield
@@ -193,7 +194,7 @@ def usual_step(model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer | 
 
 
 @contextmanager
-def faking(device: torch.device | None, rank: fake_ranks.Rank) -> Iterator[None]:
+def faking(device: torch.device | None, rank: fake_ranks.Rank) -> Generator[None]:
     """Inside, tensors are fake, every device means the fake one, and `rank` notes messages."""
     kind = "sim" if device is None else device.type
     fillers: dict[str, Any] = {
@@ -224,12 +225,14 @@ class _Fake(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True)
         self.rank = rank
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Mapping[str, object] | None = None
+    ) -> Any:
         with torch._C.DisableTorchFunction():
-            result = super().__torch_dispatch__(func, types, args, kwargs)
+            result = super().__torch_dispatch__(func, types, args, kwargs or {})
             if collectives.is_one(func):
-                return self.rank.talk(func, tuple(args), result)
-            return workspaces.added(func, tuple(args), result, self)
+                return self.rank.talk(func, args, result)
+            return workspaces.added(func, args, result, self)
 
 
 class _OneDevice(TorchFunctionMode):
@@ -241,7 +244,9 @@ class _OneDevice(TorchFunctionMode):
         self.makers = _device_constructors()
         self.stand_ins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # id of a real tensor: itself, its fake
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
         if _asked_by_a_mesh():  # which is made of numbers, and these must be known
             with unset_fake_temporarily():
                 return func(*args, **(kwargs or {}))
@@ -288,7 +293,7 @@ def _asked_by_a_mesh() -> bool:
     return caller.f_code.co_filename == _MESHES
 
 
-def _copied(tensor: FakeTensor, memo: dict) -> torch.Tensor:
+def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
     """Return a deep copy of a leaf. Each view of PyTorch's own fake copy has another storage, and would be counted."""
     if id(tensor) not in memo:
         if not tensor.is_leaf:
@@ -314,7 +319,9 @@ class _NotOnTheCPU(TorchDispatchMode):
     autocast: its conversions would remember the answer.
     """
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
         return torch.device("meta") if func is torch.ops.prim.device.default else func(*args, **(kwargs or {}))
 
 
@@ -324,7 +331,7 @@ def _names_a_device(text: str) -> bool:
     return kind in ("cpu", "cuda", "sim", "mps", "xpu", "meta") and (not index or index.isdecimal())
 
 
-def _unless_fake(fill: Callable) -> Callable:
+def _unless_fake(fill: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return a function of `nn.init` that leaves fake tensors as they are: `trunc_normal_` looks at every value."""
 
     @functools.wraps(fill)
@@ -334,10 +341,10 @@ def _unless_fake(fill: Callable) -> Callable:
     return filled
 
 
-def _moving(apply: Callable) -> Callable:
+def _moving(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """Return a `Module._apply` for fake parameters: PyTorch refuses to swap them, so they take each other's data."""
 
-    def _apply(self: nn.Module, fn: Callable, recurse: bool = True) -> nn.Module:
+    def _apply(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
         if not any(map(_is_fake, (*self._parameters.values(), *self._buffers.values()))):
             return apply(self, fn, recurse)
         for child in self.children() if recurse else ():
@@ -357,7 +364,7 @@ def _moving(apply: Callable) -> Callable:
 
 
 @contextmanager
-def _autocast_on_the_cpu(as_on_a_gpu: bool) -> Iterator[None]:
+def _autocast_on_the_cpu(as_on_a_gpu: bool) -> Generator[None]:
     """Inside, `torch.autocast` of any device is that of the CPU; if wanted, it casts what is cast on a GPU."""
     original, libraries, thread = torch.autocast.__init__, [], threading.get_ident()
 

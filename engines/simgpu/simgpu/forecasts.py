@@ -135,7 +135,9 @@ class _Run:
 
 
 def _run(
-    make_model: Callable, make_batch: Callable, make_optimizer: Callable | None, step: Callable, ranks: int | None,
+    make_model: Callable[[], nn.Module], make_batch: Callable[[], Any],
+    make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None,
+    step: Callable[[nn.Module, Any, torch.optim.Optimizer | None], object], ranks: int | None,
     device: torch.device | None,
 ) -> _Run:  # fmt: skip
     """Run the program for one step or two, each operator accounted and recorded."""

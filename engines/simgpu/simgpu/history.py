@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -225,12 +225,12 @@ _Range: Any = record_function  # its methods are replaced while a timeline is op
 _plain = _Range.__enter__, _Range.__exit__
 
 
-def _enter(self):
+def _enter(self: Any) -> Any:
     self.begun_ns = model.world.clock.host_ns
     return _plain[0](self)
 
 
-def _exit(self, *error):
+def _exit(self: Any, *error: Any) -> Any:
     begun = vars(self).pop("begun_ns", None)
     if begun is not None:
         with model.world.lock:
@@ -239,7 +239,7 @@ def _exit(self, *error):
 
 
 @contextmanager
-def timeline() -> Iterator[Timeline]:
+def timeline() -> Generator[Timeline]:
     """Record what host and GPUs do inside the `with`; the queues go on as they were.
 
     Ranges of `torch.profiler.record_function` are recorded too.

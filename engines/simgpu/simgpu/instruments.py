@@ -3,16 +3,18 @@
 These functions are the doors to memory, settings and queues: whoever stands outside needs nothing of the inside.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
 from simgpu import accounts, control, gpus, model, rates, shown
 from simgpu.tensor import SimTensor
 
-_before: dict[tuple, int] = {}  # by block of `fresh_peak`: the peak before it, for which a block around it waits
+_Block: TypeAlias = tuple[accounts.Gpu, object]  # of `fresh_peak`: its GPU, and what tells it from others
+_before: dict[_Block, int] = {}  # by block of `fresh_peak`: the peak before it, for which a block around it waits
 
 
 class Memory:
@@ -34,7 +36,7 @@ class Memory:
         return self._gpu.budget(nbytes)
 
     @contextmanager
-    def fresh_peak(self) -> Iterator[Callable[[], int]]:
+    def fresh_peak(self) -> Generator[Callable[[], int]]:
         """Inside, the peak counts from now; afterwards it is what it would have been.
 
         Yields a function that returns by how many bytes the peak rose since. Blocks may end in any order, as those of
@@ -45,7 +47,7 @@ class Memory:
         _before[block] = gpu.peak_bytes
         gpu.peak_bytes = start_bytes
 
-        def later() -> list[tuple]:
+        def later() -> list[_Block]:
             return [one for one in list(_before)[list(_before).index(block) + 1 :] if one[0] is gpu]
 
         try:

@@ -1,11 +1,14 @@
 """What happened on the virtual clock? Records, for everybody who asked for them."""
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
 from simgpu import places
 from simgpu.prices import Cost
+
+Queue: TypeAlias = tuple[str | int, ...]  # of messages: (group,), or of two ranks (direction, group, the other)
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Journal:
     def __init__(self) -> None:
         self.readers: list[list[Record]] = []
         self.launches = 0  # while somebody reads
-        self._tracks: dict[tuple, int] = {}  # numbers of the queues of messages in traces
+        self._tracks: dict[Queue, int] = {}  # numbers of the queues of messages in traces
 
     def open(self) -> list[Record]:
         """Return a new reader, which grows until `close`."""
@@ -61,8 +64,8 @@ class Journal:
         self.launches += 1
         doing = places.phase() if engine == "compute" else ""
         phase = "" if doing == "forward" and not torch.is_grad_enabled() else doing
-        known = {"number": self.launches, "phase": phase, "line": places.place()}
-        self.note(Record("launch", name, "host", start_ns, end_ns, **known))
+        number, line = self.launches, places.place()
+        self.note(Record("launch", name, "host", start_ns, end_ns, number=number, phase=phase, line=line))
 
     def host(self, kind: str, name: str, start_ns: int, end_ns: int) -> None:
         """Note that the host waited, worked, or was in a range."""
@@ -77,18 +80,19 @@ class Journal:
 
     def copy(self, direction: str, nbytes: int, gpu: int, stream: int, start_ns: int, end_ns: int) -> None:
         """Note a copy that the last launch queued on a GPU."""
-        which = {"direction": direction, "number": self.launches, "stream": stream}
-        name, row = f"copy {direction}", f"sim:{gpu}"
-        self.note(Record("copy", name, row, start_ns, end_ns, 0, nbytes, "bus", **which))
+        name, row, number = f"copy {direction}", f"sim:{gpu}", self.launches
+        sizes = 0, nbytes, "bus", direction
+        self.note(Record("copy", name, row, start_ns, end_ns, *sizes, number=number, stream=stream))
 
     def message(
-        self, name: str, nbytes: int, way: str, queue: tuple, times_ns: tuple[int, int, int], number: int, line: str,
+        self, name: str, nbytes: int, way: str, queue: Queue, times_ns: tuple[int, int, int], number: int, line: str,
         gpu: int = 0,
     ) -> None:  # fmt: skip
         """Note a message: when this rank had come, when the last one had, and when it ended."""
         came_ns, start_ns, end_ns = times_ns
-        track = self._tracks.setdefault(queue, 2000 + len(self._tracks))
-        which = {"number": number, "stream": track, "line": line}
+        track, row = self._tracks.setdefault(queue, 2000 + len(self._tracks)), f"sim:{gpu}"
         if start_ns > came_ns:
-            self.note(Record("waits", f"{name}: wait for others", f"sim:{gpu}", came_ns, start_ns, **which))
-        self.note(Record("message", name, f"sim:{gpu}", start_ns, end_ns, 0, nbytes, way, **which))
+            what = f"{name}: wait for others"
+            self.note(Record("waits", what, row, came_ns, start_ns, number=number, stream=track, line=line))
+        sizes = 0, nbytes, way
+        self.note(Record("message", name, row, start_ns, end_ns, *sizes, number=number, stream=track, line=line))

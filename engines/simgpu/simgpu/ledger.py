@@ -6,7 +6,8 @@ import sys
 import threading
 import weakref
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -18,9 +19,10 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
     _get_current_dispatch_mode_stack,
 )
+from torch.utils.hooks import RemovableHandle
 
 from simgpu import composite, places
-from simgpu.inside import TORCH
+from simgpu.inside import TORCH, Args, Kwargs, Operator
 from simgpu.parts import OWNERS, Moment, Parts, by_owner
 from simgpu.storages import local, states_of, storage_of, tensors_in, tensors_on
 
@@ -34,22 +36,35 @@ _DISTRIBUTED = os.path.join(os.path.dirname(torch.__file__), "distributed")
 _LIFT = torch.ops.aten.lift_fresh.default  # returns what `torch.tensor` has made out of sight
 
 
-class Record(weakref.ref):
+class Record(weakref.ref[torch.UntypedStorage]):
     """One storage, not kept alive: its size, its owner, the tensor it was made as, and what became of it."""
 
     __slots__ = ("before", "dtype", "freed", "key", "made", "nbytes", "owner", "serial", "shape", "used")
     serials = itertools.count(1)
 
-    def __new__(cls, storage, callback, tensor, nbytes, owner, made="", before=False):
-        self = super().__new__(cls, storage, callback)
+    key: int
+    serial: int
+    nbytes: int
+    owner: str
+    made: str
+    before: bool
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    used: bool
+    freed: bool
+
+    @classmethod
+    def of(
+        cls, storage: torch.UntypedStorage, callback: "Callable[[Record], object] | None",
+        tensor: "torch.Tensor | Record", nbytes: int, owner: str, made: str = "", before: bool = False,
+    ) -> "Record":  # fmt: skip
+        """Return the record of a storage that `tensor` was made with; `callback` is given it when the storage dies."""
+        self = cls(storage, callback)
         self.key, self.serial = storage._cdata, next(Record.serials)
         self.nbytes, self.owner, self.made, self.before = nbytes, owner, made, before
         self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
         self.used = self.freed = False
         return self
-
-    def __init__(self, *about: object) -> None:
-        """All is done in `__new__`; the reference itself would refuse what it does not know."""
 
 
 def _is_backends() -> bool:
@@ -83,7 +98,7 @@ class Ledger(composite.Mode):
         self.samples: list[Moment] = []
         self._lock = threading.RLock()
         self._steps = 0
-        self._handles: list = []
+        self._handles: list[RemovableHandle] = []
         self._hooked: set[int] = set()
 
     # ---- what kinds of ledger do otherwise ----------------------------------------------------------------------
@@ -96,14 +111,14 @@ class Ledger(composite.Mode):
         """Return how many bytes a storage counts."""
         return storage.nbytes()
 
-    def call(self, func, args: tuple, kwargs: dict) -> Any:
+    def call(self, func: Operator, args: Args, kwargs: Kwargs) -> Any:
         """Return what an operator returns."""
         return func(*args, **kwargs)
 
     def add(self, storage: torch.UntypedStorage, tensor: "torch.Tensor | Record", owner: str, before: bool) -> Record:
         """Return the record of a storage that is new here, or was there before."""
         made = places.place() if self.places and not before else ""
-        record = Record(storage, self._dead.append, tensor, self.size_bytes(storage), owner, made, before)
+        record = Record.of(storage, self._dead.append, tensor, self.size_bytes(storage), owner, made, before)
         with self._lock:
             self.live[record.key] = record
             if before:
@@ -112,19 +127,19 @@ class Ledger(composite.Mode):
                 self._count(owner, record.nbytes)
         return record
 
-    def note(self, func, made_bytes: int) -> None:
+    def note(self, func: Operator, made_bytes: int) -> None:
         """Keep what is to be known of the moment after an operator, which made so many bytes."""
         if self.change_bytes > self.peak_bytes:
             self.peak_bytes, self.at_peak = self.change_bytes, list(self.live.values())
         self.sample(func)
 
-    def sample(self, func) -> None:
+    def sample(self, func: Operator) -> None:
         if not func.is_view:
             phase = places.phase(self._steps > 0)
             self.samples.append(Moment(func._overloadpacket.__name__, phase, self.change_bytes))
 
     # ---- entering and leaving -----------------------------------------------------------------------------------
-    def __enter__(self):
+    def __enter__(self) -> Self:
         for tensor, owner in tensors_on(self.device) if self.there is None else self.there:
             self._record(tensor, owner)
         self._handles = [
@@ -137,13 +152,14 @@ class Ledger(composite.Mode):
         TORCH.UntypedStorage.resize_ = lambda storage, nbytes: self._resize(storage, nbytes)
         return super().__enter__()
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: Any) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles, self._hooked = [], set()
         TORCH.UntypedStorage.resize_ = self._plain_resize
         self._bury()
-        later = []  # PyTorch takes away the mode that was entered last: it may be another's, which stays
+        # PyTorch takes away the mode that was entered last: it may be another's, which stays
+        later: list[TorchDispatchMode] = []
         if self in _get_current_dispatch_mode_stack():
             while (mode := _get_current_dispatch_mode()) is not None and mode is not self:
                 TorchDispatchMode.__exit__(mode, None, None, None)
@@ -153,7 +169,9 @@ class Ledger(composite.Mode):
             TorchDispatchMode.__enter__(mode)
 
     # ---- every operator -----------------------------------------------------------------------------------------
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if any(kind.__name__ in _WRAPPERS for kind in types):
             return NotImplemented  # PyTorch asks again for the tensors inside
@@ -168,7 +186,8 @@ class Ledger(composite.Mode):
         try:
             self.note(func, made_bytes)
         except torch.OutOfMemoryError:
-            result = args = kwargs = tensor = None  # the traceback keeps this frame, and it must hold no tensor
+            # the traceback keeps this frame, and it must hold no tensor
+            args, kwargs, result, tensor = (), {}, None, None
             raise
         return result
 
@@ -265,13 +284,13 @@ class Ledger(composite.Mode):
         for buffer in module._buffers.values():
             self._label(buffer, "parameters")
 
-    def _before_step(self, optimizer, args, kwargs) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self._steps += 1
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self._label(parameter.grad, "gradients")
 
-    def _after_step(self, optimizer, args, kwargs) -> None:
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self._steps = max(self._steps - 1, 0)
         for tensor in states_of(optimizer):
             self._label(tensor, "optimizer")

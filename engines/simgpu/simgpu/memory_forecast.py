@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from simgpu import tables
-from simgpu.ledger import Ledger
+from simgpu.inside import Operator
+from simgpu.ledger import Ledger, Record
 from simgpu.parts import Moment, Parts, by_owner
 from simgpu.storages import local, states_of, tensors_in
 from simgpu.units import bytes_text
@@ -72,19 +73,19 @@ class FakeLedger(Ledger):
     def begin_step(self) -> None:
         self.most_of = {}
 
-    def storage(self, tensor):
+    def storage(self, tensor: torch.Tensor) -> torch.UntypedStorage | None:
         if tensor.layout is not torch.strided:
             raise RuntimeError(f"a forecast has no tensors of layout {tensor.layout}: leave sparse=True out of it")
         return local(tensor).untyped_storage() if tensor.device == self.device else None
 
-    def size_bytes(self, storage):
+    def size_bytes(self, storage: torch.UntypedStorage) -> int:
         grain = 512 if self.device.type == "cuda" else 1  # CUDA's allocator rounds up
         return math.ceil(storage.nbytes() / grain) * grain
 
-    def add(self, storage, tensor, owner, before):
+    def add(self, storage: torch.UntypedStorage, tensor: torch.Tensor | Record, owner: str, before: bool) -> Record:
         return super().add(storage, tensor, owner, before=False)
 
-    def note(self, func, made_bytes):
+    def note(self, func: Operator, made_bytes: int) -> None:
         for owner, size_bytes in self.change_of.items():
             self.most_of[owner] = max(size_bytes, self.most_of.get(owner, 0))
         if self.change_bytes >= self.peak_bytes:  # of equals the last: the state is known after the first step

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from typing import cast
+from typing import TypeAlias, cast
 
 import torch
 
@@ -12,6 +12,8 @@ from simgpu.clock import Clock
 from simgpu.gpus import GPU
 from simgpu.journal import Journal
 from simgpu.rates import Costs, Rates
+
+Device: TypeAlias = torch.device | str | int | None  # how programs name a GPU; no index means the current one
 
 
 class _Here(threading.local):
@@ -72,7 +74,7 @@ world: World = cast("World", None)  # set by simgpu.enable, before anything asks
 forked = False  # set in a forked child
 
 
-def device_of(device: torch.device | str | int | None) -> int:
+def device_of(device: Device) -> int:
     """Return the index of a simulated GPU; no index means the current one. Raises as CUDA does if there is none."""
     index = device if isinstance(device, int) else None if device is None else torch.device(device).index
     if index is None:

@@ -5,12 +5,15 @@ import sys
 import threading
 from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import torch
 
 from simgpu import communication, model, register
+from simgpu.accounts import Gpu
+from simgpu.allocator import Allocator
 from simgpu.inside import TORCH
-from simgpu.model import device_of
+from simgpu.model import Device, device_of
 
 _KIND = int(TORCH._C._autograd.DeviceType.PrivateUse1)  # as C++ numbers kinds of devices
 
@@ -18,7 +21,7 @@ _KIND = int(TORCH._C._autograd.DeviceType.PrivateUse1)  # as C++ numbers kinds o
 class Stream:
     """A queue of one simulated GPU; what is queued on different streams may run at the same time."""
 
-    def __init__(self, device=None, priority: int = 0, *, stream_id: int | None = None) -> None:
+    def __init__(self, device: Device = None, priority: int = 0, *, stream_id: int | None = None) -> None:
         self.index = device_of(device)
         self.stream_id = next(model.world.clock.stream_ids) if stream_id is None else stream_id
         self.device, self.device_index, self.device_type = model.world.devices[self.index], self.index, _KIND
@@ -34,23 +37,23 @@ class Stream:
     def is_capturing(self) -> bool:
         return False
 
-    def record_event(self, event=None):
+    def record_event(self, event: "Event | None" = None) -> "Event":
         event = Event() if event is None else event
         event.record(self)
         return event
 
-    def wait_event(self, event) -> None:
+    def wait_event(self, event: "Event") -> None:
         event.wait(self)
 
-    def wait_stream(self, stream) -> None:
+    def wait_stream(self, stream: "Stream") -> None:
         self.wait_event(stream.record_event())
 
-    def __enter__(self):
+    def __enter__(self) -> "Stream":
         streams = model.world.clock.streams
         self._before, streams[self.index] = streams[self.index], self.stream_id
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         model.world.clock.streams[self.index] = self._before
 
 
@@ -58,9 +61,10 @@ class Event:
     """A mark in a queue; `elapsed_time` between two marks is in milliseconds of virtual time."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
-        self._timed, self._ns = enable_timing, None
+        self._timed = enable_timing
+        self._ns: int | None = None
 
-    def record(self, stream=None) -> None:
+    def record(self, stream: Stream | None = None) -> None:
         stream = _current_stream() if stream is None else stream
         self._ns = model.world.clock.queue_ns(stream.index, stream.stream_id)
 
@@ -72,12 +76,12 @@ class Event:
         if self._ns is not None:
             model.world.clock.wait_until(self._ns, "event.synchronize")
 
-    def wait(self, stream=None) -> None:
+    def wait(self, stream: Stream | None = None) -> None:
         stream = _current_stream() if stream is None else stream
         if self._ns is not None:
             model.world.clock.hold((stream.index, stream.stream_id), self._ns)
 
-    def elapsed_time(self, end_event) -> float:
+    def elapsed_time(self, end_event: "Event") -> float:
         if not (self._timed and end_event._timed):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._ns is None or end_event._ns is None:
@@ -90,15 +94,15 @@ class Event:
 class device:
     """Context in which `device="sim"` means the given GPU; a negative or absent index changes nothing."""
 
-    def __init__(self, device) -> None:
+    def __init__(self, device: Device) -> None:
         self._index = None if device is None or (isinstance(device, int) and device < 0) else device_of(device)
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self._before = model.world.current
         if self._index is not None:
             set_device(self._index)
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         set_device(self._before)
 
 
@@ -111,7 +115,7 @@ class _Modes(threading.local):
 _modes = _Modes()
 
 
-def set_device(device) -> None:
+def set_device(device: Device) -> None:
     """Make GPU `device` the current one."""
     index = device_of(device)
     if _modes.mode is not None:
@@ -122,18 +126,18 @@ def set_device(device) -> None:
     model.world.current = index
 
 
-def synchronize(device=None) -> None:
+def synchronize(device: Device = None) -> None:
     """Wait until the GPU has done everything that was queued."""
     world = model.world
     communication.finish()
     world.clock.wait_until(world.clock.queue_ns(device_of(device)), "synchronize")
 
 
-def _gpu(device=None):
+def _gpu(device: Device = None) -> Gpu:
     return model.world.memory.gpus[device_of(device)]
 
 
-def _cache(device=None):
+def _cache(device: Device = None) -> Allocator:
     """Return the caching allocator of a GPU. Raises RuntimeError where it is not on."""
     cache = _gpu(device).cache
     if cache is None:
@@ -141,23 +145,23 @@ def _cache(device=None):
     return cache
 
 
-def _caches() -> list:
+def _caches() -> list[Allocator]:
     return [gpu.cache for gpu in model.world.memory.gpus if gpu.cache is not None]
 
 
-def _reset_peak(device=None) -> None:
+def _reset_peak(device: Device = None) -> None:
     gpu = _gpu(device)
     gpu.peak_bytes, gpu.most_storages = gpu.allocated_bytes, gpu.storages
     if gpu.cache is not None:
         gpu.cache.reset(peaks=True)
 
 
-def _memory_reserved(device=None) -> int:
+def _memory_reserved(device: Device = None) -> int:
     gpu = _gpu(device)
     return gpu.allocated_bytes if gpu.cache is None else gpu.cache.reserved_bytes
 
 
-def _max_memory_reserved(device=None) -> int:
+def _max_memory_reserved(device: Device = None) -> int:
     gpu = _gpu(device)
     return gpu.peak_bytes if gpu.cache is None else gpu.cache.peak_reserved_bytes
 
@@ -168,7 +172,7 @@ def _empty_cache() -> None:
         cache.empty_cache()
 
 
-def _set_fraction(fraction: float, device=None) -> None:
+def _set_fraction(fraction: float, device: Device = None) -> None:
     """Let PyTorch reserve at most this share of the capacity, as `torch.cuda.set_per_process_memory_fraction` does."""
     if not isinstance(fraction, float):
         raise TypeError("Invalid type for fraction argument, must be `float`")
@@ -177,15 +181,16 @@ def _set_fraction(fraction: float, device=None) -> None:
     _cache(device).fraction = fraction
 
 
-def fraction(device=None) -> float:
+def fraction(device: Device = None) -> float:
     """Return the share of the capacity that PyTorch may reserve."""
     found = _cache(device).fraction
     return 1.0 if found is None else found
 
 
 def _record_history(
-    enabled="all", context="all", stacks="all", max_entries=sys.maxsize, device=None, clear_history=False
-) -> None:
+    enabled: str | None = "all", context: str | None = "all", stacks: str = "all", max_entries: int = sys.maxsize,
+    device: Device = None, clear_history: bool = False,
+) -> None:  # fmt: skip
     """Keep what the allocator does for `_snapshot`; the stacks are those of Python. `enabled=None` ends it."""
     for cache in [_cache(device)] if device is not None else _caches() or [_cache()]:
         if clear_history:
@@ -193,13 +198,13 @@ def _record_history(
         cache.record(enabled, context is not None, max_entries)
 
 
-def _memory_snapshot() -> list[dict]:
+def _memory_snapshot() -> list[dict[str, Any]]:
     model.world.memory.bury()
     _cache()
     return [segment for cache in _caches() for segment in cache.segments()]
 
 
-def _snapshot(device=None) -> dict:
+def _snapshot(device: Device = None) -> dict[str, Any]:
     """Return segments, blocks and history as `torch.cuda.memory._snapshot` does, for PyTorch's viewer."""
     segments = _memory_snapshot()
     return {
@@ -210,25 +215,25 @@ def _snapshot(device=None) -> dict:
     }
 
 
-def _dump_snapshot(filename="dump_snapshot.pickle") -> None:
+def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
     """Write `_snapshot()` to a file for https://pytorch.org/memory_viz."""
     with open(filename, "wb") as file:
         pickle.dump(_snapshot(), file)
 
 
-def _properties(device=None) -> SimpleNamespace:
+def _properties(device: Device = None) -> SimpleNamespace:
     spec, gpu = model.world.clock.rates.spec, _gpu(device)
     major, minor = spec.compute_capability or (0, 0)
     name = f"Simulated {spec.name}"
     return SimpleNamespace(name=name, major=major, minor=minor, total_memory=gpu.capacity_bytes)
 
 
-def _mem_get_info(device=None) -> tuple[int, int]:
+def _mem_get_info(device: Device = None) -> tuple[int, int]:
     gpu = _gpu(device)
     return max(gpu.capacity_bytes - _memory_reserved(device), 0), gpu.capacity_bytes
 
 
-def _memory_stats(device=None) -> dict[str, int]:
+def _memory_stats(device: Device = None) -> dict[str, int]:
     gpu = _gpu(device)
     if gpu.cache is not None:
         model.world.memory.bury()
@@ -240,7 +245,7 @@ def _memory_stats(device=None) -> dict[str, int]:
     }
 
 
-def _memory_summary(device=None, abbreviated: bool = False) -> str:
+def _memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     gpu = _gpu(device)
     sizes = {"capacity": gpu.capacity_bytes, "allocated": gpu.allocated_bytes, "peak": gpu.peak_bytes}
     if gpu.cache is not None:
@@ -289,7 +294,7 @@ def make_module() -> ModuleType:
     return module
 
 
-def _current_stream(device=None) -> Stream:
+def _current_stream(device: Device = None) -> Stream:
     return Stream(device, stream_id=model.world.clock.streams[device_of(device)])
 
 

@@ -1,12 +1,15 @@
 """What does the simulated GPU do with an operator? It runs it on the CPU's values, counts its bytes and its time."""
 
 import math
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
 from simgpu import collectives, communication, composite, failures, model, shapes, shown, views
+from simgpu.inside import Args, Kwargs, Operator
 from simgpu.model import device_of
 from simgpu.patches import check_generator
 from simgpu.prices import Cost, encoder_layer_flops, price, price_of_copy, price_of_elements
@@ -35,11 +38,16 @@ _ON_THE_CPU_ALONE = {
 }  # fmt: skip
 
 
-def _lstm_flops(x, w_ih, w_hh, *args, out_val=None, **kwargs) -> int:
+def _lstm_flops(
+    x: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, *args: Any, out_val: Any = None, **kwargs: Any
+) -> int:
     return 2 * math.prod(x.shape[:-1]) * (w_ih.numel() + w_hh.numel())
 
 
-def _conv_backward_flops(grad, x, weight, bias_sizes, stride, padding, dilation, transposed, *args, **kwargs) -> int:
+def _conv_backward_flops(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, stride: Any, padding: Any,
+    dilation: Any, transposed: bool, *args: Any, **kwargs: Any,
+) -> int:  # fmt: skip
     """As many as forward for each of the two gradients; PyTorch's formula leaves groups out of account."""
     places = x if transposed else grad
     wanted = args[-1]
@@ -47,7 +55,9 @@ def _conv_backward_flops(grad, x, weight, bias_sizes, stride, padding, dilation,
 
 
 _FLASH = "_scaled_dot_product_flash_attention"
-_EXTRA_FLOPS = {  # what PyTorch's table lacks (the CPU's attention before torch 2.15, recurrent layers) or has wrong
+_EXTRA_FLOPS: dict[
+    str, Callable[..., int]
+] = {  # what PyTorch's table lacks (the CPU's attention before torch 2.15, recurrent layers) or has wrong
     f"{_FLASH}_for_cpu": flop_registry[getattr(aten, _FLASH)],
     f"{_FLASH}_for_cpu_backward": flop_registry[getattr(aten, f"{_FLASH}_backward")],
     "convolution_backward": _conv_backward_flops,
@@ -55,13 +65,13 @@ _EXTRA_FLOPS = {  # what PyTorch's table lacks (the CPU's attention before torch
     "mkldnn_rnn_layer": _lstm_flops,
     "mkldnn_rnn_layer_backward": lambda *args, **kwargs: 2 * _lstm_flops(*args[:3]),
 }
-_plans: dict = {}  # by the address of an operator, which its plan keeps alive: hashing one is slow
+_plans: "dict[int, Plan]" = {}  # by the address of an operator, which its plan keeps alive: hashing one is slow
 
 
 class Plan:
     """What there is to know about an operator before it runs."""
 
-    def __init__(self, func) -> None:
+    def __init__(self, func: Operator) -> None:
         packet, arguments = func.overloadpacket, func._schema.arguments
         # with its namespace an operator of others is not taken for PyTorch's of the same name
         self.name = name = packet.__name__ if func.namespace == "aten" else str(packet).replace(".", "::", 1)
@@ -89,16 +99,18 @@ class Plan:
         _plans[id(func)] = self
 
     @property
-    def flops(self):
+    def flops(self) -> Callable[..., int] | None:
         """PyTorch's formula, or None; whoever writes an operator may register one after its first call."""
         return self._flops or flop_registry.get(self.func.overloadpacket)
 
     @classmethod
-    def of(cls, func) -> "Plan":
+    def of(cls, func: Operator) -> "Plan":
         return _plans.get(id(func)) or cls(func)
 
 
-def dispatch(cls, func, types, args=(), kwargs=None):
+def dispatch(
+    cls: type[SimTensor], func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+) -> Any:
     """Run an operator that got a tensor of the simulated GPU: PyTorch calls this as `SimTensor.__torch_dispatch__`."""
     if len(types) > 1 and any(not issubclass(kind, SimTensor) for kind in types):
         return NotImplemented  # a DTensor beside it knows what it is to do, or says in its own words that it does not
@@ -119,7 +131,7 @@ def dispatch(cls, func, types, args=(), kwargs=None):
 SimTensor.__torch_dispatch__ = classmethod(dispatch)
 
 
-def _run_simple(func, plan: Plan, args):
+def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:
     """Run an operator whose tensors are all on one simulated GPU and whose result is one new tensor: the usual case.
 
     Returns None, with nothing done, where the call is of another kind.
@@ -164,14 +176,14 @@ def _run_simple(func, plan: Plan, args):
     return result
 
 
-def _run(func, plan: Plan, args, kwargs):
+def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     found: list[torch.Tensor] = []
     inner_args = [_unwrap(arg, found) for arg in args]
     inner_kwargs = {name: _unwrap(value, found) for name, value in kwargs.items()}
     check_generator(kwargs.get("generator"))
     if plan.mutates and views.any_stale():
         for which in plan.mutates:
-            changed = kwargs.get(which) if type(which) is str else args[which]
+            changed = _changed(which, args, kwargs)
             for tensor in changed if isinstance(changed, list | tuple) else (changed,):
                 views.refuse_stale(tensor, found)
     index = _common_index(func, plan, found)
@@ -191,7 +203,7 @@ def _run(func, plan: Plan, args, kwargs):
         return out
     result, new = _wrap(out, target, found)
     for which in plan.mutates:
-        changed = kwargs.get(which) if type(which) is str else args[which]
+        changed = _changed(which, args, kwargs)
         several = isinstance(changed, list | tuple)
         for tensor in changed if several else (changed,):
             if type(tensor) is SimTensor:
@@ -204,12 +216,17 @@ def _run(func, plan: Plan, args, kwargs):
     return result
 
 
-def _computed(func, plan: Plan, args, kwargs):
+def _changed(which: int | str, args: Args, kwargs: Kwargs) -> Any:
+    """Return the tensor, or the list of tensors, that an operator changes: an argument by place or by name."""
+    return kwargs.get(which) if isinstance(which, str) else args[which]
+
+
+def _computed(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     """Return what an operator returns for CPU tensors; where only shapes are wanted, without its values."""
     return shapes.computed(func, plan, args, kwargs) if model.world.only_shapes else func(*args, **kwargs)
 
 
-def _unwrap(value, found: list):
+def _unwrap(value: Any, found: list[torch.Tensor]) -> Any:
     kind = type(value)
     if kind is SimTensor:
         found.append(value)
@@ -222,7 +239,7 @@ def _unwrap(value, found: list):
     return [_unwrap(item, found) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _common_index(func, plan: Plan, found: list) -> int:
+def _common_index(func: Operator, plan: Plan, found: list[torch.Tensor]) -> int:
     """Return the one GPU that all tensors are on, or raise as CUDA does; CPU tensors of no dimension may be read."""
     index = None
     for tensor in found:
@@ -243,7 +260,7 @@ def _common_index(func, plan: Plan, found: list) -> int:
     return model.world.current if index is None else index
 
 
-def _raise_mixed(func, plan: Plan, found: list, wrong: torch.Tensor):
+def _raise_mixed(func: Operator, plan: Plan, found: list[torch.Tensor], wrong: torch.Tensor) -> NoReturn:
     placed = [tensor for tensor in found if type(tensor) is SimTensor or tensor.dim() > 0]
     here, other = placed[0].device, wrong
     if wrong.device == here:
@@ -260,7 +277,7 @@ def _raise_mixed(func, plan: Plan, found: list, wrong: torch.Tensor):
     raise RuntimeError(f"Expected all tensors to be on the same device, but {devices}")
 
 
-def _target(kwargs: dict, index: int) -> int | None:
+def _target(kwargs: Kwargs, index: int) -> int | None:
     """Take `device` out of a call and return the GPU of its result; None for a result on the CPU or on `meta`."""
     device = kwargs["device"]
     if device is not None and not shown.is_ours(device) and (device.type != "meta" or device.index is None):
@@ -269,7 +286,7 @@ def _target(kwargs: dict, index: int) -> int | None:
     return index if device is None else device_of(device.index)
 
 
-def _wrap(out, index: int, found: list):
+def _wrap(out: Any, index: int, found: Sequence[Any]) -> tuple[Any, bool]:
     """Return `out` with each tensor wrapped, the caller's own wrapper where it is the same tensor, and whether any is
     in new memory."""
     if isinstance(out, torch.Tensor):
@@ -289,7 +306,7 @@ def _wrap(out, index: int, found: list):
     return out, False
 
 
-def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args, kwargs, out) -> None:
+def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args: Args, kwargs: Kwargs, out: Any) -> None:
     """Advance the virtual clock by what this operator costs."""
     if plan.name not in MEMORY_ONLY:
         outputs = [t for t in (out if isinstance(out, list | tuple) else (out,)) if isinstance(t, torch.Tensor)]
@@ -299,7 +316,7 @@ def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args, kwargs, ou
             model.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
 
 
-def _copy_(func, args, kwargs):
+def _copy_(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
     target, source = args[0], args[1]
     non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
     if type(target) is not SimTensor:
@@ -341,7 +358,7 @@ def _to_host(target: torch.Tensor, source: SimTensor, non_blocking: bool) -> Non
         target.data.copy_(source._inner)
 
 
-def _to_copy(func, args, kwargs):
+def _to_copy(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
     source, keywords = args[0], dict(kwargs)
     device = keywords.pop("device", None)
     non_blocking = keywords.pop("non_blocking", False)
@@ -367,20 +384,20 @@ def _to_copy(func, args, kwargs):
     return target
 
 
-def _read_scalar(func, args, kwargs):
+def _read_scalar(func: Operator, args: Args, kwargs: Kwargs) -> complex:
     source = args[0]
     model.world.clock.copy(source._index, "D2H", source._inner.nbytes, pinned=True, blocking=True)
     return func(source._inner)
 
 
-def _pack(func, args, kwargs):
+def _pack(func: Operator, args: Args, kwargs: Kwargs) -> tuple[SimTensor, torch.Tensor]:
     """Lengths stay on the CPU, as on CUDA."""
     packed, batch_sizes = func(args[0]._inner, *args[1:], **kwargs)
     model.world.clock.kernel(args[0]._index, "pack_padded_sequence", Cost(0, 2 * packed.nbytes))
     return adopt(packed, args[0]._index), batch_sizes
 
 
-def _histc(func, args, kwargs):
+def _histc(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """Count whole numbers too, as CUDA does and the CPU does not; float64 has those below 2**53 exactly."""
     tensor = args[0]
     if tensor.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
@@ -389,7 +406,7 @@ def _histc(func, args, kwargs):
     return _run(func, _plans[id(func)], args, kwargs)
 
 
-def _refuse(func, args, kwargs):
+def _refuse(func: Operator, args: Args, kwargs: Kwargs) -> NoReturn:
     raise NotImplementedError(
         f"Could not run '{func.name()}' with arguments from the '{shown.title()}' backend. PyTorch has this operator "
         "for the CPU alone: move its tensors there by .cpu()"
@@ -400,7 +417,7 @@ _VIEWS = (
     aten.unsqueeze_.default, aten.squeeze_.default, aten.squeeze_.dim, aten.squeeze_.dims, aten.t_.default,
     aten.transpose_.default, aten.as_strided_.default,
 )  # fmt: skip
-_SPECIAL = dict.fromkeys(_VIEWS, views.change) | {
+_SPECIAL: dict[Operator, Callable[[Operator, Args, Kwargs], Any]] = dict.fromkeys(_VIEWS, views.change) | {
     aten._has_compatible_shallow_copy_type.default: lambda func, args, kwargs: type(args[0]) is type(args[1]),
     aten.detach_.default: lambda func, args, kwargs: args[0],  # met in inference mode only: nothing to detach from
     aten._pack_padded_sequence.default: _pack,

@@ -46,6 +46,6 @@ class Moment(NamedTuple):
     bytes: int
 
 
-def by_owner(*columns: Parts) -> list[tuple]:
+def by_owner(*columns: Parts) -> list[tuple[str, *tuple[int, ...]]]:
     """Return rows of an owner's name and its bytes in each of `columns`."""
     return [(_NAMES.get(owner, owner), *(parts.by_owner()[owner] for parts in columns)) for owner in OWNERS]

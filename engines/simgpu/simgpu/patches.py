@@ -5,20 +5,25 @@ import importlib
 import os
 import re
 import weakref
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from types import ModuleType
+from typing import Any, NoReturn, TypeAlias
 
 import torch
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin, is_lazy
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from simgpu import model, shown
 from simgpu.inside import BASE, TORCH
-from simgpu.model import device_of
+from simgpu.model import Device, device_of
 from simgpu.tensor import OURS, SimTensor
 
+_Lazy = TORCH.nn.parameter.UninitializedTensorMixin
+_Change: TypeAlias = Callable[[torch.Tensor], torch.Tensor]  # what `.to`, `.half` … do with each tensor of a module
 
-def replace_functions(module) -> None:
+
+def replace_functions(module: ModuleType) -> None:
     """Replace them all, once a process; `module` is `torch.sim`."""
     torch.serialization.register_package(5, _location, _restore)
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
@@ -28,8 +33,7 @@ def replace_functions(module) -> None:
     torch.utils.swap_tensors = _swap
     TORCH._utils.set_tensor_metadata = _set_metadata
     torch.nn.Module._apply = _apply
-    lazy: Any = UninitializedTensorMixin
-    lazy.sim_index, lazy.device, lazy.materialize = None, property(_device_of_lazy), _materialize
+    _Lazy.sim_index, _Lazy.device, _Lazy.materialize = None, property(_device_of_lazy), _materialize
     for kind in (UninitializedParameter, UninitializedBuffer):
         kind.__new__ = _new_lazy(kind.__new__)
     UninitializedParameter.__deepcopy__ = _copy_lazy
@@ -61,15 +65,15 @@ def remember_allocator_settings() -> None:
     torch._C._accelerator_getAllocatorSettings = lambda: told[0]
 
 
-def _refuse(words: str, *args):
+def _refuse(words: str, *args: object) -> NoReturn:
     raise RuntimeError(words)
 
 
-def _in_words_of_sim(run):
+def _in_words_of_sim(run: Callable[..., Any]) -> Callable[..., Any]:
     """Let an error of the backward pass name tensors as on CUDA, torch.sim.FloatTensor, not as C++ knows them here."""
 
     @wraps(run)
-    def named(*args, **kwargs):
+    def named(*args: Any, **kwargs: Any) -> Any:
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
@@ -80,7 +84,7 @@ def _in_words_of_sim(run):
     return named
 
 
-def _lead_accelerator_to(module) -> None:
+def _lead_accelerator_to(module: ModuleType) -> None:
     """C++ finds no streams behind `sim`; the Python functions of torch.accelerator are led to torch.sim instead."""
     names = {
         "current_device_index": "current_device", "current_device_idx": "current_device", "device_index": "device",
@@ -102,13 +106,13 @@ def _lead_accelerator_to(module) -> None:
 
 
 _Plain = TORCH._C.Generator
-_ours: dict[int, weakref.ref] = {}
+_ours: "dict[int, weakref.ref[SimGenerator]]" = {}
 
 
 class SimGenerator(_Plain):
     """A generator that says it is on a simulated GPU; its numbers are those of the CPU's generator."""
 
-    def __new__(cls, device="sim"):
+    def __new__(cls, device: Device = "sim") -> "SimGenerator":
         self = super().__new__(cls, "cpu")
         self._index = device_of(device)
         _ours[self._cdata] = weakref.ref(
@@ -119,25 +123,25 @@ class SimGenerator(_Plain):
     device = property(lambda self: model.world.devices[self._index])
     clone_state = copy.deepcopy
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return SimGenerator, (self.device,), super().__reduce__()[2]
 
 
 class _Kind(type):
     """Of `torch.Generator`: lets device="sim" work; for other devices, and for isinstance, all stays as it was."""
 
-    def __instancecheck__(cls, instance) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _Plain)
 
-    def __subclasscheck__(cls, other) -> bool:
+    def __subclasscheck__(cls, other: type) -> bool:
         return issubclass(other, _Plain)
 
-    def __call__(cls, device="cpu"):
+    def __call__(cls, device: torch.device | str | None = "cpu") -> torch.Generator:
         on_sim = device is not None and shown.is_ours(torch.device(device))
         return SimGenerator(device) if on_sim else _Plain(device or "cpu")
 
 
-def check_generator(generator) -> None:
+def check_generator(generator: Any) -> None:
     """Raise as CUDA does where an operation on the GPU is given a generator of the CPU."""
     if generator is not None and generator._cdata not in _ours:
         found = f"Expected a '{shown.kind}' device type for generator but found '{generator.device.type}'"
@@ -147,7 +151,7 @@ def check_generator(generator) -> None:
 _resize_plain = torch.UntypedStorage.resize_
 
 
-def _resize(self, nbytes: int) -> torch.UntypedStorage:
+def _resize(self: torch.UntypedStorage, nbytes: int) -> torch.UntypedStorage:
     """Account at once a storage that grows or shrinks by itself, as FSDP frees and fills the gathered parameters."""
     _resize_plain(self, nbytes)
     known = model.world.memory.live.get(self._cdata)
@@ -164,7 +168,7 @@ class _SimStorage(torch.UntypedStorage):
     device: Any = property(lambda self: model.world.devices[self.sim_index])
 
 
-def _device_of_storage(storage) -> torch.device:
+def _device_of_storage(storage: torch.UntypedStorage) -> torch.device:
     """Return the simulated GPU to which the account has the storage, or the device that C++ knows."""
     model.world.memory.bury()
     ref = model.world.memory.live.get(storage._cdata)
@@ -174,14 +178,14 @@ def _device_of_storage(storage) -> torch.device:
 _clone_plain = torch.UntypedStorage.clone
 
 
-def _clone(storage) -> torch.UntypedStorage:
+def _clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """Return a copy; of a storage on a simulated GPU one of the CPU, which becomes the GPU's with a tensor over it."""
     if not shown.is_ours(storage.device):
         return _clone_plain(storage)
     return torch.UntypedStorage(storage.nbytes()).copy_(storage)
 
 
-def _location(storage):
+def _location(storage: Any) -> str | None:
     place = _device_of_storage(storage)
     return str(place) if shown.is_ours(place) else None
 
@@ -197,7 +201,7 @@ def _of_file(location: str) -> int:
     return device_of(location)
 
 
-def _restore(storage, location):
+def _restore(storage: Any, location: str) -> torch.UntypedStorage | None:
     if location.partition(":")[0] not in ("sim", shown.kind):
         return None
     index = _of_file(location)
@@ -211,7 +215,7 @@ def _restore(storage, location):
 _make_storage = torch.UntypedStorage.__new__
 
 
-def _new_storage(cls, *args, **kwargs):
+def _new_storage(cls: type[torch.UntypedStorage], *args: Any, **kwargs: Any) -> torch.UntypedStorage:
     """Make a storage; one of the device itself, which C++ would try to allocate, is refused."""
     device = kwargs.get("device")
     if device is not None and shown.is_ours(torch.device(device)):
@@ -222,20 +226,20 @@ def _new_storage(cls, *args, **kwargs):
 _set_bits = TORCH._utils.set_tensor_metadata
 
 
-def _set_metadata(tensor, metadata) -> None:
+def _set_metadata(tensor: torch.Tensor, metadata: dict[str, bool]) -> None:
     """Make a tensor from a file a conjugate or negative view, and its values with it."""
     for one in (tensor, tensor._inner) if type(tensor) is SimTensor else (tensor,):
         _set_bits(one, metadata)
 
 
-_pinned: dict[int, weakref.ref] = {}
+_pinned: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
 
-def _is_pinned(self, device=None) -> bool:
+def _is_pinned(self: torch.Tensor, device: Device = None) -> bool:
     return self.layout is torch.strided and self.untyped_storage()._cdata in _pinned
 
 
-def _pin_memory(self, device=None):
+def _pin_memory(self: torch.Tensor, device: Device = None) -> torch.Tensor:
     if self.device.type != "cpu":
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
     if self.is_pinned():
@@ -257,9 +261,9 @@ _apply_plain = torch.nn.Module._apply
 
 
 @wraps(_apply_plain)
-def _apply(self, fn, recurse=True):
+def _apply(self: torch.nn.Module, fn: _Change, recurse: bool = True) -> torch.nn.Module:
     """Let `.to`, `.cpu`, `.half` … exchange what a parameter consists of, as CUDA does, not the parameter."""
-    if any(map(is_lazy, (*self._parameters.values(), *self._buffers.values()))):
+    if any(isinstance(tensor, _Lazy) for tensor in (*self._parameters.values(), *self._buffers.values())):
         fn = _keep_lazy(fn)
     _leave_meta(self, fn)
     if isinstance(self, torch.jit.ScriptModule):
@@ -276,7 +280,7 @@ def _apply(self, fn, recurse=True):
         torch.__future__.set_swap_module_params_on_conversion(False)
 
 
-def _apply_to_script(module: Any, fn, recurse: bool):
+def _apply_to_script(module: Any, fn: _Change, recurse: bool) -> torch.nn.Module:
     """Give a TorchScript module, whose parameters C++ holds, new ones where an exchange would not reach them."""
     for child in module.children() if recurse else ():
         child._apply(fn)
@@ -291,11 +295,11 @@ def _apply_to_script(module: Any, fn, recurse: bool):
     return module
 
 
-def _keep_lazy(fn):
+def _keep_lazy(fn: _Change) -> _Change:
     """Return `fn` that notes the simulated GPU to which it would move a lazy parameter or buffer, and moves nothing."""
 
-    def noted(tensor):
-        if not is_lazy(tensor):
+    def noted(tensor: Any) -> torch.Tensor:
+        if not isinstance(tensor, _Lazy):
             return fn(tensor)
         moved = fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
         tensor.sim_index = moved._index if type(moved) is SimTensor else None
@@ -307,11 +311,11 @@ def _keep_lazy(fn):
     return noted
 
 
-def _new_lazy(make):
+def _new_lazy(make: Callable[..., Any]) -> Any:
     """Return `__new__` of lazy parameters or buffers, made by `make`, that notes a simulated GPU as their device."""
 
     @wraps(make)
-    def new(cls, *args, **kwargs):
+    def new(cls: type[torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
         kwargs |= dict(zip(("requires_grad", "device", "dtype"), args, strict=False))
         place = torch.empty(0, device=kwargs.get("device"))
         if type(place) is not SimTensor:
@@ -323,21 +327,23 @@ def _new_lazy(make):
     return staticmethod(new)
 
 
-_copy_lazy_plain = UninitializedParameter.__deepcopy__
+_copy_lazy_plain: Callable[..., Any] = UninitializedParameter.__deepcopy__
 
 
 @wraps(_copy_lazy_plain)
-def _copy_lazy(self, memo):
+def _copy_lazy(self: Any, memo: dict[int, Any]) -> torch.Tensor:
     new = _copy_lazy_plain(self, memo)
     new.sim_index = self.sim_index
     return new
 
 
-_materialize_plain = UninitializedTensorMixin.materialize
+_materialize_plain = _Lazy.materialize
 
 
 @wraps(_materialize_plain)
-def _materialize(self, shape, device=None, dtype=None):
+def _materialize(
+    self: Any, shape: Sequence[int], device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> None:
     place = torch.empty(0, device=self.device if device is None else device)
     if type(place) is not SimTensor:
         return _materialize_plain(self, shape, device, dtype)
@@ -347,11 +353,11 @@ def _materialize(self, shape, device=None, dtype=None):
     torch.utils.swap_tensors(self, torch.nn.Parameter(new, needed) if isinstance(self, torch.nn.Parameter) else new)
 
 
-def _device_of_lazy(self) -> torch.device:
+def _device_of_lazy(self: Any) -> torch.device:
     return BASE.device.__get__(self) if self.sim_index is None else model.world.devices[self.sim_index]
 
 
-def _leave_meta(module: torch.nn.Module, fn) -> None:
+def _leave_meta(module: torch.nn.Module, fn: _Change) -> None:
     """Give `module` new parameters in place of those on `meta`, if `fn` moves them to a simulated GPU, as CUDA does.
 
     The old ones stay on `meta`: an optimizer made before, or a second module that shares them, keeps those.

@@ -13,7 +13,9 @@ import site
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
+from types import CodeType
 
 __all__ = ["in_cell", "is_generated", "is_readers", "named", "phase", "place", "place_of"]
 
@@ -95,7 +97,7 @@ def named(file: str, number: int) -> str:
     return f"{where}: {text}" if text else where
 
 
-def _innermost(calls) -> str:
+def _innermost(calls: Iterable[tuple[CodeType, int]]) -> str:
     """Return the first line of the reader's in `calls`, pairs of a function's code and a line number."""
     for code, number in calls:
         if is_readers(code.co_filename, code.co_name):

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from simgpu.inside import TORCH
+from simgpu.inside import TORCH, Args, Kwargs
 
 _FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
@@ -45,7 +45,7 @@ class Cost:
 
 
 def price(
-    plan: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], args: Sequence, kwargs: dict, out: Any
+    plan: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], args: Args, kwargs: Kwargs, out: Any
 ) -> Cost:
     """Return what the operator of `plan` (`operators.Plan`) costs, by the sizes of its tensors alone.
 
@@ -76,7 +76,9 @@ def price_of_copy(source: torch.Tensor, target: torch.Tensor) -> Cost:
     return Cost(0, nbytes, strided=strided)
 
 
-def _traffic(plan: Any, inputs: Sequence, outputs: Sequence, kwargs: dict) -> tuple[int, bool]:
+def _traffic(
+    plan: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], kwargs: Kwargs
+) -> tuple[int, bool]:
     """Return how many bytes an operator reads and writes, and whether it reads in another order than it writes."""
     if plan.gathers:
         written = sum(t.nbytes for t in outputs)
@@ -125,7 +127,7 @@ def _rounds(convolution: bool) -> bool:
     return torch.backends.cuda.matmul.fp32_precision == "tf32"  # set_float32_matmul_precision sets it as well
 
 
-def _convolution(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
+def _convolution(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     x, weight, bias, groups = args[0], args[1], args[2], args[8]
     extra, steps = (0, 1) if bias is None else (2 * outputs[0].nbytes, 2)
     if _depthwise(weight, groups):
@@ -135,7 +137,7 @@ def _convolution(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) ->
     return replace(cost, steps=steps, extra_bytes=extra)
 
 
-def _convolution_backward(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
+def _convolution_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     grad, x, weight, groups, wanted = args[0], args[1], args[2], args[9], args[10]
     extra, steps = grad.nbytes * (wanted[0] + wanted[1] + wanted[2] - 1), sum(wanted)
     if _depthwise(weight, groups):
@@ -154,16 +156,16 @@ def _converts(x: torch.Tensor) -> bool:
     return x.dtype in (torch.float16, torch.bfloat16) and _fastest(x) != 1
 
 
-def _norm(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
+def _norm(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     once = len(args) > 5 and args[5] is False  # batch norm that uses its running statistics
     return cost if once else replace(cost, steps=2, extra_bytes=args[0].nbytes)
 
 
-def _norm_backward(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
+def _norm_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     return replace(cost, steps=2, extra_bytes=args[0].nbytes + args[1].nbytes)
 
 
-def _recurrent(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
+def _recurrent(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     """Input (time, batch, features): one step after another, each of which reads the recurrent weight again."""
     steps = len(args[0])
     return replace(cost, steps=steps, nbytes=cost.nbytes + (steps - 1) * args[2].nbytes)
@@ -172,20 +174,22 @@ def _recurrent(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> C
 def _attention(place: int) -> Callable[..., Cost]:
     """Return the rule of fused attention that is told of a causal mask at this place of its arguments."""
 
-    def rule(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
+    def rule(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
         causal = kwargs.get("is_causal", args[place] if len(args) > place else False)
         return replace(cost, attention=0.5 if causal else 1.0)
 
     return rule
 
 
-def encoder_layer_flops(src, width, heads, *args, out_val=None, **kwargs) -> int:
+def encoder_layer_flops(
+    src: torch.Tensor, width: int, heads: int, *args: Any, out_val: Any = None, **kwargs: Any
+) -> int:
     """Two operations for each weight and token, and the two products of attention."""
     tokens, products = src.numel() // width, (args[0], args[2], args[11], args[13])  # qkv, projection, two of the MLP
     return tokens * (2 * sum(weight.numel() for weight in products) + 4 * src.shape[-2] * width)
 
 
-def _encoder_layer(cost: Cost, args: Sequence, kwargs: dict, outputs: Sequence) -> Cost:
+def _encoder_layer(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     """nn.TransformerEncoderLayer in inference: one operator, a dozen kernels, with what they hand each other."""
     tokens, wide = args[0].numel(), args[14].shape[0] / args[1]
     return replace(cost, steps=12, extra_bytes=int(tokens * (24 + 4 * wide)) * args[0].itemsize)

@@ -4,7 +4,7 @@ CUDA's face is on before any conftest is read, so that tests which skip themselv
 with a real GPU the plugin leaves everything as it is, and the header of the run says so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _gpu_after_a_test() -> Iterator[None]:
+def _gpu_after_a_test() -> Generator[None]:
     """Let an error of a kernel that no call of a test waited for fail that test, and no other."""
     yield
     if not switch.is_on():

@@ -3,7 +3,7 @@
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from simgpu import collectives, composite
 from simgpu.clock import Clock
 from simgpu.cluster import Cluster
 from simgpu.gpus import GPU
+from simgpu.inside import Args, Kwargs, Operator
 from simgpu.journal import Journal, Record
 from simgpu.operators import MEMORY_ONLY, Plan
 from simgpu.prices import Cost, price, price_of_copy
@@ -88,7 +89,9 @@ class Recorder(composite.Mode):
         self.events.clear()
         self.matrix_flops.clear()
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if any(kind.__name__ in ("DTensor", "AsyncCollectiveTensor") for kind in types):
             return NotImplemented  # PyTorch asks again for the tensors inside
@@ -105,7 +108,7 @@ class Recorder(composite.Mode):
             self._add(plan, args, kwargs, result)
         return result
 
-    def _add(self, plan: Plan, args: tuple, kwargs: dict, result: Any) -> None:
+    def _add(self, plan: Plan, args: Args, kwargs: Kwargs, result: Any) -> None:
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         adds = plan.name == "add_" and type(args[1]) is int and inputs[0].is_floating_point()

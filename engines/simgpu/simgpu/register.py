@@ -2,7 +2,10 @@
 
 import math
 import os
+from collections.abc import Callable, Sequence
 from functools import partial
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -10,17 +13,17 @@ from torch.utils._pytree import tree_map
 
 from simgpu import model, operators, shown
 from simgpu.autocast import operator_of, register_rules
-from simgpu.inside import TORCH
+from simgpu.inside import TORCH, Args, Kwargs, Operator
 from simgpu.model import device_of
 from simgpu.patches import check_generator, replace_functions
 from simgpu.prices import Cost
 from simgpu.tensor import CPU, SimTensor, adopt
 
 aten = torch.ops.aten
-_kept: list = []  # keeps the registrations alive
+_kept: list[object] = []  # keeps the registrations alive
 
 
-def register(module) -> None:
+def register(module: ModuleType) -> None:
     """Rename PrivateUse1 to `sim` and register `module` as `torch.sim`, factories, autocast, saving and pinning."""
     TORCH.utils.rename_privateuse1_backend("sim")
     torch._register_device_module("sim", module)
@@ -42,7 +45,7 @@ def register(module) -> None:
 
 
 class _Guard(TORCH._C._acc.DeviceGuard):
-    def type_(self):
+    def type_(self) -> Any:
         return TORCH._C._autograd.DeviceType.PrivateUse1
 
 
@@ -53,7 +56,7 @@ hann_window hann_window.periodic _efficientzerotensor""".split()  # noqa: SIM905
 _BELOW_PYTHON = ("copy_", "fill_.Scalar", "fill_.Tensor", "zero_", "_local_scalar_dense")
 
 
-def _register_factories(library) -> None:
+def _register_factories(library: torch.library.Library) -> None:
     """Make tensors on `sim`, and on `meta` with an index, which C++ asks for when it makes a tensor like another."""
     for name in FACTORIES:
         library.impl(name, partial(make, operator_of(name)), "PrivateUse1")
@@ -64,7 +67,7 @@ def _register_factories(library) -> None:
         library.impl(name, kernel, "Meta", with_keyset=True, allow_override=True)
 
 
-def _on_meta(operator, ours, original, keys, *args, **kwargs):
+def _on_meta(operator: Operator, ours: Callable[..., Any], original: Any, keys: Any, *args: Any, **kwargs: Any) -> Any:
     """Do what `ours` does with a tensor of `sim`, which C++ takes for `meta`, and what PyTorch did with another."""
     if not isinstance(keys, torch._C.DispatchKeySet):
         # Under a fake mode PyTorch looks a Python kernel up by name, and finds ours, without keys, in place of its own
@@ -73,17 +76,19 @@ def _on_meta(operator, ours, original, keys, *args, **kwargs):
     return original.call_boxed(keys, *args, **kwargs) if found is NotImplemented else found
 
 
-def _make_meta(operator, args, kwargs):
+def _make_meta(operator: Operator, args: Args, kwargs: Kwargs) -> Any:
     device = kwargs.get("device")
     return NotImplemented if device is None or device.index is None else make(operator, *args, **kwargs)
 
 
-def _change(operator, args, kwargs):
+def _change(operator: Operator, args: Args, kwargs: Kwargs) -> Any:
     sim = args and type(args[0]) is SimTensor
     return operators.dispatch(SimTensor, operator, (), args, kwargs) if sim else NotImplemented
 
 
-def make(operator, *args, device=None, pin_memory=None, **kwargs):
+def make(
+    operator: Operator, *args: Any, device: torch.device | None = None, pin_memory: bool | None = None, **kwargs: Any
+) -> SimTensor:
     if model.forked:
         raise shown.forked()
     check_generator(kwargs.get("generator"))
@@ -108,7 +113,7 @@ _RANKS = {
 }  # fmt: skip
 
 
-def _rank_out(operator, functional, *args, out, **kwargs):
+def _rank_out(operator: Operator, functional: Operator, *args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     """Write the rank into `out`, which PyTorch's kernel returns unwritten where it is of a subclass of Tensor."""
     if type(out) is not SimTensor:
         return operator.decompose(*args, out=out, **kwargs)
@@ -116,14 +121,20 @@ def _rank_out(operator, functional, *args, out, **kwargs):
     return torch.add(rank, 0, out=out)  # resizes, or says which number format does not fit
 
 
-def _ctc_loss(log_probs, targets, input_lengths, target_lengths, *options):
+def _ctc_loss(
+    log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: torch.Tensor, target_lengths: torch.Tensor,
+    *options: Any,
+) -> torch.Tensor:  # fmt: skip
     if type(log_probs) is not SimTensor:
         return aten.ctc_loss.Tensor.decompose(log_probs, targets, input_lengths, target_lengths, *options)
     lengths = [one.tolist() for one in (input_lengths, target_lengths)]  # C++ does so, but not for a subclass
     return aten.ctc_loss.IntList(log_probs, targets, *lengths, *options)
 
 
-def _lstm(x, hidden, params, has_biases, layers, dropout, train, bidirectional, batch_first):
+def _lstm(
+    x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor], has_biases: bool, layers: int,
+    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """The LSTM of the CPU: one operator a layer and direction."""
     mkldnn = torch.backends.mkldnn
     same_width = hidden[0].size(2) == hidden[1].size(2)
@@ -155,12 +166,16 @@ def _lstm(x, hidden, params, has_biases, layers, dropout, train, bidirectional, 
     return x.transpose(0, 1) if batch_first else x, torch.stack(h_last), torch.stack(c_last)
 
 
-def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+def _attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
     """The CPU's fused attention where the CPU would choose it, else the plain formula."""
     rest = {"scale": scale, "enable_gqa": enable_gqa}
     tensors = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
-    if all(type(tensor) is SimTensor for tensor in tensors):
-        inner = [tensor._inner.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
+    ours = [tensor for tensor in tensors if type(tensor) is SimTensor]
+    if len(ours) == len(tensors):
+        inner = [tensor._inner.detach().requires_grad_(tensor.requires_grad) for tensor in ours]
         choice = aten._fused_sdp_choice(*inner[:3], *(inner[3:] or [None]), dropout_p, is_causal, **rest)
         if choice == torch.nn.attention.SDPBackend.FLASH_ATTENTION.value:
             if attn_mask is not None and attn_mask.dtype is torch.bool:
@@ -180,7 +195,7 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
     return operator.decompose(query, key, value, attn_mask, dropout_p, is_causal, **rest)
 
 
-def _causal_mask(query, key):
+def _causal_mask(query: Any, key: torch.Tensor) -> torch.Tensor:
     """Return the mask of `is_causal` for DTensors, on all ranks; C++ would make a plain tensor and not let it in."""
     from torch.distributed.tensor import DTensor, Replicate
 
@@ -197,10 +212,11 @@ class CurrentDevice(TorchFunctionMode):
         super().__init__()
         self._device = torch.device("sim", index)
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        args, kwargs = tree_map(self._fill, (args, kwargs or {}))
-        return func(*args, **kwargs)
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
+        return func(*tree_map(self._fill, args), **tree_map(self._fill, kwargs or {}))
 
-    def _fill(self, value):
+    def _fill(self, value: Any) -> Any:
         unsaid = isinstance(value, torch.device) and value.type == "sim" and value.index is None
         return self._device if unsaid or (type(value) is str and value == "sim") else value

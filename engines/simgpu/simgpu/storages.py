@@ -1,6 +1,7 @@
 """Which storage is behind a tensor, and which tensors are alive?"""
 
 import gc
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,8 +38,11 @@ def tensors_in(value: object) -> list[torch.Tensor]:
 
 def tensors_on(device: torch.device) -> list[tuple[torch.Tensor, str]]:
     """Return all tensors on `device` that Python knows, each with its owner; views come as tensors of their own."""
-    tensors, modules, optimizers = groups = [], [], []
-    lists: dict[type, list | None] = {}  # by exact type: asking each of 300,000 objects for its bases takes long
+    tensors: list[torch.Tensor] = []
+    modules: list[nn.Module] = []
+    optimizers: list[torch.optim.Optimizer] = []
+    groups: tuple[list[Any], ...] = tensors, modules, optimizers
+    lists: dict[type, list[Any] | None] = {}  # by exact type: asking each of 300,000 objects for its bases takes long
     for thing in gc.get_objects():
         kind = type(thing)
         if kind not in lists:
@@ -49,7 +53,7 @@ def tensors_on(device: torch.device) -> list[tuple[torch.Tensor, str]]:
         group = lists[kind]
         if group is not None:
             group.append(thing)
-    owned = [(tensor, "optimizer") for one in optimizers for tensor in states_of(one)]
+    owned: list[tuple[Any, str]] = [(tensor, "optimizer") for one in optimizers for tensor in states_of(one)]
     for module in modules:
         owned += [(buffer, "parameters") for buffer in module.__dict__.get("_buffers", {}).values()]
     for tensor in tensors:

@@ -8,14 +8,16 @@ import copy
 import functools
 import math
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Concatenate, NoReturn, ParamSpec, SupportsIndex, TypeVar
 
+import numpy as np
 import torch
 
 from simgpu import model, shown
 from simgpu.inside import BASE, TORCH
-from simgpu.model import device_of
+from simgpu.model import Device, device_of
 from simgpu.prices import Cost
 
 CPU = torch.device("cpu")
@@ -27,13 +29,17 @@ _NO_TRACE = (
     "a program, such as torch.func.linearize"
 )
 make = torch.Tensor._make_wrapper_subclass
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
-def shown_to_modes(method):
+def shown_to_modes(
+    method: "Callable[Concatenate[SimTensor, _P], _R]",
+) -> "Callable[Concatenate[SimTensor, _P], _R]":
     """Let function modes, such as that of `counting`, see this method as they see torch.Tensor's own."""
 
     @functools.wraps(method)
-    def shown(self, *args, **kwargs):
+    def shown(self: "SimTensor", *args: _P.args, **kwargs: _P.kwargs) -> _R:
         if torch.overrides.has_torch_function_unary(self):
             return torch.overrides.handle_torch_function(shown, (self,), self, *args, **kwargs)
         return method(self, *args, **kwargs)
@@ -54,7 +60,7 @@ class SimTensor(torch.Tensor):
     __torch_dispatch__: Any  # `operators.dispatch`
     __torch_function__: Any = torch._C._disabled_torch_function_impl
 
-    def __new__(cls, *args, **kwargs):
+    def __new__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
         """A parameter here is of this class, and libraries make another one by `type(parameter)(data, …)`."""
         if "requires_grad" in kwargs:
             return torch.nn.Parameter(*args, **kwargs)
@@ -68,7 +74,7 @@ class SimTensor(torch.Tensor):
     def get_device(self) -> int:
         return self._index
 
-    def to(self, *args, **kwargs):
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         anew = kwargs.pop("copy", False)
         if args and isinstance(args[0], torch.Tensor):
             args = (args[0].device, args[0].dtype, *args[1:])
@@ -84,11 +90,18 @@ class SimTensor(torch.Tensor):
         keywords = {name: value for name, value in keywords.items() if value is not None}
         return BASE.to(self, dtype=dtype or self.dtype, non_blocking=non_blocking, copy=anew, **keywords)
 
-    def new_tensor(self, data, *, dtype=None, device=None, requires_grad=False, **kwargs):
+    # the stub lets `dtype` stand by place, which PyTorch itself refuses
+    def new_tensor(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, data: Any, *, dtype: torch.dtype | None = None, device: Device = None, requires_grad: bool = False,
+        **kwargs: Any,
+    ) -> torch.Tensor:  # fmt: skip
         device = self.device if device is None else device
         return torch.tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad, **kwargs)
 
-    def new(self, *args, device=None):
+    # the stub names the one argument, which PyTorch itself takes by place
+    def new(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, *args: Any, device: Device = None
+    ) -> torch.Tensor:
         if device is not None and not shown.is_ours(torch.device(device)):
             raise RuntimeError(f"Expected a '{shown.kind}' device for new, but found {device}")
         if len(args) == 1 and isinstance(args[0], torch.Tensor):
@@ -97,12 +110,12 @@ class SimTensor(torch.Tensor):
             return self.new_tensor(args[0], device=device)
         return self.new_empty(*args or (0,), device=device)
 
-    def as_subclass(self, cls):
+    def as_subclass(self, cls: type[torch.Tensor]) -> Any:
         if cls in (torch.Tensor, SimTensor):
             return self.view_as(self)
         raise NotImplementedError(f"the simulated GPU has no tensors of the class {cls.__name__}: use plain ones there")
 
-    def numpy(self, *, force: bool = False):
+    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
         if force:
             return self.detach().cpu().numpy()
         raise TypeError(
@@ -111,7 +124,7 @@ class SimTensor(torch.Tensor):
         )
 
     @shown_to_modes
-    def tolist(self):
+    def tolist(self) -> Any:
         return self.cpu().tolist()
 
     def data_ptr(self) -> int:
@@ -120,42 +133,42 @@ class SimTensor(torch.Tensor):
             return self._inner.data_ptr()
         return cache.address(model.world.memory.live[storage._cdata]) + self.storage_offset() * self.itemsize
 
-    def untyped_storage(self):
+    def untyped_storage(self) -> torch.UntypedStorage:
         return self._inner.untyped_storage()
 
-    def storage(self):
+    def storage(self) -> torch.TypedStorage:
         return self._inner.storage()
 
-    def record_stream(self, stream) -> None:
-        """Keep the caching allocator, where it is on, from reusing the memory before `stream` is done with it."""
+    def record_stream(self, s: Any) -> None:
+        """Keep the caching allocator, where it is on, from reusing the memory before the stream `s` is done with it."""
         gpu = model.world.memory.gpus[self._index]
         if gpu.cache is not None:
-            gpu.cache.record_stream(model.world.memory.live[self.untyped_storage()._cdata], stream.stream_id)
+            gpu.cache.record_stream(model.world.memory.live[self.untyped_storage()._cdata], s.stream_id)
 
-    def is_pinned(self, device=None) -> bool:
+    def is_pinned(self, device: Device = None) -> bool:
         return False
 
-    def pin_memory(self, device=None):
+    def pin_memory(self, device: Device = None) -> NoReturn:
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
 
-    def share_memory_(self):
+    def share_memory_(self) -> NoReturn:
         raise RuntimeError("a tensor on the simulated GPU cannot be shared between processes: share tensor.cpu()")
 
-    def type(self, dtype=None, non_blocking=False, **kwargs):
+    def type(self, dtype: str | torch.dtype | None = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         if dtype is None:
             return f"torch.{shown.kind}." + self._inner.type().rpartition(".")[2]
         return self.to(dtype, non_blocking=non_blocking) if isinstance(dtype, torch.dtype) else super().type(dtype)
 
-    def __dlpack__(self, *args, **kwargs):
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise BufferError(f"a tensor on {self.device} cannot be exported: use tensor.cpu()")
 
-    def _set_data(self, new):
+    def _set_data(self, new: torch.Tensor) -> None:
         if not isinstance(new, SimTensor):
             raise RuntimeError(f"cannot assign a tensor on {new.device} to .data of a tensor on {self.device}")
         BASE.data.__set__(self, new)
         self._inner, self._index, self._nbytes = new._inner, new._index, new._nbytes
 
-    def _set_grad(self, new):
+    def _set_grad(self, new: torch.Tensor | None) -> None:
         if isinstance(new, torch.Tensor) and new.device != self.device:
             raise RuntimeError(
                 f"attempting to assign a gradient on {new.device} to a tensor on {self.device}. Please ensure that the "
@@ -168,7 +181,7 @@ class SimTensor(torch.Tensor):
     grad: Any = property(lambda self: BASE.grad.__get__(self), _set_grad, lambda self: BASE.grad.__delete__(self))
 
     @shown_to_modes
-    def __repr__(self, *, tensor_contents=None):
+    def __repr__(self, *, tensor_contents: object = None) -> str:
         with torch.no_grad():
             text = repr(self.detach().cpu())[:-1]
         extra = f"device='{self.device}'"
@@ -183,7 +196,7 @@ class SimTensor(torch.Tensor):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:
@@ -207,7 +220,7 @@ class SimTensor(torch.Tensor):
             new.grad = self.grad.__deepcopy__(memo)
         return new
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         model.world.clock.report(math.inf)
         if model.forked:
             raise RuntimeError("a tensor on the simulated GPU cannot leave a worker process: return a CPU tensor")
@@ -220,18 +233,19 @@ class SimTensor(torch.Tensor):
             return TORCH._utils._rebuild_parameter, (tensor, self.requires_grad, {})
         return TORCH._utils._rebuild_tensor_v2, args
 
-    def __tensor_flatten__(self):  # that it exists makes Module.to swap parameters, so that they keep their identity
+    # that it exists makes Module.to swap parameters, so that they keep their identity
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
         """Name the tensor of the values to a library that looks for shared storages; refuse PyTorch, which traces."""
         if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
             return ["_inner"], None
         raise NotImplementedError(_NO_TRACE)
 
     @staticmethod
-    def __tensor_unflatten__(*about):
+    def __tensor_unflatten__(*about: object) -> NoReturn:
         raise NotImplementedError(_NO_TRACE)
 
 
-def _indices(index, device: torch.device):
+def _indices(index: Any, device: torch.device) -> Any:
     """Return `index` with a tensor for each sequence of numbers in it, by PyTorch's rule of what is one."""
     parts = torch.Tensor, list, tuple, range, slice, type(...), type(None)
     if isinstance(index, tuple):
@@ -241,7 +255,7 @@ def _indices(index, device: torch.device):
     return _numbers(index, device)
 
 
-def _numbers(item, device: torch.device):
+def _numbers(item: Any, device: torch.device) -> Any:
     if isinstance(item, torch.Tensor) or not (isinstance(item, list | tuple | range) or getattr(item, "ndim", 0)):
         return item
     return torch.tensor(item, dtype=None if len(item) else torch.int64, device=device)
@@ -251,11 +265,11 @@ if tuple(map(int, torch.__version__.split(".")[:2])) > (2, 13):
     # A list among indices becomes a tensor in C++, which makes it on `meta` and from 2.15 on never writes it.
 
     @shown_to_modes
-    def _get(self, index):
+    def _get(self: SimTensor, index: Any) -> torch.Tensor:
         return BASE.__getitem__(self, _indices(index, self.device))
 
     @shown_to_modes
-    def _set(self, index, value):
+    def _set(self: SimTensor, index: Any, value: Any) -> None:
         return BASE.__setitem__(self, _indices(index, self.device), value)
 
     SimTensor.__getitem__, SimTensor.__setitem__ = _get, _set
@@ -264,10 +278,10 @@ if tuple(map(int, torch.__version__.split(".")[:2])) > (2, 13):
 class _Rebuilt:
     """Pickles as the tensor that calling `function(*args)` gives."""
 
-    def __init__(self, *call):
+    def __init__(self, *call: Any) -> None:
         self._call = call
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return self._call
 
 

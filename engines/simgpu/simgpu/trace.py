@@ -5,18 +5,20 @@ Times in it are microseconds; the three digits behind the point keep whole nanos
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from simgpu.journal import Record
 
 _HOST, _PYTHON, _PHASES, _ENGINES = 1000, 1, 999, ("H2D", "D2H", "D2D")
 _WAITS = {"synchronize": "cudaDeviceSynchronize", "event.synchronize": "cudaEventSynchronize"}
 _COPIES = {"H2D": "Memcpy HtoD", "D2H": "Memcpy DtoH", "D2D": "Memcpy DtoD"}
+Event: TypeAlias = dict[str, Any]  # as JSON has it
 _NOTE = "simulated by a model of a GPU, not measured; host work is an input"
 
 
-def text(ranks: list) -> str:
+def text(ranks: Sequence[Any]) -> str:
     """Return the whole file of the timelines of one process or several ranks: one event a line, in order of time."""
     tracks, events = [], []
     for rank, timeline in enumerate(ranks):
@@ -30,7 +32,7 @@ def text(ranks: list) -> str:
     return _file(ranks[0], {"rank": 0}, tracks, events)
 
 
-def text_of_rank(ranks: list, rank: int) -> str:
+def text_of_rank(ranks: Sequence[Any], rank: int) -> str:
     """Return the file of one of several ranks, in the form of the file that each process writes on CUDA.
 
     As in NCCL, a message is a kernel that begins when this rank comes and ends with the message, waiting included.
@@ -55,7 +57,7 @@ def text_of_rank(ranks: list, rank: int) -> str:
     return _file(timeline, about | {"pg_config": [group | {"ranks": everybody}]}, tracks, events)
 
 
-def calls_and_kernels(records: list[Record], start_ns: int, begin_us: float) -> list[dict]:
+def calls_and_kernels(records: list[Record], start_ns: int, begin_us: float) -> list[Event]:
     """Return the host's CUDA calls, the kernels and the copies as events for a trace that has the operators already.
 
     Their time is the virtual clock's: what happened at `start_ns` stands at `begin_us` of that trace.
@@ -65,11 +67,7 @@ def calls_and_kernels(records: list[Record], start_ns: int, begin_us: float) -> 
     for event in events:
         event["ts"] = round(event["ts"] - start_ns / 1000 + begin_us, 3)  # whole nanoseconds
     names = {pid: "CUDA calls" if pid == _HOST else f"GPU {pid}" for pid in sorted({event["pid"] for event in events})}
-    heads = [
-        {"ph": "M", "name": "process_name", "ts": 0, "pid": pid, "args": {"name": f"{name} (simulated)"}}
-        for pid, name in names.items()
-    ]
-    return heads + events
+    return [_head("process_name", pid, name=f"{name} (simulated)") for pid, name in names.items()] + events
 
 
 def _nccl(name: str) -> str:
@@ -78,14 +76,14 @@ def _nccl(name: str) -> str:
     return f"ncclDevKernel_{kind.title().replace('_', '')} {of}".rstrip()
 
 
-def _all_events(timeline: Any, records: list[Record]) -> list[dict]:
+def _all_events(timeline: Any, records: list[Record]) -> list[Event]:
     """Return the events of records, and those of the phases, ranges and queues of their timeline."""
     found = [event for record in records for event in _events(record)]
     found += [_phase(row, phase) for row in timeline.rows for phase in timeline.phases(row)]
     return found + _ranges(timeline) + [event for row in timeline.rows for event in _queue(timeline, row)]
 
 
-def _file(timeline: Any, distributed: dict, tracks: list[dict], events: list[dict]) -> str:
+def _file(timeline: Any, distributed: dict[str, Any], tracks: list[Event], events: list[Event]) -> str:
     # what encloses comes before what it encloses
     events.sort(key=lambda event: (event["ts"], -event.get("dur", 0), event.get("cat") != "user_annotation"))
     head = {
@@ -96,7 +94,7 @@ def _file(timeline: Any, distributed: dict, tracks: list[dict], events: list[dic
     return f'{json.dumps(head)[:-1]}, "traceEvents": [\n{lines}\n]}}\n'
 
 
-def _give(event: dict, rank: int, begin_ns: int) -> None:
+def _give(event: Event, rank: int, begin_ns: int) -> None:
     """Let an event be one of this rank, whose clock began at `begin_ns`: host and GPU become processes of their own."""
     event["pid"] += rank
     event["ts"] += begin_ns / 1000 if event["ph"] != "M" else 0
@@ -117,15 +115,15 @@ def _track(record: Record) -> tuple[int, int]:
     return _gpu(record.row), 1000 + _ENGINES.index(record.direction) if record.kind == "copy" else record.stream
 
 
-def _event(kind: str, category: str, name: str, ns: int, track: tuple[int, int], **more) -> dict:
+def _event(kind: str, category: str, name: str, ns: int, track: tuple[int, int], **more: Any) -> Event:
     return {"ph": kind, "cat": category, "name": name, "ts": ns / 1000, "pid": track[0], "tid": track[1], **more}
 
 
-def _span(category: str, name: str, record: Record, **args) -> dict:
+def _span(category: str, name: str, record: Record, **args: Any) -> Event:
     return _event("X", category, name, record.start_ns, _track(record), dur=record.duration_ns / 1000, args=args)
 
 
-def _events(record: Record) -> list[dict]:
+def _events(record: Record) -> list[Event]:
     arrow = {"id": record.number}
     if record.kind == "launch":
         copies = record.name.startswith("copy ")
@@ -155,12 +153,12 @@ def _events(record: Record) -> list[dict]:
     ]
 
 
-def _phase(row: str, phase: tuple[str, int, int]) -> dict:
+def _phase(row: str, phase: tuple[str, int, int]) -> Event:
     name, start, end = phase
     return _event("X", "gpu_user_annotation", name, start, (_gpu(row), _PHASES), dur=(end - start) / 1000)
 
 
-def _ranges(timeline: Any) -> list[dict]:
+def _ranges(timeline: Any) -> list[Event]:
     """Return the ranges of `record_function`; those of several threads, which need not nest, on tracks of their own."""
     tracks: list[list[int]] = []  # of each the ends of what is open
     found = []
@@ -177,7 +175,7 @@ def _ranges(timeline: Any) -> list[dict]:
     return found
 
 
-def _queue(timeline: Any, row: str) -> list[dict]:
+def _queue(timeline: Any, row: str) -> list[Event]:
     """Return how many launched operations wait for a GPU, whenever that changes."""
     launched = {r.number: r.end_ns for r in timeline.select("launch")}
     changes = {0: 0}
@@ -193,20 +191,24 @@ def _queue(timeline: Any, row: str) -> list[dict]:
     return found
 
 
-def _tracks(timeline: Any, events: list[dict]) -> list[dict]:
+def _tracks(timeline: Any, events: list[Event]) -> list[Event]:
     """Return the names of processes and threads that have events."""
     used = sorted({(event["pid"], event["tid"]) for event in events if event["ph"] != "C"})
     found = []
     for pid in sorted({pid for pid, _ in used}):
         name = "host (simulated)" if pid == _HOST else f"sim:{pid} (simulated {timeline.spec_name})"
         order = 0 if pid == _HOST else pid + 1
-        for kind, args in (("process_name", {"name": name}), ("process_sort_index", {"sort_index": order})):
-            found.append({"ph": "M", "name": kind, "ts": 0, "pid": pid, "tid": 0, "args": args})
+        found += [_head("process_name", pid, name=name), _head("process_sort_index", pid, sort_index=order)]
     for pid, tid in used:
         if pid == _HOST:
             name = "Python" if tid == _PYTHON else f"Python, thread {tid}"
         else:
             name = f"copies {_ENGINES[tid - 1000]}" if 1000 <= tid < 2000 else f"stream {tid}"
             name = "parts of the step" if tid == _PHASES else f"messages {tid - 1999}" if tid >= 2000 else name
-        found.append({"ph": "M", "name": "thread_name", "ts": 0, "pid": pid, "tid": tid, "args": {"name": name}})
+        found.append(_head("thread_name", pid, tid, name=name))
     return found
+
+
+def _head(kind: str, pid: int, tid: int = 0, **args: str | int) -> Event:
+    """Return what says of a process or thread its name, or where it stands."""
+    return {"ph": "M", "name": kind, "ts": 0, "pid": pid, "tid": tid, "args": args}

@@ -9,14 +9,14 @@ without a word. So `x.unsqueeze_(0)` makes a new view here, which autograd can r
 import functools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu import model
-from simgpu.inside import BASE, TORCH
+from simgpu.inside import BASE, TORCH, Args, Kwargs, Operator
 from simgpu.tensor import OURS, SimTensor, refresh, shown_to_modes
 
 _autograd = TORCH._C._autograd
@@ -34,7 +34,7 @@ def _in_place(name: str, anew: Callable[..., torch.Tensor]) -> None:
 
     @shown_to_modes
     @functools.wraps(plain)
-    def changed(self, *args, **kwargs):
+    def changed(self: SimTensor, *args: Any, **kwargs: Any) -> SimTensor:
         if self.is_inference() or not (self._is_view() or _is_shared(self)):
             return plain(self, *args, **kwargs)
         refuse_stale(self, (self,))
@@ -53,7 +53,7 @@ def _in_place(name: str, anew: Callable[..., torch.Tensor]) -> None:
     setattr(SimTensor, name, changed)
 
 
-def _is_allowed(plain: Callable[..., Any], tensor: SimTensor, args: tuple, kwargs: dict) -> bool:
+def _is_allowed(plain: Callable[..., Any], tensor: SimTensor, args: Args, kwargs: Kwargs) -> bool:
     """Return whether autograd lets a tensor change in place; where it is on, raise what it raises if it does not.
 
     It does not for a leaf, and not for one of several views that one call returned.
@@ -100,7 +100,9 @@ def _become(tensor: SimTensor, new: torch.Tensor) -> None:
     torch._C._swap_tensor_impl(tensor, new)
 
 
-def _as_strided(tensor: SimTensor, size, stride, storage_offset: int | None = None) -> torch.Tensor:
+def _as_strided(
+    tensor: SimTensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> torch.Tensor:
     """Return a view of the whole memory, whatever part of it the tensor was: gradients reach all elements of it.
 
     On the CPU they reach those outside the tensor's own part only after a further change in place.
@@ -122,10 +124,12 @@ _in_place("as_strided_", _as_strided)
 
 
 # ---- changes of shape that come from elsewhere: from C++, torch.as_strided_, torch.ops ------------------------------
-_stale: "dict[int, tuple[weakref.ref, bool]]" = {}  # by storage: how the world knows it, and whether gradients flow
+_stale: dict[
+    int, tuple[weakref.ref[torch.UntypedStorage], bool]
+] = {}  # by storage: how the world knows it, and whether gradients flow
 
 
-def change(func, args: tuple, kwargs: dict) -> SimTensor:
+def change(func: Operator, args: Args, kwargs: Kwargs) -> SimTensor:
     """Change the shape of a tensor in place, as the operator `func` says: of its values and of the wrapper."""
     tensor = args[0]
     if getattr(_tried, "tensor", None) is tensor:

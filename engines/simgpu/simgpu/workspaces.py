@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
+from simgpu.inside import Args, Operator
+
 _ATEN = torch.ops.aten
 _LOSSES = (_ATEN.mse_loss, _ATEN.smooth_l1_loss, _ATEN.soft_margin_loss, _ATEN.binary_cross_entropy)
 
 
-def added(func, args: tuple, result: Any, mode: FakeTensorMode) -> Any:
+def added(func: Operator, args: Args, result: Any, mode: FakeTensorMode) -> Any:
     """Return what an operator returned for tensors of a fake mode, with the memory that it lacks.
 
     That is the workspace of the CPU's LSTM, and the loss of each element, which some losses keep behind their mean.
@@ -29,7 +31,7 @@ def added(func, args: tuple, result: Any, mode: FakeTensorMode) -> Any:
 
 
 @functools.cache
-def _keeps_elements(func) -> bool:
+def _keeps_elements(func: Operator) -> bool:
     """Return whether this loss is a view of the storage in which it computed each element's: a small real run says."""
     if func.overloadpacket not in _LOSSES:
         return False

@@ -5,6 +5,7 @@ objects. Its own type, `type`, becomes one that turns a number into `cuda:number
 """
 
 import ctypes
+from typing import Any
 
 import torch
 
@@ -13,9 +14,9 @@ from simgpu.face.replaced import Replacements
 
 class _Kind(type):
     __slots__ = ()
-    __module__ = property(lambda cls: "torch")  # else pickle would look for torch.device here
+    __module__: Any = property(lambda cls: "torch")  # else pickle would look for torch.device here
 
-    def __call__(cls, *args, **kwargs):
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and type(args[0]) is int and not kwargs:
             args = ("cuda", *args)
         return super().__call__(*args, **kwargs)

@@ -19,6 +19,7 @@ from simgpu.face import properties, statistics
 from simgpu.face.replaced import Replacements
 from simgpu.face.tensors import OLD_TYPES
 from simgpu.inside import TORCH
+from simgpu.model import Device
 from simgpu.prices import Cost
 
 VISIBLE = "SIMGPU_VISIBLE"  # what CUDA_VISIBLE_DEVICES was when the face was switched on, for child processes
@@ -34,7 +35,10 @@ _FAILURE = "the simulated GPU does not have it: run this line on a real GPU, or 
 class Stream(module.Stream):
     """A queue of one simulated GPU, as `torch.cuda.Stream`."""
 
-    def __init__(self, device=None, priority: int = 0, *, stream_id=None, device_index=None, device_type=None) -> None:
+    def __init__(
+        self, device: Device = None, priority: int = 0, *, stream_id: int | None = None,
+        device_index: int | None = None, device_type: int | None = None,
+    ) -> None:  # fmt: skip
         index = device if device_index is None else device_index
         super().__init__(None if isinstance(index, int) and index < 0 else index, priority, stream_id=stream_id)
         self.device_type, self.priority = _CUDA, priority
@@ -46,7 +50,7 @@ class Stream(module.Stream):
 
     cuda_stream = property(lambda self: self.stream_id, doc="Stands for the handle that libraries are given.")
 
-    def record_event(self, event=None):
+    def record_event(self, event: module.Event | None = None) -> module.Event:
         return super().record_event(Event() if event is None else event)
 
     def __eq__(self, other: object) -> bool:
@@ -62,7 +66,9 @@ class Stream(module.Stream):
 class Event(module.Event):
     """A mark in a queue, as `torch.cuda.Event`; times are those of the virtual clock."""
 
-    def __init__(self, enable_timing=False, blocking=False, interprocess=False, external=False) -> None:
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+    ) -> None:
         super().__init__(enable_timing, blocking, interprocess)
 
     def __repr__(self) -> str:
@@ -93,7 +99,7 @@ def replace(put: Replacements) -> None:
     put.put(torch.cuda.random, device_count=seen)
     put.put(torch.cuda.nvtx, _nvtx=_RANGES)
     put.put(torch, Stream=_kind_of("Stream", torch.Stream, Stream), Event=_kind_of("Event", torch.Event, Event))
-    cudnn = torch.backends.cudnn.m
+    cudnn = TORCH.backends.cudnn.m
     put.put(cudnn, is_available=lambda: True, version=lambda: _CUDNN, is_acceptable=lambda tensor: False)
     put.put(torch.backends.cuda, is_built=lambda: True)
     put.put(torch.version, cuda=VERSION)
@@ -122,9 +128,9 @@ def _kind_of(name: str, plain: type, ours: type) -> type:
         def __subclasscheck__(cls, other: type) -> bool:
             return issubclass(other, plain | ours)
 
-        def __call__(cls, device=None, *args, **kwargs):
+        def __call__(cls, device: Device = None, *args: Any, **kwargs: Any) -> Any:
             place = torch.accelerator.current_accelerator() if device is None else torch.device(device)
-            if place.type != "cuda":
+            if place is None or place.type != "cuda":
                 return plain(device, *args, **kwargs)
             with torch.cuda.device(place):
                 return ours(place, *args, **kwargs) if ours is Stream else ours(*args, **kwargs)

@@ -8,6 +8,7 @@ import torch
 
 from simgpu.face.replaced import Replacements
 from simgpu.face.tensors import FORMATS, MAKE, OLD_TYPES
+from simgpu.inside import TORCH
 
 _PINNING = """arange empty empty_like empty_strided eye full full_like linspace ones ones_like rand rand_like randint
 randn randn_like randperm tensor zeros zeros_like"""
@@ -23,7 +24,7 @@ def replace(put: Replacements) -> None:
     put.put(torch.Tensor, **{name: _pinning(getattr(torch.Tensor, name)) for name in _METHODS.split()})
     put.put(torch, set_default_tensor_type=_default_type(torch.set_default_tensor_type))
     put.call(_make_by_default, None)
-    known = torch.jit._builtins._get_builtin_table()
+    known = TORCH.jit._builtins._get_builtin_table()
     for name in (*MAKE, *_PINNING.split()):
         put.put_item(known, id(getattr(torch, name)), f"aten::{name}")
 
@@ -47,12 +48,13 @@ def _make_by_default(kind: Callable[..., torch.Tensor] | None) -> None:
     if "__new__" in vars(tensor):
         del tensor.__new__
     plain = tensor.__new__
+    if kind is None:
+        return
 
     def new(*args: Any, **kwargs: Any) -> torch.Tensor:
         return kind(*args[1:]) if args[0] is tensor and not kwargs else plain(*args, **kwargs)
 
-    if kind is not None:
-        tensor.__new__ = staticmethod(new)
+    tensor.__new__ = staticmethod(new)
 
 
 def _default_type(plain: Callable[[Any], None]) -> Callable[[Any], None]:

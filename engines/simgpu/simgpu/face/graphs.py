@@ -7,8 +7,8 @@ runs the same operators on the same memory.
 
 import itertools
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -16,10 +16,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from simgpu import composite, model
 from simgpu.clock import Captured
 from simgpu.face.replaced import Replacements
+from simgpu.inside import Args, Kwargs, Operator
 from simgpu.operators import MEMORY_ONLY
 from simgpu.tensor import CPU, SimTensor
 
 _numbers = itertools.count(1)
+_Call: TypeAlias = tuple[Operator, Args, Kwargs, list[torch.Tensor]]  # the last: what of its results is new
 
 
 class _Recorder(composite.Mode):
@@ -27,11 +29,13 @@ class _Recorder(composite.Mode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[Callable[..., Any], tuple, dict, list[torch.Tensor]]] = []
+        self.calls: list[_Call] = []
         self.before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by storage: all of it, and what stood there
         self._new: dict[int, torch.UntypedStorage] = {}  # storages made meanwhile; kept, so that no address comes again
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         inner = tree_map(_values, (args, kwargs))
         written = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
@@ -78,11 +82,16 @@ class Graph:
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._recorder: _Recorder | None = None
-        self._calls: list = []
+        self._calls: list[_Call] = []
         self._work: list[Captured] | None = None
         self._pool: tuple[int, int] = (0, next(_numbers))
 
-    def capture_begin(self, pool=None, capture_error_mode: str = "global", check_input_liveness: bool = False) -> None:
+    def capture_begin(
+        self,
+        pool: tuple[int, int] | None = None,
+        capture_error_mode: str = "global",
+        check_input_liveness: bool = False,
+    ) -> None:
         """Let operators of this thread go into the graph from now on. Raises RuntimeError during another capture."""
         with model.world.lock:
             if model.world.clock.capture is not None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from simgpu.face.replaced import Replacements
 from simgpu.face.tensors import lead
+from simgpu.inside import TORCH
 from simgpu.tensor import NoNestedTensorsError, SimTensor
 
 
@@ -17,7 +18,7 @@ def replace(put: Replacements) -> None:
     """Let a `TransformerEncoder` go without nested tensors, and refuse to write a TorchScript module to a file."""
     put.put(nn.TransformerEncoder, forward=_without_nested_tensors(nn.TransformerEncoder.forward))
     put.put(torch.jit, load=_by_way_of_the_cpu(torch.jit.load))
-    script = torch.jit.RecursiveScriptModule
+    script = TORCH.jit.RecursiveScriptModule
     put.put(script, **{name: _from_the_cpu(getattr(script, name)) for name in ("save", "save_to_buffer")})
 
 

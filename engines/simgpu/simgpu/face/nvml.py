@@ -15,6 +15,7 @@ import torch
 from simgpu import model
 from simgpu.face import properties
 from simgpu.face.replaced import Replacements
+from simgpu.inside import TORCH
 
 # The names and their style are NVML's
 NVML_SUCCESS, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_SUPPORTED = 0, 2, 3
@@ -167,7 +168,7 @@ def nvmlDeviceGetCudaComputeCapability(handle: Any) -> tuple[int, int]:
 
 def nvmlDeviceGetMemoryInfo(handle: Any, version: int | None = None) -> SimpleNamespace:
     """Return total, used and free memory in bytes: what PyTorch has reserved counts as used, and nothing else."""
-    free, total = torch.sim.mem_get_info(handle.index)
+    free, total = TORCH.sim.mem_get_info(handle.index)
     return SimpleNamespace(total=total, used=total - free, free=free, reserved=0, version=version)
 
 

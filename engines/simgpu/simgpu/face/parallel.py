@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from simgpu.face.replaced import Replacements
+from simgpu.inside import TORCH
 
 
 def replace(put: Replacements) -> None:
@@ -12,11 +13,15 @@ def replace(put: Replacements) -> None:
     put.put(
         torch._C, _scatter=_scatter, _gather=_gather, _broadcast=_broadcast, _broadcast_coalesced=_broadcast_coalesced,
     )  # fmt: skip
-    put.put(torch.cuda.nccl, is_available=lambda tensors: False)  # gradients are added by copies
+    put.put(TORCH.cuda.nccl, is_available=lambda tensors: False)  # gradients are added by copies
 
 
 def _scatter(
-    tensor: torch.Tensor, devices: Sequence[int], sizes: Sequence[int] | None = None, dim: int = 0, streams=None
+    tensor: torch.Tensor,
+    devices: Sequence[int],
+    sizes: Sequence[int] | None = None,
+    dim: int = 0,
+    streams: object = None,
 ) -> tuple[torch.Tensor, ...]:
     """Return the parts of a tensor along `dim`, each on its GPU; `sizes` are equal unless given."""
     parts = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim)

@@ -80,7 +80,7 @@ def _end(self: Any, plain: Callable[..., Any], *error: Any) -> Any:
     return plain(self, *error)
 
 
-def _parse(self: Any, plain: Callable[..., list], *args: Any, **kwargs: Any) -> list[FunctionEvent]:
+def _parse(self: Any, plain: Callable[..., list[FunctionEvent]], *args: Any, **kwargs: Any) -> list[FunctionEvent]:
     found = plain(self, *args, **kwargs)
     if _sees_gpus(self):
         self.use_device = "cuda"

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, MutableMapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 _ABSENT = object()
+_Key = TypeVar("_Key")
 
 
 class Replacements:
@@ -23,7 +24,7 @@ class Replacements:
                 self._back.callback(setattr, owner, name, before)
             setattr(owner, name, value)
 
-    def put_item(self, owner: MutableMapping, key: str, value: Any) -> None:
+    def put_item(self, owner: MutableMapping[_Key, Any], key: _Key, value: Any) -> None:
         """Give a mapping this item, such as an environment or `sys.modules`."""
         before = owner.get(key, _ABSENT)
         if before is _ABSENT:

@@ -28,7 +28,7 @@ def replace(put: Replacements) -> None:
     put.put_item(os.environ, "PATH", os.pathsep.join([folder, *(one for one in before if one != folder)]))
     put.put_item(os.environ, VARIABLE, _facts())
     put.put(subprocess.Popen, __init__=_telling(subprocess.Popen.__init__))
-    put.put(os, system=_telling(os.system))
+    put.put(os, system=_telling(os.system))  # pyright: ignore[reportDeprecated]  # which programs call all the same
 
 
 def _facts() -> str:

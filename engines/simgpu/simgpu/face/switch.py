@@ -52,7 +52,13 @@ class Face:
                 raise
             if not _faces:
                 _put_on()
-                given = {"gpu": gpu, "gpus": count, "memory": memory, "allocator": allocator, "errors": errors}
+                given: dict[str, object] = {
+                    "gpu": gpu,
+                    "gpus": count,
+                    "memory": memory,
+                    "allocator": allocator,
+                    "errors": errors,
+                }
                 children.replace(_replaced, given)
             _faces.append(self)
 

@@ -7,7 +7,7 @@ has not: those are replaced by Python functions that name the simulated GPU and 
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from simgpu import model, register, shown
 from simgpu.autocast import operator_of, register_rules
 from simgpu.face import batch_norm
 from simgpu.face.replaced import Replacements
+from simgpu.inside import Args, Kwargs, Operator
+from simgpu.model import Device
 from simgpu.tensor import SimTensor, shown_to_modes
 
 _kept: list[torch.library.Library] = []  # keeps the registrations alive
@@ -50,7 +52,7 @@ def register_kernels() -> None:
     _kept.append(library)
 
 
-def _make(operator, *args, **kwargs) -> torch.Tensor:
+def _make(operator: Operator, *args: Any, **kwargs: Any) -> torch.Tensor:
     if shown.kind != "cuda":
         torch.cuda._lazy_init()  # says why there is no CUDA here
         raise RuntimeError("CUDA is not available, and simgpu.cuda() is not on")
@@ -75,7 +77,7 @@ def _leading(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `function` with its argument `device` led to the simulated GPU."""
 
     @functools.wraps(function)
-    def led(*args, **kwargs):
+    def led(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("device") is not None:
             kwargs["device"] = lead(kwargs["device"])
         return function(*args, **kwargs)
@@ -87,7 +89,7 @@ def _by_way_of_the_cpu(function: Callable[..., torch.Tensor]) -> Callable[..., t
     """Return `function`, for which a simulated GPU has no kernel, with its result copied there."""
 
     @functools.wraps(function)
-    def moved(*args, device=None, **kwargs):
+    def moved(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
         place = lead(device)
         if not isinstance(place, torch.device) or place.type != "sim":
             return function(*args, device=device, **kwargs)
@@ -98,7 +100,7 @@ def _by_way_of_the_cpu(function: Callable[..., torch.Tensor]) -> Callable[..., t
 
 def _refusing(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     @functools.wraps(function)
-    def refused(*args, device=None, **kwargs):
+    def refused(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
         place = lead(device)
         if isinstance(place, torch.device) and place.type == "sim":
             raise NotImplementedError("the simulated GPU has no nested tensors: use padded ones there")
@@ -128,7 +130,7 @@ _Base = torch._C.TensorBase
 
 
 @functools.wraps(_Base.to)
-def _to(self, *args, **kwargs):
+def _to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     if args:
         args = (lead(args[0]), *args[1:])
     if kwargs.get("device") is not None:
@@ -138,7 +140,10 @@ def _to(self, *args, **kwargs):
 
 @shown_to_modes
 @functools.wraps(_Base.cuda)
-def _cuda(self, device=None, non_blocking: bool = False, memory_format=torch.preserve_format):
+def _cuda(
+    self: torch.Tensor, device: Device = None, non_blocking: bool = False,
+    memory_format: torch.memory_format = torch.preserve_format,
+) -> torch.Tensor:  # fmt: skip
     if isinstance(device, str | torch.device) and torch.device(device).type != "cuda":
         raise RuntimeError("Invalid device, must be cuda device")
     index = model.device_of(device)
@@ -149,7 +154,7 @@ _type_before = torch.Tensor.type
 
 
 @functools.wraps(_type_before)
-def _type(self, dtype=None, non_blocking: bool = False, **kwargs):
+def _type(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
     """Also for the names of old, such as "torch.cuda.FloatTensor", which say device and number format together."""
     name = dtype if isinstance(dtype, str) else getattr(dtype, "cuda_name", "")
     if not name.startswith("torch.cuda."):
@@ -157,7 +162,10 @@ def _type(self, dtype=None, non_blocking: bool = False, **kwargs):
     return self.to(torch.device("sim", model.device_of(None)), FORMATS[name.rpartition(".")[2]], non_blocking)
 
 
-def _in_context(self, function, types, args=(), kwargs=None):
+def _in_context(
+    self: _device.DeviceContext, function: Callable[..., Any], types: Sequence[type], args: Args = (),
+    kwargs: Kwargs | None = None,
+) -> Any:  # fmt: skip
     kwargs = dict(kwargs or {})
     if function in _device._device_constructors() and kwargs.get("device") is None:
         kwargs["device"] = lead(self.device)
@@ -177,11 +185,11 @@ class _OldType(type):
     def __instancecheck__(cls, thing: object) -> bool:
         return isinstance(thing, torch.Tensor) and thing.is_cuda and thing.dtype is FORMATS[cls.__name__]
 
-    def __call__(cls, *given, device=None) -> torch.Tensor:
-        place = {"device": torch.device("sim", model.device_of(device)), "dtype": FORMATS[cls.__name__]}
+    def __call__(cls, *given: Any, device: Device = None) -> torch.Tensor:
+        place, dtype = torch.device("sim", model.device_of(device)), FORMATS[cls.__name__]
         if len(given) == 1 and not isinstance(given[0], int | torch.Size):
-            return torch.tensor(given[0], **place)
-        return torch.empty(*given or (0,), **place)
+            return torch.tensor(given[0], device=place, dtype=dtype)
+        return torch.empty(*given or (0,), device=place, dtype=dtype)
 
 
 OLD_TYPES = {name: _OldType(name, (), {"cuda_name": f"torch.cuda.{name}", "dtype": FORMATS[name]}) for name in FORMATS}

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from simgpu.reports import current
 from simgpu.reports.current import Session
@@ -32,8 +33,8 @@ class Wishes:
 
     def start(self, *, shows: bool = True) -> Session:
         """Start the session; where it `shows`, and that was wished, it prints how far the program is."""
-        asked = {"stop_after": self.steps, "data_ms": self.data_ms, "shapes": self.shapes}
-        return current.start(**asked, progress=shows and not self.quiet)
+        progress = shows and not self.quiet
+        return current.start(stop_after=self.steps, data_ms=self.data_ms, shapes=self.shapes, progress=progress)
 
     def finish(self, session: Session) -> int:
         """Print and write what was wished; return the exit status, 0 or 3."""
@@ -96,8 +97,9 @@ def start_in_rank() -> None:
     rank, told = os.environ.get("RANK"), os.environ.get(VARIABLE)
     if rank is None or not told:
         return
-    known = json.loads(told)
-    wished = Wishes(**{**known, "limits": tuple(known["limits"])})
+    known: dict[str, Any] = json.loads(told)
+    known["limits"] = tuple(known["limits"])
+    wished = Wishes(**known)
     session = wished.start(shows=rank == "0")
     if rank == "0":
         atexit.register(_finish_in_rank, wished, session)

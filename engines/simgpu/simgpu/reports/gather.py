@@ -230,7 +230,7 @@ def _kernel(name: str, group: list[Record], seen: Timeline, steps: int) -> Kerne
     length_ns = bounds.total()
     flops, nbytes = sum(r.flops for r in group) / steps, sum(r.nbytes for r in group) / steps
     share = length_ns / seen.total_ns if seen.total_ns else 0.0
-    return Kernel(name, len(group) / steps, length_ns / steps / 1e9, share, max(bounds, key=bounds.get), flops, nbytes)
+    return Kernel(name, len(group) / steps, length_ns / steps / 1e9, share, bounds.most_common(1)[0][0], flops, nbytes)
 
 
 def _phases(seen: Timeline, row: str, gaps: list[Gap], steps: int) -> dict[str, float]:

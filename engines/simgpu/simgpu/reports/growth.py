@@ -92,7 +92,8 @@ def _kept_with_graphs(holdings: Holdings) -> list[tuple[torch.Tensor, Held]]:
 
 def _roots(found: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, Held]]:
     """Return those tensors whose graph is part of no other one's: the others are alive because of them."""
-    waiting = [below for tensor, _ in found for below, _ in tensor.grad_fn.next_functions]
+    graphs = [tensor.grad_fn for tensor, _ in found if tensor.grad_fn is not None]
+    waiting = [below for graph in graphs for below, _ in graph.next_functions]
     inner = set()
     while waiting and len(inner) < _MOST_NODES:
         node = waiting.pop()
@@ -160,7 +161,7 @@ def _line_that_keeps(holder: _Holder) -> Line | None:
     """
     lines = linecache.getlines(holder.file)
     try:
-        nodes = list(ast.walk(ast.parse("".join(lines))))
+        nodes = [node for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.stmt | ast.expr)]
     except SyntaxError:
         return None
     for does in (_puts_into, _makes_anew, _gives_a_value):
@@ -181,7 +182,8 @@ def _puts_into(node: ast.AST, name: str) -> bool:
             return ast.unparse(target) == name
         case ast.Assign(targets=[ast.Subscript(value=target)]):
             return ast.unparse(target) == name
-    return False
+        case _:
+            return False
 
 
 def _makes_anew(node: ast.AST, name: str) -> bool:
@@ -206,4 +208,5 @@ def _assigned(node: ast.AST, name: str) -> ast.expr | None:
             return value if name in names else None
         case ast.AnnAssign(target=target, value=value):
             return value if ast.unparse(target) == name else None
-    return None
+        case _:
+            return None

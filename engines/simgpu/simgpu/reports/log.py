@@ -9,6 +9,7 @@ import torch
 
 from simgpu import places
 from simgpu.clock import Captured
+from simgpu.journal import Queue
 from simgpu.prices import Cost
 
 OPTIMIZER = "optimizer step"
@@ -61,7 +62,7 @@ class Message:
 
     number: float
     stream: tuple[int, int]
-    queue: tuple
+    queue: Queue
     name: str
     kind: str
     nbytes: int
@@ -132,7 +133,11 @@ class Log:
         event = Graph(len(self._launched), stream, tuple(work), self._phase(), places.place())
         self._operation(event, launched_ns, end_ns)
 
-    def message(self, stream: tuple[int, int], about: tuple, launched_ns: int, end_ns: int) -> None:
+    def message(
+        self, stream: tuple[int, int], about: tuple[Queue, str, str, int, int, tuple[int, ...]], launched_ns: int,
+        end_ns: int,
+    ) -> None:  # fmt: skip
+        """Note a message: `about` is its queue, name and kind, its bytes, the most of any rank's, and the ranks."""
         self._operation(Message(len(self._launched), stream, *about, places.place()), launched_ns, end_ns)
 
     def not_pinned(self, nbytes: int) -> None:

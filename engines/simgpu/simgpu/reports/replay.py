@@ -69,8 +69,9 @@ class Replay:
     def _do(self, event: Event) -> None:
         clock, journal = self._clock, self._journal
         journal.line, journal.phase = getattr(event, "line", ""), getattr(event, "phase", "")
-        if not isinstance(event, Wait | Work | Step):
-            index, clock.streams[index] = event.stream[0], event.stream[1]
+        # what the host does alone is in no stream, and changes none
+        index, stream = (0, clock.streams[0]) if isinstance(event, Wait | Work | Step) else event.stream
+        clock.streams[index] = stream
         match event:
             case Kernel():
                 clock.kernel(index, event.name, event.cost)
@@ -119,8 +120,8 @@ class _Journal(Journal):
 
     def launch(self, name: str, engine: str, start_ns: int, end_ns: int) -> None:
         self.launches += 1
-        known = {"number": self.launches, "phase": self.phase, "line": self.line}
-        self.note(Record("launch", name, "host", start_ns, end_ns, **known))
+        number, phase, line = self.launches, self.phase, self.line
+        self.note(Record("launch", name, "host", start_ns, end_ns, number=number, phase=phase, line=line))
 
     def host(self, kind: str, name: str, start_ns: int, end_ns: int) -> None:
         self.note(Record(kind, name, "host", start_ns, end_ns, line=self.line))

@@ -138,9 +138,11 @@ class Values:
         `assumptions` of what is returned says what each of these takes for granted. Raises ValueError for a GPU that is
         not in the table, and for what is no number above 0.
         """
-        chosen = {"gpu": gpu, "gpus": gpus, "batch": batch, "amp": amp, "fused": fused, "pinned": pinned}
-        money = {"price": self.price if price is None else price, "steps": self.run_steps if steps is None else steps}
-        return what_if(self.basis, **chosen, compiled=compiled, **money)
+        price, steps = self.price if price is None else price, self.run_steps if steps is None else steps
+        return what_if(
+            self.basis, gpu=gpu, gpus=gpus, batch=batch, amp=amp, fused=fused, pinned=pinned, compiled=compiled,
+            price=price, steps=steps,
+        )  # fmt: skip
 
     @cached_property
     def options(self) -> list[Option]:

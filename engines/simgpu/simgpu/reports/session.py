@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import dataloader
 
 from simgpu import accounts, arguments, communication, model, places
 from simgpu.face.replaced import Replacements
@@ -81,7 +82,7 @@ class Recording:
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
-        loader = torch.utils.data.dataloader._BaseDataLoaderIter
+        loader = dataloader._BaseDataLoaderIter
         self._put.put(loader, __next__=self._timed(loader.__next__))
 
     def stop(self) -> None:
@@ -149,13 +150,13 @@ class Recording:
         if self.run.steps == 0 and len(self.log) > MOST_EVENTS:
             self._pause()
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self.log.stepping = self.holdings.stepping = True
         self.holdings.before_step(optimizer)
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
         self._gradient_bytes = sum(gradient.nbytes for gradient in gradients if gradient is not None)
 
-    def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self.log.stepping = self.holdings.stepping = False
         self.holdings.after_step(optimizer)
         if self._leader() is None:

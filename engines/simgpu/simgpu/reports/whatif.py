@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import TypeGuard
 
 from simgpu import arguments, gpus
 from simgpu.clock import Captured
@@ -177,7 +178,8 @@ def _scaled(event: Event, factor: float) -> Event:
             return replace(event, work=tuple(one._replace(cost=_times(one.cost, factor)) for one in event.work))
         case Copy() if event.nbytes > SMALL_BYTES:
             return replace(event, nbytes=math.ceil(event.nbytes * factor))
-    return event
+        case _:
+            return event
 
 
 def _times(cost: Cost, factor: float) -> Cost:
@@ -186,7 +188,7 @@ def _times(cost: Cost, factor: float) -> Cost:
 
 
 # ---- autocast ---------------------------------------------------------------------------------------------------
-def _is_product(event: Event) -> bool:
+def _is_product(event: Event) -> TypeGuard[Kernel]:
     return isinstance(event, Kernel) and event.phase not in (OPTIMIZER, GRADIENTS) and kind_of(event.name) in _PRODUCTS
 
 
@@ -233,11 +235,12 @@ def _with_fused(events: Sequence[Event], basis: Basis) -> list[Event]:
     if basis.optimizer not in _FUSED or _is_fused(basis):
         return list(events)
     found: list[Event] = []
-    for is_step, group in groupby(events, _is_of_step):
-        run = list(group)
-        if is_step:
-            run = [replace(run[-1], name="_fused_step_", cost=Cost(basis.fused_bytes // 8, basis.fused_bytes))]
-        found += run
+    for _, group in groupby(events, _is_of_step):
+        *before, last = group
+        if _is_of_step(last):
+            found.append(replace(last, name="_fused_step_", cost=Cost(basis.fused_bytes // 8, basis.fused_bytes)))
+        else:
+            found += [*before, last]
     return found
 
 
@@ -245,7 +248,7 @@ def _is_fused(basis: Basis) -> bool:
     return any(_is_of_step(event) and event.name.startswith("_fused_") for event in basis.events)
 
 
-def _is_of_step(event: Event) -> bool:
+def _is_of_step(event: Event) -> TypeGuard[Kernel]:
     return isinstance(event, Kernel) and event.phase == OPTIMIZER
 
 
@@ -261,7 +264,7 @@ def _with_pinned(events: Sequence[Event]) -> list[Event]:
     return found
 
 
-def _is_to_gpu(event: Event) -> bool:
+def _is_to_gpu(event: Event) -> TypeGuard[Copy]:
     return isinstance(event, Copy) and event.direction == "H2D"
 
 
@@ -269,11 +272,12 @@ def _is_to_gpu(event: Event) -> bool:
 def _with_graphs(events: Sequence[Event]) -> list[Event]:
     """Let kernels that follow one another in a stream and phase be launched at once."""
     found: list[Event] = []
-    for (is_kernel, stream, phase), group in groupby(events, _launched_with):
+    for (_, stream, phase), group in groupby(events, _launched_with):
         run = list(group)
-        if is_kernel and len(run) > 1:
-            work = tuple(Captured(stream[0], one.name, "compute", 0, one.cost, "") for one in run)
-            found.append(Graph(run[-1].number, stream, work, phase, run[0].line))
+        kernels = [one for one in run if isinstance(one, Kernel)]
+        if len(kernels) > 1:
+            work = tuple(Captured(stream[0], one.name, "compute", 0, one.cost, "") for one in kernels)
+            found.append(Graph(kernels[-1].number, stream, work, phase, kernels[0].line))
         else:
             found += run
     return found
@@ -286,7 +290,9 @@ def _launched_with(event: Event) -> tuple[bool, tuple[int, int], str]:
 # ---- ranks ------------------------------------------------------------------------------------------------------
 def _with_ranks(events: Sequence[Event], basis: Basis, ranks: int) -> list[Event]:
     """Let buckets of gradients be summed among ranks, each after its part of the kernels of a backward pass."""
-    total, step, found = basis.gradient_bytes, [], []
+    total = basis.gradient_bytes
+    step: list[Event] = []
+    found: list[Event] = []
     for event in events:
         step.append(event)
         if isinstance(event, Step):
@@ -298,12 +304,18 @@ def _with_ranks(events: Sequence[Event], basis: Basis, ranks: int) -> list[Event
 def _with_messages(step: list[Event], total: int, ranks: int) -> Iterator[Event]:
     """Yield the events of a step, with messages of `total` bytes beside its backward pass."""
     buckets = math.ceil(total / _BUCKET_BYTES)
-    places = [place for place, event in enumerate(step) if getattr(event, "phase", "") in ("backward", "recomputation")]
+    places = [place for place, event in enumerate(step) if _is_backward(event)]
     due = {places[math.ceil(len(places) * part / buckets) - 1] for part in range(1, buckets + 1)} if places else ()
     for place, event in enumerate(step):
         yield event
+        if not _is_backward(event):
+            continue
         if place in due:
             sizes = math.ceil(total / len(due)), 0, tuple(range(ranks))
             yield Message(event.number + 0.5, event.stream, ("nccl",), "all_reduce", "all_reduce", *sizes, event.line)
-        if places and place == places[-1]:
+        if place == places[-1]:
             yield Hold(event.stream, event.number + 0.5)
+
+
+def _is_backward(event: Event) -> TypeGuard[Kernel | Graph]:
+    return isinstance(event, Kernel | Graph) and event.phase in ("backward", "recomputation")

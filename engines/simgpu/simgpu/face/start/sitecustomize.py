@@ -9,6 +9,9 @@ import importlib.util
 import json
 import os
 import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -19,11 +22,13 @@ class _AfterTorch:
     Where the child begins with simgpu, which imports torch, that is once simgpu is imported too.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._asks = False  # whether the spec is asked for here, of the other finders
         self._is_on = False
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name not in ("torch", "simgpu") or self._asks or self._is_on or not os.environ.get("SIMGPU_CUDA"):
             return None
         self._asks = True
@@ -34,14 +39,14 @@ class _AfterTorch:
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
-            def exec_module(module):
+            def exec_module(module: ModuleType) -> None:
                 run(module)
                 self._switch_on(name)
 
             spec.loader.exec_module = exec_module
         return spec
 
-    def _switch_on(self, imported):
+    def _switch_on(self, imported: str) -> None:
         begun = "simgpu" if imported == "torch" else "torch"
         if self._is_on or getattr(getattr(sys.modules.get(begun), "__spec__", None), "_initializing", False):
             return
@@ -57,7 +62,7 @@ class _AfterTorch:
             start_in_rank()
 
 
-def _run_the_next():
+def _run_the_next() -> None:
     others = [folder for folder in sys.path if os.path.abspath(folder or ".") != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
