@@ -29,11 +29,17 @@ ROOM = 2  # of a cell that draws seven pictures, the first with its text
 # Forked where that is safe: what Sphinx, Matplotlib and torch take to be imported is then spent once.
 PROCESSES = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
 HEADINGS = {"scene": "A problem", "recap": "So far"}  # of cells that have none
-CONF = """extensions = ["myst_nb", "sphinx_revealjs"]
+CONF = """extensions, templates_path = ["myst_nb", "sphinx_revealjs"], ["templates"]
 project, root_doc, nb_execution_mode = "Slides", "index", "off"
 revealjs_style_theme, revealjs_static_path, revealjs_css_files = "white", ["static"], ["slides.css"]
 nb_mime_priority_overrides = [("revealjs", "text/html", 0), ("revealjs", "image/png", 1), ("revealjs", "text/plain", 2)]
 revealjs_script_conf = {"hash": True, "slideNumber": True, "width": 1200, "height": 760}
+"""
+
+# The theme's page, whose text can be enlarged with two fingers, and is the page's main part by itself.
+PAGE = """{%- extends "!page.html" %}
+{%- block extrahead %}{% endblock %}
+{%- block content %}<main>{{ super() | replace(' role="main"', "") }}</main>{% endblock %}
 """
 
 
@@ -99,6 +105,8 @@ def started(target: Path, home: str = "") -> BaseProcess:
     back = f'<p><a href="{home}">Back to the course</a></p>\n' if home else ""
     notebooks.write(SOURCES / "index.md", f"# Slides\n\n```{{toctree}}\n:titlesonly:\n\n{listed}\n```\n\n{back}")
     notebooks.write(SOURCES / "conf.py", CONF)
+    (SOURCES / "templates").mkdir()
+    notebooks.write(SOURCES / "templates" / "page.html", PAGE)
     shutil.copytree(ROOT / "docs" / "static", SOURCES / "static")
     return sphinx("-b", "revealjs", SOURCES, target)
 

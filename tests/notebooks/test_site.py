@@ -335,9 +335,16 @@ def site(tmp_path_factory):
     return folder
 
 
+def site_pages(site, theme, width):
+    """Return the pages to look at: all of them; slides have one look, and listings of code scroll on narrow pages."""
+    places = [path.relative_to(site) for path in sorted(site.rglob("*.html"))]
+    beside = ["_modules"] * (width < 1280) + ["slides"] * ((theme, width) != ("light", 1280))
+    return [path for path in places if not {"_static", *beside} & set(path.parts)]
+
+
 @pytest.mark.slow
 @pytest.mark.browser
-def test_the_site_has_no_serious_fault_for_people_who_cannot_see_or_point_and_asks_no_other_host(site):
+def test_the_site_has_no_fault_for_people_who_cannot_see_or_point_and_asks_no_other_host(site):
     from axe_playwright_python.sync_playwright import Axe
 
     faults, asked, seen = [], [], 0
@@ -346,18 +353,15 @@ def test_the_site_has_no_serious_fault_for_people_who_cannot_see_or_point_and_as
             page = chromium.new_context(color_scheme=theme, viewport={"width": width, "height": 900}).new_page()
             page.on("request", lambda request: asked.append(request.url))
             page.on("pageerror", lambda error: faults.append(str(error)))
-            for path in sorted(site.rglob("*.html")):
-                if {"_static", "_modules", "slides"} & set(path.relative_to(site).parts):
-                    continue
+            for path in site_pages(site, theme, width):
                 seen += 1
-                page.goto(path.as_uri())
-                name = f"{theme} {width} {path.name}"
+                page.goto((site / path).as_uri())
+                name = f"{theme} {width} {path}"
                 if page.evaluate("document.documentElement.scrollWidth > innerWidth + 1"):
                     faults.append(f"{name}: wider than the window")
                 for found in Axe().run(page).response["violations"]:
-                    if found["impact"] in ("serious", "critical"):
-                        faults.append(f"{name}: {found['id']}: {found['nodes'][0]['html'][:120]}")
-    assert seen > 40 and not faults
+                    faults.append(f"{name}: {found['id']}: {found['nodes'][0]['html'][:120]}")
+    assert seen > 160 and faults == []
     assert not [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
 
 
