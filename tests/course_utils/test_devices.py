@@ -294,6 +294,7 @@ def test_on_simulated_gives_the_same_in_this_process_and_beside_a_real_gpu(monke
 
 def test_an_error_on_the_simulated_gpu_of_a_child_shows_the_readers_line(monkeypatch):
     monkeypatch.setattr(choice, "simulated", lambda: None)
+    monkeypatch.setattr("simgpu.child._finished", children.simulated)
     with pytest.raises(RuntimeError, match=r"(?s)child process Traceback.*return 1 / number.*ZeroDivisionError"):
         devices.on_simulated(lambda number: divide(number), 0)
 

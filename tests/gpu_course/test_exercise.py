@@ -760,10 +760,12 @@ def test_beside_a_real_gpu_a_simulated_exercise_is_checked_in_a_child(monkeypatc
     monkeypatch.setattr(devices, "simulated", lambda: None)
     monkeypatch.setattr(solved, "change", lambda *names: None)
     given = chosen.reference
-    assert chosen.check(lambda *args, **kwargs: given(*args, **kwargs))
-    assert "right. Checked on" in capsys.readouterr().out
-    with pytest.raises(WrongAnswer) as caught:
-        chosen.check(lambda *args, **kwargs: 1 / 0)
+    with monkeypatch.context() as forking:
+        forking.setattr("simgpu.child._finished", children.simulated)
+        assert chosen.check(lambda *args, **kwargs: given(*args, **kwargs))
+        assert "right. Checked on" in capsys.readouterr().out
+        with pytest.raises(WrongAnswer) as caught:
+            chosen.check(lambda *args, **kwargs: 1 / 0)
     assert "raises ZeroDivisionError" in str(caught.value) and "on sim:0" in str(caught.value)
     monkeypatch.setenv("PYTHONPATH", str(broken_torch(tmp_path)))
     assert callable(chosen.check(lambda *args, **kwargs: None))
