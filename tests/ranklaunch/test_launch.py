@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import ranklaunch as module
 from ranklaunch import RankError, forked, launch, output, preload, rank_device, report, run, use_device, wire
 from ranklaunch.wire import Failure
+from tests import children
 from tests.ranklaunch import system
 
 HERE = Path(__file__)
@@ -36,12 +37,12 @@ def nothing_left():
     """After each test: no process but the server, no thread, port or file. tests/conftest.py looks at the settings."""
     handler = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
     segments = system.abandoned_segments()
-    children = system.descendants().keys()
+    there = system.descendants().keys()
     yield
     assert handler is None or signal.getsignal(signal.SIGCHLD) == handler
     assert set(system.abandoned_segments()) <= set(segments)
     now = system.descendants()
-    assert not [words for pid, (parent, words) in now.items() if pid not in children and not _server(parent, words)]
+    assert not [words for pid, (parent, words) in now.items() if pid not in there and not _server(parent, words)]
     deadline = time.monotonic() + 10  # the server may be importing, and hold what these threads read
     while any(thread.name == "launch" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
@@ -50,7 +51,7 @@ def nothing_left():
 
 
 def _server(parent, words):
-    return parent == os.getpid() and "ranklaunch import forked" in words
+    return parent == os.getpid() and ("ranklaunch import forked" in words or "tests.children import serve" in words)
 
 
 def failing(fn, **options):
@@ -665,16 +666,6 @@ def test_a_copy_that_a_rank_forks_is_not_the_rank():
 
 
 @linux
-def test_a_launch_from_a_folder_that_was_deleted_works(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend("")
-    tmp_path.rmdir()
-    monkeypatch.setattr(forked, "_running", [])
-    assert launch(os.getcwd, nprocs=1) == [str(Path.home())]
-    forked._running[0].stop()
-
-
-@linux
 @pytest.mark.parametrize("how", ["returns", "raises", "is killed"])
 def test_what_a_rank_started_ends_with_it(how):
     def work(how):
@@ -713,18 +704,16 @@ def test_two_launches_at_once_do_not_meet():
 
 
 @linux
-def test_everything_ends_with_a_kernel_that_is_killed():
+def test_everything_ends_with_a_kernel_that_is_killed(tmp_path):
     code = (
-        "import os, time\nfrom ranklaunch import launch\n"
-        "def work():\n    print(os.getpid(), os.getppid(), flush=True)\n    time.sleep(90)\n"
-        "launch(work)\n"
+        "import os, signal, sys, time\nfrom pathlib import Path\nfrom ranklaunch import launch\n"
+        "kernel = os.getpid()\n"
+        "def work():\n    Path(sys.argv[1]).write_text(f'{os.getpid()} {os.getppid()}')\n"
+        "    os.kill(kernel, signal.SIGKILL)\n    time.sleep(90)\n"
+        "launch(work, nprocs=1)\n"
     )
-    kernel = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=HERE.parent)
-    rank, server = (int(word) for word in kernel.stdout.readline().removeprefix("[rank 0]").split())
-    assert system.exists(rank) and system.exists(server)
-    kernel.kill()
-    kernel.wait()
-    kernel.stdout.close()
+    assert children.run("-c", code, tmp_path / "seen").returncode == -signal.SIGKILL
+    rank, server = map(int, (tmp_path / "seen").read_text(encoding="utf-8").split())
     deadline = time.monotonic() + 5
     while system.exists(server) or system.exists(rank):
         assert time.monotonic() < deadline
@@ -732,12 +721,15 @@ def test_everything_ends_with_a_kernel_that_is_killed():
 
 
 @linux
-def test_a_server_that_died_is_replaced():
+def test_a_server_that_died_is_replaced_also_from_a_folder_that_was_deleted(monkeypatch, tmp_path):
     launch(lambda: None)
     server = forked._running[-1].process
     error = failing(lambda pid=server.pid: os.kill(pid, signal.SIGKILL) or time.sleep(30), nprocs=1)
     assert error.kind == "died" and "ended with the process that starts the ranks" in str(error)
-    assert launch(lambda: 1) == [1, 1]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    tmp_path.rmdir()
+    assert launch(os.getcwd) == [str(Path.home())] * 2
     assert forked._running[-1].process.pid != server.pid
 
 
@@ -768,9 +760,9 @@ def test_a_server_that_cannot_start_or_is_interrupted_leaves_nothing(monkeypatch
     with pytest.raises(RuntimeError, match=r"could not start:\nbroken"):
         launch(module_level)
     monkeypatch.setattr(forked, "fresh", lambda _, **to: subprocess.Popen(["sleep", "97"], **to))
-    children = system.descendants().keys()
+    there = system.descendants().keys()
     interrupt(0.5, module_level)
-    assert system.descendants().keys() == children
+    assert system.descendants().keys() == there
 
 
 async def asynchronous():

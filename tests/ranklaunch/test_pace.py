@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ranklaunch import RankError, launch, pace
+from ranklaunch import RankError, launch, pace, run
 from ranklaunch.pace import Pace, Work
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says for how long a thread was held up")
@@ -74,17 +74,19 @@ def endless():
 
 
 def test_a_rank_at_work_is_slow_and_no_hang():
-    error = failed(endless, timeout_s=1.0)
+    error = failed(endless, timeout_s=0.5)
     assert (error.kind, error.rank) == ("slow", 1)
     head, at_work, *rest = str(error).splitlines()
-    assert head == "2 of 2 ranks had not returned after 1 s; all were stopped."
+    assert head == "2 of 2 ranks had not returned after 0.5 s; all were stopped."
     assert at_work == "rank 1 was still at work. If it only needs more time, raise timeout_s."
     assert error.busy == "" and len([line for line in rest if not line.startswith("This machine is busy")]) == 4
     assert "in barrier, called at" in error.states[0] and "in endless" in error.states[1]
 
 
 @linux
-def test_a_rank_whose_child_computes_or_which_computes_in_c_is_at_work():
+def test_a_rank_whose_child_computes_or_which_computes_in_c_is_at_work(monkeypatch):
+    monkeypatch.setattr(run, "_ANSWER_S", 0.3)
+
     def starts_a_program():
         subprocess.run([sys.executable, "-c", "while True: pass"])
 
@@ -92,7 +94,7 @@ def test_a_rank_whose_child_computes_or_which_computes_in_c_is_at_work():
         return len(str(sum(range(10**12))))
 
     for work in (starts_a_program, computes_in_c):
-        error = failed(work, nprocs=1, timeout_s=1.0)
+        error = failed(work, nprocs=1, timeout_s=0.5)
         assert error.kind == "slow" and f"in {work.__name__}" in str(error)
 
 
