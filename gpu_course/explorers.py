@@ -5,6 +5,7 @@ and one control for each parameter. In JupyterLab and Colab it shows controls an
 picture for the default parameters; in plain text one stable line. `transfer` shows how to write one.
 """
 
+import functools
 import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -160,9 +161,22 @@ class Explorer:
 
     def static_html(self) -> str:
         """Return the picture and its caption as HTML that needs no kernel."""
+        return f"{self._first[2]}<p>{html.escape(self._first[1])}</p>"
+
+    @functools.cached_property
+    def _first(self) -> tuple[bytes, str, str]:
+        """Picture and caption of the defaults, and the picture as HTML: drawn once for the page and the widget."""
         result = self.compute()
-        words = self._describe(result)
-        return f"{plots.to_html(self._draw(result), words)}<p>{html.escape(words)}</p>"
+        figure, words = self._draw(result), self._describe(result)
+        picture = plots.png(figure)
+        return picture, words, plots.to_html(figure, words, picture)
+
+    def _shown(self, chosen: Mapping[str, Any]) -> tuple[bytes, str]:
+        """Return picture and caption of what the controls say."""
+        if chosen == self.defaults:
+            return self._first[:2]
+        result = self._function(**chosen, **self._fixed)
+        return plots.png(self._draw(result)), self._describe(result)
 
     def widget(self) -> Any:
         """Return the widget: the controls above the picture and its caption; the same one each time."""
@@ -186,9 +200,8 @@ class Explorer:
                     self.boxes[name].layout.display = None if counts else "none"
             self._offer()
             try:
-                result = self._function(**{name: box.value for name, box in self.boxes.items()}, **self._fixed)
-                picture.value = plots.png(self._draw(result))
-                words.value = f'<div style="line-height: 1.5">{html.escape(self._describe(result))}</div>'
+                picture.value, said = self._shown({name: box.value for name, box in self.boxes.items()})
+                words.value = f'<div style="line-height: 1.5">{html.escape(said)}</div>'
                 picture.layout.display = None
             except Exception as error:  # shown in place: a widget's callback has no cell to fail in
                 picture.layout.display = "none"  # the picture of another setting would be wrong

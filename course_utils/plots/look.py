@@ -144,16 +144,20 @@ def png(fig: Figure) -> bytes:
     return out.getvalue()
 
 
-def _base64(fig: Figure) -> str:
-    return base64.b64encode(png(fig)).decode("ascii")
+def _base64(picture: bytes) -> str:
+    return base64.b64encode(picture).decode("ascii")
 
 
-def to_html(fig: Figure, alt: str) -> str:
-    """Return an `<img>` with the figure and `alt`, the text that says what it shows to those who do not see it."""
+def to_html(fig: Figure, alt: str, drawn: bytes = b"") -> str:
+    """Return an `<img>` with the figure and `alt`, the text that says what it shows to those who do not see it.
+
+    `drawn` is its `png`, where that is there already.
+    """
     if not isinstance(alt, str) or not alt.strip():
         raise ValueError(f"alt was {alt!r}; it may be a sentence that says what the picture shows")
     width, height = _css_size(fig)
-    source, said = f"data:image/png;base64,{_base64(fig)}", html.escape(alt, quote=True)
+    source = f"data:image/png;base64,{_base64(drawn or png(fig))}"
+    said = html.escape(alt, quote=True)
     look = "max-width: 100%; height: auto; background: white"
     return f'<img src="{source}" alt="{said}" width="{width}" height="{height}" style="{look}">'
 
@@ -182,7 +186,7 @@ def _picture_class() -> type:
 
         def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[dict, dict]:
             width, height = _css_size(self)
-            shown = {"image/png": _base64(self), "text/plain": repr(self)}
+            shown = {"image/png": _base64(png(self)), "text/plain": repr(self)}
             return shown, {"image/png": {"width": width, "height": height}}
 
         def __repr__(self) -> str:
