@@ -116,13 +116,19 @@ def rooms(storey: str) -> frozenset[str]:
 def taken(text: str) -> dict[str, str]:
     """Return each name that `text` imports, with the dotted name of what it stands for."""
     found = {}
-    for node in ast.walk(ast.parse(text)):
+    for node in _nodes(text):
         if isinstance(node, ast.ImportFrom):
             found |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
         elif isinstance(node, ast.Import):
             for one in node.names:
                 found[one.asname or one.name.split(".")[0]] = one.name if one.asname else one.name.split(".")[0]
     return found
+
+
+@functools.lru_cache(8)
+def _nodes(text: str) -> list[ast.AST]:
+    """Return all nodes of a text's tree."""
+    return list(ast.walk(ast.parse(text)))
 
 
 def forbidden(text: str, home: str = "", storeys: Iterable[str] = STOREYS) -> list[str]:
@@ -133,19 +139,18 @@ def forbidden(text: str, home: str = "", storeys: Iterable[str] = STOREYS) -> li
 
 class _Reader:
     def __init__(self, text: str, home: str, storeys: tuple[str, ...]) -> None:
-        self.tree, self.home, self.storeys, self.names = ast.parse(text), home, storeys, taken(text)
-        assigned = [
-            node for node in ast.walk(self.tree) if isinstance(node, ast.Assign) and self._is_engines(node.value)
-        ]
+        self.nodes, self.home, self.storeys, self.names = _nodes(text), home, storeys, taken(text)
+        self.engines = any(name.split(".")[0] in ENGINES for name in self.names.values())
+        assigned = [node for node in self.nodes if isinstance(node, ast.Assign) and self._is_engines(node.value)]
         self.kept = {one.attr for node in assigned for one in node.targets if isinstance(one, ast.Attribute)}
 
     def found(self) -> Iterator[tuple[int, str]]:
         """Yield line and name of all that is taken past a door."""
         yield from self._imported()
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Attribute):
                 yield from self._attribute(node, self.names)
-            elif isinstance(node, ast.FunctionDef):
+            elif isinstance(node, ast.FunctionDef) and self.engines:
                 yield from self._local(node)
             elif isinstance(node, ast.ClassDef) and any(map(self._is_engines, node.bases)):
                 yield from self._inherited(node)
@@ -160,7 +165,7 @@ class _Reader:
 
     # ---- imports
     def _imported(self) -> Iterator[tuple[int, str]]:
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.ImportFrom) and not self._is_free(node.module):
                 for one in node.names:
                     if not _is_door(node.module) or not _gives(node.module, one.name):
@@ -225,6 +230,6 @@ class _Reader:
 
     def _quoted(self, node: ast.Constant) -> Iterator[tuple[int, str]]:
         """Yield what a text inside the text takes: a program for another process."""
-        for engine in ENGINES:
+        for engine in (one for one in ENGINES if one in node.value):
             for what in re.findall(rf"\b{engine}(?:\.\w+)*\.(?:_[a-z]\w*|world)\b", node.value):
                 yield node.lineno, what
