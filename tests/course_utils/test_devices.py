@@ -14,6 +14,7 @@ from course_utils import devices, plots
 from course_utils.devices import choice, diagnosis
 from course_utils.devices import report as reporting
 from tests import children
+from tests.simgpu.simulated import fork_children
 
 # What each stored report is an example of. The exercise of lesson 01 stands on these.
 EXPECTED = {
@@ -294,7 +295,7 @@ def test_on_simulated_gives_the_same_in_this_process_and_beside_a_real_gpu(monke
 
 def test_an_error_on_the_simulated_gpu_of_a_child_shows_the_readers_line(monkeypatch):
     monkeypatch.setattr(choice, "simulated", lambda: None)
-    monkeypatch.setattr("simgpu.child._finished", children.simulated)
+    fork_children(monkeypatch)
     with pytest.raises(RuntimeError, match=r"(?s)child process Traceback.*return 1 / number.*ZeroDivisionError"):
         devices.on_simulated(lambda number: divide(number), 0)
 

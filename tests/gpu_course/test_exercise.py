@@ -34,6 +34,7 @@ from gpu_course.checks import Case, Exercise, WrongAnswer, edit, exercise, sandb
 from gpu_course.checks.case import load_libraries
 from gpu_course.checks.comparison import difference
 from tests import children
+from tests.simgpu.simulated import fork_children
 
 PLACES = devices.check_devices()
 
@@ -761,7 +762,7 @@ def test_beside_a_real_gpu_a_simulated_exercise_is_checked_in_a_child(monkeypatc
     monkeypatch.setattr(solved, "change", lambda *names: None)
     given = chosen.reference
     with monkeypatch.context() as forking:
-        forking.setattr("simgpu.child._finished", children.simulated)
+        fork_children(forking)
         assert chosen.check(lambda *args, **kwargs: given(*args, **kwargs))
         assert "right. Checked on" in capsys.readouterr().out
         with pytest.raises(WrongAnswer) as caught:

@@ -5,13 +5,13 @@ import pytest
 import simgpu
 from course_utils import programs
 from gpu_course import lesson13
-from tests import children
+from tests.simgpu.simulated import fork_children
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
 
 def test_a_program_that_needs_too_much_memory_is_reported_by_its_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("simgpu.child._finished", children.simulated)
+    fork_children(monkeypatch)
     program = tmp_path / "large.py"
     text = "import sys\nimport torch\n\nprint(sys.argv[1:])\nx = torch.ones(2**33, device='cuda')\n"
     program.write_text(text, encoding="utf-8")

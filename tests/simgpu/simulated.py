@@ -1,12 +1,28 @@
 """What do the tests of the simulated GPU share? A fresh one for each test, and a look at wrapper and values."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
 import simgpu
-from simgpu import control
+from simgpu import child, control
+from tests import children
 
-__all__ = ["_fresh", "consistent", "forget", "on_sim"]
+__all__ = ["_fresh", "consistent", "forget", "fork_children", "on_sim"]
+
+
+def fork_children(monkeypatch):
+    """Let `simgpu.run_in_child` fork its process from one that has torch, where a fresh Python is not what is tried."""
+
+    def finished(file: Path, wait) -> int:
+        done = children.run("-m", "simgpu.child", file, env={**os.environ, **child._HIDDEN})
+        file.with_suffix(".out").write_text(done.stdout, encoding="utf-8")
+        file.with_suffix(".err").write_text(done.stderr, encoding="utf-8")
+        return done.returncode
+
+    monkeypatch.setattr(child, "_finished", finished)
 
 
 def forget():
