@@ -310,7 +310,7 @@ def test_a_budget_says_what_it_takes(size):
 SMALL = {  # name: a batch that takes less time than the one of the figures
     "MLP, SGD, autocast": lambda: programs.vectors(32),
     "LSTM classifier, Adam": lambda: programs.texts(32, 32),
-    "GRU, Adam": lambda: programs.next_tokens(8, 32),
+    "GRU, Adam": lambda: programs.next_tokens(8, 8),
     "Transformer, SGD, both": lambda: programs.next_tokens(1, 32),
 }
 

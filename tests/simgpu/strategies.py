@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 with contextlib.suppress(ImportError):  # where simgpu is installed alone, no test starts ranks
-    from ranklaunch import rank_device
+    from ranklaunch import preload, rank_device
+
+    preload("torch._dynamo")  # else each of the first ranks imports it, by the first step of an optimizer
 
 WIDTH, WORDS, BATCH, STEPS = 8, 13, 8, 3
 
