@@ -8,6 +8,7 @@ Chromium comes from the system (`chromium` or `google-chrome` on the PATH).
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -25,6 +26,16 @@ from tools.pdf import FLAGS, chromium
 __all__ = ["Lab", "browsing", "chromium", "lab", "static_page"]
 
 TOKEN = "course"
+# Neither explorers nor lessons need these, and they cost seconds: an animation, a search for Node.js, other panels.
+WITHOUT = [
+    f"@jupyterlab/{name}"
+    for name in (
+        "apputils-extension:splash", "apputils-extension:announcements", "debugger-extension", "terminal-extension",
+        "extensionmanager-extension", "lsp-extension", "fileeditor-extension:language-server",
+        "notebook-extension:language-server", "help-extension",
+    )
+]  # fmt: skip
+SERVED = {"jupyterlab": True, "jupyter_lsp": False, "jupyter_server_terminals": False, "notebook": False}
 READY = """async () => {
     const app = window.jupyterapp;
     await app.restored;
@@ -48,7 +59,7 @@ class Lab:
     def open(self, name: str) -> None:
         """Open the notebook `name`, relative to the folder that is served, and wait for its kernel."""
         self.page.goto(f"{self.address}/doc/tree/{name}?token={TOKEN}&reset", wait_until="domcontentloaded")
-        self.page.wait_for_function("() => window.jupyterapp && window.jupyterapp.shell.currentWidget")
+        self.page.wait_for_function("() => window.jupyterapp && window.jupyterapp.shell.currentWidget", polling=200)
         self.page.evaluate(READY)
 
     def run_all(self, timeout_s: float = 120) -> None:
@@ -86,6 +97,10 @@ class Lab:
 
 def _settings(private: Path) -> dict[str, str]:
     """Return an environment in which JupyterLab reads and writes nothing of the user's."""
+    (private / "config" / "labconfig").mkdir(parents=True)
+    (private / "config" / "labconfig" / "page_config.json").write_text(
+        json.dumps({"disabledExtensions": dict.fromkeys(WITHOUT, True)}), encoding="utf-8"
+    )
     names = {"CONFIG": "config", "DATA": "data", "RUNTIME": "runtime"}
     return {
         **{f"JUPYTER_{name}_DIR": str(private / folder) for name, folder in names.items()},
@@ -107,7 +122,8 @@ def lab(root: Path, *, width: int = 1280, height: int = 900, settings: Path = wo
         command = [
             sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.port={port}",
             "--ServerApp.port_retries=0", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={root}",
-            "--LabApp.expose_app_in_browser=True", f"--LabApp.app_settings_dir={settings}",
+            f"--ServerApp.jpserver_extensions={SERVED}", "--LabApp.expose_app_in_browser=True",
+            f"--LabApp.app_settings_dir={settings}",
         ]  # fmt: skip
         environment = {**os.environ, **_settings(Path(private))}
         server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from course_utils import data, models, programs
 from ranklaunch import RankError, launch
+from tests import children
 
 PROGRAMS = Path(__file__).parents[2] / "notebooks" / "programs"
 DDP, FSDP, BOTH = (PROGRAMS / f"train_{name}.py" for name in ("ddp", "fsdp", "2d"))
@@ -147,18 +148,17 @@ def test_two_agents_meet_at_an_endpoint_that_one_of_them_hosts(undisturbed):
 def test_one_process_needs_no_torchrun_and_asked_to_end_it_saves_and_leaves_no_thread_of_gloo(tmp_path):
     """A thread that outlives the group may drop a tensor while Python ends: "terminate called", SIGABRT."""
     checkpoint = tmp_path / "new" / "run.pt"
-    code = (
+    code = children.ASKED.format(at="step 8 loss") + (
         "import gc, runpy, sys, weakref, torch.distributed as dist; destroy = dist.destroy_process_group; seen = []\n"
         "dist.destroy_process_group = lambda: (seen.append(weakref.ref(dist.group.WORLD)), destroy())\n"
         f"sys.argv = {[str(DDP), '--epochs', '500', '--checkpoint', str(checkpoint)]!r}\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')\n"
         "gc.collect(); print('groups alive:', [group() is not None for group in seen])"
     )
-    process = start(sys.executable, "-c", code)
-    assert process.stdout.readline() == "processes 1, backend gloo, device cpu, from the start\n"
-    assert process.stdout.readline().startswith("step 8 loss")
-    process.send_signal(signal.SIGTERM)
-    *_, asked, groups = finish(process).splitlines()
+    done = children.run("-c", code, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    first, *_, asked, groups = done.stdout.splitlines()
+    assert first == "processes 1, backend gloo, device cpu, from the start"
     assert groups == "groups alive: [False]"
     step = torch.load(checkpoint, weights_only=True)["step"]
     assert asked == f"asked to stop, after step {step}" and step < 500 * 24

@@ -5,7 +5,6 @@ import importlib.util
 import io
 import os
 import re
-import signal
 import subprocess
 import sys
 
@@ -17,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 import simgpu
 from course_utils import counting, devices, programs
 from gpu_course.checks import difference
+from tests import children
 
 PROGRAM = programs.path("train_photos.py")
 STEPS, EVERY = 24, 4
@@ -82,12 +82,13 @@ def test_killed_at_every_moment_it_gives_the_same_losses(undisturbed, tmp_path, 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows ends a program without asking")
 def test_asked_to_end_it_saves_and_ends(tmp_path):
-    losses, checkpoint = {}, tmp_path / "new" / "run.pt"
-    process = start(checkpoint, "--workers", 0)
-    follow(process, losses, "step 4 loss")
-    process.send_signal(signal.SIGTERM)
-    follow(process, losses)  # which asserts that it ends well
-    assert 4 <= step_of(checkpoint) == max(losses) < STEPS
+    checkpoint = tmp_path / "new" / "run.pt"
+    words = [str(word) for word in (PROGRAM, "--checkpoint", checkpoint, *OPTIONS, "--workers", 0)]
+    code = f"import runpy, sys\nsys.argv = {words!r}\nrunpy.run_path(sys.argv[0], run_name='__main__')"
+    done = children.run("-c", children.ASKED.format(at="step 4 loss") + code)
+    assert done.returncode == 0, done.stderr
+    steps = [int(step) for step, _ in LINE.findall(done.stdout)]
+    assert 4 <= step_of(checkpoint) == max(steps) < STEPS
 
 
 def test_a_run_goes_on_with_the_options_that_it_began_with(program, tmp_path):
