@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import KernelManager
+from nbclient import NotebookClient
 
 from tests import children
 
@@ -32,6 +33,13 @@ class Forked(KernelManager):
         process = _Kernel(server.ask(request, _START_S))
         where.process, where.pid, where.pgid = process, process.pid, process.pid
         self._reconcile_connection_info(where.connection_info)
+
+
+def client(notebook: Any, **options: Any) -> NotebookClient:
+    """Return what runs a notebook in a kernel that is forked, where that can be."""
+    if sys.platform == "linux":
+        options["kernel_manager_class"] = Forked
+    return NotebookClient(notebook, **{"kernel_name": "python3", **options})
 
 
 class _Kernel:

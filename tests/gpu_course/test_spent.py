@@ -5,7 +5,6 @@ import sys
 import time
 import traceback
 
-import nbclient
 import nbformat
 import psutil
 import pytest
@@ -16,6 +15,7 @@ from gpu_course import lesson06, lesson10, lesson11, solved
 from gpu_course.checks import Busy, exercise, limits, run_limited, sandbox, spent
 from gpu_course.lesson12 import scoring
 from gpu_course.lesson12.program import reference
+from tests import kernels
 from tools import notebooks
 
 CPU = torch.device("cpu")
@@ -120,7 +120,7 @@ for seconds in (0.1, 60):
 print("after")"""
     cell = nbformat.v4.new_code_cell(source)
     sent = []
-    client = nbclient.NotebookClient(nbformat.v4.new_notebook(cells=[cell]), kernel_name="python3")
+    client = kernels.client(nbformat.v4.new_notebook(cells=[cell]))
     process = client.process_message
     client.process_message = lambda message, *rest: (sent.append(message), process(message, *rest))[1]
     client.execute()

@@ -10,9 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbclient
 import nbformat
 import pytest
 
+from tests import kernels
 from tests.notebooks.test_notebooks import broken, deeper, stub_of
 from tools import notebooks
 
@@ -90,9 +92,10 @@ def write(path, *sources, tags=()):
     return path
 
 
+@pytest.mark.usefixtures("forked")
 def test_execution_stores_stable_outputs_and_keeps_tagged_ones(tmp_path):
     prints = "import sys\nprint('out')\nprint('err', file=sys.stderr)"
-    path = write(tmp_path / "00_a.ipynb", prints, "object()", tags=["nbval-ignore-output"])
+    path = write(tmp_path / "00_a.ipynb", prints, "import time\ntime.time_ns()", tags=["nbval-ignore-output"])
     notebooks.write(path, notebooks.execute(path, {}))
     first = notebooks.read(path)
     assert [cell.execution_count for cell in first.cells] == [1, 2]
@@ -101,6 +104,12 @@ def test_execution_stores_stable_outputs_and_keeps_tagged_ones(tmp_path):
     assert notebooks.execute(path, before) == path.read_text(encoding="utf-8")
     before[first.cells[1].id].source = "another source"
     assert notebooks.execute(path, before) != path.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Kernels that are forked: what they run here is no lesson."""
+    monkeypatch.setattr(nbclient, "NotebookClient", kernels.client)
 
 
 class IPyNbCell:
@@ -126,6 +135,7 @@ def test_a_cell_that_writes_to_standard_error_fails(pytestconfig):
         run(("stdout", "a result\n"), ("stderr", "x.py:3: UserWarning: old\n"))
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_cell_run_twice_runs_twice_and_a_deprecation_is_an_error(tmp_path):
     strict = """import warnings
 for category in (DeprecationWarning, FutureWarning):
@@ -139,6 +149,7 @@ for category in (DeprecationWarning, FutureWarning):
     notebooks.run(notebooks.twice(notebooks.read(path)))
 
 
+@pytest.mark.usefixtures("forked")
 def test_what_a_lesson_writes_beside_itself_stays_in_a_folder_of_its_own(tmp_path):
     write_one = "from pathlib import Path\nassert not list(Path().iterdir())\nPath('mine.py').write_text('1')"
     show = "print(Path('mine.py').resolve())"
@@ -173,7 +184,10 @@ def test_the_address_is_written_into_badges_and_set_up_cells():
     assert notebooks.with_address('"git+https://github.com/a/b"') == f'"git+{notebooks.REPOSITORY}"'
 
 
-def test_a_new_lesson_passes_every_gate_once_it_is_executed_and_a_number_is_given_once(tmp_path, monkeypatch, capsys):
+@pytest.mark.usefixtures("forked")
+def test_a_new_lesson_passes_every_gate_once_it_is_executed_and_a_number_is_given_once(
+    tmp_path, monkeypatch, capsys, forked
+):
     monkeypatch.setattr(notebooks, "ROOT", tmp_path)
     (tmp_path / "notebooks").mkdir()
     for name in ("02_before", "04_after"):
