@@ -142,6 +142,10 @@ def test_memory_is_counted_and_said_under_cudas_keys(allocator):
     assert cuda.memory_stats()["allocated_bytes.all.allocated"] == 0
 
 
+def whole(*size):
+    return torch.ones(size, dtype=torch.int64, device="cuda")
+
+
 ERRORS = {
     "memory": (lambda: torch.empty(2**30, device="cuda"), torch.cuda.OutOfMemoryError, "^CUDA out of memory. Tried"),
     "ordinal": (lambda: torch.ones(1, device="cuda:7"), torch.AcceleratorError, "CUDA error: invalid device ordinal"),
@@ -163,6 +167,24 @@ ERRORS = {
         lambda: torch.histogram(torch.ones(2).cuda(), 4), NotImplementedError,
         "^Could not run 'aten::histogram.bin_ct' with arguments from the 'CUDA' backend",
     ),
+    "whole numbers": (
+        lambda: whole(2, 3) @ whole(3, 2), NotImplementedError, "^\"addmm_cuda\" not implemented for 'Long'$",
+    ),
+    "truth values": (
+        lambda: torch.einsum("bij,bjk->bik", *[whole(1, 2, 2).bool()] * 2), NotImplementedError,
+        "^\"baddbmm_cuda\" not implemented for 'Bool'$",
+    ),
+    "two devices, whole numbers": (
+        lambda: whole(2, 3) @ whole(3, 2).cpu(), RuntimeError, "cpu, different from other tensors on cuda:0",
+    ),
+    "pictures of bytes": (
+        lambda: F.interpolate(whole(1, 1, 2, 2).byte(), size=4, mode="bilinear"), NotImplementedError,
+        "^\"upsample_bilinear2d_out_frame\" not implemented for 'Byte'$",
+    ),
+    "cuDNN": (
+        lambda: F.conv1d(whole(1, 1, 4), whole(1, 1, 2)), RuntimeError,
+        r"^getCudnnDataTypeFromScalarType\(\) not supported for Long$",
+    ),
 }  # fmt: skip
 
 
@@ -172,6 +194,15 @@ def test_an_error_says_cuda_and_never_sim(name):
     with pytest.raises(kind, match=words) as caught:
         attempt()
     assert "sim:" not in str(caught.value) and "'sim'" not in str(caught.value)
+
+
+def test_formats_that_cuda_has_are_computed():
+    small = whole(2, 2)
+    assert (small.float() @ small.float()).sum() == 8 and (small.cpu() @ small.cpu()).sum() == 8
+    assert (small[:0] @ small).shape == (0, 2)  # no kernel runs
+    assert torch._int_mm(torch.ones(32, 32, dtype=torch.int8, device="cuda"), small.new_ones(32, 8).char())[0, 0] == 32
+    with torch.inference_mode(), pytest.raises(NotImplementedError, match="addmm_cuda"):
+        torch.mm(small, small)
 
 
 def test_an_index_out_of_range_is_told_later_as_on_cuda():

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from simgpu import collectives, communication, composite, failures, model, shapes, shown, views
+from simgpu import collectives, communication, composite, failures, formats, model, shapes, shown, views
 from simgpu.inside import Args, Kwargs, Operator
 from simgpu.model import device_of
 from simgpu.patches import check_generator
@@ -90,9 +90,10 @@ class Plan:
         self.mixes = name in _MIXES  # takes CPU tensors beside those of the device: indices
         self.pointwise = torch.Tag.pointwise in func.tags
         self.asserts = name.rstrip("_") in failures.ASSERTS  # checks values on the device
+        self.lack = formats.LACKS.get(name.rstrip("_"))  # number formats that the CPU has and CUDA has not
         self.composite = composite.is_composite(func) and "sparse" not in name  # met in inference mode only
         unusual = self.composite or self.special or self.mutates or self._flops or self.gathers or self.overwrites
-        unusual = unusual or self.waits or self.mixes or self.asserts
+        unusual = unusual or self.waits or self.mixes or self.asserts or self.lack
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
         # takes tensors and numbers, gives one tensor, and needs none of the above
         self.simple = not unusual and "quantize" not in name and one_tensor
@@ -240,7 +241,10 @@ def _unwrap(value: Any, found: list[torch.Tensor]) -> Any:
 
 
 def _common_index(func: Operator, plan: Plan, found: list[torch.Tensor]) -> int:
-    """Return the one GPU that all tensors are on, or raise as CUDA does; CPU tensors of no dimension may be read."""
+    """Return the one GPU that all tensors are on; CPU tensors of no dimension may be read.
+
+    Raises as CUDA does for tensors on two devices, and for number formats that its kernel lacks.
+    """
     index = None
     for tensor in found:
         if type(tensor) is SimTensor:
@@ -257,6 +261,8 @@ def _common_index(func: Operator, plan: Plan, found: list[torch.Tensor]) -> int:
                 _raise_mixed(func, plan, found, tensor)
             here = model.world.current if index is None else index
             model.world.clock.copy(here, "H2D", tensor.nbytes, pinned=False, blocking=True)
+    if plan.lack is not None:
+        plan.lack.refuse(found)
     return model.world.current if index is None else index
 
 
