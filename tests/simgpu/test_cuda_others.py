@@ -24,6 +24,8 @@ PINNED = {
     "empty_like": lambda: torch.empty_like(torch.ones(3, device="cuda"), device="cpu", pin_memory=True),
     "tensor": lambda: torch.tensor([1.0, 2.0], pin_memory=True),
     "new_zeros": lambda: torch.ones(1).new_zeros(2, pin_memory=True),
+    "trained": lambda: torch.ones(2, pin_memory=True, requires_grad=True),
+    "a copy": lambda: torch.ones(2, requires_grad=True).pin_memory(),
 }
 
 
@@ -31,6 +33,7 @@ PINNED = {
 def test_factories_pin_memory(name):
     made = PINNED[name]()
     assert made.is_pinned() and made.device.type == "cpu"
+    assert (made.requires_grad, made.is_leaf) == (name in ("trained", "a copy"), name != "a copy")
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit")

@@ -244,7 +244,7 @@ def _pin_memory(self: torch.Tensor, device: Device = None) -> torch.Tensor:
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
     if self.is_pinned():
         return self
-    twin = self.detach().clone()
+    twin = self.clone()
     storage = twin.untyped_storage()
     key = storage._cdata
     _pinned[key] = weakref.ref(storage, partial(_pinned.pop, key))  # no Python code: Ctrl-C inside would be lost

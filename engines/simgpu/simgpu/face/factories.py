@@ -34,7 +34,10 @@ def _pinning(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
     @functools.wraps(function)
     def made(*args: Any, **kwargs: Any) -> torch.Tensor:
-        return function(*args, **kwargs).pin_memory() if kwargs.pop("pin_memory", False) else function(*args, **kwargs)
+        if not kwargs.pop("pin_memory", False):
+            return function(*args, **kwargs)
+        needs_gradient = kwargs.pop("requires_grad", False)  # pinning makes another tensor: that one is the leaf
+        return function(*args, **kwargs).pin_memory().requires_grad_(needs_gradient)
 
     return made
 
