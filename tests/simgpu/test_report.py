@@ -154,6 +154,7 @@ def test_a_read_before_loading_is_charged_with_what_its_repair_gains():
         assert sum(waited) == pytest.approx(gain, rel=0.2) and gain > 1e-4
         assert with_reads.phases["data"] >= data_ms / 1e3  # still the time for which the GPU waits for data
         assert "A batch of a DataLoader takes" in with_reads.text()
+        assert with_reads.wait_count == 3 and limit("waits>2").broken(with_reads)  # two reads, one loader
 
 
 def test_launches_that_a_read_makes_late_are_charged_to_it():

@@ -35,6 +35,7 @@ def gather(session: Recording) -> Report:
     steps, capacity = last - first, session.capacities[gpu]
     gaps = _split(seen.gaps(row), seen)
     charged = _charged(gaps, seen)
+    waits = _waits(charged, seen, steps)
     used = _gpus(seen, events)
     basis = Basis(
         spec=session.spec, costs=session.costs, gpus=gpus, used=used, cluster=cluster, events=tuple(events),
@@ -48,9 +49,10 @@ def gather(session: Recording) -> Report:
         step_kind=_step_kind(session), recorded=steps, step_time=seen.total_ns / steps / 1e9,
         busy=seen.utilisation(row), launching=_launching(charged, seen), phases=_phases(seen, row, gaps, steps),
         data_ms=session.data_ms, shapes=session.shapes,
-        waits=_waits(charged, seen, steps), copies=_copies(seen, steps), launches=_launches(seen, steps),
-        kernels=_kernels(seen, steps), errors=_errors(session), evidence=seen.evidence, simulated=session.simulated_s,
-        real=session.real_s, basis=basis,
+        waits=waits, wait_count=_wait_count(waits + _waits(gaps, seen, steps)),
+        copies=_copies(seen, steps), launches=_launches(seen, steps), kernels=_kernels(seen, steps),
+        errors=_errors(session), evidence=seen.evidence, simulated=session.simulated_s, real=session.real_s,
+        basis=basis,
     )  # fmt: skip
 
 
@@ -195,6 +197,11 @@ def _waits(gaps: list[Gap], seen: Timeline, steps: int) -> list[Row]:
     by_place = {str(Line.of(line)): count for line, count in times.items()}
     counted = [by_place.get(str(Line(*row.parts)), row.count * steps) / steps for row in found]
     return [replace(row, count=count) for row, count in zip(found, counted, strict=True)]
+
+
+def _wait_count(found: list[Row]) -> float:
+    """Return how often in a step the lines of these rows wait; of two rows of a line one counts."""
+    return sum({row.parts: row.count for row in found}.values())
 
 
 def _cause(gap: Gap) -> str:

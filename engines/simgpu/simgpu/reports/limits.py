@@ -73,7 +73,7 @@ _MEASURES: dict[str, tuple[Callable[[Values], float], Callable[[str], float], Ca
     "idle": (lambda report: report.idle, _share, _percent),
     "peak": (lambda report: report.peak, _bytes, bytes_text),
     "step": (lambda report: report.step_time, _seconds, seconds_text),
-    "waits": (lambda report: sum(row.count for row in report.waits), _number, _plain),
+    "waits": (lambda report: report.wait_count, _number, _plain),
     "copies": (lambda report: sum(row.count for row in report.copies), _number, _plain),
     "launches": (lambda report: sum(row.count for row in report.launches), _number, _plain),
     "errors": (lambda report: len(report.errors), _number, _plain),

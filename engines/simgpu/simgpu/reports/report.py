@@ -54,6 +54,7 @@ class Values:
     - `data_ms`: what a batch of a DataLoader was said to take; None for what it took on this machine;
     - `shapes`: whether only shapes were computed, so that what the program read of values means nothing;
     - `waits`: where the GPU computes nothing since the host waits, copies or loads data, by line, longest first;
+    - `wait_count`: how often the host does so in a step, also at a line whose idle time counts as that of another;
     - `copies`, `launches`: copies over the bus and launches of kernels by line;
     - `kernels`: the operators whose kernels take most time;
     - `errors`: what would have gone wrong on a GPU; `evidence`: how far such times were from published ones;
@@ -77,6 +78,7 @@ class Values:
     data_ms: float | None
     shapes: bool
     waits: list[Row]
+    wait_count: float
     copies: list[Row]
     launches: list[Row]
     kernels: list[Kernel]
