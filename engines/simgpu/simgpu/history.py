@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -276,6 +276,7 @@ def _finished(raw: list[Record], begin: int, first: int) -> list[Record]:
             launches[number] = phase, line
         elif number:
             phase, line = launches[number]
-        times = {"start_ns": max(r.start_ns - begin, 0), "end_ns": r.end_ns - begin}
-        finished.append(replace(r, **times, number=number, phase=phase, line=line))
+        times = max(r.start_ns - begin, 0), r.end_ns - begin
+        sizes = r.flops, r.nbytes, r.bound, r.direction
+        finished.append(Record(r.kind, r.name, r.row, *times, *sizes, number, r.stream, phase, line))
     return finished
