@@ -133,3 +133,13 @@ def test_kernels_of_a_compiler_are_refused_in_a_sentence(options):
     for compiled in (torch.compile(nn.Linear(2, 2).cuda(), **options), torch.compile(torch.sin, **options)):
         with pytest.raises(NotImplementedError, match=words):
             compiled(x)
+
+
+def test_programs_that_are_told_to_compile_nothing_run_uncompiled(monkeypatch):
+    layer, x = nn.Linear(1, 2).cuda(), torch.ones(1, 1, device="cuda")
+    compiled = torch.compile(layer, mode="max-autotune")
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    assert torch.equal(compiled(x), layer(x))
+    monkeypatch.undo()
+    monkeypatch.setattr("torch._dynamo.config.disable", True)
+    assert torch.equal(compiled(x), layer(x))

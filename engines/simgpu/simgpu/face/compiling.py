@@ -1,6 +1,7 @@
 """What does `torch.compile` do for a simulated GPU? With backend="eager" what eager does; kernels are refused."""
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, cast
@@ -28,7 +29,8 @@ def _compile(plain: Callable[..., Any], model: Any = None, **options: Any) -> An
 
     Tensors on a simulated GPU are computed operator by operator where the backend is "eager" or "aot_eager", which is
     what those do with the graphs that they find. Other backends write kernels: they raise NotImplementedError when
-    they are called with such a tensor, and compile for the CPU as ever.
+    they are called with such a tensor, and compile for the CPU as ever. Where PyTorch is told to compile nothing, by
+    `disable=True` or TORCH_COMPILE_DISABLE=1, functions are called as they are.
     """
     if model is None:
         return functools.partial(_compile, plain, **options)
@@ -44,10 +46,10 @@ def _compile(plain: Callable[..., Any], model: Any = None, **options: Any) -> An
                 "flex_attention is a kernel that is compiled, which the simulated GPU cannot run: use "
                 "scaled_dot_product_attention here"
             )
-        if on_sim and backend not in _EAGER and not options.get("disable"):
+        if on_sim and backend not in _EAGER and not (options.get("disable") or _is_off()):
             raise NotImplementedError(
                 f"torch.compile(backend={backend!r}) writes kernels for a real GPU, and the simulated one cannot run "
-                'them: leave torch.compile out here, or say backend="eager"'
+                'them: leave torch.compile out here, say backend="eager", or set TORCH_COMPILE_DISABLE=1'
             )
         if on_sim:
             return function(*args, **kwargs)
@@ -60,6 +62,13 @@ def _compile(plain: Callable[..., Any], model: Any = None, **options: Any) -> An
     from torch._dynamo.eval_frame import OptimizedModule  # takes a second to import
 
     return OptimizedModule(model, cast(Any, lambda _: call))
+
+
+def _is_off() -> bool:
+    """Return whether PyTorch compiles nothing, as its two environment variables or its configuration say."""
+    config = sys.modules.get("torch._dynamo.config")  # takes a second to import, and has then read its variable
+    disabled = os.environ.get("TORCH_COMPILE_DISABLE") == "1" if config is None else config.disable
+    return disabled or os.environ.get("TORCHDYNAMO_DISABLE") == "1"
 
 
 def _is_on_sim(model: Any) -> bool:
