@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import KernelManager
-from nbclient import NotebookClient
 
 from tests import children
 
@@ -35,8 +34,10 @@ class Forked(KernelManager):
         self._reconcile_connection_info(where.connection_info)
 
 
-def client(notebook: Any, **options: Any) -> NotebookClient:
-    """Return what runs a notebook in a kernel that is forked, where that can be."""
+def client(notebook: Any, **options: Any) -> Any:
+    """Return the `NotebookClient` that runs a notebook in a kernel that is forked, where that can be."""
+    from nbclient.client import NotebookClient  # here: where `nbclient` itself is made to give this function
+
     if sys.platform == "linux":
         options["kernel_manager_class"] = Forked
     return NotebookClient(notebook, **{"kernel_name": "python3", **options})

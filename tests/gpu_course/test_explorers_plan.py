@@ -79,7 +79,9 @@ def estimated_s(way):
     )
 
 
-@pytest.mark.parametrize(("way", "gap"), [("data", 0.1), ("tensor", 0.1), ("sharded", 0.25)])
+@pytest.mark.parametrize(("way", "gap"), [
+    ("tensor", 0.1), ("sharded", 0.25), pytest.param("data", 0.1, marks=pytest.mark.slow)
+])  # fmt: skip
 def test_layers_take_the_time_that_an_estimate_of_the_program_says(way, gap, monkeypatch):
     """One layer more. The formula lets all messages of a sharded model hide; in the program some wait for others."""
     found = {}

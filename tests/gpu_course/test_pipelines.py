@@ -95,7 +95,10 @@ def executor():
     return names["run_line"]
 
 
-@pytest.mark.parametrize("text", [gpipe(3, 3), one_f_one_b(3, 3), REVERSED], ids=["GPipe", "1F1B", "reversed"])
+@pytest.mark.parametrize("text", [
+    pytest.param(gpipe(3, 3), id="GPipe", marks=pytest.mark.slow), pytest.param(one_f_one_b(3, 3), id="1F1B"),
+    pytest.param(REVERSED, id="reversed"),
+])  # fmt: skip
 def test_a_schedule_on_ranks_trains_as_one_process(text):
     assert Schedule(text).micro == 3
     expected = strategies.tied_stages_alone()

@@ -170,7 +170,13 @@ def resnet50():
 ROWS = [run for run in BAR.runs if run.program == "resnet50" and run.by == "timm"]
 
 
-@pytest.mark.parametrize("run", ROWS, ids=[f"{run.gpu} {run.mode}" for run in ROWS])
+QUICK = ("RTX 3090 training", "RTX 5090 inference")
+
+
+@pytest.mark.parametrize("run", [
+    pytest.param(run, id=name, marks=[pytest.mark.slow] * (name not in QUICK))
+    for name, run in ((f"{run.gpu} {run.mode}", run) for run in ROWS)
+])  # fmt: skip
 def test_resnet50_in_plain_torch_is_priced_as_stored_and_near_to_what_was_measured(run):
     def step(model, batch, optimizer):
         with torch.autocast("cuda", torch.float16):

@@ -332,12 +332,9 @@ def test_forecasts_of_two_threads_do_not_meet():
     expected = told_alone(of_transformer), told_alone(of_transformer, half), told_alone(of_ranks)
     before = [warnings.filters[:], torch.autocast.__init__, nn.Module._apply, torch.cpu.Stream]
     with ThreadPoolExecutor(3) as pool:
-        found = [
-            (pool.submit(of_transformer), pool.submit(of_transformer, half), pool.submit(of_ranks)) for _ in range(2)
-        ]
-        found = [[future.result() for future in futures] for futures in found]
-    for one, in_half, ranks in found:
-        assert (told(one), told(in_half), told_of_ranks(ranks)) == expected
+        begun = pool.submit(of_transformer), pool.submit(of_transformer, half), pool.submit(of_ranks)
+        one, in_half, ranks = [future.result() for future in begun]
+    assert (told(one), told(in_half), told_of_ranks(ranks)) == expected
     assert before == [warnings.filters[:], torch.autocast.__init__, nn.Module._apply, torch.cpu.Stream]
 
 
