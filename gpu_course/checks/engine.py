@@ -32,6 +32,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -51,6 +52,7 @@ from gpu_course.checks.mistakes import (
     Recording,
     edit,
     examined,
+    read,
     recognised,
     recorded,
     source_of,
@@ -126,7 +128,7 @@ class Exercise:
     def __init__(self, reference: Callable, task: Task) -> None:
         self.reference, self.task = reference, task
         self.lesson, self.name = task.lesson, task.name
-        self.mistakes: list[Mistake] = []
+        self._written: list[Mistake] = []  # those that stand below the check
         self.alternatives: list[Alternative] = []
         self.given: Callable | None = None  # the broken program that the lesson's stub is, where the task is a repair
         self._check: Callable[[Case], None] = _no_check
@@ -152,7 +154,7 @@ class Exercise:
         of the reference.
         """
         made = [one.of(self.reference) if isinstance(one, Edit) else one for one in answers]
-        self.mistakes += [Mistake(name, why, answer) for answer in made]
+        self._written += [Mistake(name, why, answer) for answer in made]
         return None if answers else functools.partial(self.mistake, name, why)
 
     def alternative(self, cost: str, answer: Any = None) -> Any:
@@ -169,23 +171,22 @@ class Exercise:
         self.alternatives.append(Alternative(cost, made, source))
         return None
 
-    def broken(self, old: str, new: str, *more: str) -> None:
-        """Let the stub be a broken program to repair: the reference with texts replaced, as `edit` takes them.
+    def broken(self, text: str) -> None:
+        """Let the stub be a broken program to repair: the reference with other lines, as `edit` takes them.
 
         An answer that is still that program, whatever its comments and layout, counts as not attempted.
         """
-        self.given = edit(old, new, *more).of(self.reference)
+        self.given = edit(text).of(self.reference)
 
-    def edits(self, *rows: tuple, old: str = "") -> None:
-        """Register mistakes that are edits of the reference: rows of a name, why it matters, and what `edit` takes.
+    @property
+    def mistakes(self) -> list[Mistake]:
+        """The known mistakes: edits of the reference, from `mistakes.diff` beside it, and those written as answers."""
+        return [*self._edited, *self._written]
 
-        Behind name and why stands the text replaced, the new one and further pairs, or a tuple of those for each of
-        several answers. All rows may replace one text: with `old`, theirs begin with the new one.
-        """
-        first = (old,) if old else ()
-        for name, why, *texts in rows:
-            answers = texts if isinstance(texts[0], tuple) else [texts]
-            self.mistake(name, why, *(edit(*first, *one) for one in answers))
+    @functools.cached_property
+    def _edited(self) -> list[Mistake]:
+        rows = read(Path(inspect.getfile(self.reference)).with_name("mistakes.diff")).get(self.name, [])
+        return [Mistake(row.name, row.why, one.of(self.reference)) for row in rows for one in row.edits]
 
     def check(self, answer: Callable) -> Callable:
         """Check `answer` and return it; not attempted, it returns the reference, so that later cells work.

@@ -14,6 +14,7 @@ import textwrap
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,14 +26,15 @@ from gpu_course.checks.comparison import difference
 
 @dataclass(frozen=True)
 class Edit:
-    """The reference answer with some texts replaced by others."""
+    """The reference answer with other lines in some places: `places` has those that stand there, and the new ones."""
 
-    changes: tuple[tuple[str, str], ...]
+    places: tuple[tuple[str, str], ...]
 
     def of(self, reference: Callable) -> Callable:
-        """Return the changed answer. Raises ValueError unless each old text stands in the reference exactly once."""
+        """Return the changed answer. Raises ValueError unless the lines of each place stand in the reference once."""
         source = self.source(reference)
-        made = dict(vars(inspect.getmodule(reference)))
+        module = inspect.getmodule(reference)
+        made = dict(reference.__globals__ if module is None else vars(module))
         file = f"<{reference.__name__}, edited {zlib.crc32(source.encode()):08x}>"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         exec(compile(source, file, "exec", flags=__future__.annotations.compiler_flag), made)
@@ -41,17 +43,65 @@ class Edit:
     def source(self, reference: Callable) -> str:
         """Return the source of the changed answer. Raises ValueError as `of` does."""
         source = _kept_source(reference)
-        for old, new in self.changes:
-            if source.count(old) != 1:
-                raise ValueError(f"{old!r} stands {source.count(old)} times in {reference.__name__}, it must be once")
-            source = source.replace(old, new)
+        found = []
+        for old, new in self.places:
+            starts = [match.start() for match in re.finditer(f"^(?={re.escape(old)})", source, flags=re.MULTILINE)]
+            if len(starts) != 1:
+                raise ValueError(f"{old!r} stands {len(starts)} times in {reference.__name__}, it must be once")
+            found.append((starts[0], old, new))
+        for at, old, new in sorted(found, reverse=True):  # the last place first: the others stay where they are
+            source = source[:at] + new + source[at + len(old) :]
         return source
 
 
-def edit(old: str, new: str, *more: str) -> Edit:
-    """Return the wrong answer that is the reference with `old` replaced by `new`; `more` holds further pairs."""
-    texts = (old, new, *more)
-    return Edit(tuple(zip(texts[::2], texts[1::2], strict=True)))
+def edit(text: str) -> Edit:
+    """Return the wrong answer that is the reference with other lines.
+
+        edit('''
+        -    return 2 * x
+        +    return x + x
+        ''')
+
+    Lines marked `-` become those marked `+`. Lines marked by a space stay: they say where, if that is not clear
+    from the others. A line of three dots separates places that are apart.
+    """
+    lines = textwrap.dedent(text).strip("\n").splitlines()
+    places = []
+    while lines:
+        size = lines.index("...") if "..." in lines else len(lines)
+        place, lines = lines[:size], lines[size + 1 :]
+        old, new = ("".join(f"{line[1:]}\n" for line in place if not line.startswith(other)) for other in ("+", "-"))
+        places.append((old, new))
+    return Edit(tuple(places))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A mistake as it stands in a file: its name, why it matters, and the edits of the reference that make it."""
+
+    name: str
+    why: str
+    edits: tuple[Edit, ...]
+
+
+@functools.cache
+def read(file: Path) -> dict[str, list[Row]]:
+    """Return the mistakes in a file such as lesson02/mistakes.diff, by the name of their exercise; none without a file.
+
+    A mistake begins with "== exercise: name"; lines behind "# " say why it matters. Its edit follows, in the form that
+    `edit` takes; if several answers show the mistake, "or" stands between their edits.
+    """
+    rows: dict[str, list[Row]] = {}
+    if not file.exists():
+        return rows
+    _, *texts = re.split(r"^== ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for text in texts:
+        head, _, rest = text.partition("\n")
+        exercise, _, name = head.partition(": ")
+        why = " ".join(re.findall(r"^# (.*)", rest, flags=re.MULTILINE))
+        answers = re.split(r"^or\n", re.sub(r"^#.*\n", "", rest, flags=re.MULTILINE), flags=re.MULTILINE)
+        rows.setdefault(exercise, []).append(Row(name, why, tuple(map(edit, answers))))
+    return rows
 
 
 def source_of(reference: Callable) -> str:

@@ -52,12 +52,14 @@ def _gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
     return {name: copy.deepcopy(parameter.grad) for name, parameter in model.named_parameters()}
 
 
-# fmt: off
 def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
     """Check the gradients of one model; `ranks` holds what `averaged` returned of it on each rank."""
     for rank, found in enumerate(ranks):
-        case.instead(found["weights"], "changes the parameters",
-                     "average parameter.grad; it is the optimizer that changes the parameters, later")
+        case.instead(
+            found["weights"],
+            "changes the parameters",
+            "average parameter.grad; it is the optimizer that changes the parameters, later",
+        )
         check_call(case, found["call"], rank)
         for name, got in found["after"].items():
             given = [one["before"][name] for one in ranks if one["before"][name] is not None]
@@ -66,11 +68,16 @@ def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
                 case.instead(got is None, f"{what} is None", "where it took no part it counts as zero")
                 case.equal(got, sum(given) / len(ranks), rtol=1e-4, why=f"this is {what}")
             else:
-                case.instead(got is not None, f"gives the frozen {name} a gradient",
-                             "requires_grad is False: an optimizer with weight decay would now change it")
+                case.instead(
+                    got is not None,
+                    f"gives the frozen {name} a gradient",
+                    "requires_grad is False: an optimizer with weight decay would now change it",
+                )
         size = sum(gradient.nbytes for gradient in found["after"].values() if gradient is not None)
         sent, name = max([(sent, name) for name, sent in found["call"].counts.collective_bytes.items()] + [(0, "")])
-        case.instead(sent > size + _MORE, f"{name} takes {sent:,} bytes of gradients that have {size:,}",
-                     "each gradient travels once: model.parameters() gives a shared parameter once, and pickles are "
-                     "larger")
+        case.instead(
+            sent > size + _MORE,
+            f"{name} takes {sent:,} bytes of gradients that have {size:,}",
+            "each gradient travels once: model.parameters() gives a shared parameter once, and pickles are larger",
+        )
         case.instead(found["unfrozen"], "changes requires_grad of the frozen parameters", "they stay frozen later too")

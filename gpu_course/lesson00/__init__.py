@@ -35,17 +35,6 @@ def _(case: Case) -> None:
     case.equal(got, 2 * torch.ones(2).to(place), why="the caller chooses the device, not a name inside the function")
 
 
-double.edits(
-    ("the result is not on `device`",
-     "`x.to(device)` returns a tensor on the device and leaves `x` where it was: go on with what it returns",
-     "on_device = x.to(device)", "x.to(device)", "2 * on_device", "2 * x"),
-    ("returns `x` on the device, but not doubled", "the task is two steps: move, and multiply",
-     "2 * on_device", "on_device"),
-    ("turns whole numbers into floats", "a tensor of int64 should stay one: multiply by 2, not by 2.0",
-     "2 * on_device", "2.0 * on_device"),
-)  # fmt: skip
-
-
 @double.alternative("works where `x` is, then copies: the same bytes travel, but the device only receives the result")
 def _(x, device):
     return (2 * x).to(device)

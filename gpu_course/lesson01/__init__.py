@@ -9,20 +9,24 @@ import torch
 
 from course_utils import devices
 from course_utils.devices import MINIMUM_DRIVER
-from gpu_course.checks import Case, edit, lesson
+from gpu_course.checks import Case, lesson
 from gpu_course.lesson01.latency import seconds_until_done
 
 __all__ = ["fast_formats", "first_cause", "fits", "pick_device", "seconds_until_done", "visible_gpus"]
 
 exercise = lesson("01")
-# fmt: off
 
 
-@exercise(title="Pick a device", minutes=5, difficulty=1, hints=(
-    "Go through `preference` from its beginning, and stop at the first kind for which usable(kind) is True.",
-    "A return inside the loop ends the function. So a line below the loop runs only when no kind was usable.",
-    "Two returns: one inside the `if`, a torch.device made from the kind, and one below the loop, for the CPU.",
-))
+@exercise(
+    title="Pick a device",
+    minutes=5,
+    difficulty=1,
+    hints=(
+        "Go through `preference` from its beginning, and stop at the first kind for which usable(kind) is True.",
+        "A return inside the loop ends the function. So a line below the loop runs only when no kind was usable.",
+        "Two returns: one inside the `if`, a torch.device made from the kind, and one below the loop, for the CPU.",
+    ),
+)
 def pick_device(preference: list[str], usable: Callable[[str], bool]) -> torch.device:
     """Return the device of the first usable kind in `preference`, else the CPU."""
     for kind in preference:
@@ -34,37 +38,38 @@ def pick_device(preference: list[str], usable: Callable[[str], bool]) -> torch.d
 @pick_device.checks
 def _(case: Case) -> None:
     for preference, there, expected in (
-        (["cuda"], ["cuda"], "cuda"), (["cuda"], [], "cpu"), (["cuda", "mps"], ["mps"], "mps"),
-        (["cuda", "mps"], ["cuda"], "cuda"), (["xpu", "cuda", "mps"], ["cuda", "mps", "xpu"], "xpu"),
-        (["xpu", "cuda"], ["mps"], "cpu"), (["cpu", "cuda"], ["cuda"], "cpu"), ([], ["cuda"], "cpu"),
+        (["cuda"], ["cuda"], "cuda"),
+        (["cuda"], [], "cpu"),
+        (["cuda", "mps"], ["mps"], "mps"),
+        (["cuda", "mps"], ["cuda"], "cuda"),
+        (["xpu", "cuda", "mps"], ["cuda", "mps", "xpu"], "xpu"),
+        (["xpu", "cuda"], ["mps"], "cpu"),
+        (["cpu", "cuda"], ["cuda"], "cpu"),
+        ([], ["cuda"], "cpu"),
         (["mps", "xpu", "cuda"], ["xpu", "cuda"], "xpu"),
     ):
         usable = _machine(there)
         got = case.call(preference, usable)
-        case.instead(isinstance(got, str), "returns a string",
-                     f"a string has no .type and no .index: return torch.device({got!r})")
+        case.instead(
+            isinstance(got, str),
+            "returns a string",
+            f"a string has no .type and no .index: return torch.device({got!r})",
+        )
         where = "one" if expected in there else "no"
-        case.instead(got is None, f"returns nothing where {where} kind is usable",
-                     "with device=None a tensor lands on the default device, without a word")
+        case.instead(
+            got is None,
+            f"returns nothing where {where} kind is usable",
+            "with device=None a tensor lands on the default device, without a word",
+        )
         wrong = isinstance(got, torch.device) and got != torch.device(expected)
-        case.instead(wrong and not usable.asked, "never asks `usable`",
-                     "a GPU can be available and fail at every kernel; `usable` has tried it",
-                     expected=torch.device(expected), got=got)
+        case.instead(
+            wrong and not usable.asked,
+            "never asks `usable`",
+            "a GPU can be available and fail at every kernel; `usable` has tried it",
+            expected=torch.device(expected),
+            got=got,
+        )
         case.equal(got, torch.device(expected), why="the first kind in `preference` that is usable, else the CPU")
-
-
-_FOUND = '    found = torch.device("cpu")\n    for kind', 'return torch.device("cpu")', "return found"
-pick_device.mistake(
-    "lets a later kind overwrite an earlier one", "the first usable kind is the answer: return it at once",
-    edit("return torch.device(kind)", "found = torch.device(kind)", "    for kind", *_FOUND),
-    edit("if usable(kind):\n            return torch.device(kind)",
-         'found = torch.device(kind if usable(kind) else "cpu")', "    for kind", *_FOUND))
-pick_device.mistake("gives up after the first kind", "the next may work: the return for the CPU stands below the loop",
-                    edit('    return torch.device("cpu")', '        return torch.device("cpu")'))
-pick_device.mistake("ignores `preference` or its order", "the caller has put the best kind first", *(
-    edit("in preference:", f"in {order}:") for order in
-    ('("cuda", "mps", "xpu")', "sorted(preference)", '("cuda", "xpu", "mps")', '("mps", "cuda", "xpu")')
-))
 
 
 @pick_device.alternative("one expression, which also asks no more kinds than it must; the loop is easier to extend")
@@ -84,12 +89,17 @@ def _machine(kinds: list[str]) -> Callable[[str], bool]:
     return usable
 
 
-@exercise(title="Who is cuda:0?", minutes=10, difficulty=2, hints=(
-    "None and the empty text differ. If the variable is not set, the program sees all GPUs; if it is empty, none.",
-    "setting.split(',') gives the numbers as text. Go through them in order and collect them as int.",
-    "`break` ends the loop: at an entry that is no number (`isdigit`), and at a number that no GPU has. The empty "
-    "text needs no `if` of its own.",
-))
+@exercise(
+    title="Who is cuda:0?",
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "None and the empty text differ. If the variable is not set, the program sees all GPUs; if it is empty, none.",
+        "setting.split(',') gives the numbers as text. Go through them in order and collect them as int.",
+        "`break` ends the loop: at an entry that is no number (`isdigit`), and at a number that no GPU has. The empty "
+        "text needs no `if` of its own.",
+    ),
+)
 def visible_gpus(setting: str | None, count: int) -> list[int]:
     """Return the numbers of the GPUs that a program sees, in its own order."""
     if setting is None:
@@ -105,34 +115,26 @@ def visible_gpus(setting: str | None, count: int) -> list[int]:
 @visible_gpus.checks
 def _(case: Case) -> None:
     for setting, count, expected in (
-        (None, 2, [0, 1]), ("1", 2, [1]), ("", 2, []), ("2,0", 4, [2, 0]), ("-1", 2, []), ("0,2,-1,1", 4, [0, 2]),
-        ("3,9,1", 4, [3]), ("1,2,0", 2, [1]), ("10,2", 16, [10, 2]), ("3,1,4,0", 4, [3, 1]),
+        (None, 2, [0, 1]),
+        ("1", 2, [1]),
+        ("", 2, []),
+        ("2,0", 4, [2, 0]),
+        ("-1", 2, []),
+        ("0,2,-1,1", 4, [0, 2]),
+        ("3,9,1", 4, [3]),
+        ("1,2,0", 2, [1]),
+        ("10,2", 16, [10, 2]),
+        ("3,1,4,0", 4, [3, 1]),
     ):
         got = case.call(setting, count)
-        case.instead(got is None and setting is None, "returns nothing where the variable is not set",
-                     "then nothing is hidden: the program sees every GPU")
+        case.instead(
+            got is None and setting is None,
+            "returns nothing where the variable is not set",
+            "then nothing is hidden: the program sees every GPU",
+        )
         texts = isinstance(got, list) and any(isinstance(entry, str) for entry in got)
         case.instead(texts, "returns texts, not numbers", "'10' and 10 differ: use int(…)", expected=expected, got=got)
         case.equal(got, expected)
-
-
-_END = "if not entry.isdigit() or int(entry) >= count:"
-visible_gpus.edits(
-    ("treats an empty setting as not set",
-     "an empty list hides every GPU; `if not setting` is True for None and for the empty text", "setting is None",
-     "not setting"),
-    ("loses the order of the setting", "the first number of the list becomes cuda:0", "return seen",
-     "return sorted(seen)"),
-    ("takes `count` for a GPU", "they are numbered from 0 to count - 1", ">= count", "> count"),
-    ("goes on after a number that does not exist", "at the first such number the list ends, whatever follows", "break",
-     "continue"),
-    ("reads single digits", "'10' is one number: split the text at its commas", 'setting.split(",")',
-     'setting.replace(",", "")'),
-    ("returns the program's own numbers",
-     "those are always 0, 1, …; the question is which GPU of the machine is behind each", "return seen",
-     "return list(range(len(seen)))"),
-    ("ignores `count`", "a number that no GPU has ends the list", _END, "if not entry.isdigit():"),
-)
 
 
 @visible_gpus.mistake("loses the order of the setting", "the first number of the list becomes cuda:0")
@@ -140,8 +142,10 @@ def _(setting, count):
     return [number for number in range(count) if setting is None or str(number) in setting.split(",")]
 
 
-@visible_gpus.mistake("returns the program's own numbers",
-                      "those are always 0, 1, …; the question is which GPU of the machine is behind each")
+@visible_gpus.mistake(
+    "returns the program's own numbers",
+    "those are always 0, 1, …; the question is which GPU of the machine is behind each",
+)
 def _(setting, count):
     return list(range(count if setting is None else len([entry for entry in setting.split(",") if entry])))
 
@@ -153,12 +157,17 @@ def _(setting, count):
     return [int(entry) for entry in takewhile(known.__contains__, entries)]
 
 
-@exercise(title="Diagnose six reports", minutes=12, difficulty=2, hints=(
-    "Write one `if` with a return for each cause, in the order of the list. The last, 'hidden', needs no `if`.",
-    "kernel_error is None if the first kernel ran. cuda_build and driver are None if the machine has none.",
-    "Is the driver too old? Compare whole numbers: the one before the first dot of `driver`, and MINIMUM_DRIVER of "
-    "the one before the first dot of `cuda_build`. `split` and `int` make a number from a text.",
-))
+@exercise(
+    title="Diagnose six reports",
+    minutes=12,
+    difficulty=2,
+    hints=(
+        "Write one `if` with a return for each cause, in the order of the list. The last, 'hidden', needs no `if`.",
+        "kernel_error is None if the first kernel ran. cuda_build and driver are None if the machine has none.",
+        "Is the driver too old? Compare whole numbers: the one before the first dot of `driver`, and MINIMUM_DRIVER of "
+        "the one before the first dot of `cuda_build`. `split` and `int` make a number from a text.",
+    ),
+)
 def first_cause(report: devices.Report) -> str:
     """Return the first of the six causes that holds for `report`."""
     if report.cuda_available:  # only a kernel that ran proves that the GPU works
@@ -177,8 +186,9 @@ def _(case: Case) -> None:
     for report, expected, why in _patients():
         got = case.call(report)
         strange = isinstance(got, str) and got not in words
-        case.instead(strange, "returns a word that is not in the list", f"the causes are {', '.join(sorted(words))}",
-                     got=got)
+        case.instead(
+            strange, "returns a word that is not in the list", f"the causes are {', '.join(sorted(words))}", got=got
+        )
         case.equal(got, expected, why=why)
 
 
@@ -189,10 +199,16 @@ def _patients() -> list[tuple[devices.Report, str, str]]:
     useless = "a build without CUDA never asks the driver, so a new one would change nothing"
     return [
         (well, "works", "a kernel ran: all is well"),
-        (stored["kaggle_p100"], "unsupported capability",
-         "is_available() asks the driver only; the kernel_error says that nothing runs"),
-        (replace(stored["kaggle_p100"], capability="12.0", arch_list=("sm_70", "sm_75", "sm_80", "sm_86", "sm_90")),
-         "unsupported capability", "a GPU newer than its build fails too: only the kernel_error tells"),
+        (
+            stored["kaggle_p100"],
+            "unsupported capability",
+            "is_available() asks the driver only; the kernel_error says that nothing runs",
+        ),
+        (
+            replace(stored["kaggle_p100"], capability="12.0", arch_list=("sm_70", "sm_75", "sm_80", "sm_86", "sm_90")),
+            "unsupported capability",
+            "a GPU newer than its build fails too: only the kernel_error tells",
+        ),
         (cpu_only, "cpu-only build", "cuda_build is None: no driver can help"),
         (replace(cpu_only, driver="450.51"), "cpu-only build", useless),
         (stored["laptop_without_gpu"], "cpu-only build", useless),
@@ -201,36 +217,15 @@ def _patients() -> list[tuple[devices.Report, str, str]]:
         (replace(old, visible_devices="0"), "driver too old", "with a driver that is too old no setting shows the GPU"),
         (hidden, "hidden", "build and driver fit, and still nothing is seen"),
         (replace(hidden, visible_devices=""), "hidden", "set to nothing it hides every GPU; only None means not set"),
-        (replace(hidden, cuda_build="12.8", driver="535.183.01"), "hidden",
-         "each major version has its own: 525 for CUDA 12, 580 for CUDA 13"),
+        (
+            replace(hidden, cuda_build="12.8", driver="535.183.01"),
+            "hidden",
+            "each major version has its own: 525 for CUDA 12, 580 for CUDA 13",
+        ),
         (replace(hidden, driver="1005.20.01"), "hidden", "as text '1005' comes before '580'; compare whole numbers"),
         (replace(well, visible_devices="0"), "works", "the variable may be set on a machine that works"),
         (replace(stored["kaggle_p100"], kernel_error=None), "works", "an older build runs on this GPU"),
     ]
-
-
-_BUILD = "    if report.cuda_build is None:\n"
-first_cause.edits(
-    ("overlooks the kernel_error", "is_available() asks the driver only; the error says that nothing runs",
-     '"works" if report.kernel_error is None else "unsupported capability"', '"works"'),
-    ("judges by the capability", "an older build runs on it: only the kernel_error tells",
-     "report.kernel_error is None", "float(report.capability or 0) >= 7.5"),
-    ("asks for the driver before the build",
-     "a build without CUDA never asks the driver: a new one would change nothing",
-     _BUILD, '    if report.driver is None:\n        return "no driver"\n' + _BUILD),
-    ("asks for hidden GPUs before the driver", "with a driver that is too old no setting makes the GPU visible",
-     _BUILD, '    if report.visible_devices is not None:\n        return "hidden"\n' + _BUILD),
-    ("compares versions as text", "as text '1005' comes before '580'; compare whole numbers",
-     "driver < MINIMUM_DRIVER[build]", "report.driver < str(MINIMUM_DRIVER[build])"),
-    ("takes the minimum of another CUDA", "each major version has its own: 525 for CUDA 12, 580 for CUDA 13",
-     "MINIMUM_DRIVER[build]", "580"),
-    ("overlooks an empty CUDA_VISIBLE_DEVICES", "set to nothing it hides every GPU; only None means that it is not set",
-     'else "hidden"', 'else "hidden" if report.visible_devices else "works"'),
-    ("overlooks CUDA_VISIBLE_DEVICES", "build and driver fit, and still nothing is seen", 'else "hidden"',
-     'else "works"'),
-    ("overlooks the age of the driver", "each CUDA needs a driver that is new enough",
-     'return "driver too old" if driver < MINIMUM_DRIVER[build] else "hidden"', 'return "hidden"'),
-)
 
 
 @first_cause.alternative("a table of rules: a new cause is one line more, and later rules must not run before earlier")
@@ -248,11 +243,16 @@ def _(report):
     return next((cause for cause, holds in rules if holds()), "hidden")
 
 
-@exercise(title="Which formats are fast?", minutes=6, difficulty=1, hints=(
-    "Write down for each format the first capability that has it, as a dictionary of tuples.",
-    "Python compares tuples as you need it: (8, 6) >= (8, 0) is True, and so is (10, 0) >= (8, 9).",
-    "Go through the items of the dictionary; keep each name whose first capability is not above this one.",
-))
+@exercise(
+    title="Which formats are fast?",
+    minutes=6,
+    difficulty=1,
+    hints=(
+        "Write down for each format the first capability that has it, as a dictionary of tuples.",
+        "Python compares tuples as you need it: (8, 6) >= (8, 0) is True, and so is (10, 0) >= (8, 9).",
+        "Go through the items of the dictionary; keep each name whose first capability is not above this one.",
+    ),
+)
 def fast_formats(capability: tuple[int, int]) -> set[str]:
     """Return the formats that the tensor cores of this compute capability multiply."""
     since = {"fp16": (7, 0), "int8": (7, 5), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9), "fp4": (10, 0)}
@@ -263,33 +263,21 @@ def fast_formats(capability: tuple[int, int]) -> set[str]:
 def _(case: Case) -> None:
     for capability in ((8, 0), (7, 0), (7, 5), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0), (6, 0), (7, 2)):
         got = case.call(capability)
-        expected = {name for name, first in (("fp16", 70), ("int8", 75), ("bf16", 80), ("tf32", 80), ("fp8", 89),
-                                             ("fp4", 100)) if capability[0] * 10 + capability[1] >= first}
-        case.instead(isinstance(got, list | tuple | dict), f"returns a {type(got).__name__}, not a set",
-                     "{} is an empty dictionary; the empty set is set()", expected=expected, got=got)
+        expected = {
+            name
+            for name, first in (("fp16", 70), ("int8", 75), ("bf16", 80), ("tf32", 80), ("fp8", 89), ("fp4", 100))
+            if capability[0] * 10 + capability[1] >= first
+        }
+        case.instead(
+            isinstance(got, list | tuple | dict),
+            f"returns a {type(got).__name__}, not a set",
+            "{} is an empty dictionary; the empty set is set()",
+            expected=expected,
+            got=got,
+        )
         strange = isinstance(got, set) and got - {"fp16", "int8", "bf16", "tf32", "fp8", "fp4"}
         case.instead(strange, "returns a format that was not asked for", "the task lists six", got=got)
         case.equal(got, expected)
-
-
-_TEXT = 'f"{capability[0]}.{capability[1]}" >= f"{first[0]}.{first[1]}"'
-fast_formats.edits(
-    ("takes bf16 for fast below 8.0", "there the tensor cores cannot multiply bf16, and PyTorch emulates it",
-     ('"bf16": (8, 0)', '"bf16": (7, 5)'), ('"bf16": (8, 0)', '"bf16": (7, 0)')),
-    ("takes 10.0 for older than 7.0", "as texts, '10.0' comes before '7.0'; compare tuples of numbers",
-     "capability >= first", _TEXT),
-    ("looks at the first number only", "fp8 came with 8.9, int8 with 7.5", "capability >= first",
-     "capability[0] >= first[0]"),
-    ("knows single capabilities only", "8.6 has what 8.0 had, 9.0 what 8.9 had",
-     ("capability >= first", "capability == first"),
-     ("capability >= first", "capability == first or first < (8, 0) <= capability or (7, 5) >= capability >= first")),
-    ("compares the two numbers apart", "8.0 is later than 7.5, though 0 is less than 5: compare the tuples",
-     "capability >= first", "all(here >= least for here, least in zip(capability, first, strict=True))"),
-    ("asks for more than the first capability", "a format is fast from its first capability on: >=, not >",
-     "capability >= first", "capability > first"),
-    ("turns the comparison round", "a later capability keeps what earlier ones had", "capability >= first",
-     "capability <= first"),
-)
 
 
 @fast_formats.alternative("the generations in their order: reads like the text, and is longer")
@@ -300,11 +288,16 @@ def _(capability):
     return formats | {"fp4"} if capability >= (10, 0) else formats
 
 
-@exercise(title="Does it fit?", minutes=8, difficulty=2, hints=(
-    "Turn everything into bytes: elements × bytes of each, MiB × 2**20, GiB × 2**30.",
-    "math.prod(shape) multiplies the sizes; dtype.itemsize is the size of one element in bytes.",
-    "Tensor and workspace are in memory at the same time. Add their bytes; the sum must be <= the free bytes.",
-))
+@exercise(
+    title="Does it fit?",
+    minutes=8,
+    difficulty=2,
+    hints=(
+        "Turn everything into bytes: elements × bytes of each, MiB × 2**20, GiB × 2**30.",
+        "math.prod(shape) multiplies the sizes; dtype.itemsize is the size of one element in bytes.",
+        "Tensor and workspace are in memory at the same time. Add their bytes; the sum must be <= the free bytes.",
+    ),
+)
 def fits(shape: tuple[int, ...], dtype: torch.dtype, free_gib: float, workspace_mib: float) -> bool:
     """Return whether a tensor of `shape` and `dtype` fits beside the workspace."""
     tensor_bytes = math.prod(shape) * dtype.itemsize
@@ -314,38 +307,28 @@ def fits(shape: tuple[int, ...], dtype: torch.dtype, free_gib: float, workspace_
 @fits.checks
 def _(case: Case) -> None:
     for shape, dtype, free_gib, workspace_mib in (
-        ((1024, 1024, 128), torch.float32, 1.0, 0.0), ((1024, 1024, 256), torch.float32, 1.0, 0.0),
-        ((1024, 1024, 257), torch.float32, 1.0, 4.0), ((1024, 1024, 256), torch.float32, 1.0, 1.0),
-        ((1024, 1024, 255), torch.float32, 1.0, 4.0), ((1024, 1024, 255), torch.float32, 1.0, 4.1),
-        ((1024, 1024, 200), torch.float32, 1.0, 300.0), ((1024, 1024, 230), torch.float32, 1.0, 60.0),
+        ((1024, 1024, 128), torch.float32, 1.0, 0.0),
+        ((1024, 1024, 256), torch.float32, 1.0, 0.0),
+        ((1024, 1024, 257), torch.float32, 1.0, 4.0),
+        ((1024, 1024, 256), torch.float32, 1.0, 1.0),
+        ((1024, 1024, 255), torch.float32, 1.0, 4.0),
+        ((1024, 1024, 255), torch.float32, 1.0, 4.1),
+        ((1024, 1024, 200), torch.float32, 1.0, 300.0),
+        ((1024, 1024, 230), torch.float32, 1.0, 60.0),
         ((1024, 1024, 230), torch.float32, 1.0, 36.0),
-        ((1_050_000_000,), torch.uint8, 1.0, 0.0), ((1024, 1024, 256), torch.float16, 0.5, 0.0),
-        ((1024, 1024, 256), torch.float64, 1.0, 0.0), ((), torch.float32, 0.0, 0.0),
-        ((2**30 - 2,), torch.uint8, 1.0, 4.0), ((2**30 - 2000,), torch.uint8, 1.0, 4.0),
-        ((2**20, 2**20), torch.float32, 16.0, 0.0), ((1000, 1000), torch.float64, 1.0, 1017.0),
+        ((1_050_000_000,), torch.uint8, 1.0, 0.0),
+        ((1024, 1024, 256), torch.float16, 0.5, 0.0),
+        ((1024, 1024, 256), torch.float64, 1.0, 0.0),
+        ((), torch.float32, 0.0, 0.0),
+        ((2**30 - 2,), torch.uint8, 1.0, 4.0),
+        ((2**30 - 2000,), torch.uint8, 1.0, 4.0),
+        ((2**20, 2**20), torch.float32, 16.0, 0.0),
+        ((1000, 1000), torch.float64, 1.0, 1017.0),
     ):
         got = case.call(shape, dtype, free_gib, workspace_mib)
         gib = torch.empty(shape, dtype=dtype, device="meta").nbytes / 2**30
         sizes = f"the tensor takes {gib:.4g} GiB and the workspace {workspace_mib / 1024:.4g} GiB"
         case.equal(got, gib + workspace_mib / 2**10 <= free_gib, why=sizes)
-
-
-_FREE, _WORK = "free_gib * 2**30", "workspace_mib * 2**20"
-fits.edits(
-    ("counts bits for bytes", "a byte has 8 bits: float32 has 32 bits, which are 4 bytes", "dtype.itemsize",
-     "8 * dtype.itemsize"),
-    ("takes GB for GiB", "1 GiB is 2**30 bytes, 7 % more than the 10**9 of 1 GB", (_FREE, "free_gib * 1e9"),
-     (_FREE, "free_gib * 1e9", _WORK, "workspace_mib * 1e6")),
-    ("takes MB for MiB", "1 MiB is 2**20 bytes, 5 % more than 1 MB", _WORK, "workspace_mib * 1e6"),
-    ("takes KiB for MiB", "1 MiB is 2**20 bytes", _WORK, "workspace_mib * 2**10"),
-    ("takes MiB for bytes", "1 MiB is 2**20 bytes: bring everything to bytes before you add", _WORK, "workspace_mib"),
-    ("forgets the workspace", "the tensor would fit, and the first operation on it would run out of memory",
-     f" + {_WORK}", ""),
-    ("takes the workspace off the tensor", "both are needed at the same time: add them", f" + {_WORK}", f" - {_WORK}"),
-    ("says no where it is exactly full", "in this sum the last byte can be used too: <=, not <", "<=", "<"),
-    ("takes 4 bytes for every type", "float16 has 2 bytes, float64 has 8: ask dtype.itemsize", "dtype.itemsize", "4"),
-    ("turns the comparison round", "it fits where less is needed than is free", "<=", ">="),
-)
 
 
 @fits.alternative("PyTorch multiplies: a tensor on `meta` has a size and takes no memory; it costs microseconds")

@@ -19,15 +19,17 @@ __all__ = [
 
 exercise = lesson("02")
 
-# One line for each mistake and for each hint.
-# fmt: off
 
-
-@exercise(title="Create on the device", minutes=6, difficulty=1, hints=(
-    "One of the functions that create tensors makes even steps, both ends included. It takes `device=`.",
-    "torch.linspace makes one row. Another method makes the other rows from it, on the device: no list, no loop.",
-    "torch.linspace with `columns` numbers is one row. Tell `repeat` how often you want it downwards, then across.",
-))
+@exercise(
+    title="Create on the device",
+    minutes=6,
+    difficulty=1,
+    hints=(
+        "One of the functions that create tensors makes even steps, both ends included. It takes `device=`.",
+        "torch.linspace makes one row. Another method makes the other rows from it, on the device: no list, no loop.",
+        "torch.linspace with `columns` numbers is one row. Tell `repeat` how often you want it downwards, then across.",
+    ),
+)
 def ramp(rows: int, columns: int, device: torch.device) -> torch.Tensor:
     """Return (rows, columns) numbers on `device`, each row evenly from 0 to 1."""
     row = torch.linspace(0, 1, columns, device=device)  # created where it is needed
@@ -40,29 +42,22 @@ def _(case: Case) -> None:
         for rows, columns in ((2, 3), (1, 2), (4, 11), (2, 7), (3, 10), (1, 22), (2, 50), (1, 97)):
             got = case.call(rows, columns, device)
             sent = case.counts.bytes_h2d
-            case.instead(sent, f"creates it on the CPU and copies {sent} bytes to the device",
-                         "the device can write these numbers itself: give device= to the function that creates them. "
-                         "Python numbers in a list are on the host too")
-            case.instead(case.counts.bytes_d2h or case.counts.host_reads, "brings values back to the host",
-                         "the host must then wait for the device; nothing here needs to be read")
-            case.equal(got, torch.linspace(0, 1, columns).expand(rows, columns).to(device),
-                       why="each row runs from 0 to 1 in even steps, on the `device` that is asked for")
-
-
-ramp.edits(
-    ("creates on the CPU", "without `device=`, a new tensor is on the CPU", ", device=device", ""),
-    ("runs down the columns", "each row runs from 0 to 1, not each column",
-     "columns, device", "rows, device", "row.repeat(rows, 1)", "row[:, None].repeat(1, columns)"),
-    ("ends before 1", "columns numbers make columns - 1 steps",
-     "torch.linspace(0, 1, columns, device=device)", "torch.arange(columns, device=device) / columns"),
-    ("returns one row", "the shape is (rows, columns): row.repeat(rows, 1)", "row.repeat(rows, 1)", "row"),
-    ("leaves out the 1", "arange stops before its end: linspace has both ends",
-     "torch.linspace(0, 1, columns, device=device)",
-     "torch.arange(0, 1, 1 / (columns - 1), device=device)"),
-    ("loses or gains a number to rounding", "steps of 1 / (columns - 1) may go beyond 1: linspace counts the numbers",
-     "torch.linspace(0, 1, columns, device=device)",
-     "torch.arange(0, 1 + 1 / (columns - 1), 1 / (columns - 1), device=device)"),
-)
+            case.instead(
+                sent,
+                f"creates it on the CPU and copies {sent} bytes to the device",
+                "the device can write these numbers itself: give device= to the function that creates them. "
+                "Python numbers in a list are on the host too",
+            )
+            case.instead(
+                case.counts.bytes_d2h or case.counts.host_reads,
+                "brings values back to the host",
+                "the host must then wait for the device; nothing here needs to be read",
+            )
+            case.equal(
+                got,
+                torch.linspace(0, 1, columns).expand(rows, columns).to(device),
+                why="each row runs from 0 to 1 in even steps, on the `device` that is asked for",
+            )
 
 
 @ramp.alternative("a view: further rows take no memory, but all rows are one, so who writes to one writes to all")
@@ -70,12 +65,18 @@ def _(rows, columns, device):
     return torch.linspace(0, 1, columns, device=device).expand(rows, columns)
 
 
-@exercise(title="Move a nested batch", minutes=12, difficulty=2, hints=(
-    "Ask with `isinstance` what `batch` is: a tensor, a dict, a tuple or list, or anything else. Each needs a return.",
-    "The function calls itself for each value of a dict and each entry of a list or tuple.",
-    "Collect the moved entries in a list, and make a container of the same type: type(batch)(…). A named tuple, which "
-    "has `_fields`, takes them one by one: put a star before the list.",
-))
+@exercise(
+    title="Move a nested batch",
+    minutes=12,
+    difficulty=2,
+    hints=(
+        "Ask with `isinstance` what `batch` is: a tensor, a dict, a tuple or list, or anything else. Each needs a "
+        "return.",
+        "The function calls itself for each value of a dict and each entry of a list or tuple.",
+        "Collect the moved entries in a list, and make a container of the same type: type(batch)(…). A named tuple, "
+        "which has `_fields`, takes them one by one: put a star before the list.",
+    ),
+)
 def move_batch(batch: object, device: torch.device) -> object:
     """Return `batch` with every tensor in it moved to `device`."""
     if isinstance(batch, torch.Tensor):
@@ -109,11 +110,23 @@ class _Timer:
 def _(case: Case) -> None:
     x, y = torch.tensor([1.0, 2.0]), torch.tensor([3])
     for device, batch in (
-        *((case.device, batch) for batch in (
-            x, {"x": x, "y": y}, [x, y], (x, y), {"x": x, "name": "cat", "n": 2, "nothing": None}, Sample(x, y),
-            {"pair": (x, y)}, [{"x": x}, {"x": y}], {0: x, "1": y, (2, 3): "cat"}, (x, _Timer()),
-            {"samples": [Sample(x, "cat"), Sample(y, None)], "empty": [], "deep": ({"y": [y]},)}, [],
-        )),
+        *(
+            (case.device, batch)
+            for batch in (
+                x,
+                {"x": x, "y": y},
+                [x, y],
+                (x, y),
+                {"x": x, "name": "cat", "n": 2, "nothing": None},
+                Sample(x, y),
+                {"pair": (x, y)},
+                [{"x": x}, {"x": y}],
+                {0: x, "1": y, (2, 3): "cat"},
+                (x, _Timer()),
+                {"samples": [Sample(x, "cat"), Sample(y, None)], "empty": [], "deep": ({"y": [y]},)},
+                [],
+            )
+        ),
         (elsewhere(case.device), [torch.ones(1)]),
     ):
         got = case.call(batch, device)
@@ -121,42 +134,28 @@ def _(case: Case) -> None:
         case.equal(got, expected, why="the device changes and nothing else: values, types, what is no tensor")
 
 
-_INSIDE, _ENTRY = "move_batch(value, device)", "value.to(device) if isinstance(value, torch.Tensor) else value"
-move_batch.edits(
-    ("moves only the top level", "a container may hold containers: the function calls itself for each entry",
-     f"name: {_INSIDE}", f"name: {_ENTRY}", f"[{_INSIDE}", f"[{_ENTRY}"),
-    ("turns a named tuple into a tuple", "code after it may use the names of its fields",
-     'type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)',
-     "(tuple, list)[isinstance(batch, list)](moved)"),
-    ("turns a tuple into a list", "code after it may use its type, or the names of its fields",
-     'type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)', "moved"),
-    ("returns a tuple as it came", "tuples and named tuples hold tensors too: go into them",
-     "isinstance(batch, list | tuple)", "isinstance(batch, list)"),
-    ("returns a dict as it came", "a dict holds tensors too: go into its values", "isinstance(batch, dict)", "False"),
-    ("moves whatever has a method `to`", "other things than tensors have one: ask isinstance(batch, torch.Tensor)",
-     "isinstance(batch, torch.Tensor)", 'hasattr(batch, "to")'),
-    ("turns the keys into text", "the caller looks the values up under its own keys", "{name: move",
-     "{str(name): move"),
-    ("changes the dtype", "only the device changes", "batch.to(device)", "batch.to(device).float()"),
-)
-
-
 @move_batch.alternative("PyTorch's own walk: it knows more containers, but the module is private and may change")
 def _(batch, device):
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
 
 
-@move_batch.mistake("`.to` does not move a tensor in place",
-                    "it returns the moved tensor: put that one into the result")
+@move_batch.mistake(
+    "`.to` does not move a tensor in place", "it returns the moved tensor: put that one into the result"
+)
 def _(batch, device):
     return batch
 
 
-@exercise(title="Repair a function that mixes devices", minutes=6, difficulty=1, hints=(
-    "One of the two must move. Which one is small?",
-    "A tensor knows where it is: points.device. No name of a device is needed.",
-    "One more line at the top is enough. Give the name `query` to what `.to` returns for the device of `points`.",
-))
+@exercise(
+    title="Repair a function that mixes devices",
+    minutes=6,
+    difficulty=1,
+    hints=(
+        "One of the two must move. Which one is small?",
+        "A tensor knows where it is: points.device. No name of a device is needed.",
+        "One more line at the top is enough. Give the name `query` to what `.to` returns for the device of `points`.",
+    ),
+)
 def nearest(points: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     """Return the index of the row of `points` nearest to `query`, where `points` is."""
     query = query.to(points.device)  # three numbers travel; all the points stay
@@ -168,37 +167,41 @@ def _(case: Case) -> None:
     small = torch.tensor([[0.0, 0.0], [4.0, 4.0], [1.0, 2.0]])
     here, there = torch.device("cpu"), case.device
     for points, query, place in (
-        (small, torch.tensor([3.0, 3.0]), there), (torch.rand(5000, 3), torch.rand(3), there),
-        (small, torch.tensor([1.0, 1.0]), here), (torch.tensor([[3.0, 0.0], [2.0, 2.0]]), torch.zeros(2), there),
-        (small, torch.tensor([3.0, 1.5]), elsewhere(there)), (torch.rand(64, 3), torch.rand(3), there),
+        (small, torch.tensor([3.0, 3.0]), there),
+        (torch.rand(5000, 3), torch.rand(3), there),
+        (small, torch.tensor([1.0, 1.0]), here),
+        (torch.tensor([[3.0, 0.0], [2.0, 2.0]]), torch.zeros(2), there),
+        (small, torch.tensor([3.0, 1.5]), elsewhere(there)),
+        (torch.rand(64, 3), torch.rand(3), there),
     ):
         points = points.to(place)
         got = case.call(points, query)
         sent, read = case.counts.bytes_d2h, case.counts.host_reads
-        case.instead(sent >= points.nbytes, "moves the large tensor instead of the small one",
-                     f"{sent} bytes travelled for `points`; `query` has {query.nbytes}")
-        case.instead(isinstance(got, int | float), "returns a Python number",
-                     "to read it, the host waits for the device; the next operation there could use it at once",
-                     got=got)
+        case.instead(
+            sent >= points.nbytes,
+            "moves the large tensor instead of the small one",
+            f"{sent} bytes travelled for `points`; `query` has {query.nbytes}",
+        )
+        case.instead(
+            isinstance(got, int | float),
+            "returns a Python number",
+            "to read it, the host waits for the device; the next operation there could use it at once",
+            got=got,
+        )
         row = isinstance(got, torch.Tensor) and got.is_floating_point() and got.shape == query.shape
-        case.instead(row, "returns the row, not its index",
-                     "the index is asked for; to take the row by it, the host reads it and waits", got=got)
-        case.instead(sent or read, "brings values back to the host",
-                     "the host must then wait for the device; nothing here needs to be read")
+        case.instead(
+            row,
+            "returns the row, not its index",
+            "the index is asked for; to take the row by it, the host reads it and waits",
+            got=got,
+        )
+        case.instead(
+            sent or read,
+            "brings values back to the host",
+            "the host must then wait for the device; nothing here needs to be read",
+        )
         expected = ((points.cpu() - query) ** 2).sum(dim=1).argmin().to(place)
         case.equal(got, expected, why="the index, on the device of `points`, by the sum of squared differences")
-
-
-nearest.edits(
-    ("takes the farthest row", "the nearest has the smallest distance", "argmin", "argmax"),
-    ("takes the distance for the index", "argmin() gives the place of the smallest, min() the smallest itself",
-     "argmin", "min"),
-    ("adds up the columns, not the rows", "each row is one point: sum(dim=1)", "dim=1", "dim=0"),
-    ("names a device", "`points` may be on another one, or on the CPU: take the device from points.device",
-     "query.to(points.device)", 'query.to("sim" if hasattr(torch, "sim") else "cuda")'),
-    ("leaves the two on their devices", "the small one has to move: query.to(points.device)",
-     "query = query.to(points.device)", "pass"),
-)
 
 
 @nearest.alternative("`query.to(points)` takes the dtype too, and the norm adds a square root for each point")
@@ -206,11 +209,16 @@ def _(points, query):
     return torch.linalg.vector_norm(points - query.to(points), dim=1).argmin()
 
 
-@exercise(title="Normalise on the device", minutes=10, difficulty=2, hints=(
-    "x.mean(dim=0) and x.std(dim=0) have one number for each column, and broadcast against x.",
-    "If all values of a column are equal, divide by 1 instead. They are equal if the smallest equals the largest.",
-    "x.amin(dim=0) == x.amax(dim=0) is a mask of such columns. torch.where takes 1.0 there, and the std elsewhere.",
-))
+@exercise(
+    title="Normalise on the device",
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "x.mean(dim=0) and x.std(dim=0) have one number for each column, and broadcast against x.",
+        "If all values of a column are equal, divide by 1 instead. They are equal if the smallest equals the largest.",
+        "x.amin(dim=0) == x.amax(dim=0) is a mask of such columns. torch.where takes 1.0 there, and the std elsewhere.",
+    ),
+)
 def normalise(x: torch.Tensor) -> torch.Tensor:
     """Return `x` with each column at mean 0 and standard deviation 1, where `x` is."""
     std = x.std(dim=0)
@@ -221,20 +229,36 @@ def normalise(x: torch.Tensor) -> torch.Tensor:
 
 @normalise.checks
 def _(case: Case) -> None:
-    for x in (torch.tensor([[1.0, 5.0], [3.0, 9.0]]), torch.tensor([[1.0, 5.0], [3.0, 5.0]]),
-              torch.tensor([[1.0, 10.0, 7.0], [2.0, 20.0, 7.0], [6.0, 30.0, 7.0], [3.0, 80.0, 7.0]]),
-              torch.tensor([[1e-9, 4e4], [3e-9, 1e4], [8e-9, 9e4]]),
-              torch.tensor([[5.0], [5.0], [9.0], [5.0]]), torch.full((7, 1), 0.1)):
+    for x in (
+        torch.tensor([[1.0, 5.0], [3.0, 9.0]]),
+        torch.tensor([[1.0, 5.0], [3.0, 5.0]]),
+        torch.tensor([[1.0, 10.0, 7.0], [2.0, 20.0, 7.0], [6.0, 30.0, 7.0], [3.0, 80.0, 7.0]]),
+        torch.tensor([[1e-9, 4e4], [3e-9, 1e4], [8e-9, 9e4]]),
+        torch.tensor([[5.0], [5.0], [9.0], [5.0]]),
+        torch.full((7, 1), 0.1),
+    ):
         got = case.call(x.to(case.device))
         counts = case.counts
-        case.instead(counts.copies_d2h, "copies to the host",
-                     f"{counts.bytes_d2h} bytes leave the device, and the host waits for them")
-        case.instead(counts.host_reads, "lets the host read a value",
-                     ".item(), print and an `if` on a value make the host wait: choose with torch.where instead")
+        case.instead(
+            counts.copies_d2h,
+            "copies to the host",
+            f"{counts.bytes_d2h} bytes leave the device, and the host waits for them",
+        )
+        case.instead(
+            counts.host_reads,
+            "lets the host read a value",
+            ".item(), print and an `if` on a value make the host wait: choose with torch.where instead",
+        )
         columns = [[float(value) for value in x[:, i]] for i in range(x.shape[1])]
         expected = torch.tensor([_standard(column) for column in columns]).T.to(case.device)
-        case.equal(got, expected, rtol=1e-4, atol=1e-5, why="mean 0 and standard deviation 1; equal values become "
-                   "zeros, also where rounding leaves them a deviation above 0")
+        case.equal(
+            got,
+            expected,
+            rtol=1e-4,
+            atol=1e-5,
+            why="mean 0 and standard deviation 1; equal values become "
+            "zeros, also where rounding leaves them a deviation above 0",
+        )
 
 
 def _standard(column: list[float]) -> list[float]:
@@ -244,45 +268,22 @@ def _standard(column: list[float]) -> list[float]:
     return [(value - mean) / std if len(set(column)) > 1 else 0.0 for value in column]
 
 
-_COLUMN = "a column is one feature of all samples, with its own mean and standard deviation: dim=0"
-_MEAN, _CHOICE, _EPS = "x.mean(dim=0)", "torch.where(equal, 1.0, std)", "a column of small numbers is scaled wrongly"
-_MEAN_0, _RESULT = "each column is to have mean 0: x - x.mean(dim=0)", "(x - x.mean(dim=0)) / divisor"
-normalise.edits(
-    ("makes NaN of a column in which all values are equal", "its standard deviation is 0, and 0 / 0 is NaN", _CHOICE,
-     "std"),
-    ("normalises the rows", _COLUMN, "x.std(dim=0)", "x.std(dim=1, keepdim=True)", _MEAN, "x.mean(dim=1, keepdim=True)",
-     _CHOICE, "std"),
-    ("normalises the rows", _COLUMN, "x.std(dim=0)", "x.std(dim=1, keepdim=True)", _MEAN, "x.mean(dim=1, keepdim=True)",
-     "amin(dim=0)", "amin(dim=1, keepdim=True)", "amax(dim=0)", "amax(dim=1, keepdim=True)"),
-    ("normalises the tensor as a whole", _COLUMN, "x.std(dim=0)", "x.std()", _MEAN, "x.mean()", _CHOICE, "std"),
-    ("divides by n instead of n - 1", "x.std(dim=0) is the standard deviation of a sample", "x.std(dim=0)",
-     "x.std(dim=0, correction=0)"),
-    ("does not subtract the mean", _MEAN_0, _RESULT, "x / divisor"),
-    ("does not divide by the standard deviation", "each column is to have standard deviation 1", " / divisor", ""),
-    ("divides by the variance", "the standard deviation is its square root: x.std(dim=0)", "x.std(dim=0)",
-     "x.var(dim=0)"),
-    ("scales to the range from 0 to 1",
-     "that is another normalisation; here the mean is 0 and the standard deviation 1",
-     _MEAN, "x.amin(dim=0)", _CHOICE, "torch.where(equal, 1.0, x.amax(dim=0) - x.amin(dim=0))"),
-    ("asks whether the standard deviation is 0", "rounding can leave it at 1e-8: compare the values of the column",
-     _CHOICE, "torch.where(std == 0, 1.0, std)"),
-    ("adds a small number to the standard deviation", _EPS, (_CHOICE, "std + 1e-8"), (_CHOICE, "std + 1e-6")),
-    ("sets a least standard deviation", _EPS, _CHOICE, "std.clamp(min=1e-5)"),
-    ("sets a least standard deviation", _EPS, _CHOICE, "torch.where(std > 1e-5, std, 1.0)"),
-)
-
-
 @normalise.alternative("makes NaN or noise and overwrites it: right here, but NaN gradients in a backward pass")
 def _(x):
     scaled = (x - x.mean(dim=0)) / x.std(dim=0)
     return scaled.masked_fill(x.amin(dim=0) == x.amax(dim=0), 0.0)
 
 
-@exercise(title="Predict the time of a copy", minutes=5, difficulty=1, hints=(
-    "The bytes are the number of elements times the bytes of one: math.prod(shape) * dtype.itemsize.",
-    "1 GB/s is 10**9 bytes a second, which is 10**6 bytes a millisecond; 1000 µs are 1 ms.",
-    "Add two times in ms: latency_us / 1000, and the bytes divided by those that the bus carries in a millisecond.",
-))
+@exercise(
+    title="Predict the time of a copy",
+    minutes=5,
+    difficulty=1,
+    hints=(
+        "The bytes are the number of elements times the bytes of one: math.prod(shape) * dtype.itemsize.",
+        "1 GB/s is 10**9 bytes a second, which is 10**6 bytes a millisecond; 1000 µs are 1 ms.",
+        "Add two times in ms: latency_us / 1000, and the bytes divided by those that the bus carries in a millisecond.",
+    ),
+)
 def copy_time_ms(shape: tuple[int, ...], dtype: torch.dtype, bandwidth_gbps: float, latency_us: float) -> float:
     """Return the milliseconds that copying a tensor of this shape and dtype takes."""
     nbytes = math.prod(shape) * dtype.itemsize
@@ -292,43 +293,30 @@ def copy_time_ms(shape: tuple[int, ...], dtype: torch.dtype, bandwidth_gbps: flo
 @copy_time_ms.checks
 def _(case: Case) -> None:
     for shape, dtype, bandwidth_gbps, latency_us in (
-        ((1000, 1000), torch.float32, 16.0, 10.0), ((1000, 1000), torch.float32, 16.0, 0.0),
-        ((2000, 500, 3), torch.float16, 4.0, 20.0), ((64, 64), torch.float64, 25.0, 5.0),
+        ((1000, 1000), torch.float32, 16.0, 10.0),
+        ((1000, 1000), torch.float32, 16.0, 0.0),
+        ((2000, 500, 3), torch.float16, 4.0, 20.0),
+        ((64, 64), torch.float64, 25.0, 5.0),
         ((10_000_000,), torch.uint8, 12.5, 8.0),
     ):
         got = case.call(shape, dtype, bandwidth_gbps, latency_us)
         bytes_ms = torch.empty(shape, dtype=dtype, device="meta").nbytes / bandwidth_gbps / 1e6
         expected = latency_us / 1e3 + bytes_ms
         rounded = isinstance(got, float) and any(got == round(expected, digits) != expected for digits in range(6))
-        case.instead(rounded, "rounds the time",
-                     "the caller adds up thousands of small copies: return what you computed",
-                     expected=expected, got=got)
-        case.equal(got, expected, rtol=1e-6, atol=0,
-                   why=f"{latency_us / 1e3:g} ms of latency and {bytes_ms:.6g} ms for the bytes")
-
-
-_LATENCY, _BUS = "latency_us / 1e3", "(bandwidth_gbps * 1e6)"
-copy_time_ms.edits(
-    ("takes bits for bytes", "a byte has 8 bits; GB/s with a capital B counts bytes", "dtype.itemsize",
-     "8 * dtype.itemsize"),
-    ("takes GiB for GB", "1 GB is 10**9 bytes; 2**30 is 1 GiB, 7 % more", _BUS, "(bandwidth_gbps * 2**30) * 1e3"),
-    ("takes MiB for MB", "1 GB/s is 10**6 bytes a millisecond; 2**20 is 1 MiB, 5 % more", "1e6)", "2**20)"),
-    ("counts elements, not bytes", "an element of float32 has 4 bytes: dtype.itemsize", " * dtype.itemsize", ""),
-    ("takes 4 bytes for every type", "float16 has 2 bytes, float64 has 8: dtype.itemsize", "dtype.itemsize", "4"),
-    ("adds the sizes of the shape", "a shape of (2, 3) has 2 × 3 elements: math.prod(shape)", "math.prod", "sum"),
-    ("forgets the latency", "a small copy is nearly all latency", f"{_LATENCY} + ", ""),
-    ("forgets the bytes", "a large copy is nearly all bytes over bandwidth", f" + nbytes / {_BUS}", ""),
-    ("takes the larger part instead of the sum", "the bytes start when the latency is over: both times are paid",
-     f"{_LATENCY} + nbytes / {_BUS}", f"max({_LATENCY}, nbytes / {_BUS})"),
-    ("multiplies by the bandwidth", "a faster bus takes less time: divide by it", _BUS, "1e6 * bandwidth_gbps"),
-    ("takes microseconds for milliseconds", "1 ms is 1000 µs: divide latency_us by 1000", _LATENCY, "latency_us"),
-    ("takes microseconds for seconds", "1 s is 1,000,000 µs, and the result is in milliseconds", _LATENCY,
-     "latency_us * 1e3"),
-    ("adds the latency in seconds", "latency_us / 1e6 is in seconds; 1000 µs are 1 ms", _LATENCY, "latency_us / 1e6"),
-    ("returns seconds", "the name ends in _ms: multiply by 1000", _LATENCY, "latency_us / 1e6", "1e6)", "1e9)"),
-    ("returns microseconds", "the name ends in _ms: divide by 1000", _LATENCY, "latency_us", "1e6)", "1e3)"),
-    ("adds seconds to milliseconds", "bytes / (bandwidth_gbps * 1e9) is in seconds", "1e6)", "1e9)"),
-)
+        case.instead(
+            rounded,
+            "rounds the time",
+            "the caller adds up thousands of small copies: return what you computed",
+            expected=expected,
+            got=got,
+        )
+        case.equal(
+            got,
+            expected,
+            rtol=1e-6,
+            atol=0,
+            why=f"{latency_us / 1e3:g} ms of latency and {bytes_ms:.6g} ms for the bytes",
+        )
 
 
 @copy_time_ms.alternative("everything in seconds, one conversion at the end: a line longer, and harder to get wrong")
@@ -338,11 +326,16 @@ def _(shape, dtype, bandwidth_gbps, latency_us):
     return 1e3 * seconds
 
 
-@exercise(title="One copy instead of N", minutes=7, difficulty=2, hints=(
-    "Three steps: join the pieces on the host, copy once, take them apart on the device.",
-    "torch.cat(pieces).to(device) is the one copy. Views take it apart, and copy nothing.",
-    "Keep the length of each piece. Call `split` with these lengths on the tensor that was moved, then list().",
-))
+@exercise(
+    title="One copy instead of N",
+    minutes=7,
+    difficulty=2,
+    hints=(
+        "Three steps: join the pieces on the host, copy once, take them apart on the device.",
+        "torch.cat(pieces).to(device) is the one copy. Views take it apart, and copy nothing.",
+        "Keep the length of each piece. Call `split` with these lengths on the tensor that was moved, then list().",
+    ),
+)
 def move_pieces(pieces: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     """Return the tensors of `pieces` on `device`, moved with one copy."""
     lengths = [len(piece) for piece in pieces]
@@ -352,26 +345,29 @@ def move_pieces(pieces: list[torch.Tensor], device: torch.device) -> list[torch.
 
 @move_pieces.checks
 def _(case: Case) -> None:
-    for device, lengths in (*((case.device, lengths) for lengths in ((2, 3, 1), (4,), (5, 1, 0, 7), (6, 6, 6))),
-                            (case.device, tuple(range(1, 33))), (elsewhere(case.device), (1, 2))):
+    for device, lengths in (
+        *((case.device, lengths) for lengths in ((2, 3, 1), (4,), (5, 1, 0, 7), (6, 6, 6))),
+        (case.device, tuple(range(1, 33))),
+        (elsewhere(case.device), (1, 2)),
+    ):
         pieces = [torch.rand(length) for length in lengths]
         got = case.call(pieces, device)
-        case.instead(isinstance(got, torch.Tensor), "returns one tensor, not a list",
-                     "the caller wants the pieces back: tensor.split(lengths) gives views", got=got)
+        case.instead(
+            isinstance(got, torch.Tensor),
+            "returns one tensor, not a list",
+            "the caller wants the pieces back: tensor.split(lengths) gives views",
+            got=got,
+        )
         case.instead(type(got) is tuple, "returns a tuple, not a list", "split gives a tuple: list(…) makes the list")
         copies, back = case.counts.copies_h2d, case.counts.copies_d2h + case.counts.host_reads
-        case.instead(len(lengths) > 2 and copies >= len(lengths) - lengths.count(0), "copies each piece",
-                     f"{copies} copies pay the latency {copies} times: join the pieces first, then copy once")
+        case.instead(
+            len(lengths) > 2 and copies >= len(lengths) - lengths.count(0),
+            "copies each piece",
+            f"{copies} copies pay the latency {copies} times: join the pieces first, then copy once",
+        )
         case.equal(got, [piece.to(device) for piece in pieces])
         case.budget("copies from the host", copies, 1, "each pays the latency again")
         case.budget("reads or copies back to the host", back, 0, "the lengths are known on the host already")
-
-
-move_pieces.edits(
-    ("cuts into equal parts", "the pieces have their own lengths: split(lengths)",
-     "joined.split(lengths)", "joined.chunk(len(pieces))"),
-    ("splits what was not moved", "move what torch.cat gives, then split that", ".to(device)", ""),
-)
 
 
 @move_pieces.alternative("no lengths to keep, but every piece travels with padding up to the longest")
@@ -380,11 +376,16 @@ def _(pieces, device):
     return [row[: len(piece)] for row, piece in zip(padded, pieces, strict=True)]
 
 
-@exercise(title="Windows without a copy", minutes=10, difficulty=2, hints=(
-    "Row i + 1 begins one element of x behind row i; so does column j + 1 behind column j.",
-    "A tensor of length n has n - length + 1 windows. Both strides are the same number, the stride of x.",
-    "as_strided takes the shape as a tuple, then the two strides as a tuple: x.stride(0), not 1.",
-))
+@exercise(
+    title="Windows without a copy",
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "Row i + 1 begins one element of x behind row i; so does column j + 1 behind column j.",
+        "A tensor of length n has n - length + 1 windows. Both strides are the same number, the stride of x.",
+        "as_strided takes the shape as a tuple, then the two strides as a tuple: x.stride(0), not 1.",
+    ),
+)
 def windows(x: torch.Tensor, length: int) -> torch.Tensor:
     """Return a view of `x` whose row i holds the `length` elements from x[i] on."""
     step = x.stride(0)  # 1 only where the elements of x are neighbours in memory
@@ -394,8 +395,16 @@ def windows(x: torch.Tensor, length: int) -> torch.Tensor:
 @windows.checks
 def _(case: Case) -> None:
     numbers = torch.arange(24.0, device=case.device)
-    for x, length in ((numbers[:5], 2), (numbers[:7], 3), (numbers[:6], 6), (numbers[:4], 1), (numbers[10:19], 4),
-                      (numbers.view(8, 3)[:, 1], 3), (numbers[1::5], 2), (torch.arange(9, device=case.device), 5)):
+    for x, length in (
+        (numbers[:5], 2),
+        (numbers[:7], 3),
+        (numbers[:6], 6),
+        (numbers[:4], 1),
+        (numbers[10:19], 4),
+        (numbers.view(8, 3)[:, 1], 3),
+        (numbers[1::5], 2),
+        (torch.arange(9, device=case.device), 5),
+    ):
         got = case.call(x, length)
         expected = torch.stack([x[i : i + length] for i in range(len(x) - length + 1)])
         case.equal(got, expected, why="row i holds x[i] to x[i + length - 1]; `x` may step over elements of its memory")
@@ -403,33 +412,21 @@ def _(case: Case) -> None:
         case.instead(not shared, "copies elements", "a view looks at the memory of `x` and takes none of its own")
 
 
-_STEP = "step = x.stride(0)"
-windows.edits(
-    ("assumes a stride of 1", "a column of a matrix steps over whole rows: ask x.stride(0)", _STEP, "step = 1"),
-    ("loses the last window", "n elements have n - length + 1 windows", "len(x) - length + 1", "len(x) - length"),
-    ("turns rows and columns round", "a window is a row", "(len(x) - length + 1, length)",
-     "(length, len(x) - length + 1)"),
-    ("lets windows not overlap", "the next window begins one element further, not `length`",
-     ("x.as_strided((len(x) - length + 1, length), (step, step))", "x.unfold(0, length, length)"),
-     ("(step, step))", "(length * step, step))")),
-    ("counts bytes", "PyTorch counts strides in elements, NumPy in bytes", _STEP,
-     "step = x.stride(0) * x.element_size()"),
-    ("begins where the memory begins", "`x` may be a slice: without a third argument as_strided begins where x does",
-     "(step, step))", "(step, step), 0)"),
-    ("repeats the first window", "a stride of 0 reads the same row again", "(step, step))", "(0, step))"),
-)
-
-
 @windows.alternative("PyTorch has it: no stride to get wrong, and the result is the same view")
 def _(x, length):
     return x.unfold(0, length, 1)
 
 
-@exercise(title="Bring results back, wait once", minutes=10, difficulty=2, hints=(
-    "Two rounds: first start every copy, then wait.",
-    "To copy to the CPU while the host goes on, you need a keyword of `.to`, which `.cpu()` does not have.",
-    "Make a list of the results of `.to` with non_blocking=True. Below it call synchronize(), and then return.",
-))
+@exercise(
+    title="Bring results back, wait once",
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "Two rounds: first start every copy, then wait.",
+        "To copy to the CPU while the host goes on, you need a keyword of `.to`, which `.cpu()` does not have.",
+        "Make a list of the results of `.to` with non_blocking=True. Below it call synchronize(), and then return.",
+    ),
+)
 def fetch(tensors: list[torch.Tensor], synchronize: Callable[[], None]) -> list[torch.Tensor]:
     """Return CPU copies of `tensors`: start every copy, then wait once."""
     copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]  # each call returns at once
@@ -446,16 +443,31 @@ def _(case: Case) -> None:
             got = case.call(tensors, synchronize)
         copies, asked = [copy for copy in case.counts.copies if copy.direction == "d2h"], synchronize.asked
         held = sum(not copy.non_blocking for copy in copies) + case.counts.host_reads
-        case.instead(held, "holds the host in a copy or a read",
-                     f"copies and reads that make the host wait: {held}; one with non_blocking=True does not")
-        case.instead(copies and not asked, "never calls the `synchronize` that it was given",
-                     "nothing else has to wait until the values have arrived: call it before the return")
-        case.instead(copies and len(asked) > 1, "waits more than once",
-                     f"{len(asked)} waits: start all copies first, then wait for all of them")
-        case.instead(copies and asked[0] < len(copies), "waits before all copies are started",
-                     "what is started after synchronize() may arrive after the return")
-        case.equal(got, [tensor.cpu() for tensor in tensors], why="the same tensors on the CPU, in order, in a list, "
-                   "and not used before they have arrived")
+        case.instead(
+            held,
+            "holds the host in a copy or a read",
+            f"copies and reads that make the host wait: {held}; one with non_blocking=True does not",
+        )
+        case.instead(
+            copies and not asked,
+            "never calls the `synchronize` that it was given",
+            "nothing else has to wait until the values have arrived: call it before the return",
+        )
+        case.instead(
+            copies and len(asked) > 1,
+            "waits more than once",
+            f"{len(asked)} waits: start all copies first, then wait for all of them",
+        )
+        case.instead(
+            copies and asked[0] < len(copies),
+            "waits before all copies are started",
+            "what is started after synchronize() may arrive after the return",
+        )
+        case.equal(
+            got,
+            [tensor.cpu() for tensor in tensors],
+            why="the same tensors on the CPU, in order, in a list, and not used before they have arrived",
+        )
 
 
 def _noting(device: torch.device, counts: counting.Counts) -> Callable[[], None]:
@@ -467,13 +479,6 @@ def _noting(device: torch.device, counts: counting.Counts) -> Callable[[], None]
 
     synchronize.asked = []
     return synchronize
-
-
-fetch.edits(
-    ("returns tensors of the device", "they are to be on the CPU: .to(\"cpu\", …)",
-     'tensor.to("cpu", non_blocking=True)', "tensor"),
-    ("returns the first one only", "the list has one copy for each tensor", "return copies", "return copies[:1]"),
-)
 
 
 @fetch.alternative("one copy pays one latency, and the joined tensor takes memory on the device")

@@ -14,15 +14,20 @@ from gpu_course.lesson03.queue import Bench, slow_kernels
 __all__ = ["huber", "intensity", "lost_share", "median_time_s", "name_bound", "pad_vocabulary"]
 
 exercise = lesson("03")
-# fmt: off
 
 
-@exercise(title="Write an honest timer", minutes=14, difficulty=2, simulated=True, hints=(
-    "For each repetition: empty the queue, read the clock, work, empty the queue, read the clock.",
-    "The warm-up is a loop of its own, without the clock. Collect one time for each repetition in a list.",
-    "Inside the second loop: synchronize, read the clock, work, synchronize, read the clock again. Append the "
-    "difference of the two readings to the list. statistics.median takes the list.",
-))
+@exercise(
+    title="Write an honest timer",
+    minutes=14,
+    difficulty=2,
+    simulated=True,
+    hints=(
+        "For each repetition: empty the queue, read the clock, work, empty the queue, read the clock.",
+        "The warm-up is a loop of its own, without the clock. Collect one time for each repetition in a list.",
+        "Inside the second loop: synchronize, read the clock, work, synchronize, read the clock again. Append the "
+        "difference of the two readings to the list. statistics.median takes the list.",
+    ),
+)
 def median_time_s(
     work: Callable[[], object],
     clock: Callable[[], float],
@@ -45,7 +50,11 @@ def median_time_s(
 
 # Warm-up calls, kernels of each call (warm-up first), kernels in the queue before: the smallest that shows a mistake.
 _BENCHES = (
-    (0, (3,), 0), (0, (3,), 20), (2, (40, 30, 3), 0), (1, (50, 9, 1, 30, 2, 11, 5, 7, 4, 3), 10), (0, (5, 1, 9), 0),
+    (0, (3,), 0),
+    (0, (3,), 20),
+    (2, (40, 30, 3), 0),
+    (1, (50, 9, 1, 30, 2, 11, 5, 7, 4, 3), 10),
+    (0, (5, 1, 9), 0),
     (3, (30, 8, 8, 2, 6, 4, 12), 5),
 )
 
@@ -59,61 +68,50 @@ def _(case: Case) -> None:
             torch.get_device_module("sim").synchronize()
         log, calls = bench.log, warmup + bench.repeats  # W: work, C: clock, S: synchronise
         case.instead("W" not in log, "never calls `work`", "its time is what is asked for")
-        case.instead("C" not in log, "never reads the `clock` that it is given",
-                     "another clock knows nothing of this device's time")
-        case.instead("S" not in log, "never synchronises",
-                     "the call returns when the work is queued: you time the queueing alone")
-        case.instead(log.count("W") == bench.repeats < calls, "does not warm up",
-                     "the first calls do set-up work that later calls are spared")
-        case.instead(log.count("W") != calls,
-                     f"calls `work` {log.count('W')} times, not warmup + repeats = {calls} times",
-                     "both numbers are the caller's")
+        case.instead(
+            "C" not in log,
+            "never reads the `clock` that it is given",
+            "another clock knows nothing of this device's time",
+        )
+        case.instead(
+            "S" not in log,
+            "never synchronises",
+            "the call returns when the work is queued: you time the queueing alone",
+        )
+        case.instead(
+            log.count("W") == bench.repeats < calls,
+            "does not warm up",
+            "the first calls do set-up work that later calls are spared",
+        )
+        case.instead(
+            log.count("W") != calls,
+            f"calls `work` {log.count('W')} times, not warmup + repeats = {calls} times",
+            "both numbers are the caller's",
+        )
         expected = statistics.median(bench.alone_s[warmup:])
         if not (isinstance(got, float) and math.isclose(got, expected, rel_tol=1e-6)):
             timed = re.match(f"(?:[SC]*W){{{warmup}}}(.*)", log)[1]  # what follows the last warm-up call
-            case.instead("C" not in timed.partition("W")[0], "does not read the clock before the work",
-                         "a time is the difference of two readings: one before `work()`, one after it")
-            case.instead(re.search("WC", timed), "does not synchronise after the work",
-                         "`clock` is read while the device still works: the call returned when it was queued")
-            case.instead(not re.match("[SC]*SC", timed), "starts the clock before the queue is empty",
-                         "what was queued before, warm-up included, is billed to the first repetition")
-            case.instead(re.search("W[^C]*W", timed), "times all repetitions in one go",
-                         "that gives their mean: one slow repetition moves it; time each, and take the median")
+            case.instead(
+                "C" not in timed.partition("W")[0],
+                "does not read the clock before the work",
+                "a time is the difference of two readings: one before `work()`, one after it",
+            )
+            case.instead(
+                re.search("WC", timed),
+                "does not synchronise after the work",
+                "`clock` is read while the device still works: the call returned when it was queued",
+            )
+            case.instead(
+                not re.match("[SC]*SC", timed),
+                "starts the clock before the queue is empty",
+                "what was queued before, warm-up included, is billed to the first repetition",
+            )
+            case.instead(
+                re.search("W[^C]*W", timed),
+                "times all repetitions in one go",
+                "that gives their mean: one slow repetition moves it; time each, and take the median",
+            )
         case.equal(got, expected, rtol=1e-6, atol=0, why="the median of the repetitions, each timed alone")
-
-
-median_time_s.edits(
-    ("gives the mean of the repetitions", "one slow repetition moves the mean; the median stays", "mean(times_s)"),
-    ("takes the lower middle", "of an even number, the median lies between the two", "median_low(times_s)"),
-    ("takes the upper middle", "of an even number, the median lies between the two", "median_high(times_s)"),
-    ("returns milliseconds", "`clock` counts seconds, and the name ends in _s", "median(times_s) * 1e3"),
-    ("returns microseconds", "`clock` counts seconds, and the name ends in _s", "median(times_s) * 1e6"),
-    ("returns nanoseconds", "`clock` counts seconds, and the name ends in _s", "median(times_s) * 1e9"),
-    ("divides what is in seconds already", "`clock` counts seconds", "median(times_s) / 1e3"),
-    ("divides what is in seconds already", "`clock` counts seconds", "median(times_s) / 1e6"),
-    ("divides by the number of repetitions", "each time in the list is one call's", "median(times_s) / repeats"),
-    ("subtracts the end from the beginning", "the time is the second reading minus the first", "median(times_s) * -1"),
-    old="median(times_s)",
-)
-median_time_s.edits(
-    ("gives the total of all repetitions", "the time of one call is asked for", "sum(times_s)"),
-    ("gives the fastest repetition", "the median is asked for: half are slower, half faster", "min(times_s)"),
-    ("gives the slowest repetition", "the median is asked for: half are slower, half faster", "max(times_s)"),
-    ("gives the first repetition alone", "take all repetitions, and their median", "times_s[0]"),
-    ("gives the last repetition alone", "take all repetitions, and their median", "times_s[-1]"),
-    ("takes the middle repetition without sorting", "the median is the middle of the sorted times",
-     "times_s[len(times_s) // 2]"),
-    ("takes a time beside the median", "of an odd number of sorted times it is at len(times) // 2",
-     ("sorted(times_s)[min((repeats + 1) // 2, repeats - 1)]",), ("sorted(times_s)[max(repeats // 2 - 1, 0)]",)),
-    old="statistics.median(times_s)",
-)
-median_time_s.edits(
-    ("counts the warm-up calls as repetitions", "they are there so that set-up costs stay out",
-     "range(warmup)", "range(0)", "range(repeats)", "range(warmup + repeats)"),
-    ("measures each repetition from the first reading of the clock",
-     "read the clock before each repetition, and again after it",
-     "begin = clock()", "pass", "times_s = []", "times_s = []; synchronize(); begin = clock()"),
-)
 
 
 @median_time_s.alternative("it times the warm-up as well and drops it: shorter, and a few readings of the clock more")
@@ -128,11 +126,16 @@ def _(work, clock, synchronize, warmup, repeats):
     return statistics.median([once() for _ in range(warmup + repeats)][warmup:])
 
 
-@exercise(title="Arithmetic intensity", minutes=8, difficulty=1, hints=(
-    "FLOPs: each of the n × m results takes k multiplications and k additions.",
-    "Bytes: n k + k m are read, n m are written; each element has dtype.itemsize bytes.",
-    "Divide the FLOPs by the bytes, which are the sum of the three sizes times dtype.itemsize: mind the brackets.",
-))
+@exercise(
+    title="Arithmetic intensity",
+    minutes=8,
+    difficulty=1,
+    hints=(
+        "FLOPs: each of the n × m results takes k multiplications and k additions.",
+        "Bytes: n k + k m are read, n m are written; each element has dtype.itemsize bytes.",
+        "Divide the FLOPs by the bytes, which are the sum of the three sizes times dtype.itemsize: mind the brackets.",
+    ),
+)
 def intensity(n: int, k: int, m: int, dtype: torch.dtype) -> float:
     """Return the FLOPs for each byte of an (n, k) times a (k, m) matrix."""
     flops = 2 * n * k * m  # k multiplications and k additions for each of n m results
@@ -143,8 +146,12 @@ def intensity(n: int, k: int, m: int, dtype: torch.dtype) -> float:
 @intensity.checks
 def _(case: Case) -> None:
     for n, k, m, dtype in (
-        (4, 4, 4, torch.float32), (1, 1000, 1000, torch.float32), (1024, 1024, 1024, torch.float16),
-        (32, 4096, 512, torch.bfloat16), (256, 64, 8, torch.float64), (100, 300, 200, torch.float8_e4m3fn),
+        (4, 4, 4, torch.float32),
+        (1, 1000, 1000, torch.float32),
+        (1024, 1024, 1024, torch.float16),
+        (32, 4096, 512, torch.bfloat16),
+        (256, 64, 8, torch.float64),
+        (100, 300, 200, torch.float8_e4m3fn),
     ):
         got = case.call(n, k, m, dtype)
         flops, nbytes = 2 * n * k * m, sum(torch.empty(size, dtype=dtype).nbytes for size in (n * k, k * m, n * m))
@@ -158,47 +165,22 @@ def _not_rounded(case: Case, got: object, expected: float) -> None:
     case.instead(rounded, "rounds the number", "return it as it is; print it rounded", expected=expected, got=got)
 
 
-intensity.edits(
-    ("forgets the output", "the n × m results are written to memory, and that takes time too", " + n * m)", ")"),
-    ("forgets the second factor", "the k × m matrix is read as well", " + k * m", ""),
-    ("counts the output alone", "the two factors are read, and that takes time too", "n * k + k * m + ", ""),
-    ("counts the output twice", "it is written once, and nothing of it is read", " + n * m)", " + 2 * n * m)"),
-    ("takes one of the factors for the output", "(n, k) times (k, m) is (n, m)", " + n * m)", " + n * k)"),
-    ("takes one of the factors for the output", "(n, k) times (k, m) is (n, m)", " + n * m)", " + k * m)"),
-    ("counts elements, not bytes", "memory moves bytes: a float32 has 4 of them, a float16 2", " * dtype.itemsize", ""),
-    ("takes bits for bytes", "a byte has 8 bits; dtype.itemsize is in bytes", "dtype.itemsize", "8 * dtype.itemsize"),
-    ("takes 4 bytes for every type", "dtype.itemsize knows: a float16 has 2, a float64 has 8", "dtype.itemsize", "4"),
-    ("multiplies one matrix alone by the bytes of an element", "all three have such elements: add, then multiply",
-     ("(n * k + k * m + n * m) * dtype.itemsize", "n * k + k * m + n * m * dtype.itemsize"),
-     ("(n * k + k * m + n * m) * dtype.itemsize", "n * k * dtype.itemsize + k * m + n * m")),
-    ("multiplies by the bytes of an element", "a / b * c is (a / b) * c: put the bytes in brackets",
-     " * dtype.itemsize", "", "flops / nbytes", "flops / nbytes * dtype.itemsize"),
-    ("multiplies by the number of elements", "a / b * c is (a / b) * c: put the bytes in brackets",
-     "flops / nbytes", "flops / dtype.itemsize * (nbytes / dtype.itemsize)"),
-    ("counts a multiply-add as one operation", "a multiplication and an addition are two: 2 n k m", "2 * n", "n"),
-    ("counts one addition less", "each of the n m results takes k multiply-adds, counted as 2 k: 128 for 4, 4, 4",
-     "2 * n * k * m", "(2 * k - 1) * n * m"),
-    ("takes the matrices for square", "they are n × k, k × m and n × m",
-     "2 * n * k * m", "2 * n**3", "n * k + k * m + n * m", "3 * n * n"),
-    ("reads the factors for every output again", "each matrix travels once; a good kernel keeps it close by",
-     "n * k + k * m + n * m", "2 * n * k * m + n * m"),
-    ("divides bytes by FLOPs", "intensity is FLOPs for each byte", "flops / nbytes", "nbytes / flops"),
-    ("drops what is behind the point", "/ keeps it, // and int() do not", "flops / nbytes", "flops // nbytes"),
-    ("rounds to whole numbers", "return it as it is; print it rounded", "flops / nbytes", "round(flops / nbytes)"),
-)
-
-
 @intensity.alternative("three tensors without memory know their bytes, whatever their shapes; it is slower")
 def _(n, k, m, dtype):
     shapes = (n, k), (k, m), (n, m)
     return 2 * n * k * m / sum(torch.empty(shape, dtype=dtype, device="meta").nbytes for shape in shapes)
 
 
-@exercise(title="Name the bound", minutes=10, difficulty=2, hints=(
-    "How long would the arithmetic take alone at its peak, and the memory traffic alone at its bandwidth?",
-    "1 TFLOP/s is 10⁹ FLOPs a millisecond, 1 GB/s 10⁶ bytes a millisecond: that makes two times in ms.",
-    'First compare time_ms with twice the longer time, for "overhead". Then compare the two times with each other.',
-))
+@exercise(
+    title="Name the bound",
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "How long would the arithmetic take alone at its peak, and the memory traffic alone at its bandwidth?",
+        "1 TFLOP/s is 10⁹ FLOPs a millisecond, 1 GB/s 10⁶ bytes a millisecond: that makes two times in ms.",
+        'First compare time_ms with twice the longer time, for "overhead". Then compare the two times with each other.',
+    ),
+)
 def name_bound(
     flops: float,
     nbytes: float,
@@ -216,17 +198,27 @@ def name_bound(
 
 # FLOPs, bytes, ms, peak TFLOP/s, GB/s, and the bound. The peaks are those of a T4, an A100 and a slow processor.
 _MEASURED = (
-    (2e9, 12e6, 0.3, 8.1, 320.0, "compute"), (1e6, 800e6, 3.0, 8.1, 320.0, "bandwidth"),
-    (1e6, 12e3, 0.02, 8.1, 320.0, "overhead"), (3e11, 100e6, 1.2, 312.0, 1555.0, "compute"),
-    (5e9, 200e6, 0.15, 312.0, 1555.0, "bandwidth"), (5e9, 200e6, 0.9, 312.0, 1555.0, "overhead"),
-    (2e9, 12e6, 9.0, 8.1, 320.0, "overhead"), (1e9, 60e6, 0.21, 8.1, 320.0, "bandwidth"),
-    (1.2e9, 40e6, 0.22, 8.1, 320.0, "compute"), (4e8, 9e6, 7.0, 0.1, 20.0, "compute"),
-    (1e7, 80e6, 6.0, 0.1, 20.0, "bandwidth"), (1e7, 80e6, 60.0, 0.1, 20.0, "overhead"),
-    (8.1e9, 32e6, 1.95, 8.1, 320.0, "compute"), (8.1e8, 320e6, 1.95, 8.1, 320.0, "bandwidth"),
-    (8.1e9, 32e6, 2.5, 8.1, 320.0, "overhead"), (2.025e9, 64e6, 0.7, 8.1, 320.0, "overhead"),
-    (8e9, 16e6, 2.0, 8.0, 320.0, "compute"), (8e8, 320e6, 2.0, 8.0, 320.0, "bandwidth"),  # exactly twice the roof
+    (2e9, 12e6, 0.3, 8.1, 320.0, "compute"),
+    (1e6, 800e6, 3.0, 8.1, 320.0, "bandwidth"),
+    (1e6, 12e3, 0.02, 8.1, 320.0, "overhead"),
+    (3e11, 100e6, 1.2, 312.0, 1555.0, "compute"),
+    (5e9, 200e6, 0.15, 312.0, 1555.0, "bandwidth"),
+    (5e9, 200e6, 0.9, 312.0, 1555.0, "overhead"),
+    (2e9, 12e6, 9.0, 8.1, 320.0, "overhead"),
+    (1e9, 60e6, 0.21, 8.1, 320.0, "bandwidth"),
+    (1.2e9, 40e6, 0.22, 8.1, 320.0, "compute"),
+    (4e8, 9e6, 7.0, 0.1, 20.0, "compute"),
+    (1e7, 80e6, 6.0, 0.1, 20.0, "bandwidth"),
+    (1e7, 80e6, 60.0, 0.1, 20.0, "overhead"),
+    (8.1e9, 32e6, 1.95, 8.1, 320.0, "compute"),
+    (8.1e8, 320e6, 1.95, 8.1, 320.0, "bandwidth"),
+    (8.1e9, 32e6, 2.5, 8.1, 320.0, "overhead"),
+    (2.025e9, 64e6, 0.7, 8.1, 320.0, "overhead"),
+    (8e9, 16e6, 2.0, 8.0, 320.0, "compute"),
+    (8e8, 320e6, 2.0, 8.0, 320.0, "bandwidth"),  # exactly twice the roof
     (2e9, 76.8e6, 0.485, 8.0, 320.0, "compute"),  # below the sum of the parts, above twice the shorter one
-    (2e9, 64e6, 0.2, 8.0, 320.0, "compute"), (1.6e9, 80e6, 0.2, 8.0, 320.0, "bandwidth"),  # below the roof: a cache
+    (2e9, 64e6, 0.2, 8.0, 320.0, "compute"),
+    (1.6e9, 80e6, 0.2, 8.0, 320.0, "bandwidth"),  # below the roof: a cache
 )
 
 
@@ -240,44 +232,6 @@ def _(case: Case) -> None:
         case.equal(got, expected, why=f"at its peaks: {parts}; measured {time_ms:g} ms")
 
 
-_ROOF, _CHOICE = "2 * max(compute_ms, memory_ms)", "compute_ms > memory_ms"
-name_bound.edits(
-    ("never says overhead", "a time far above the roof has another cause than the two: compare ms with ms",
-     _ROOF, "math.inf"),
-    ("calls overhead what bandwidth limits", "few FLOP/s are no overhead where the bytes arrive at nearly full rate",
-     _ROOF, "2 * compute_ms"),
-    ("calls overhead what arithmetic limits", "few GB/s are no overhead where the arithmetic runs at nearly full rate",
-     _ROOF, "2 * memory_ms"),
-    ("compares with the shorter part", "the longer of the two is the time at the roof",
-     _ROOF, "2 * min(compute_ms, memory_ms)"),
-    ("adds the two parts", "arithmetic and memory traffic overlap: the roof is the larger of the two",
-     _ROOF, "2 * (compute_ms + memory_ms)"),
-    ("says overhead beyond the sum of the two parts", "only more than twice the longer part is overhead",
-     _ROOF, "(compute_ms + memory_ms)"),
-    ("takes the part that is nearest to the time", "the longer part is the bound, also where a cache made it faster",
-     _CHOICE, "abs(time_ms - compute_ms) < abs(time_ms - memory_ms)"),
-    ("says overhead too late", "more than twice the time at the roof is overhead, not three times",
-     _ROOF, "3 * max(compute_ms, memory_ms)"),
-    ("says overhead at exactly twice", "only more than twice the time at the roof is overhead",
-     f"time_ms > {_ROOF}", f"time_ms >= {_ROOF}"),
-    ("compares FLOPs with bytes", "a GPU does far more FLOPs than it moves bytes: divide each by its peak first",
-     _CHOICE, "flops > nbytes"),
-    ("compares FLOPs for each byte with TFLOP/s over GB/s", "1 TFLOP/s is 1000 GFLOP/s: such a ridge is far too low",
-     _CHOICE, "flops / nbytes > peak_tflops / bandwidth_gbps"),
-    ("swaps compute and bandwidth", "the part that takes longer is the bound", _CHOICE, "compute_ms < memory_ms"),
-    ("takes GB for TB", "1 GB/s is 10⁶ bytes a millisecond, 1 TFLOP/s is 10⁹ FLOPs a millisecond", "1e6)", "1e9)"),
-    ("takes GFLOP for TFLOP", "1 TFLOP/s is 10⁹ FLOPs a millisecond, 1 GB/s 10⁶ bytes a millisecond", "1e9)", "1e6)"),
-    ("takes GiB for GB", "peaks are decimal: 1 TFLOP/s is 10¹² operations a second, 1 GB/s is 10⁹ bytes a second",
-     "1e9)", "2**30)", "1e6)", "2**20)"),
-    ("ignores the peaks that it is given", "each device has its own: those of the T4 are an example",
-     "(peak_tflops * 1e9)", "8.1e9", "(bandwidth_gbps * 1e6)", "320e6"),
-    ("always says overhead", "up to twice the time of the roof is near it; and compare ms with ms, not with s",
-     _ROOF, "0"),
-    ("always says compute", "the answer depends on the measurement", _ROOF, "math.inf", _CHOICE, "True"),
-    ("always says bandwidth", "the answer depends on the measurement", _ROOF, "math.inf", _CHOICE, "False"),
-)
-
-
 @name_bound.alternative("a further limit, such as the bus, is one entry more in the dict")
 def _(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
     parts_ms = {"bandwidth": nbytes / (bandwidth_gbps * 1e6), "compute": flops / (peak_tflops * 1e9)}
@@ -285,11 +239,16 @@ def _(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
     return "overhead" if time_ms > 2 * parts_ms[longest] else longest
 
 
-@exercise(title="Remove a branch and a loop", minutes=13, difficulty=2, hints=(
-    "Work on all elements at once: error = (prediction - target).abs() has their shape.",
-    "torch.where(condition, a, b) takes both branches, and chooses for each element on the device.",
-    "torch.where with the condition error <= delta and the two formulas of huber_slow; then the mean over dim=1.",
-))
+@exercise(
+    title="Remove a branch and a loop",
+    minutes=13,
+    difficulty=2,
+    hints=(
+        "Work on all elements at once: error = (prediction - target).abs() has their shape.",
+        "torch.where(condition, a, b) takes both branches, and chooses for each element on the device.",
+        "torch.where with the condition error <= delta and the two formulas of huber_slow; then the mean over dim=1.",
+    ),
+)
 def huber(prediction: torch.Tensor, target: torch.Tensor, delta: float) -> torch.Tensor:
     """Return the mean Huber loss of each row, shape (rows,), with no loop or branch."""
     error = (prediction - target).abs()
@@ -315,19 +274,33 @@ def _(case: Case) -> None:
         case.instead(isinstance(got, list), "returns a list", "the numbers stay on the device, in a tensor", got=got)
         _no_branch(case)
         few = counts.operators if few is None else few
-        case.instead(counts.operators > few + 10, "a loop is left",
-                     f"{counts.operators} operators for shape {(rows, columns)}, {few} for (2, 3): the host hands the "
-                     "device each one apart, and each costs a launch")
-        case.equal(got, torch.tensor([_huber_of_row(*pair, delta) for pair in zip(prediction.tolist(), target.tolist(),
-                                                                                strict=True)]).to(case.device),
-                   rtol=1e-4, atol=1e-5)
+        case.instead(
+            counts.operators > few + 10,
+            "a loop is left",
+            f"{counts.operators} operators for shape {(rows, columns)}, {few} for (2, 3): the host hands the "
+            "device each one apart, and each costs a launch",
+        )
+        case.equal(
+            got,
+            torch.tensor(
+                [_huber_of_row(*pair, delta) for pair in zip(prediction.tolist(), target.tolist(), strict=True)]
+            ).to(case.device),
+            rtol=1e-4,
+            atol=1e-5,
+        )
         if learns:
-            case.instead(not got.requires_grad, "cuts the gradient",
-                         "a loss is there to be trained on: .tolist(), .item(), .detach() and torch.no_grad() cut it")
+            case.instead(
+                not got.requires_grad,
+                "cuts the gradient",
+                "a loss is there to be trained on: .tolist(), .item(), .detach() and torch.no_grad() cut it",
+            )
             case.backward(got)
             slope = (prediction - target).clamp(-delta, delta) / columns
-            case.instead(leaf.grad.isnan().any(), "its gradient is NaN where the error is 0",
-                         "the slope of a root or of a division by the error is infinite there, and 0 times it is NaN")
+            case.instead(
+                leaf.grad.isnan().any(),
+                "its gradient is NaN where the error is 0",
+                "the slope of a root or of a division by the error is infinite there, and 0 times it is NaN",
+            )
             case.equal(leaf.grad, slope.to(case.device), rtol=1e-4, why="the loss is right, its gradient is not")
     case.budget("operators", case.counts.operators, _ALLOWED_OPERATORS, "each one is a launch")
 
@@ -341,51 +314,24 @@ def _huber_of_row(prediction: list[float], target: list[float], delta: float) ->
 def _no_branch(case: Case) -> None:
     """Fail where the answer looked at values on the host."""
     counts = case.counts
-    case.instead(counts.copies_d2h, "copies to the host",
-                 f"{counts.bytes_d2h} bytes leave the device, and the host waits for them")
+    case.instead(
+        counts.copies_d2h,
+        "copies to the host",
+        f"{counts.bytes_d2h} bytes leave the device, and the host waits for them",
+    )
     reads = counts.host_reads
     masked = sum(counts.by_operator[name] for name in ("index", "index_put", "index_put_", "nonzero", "masked_select"))
-    case.instead(reads and masked, "picks elements by a mask whose number nobody knows",
-                 "x[mask] must count what is true before it can make its result, and the host waits for that: "
-                 "torch.where keeps the shape")
-    case.instead(reads, "a branch is left: the host reads a value",
-                 f"{reads} time(s) the host waits for the device: for `if`, `while`, .item() or .tolist()")
-
-
-_LINE = "delta * (error - 0.5 * delta)"
-_EACH = f"torch.where(error <= delta, 0.5 * error**2, {_LINE})"
-_MEET, _ROW = "without it the two branches do not meet at delta", "one number for each row is asked for: mean(dim=1)"
-huber.edits(
-    ("ignores `delta`", "the caller says where the straight line begins",
-     _EACH, "torch.where(error <= 1, 0.5 * error**2, error - 0.5)"),
-    ("divides by delta", "that is the smooth L1 loss: huber is delta times as much", "dim=1)", "dim=1) / delta"),
-    ("forgets the absolute value", "an error of -5 is as large as one of 5", ".abs()", ""),
-    ("forgets the absolute value", "an error of -5 is as large as one of 5, in the straight line too",
-     ".abs()", "", "error <= delta", "error.abs() <= delta"),
-    ("swaps the two branches", "small errors are squared, large ones grow in a straight line", "<=", ">"),
-    ("forgets the half of the square", _MEET, "0.5 * error**2", "error**2"),
-    ("forgets to subtract in the straight line", _MEET, _LINE, "delta * error"),
-    ("subtracts 0.5 delta in the straight line", "delta stands before the bracket: delta * (error - 0.5 * delta)",
-     _LINE, "delta * error - 0.5 * delta"),
-    ("forgets the half in the straight line", _MEET, _LINE, "delta * (error - delta)"),
-    ("squares every error", "beyond delta the loss grows in a straight line", _EACH, "0.5 * error**2"),
-    ("squares every error", "beyond delta the loss grows in a straight line", _EACH, "error**2"),
-    ("takes the absolute error", "up to delta the error is squared, beyond it stands 0.5 * delta", _EACH, "error"),
-    ("counts an error of exactly delta twice", "one branch takes <=, the other >",
-     _EACH, f"0.5 * error**2 * (error <= delta) + {_LINE} * (error >= delta)"),
-    ("leaves out an error of exactly delta", "one branch takes <=, the other >",
-     _EACH, f"0.5 * error**2 * (error < delta) + {_LINE} * (error > delta)"),
-    ("takes the straight line for every error", "small errors are squared", _EACH, _LINE),
-    ("leaves the large errors out", "beyond delta the loss is a line", _LINE, "0.0"),
-    ("leaves the small errors out", "up to delta the error is squared", "0.5 * error**2", "0.0"),
-    ("takes delta for every larger error", "beyond delta the loss goes on growing, in a straight line",
-     _EACH, "0.5 * error.clamp(max=delta)**2"),
-    ("gives the sum of each row", "the mean is asked for", "mean(dim=1)", "sum(dim=1)"),
-    ("takes the mean of the columns", _ROW, "dim=1", "dim=0"),
-    ("takes the mean of all rows in one", _ROW, "dim=1", ""),
-    ("returns the loss of each element", _ROW, ".mean(dim=1)", ""),
-    ("keeps a dimension of size 1", "the shape is (rows,)", "dim=1", "dim=1, keepdim=True"),
-)
+    case.instead(
+        reads and masked,
+        "picks elements by a mask whose number nobody knows",
+        "x[mask] must count what is true before it can make its result, and the host waits for that: "
+        "torch.where keeps the shape",
+    )
+    case.instead(
+        reads,
+        "a branch is left: the host reads a value",
+        f"{reads} time(s) the host waits for the device: for `if`, `while`, .item() or .tolist()",
+    )
 
 
 @huber.alternative("PyTorch has this loss, as one fused operator: look for yours before you write it")
@@ -393,12 +339,17 @@ def _(prediction, target, delta):
     return functional.huber_loss(prediction, target, reduction="none", delta=delta).mean(dim=1)
 
 
-@exercise(title="Gradients that get lost", minutes=10, difficulty=2, hints=(
-    "First multiply by the scale, in the format that the gradients have. Then store the result with .to(dtype).",
-    "Three masks: what was not 0 before, what is 0 now, and what isinf() finds.",
-    "A gradient is lost where the first mask is True, and also the second or the third. Write this with &, | and "
-    "brackets. Divide the sum of this mask by the sum of the first.",
-))
+@exercise(
+    title="Gradients that get lost",
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "First multiply by the scale, in the format that the gradients have. Then store the result with .to(dtype).",
+        "Three masks: what was not 0 before, what is 0 now, and what isinf() finds.",
+        "A gradient is lost where the first mask is True, and also the second or the third. Write this with &, | and "
+        "brackets. Divide the sum of this mask by the sum of the first.",
+    ),
+)
 def lost_share(gradients: torch.Tensor, dtype: torch.dtype, scale: float) -> float:
     """Return the share of non-zero gradients that become 0 or infinite in `dtype`."""
     stored = (gradients * scale).to(dtype)  # scaled while they still have their range
@@ -419,7 +370,8 @@ def _(case: Case) -> None:
         (torch.tensor([-1e-3, -1e-8, 0.0, 1e-8]), torch.float16, 2.0**16),
         (torch.tensor([2.0, -1e-8, 1e-13, 0.0]), torch.float16, 2.0**16),
         (torch.tensor([2.0, 1e-8, 1e-13, 0.0]), torch.bfloat16, 2.0**16),
-        (wide, torch.float16, 2.0**10), (wide, torch.bfloat16, 4.0),
+        (wide, torch.float16, 2.0**10),
+        (wide, torch.bfloat16, 4.0),
         (torch.tensor([[2.0, 1e-8, 1e-9], [0.0, 1.0, 3.0]]), torch.float16, 1.0),
         (torch.tensor([3.4e38, 1.0]), torch.bfloat16, 1.0),  # bfloat16 has numbers of its own that it loses
     ):
@@ -431,54 +383,22 @@ def _(case: Case) -> None:
         case.equal(got, expected, rtol=1e-4, atol=1e-9)
 
 
-_STORED, _THERE, _LOST = "(gradients * scale).to(dtype)", "gradients != 0", "((stored == 0) | stored.isinf())"
-_SHARE = "(lost.sum() / there.sum()).item()"
-_LIMITS = "it has numbers below `tiny`, and storing rounds to the nearest: store them, and look what is left"
-lost_share.edits(
-    ("compares with the limits of the format", _LIMITS, (_STORED, "gradients * scale", _LOST,
-     "((stored.abs() < torch.finfo(dtype).tiny) | (stored.abs() > torch.finfo(dtype).max))"), (_STORED,
-     "gradients * scale", _LOST, "((stored.abs() < torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)"
-     " | (stored.abs() > torch.finfo(dtype).max))")),
-    ("ignores `dtype`", "each format has its own range", ("to(dtype)", "half()"), ("to(dtype)", "bfloat16()")),
-    ("divides by the scale", "the loss, and so each gradient, is multiplied by it", "* scale", "/ scale"),
-    ("forgets what overflows below zero", "-inf is lost as well: isinf() finds both", "stored.isinf()",
-     "(stored == math.inf)"),
-    ("scales too late, or not at all", "the loss, and so each gradient, is multiplied before it is stored",
-     _STORED, "gradients.to(dtype)"),
-    ("keeps them unscaled in the short format",
-     "what is too small for it becomes 0 there: scale before .to(dtype), and divide in float32",
-     (_STORED, "gradients.to(dtype) * scale"), (_STORED, f"{_STORED} / scale")),
-    ("forgets the overflow", "too large a scale makes gradients infinite: they are lost too", _LOST, "(stored == 0)"),
-    ("forgets the underflow", "what is too small for the format becomes 0", _LOST, "stored.isinf()"),
-    ("counts gradients that were 0 before", "they have lost nothing", _THERE, "gradients == gradients"),
-    ("counts gradients that were 0 before", "they have lost nothing", f"there & {_LOST}", _LOST),
-    ("divides by all gradients", "those that are 0 cannot get lost", "there.sum()", "there.numel()"),
-    ("returns a percentage", "a share lies between 0 and 1", _SHARE, f"100 * {_SHARE}"),
-    ("returns how many", "a share lies between 0 and 1: divide by those that are not 0", _SHARE, "lost.sum().item()"),
-    ("drops what is behind the point", "/ keeps it, // does not", _SHARE, "(lost.sum() // there.sum()).item()"),
-    ("drops what is behind the point", "/ keeps it, // does not", _SHARE, "int(lost.sum() // there.sum())"),
-    ("returns the share that is kept", "the share that is lost is asked for", _SHARE, f"1 - {_SHARE}"),
-    ("looks at positive gradients alone", "one below zero gets lost as well: not 0 is != 0", _THERE, "gradients > 0"),
-    ("divides by those that are kept", "the share is of all that were there before",
-     "there.sum()", "(there.sum() - lost.sum())"),
-    ("counts what is rounded as lost", "rounding loses digits; lost is what becomes 0 or infinite",
-     _LOST, "(stored.float() != gradients * scale)"),
-    ("takes len() for the number of gradients", "len() counts the rows of a matrix: numel(), or a sum, counts them all",
-     "there.sum()", "sum(bool(row.any()) for row in there)"),
-)
-
-
 @lost_share.alternative("easier to read, but a mask as an index makes the host wait for the number of elements")
 def _(gradients, dtype, scale):
     stored = (gradients[gradients != 0] * scale).to(dtype)
     return ((stored == 0) | stored.isinf()).float().mean().item()
 
 
-@exercise(title="Pad a vocabulary", minutes=8, difficulty=1, hints=(
-    "How many rows are missing up to the next multiple? -rows % multiple is that number, 0 where none is missing.",
-    "torch.nn.functional.pad takes pairs from the last dimension on: (left, right, above, below).",
-    "Nothing to the left, to the right and above: three zeros, and the number of missing rows last.",
-))
+@exercise(
+    title="Pad a vocabulary",
+    minutes=8,
+    difficulty=1,
+    hints=(
+        "How many rows are missing up to the next multiple? -rows % multiple is that number, 0 where none is missing.",
+        "torch.nn.functional.pad takes pairs from the last dimension on: (left, right, above, below).",
+        "Nothing to the left, to the right and above: three zeros, and the number of missing rows last.",
+    ),
+)
 def pad_vocabulary(weight: torch.Tensor, multiple: int) -> torch.Tensor:
     """Return `weight` with rows of zeros below, up to a multiple of `multiple` rows."""
     missing = -weight.shape[0] % multiple  # 0 where the vocabulary is a multiple already
@@ -487,8 +407,15 @@ def pad_vocabulary(weight: torch.Tensor, multiple: int) -> torch.Tensor:
 
 @pad_vocabulary.checks
 def _(case: Case) -> None:
-    for rows, width, multiple, half in ((5, 2, 8, False), (5, 2, 4, False), (8, 2, 4, False), (3, 4, 8, True),
-                                        (257, 3, 64, False), (1, 1, 1, True), (100, 5, 12, False)):
+    for rows, width, multiple, half in (
+        (5, 2, 8, False),
+        (5, 2, 4, False),
+        (8, 2, 4, False),
+        (3, 4, 8, True),
+        (257, 3, 64, False),
+        (1, 1, 1, True),
+        (100, 5, 12, False),
+    ):
         weight = torch.randn(rows, width, dtype=torch.float16 if half else torch.float32)
         got = case.call(weight.to(case.device), multiple)
         expected = torch.zeros(multiple * math.ceil(rows / multiple), width, dtype=weight.dtype)
@@ -497,25 +424,11 @@ def _(case: Case) -> None:
         case.instead(below.any(), "fills the new rows with something else", "zeros are asked for")
         case.equal(got, expected.to(case.device))
         counts = case.counts
-        case.instead(counts.bytes_d2h or counts.bytes_h2d or counts.host_reads, "moves values between host and device",
-                     "zeros can be written where they are needed: new_zeros, or device=")
-
-
-_MISSING, _PAD = "-weight.shape[0] % multiple", "(0, 0, 0, missing)"
-pad_vocabulary.edits(
-    ("rounds down", "the tokens above the last multiple lose their row",
-     _PAD, "(0, 0, 0, missing - multiple * (missing > 0))"),
-    ("pads a multiple again", "where the vocabulary is a multiple already, nothing is missing",
-     _MISSING, "multiple - weight.shape[0] % multiple"),
-    ("adds a whole multiple", "only what is missing is added", _MISSING, "multiple"),
-    ("adds the remainder of the division", "that is what there is too much, not what is missing to the next multiple",
-     _MISSING, "weight.shape[0] % multiple"),
-    ("rounds up to a power of two", "a multiple is asked for; a power of two adds far more rows, and each costs work",
-     _MISSING, "2 ** math.ceil(math.log2(weight.shape[0])) - weight.shape[0]"),
-    ("pads the width, not the vocabulary", "a row is a token: rows are missing, at the bottom", _PAD, "(0, missing)"),
-    ("pads above", "token 0 must stay in row 0: the new rows go below", _PAD, "(0, 0, missing, 0)"),
-    ("pads above and below", "all new rows go below: (0, 0, 0, missing)", _PAD, "(0, 0, missing, missing)"),
-)
+        case.instead(
+            counts.bytes_d2h or counts.bytes_h2d or counts.host_reads,
+            "moves values between host and device",
+            "zeros can be written where they are needed: new_zeros, or device=",
+        )
 
 
 @pad_vocabulary.alternative("the new rows get a name, and could hold something else than zeros; one tensor more")

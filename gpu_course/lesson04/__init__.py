@@ -14,21 +14,31 @@ from gpu_course.checks import Case, difference, edit, lesson
 from gpu_course.common.probes import elsewhere, left_changed, state_of
 from gpu_course.lesson04.files import Payload, payloads_run, save_elsewhere
 
-# One line for each mistake and for each hint.
-# fmt: off
 __all__ = [
-    "MaskedLinear", "causal_mask", "forward_on_two", "last_states", "load_checkpoint", "places", "save_elsewhere",
+    "MaskedLinear",
+    "causal_mask",
+    "forward_on_two",
+    "last_states",
+    "load_checkpoint",
+    "places",
+    "save_elsewhere",
 ]
 
 exercise = lesson("04")
 
 
-@exercise(title="Make the mask a buffer", minutes=8, difficulty=2, draws=True, hints=(
-    "An nn.Linear inside holds weight and bias. Its weight has the shape of the mask: (outputs, inputs).",
-    "register_buffer(name, tensor) makes a tensor part of the module: moved and saved, not trained.",
-    "After super().__init__() make both. In forward give F.linear the weight of the linear layer times the buffer, and "
-    "its bias.",
-))
+@exercise(
+    title="Make the mask a buffer",
+    minutes=8,
+    difficulty=2,
+    draws=True,
+    hints=(
+        "An nn.Linear inside holds weight and bias. Its weight has the shape of the mask: (outputs, inputs).",
+        "register_buffer(name, tensor) makes a tensor part of the module: moved and saved, not trained.",
+        "After super().__init__() make both. In forward give F.linear the weight of the linear layer times the buffer, "
+        "and its bias.",
+    ),
+)
 class MaskedLinear(nn.Module):
     """A linear layer with bias, whose weights count where the bool `mask` is True."""
 
@@ -57,13 +67,19 @@ def _(case: Case) -> None:
         got = case.use(layer, x)
         case.instead(case.counts.copies, "copies something in every call", "a buffer is where the layer is: use it")
         _equals_by_hand(case, got, x, weight, bias, mask)
-        case.instead(_weight_and_bias(case, layer, mask)[0] is not weight, "makes a new parameter in forward",
-                     "the optimizer holds the parameter of before: compute with weight * mask, and keep the parameter")
+        case.instead(
+            _weight_and_bias(case, layer, mask)[0] is not weight,
+            "makes a new parameter in forward",
+            "the optimizer holds the parameter of before: compute with weight * mask, and keep the parameter",
+        )
         layer.zero_grad()
         case.backward(got)
         case.instead(weight.grad is None or bias.grad is None, "cuts the gradient", "weight and bias are to be trained")
-        case.instead(weight.grad.cpu()[~mask].any(), "trains what the mask switches off",
-                     "multiply by the mask where gradients see it: no .data, no torch.no_grad")
+        case.instead(
+            weight.grad.cpu()[~mask].any(),
+            "trains what the mask switches off",
+            "multiply by the mask where gradients see it: no .data, no torch.no_grad",
+        )
     other = case.call(~mask)
     other.load_state_dict(layer.state_dict())
     _equals_by_hand(case, case.use(other.to(place), x), x, weight, bias, mask)
@@ -72,78 +88,93 @@ def _(case: Case) -> None:
 def _is_a_buffer(case: Case, layer: Any, mask: torch.Tensor) -> None:
     """Fail with the name of what the mask is instead of a persistent buffer."""
     case.instead(not isinstance(layer, nn.Module), f"makes a {type(layer).__name__}, not a module")
-    case.instead("_parameters" not in vars(layer), "does not call super().__init__()",
-                 "nn.Module makes its tables of parameters and buffers there: it is the first line of __init__")
+    case.instead(
+        "_parameters" not in vars(layer),
+        "does not call super().__init__()",
+        "nn.Module makes its tables of parameters and buffers there: it is the first line of __init__",
+    )
 
     def masks(named: Iterable[tuple[str, Any]]) -> list[str]:
         alike = [m.float() for m in (mask, mask.mT, ~mask, ~mask.mT)]
         flat = [(name, value) for name, value in named if isinstance(value, torch.Tensor) and value.dim() == 2]
         return [name for name, value in flat if any(torch.equal(value.detach().cpu().float(), m) for m in alike)]
 
-    case.instead(masks(layer.named_parameters()), "makes the mask a parameter",
-                 "a parameter is handed to the optimizer, and the mask is a choice that no gradient may change")
+    case.instead(
+        masks(layer.named_parameters()),
+        "makes the mask a parameter",
+        "a parameter is handed to the optimizer, and the mask is a choice that no gradient may change",
+    )
     buffers = dict(layer.named_buffers())
     case.instead(buffers and not masks(buffers.items()), "has a buffer that is not the mask", got=buffers)
     plain = masks(attribute for module in layer.modules() for attribute in vars(module).items())
-    case.instead(not buffers, "keeps the mask as a plain attribute" if plain else "has no buffer with the mask",
-                 ".to(device) and state_dict() look at what is registered alone: register_buffer makes it a part")
-    case.instead(not masks(layer.state_dict().items()), "does not save the mask",
-                 "which weights were switched off cannot be computed again: with persistent=False it is lost")
+    case.instead(
+        not buffers,
+        "keeps the mask as a plain attribute" if plain else "has no buffer with the mask",
+        ".to(device) and state_dict() look at what is registered alone: register_buffer makes it a part",
+    )
+    case.instead(
+        not masks(layer.state_dict().items()),
+        "does not save the mask",
+        "which weights were switched off cannot be computed again: with persistent=False it is lost",
+    )
 
 
 def _weight_and_bias(case: Case, layer: nn.Module, mask: torch.Tensor) -> tuple[nn.Parameter, nn.Parameter]:
     """Return the two parameters of the layer, found by their shapes."""
     found = {tuple(p.shape): p for p in layer.parameters()}
-    case.instead(tuple(mask.shape) not in found and tuple(mask.mT.shape) in found, "swaps inputs and outputs",
-                 "the mask is (outputs, inputs), and nn.Linear takes (inputs, outputs)")
+    case.instead(
+        tuple(mask.shape) not in found and tuple(mask.mT.shape) in found,
+        "swaps inputs and outputs",
+        "the mask is (outputs, inputs), and nn.Linear takes (inputs, outputs)",
+    )
     lists = [value for value in vars(layer).values() if isinstance(value, list | tuple)]
-    case.instead(any(isinstance(part, nn.Module) for parts in lists for part in parts), "hides the layer in a list",
-                 "a module knows its attributes, not what is in a Python list")
+    case.instead(
+        any(isinstance(part, nn.Module) for parts in lists for part in parts),
+        "hides the layer in a list",
+        "a module knows its attributes, not what is in a Python list",
+    )
     for name, shape in (("weight", tuple(mask.shape)), ("bias", (mask.shape[0],))):
-        case.instead(shape not in found, f"has no {name}: no parameter of shape {shape}",
-                     "the layer holds an nn.Linear")
+        case.instead(
+            shape not in found, f"has no {name}: no parameter of shape {shape}", "the layer holds an nn.Linear"
+        )
     return found[tuple(mask.shape)], found[(mask.shape[0],)]
 
 
-def _equals_by_hand(case: Case, got: Any, x: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter,
-                    mask: torch.Tensor):
+def _equals_by_hand(
+    case: Case, got: Any, x: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter, mask: torch.Tensor
+):
     """Fail unless `got` is what the layer computes with these parameters, one product after the other."""
     products = x.cpu()[:, None, :] * torch.where(mask, weight.detach().cpu(), 0.0)
     expected = (products.sum(-1) + bias.detach().cpu()).to(weight.device)
-    case.equal(got.detach() if isinstance(got, torch.Tensor) else got, expected, atol=1e-5,
-               why="a weight counts where the mask is True, in every call and mode")
-
-
-_PRODUCT = "self.linear.weight * self.mask"
-MaskedLinear.edits(
-    ("takes the mask the wrong way round", "True is what counts", _PRODUCT, "self.linear.weight * ~self.mask"),
-    ("forgets the bias", "nn.Linear adds one: give it to F.linear too", ", self.linear.bias", ""),
-    ("masks the bias too", "the bias of an output counts, whatever its weights do", "self.linear.bias",
-     "self.linear.bias * self.mask.any(dim=1)"),
-    ("fills with infinity what the mask switches off",
-     "-inf is for scores before a softmax; a weight that does not count is 0",
-     _PRODUCT, 'self.linear.weight.masked_fill(~self.mask, float("-inf"))'),
-    ("does not apply the mask", "weights change after the layer was made: mask in forward", " * self.mask", ""),
-    ("applies the mask in training only", "the layer is the same in both modes", _PRODUCT,
-     "(self.linear.weight * self.mask if self.training else self.linear.weight)"),
-)
-MaskedLinear.mistake(
-    "takes the mask the wrong way round", "True is what counts",
-    edit('register_buffer("mask", mask)', 'register_buffer("mask", ~mask)'))
+    case.equal(
+        got.detach() if isinstance(got, torch.Tensor) else got,
+        expected,
+        atol=1e-5,
+        why="a weight counts where the mask is True, in every call and mode",
+    )
 
 
 MaskedLinear.alternative(
     "an infinite or NaN weight that is switched off stays out, where times 0 makes it NaN",
-    edit("self.linear.weight * self.mask", "torch.where(self.mask, self.linear.weight, 0.0)"))
+    edit("""
+-        return F.linear(x, self.linear.weight * self.mask, self.linear.bias)  # masked anew in every call
++        return F.linear(x, torch.where(self.mask, self.linear.weight, 0.0), self.linear.bias)  # masked anew in every call
+    """),  # noqa: E501,
+)
 
 
-@exercise(title="Find what stayed behind", minutes=12, difficulty=2, hints=(
-    "model.named_modules() gives every module with its path; look at what each of them holds itself.",
-    "named_parameters(recurse=False) and named_buffers(recurse=False) are the registered ones; vars(module) is the "
-    "dict of a module's plain attributes.",
-    "For each module put the three kinds into one list of pairs, keep what is a torch.Tensor, and append path, dot and "
-    "name to the list of its device, which setdefault makes.",
-))
+@exercise(
+    title="Find what stayed behind",
+    minutes=12,
+    difficulty=2,
+    hints=(
+        "model.named_modules() gives every module with its path; look at what each of them holds itself.",
+        "named_parameters(recurse=False) and named_buffers(recurse=False) are the registered ones; vars(module) is the "
+        "dict of a module's plain attributes.",
+        "For each module put the three kinds into one list of pairs, keep what is a torch.Tensor, and append path, dot "
+        "and name to the list of its device, which setdefault makes.",
+    ),
+)
 def places(model: nn.Module) -> dict[torch.device, list[str]]:
     """Return the names of all tensors in `model`, by device."""
     found = {}
@@ -185,51 +216,38 @@ def _(case: Case) -> None:
             expected.setdefault(device, []).extend(names)
         before = state_of(model), _where(model)
         got = case.call(model)
-        case.instead((state_of(model), _where(model)) != before, "moves or changes the model",
-                     "it is only to be looked at: nothing is moved")
+        case.instead(
+            (state_of(model), _where(model)) != before,
+            "moves or changes the model",
+            "it is only to be looked at: nothing is moved",
+        )
         case.instead(not isinstance(got, dict), f"returns {type(got).__name__}, expected a dict from devices to lists")
         wrong = [key for key in got if not isinstance(key, torch.device)]
         case.instead(wrong, f"has the key {wrong[:1]}, expected a torch.device", "tensor.device is one", got=got)
         lists = [isinstance(one, list) and all(isinstance(n, str) for n in one) for one in got.values()]
         case.instead(not all(lists), "has values that are no lists of names", expected=expected, got=got)
-        case.instead([] in [list(names) for names in got.values()], "names a device that holds nothing",
-                     "the number of devices in the dict is the number of places: leave out empty lists", got=got)
-        mine, right = ({str(device): sorted(found[device]) for device in sorted(found, key=str)} for found in
-                       (got, expected))
+        case.instead(
+            [] in [list(names) for names in got.values()],
+            "names a device that holds nothing",
+            "the number of devices in the dict is the number of places: leave out empty lists",
+            got=got,
+        )
+        mine, right = (
+            {str(device): sorted(found[device]) for device in sorted(found, key=str)} for found in (got, expected)
+        )
         case.equal(mine, right, why="every tensor of every module once, by path and attribute, under its device")
 
 
 def _where(model: nn.Module) -> list[torch.device]:
     """Return the device of each plain tensor attribute."""
-    return [value.device for module in model.modules() for value in vars(module).values()
-            if isinstance(value, torch.Tensor)]
+    return [
+        value.device for module in model.modules() for value in vars(module).values() if isinstance(value, torch.Tensor)
+    ]
 
 
-_PATH, _NAME = 'f"{path}.{name}" if path else name', "model.named_modules()"
-_SPELLING = ("a name is the path of the module, a dot and the attribute; the path of the model itself is empty, and no "
-             "dot follows it")
-places.edits(
-    ("misses the buffers", "they are moved and used like parameters",
-     ", *module.named_buffers(recurse=False)", ""),
-    ("misses the plain attribute", "nothing moves it, so it often stays behind; vars(module) holds it",
-     "[*registered, *vars(module).items()]", "registered"),
-    ("misses the buffers and the plain attribute", "what stays behind is mostly one of those",
-     "[*registered, *vars(module).items()]", "module.named_parameters(recurse=False)"),
-    ("looks at what is saved alone", "state_dict() leaves out buffers that are not persistent, and plain attributes",
-     _NAME, '[("", model)]', "[*registered, *vars(module).items()]", "model.state_dict().items()"),
-    ("looks at the model itself only", "modules hold modules: named_modules() gives all of them", _NAME,
-     '[("", model)]'),
-    ("looks at the model and its children only", "children have children: named_modules() gives all of them",
-     _NAME, '[("", model), *model.named_children()]'),
-    ("leaves out the model itself", "it is a module too: named_modules() begins with it, under the empty path",
-     _NAME, "list(model.named_modules())[1:]"),
-    ("leaves out the path", _SPELLING, _PATH, "name"),
-    ("begins names with a dot", _SPELLING, _PATH, 'f"{path}.{name}"'),
-    ("leaves out the dot", _SPELLING, _PATH, 'f"{path}{name}"'),
-    ("joins names with an underscore", _SPELLING, _PATH, 'f"{path}.{name}".strip(".").replace(".", "_")'),
-    ("takes the class for the path", _SPELLING, _PATH, 'f"{type(module).__name__}.{name}"'),
-    ("lists a tensor more than once", "named_modules() gives every module: take of each what it holds itself",
-     "named_parameters(recurse=False)", "named_parameters()", "named_buffers(recurse=False)", "named_buffers()"),
+_SPELLING = (
+    "a name is the path of the module, a dot and the attribute; the path of the model itself is empty, and no "
+    "dot follows it"
 )
 
 
@@ -255,11 +273,16 @@ def _(model):
     return found
 
 
-@exercise(title="Take the right hidden state", minutes=10, difficulty=2, hints=(
-    "The last token of text i is at place lengths[i] - 1.",
-    "Two index tensors of the same length pick one element for each pair: states[rows, places].",
-    "One index counts the texts, torch.arange on the device of the states; the other comes from the lengths.",
-))
+@exercise(
+    title="Take the right hidden state",
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "The last token of text i is at place lengths[i] - 1.",
+        "Two index tensors of the same length pick one element for each pair: states[rows, places].",
+        "One index counts the texts, torch.arange on the device of the states; the other comes from the lengths.",
+    ),
+)
 def last_states(states: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Return the state after each text's own last token, shape (batch, hidden)."""
     rows = torch.arange(len(states), device=states.device)
@@ -268,45 +291,33 @@ def last_states(states: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
 @last_states.checks
 def _(case: Case) -> None:
-    for batch, time, lengths in ((2, 3, [2, 1]), (3, 5, [2, 1, 3]), (2, 3, [3, 1]), (1, 4, [4]),
-                                 (5, 2, [2, 1, 2, 1, 1]), (3, 4, [2, 3, 2])):
+    for batch, time, lengths in (
+        (2, 3, [2, 1]),
+        (3, 5, [2, 1, 3]),
+        (2, 3, [3, 1]),
+        (1, 4, [4]),
+        (5, 2, [2, 1, 2, 1, 1]),
+        (3, 4, [2, 3, 2]),
+    ):
         states = torch.randn(batch, time, 2).to(case.device).requires_grad_()
         got = case.call(states, torch.tensor(lengths).to(case.device))
-        case.instead(case.counts.host_reads, "lets the host read a value",
-                     "it waits for a length, or to count what a mask lets through: pick with two index tensors")
-        case.instead(case.counts.copies_h2d, "makes an index on the CPU",
-                     "it is copied to the device in every call: torch.arange(n, device=states.device)")
+        case.instead(
+            case.counts.host_reads,
+            "lets the host read a value",
+            "it waits for a length, or to count what a mask lets through: pick with two index tensors",
+        )
+        case.instead(
+            case.counts.copies_h2d,
+            "makes an index on the CPU",
+            "it is copied to the device in every call: torch.arange(n, device=states.device)",
+        )
         expected = torch.stack([states.detach().cpu()[i, length - 1] for i, length in enumerate(lengths)])
-        case.equal(got.detach() if isinstance(got, torch.Tensor) else got, expected.to(case.device),
-                   why="(batch, hidden): for each text its state at place lengths - 1")
+        case.equal(
+            got.detach() if isinstance(got, torch.Tensor) else got,
+            expected.to(case.device),
+            why="(batch, hidden): for each text its state at place lengths - 1",
+        )
         case.instead(not got.requires_grad, "cuts the gradient", "the LSTM learns through this state")
-
-
-_SWAP, _PICK = "batch_first=True puts the texts first: states[text, place]", "states[rows, lengths - 1]"
-last_states.edits(
-    ("takes the last padded step", "for a shorter text that state depends on the padding behind it", "states[:, -1]"),
-    ("takes the last step of the longest text", "a shorter text ends before it: each has its own length",
-     "states[:, lengths.amax()[None] - 1].squeeze(1)"),
-    ("takes batch for time", _SWAP, ("states[-1]",), ("states[lengths - 1, rows]",)),
-    ("takes the step after the last", "places count from 0", "states[rows, lengths]"),
-    ("takes the step before the last", "the last token of length n is at place n - 1", "states[rows, lengths - 2]"),
-    ("takes the first step", "that state has read one token", "states[:, 0]"),
-    ("counts from the end", "the texts begin at place 0; the padding is at the end", "states[rows, -lengths]"),
-    ("takes every length from every text",
-     "a `:` beside an index tensor takes all: two index tensors of the same length go together, in pairs",
-     "states[:, lengths - 1]"),
-    ("averages the states", "the last one has read the whole text", ("states.mean(dim=1)",),
-     ("(states * (torch.arange(states.shape[1], device=states.device) < lengths[:, None])[..., None]).sum(dim=1)"
-     " / lengths[:, None]",)),
-    ("takes one number of each state", "a state has several: an index for gather must be as wide as a state",
-     "states.gather(1, (lengths - 1)[:, None, None]).squeeze(1)"),
-    ("keeps the dimension of time", "(batch, hidden) is asked for",
-     "states.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, states.shape[2]))"),
-    ("drops the dimension of a batch of one", "(batch, hidden) is asked for, for one text too: squeeze(1)",
-     f"{_PICK}.squeeze()"),
-    ("takes the result to the CPU", "the layer behind it is on the device", f"{_PICK}.cpu()"),
-    old=_PICK,
-)
 
 
 @last_states.alternative("one operator along one dimension; its index must be as wide as a state")
@@ -315,11 +326,16 @@ def _(states, lengths):
     return states.gather(1, index).squeeze(1)
 
 
-@exercise(title="A causal mask", minutes=5, difficulty=1, hints=(
-    "Row t may look at the columns 0 to t: a lower triangle, the diagonal included.",
-    "torch.ones makes a square on the device; one function keeps the lower triangle.",
-    "The square takes dtype=torch.bool and device=device; .tril() keeps its lower triangle, the diagonal included.",
-))
+@exercise(
+    title="A causal mask",
+    minutes=5,
+    difficulty=1,
+    hints=(
+        "Row t may look at the columns 0 to t: a lower triangle, the diagonal included.",
+        "torch.ones makes a square on the device; one function keeps the lower triangle.",
+        "The square takes dtype=torch.bool and device=device; .tril() keeps its lower triangle, the diagonal included.",
+    ),
+)
 def causal_mask(time: int, device: torch.device) -> torch.Tensor:
     """Return a bool (time, time) tensor on `device`: True where a row may look."""
     return torch.ones(time, time, dtype=torch.bool, device=device).tril()  # itself and what came before
@@ -330,32 +346,32 @@ def _(case: Case) -> None:
     for time, device in ((3, case.device), (1, case.device), (6, case.device), (4, elsewhere(case.device))):
         got = case.call(time, device)
         expected = torch.tensor([[column <= row for column in range(time)] for row in range(time)])
-        case.instead(isinstance(got, torch.Tensor) and got.dtype != torch.bool, "is not a bool tensor",
-                     "numbers would be added to the scores; True and False say who may look", got=got)
+        case.instead(
+            isinstance(got, torch.Tensor) and got.dtype != torch.bool,
+            "is not a bool tensor",
+            "numbers would be added to the scores; True and False say who may look",
+            got=got,
+        )
         comparable = isinstance(got, torch.Tensor) and got.layout == torch.strided and got.shape == expected.shape
         mine = got.cpu() if comparable else expected
         leaks, hides = (mine & ~expected).nonzero().tolist(), (expected & ~mine).nonzero().tolist()
-        case.instead(leaks, f"leaks the future: row {leaks and leaks[0][0]} looks at place {leaks and leaks[0][1]}",
-                     "the model would see what it is to predict", expected=expected, got=got)
-        case.instead(hides, f"hides place {hides and hides[0][1]} from row {hides and hides[0][0]}",
-                     "a place may look at itself and at all before it", expected=expected, got=got)
+        case.instead(
+            leaks,
+            f"leaks the future: row {leaks and leaks[0][0]} looks at place {leaks and leaks[0][1]}",
+            "the model would see what it is to predict",
+            expected=expected,
+            got=got,
+        )
+        case.instead(
+            hides,
+            f"hides place {hides and hides[0][1]} from row {hides and hides[0][0]}",
+            "a place may look at itself and at all before it",
+            expected=expected,
+            got=got,
+        )
         sent = case.counts.bytes_h2d
         case.instead(sent, f"creates it on the CPU and copies {sent} bytes", "the device can write it: device=device")
         case.equal(got, expected.to(device), why="(time, time), on the `device` that is asked for")
-
-
-causal_mask.edits(
-    ("looks at the future only", "row t may look at the columns up to t: the lower triangle", "triu()"),
-    ("marks what is forbidden",
-     "nn.MultiheadAttention wants it so; F.scaled_dot_product_attention takes True for allowed",
-     "triu(1)"),
-    ("hides each place from itself", "the first row then sees nothing, and gives NaN", "tril(-1)"),
-    ("looks one place ahead", "the next token is what it is to predict: tril(), the diagonal included", "tril(1)"),
-    ("lets every place look everywhere", "the model would see what it is to predict", "bool()"),
-    ("hides all but the place itself", "a place may look at all before it, too",
-     "logical_and(torch.eye(time, device=device))"),
-    old="tril()",
-)
 
 
 @causal_mask.alternative("says the rule itself, and a window or an offset is as easy; two small tensors more")
@@ -364,11 +380,17 @@ def _(time, device):
     return places[:, None] >= places
 
 
-@exercise(title="Load a checkpoint on a smaller machine", minutes=8, difficulty=2, hints=(
-    "torch.load puts each tensor back on the device that the file names, unless map_location says otherwise.",
-    "The file holds a state_dict. The model is where it was made; it still has to go to `device`.",
-    "torch.load takes map_location and weights_only; model.load_state_dict checks the names; .to(device) comes last.",
-))
+@exercise(
+    title="Load a checkpoint on a smaller machine",
+    minutes=8,
+    difficulty=2,
+    hints=(
+        "torch.load puts each tensor back on the device that the file names, unless map_location says otherwise.",
+        "The file holds a state_dict. The model is where it was made; it still has to go to `device`.",
+        "torch.load takes map_location and weights_only; model.load_state_dict checks the names; .to(device) comes "
+        "last.",
+    ),
+)
 def load_checkpoint(model: nn.Module, path: Path, device: torch.device) -> nn.Module:
     """Fill `model` with the state_dict at `path`; return it on `device`."""
     state = torch.load(path, map_location="cpu", weights_only=True)  # wherever it was saved; nothing but tensors
@@ -393,51 +415,57 @@ def _(case: Case) -> None:
         torch.save(state | {"0.bias": Payload((3,))}, path)  # it becomes a tensor, and the file fits
         payloads_run.clear()
         refused = case.error_of(_network(), path, case.device)
-        case.instead(payloads_run, "runs code that came in the file",
-                     "a pickle can call any function on your machine: weights_only=True reads tensors and nothing else")
-        case.instead(refused is None, "raises no error for a file that holds more than tensors",
-                     "the model is not filled, and the caller must hear of it")
-        for names, why in ((state.keys() - {"0.bias"}, "a bias is missing in it and stays random"),
-                           (state.keys() | {"2.bias"}, "it holds 2.bias, which the model has not")):
+        case.instead(
+            payloads_run,
+            "runs code that came in the file",
+            "a pickle can call any function on your machine: weights_only=True reads tensors and nothing else",
+        )
+        case.instead(
+            refused is None,
+            "raises no error for a file that holds more than tensors",
+            "the model is not filled, and the caller must hear of it",
+        )
+        for names, why in (
+            (state.keys() - {"0.bias"}, "a bias is missing in it and stays random"),
+            (state.keys() | {"2.bias"}, "it holds 2.bias, which the model has not"),
+        ):
             save_elsewhere({name: state.get(name, torch.zeros(3)) for name in sorted(names)}, path)
-            case.instead(case.error_of(_network(), path, case.device) is None,
-                         "accepts a file that does not fit the model",
-                         f"{why}; with strict=True, the default, that is an error")
+            case.instead(
+                case.error_of(_network(), path, case.device) is None,
+                "accepts a file that does not fit the model",
+                f"{why}; with strict=True, the default, that is an error",
+            )
 
 
 def _loads(case: Case, path: Path, place: torch.device, state: dict[str, torch.Tensor]) -> None:
     """Fail unless the answer loads `state` from the file of another machine to `place`."""
     model = _network()
     error = case.error_of(model, path, place)
-    case.instead(error is not None and "deserialize" in str(error), "loads to a GPU that this machine does not have",
-                 'the file names a device, unless you name another: map_location="cpu" or map_location=device')
+    case.instead(
+        error is not None and "deserialize" in str(error),
+        "loads to a GPU that this machine does not have",
+        'the file names a device, unless you name another: map_location="cpu" or map_location=device',
+    )
     model = _network()
     got = case.call(model, path, place, modifies=True)
-    case.instead(isinstance(got, nn.Module) and got is not model and type(got) is type(model), "fills another model",
-                 "the one that was given stays as it was, and the caller may hold it")
+    case.instead(
+        isinstance(got, nn.Module) and got is not model and type(got) is type(model),
+        "fills another model",
+        "the one that was given stays as it was, and the caller may hold it",
+    )
     case.instead(got is not model, "does not return the model", "the caller goes on with what you return", got=got)
-    case.equal(dict(model.state_dict()), {name: value.to(place) for name, value in state.items()},
-               why="every tensor of the file under its name, on `device`")
+    case.equal(
+        dict(model.state_dict()),
+        {name: value.to(place) for name, value in state.items()},
+        why="every tensor of the file under its name, on `device`",
+    )
     frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
     case.instead(frozen, f"freezes {frozen and frozen[0]}", "the caller may train the model: only fill and move it")
-    case.instead(not all(module.training for module in model.modules()), "leaves the model in eval mode",
-                 "the caller may train the model: only fill and move it")
-
-
-load_checkpoint.edits(
-    ("leaves the model where it was",
-     "load_state_dict copies into the parameters where they are; model.to(device) moves them",
-     "return model.to(device)", "return model"),
-    ("loads the parameters and not the buffers",
-     "the running mean is part of what the model has learned: load_state_dict takes both",
-     "model.load_state_dict(state)",
-     "model.load_state_dict(dict(model.state_dict()) | {name: state[name] for name, _ in model.named_parameters()})"),
-    ("reads the file and does not load it", "model.load_state_dict(state) copies every tensor of the file",
-     "model.load_state_dict(state)", "pass"),
-    ("goes by the order of the file", "names tell which tensor is which: load_state_dict(state)",
-     "model.load_state_dict(state)",
-     "model.load_state_dict(dict(zip(model.state_dict(), state.values(), strict=True)))"),
-)
+    case.instead(
+        not all(module.training for module in model.modules()),
+        "leaves the model in eval mode",
+        "the caller may train the model: only fill and move it",
+    )
 
 
 @load_checkpoint.alternative("straight to the device, which for a moment holds the file's tensors beside the model")
@@ -446,14 +474,17 @@ def _(model, path, device):
     return model
 
 
-@exercise(title="A model over two devices", minutes=10, difficulty=2, hints=(
-    "A module knows its device by its parameters: next(first.parameters()).device.",
-    "Two moves: the input to the first half, the activations to the second half.",
-    "Before each of the two calls move x with .to to the device of that half, found as in the first hint.",
-))
-def forward_on_two(
-    first: nn.Module, second: nn.Module, x: torch.Tensor
-) -> torch.Tensor:
+@exercise(
+    title="A model over two devices",
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "A module knows its device by its parameters: next(first.parameters()).device.",
+        "Two moves: the input to the first half, the activations to the second half.",
+        "Before each of the two calls move x with .to to the device of that half, found as in the first hint.",
+    ),
+)
+def forward_on_two(first: nn.Module, second: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Return `second(first(x))`; each half stays and computes on its own device."""
     x = first(x.to(next(first.parameters()).device))
     return second(x.to(next(second.parameters()).device))  # the activations cross once; gradients will cross back
@@ -466,8 +497,10 @@ def _(case: Case) -> None:
     bare, inner = nn.Linear(3, 4), nn.Sequential(nn.Tanh(), nn.Linear(3, 4), nn.Tanh())  # no first[0].weight
     words = nn.Sequential(nn.Embedding(9, 6), nn.Flatten(), nn.Linear(12, 4))
     for a, b, start, first, x in (
-        (here, there, cpu, long, torch.randn(5, 3)), (there, here, there, bare, torch.randn(5, 3)),
-        (here, here, here, inner, torch.randn(5, 3)), (here, cpu, here, copy.deepcopy(long), torch.randn(5, 3)),
+        (here, there, cpu, long, torch.randn(5, 3)),
+        (there, here, there, bare, torch.randn(5, 3)),
+        (here, here, here, inner, torch.randn(5, 3)),
+        (here, cpu, here, copy.deepcopy(long), torch.randn(5, 3)),
         (there, here, cpu, words, torch.randint(9, (5, 2))),
     ):
         halves = first.to(a), nn.Sequential(nn.Tanh(), nn.Linear(4, 8), nn.Linear(8, 2)).to(b)
@@ -482,32 +515,56 @@ def _two_halves(
         expected = halves[1](halves[0](x.to(a)).to(b))
     x.requires_grad_(x.is_floating_point())
     before, states, arrived = copy.deepcopy(halves), [state_of(half) for half in halves], [[], []]
-    hooks = [half.register_forward_pre_hook(lambda _, given, seen=seen: seen.extend(one.device for one in given))
-             for half, seen in zip(halves, arrived, strict=True)]
+    hooks = [
+        half.register_forward_pre_hook(lambda _, given, seen=seen: seen.extend(one.device for one in given))
+        for half, seen in zip(halves, arrived, strict=True)
+    ]
     error = case.error_of(*copy.deepcopy(halves), x.detach())
     for name, seen, place in zip(("first", "second"), arrived, places, strict=True):
         wrong = next((device for device in seen[-1:] if device != place), None)
-        case.instead(error and "same device" in str(error) and wrong, f"gives the {name} half its input on {wrong}",
-                     f"its parameters are on {place}, and an operation runs on one device")
+        case.instead(
+            error and "same device" in str(error) and wrong,
+            f"gives the {name} half its input on {wrong}",
+            f"its parameters are on {place}, and an operation runs on one device",
+        )
     arrived[0].clear(), arrived[1].clear()
     got = case.call(*halves, x, modifies=True)
     for hook in hooks:
         hook.remove()
-    case.instead([{p.device for p in half.parameters()} for half in halves] != [{a}, {b}], "moves a half of the model",
-                 "it may not fit on the other device: move the activations")
+    case.instead(
+        [{p.device for p in half.parameters()} for half in halves] != [{a}, {b}],
+        "moves a half of the model",
+        "it may not fit on the other device: move the activations",
+    )
     early = any(one.direction == "d2h" and one.non_blocking for one in case.counts.copies)
-    case.instead(early, "copies to the CPU without waiting", "with non_blocking=True the CPU may compute with values "
-                 "that have not arrived")
-    case.equal(got.detach() if isinstance(got, torch.Tensor) else got, expected, atol=1e-5,
-               why="second(first(x)), on the device of `second`: the loss is computed there")
-    case.instead(any(p.grad is not None for half in halves for p in half.parameters()), "calls backward itself",
-                 "the caller does, on its loss: these gradients would be added")
+    case.instead(
+        early,
+        "copies to the CPU without waiting",
+        "with non_blocking=True the CPU may compute with values that have not arrived",
+    )
+    case.equal(
+        got.detach() if isinstance(got, torch.Tensor) else got,
+        expected,
+        atol=1e-5,
+        why="second(first(x)), on the device of `second`: the loss is computed there",
+    )
+    case.instead(
+        any(p.grad is not None for half in halves for p in half.parameters()),
+        "calls backward itself",
+        "the caller does, on its loss: these gradients would be added",
+    )
     used, needed = case.counts.copies, (x.device != a) + (a != b)
-    case.instead(len(used) > needed and case.counts.copies_d2h and "cpu" not in (a.type, b.type),
-                 "takes the way through the host", "a copy between devices needs no stop there: x.to(other)")
+    case.instead(
+        len(used) > needed and case.counts.copies_d2h and "cpu" not in (a.type, b.type),
+        "takes the way through the host",
+        "a copy between devices needs no stop there: x.to(other)",
+    )
     case.budget("copies", len(used), needed, "one to the first half and one between the halves; each costs time")
-    case.instead(max(map(len, arrived)) > 1,  # none: it called forward itself, which no hook sees
-                 f"calls the halves {len(arrived[0])} and {len(arrived[1])} times", "each call is the work of a half")
+    case.instead(
+        max(map(len, arrived)) > 1,  # none: it called forward itself, which no hook sees
+        f"calls the halves {len(arrived[0])} and {len(arrived[1])} times",
+        "each call is the work of a half",
+    )
     case.instead(difference(halves, before), "changes a half of the model", "it is only to be used")
     changed = next(filter(None, map(left_changed, states, map(state_of, halves))), "")
     case.instead(changed, f"changes a half of the model: {changed}", "it is only to be used")
@@ -516,15 +573,6 @@ def _two_halves(
         learns = all(parameter.grad is not None for parameter in half.parameters())
         case.instead(not learns, "cuts the gradient", f"the {name} half would never learn")
     case.instead(x.requires_grad and x.grad is None, "cuts the gradient", "what made `x` would never learn")
-
-
-forward_on_two.edits(
-    ("leaves the result where the first half is", "the loss is computed on the device of `second`",
-     "return second(x.to(next(second.parameters()).device))",
-     "return second(x.to(next(second.parameters()).device)).to(next(first.parameters()).device)"),
-    ("takes the dtype of the parameters too", "ids are whole numbers: .to(device), not .to(parameter)",
-     "first(x.to(next(first.parameters()).device))", "first(x.to(next(first.parameters())))"),
-)
 
 
 @forward_on_two.alternative("a loop over the pieces takes any number of them")

@@ -23,15 +23,19 @@ __all__ = [
 ]  # fmt: skip
 
 exercise = lesson("05")
-# fmt: off
 
 
-@exercise(title="One training step", minutes=10, difficulty=1, hints=(
-    "The six numbered lines under \"The loop, line by line\" are the step; the last line is what you return.",
-    "F.cross_entropy takes logits and labels: no softmax before it. Both parts of the batch must be on the device.",
-    "In this order: .to(device) twice, zero_grad of the optimizer, the loss of what the model gives, its backward, "
-    "step of the optimizer. Then detach.",
-))
+@exercise(
+    title="One training step",
+    minutes=10,
+    difficulty=1,
+    hints=(
+        'The six numbered lines under "The loop, line by line" are the step; the last line is what you return.',
+        "F.cross_entropy takes logits and labels: no softmax before it. Both parts of the batch must be on the device.",
+        "In this order: .to(device) twice, zero_grad of the optimizer, the loss of what the model gives, its backward, "
+        "step of the optimizer. Then detach.",
+    ),
+)
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor, device: torch.device
 ) -> torch.Tensor:
@@ -55,38 +59,28 @@ def _(case: Case) -> None:
             training.followed(case)
             _a_loss(case, got, training.expected(x, y)[0])
             training.equal(case)
-            case.instead(waits, "lets the host wait for the device",
-                         "print, .item(), .cpu() and synchronize() in every step keep the queue empty")
+            case.instead(
+                waits,
+                "lets the host wait for the device",
+                "print, .item(), .cpu() and synchronize() in every step keep the queue empty",
+            )
 
 
 def _a_loss(case: Case, got: Any, expected: torch.Tensor, rtol: float = 1e-4) -> None:
     """Fail unless `got` is this loss, a detached tensor."""
-    case.instead(isinstance(got, int | float), "returns a Python number",
-                 "to read it, the host waits for the device at every step; return the tensor", got=got)
+    case.instead(
+        isinstance(got, int | float),
+        "returns a Python number",
+        "to read it, the host waits for the device at every step; return the tensor",
+        got=got,
+    )
     holds = isinstance(got, torch.Tensor) and got.requires_grad
-    case.instead(holds, "returns a loss that still holds its graph",
-                 "whoever keeps the loss then keeps all that its backward pass needs: return loss.detach()")
+    case.instead(
+        holds,
+        "returns a loss that still holds its graph",
+        "whoever keeps the loss then keeps all that its backward pass needs: return loss.detach()",
+    )
     case.equal(got, expected, rtol=rtol, why="it is the mean loss of the batch before the step")
-
-
-_LOGITS = "applies softmax before cross_entropy", "cross_entropy does that itself: it takes logits"
-_SUM = "sums the loss over the batch", "the step would grow with the batch: take the mean"
-_CLIPS = "clips the gradients", "the caller did not ask for it"
-_LOSS, _BACK = "F.cross_entropy(model(images), labels)", "loss.backward()"
-train_step.edits(
-    (*_LOGITS, "model(images)", "model(images).softmax(dim=1)"),
-    (*_SUM, _LOSS, f"{_LOSS} * len(images)"),
-    ("divides the mean loss by the size", "cross_entropy has divided already", _LOSS, f"{_LOSS} / len(images)"),
-    ("takes the squared error", "cross_entropy is asked for",
-     _LOSS, "F.mse_loss(model(images), F.one_hot(labels, 3).float())"),
-    ("takes nll_loss of logits", "it wants log_softmax of them; cross_entropy does both",
-     _LOSS, "F.nll_loss(model(images), labels)"),
-    ("climbs: the loss grows", "backward() of the loss, not of its negative", _BACK, "(-loss).backward()"),
-    (*_CLIPS, _BACK, f"{_BACK}; nn.utils.clip_grad_norm_(model.parameters(), 1.0)"),
-    (*_CLIPS, _BACK, f"{_BACK}; nn.utils.clip_grad_norm_(model.parameters(), 5.0)"),
-    (*_CLIPS, _BACK, f"{_BACK}; nn.utils.clip_grad_norm_(model.parameters(), 10.0)"),
-    (*_CLIPS, _BACK, f"{_BACK}; nn.utils.clip_grad_value_(model.parameters(), 1.0)"),
-)
 
 
 @train_step.alternative("a closure: longer, but L-BFGS, which asks for the loss several times a step, needs one")
@@ -100,12 +94,17 @@ def _(model, optimizer, images, labels, device):
     return optimizer.step(closure).detach()
 
 
-@exercise(title="Evaluation", minutes=10, difficulty=2, hints=(
-    "Two switches: model.eval() for dropout and batch norm, torch.inference_mode() for the graph.",
-    "Right answers of a batch: (model(images).argmax(dim=1) == labels).sum(). Count the samples as well.",
-    "Note model.training before the first switch, and give it to model.train(…) at the end. The share is one sum "
-    "divided by the other, and .item() reads a tensor.",
-))
+@exercise(
+    title="Evaluation",
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "Two switches: model.eval() for dropout and batch norm, torch.inference_mode() for the graph.",
+        "Right answers of a batch: (model(images).argmax(dim=1) == labels).sum(). Count the samples as well.",
+        "Note model.training before the first switch, and give it to model.train(…) at the end. The share is one sum "
+        "divided by the other, and .item() reads a tensor.",
+    ),
+)
 def evaluate(model: nn.Module, loader: Iterable, device: torch.device) -> float:
     """Return the share (0 to 1) that `model` gets right, and leave its mode alone."""
     was = model.training
@@ -136,18 +135,38 @@ def _(case: Case) -> None:
         for when, name, why in (
             (not passes, "never calls the model that it is given", "its answers are to be counted"),
             (other, f"computes on {other}, expected on {device}", "the device would stand idle"),
-            (passes and any(one.training for one in passes) > passes[0].training, "leaves evaluation mode too early",
-             "the model goes back into its mode after the last batch, not between two of them"),
-            (any(one.training for one in passes), "evaluates in training mode", "dropout then blots out half of the "
-             "values, and batch norm uses this batch and changes its running averages: call model.eval() first"),
-            (any(one.layers_training for one in passes), "puts the outer module alone into evaluation mode",
-             "dropout and batch norm look at their own switch: model.eval() reaches all layers"),
-            (any(one.records for one in passes), "builds a graph", "nobody will call backward, and the graph keeps "
-             "every activation of the batch in memory: use torch.inference_mode()"),
-            (part is not None, f"leaves {part or 'the model'} in {went} mode",
-             f"it came in {came} mode; the caller goes on with that"),
-            (not all(one.requires_grad for one in model.parameters()), "leaves parameters frozen",
-             "the caller goes on training them"),
+            (
+                passes and any(one.training for one in passes) > passes[0].training,
+                "leaves evaluation mode too early",
+                "the model goes back into its mode after the last batch, not between two of them",
+            ),
+            (
+                any(one.training for one in passes),
+                "evaluates in training mode",
+                "dropout then blots out half of the "
+                "values, and batch norm uses this batch and changes its running averages: call model.eval() first",
+            ),
+            (
+                any(one.layers_training for one in passes),
+                "puts the outer module alone into evaluation mode",
+                "dropout and batch norm look at their own switch: model.eval() reaches all layers",
+            ),
+            (
+                any(one.records for one in passes),
+                "builds a graph",
+                "nobody will call backward, and the graph keeps "
+                "every activation of the batch in memory: use torch.inference_mode()",
+            ),
+            (
+                part is not None,
+                f"leaves {part or 'the model'} in {went} mode",
+                f"it came in {came} mode; the caller goes on with that",
+            ),
+            (
+                not all(one.requires_grad for one in model.parameters()),
+                "leaves parameters frozen",
+                "the caller goes on training them",
+            ),
             (changed, f"changes the model: {changed}", "an evaluation changes no parameter"),
         ):
             case.instead(when, name, why)
@@ -155,40 +174,6 @@ def _(case: Case) -> None:
         right = sum((layers(x.to(device)).argmax(dim=1) == y.to(device)).sum().item() for x, y in data) / sum(sizes)
         case.instead(isinstance(got, torch.Tensor), "returns a tensor, expected a float", ".item() reads it", got=got)
         case.equal(got, right)
-
-
-_AVERAGES = {  # mistakes of the three exercises that average over batches
-    "takes the mean of the batches' means": "a sample of a small batch then counts more than one of a large batch",
-    "does not divide by the number of samples": "this is the sum over all samples, and the mean is asked for",
-    "divides by the number of batches": "the sum runs over samples, so divide by their number",
-    "divides by the size of the last batch": "count all samples: += instead of =",
-    "counts the last batch alone": "add up over the batches: += instead of =",
-    "does not weigh each batch by its size": "the mean of a batch of 4 stands for 4 samples",
-    "gives the last batch alone": "all samples are asked for: add up over the batches",
-    "gives the first batch alone": "all samples are asked for: does the loop end too early?",
-    "takes all batches for equally large": "each batch has its own size",
-    "takes all batches but the last for equally large": "each batch has its own size",
-    "returns per cent": "the share is a number from 0 to 1",
-    "gives the share of wrong answers": "that of right ones is asked for",
-    "takes the least likely class": "the largest logit is the model's answer",
-    "rounds the share": "return it as it is; print it rounded",
-}
-_COUNT, _ALL = "total += len(labels)", "right.item() / total"
-evaluate.edits(*((name, _AVERAGES[name], *changes) for name, *changes in (
-    ("takes the mean of the batches' means", ").sum()", ").float().mean()", _COUNT, "total += 1"),
-    ("does not divide by the number of samples", _ALL, "float(right.item())"),
-    ("divides by the number of batches", _COUNT, "total += 1"),
-    ("divides by the size of the last batch", _COUNT, "total = len(labels)"),
-    ("counts the last batch alone", "right +=", "right ="),
-    ("gives the last batch alone", "right +=", "right =", _COUNT, "total = len(labels)"),
-    ("gives the first batch alone", _COUNT, f"{_COUNT}; break"),
-    ("takes all batches for equally large", _COUNT, "total += len(next(iter(loader))[1])"),
-    ("takes all batches for equally large", _ALL, "right.item() / (len(loader) * len(labels))"),
-    ("returns per cent", _ALL, f"100 * {_ALL}"),
-    ("gives the share of wrong answers", "==", "!="),
-    ("takes the least likely class", "argmax", "argmin"),
-    *(("rounds the share", _ALL, f"round({_ALL}, {digits})") for digits in (2, 3, 4)),
-)))
 
 
 @evaluate.alternative("a copy is evaluated, so nothing is to be put back; costs the model's memory once more")
@@ -199,11 +184,16 @@ def _(model, loader, device):
     return torch.cat(hits).float().mean().item()
 
 
-@exercise(title="The mean loss of uneven batches", minutes=5, difficulty=1, hints=(
-    "A batch of 2 must count half as much as a batch of 4.",
-    "Multiply each mean by the size of its batch, add, and divide by the number of all samples.",
-    "zip(losses, sizes) gives what belongs together, sum(…) adds tensors too, and sum(sizes) are all samples.",
-))
+@exercise(
+    title="The mean loss of uneven batches",
+    minutes=5,
+    difficulty=1,
+    hints=(
+        "A batch of 2 must count half as much as a batch of 4.",
+        "Multiply each mean by the size of its batch, add, and divide by the number of all samples.",
+        "zip(losses, sizes) gives what belongs together, sum(…) adds tensors too, and sum(sizes) are all samples.",
+    ),
+)
 def mean_loss(losses: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
     """Return the mean over samples, on the device of the batches' mean losses."""
     total = sum(loss * size for loss, size in zip(losses, sizes, strict=True))  # back to sums, which may be added
@@ -212,37 +202,29 @@ def mean_loss(losses: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
 
 @mean_loss.checks
 def _(case: Case) -> None:
-    for values, sizes in (([3.0, 9.0], [4, 2]), ([1.5], [7]), ([0.5, 2.0, 4.0], [8, 8, 3]), ([2.0, 2.5], [3, 3]),
-                          ([1.0, 2.5, 4.0], [2, 5, 3])):
+    for values, sizes in (
+        ([3.0, 9.0], [4, 2]),
+        ([1.5], [7]),
+        ([0.5, 2.0, 4.0], [8, 8, 3]),
+        ([2.0, 2.5], [3, 3]),
+        ([1.0, 2.5, 4.0], [2, 5, 3]),
+    ):
         losses = [torch.tensor(value, device=case.device) for value in values]
         got = case.call(losses, sizes)
         counts = case.counts
         right = sum(v * s for v, s in zip(values, sizes, strict=True)) / sum(sizes)
-        case.instead(isinstance(got, int | float), "returns a Python number",
-                     "to read it, the host waits for the device: return the tensor", got=got)
-        case.instead(counts.host_reads or counts.copies_d2h, "lets the host read values",
-                     "multiply and add on the device: the host does not need the numbers")
+        case.instead(
+            isinstance(got, int | float),
+            "returns a Python number",
+            "to read it, the host waits for the device: return the tensor",
+            got=got,
+        )
+        case.instead(
+            counts.host_reads or counts.copies_d2h,
+            "lets the host read values",
+            "multiply and add on the device: the host does not need the numbers",
+        )
         case.equal(got, torch.tensor(right, device=case.device))
-
-
-_MEAN = "total / sum(sizes)"
-mean_loss.edits(*((name, _AVERAGES[name], *changes) for name, *changes in (
-    ("takes the mean of the batches' means", _MEAN, "sum(losses) / len(losses)"),
-    ("does not divide by the number of samples", _MEAN, "total"),
-    ("divides by the number of batches", _MEAN, "total / len(sizes)"),
-    ("divides by the size of the last batch", _MEAN, "total / sizes[-1]"),
-    ("counts the last batch alone", _MEAN, "losses[-1] * sizes[-1] / sum(sizes)"),
-    ("does not weigh each batch by its size", "loss * size", "loss"),
-    ("gives the last batch alone", _MEAN, "losses[-1]"),
-    ("gives the first batch alone", _MEAN, "losses[0]"),
-    ("takes all batches for equally large", _MEAN, "total / (len(sizes) * sizes[0])"),
-    ("takes all batches but the last for equally large", "sizes, strict=True)",
-     "[sizes[0]] * (len(sizes) - 1) + sizes[-1:])", "sum(sizes)", "(sizes[0] * (len(sizes) - 1) + sizes[-1])"),
-)))
-mean_loss.edits(
-    ("multiplies where it should divide", "total / samples gives the mean", "total / ", "total * "),
-    ("divides each loss by its size", "it is a mean already: times the size it is a sum again", "loss * s", "loss / s"),
-)
 
 
 @mean_loss.alternative("one product of vectors, not two launches for each batch; the sizes are copied to the device")
@@ -251,12 +233,17 @@ def _(losses, sizes):
     return torch.stack(losses) @ weights / sum(sizes)
 
 
-@exercise(title="An epoch with one host read", minutes=15, difficulty=2, hints=(
-    "Keep two sums on the device. The host can count the samples by itself, without a read.",
-    "Each batch adds its detached loss times its size to one sum, and its number of right answers to the other.",
-    "torch.zeros(2, device=device) holds both sums. After the loop divide it by the number of samples; .tolist() of "
-    "that is the one read.",
-))
+@exercise(
+    title="An epoch with one host read",
+    minutes=15,
+    difficulty=2,
+    hints=(
+        "Keep two sums on the device. The host can count the samples by itself, without a read.",
+        "Each batch adds its detached loss times its size to one sum, and its number of right answers to the other.",
+        "torch.zeros(2, device=device) holds both sums. After the loop divide it by the number of samples; .tolist() "
+        "of that is the one read.",
+    ),
+)
 def train_epoch(
     model: nn.Module, optimizer: torch.optim.Optimizer, loader: Iterable, device: torch.device
 ) -> tuple[float, float]:
@@ -287,71 +274,65 @@ def _(case: Case) -> None:
         right = loss, sum(hits.sum().item() for _, hits in found) / sum(sizes)
         training.followed(case, len(data))
         training.equal(case)
-        case.instead(max((one.graphs_kept for one in training.log.passes), default=0) > 2, "keeps the graph of every "
-                     "batch", "a sum of losses that are not detached holds all of them: add loss.detach()")
+        case.instead(
+            max((one.graphs_kept for one in training.log.passes), default=0) > 2,
+            "keeps the graph of every batch",
+            "a sum of losses that are not detached holds all of them: add loss.detach()",
+        )
         got = tuple(got) if isinstance(got, list) else got
         tensors = isinstance(got, tuple) and any(isinstance(value, torch.Tensor) for value in got)
         case.instead(tensors, "returns tensors, expected two floats", "one .tolist() at the end reads both", got=got)
         case.equal(got, right, rtol=1e-4, atol=1e-5)
-        case.budget("synchronisations an epoch", waits, 1,
-                    "synchronize(), .item(), print, float() and an `if` on a tensor make the host wait for all that is "
-                    "queued: add up on the device and read once, at the end")
+        case.budget(
+            "synchronisations an epoch",
+            waits,
+            1,
+            "synchronize(), .item(), print, float() and an `if` on a tensor make the host wait for all that is "
+            "queued: add up on the device and read once, at the end",
+        )
         copies = [one for one in case.counts.copies if one.direction == "h2d" and one.bytes in sent]
-        case.instead(not all(one.non_blocking for one in copies), "copies batches without non_blocking=True",
-                     "from pinned memory the host need not wait")
-
-
-_HITS, _PAIR, _PLUS = "labels).sum()", "return mean, share", "samples += len(labels)"
-_WEIGHED, _MEAN_HITS = "loss.detach() * len(labels)", "labels).float().mean()"
-_LAST, _ONES = ("sums[0] +=", "sums[0] =", "sums[1] +=", "sums[1] ="), (_PLUS, "samples += 1")
-_RATIO = "samples / len(loader)"
-train_epoch.edits(*((name, _AVERAGES[name], *changes) for name, *changes in (
-    ("takes the mean of the batches' means", _WEIGHED, "loss.detach()", _HITS, _MEAN_HITS, *_ONES),
-    ("takes the mean of the batches' means", _WEIGHED, "loss.detach()", _PAIR, f"return mean * {_RATIO}, share"),
-    ("takes the mean of the batches' means", _HITS, _MEAN_HITS, _PAIR, f"{_PAIR} * {_RATIO}"),
-    ("does not divide by the number of samples", "(sums / samples)", "sums"),
-    ("does not divide by the number of samples", _PAIR, "return mean * samples, share"),
-    ("does not divide by the number of samples", _PAIR, "return mean, share * samples"),
-    ("divides by the number of batches", *_ONES),
-    ("divides by the number of batches", _PAIR, "return mean * samples / len(loader), share"),
-    ("divides by the number of batches", _PAIR, "return mean, share * samples / len(loader)"),
-    ("divides by the size of the last batch", _PLUS, "samples = len(labels)"),
-    ("counts the last batch alone", *_LAST),
-    ("gives the last batch alone", *_LAST, _PLUS, "samples = len(labels)"),
-    ("does not weigh each batch by its size", _WEIGHED, "loss.detach()"),
-    ("takes all batches for equally large", _PLUS, "samples += len(next(iter(loader))[1])"),
-    ("returns per cent", _PAIR, "return mean, 100 * share"),
-    ("gives the share of wrong answers", "==", "!="),
-    ("takes the least likely class", "argmax", "argmin"),
-    ("rounds the share", _PAIR, "return mean, round(share, 2)"),
-)))
-_CROSS = "F.cross_entropy(logits, labels)"
-train_epoch.edits(
-    ("swaps loss and share", "the caller takes the first for the loss", _PAIR, "return share, mean"),
-    (*_SUM, _CROSS, f"{_CROSS} * len(labels)", _WEIGHED, "loss.detach()"),
-    (*_SUM, _CROSS, f"{_CROSS} * len(labels)"),
-    (*_LOGITS, _CROSS, "F.cross_entropy(logits.softmax(dim=1), labels)"),
-)
+        case.instead(
+            not all(one.non_blocking for one in copies),
+            "copies batches without non_blocking=True",
+            "from pinned memory the host need not wait",
+        )
 
 
 train_epoch.alternative(
     "lists, added up at the end: a curve can be drawn of them; as many small tensors are kept",
-    edit("sums, samples = torch.zeros(2, device=device), 0", "losses, right, samples = [], [], 0",
-         "sums[0] += loss.detach() * len(labels)  # the device adds, the host only asks it to",
-         "losses.append(loss.detach() * len(labels))", "sums[1] += (logits", "right.append((logits", "labels).sum()",
-         "labels).sum())", "    mean, share", "    sums = torch.stack([torch.stack(losses).sum(), "
-         "torch.stack(right).sum()])\n    mean, share"))
+    edit("""
+        -    sums, samples = torch.zeros(2, device=device), 0
+        +    losses, right, samples = [], [], 0
+        ...
+        -        sums[0] += loss.detach() * len(labels)  # the device adds, the host only asks it to
+        -        sums[1] += (logits.argmax(dim=1) == labels).sum()
+        +        losses.append(loss.detach() * len(labels))
+        +        right.append((logits.argmax(dim=1) == labels).sum())
+                 samples += len(labels)
+        +    sums = torch.stack([torch.stack(losses).sum(), torch.stack(right).sum()])
+    """),
+)
 
 
-@exercise(title="A step in mixed precision", minutes=15, difficulty=3, hints=(
-    "The forward pass and the loss stand under torch.autocast(images.device.type, dtype=dtype), nothing else does.",
-    "scaler.scale(loss).backward() gives gradients that are still multiplied by the factor. Unscale them first.",
-    "After backward come the four words in italics, in their order: unscale_ and step are the scaler's and take the "
-    "optimizer, update is the scaler's and takes nothing, clip_grad_norm_ takes the parameters and max_norm.",
-))
+@exercise(
+    title="A step in mixed precision",
+    minutes=15,
+    difficulty=3,
+    hints=(
+        "The forward pass and the loss stand under torch.autocast(images.device.type, dtype=dtype), nothing else does.",
+        "scaler.scale(loss).backward() gives gradients that are still multiplied by the factor. Unscale them first.",
+        "After backward come the four words in italics, in their order: unscale_ and step are the scaler's and take "
+        "the optimizer, update is the scaler's and takes nothing, clip_grad_norm_ takes the parameters and max_norm.",
+    ),
+)
 def amp_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
-    images: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype, max_norm: float,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    dtype: torch.dtype,
+    max_norm: float,
 ) -> torch.Tensor:
     """Take a step under autocast, with clipped gradients; return the detached loss."""
     optimizer.zero_grad(set_to_none=True)
@@ -368,7 +349,9 @@ def amp_step(
 @amp_step.checks
 def _(case: Case) -> None:
     for sizes, max_norm, scale, dtype in (
-        ((8,), 1e6, 2.0**10, torch.float16), ((8,), 0.05, 2.0**10, torch.float16), ((8, 6), 1e6, 1.0, torch.bfloat16)
+        ((8,), 1e6, 2.0**10, torch.float16),
+        ((8,), 0.05, 2.0**10, torch.float16),
+        ((8, 6), 1e6, 1.0, torch.bfloat16),
     ):
         training = Training(case.device, scale)
         for one in training.model.parameters():
@@ -380,91 +363,104 @@ def _(case: Case) -> None:
                 got, waits = training.call(case, training.scaler, x, y, dtype, max_norm)
             _scaler_in_order(case, training.log.text)
             computed, text = training.log.passes[0].dtype if training.log.passes else dtype, training.log.text
-            case.instead(computed != dtype, f"computes the forward pass in {computed}",
-                         f"{dtype} is asked for: `with torch.autocast(images.device.type, dtype=dtype):` casts")
-            case.instead("U" not in text, "never calls scaler.update()",
-                         "it makes the scale smaller after an overflow, and larger when all goes well")
-            case.instead("w" in text, "runs the backward pass under autocast",
-                         "PyTorch advises against it: backward repeats the formats of the forward pass by itself")
+            case.instead(
+                computed != dtype,
+                f"computes the forward pass in {computed}",
+                f"{dtype} is asked for: `with torch.autocast(images.device.type, dtype=dtype):` casts",
+            )
+            case.instead(
+                "U" not in text,
+                "never calls scaler.update()",
+                "it makes the scale smaller after an overflow, and larger when all goes well",
+            )
+            case.instead(
+                "w" in text,
+                "runs the backward pass under autocast",
+                "PyTorch advises against it: backward repeats the formats of the forward pass by itself",
+            )
             training.followed(case)
             _a_loss(case, got, training.expected(x, y, dtype=dtype, max_norm=max_norm)[0], rtol=1e-2)
             training.equal(case, tolerance=0.05)
             case.budget("host reads", waits, 1, "scaler.step() looks once whether a gradient is inf; that is enough")
-            case.instead(training.scaler.get_scale() != scale, "sets the scale itself",
-                         "scaler.update() knows when to change it", expected=scale, got=training.scaler.get_scale())
+            case.instead(
+                training.scaler.get_scale() != scale,
+                "sets the scale itself",
+                "scaler.update() knows when to change it",
+                expected=scale,
+                got=training.scaler.get_scale(),
+            )
     training = Training(case.device, scale=2.0**40)
     x, y = (part.to(case.device) for part in batches((4,))[0])
     training.call(case, training.scaler, x, y, torch.float16, 1.0)
-    case.instead(training.moved().any(), "steps where gradients overflow",
-                 "scaler.step(optimizer) sees that they are inf and leaves the step out")
-    case.instead(training.scaler.get_scale() >= 2.0**40, "does not make the scale smaller after an overflow",
-                 "scaler.update() does: without it every step is left out")
+    case.instead(
+        training.moved().any(),
+        "steps where gradients overflow",
+        "scaler.step(optimizer) sees that they are inf and leaves the step out",
+    )
+    case.instead(
+        training.scaler.get_scale() >= 2.0**40,
+        "does not make the scale smaller after an overflow",
+        "scaler.update() does: without it every step is left out",
+    )
 
 
 def _scaler_in_order(case: Case, text: str) -> None:
     """Fail with what the log shows of the scaler to be wrong, also where an error has ended the step."""
     for when, name, why in (
-        (re.fullmatch("[^csuU]*[AB][^csuU]*", text), "never uses the scaler that it is given",
-         "small float16 gradients become 0 without it: scaler.scale(loss).backward()"),
-        (re.match("[^s]*[SE]", text), "steps without the scaler", "scaler.step(optimizer) divides by the scale and "
-         "leaves the step out where a gradient is inf; optimizer.step() does neither"),
+        (
+            re.fullmatch("[^csuU]*[AB][^csuU]*", text),
+            "never uses the scaler that it is given",
+            "small float16 gradients become 0 without it: scaler.scale(loss).backward()",
+        ),
+        (
+            re.match("[^s]*[SE]", text),
+            "steps without the scaler",
+            "scaler.step(optimizer) divides by the scale and "
+            "leaves the step out where a gradient is inf; optimizer.step() does neither",
+        ),
         (text.count("U") > 1, "calls scaler.update() twice", "it ends the step, once"),
-        (re.search("U.*s", text), "updates the scaler before the step",
-         "update() ends the step: the scaler then no longer knows that the gradients are unscaled"),
-        (re.search("[ABu]Z", re.sub("[^ABuZ]", "", text.partition("s")[0])),
-         "clears the gradients before the step has used them", "the order is zero_grad, backward, step"),
-        (re.match("[^ABSE]*[us]", text), "unscales or steps without a backward pass before it",
-         "scaler.scale(loss).backward() fills the gradients, the step uses them"),
+        (
+            re.search("U.*s", text),
+            "updates the scaler before the step",
+            "update() ends the step: the scaler then no longer knows that the gradients are unscaled",
+        ),
+        (
+            re.search("[ABu]Z", re.sub("[^ABuZ]", "", text.partition("s")[0])),
+            "clears the gradients before the step has used them",
+            "the order is zero_grad, backward, step",
+        ),
+        (
+            re.match("[^ABSE]*[us]", text),
+            "unscales or steps without a backward pass before it",
+            "scaler.scale(loss).backward() fills the gradients, the step uses them",
+        ),
     ):
         case.instead(when, name, why)
 
 
-_UNSCALE, _CLIP = "scaler.unscale_(optimizer)", "nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
-_SCALED, _STEP, _UPDATE = "scaler.scale(loss).backward()", "scaler.step(optimizer)", "scaler.update()"
-_SMALL = "clips the scaled gradients", "their norm still has the factor in it: unscale_ comes first"
-_LONG = ("does not clip the gradients of the step",
-         "one odd batch could take a huge step: clip_grad_norm_ stands after backward and unscale_, before the step")
-_OF_FLOATS = "F.cross_entropy(model(images).float(), labels)"
-_NEVER, _RETURNS = "never scales the loss", "returns the scaled loss"
-amp_step.edits(
-    (*_SMALL, _UNSCALE, "pass"),
-    (*_SMALL, _UNSCALE, "pass", "max_norm)\n", "max_norm / scaler.get_scale())\n"),
-    (*_SMALL, _UNSCALE, "pass", _CLIP, f"{_CLIP}; {_UNSCALE}"),
-    (*_LONG, _CLIP, "pass"),
-    (*_LONG, _CLIP, "pass", _SCALED, f"{_CLIP}; {_SCALED}"),
-    ("ignores `max_norm`", "the caller chooses it", "(), max_norm)", "(), 1.0)"),
-    ("clips each number, not the norm", "max_norm bounds all gradients as one vector", "grad_norm_", "grad_value_"),
-    ("clips each parameter's gradient for itself", "max_norm bounds all gradients as one vector",
-     _CLIP, "[nn.utils.clip_grad_norm_(one, max_norm) for one in model.parameters()]"),
-    ("steps with gradients that are still scaled", "scaler.step(optimizer) divides, optimizer.step() does not",
-     _UNSCALE, "pass", _STEP, "optimizer.step()", _UPDATE, ""),
-    ("divides by a scale that it never multiplied by", _SCALED, _SCALED, f"{_BACK}; scaler.scale(loss.detach())"),
-    (_NEVER, _SCALED, (_SCALED, _BACK), (_SCALED, _BACK, _UNSCALE, "pass")),
-    ("scales the loss twice", "unscale_ divides the gradients by it only once",
-     "scale(loss)", "scale(scaler.scale(loss))"),
-    (_RETURNS, "only the gradients need the scale; the caller wants the loss",
-     ("loss.detach()", "scaler.scale(loss).detach()"),
-     (_OF_FLOATS, f"scaler.scale({_OF_FLOATS})", _SCALED, _BACK)),
-    ("unscales twice", "unscale_ divides the gradients in place, once a step", _UNSCALE, f"{_UNSCALE}; {_UNSCALE}"),
-    (*_LOGITS, "model(images)", "model(images).softmax(dim=1)"),
-    (*_SUM, _OF_FLOATS, f"{_OF_FLOATS} * len(images)"),
-)
-
-
 amp_step.alternative(
     "the loss outside of autocast, in float32 all the same: whatever a loss of your own consists of, nothing is cast",
-    edit("        loss = F.cross_entropy(model(images).float(), labels)", "        logits = model(images)\n"
-         "    loss = F.cross_entropy(logits.float(), labels)"),
+    edit("""
+-        loss = F.cross_entropy(model(images).float(), labels)  # of 16 bits it would take the logarithm in 16 bits
++        logits = model(images)
++    loss = F.cross_entropy(logits.float(), labels)  # of 16 bits it would take the logarithm in 16 bits
+    """),
 )
 
 
-@exercise(title="Resume", minutes=15, difficulty=3, hints=(
-    "Model, optimizer and scheduler have state_dict and load_state_dict. Random numbers: torch.get_rng_state().",
-    "The step is a number. Keep it in self.step, which is 0 at the start.",
-    "Keep the three parts in __init__. state_dict() has an entry for the state_dict() of each part, for the step and "
-    "for torch.get_rng_state(). If the model is on a device, torch.get_device_module(device).get_rng_state(device) is "
-    "one more. load_state_dict puts each entry back, with the part's load_state_dict or with set_rng_state.",
-))
+@exercise(
+    title="Resume",
+    minutes=15,
+    difficulty=3,
+    hints=(
+        "Model, optimizer and scheduler have state_dict and load_state_dict. Random numbers: torch.get_rng_state().",
+        "The step is a number. Keep it in self.step, which is 0 at the start.",
+        "Keep the three parts in __init__. state_dict() has an entry for the state_dict() of each part, for the step "
+        "and for torch.get_rng_state(). If the model is on a device, "
+        "torch.get_device_module(device).get_rng_state(device) is one more. load_state_dict puts each entry back, with "
+        "the part's load_state_dict or with set_rng_state.",
+    ),
+)
 class Progress:
     """All that a run needs to go on; `step` counts the steps that are done."""
 
@@ -496,11 +492,17 @@ def _(case: Case) -> None:
 
 Progress.alternative(
     "asks its own attributes: what is added later is saved as well, whether you wanted it or not",
-    edit('self.parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}',
-         "self.model, self.optimizer, self.scheduler = model, optimizer, scheduler",
-         "for name, part in self.parts.items()}",
-         'for name, part in vars(self).items() if hasattr(part, "state_dict")}',
-         "for name, part in self.parts.items():\n            part.load_state_dict(state[name])",
-         'for name, part in vars(self).items():\n            if hasattr(part, "state_dict"):\n'
-         "                part.load_state_dict(state[name])"),
+    edit("""
+        -        self.parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        +        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+        ...
+        -        state = {name: part.state_dict() for name, part in self.parts.items()}
+        +        state = {name: part.state_dict() for name, part in vars(self).items() if hasattr(part, "state_dict")}
+        ...
+        -        for name, part in self.parts.items():
+        -            part.load_state_dict(state[name])
+        +        for name, part in vars(self).items():
+        +            if hasattr(part, "state_dict"):
+        +                part.load_state_dict(state[name])
+    """),
 )

@@ -27,7 +27,6 @@ _WHY = {
 }
 _AdamW, _StepLR = named(torch.optim.AdamW, "optimizer"), named(torch.optim.lr_scheduler.StepLR, "scheduler")
 _State = type("state_dict", (dict,), {"__repr__": lambda self: "state"})  # its many numbers would fill the message
-# fmt: off
 
 
 class _Run:
@@ -55,8 +54,13 @@ class _Run:
 
     def parts(self) -> dict[str, list]:
         """Return copies of all that the next steps depend on, by the names of `_WHY`."""
-        found = [dict(self.model.named_parameters()), dict(self.model.named_buffers()), self.scheduler.state_dict(),
-                 self.optimizer.state_dict(), torch.get_rng_state()]
+        found = [
+            dict(self.model.named_parameters()),
+            dict(self.model.named_buffers()),
+            self.scheduler.state_dict(),
+            self.optimizer.state_dict(),
+            torch.get_rng_state(),
+        ]
         if self.device.type != "cpu":
             found.append(torch.get_device_module(self.device).get_rng_state(self.device))
         return {name: copy.deepcopy(tree_leaves(part)) for name, part in zip(list(_WHY)[1:], found, strict=False)}
@@ -87,8 +91,11 @@ def _resumes(case: Case) -> None:
     parameters = list(second.model.parameters())
     case.use(second.progress.load_state_dict, state, modifies=True, draws=True)
     kept = all(one is other for one, other in zip(second.model.parameters(), parameters, strict=True))
-    case.instead(not kept, "gives the model new parameters",
-                 "the optimizer trains those of before: load_state_dict copies into them, unless assign=True")
+    case.instead(
+        not kept,
+        "gives the model new parameters",
+        "the optimizer trains those of before: load_state_dict copies into them, unless assign=True",
+    )
     step = getattr(second.progress, "step", None)
     case.instead(difference(step, 3), "the step is not what it was", _WHY["step"], expected=3, got=step)
     now, got = second.parts(), second.losses(data[3:])
@@ -119,8 +126,10 @@ def _through_a_file(case: Case, state: Any) -> Any:
         file.seek(0)
         return _State(torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:
-        case.fail(f"torch.save and torch.load(…, weights_only=True) do not take this state: {type(error).__name__}",
-                  "save tensors, numbers, texts, lists and dicts: an object in a file can run code when it is loaded")
+        case.fail(
+            f"torch.save and torch.load(…, weights_only=True) do not take this state: {type(error).__name__}",
+            "save tensors, numbers, texts, lists and dicts: an object in a file can run code when it is loaded",
+        )
 
 
 @contextmanager
@@ -142,7 +151,8 @@ def _generator_of_its_own(device: torch.device) -> Iterator[None]:
         states[place(device)] = state.clone()
 
     new = {
-        "get_rng_state": lambda device="sim": states[place(device)].clone(), "set_rng_state": put,
+        "get_rng_state": lambda device="sim": states[place(device)].clone(),
+        "set_rng_state": put,
         "get_rng_state_all": lambda: [one.clone() for one in states],
         "set_rng_state_all": lambda given: [put(state, index) for index, state in enumerate(given)] and None,
     }

@@ -19,7 +19,6 @@ from gpu_course.common.probes import named
 
 _RATE = 0.01
 _ADDS = "backward() adds to the gradients that it finds: the step would use the sum over several batches"
-# fmt: off
 
 
 class Log:
@@ -55,10 +54,18 @@ class Log:
         """Add a forward pass of the model, or of a copy of it, and how many graphs of those before are still there."""
         kept = sum(one.graph() is not None for one in self.passes)
         layers, graph = any(module.training for module in model.layers.modules()), set()  # sets have weak references
-        self.passes.append(SimpleNamespace(
-            own=model is self.model, device=x.device, training=model.training, layers_training=layers,
-            records=logits.requires_grad, dtype=logits.dtype, graphs_kept=kept, graph=weakref.ref(graph),
-        ))
+        self.passes.append(
+            SimpleNamespace(
+                own=model is self.model,
+                device=x.device,
+                training=model.training,
+                layers_training=layers,
+                records=logits.requires_grad,
+                dtype=logits.dtype,
+                graphs_kept=kept,
+                graph=weakref.ref(graph),
+            )
+        )
         if logits.grad_fn is not None:
             logits.grad_fn.metadata["log"] = graph  # it lives as long as the graph
 
@@ -165,8 +172,10 @@ class Training:
         """Fail with what the model, the optimizer and the log show to be wrong after `steps` training steps."""
         passes, text, parameters = self.log.passes, self.log.text, dict(self.model.named_parameters())
         own, order = [one for one in passes if one.own], re.sub("[^ABSE0]", "", text)
-        other, left = (next((one.device for one in there if one.device != self.device), None)
-                       for there in (own, parameters.values()))
+        other, left = (
+            next((one.device for one in there if one.device != self.device), None)
+            for there in (own, parameters.values())
+        )
         frozen = next((name for name, one in parameters.items() if not one.requires_grad), "")
         backward, stepped = len(re.findall("[AB]", order)), len(re.findall("[SE]", order))
         for when, name, why in (
@@ -177,24 +186,42 @@ class Training:
             (not self.model.training, "leaves the model in evaluation mode", "it came in training mode"),
             (frozen, f"freezes {frozen}", "all parameters are to be trained"),
             (self.optimizer.param_groups[0]["lr"] != _RATE, "changes the learning rate", "the caller has chosen it"),
-            (not stepped and not left and self.moved().any(), "takes the step without the optimizer that it is given",
-             "learning rate, momentum and running averages are in there"),
-            (not stepped and "s" in text, "makes the gradients inf or NaN, so that the scaler leaves the step out",
-             "scaled once, those of this batch are finite"),
+            (
+                not stepped and not left and self.moved().any(),
+                "takes the step without the optimizer that it is given",
+                "learning rate, momentum and running averages are in there",
+            ),
+            (
+                not stepped and "s" in text,
+                "makes the gradients inf or NaN, so that the scaler leaves the step out",
+                "scaled once, those of this batch are finite",
+            ),
             (not stepped, "never calls optimizer.step()", "backward() fills the gradients, step() uses them"),
             (stepped != steps, f"calls step() {stepped} time(s), not {steps}", "each batch takes one step"),
-            (re.match("[SE][AB]", order), "steps before the backward pass",
-             "the step then uses the gradients of the batch before, or none"),
-            (re.search("[AB]E", order), "clears the gradients before the step has used them",
-             "the order is zero_grad, backward, step"),
-            ("E" in order, "takes a step without gradients",
-             "loss.backward() fills them, if the loss comes from the model, with no detach() on the way"),
+            (
+                re.match("[SE][AB]", order),
+                "steps before the backward pass",
+                "the step then uses the gradients of the batch before, or none",
+            ),
+            (
+                re.search("[AB]E", order),
+                "clears the gradients before the step has used them",
+                "the order is zero_grad, backward, step",
+            ),
+            (
+                "E" in order,
+                "takes a step without gradients",
+                "loss.backward() fills them, if the loss comes from the model, with no detach() on the way",
+            ),
             (backward > steps, f"calls backward() {backward} time(s), not {steps}", "each batch takes one"),
             ("A" in order and "Z" not in text, "never clears the gradients", _ADDS),
             ("A" in order and steps > 1 == text.count("Z"), "clears the gradients once, not for each batch", _ADDS),
             ("A" in order, "does not clear the gradients before each backward pass", _ADDS),
-            (len(passes) != steps, f"runs the model {len(passes)} time(s), not {steps}",
-             "loss and right answers come from the logits that were trained on: another pass costs as much again"),
+            (
+                len(passes) != steps,
+                f"runs the model {len(passes)} time(s), not {steps}",
+                "loss and right answers come from the logits that were trained on: another pass costs as much again",
+            ),
         ):
             case.instead(when, name, why)
 
@@ -206,9 +233,13 @@ class Training:
         how = f"steps {ratio:.3g} times as far as it should" if abs(ratio - 1) > 0.01 else "steps in a wrong direction"
         expected, got = ({"layers.3.bias has moved by": one[-3:]} for one in (right, moved))
         far = not (moved - right).norm() <= tolerance * right.norm()  # or NaN
-        case.instead(far, f"{how}, after call {self.calls}",
-                     "the gradients of the mean loss and the optimizer's learning rate and momentum make the step",
-                     expected=expected, got=got)
+        case.instead(
+            far,
+            f"{how}, after call {self.calls}",
+            "the gradients of the mean loss and the optimizer's learning rate and momentum make the step",
+            expected=expected,
+            got=got,
+        )
 
 
 def batches(sizes: Iterable[int], scale: float = 1.0) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -35,13 +35,17 @@ def source(number: int) -> None:
     print(inspect.getsource(program(number)))
 
 
-# fmt: off
-@exercise(title="Profile some steps alone", minutes=7, difficulty=1, hints=(
-    "Steps are counted from 0. The warm-up is the step just before the first one that you want.",
-    "wait + warmup is the number of steps before the first recorded one. active is the number of recorded steps.",
-    "There are last - first + 1 steps from first to last. One step of warm-up leaves first - 1 steps to wait. "
-    "Without repeat=1 it would begin again.",
-))
+@exercise(
+    title="Profile some steps alone",
+    minutes=7,
+    difficulty=1,
+    hints=(
+        "Steps are counted from 0. The warm-up is the step just before the first one that you want.",
+        "wait + warmup is the number of steps before the first recorded one. active is the number of recorded steps.",
+        "There are last - first + 1 steps from first to last. One step of warm-up leaves first - 1 steps to wait. "
+        "Without repeat=1 it would begin again.",
+    ),
+)
 def record_steps(first: int, last: int) -> Callable[[int], ProfilerAction]:
     """Return a schedule: a step of warm-up, then `first` to `last` recorded, once."""
     return schedule(wait=first - 1, warmup=1, active=last - first + 1, repeat=1)
@@ -55,39 +59,33 @@ def _(case: Case) -> None:
             made = case.call(first, last)
         case.instead(not callable(made), "returns no schedule", "torch.profiler.schedule(…) makes one", got=made)
         actions = [case.use(made, step) for step in range(2 * last + 8)]  # a second round would end there
-        case.instead(not all(isinstance(action, ProfilerAction) for action in actions),
-                     "the schedule returns no ProfilerAction", got=actions[0])
+        case.instead(
+            not all(isinstance(action, ProfilerAction) for action in actions),
+            "the schedule returns no ProfilerAction",
+            got=actions[0],
+        )
         names = {ProfilerAction.NONE: "-", ProfilerAction.WARMUP: "w"}
         shown = "".join(names.get(action, "R") for action in actions)
         saves = [step for step, action in enumerate(actions) if action == ProfilerAction.RECORD_AND_SAVE]
         expected = ("-" * (first - 1) + "w" + "R" * (last - first + 1)).ljust(len(actions), "-")
-        case.instead(shown == expected and last not in saves, "does not hand the profile over after the last step",
-                     "ProfilerAction.RECORD_AND_SAVE does that: return it for the step `last`")
-        case.instead(shown == expected and saves != [last], f"hands the profile over after {len(saves)} steps",
-                     "each RECORD_AND_SAVE ends a recording: return it for the step `last` alone", got=saves)
+        case.instead(
+            shown == expected and last not in saves,
+            "does not hand the profile over after the last step",
+            "ProfilerAction.RECORD_AND_SAVE does that: return it for the step `last`",
+        )
+        case.instead(
+            shown == expected and saves != [last],
+            f"hands the profile over after {len(saves)} steps",
+            "each RECORD_AND_SAVE ends a recording: return it for the step `last` alone",
+            got=saves,
+        )
         case.equal(shown, expected, why="one letter a step: - nothing, w warm-up, R recorded")
         again = [case.use(made, step) for step in reversed(range(len(actions)))]
-        case.equal("".join(names.get(action, "R") for action in again[::-1]), expected,
-                   why="the same steps, asked for in another order: what is done depends on the step's number alone")
-
-
-_WAIT, _ACTIVE = "wait=first - 1", "active=last - first + 1"
-record_steps.edits(
-    ("begins a step too late", "wait and warmup together are the number of steps before `first`", _WAIT, "wait=first"),
-    ("begins a step too early", "steps are counted from 0, so `first` steps come before it: wait and warmup together",
-     (_WAIT, "wait=first - 2"), (_WAIT, "wait=max(first - 2, 0)")),
-    ("ends a step too early", "both `first` and `last` are recorded",
-     (_ACTIVE, "active=last - first"), (_ACTIVE, "active=max(last - first, 1)")),
-    ("records as many steps as `last` says", "`last` is a step, not a number of steps", _ACTIVE, "active=last"),
-    ("has no warm-up", "the profiler needs time to start, and that time then stands in the first recorded step",
-     _WAIT, "wait=first", "warmup=1", "warmup=0"),
-    ("begins again and again", "repeat=0 goes on until the loop ends", "repeat=1", "repeat=0"),
-    ("begins again and again", "without `repeat` it goes on until the loop ends", ", repeat=1", ""),
-    ("records the first step too", "the first step does what no later step does, and takes longer than all others",
-     _WAIT, "wait=0", "warmup=1", "warmup=0", _ACTIVE, "active=last + 1"),
-    ("warms up all the time before", "a step of warm-up costs as much time as a recorded one: one is enough",
-     _WAIT, "wait=0", "warmup=1", "warmup=first"),
-)
+        case.equal(
+            "".join(names.get(action, "R") for action in again[::-1]),
+            expected,
+            why="the same steps, asked for in another order: what is done depends on the step's number alone",
+        )
 
 
 @record_steps.mistake("counts its own calls", "the profiler says which step it is in: look at that number")
@@ -126,7 +124,9 @@ _WHOLE = _events(  # nothing runs on the GPU
 )
 
 _LONG = _events(  # a short gap; then a call that is mostly before a gap, one mostly behind it, and one inside
-    ("kernel", "a", 0.0, 10.0, 0, ""), ("kernel", "b", 10.5, 29.5, 0, ""), ("kernel", "c", 50.0, 30.0, 0, ""),
+    ("kernel", "a", 0.0, 10.0, 0, ""),
+    ("kernel", "b", 10.5, 29.5, 0, ""),
+    ("kernel", "c", 50.0, 30.0, 0, ""),
     ("host", "cudaLaunchKernel", 0.0, 10.5, 0, "long.py:1: x = f(x)"),
     ("host", "cudaStreamSynchronize", 10.5, 32.5, 0, "long.py:2: x.item()"),
     ("host", "write a file", 43.0, 4.0, 0, "long.py:3: save(x)"),
@@ -134,19 +134,27 @@ _LONG = _events(  # a short gap; then a call that is mostly before a gap, one mo
 )
 
 _HALVES = _events(  # half microseconds, two that begin at once, and an end behind all of them
-    ("kernel", "a", 1.5, 3.0, 0, ""), ("kernel", "b", 1.5, 6.5, 1, ""), ("kernel", "c", 1.5, 0.5, 2, ""),
+    ("kernel", "a", 1.5, 3.0, 0, ""),
+    ("kernel", "b", 1.5, 6.5, 1, ""),
+    ("kernel", "c", 1.5, 0.5, 2, ""),
     ("host", "cudaLaunchKernel", 0.0, 1.5, 0, "step.py:1: y = f(x)"),
     ("host", "cudaStreamSynchronize", 1.5, 8.0, 0, "step.py:2: y.item()"),
 )
 
 
-@exercise(title="Gaps, and whose they are", minutes=25, difficulty=3, hints=(
-    "Sort the kernels by when they begin. Keep in a variable `until` how far the GPU has been busy so far.",
-    "There is a gap wherever a kernel begins later than `until`. Treat the end of the trace as one more kernel. As "
-    "streams overlap, `until` is the largest end so far, which need not be the end of the kernel before.",
-    "An event of the host lies inside a gap from a to b for min(b, end) - max(a, begin) µs, if that is above 0. Add "
-    "these times up in a Counter, by line, and take the line with the most. max(…, default=\"\") accepts an empty one.",
-))
+@exercise(
+    title="Gaps, and whose they are",
+    minutes=25,
+    difficulty=3,
+    hints=(
+        "Sort the kernels by when they begin. Keep in a variable `until` how far the GPU has been busy so far.",
+        "There is a gap wherever a kernel begins later than `until`. Treat the end of the trace as one more kernel. As "
+        "streams overlap, `until` is the largest end so far, which need not be the end of the kernel before.",
+        "An event of the host lies inside a gap from a to b for min(b, end) - max(a, begin) µs, if that is above 0. "
+        "Add these times up in a Counter, by line, and take the line with the most. "
+        'max(…, default="") accepts an empty one.',
+    ),
+)
 def idle_gaps(events: list[dict], end_us: float) -> list[tuple[float, float, str]]:
     """Return the gaps of the GPU: (begin in µs, length in µs, line of the host)."""
     kernels = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == "kernel")
@@ -165,8 +173,18 @@ def idle_gaps(events: list[dict], end_us: float) -> list[tuple[float, float, str
 @idle_gaps.checks
 def _(case: Case) -> None:
     first = [_STEP[0], _STEP[2]]
-    for events, end in ((first, 25.0), (_STEP, 68.0), (_WHOLE, 45.0), (_LONG, 80.0), (_PIECES, 40.0),
-                        (_STREAMS, 70.0), (_STREAMS[::-1], 70.0), (_HALVES, 12.0), (_RANK, 90.0), (_LOADING, 64.0)):
+    for events, end in (
+        (first, 25.0),
+        (_STEP, 68.0),
+        (_WHOLE, 45.0),
+        (_LONG, 80.0),
+        (_PIECES, 40.0),
+        (_STREAMS, 70.0),
+        (_STREAMS[::-1], 70.0),
+        (_HALVES, 12.0),
+        (_RANK, 90.0),
+        (_LOADING, 64.0),
+    ):
         case.equal(_plain(case.call(events, end)), _gaps_by_tick(events, end))
 
 
@@ -179,6 +197,7 @@ def _plain(got: object) -> object:
 
 def _gaps_by_tick(events: list[dict], end: float) -> list[tuple[float, float, str]]:
     """Return the gaps by looking at every half microsecond: slow and obvious."""
+
     def at(cat: str, tick: float) -> list[str]:
         return [e["line"] for e in events if e["cat"] == cat and e["ts"] <= tick < e["ts"] + e["dur"]]
 
@@ -192,49 +211,6 @@ def _gaps_by_tick(events: list[dict], end: float) -> list[tuple[float, float, st
             found.append((begin, tick - begin, max(lines, key=lines.get, default="")))
         tick += 0.5
     return found
-
-
-_MOST = 'max(+spent, key=spent.get, default="")'
-_KIND, _UNTIL, _LAST = 'e["cat"] == "kernel"', "until = max(until, end)", "[*kernels, (end_us, end_us)]"
-_OVERLAP = 'max(0.0, min(begin, e["ts"] + e["dur"]) - max(until, e["ts"]))'
-idle_gaps.edits(
-    ("takes copies for kernels", "a copy has an engine of its own, so the GPU may compute nothing meanwhile",
-     _KIND, 'e["cat"] != "host"'),
-    ("forgets that streams overlap",
-     "the kernel before need not be the one that ends last: keep the largest end so far",
-     _UNTIL, "until = end"),
-    ("forgets the gap at the end", "after the last kernel the GPU is idle until the trace ends", _LAST, "kernels"),
-    ("forgets the gap at the begin", "before the first kernel the GPU waits too", "gaps, until = [], 0.0",
-     "gaps, until = [], kernels[0][0] if kernels else 0.0"),
-    ("finds no gap where no kernel ran", "then the whole time is one gap", "gaps, until = [], 0.0",
-     "gaps, until = [], 0.0 if kernels else end_us"),
-    ("leaves short gaps out", "thousands of short gaps are as bad as a long one", "if begin > until:",
-     "if begin - until >= 1.0:"),
-    ("counts what a call did before the gap", "only the part inside the gap counts: max(until, its begin)", _OVERLAP,
-     'max(0.0, min(begin, e["ts"] + e["dur"]) - e["ts"]) * (e["ts"] + e["dur"] > until)'),
-    ("counts what a call did behind the gap", "only the part inside the gap counts: min(begin, its end)", _OVERLAP,
-     'max(0.0, e["ts"] + e["dur"] - max(until, e["ts"])) * (e["ts"] < begin)'),
-    ("takes the events in the order of the file", "kernels of several streams are not in the order of time: sort them",
-     'sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == "kernel")',
-     '[(e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == "kernel"]'),
-    ("blames the longest call that touches the gap", "only the part inside the gap counts", _OVERLAP,
-     'e["dur"] if min(begin, e["ts"] + e["dur"]) > max(until, e["ts"]) else 0.0'),
-    ("blames the longest single call", "a line may make many short calls: add them up",
-     'spent[e["line"]] += ' + _OVERLAP, f'spent[e["line"]] = max(spent[e["line"]], {_OVERLAP})'),
-    ("blames the last call before the kernel",
-     "the last call is always the launch. What kept the host from launching earlier?",
-     _MOST, 'max((e for e in host if e["ts"] < begin), key=lambda e: e["ts"], default={"line": ""})["line"]'),
-    ("looks at one stream alone", "a GPU works on several streams: it is idle when none of them has a kernel",
-     _KIND, _KIND + ' and e["stream"] == next(k["stream"] for k in events if k["cat"] == "kernel")'),
-    ("leaves the messages out", "a kernel of NCCL is a kernel: the GPU is not idle while it runs",
-     _KIND, _KIND + ' and not e["name"].startswith("nccl")'),
-    ("names a line that did nothing in the gap", "where no event of the host lies inside, the line is \"\"",
-     _MOST, 'max(spent, key=spent.get, default="")'),
-    ("leaves out the gaps without an event of the host", "the GPU is idle there too: the trace has not seen why",
-     "if begin > until:", 'if begin > until and any(e["ts"] < begin and e["ts"] + e["dur"] > until for e in host):'),
-    ("gives begin and end", "the length is asked for, not the end", "begin - until, max(+spent", "begin, max(+spent"),
-    ("names the call, not the line", "each event of the host has its `line`", 'spent[e["line"]]', 'spent[e["name"]]'),
-)
 
 
 @idle_gaps.alternative("one line a question, and each looks at all events again: fine for thousands, slow for millions")
@@ -251,12 +227,18 @@ def _(events, end_us):
     return gaps
 
 
-@exercise(title="Shares of the time", minutes=10, difficulty=2, hints=(
-    "Collect begin and end of all events of one kind, and sort them by begin.",
-    "A moment that two events share counts once. Of each event, only what lies behind the largest end so far is new.",
-    "What is new is end - max(begin, until), if that is above 0. Then until = max(until, end). At the end, divide by "
-    "end_us.",
-))
+@exercise(
+    title="Shares of the time",
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "Collect begin and end of all events of one kind, and sort them by begin.",
+        "A moment that two events share counts once. Of each event, only what lies behind the largest end so far is "
+        "new.",
+        "What is new is end - max(begin, until), if that is above 0. Then until = max(until, end). At the end, divide "
+        "by end_us.",
+    ),
+)
 def share_of_time(events: list[dict], end_us: float) -> dict[str, float]:
     """Return for each `cat` the share of the time in which its events were going on."""
     shares = {}
@@ -271,11 +253,20 @@ def share_of_time(events: list[dict], end_us: float) -> dict[str, float]:
 
 @share_of_time.checks
 def _(case: Case) -> None:
-    nested = _events(("host", "aten::linear", 2.0, 20.0, 0, ""), ("host", "aten::addmm", 5.0, 10.0, 0, ""),
-                     ("host", "cudaLaunchKernel", 8.0, 4.0, 0, ""), ("host", "aten::relu", 25.0, 5.0, 0, ""))
+    nested = _events(
+        ("host", "aten::linear", 2.0, 20.0, 0, ""),
+        ("host", "aten::addmm", 5.0, 10.0, 0, ""),
+        ("host", "cudaLaunchKernel", 8.0, 4.0, 0, ""),
+        ("host", "aten::relu", 25.0, 5.0, 0, ""),
+    )
     both = nested + _STREAMS
     for events, end in (
-        (nested[3:], 40.0), (nested, 40.0), (_STREAMS, 100.0), (both, 80.0), (_STEP, 70.0), (_HALVES, 12.0),
+        (nested[3:], 40.0),
+        (nested, 40.0),
+        (_STREAMS, 100.0),
+        (both, 80.0),
+        (_STEP, 70.0),
+        (_HALVES, 12.0),
     ):
         expected = {}
         for cat in sorted({e["cat"] for e in events}):  # by half microseconds
@@ -283,30 +274,6 @@ def _(case: Case) -> None:
             expected[cat] = len({tick for span in spans for tick in range(*span)}) / 2 / end
         got = case.call(events, end)
         case.equal(dict(sorted(got.items(), key=str)) if isinstance(got, dict) else got, expected)
-
-
-_NEW, _BUSY = "max(0.0, end - max(begin, until))", "busy / end_us"
-share_of_time.edits(
-    ("counts what events share twice",
-     "aten::addmm runs inside aten::linear, and streams run at the same time: each moment counts once",
-     _NEW, "end - begin"),
-    ("takes the time from the first begin to the last end", "the pauses between the events do not count", _BUSY,
-     'max((until - min(e["ts"] for e in events if e["cat"] == cat)), 0.0) / end_us'),
-    ("divides by the sum of all events", "the share is one of the whole time", _BUSY,
-     'busy / sum(e["dur"] for e in events)'),
-    ("divides by the time of its own kind", "the share is one of the whole time, `end_us`", _BUSY,
-     'busy / sum(e["dur"] for e in events if e["cat"] == cat)'),
-    ("forgets an event inside a longer one", "then the end so far goes back in time: keep the largest end",
-     "until = max(until, end)",
-     "until = end"),
-    ("does not sort", "the events of several streams are not in order",
-     'sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == cat)',
-     '((e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == cat)'),
-    ("returns microseconds", "a share lies between 0 and 1", _BUSY, "busy"),
-    ("returns per cent", "a share lies between 0 and 1", _BUSY, "100 * busy / end_us"),
-    ("counts events", "the share of the time is asked for", _BUSY,
-     'sum(e["cat"] == cat for e in events) / len(events)'),
-)
 
 
 @share_of_time.alternative("begins and ends in one list, and a count of how many are open: one idea for any overlap")
@@ -323,11 +290,16 @@ def _(events, end_us):
     return shares
 
 
-@exercise(title="What it brings at most", minutes=6, difficulty=1, hints=(
-    "How much time is left when everything that these causes take is gone?",
-    "Divide the time before by the time after.",
-    "The time after is total_ms minus the sum of idle_ms[cause] over the causes that are removed.",
-))
+@exercise(
+    title="What it brings at most",
+    minutes=6,
+    difficulty=1,
+    hints=(
+        "How much time is left when everything that these causes take is gone?",
+        "Divide the time before by the time after.",
+        "The time after is total_ms minus the sum of idle_ms[cause] over the causes that are removed.",
+    ),
+)
 def at_most(total_ms: float, idle_ms: dict[str, float], removed: list[str]) -> float:
     """Return how many times as fast it gets at most without the causes in `removed`."""
     return total_ms / (total_ms - sum(idle_ms[cause] for cause in removed))
@@ -336,7 +308,8 @@ def at_most(total_ms: float, idle_ms: dict[str, float], removed: list[str]) -> f
 @at_most.checks
 def _(case: Case) -> None:
     for total, idle, removed in (
-        (10.0, {"loader": 5.0}, ["loader"]), (20.0, {"loader": 8.0, "copies": 4.0}, ["copies"]),
+        (10.0, {"loader": 5.0}, ["loader"]),
+        (20.0, {"loader": 8.0, "copies": 4.0}, ["copies"]),
         (12.0, {"reads": 3.0}, []),
         (50.0, {"loader": 20.0, "reads": 10.0, "copies": 5.0}, ["loader", "reads"]),
         (30.0, {"a": 3.0, "b": 6.0, "c": 9.0}, ["a", "b", "c"]),
@@ -347,38 +320,30 @@ def _(case: Case) -> None:
         case.equal(case.call(total, idle, removed), total / left, rtol=1e-4)
 
 
-_SAVED = "sum(idle_ms[cause] for cause in removed)"
-_ANSWER = f"total_ms / (total_ms - {_SAVED})"
-at_most.edits(*((name, why, _ANSWER, new) for name, why, new in (
-    ("multiplies the gains of single causes",
-     "each of these gains is one of the whole time; after one repair that time is shorter",
-     "__import__('math').prod(total_ms / (total_ms - idle_ms[one]) for one in removed)"),
-    ("adds the gains of single causes", "add up the times that are saved, and divide once",
-     "1 + sum(total_ms / (total_ms - idle_ms[one]) - 1 for one in removed)"),
-    ("takes the share of the idle time",
-     "the GPU also computes: start from the whole time, not from the idle time alone",
-     f"sum(idle_ms.values()) / (sum(idle_ms.values()) - {_SAVED} + 1e-9)"),
-    ("returns the share that is left", "how many times as fast is the time before divided by the time after",
-     f"(total_ms - {_SAVED}) / total_ms"),
-    ("returns the share that is saved", "how many times as fast is asked for", f"{_SAVED} / total_ms"),
-    ("returns 1 plus the share", "who saves half of the time is twice as fast, not 1.5 times",
-     f"1 + {_SAVED} / total_ms"),
-    ("divides by what is saved", "divide by what is left", f"total_ms / ({_SAVED} or total_ms)"),
-    ("removes every cause", "only those in `removed`", "total_ms / (total_ms - sum(idle_ms.values()))"),
-    ("returns the time that is left", "how many times as fast is asked for", f"total_ms - {_SAVED}"),
-)))
-at_most.alternative("the form in which Amdahl's law is quoted: shares of the time",
-                    edit(_ANSWER, "1 / (1 - sum(idle_ms[cause] / total_ms for cause in removed))"))
+at_most.alternative(
+    "the form in which Amdahl's law is quoted: shares of the time",
+    edit("""
+        -    return total_ms / (total_ms - sum(idle_ms[cause] for cause in removed))
+        +    return 1 / (1 - sum(idle_ms[cause] / total_ms for cause in removed))
+    """),
+)
 
 
-@exercise(title="Seven diagnoses", minutes=12, difficulty=2, simulated=True, limit_s=20, hints=(
-    "Ask three questions. Does the GPU compute nearly all the time? If not, what does the host do in the gaps: does it "
-    "wait, work or launch? If it waits, does it wait for a small value or for a large copy?",
-    "Look at the number of calls. Some causes are a few long calls, others are thousands of short ones. If the data "
-    "goes back to the host before the host works on it, that work is not loading.",
-    "One case has two kinds of bars in its gaps. In another the host waits for a long time, but for a GPU that is "
-    "never idle.",
-))
+@exercise(
+    title="Seven diagnoses",
+    minutes=12,
+    difficulty=2,
+    simulated=True,
+    limit_s=20,
+    hints=(
+        "Ask three questions. Does the GPU compute nearly all the time? If not, what does the host do in the gaps: "
+        "does it wait, work or launch? If it waits, does it wait for a small value or for a large copy?",
+        "Look at the number of calls. Some causes are a few long calls, others are thousands of short ones. If the "
+        "data goes back to the host before the host works on it, that work is not loading.",
+        "One case has two kinds of bars in its gaps. In another the host waits for a long time, but for a GPU that is "
+        "never idle.",
+    ),
+)
 def diagnose() -> dict[int, set[str]]:
     """Return for each case, 1 to 7, the set of its causes, or {"none"}."""
     return {
@@ -400,14 +365,19 @@ def _(case: Case) -> None:
     for number, causes in given.items():
         case.instead(not causes, f"case {number}: no cause is named", f"choose from {', '.join(CAUSES)}")
         unknown = sorted(causes - set(CAUSES))
-        case.instead(unknown, f"case {number}: {', '.join(unknown)} is none of the causes",
-                     f"choose from {', '.join(CAUSES)}")
+        case.instead(
+            unknown, f"case {number}: {', '.join(unknown)} is none of the causes", f"choose from {', '.join(CAUSES)}"
+        )
     for number, causes in given.items():
         right = CASES[number][0]
         for cause in sorted((causes & set(CAUSES)) - right):
             case.instead(True, f"case {number}: {cause} is not what keeps it back", evidence(number, cause))
-        case.instead(not right <= causes, f"case {number}: that is not all", "more than one cause keeps its GPU idle: "
-                     f"with this one repaired it would still be idle for {_left(number, causes & right)} of the time")
+        case.instead(
+            not right <= causes,
+            f"case {number}: that is not all",
+            "more than one cause keeps its GPU idle: "
+            f"with this one repaired it would still be idle for {_left(number, causes & right)} of the time",
+        )
 
 
 def _causes(given: object) -> set[str]:
@@ -422,19 +392,10 @@ def _left(number: int, found: set[str]) -> str:
     return f"{(sum(lost.values()) - saved) / (total - saved):.0%}"
 
 
-diagnose.edits(
-    ("sees waiting and calls it a fault",
-     "this host waits for a GPU that is busy, so it is ahead of the GPU: leave case 7 alone",
-     '7: {"none"}', '7: {"synchronisation"}'),
-    ("takes host work for loading",
-     "the batch had been on the GPU and came back: look at the copies before and after the work",
-     '{"host work"}', '{"loader"}'),
-    ("takes loading for host work",
-     "in case 4 nothing comes back from the GPU: the host works before it has a batch to copy",
-     '{"loader"}', '{"host work"}'),
-    ("stops at the first cause", "case 6 has a second one", '6: {"loader", "synchronisation"}', '6: {"loader"}'),
-    ("takes large copies for reads", "in case 3 the host waits for copies to the GPU, not for values from it",
-     '{"copies"}', '{"synchronisation"}'),
+diagnose.alternative(
+    "lists in place of sets: the order then says which cause you would repair first",
+    edit("""
+        -        6: {"loader", "synchronisation"},
+        +        6: ["loader", "synchronisation"],
+    """),
 )
-diagnose.alternative("lists in place of sets: the order then says which cause you would repair first",
-                     edit('{"loader", "synchronisation"}', '["loader", "synchronisation"]'))

@@ -62,7 +62,6 @@ def with_numpy(function: Callable[[np.ndarray], np.ndarray], x: torch.Tensor) ->
     return torch.from_numpy(made)
 
 
-# fmt: off
 def case_1(model, optimizer, photos, device):
     losses = []
     for x, y in photos.loader(pin_memory=True):
@@ -152,7 +151,6 @@ def case_7(model, optimizer, photos, device):
         optimizer.step()
         losses.append(loss.detach())
     return torch.stack(losses).mean().item()
-# fmt: on
 
 
 # of each case: its causes, the width and number of hidden layers, and what `Photos` takes

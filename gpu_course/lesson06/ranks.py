@@ -128,7 +128,6 @@ def _length(spans: list[tuple[float, float]]) -> float:
     return sum(end - begin for begin, end in spans)
 
 
-# fmt: off
 def _files(slower_us: dict[int, float], *, loading: bool, ranks: int, once: int, steps: int = 3) -> list[list[dict]]:
     """Return the events of each rank: those in `slower_us` load, or compute, longer by so much; `once` in step 0 alone.
 
@@ -146,8 +145,14 @@ def _files(slower_us: dict[int, float], *, loading: bool, ranks: int, once: int,
                 {"cat": "host", "name": "load", "ts": now, "dur": 10.0 + wait, "stream": 0, "line": "a.py:3: load()"},
                 {"cat": "copy", "name": "Memcpy HtoD", "ts": now + wait + 10.0, "dur": 10.0, "stream": 7, "line": ""},
                 {"cat": "kernel", "name": "sgemm", "ts": now + wait + 20.0, "dur": work, "stream": 7, "line": ""},
-                {"cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": now + wait + 20.0 + work,
-                 "dur": max(late) - more + 20.0, "stream": 20, "line": ""},
+                {
+                    "cat": "kernel",
+                    "name": "ncclDevKernel_AllReduce",
+                    "ts": now + wait + 20.0 + work,
+                    "dur": max(late) - more + 20.0,
+                    "stream": 20,
+                    "line": "",
+                },
             ]
         log = {"cat": "host", "name": "log", "ts": now + 20.0, "dur": 180.0, "stream": 0, "line": "a.py:9: log()"}
         if not loading:
@@ -159,18 +164,20 @@ def _files(slower_us: dict[int, float], *, loading: bool, ranks: int, once: int,
     return files
 
 
-@exercise(title="Which rank do all wait for", minutes=12, difficulty=2, hints=(
-    "Nobody leaves a message before the last rank has come. What does a rank do that came early?",
-    "A rank that comes early waits inside its kernel of NCCL. So which rank has short ones?",
-    "For each rank, add up `dur` of the kernels whose name starts with \"nccl\". The late rank is the one with the "
-    "smallest sum: min(range(len(sums)), key=sums.__getitem__) gives its number.",
-))
+@exercise(
+    title="Which rank do all wait for",
+    minutes=12,
+    difficulty=2,
+    hints=(
+        "Nobody leaves a message before the last rank has come. What does a rank do that came early?",
+        "A rank that comes early waits inside its kernel of NCCL. So which rank has short ones?",
+        'For each rank, add up `dur` of the kernels whose name starts with "nccl". The late rank is the one with the '
+        "smallest sum: min(range(len(sums)), key=sums.__getitem__) gives its number.",
+    ),
+)
 def late_rank(ranks: list[list[dict]]) -> int:
     """Return the rank that the others wait for, from the events of each rank."""
-    sums = [
-        sum(e["dur"] for e in events if e["cat"] == "kernel" and e["name"].startswith("nccl"))
-        for events in ranks
-    ]
+    sums = [sum(e["dur"] for e in events if e["cat"] == "kernel" and e["name"].startswith("nccl")) for events in ranks]
     return min(range(len(sums)), key=sums.__getitem__)  # who waits least came last
 
 
@@ -183,27 +190,6 @@ def _(case: Case) -> None:
         (3, {3: 180.0, 0: 90.0}, {"loading": False, "ranks": 8, "once": 7}),
     ):
         case.equal(case.call(_files(slower_us, **files)), late, why="the rank that comes last to the messages")
-
-
-_SUM, _LEAST = 'sum(e["dur"] for e in events if e["cat"] == "kernel" and e["name"].startswith("nccl"))', "return min("
-_NCCL = 'e["cat"] == "kernel" and e["name"].startswith("nccl")'
-late_rank.edits(
-    ("takes the rank whose messages take longest", "that one came first, and waits for the others inside its kernels",
-     _LEAST, "return max("),
-    ("takes the rank that computes longest", "who loads its batch late computes no longer than the others",
-     'e["name"].startswith("nccl")', 'not e["name"].startswith("nccl")', _LEAST, "return max("),
-    ("takes the rank whose GPU works least", "a slow GPU works all the time, and the others wait for it all the same",
-     _NCCL, 'e["cat"] == "kernel"'),
-    ("takes the rank whose host works longest", "a host can work while its GPU computes: then nobody waits for it",
-     _NCCL, 'e["cat"] == "host"', _LEAST, "return max("),
-    ("compares clocks of different ranks", "each file has a clock of its own: only lengths can be compared",
-     (_SUM, f'max(e["ts"] for e in events if {_NCCL})', _LEAST, "return max("),
-     (_SUM, f'min(e["ts"] for e in events if {_NCCL})', _LEAST, "return max(")),
-    ("looks at the first message alone", "in the first step another rank may be late, once: add up all messages",
-     _SUM, f'next(e["dur"] for e in events if {_NCCL})'),
-    ("gives a time", "the number of the rank is asked for",
-     "min(range(len(sums)), key=sums.__getitem__)", "min(sums)"),
-)
 
 
 @late_rank.alternative("message by message, who came last: shows also whether it is always the same rank")

@@ -93,17 +93,21 @@ def compare(case: Case, number: int, run: Run) -> None:
     )
 
 
-# fmt: off
-@exercise(title="Repair the reads", minutes=10, difficulty=2, simulated=True, limit_s=20, hints=(
-    "Which calls make the host wait? Replace each by something that leaves its value on the device.",
-    "Keep each loss detached, and stack the list at the end: then one read is enough. For the norm, PyTorch has a "
-    "function that clips.",
-    "nn.utils.clip_grad_norm_(model.parameters(), 0.12) computes the norm and the factor on the device. Behind the "
-    "loop, make one tensor of all losses, and read its mean with one .item().",
-))
-def repair_reads(
-    model: nn.Module, optimizer: torch.optim.Optimizer, photos: Any, device: torch.device
-) -> float:
+@exercise(
+    title="Repair the reads",
+    minutes=10,
+    difficulty=2,
+    simulated=True,
+    limit_s=20,
+    hints=(
+        "Which calls make the host wait? Replace each by something that leaves its value on the device.",
+        "Keep each loss detached, and stack the list at the end: then one read is enough. For the norm, PyTorch has a "
+        "function that clips.",
+        "nn.utils.clip_grad_norm_(model.parameters(), 0.12) computes the norm and the factor on the device. Behind the "
+        "loop, make one tensor of all losses, and read its mean with one .item().",
+    ),
+)
+def repair_reads(model: nn.Module, optimizer: torch.optim.Optimizer, photos: Any, device: torch.device) -> float:
     """Train as case 2 does and return the mean loss; read once, at the end."""
     losses = []
     for x, y in photos.loader(pin_memory=True):
@@ -123,51 +127,39 @@ def _(case: Case) -> None:
     case.equal(run.got, original(2).got, rtol=1e-5)
 
 
-_CLIP, _KEPT = "nn.utils.clip_grad_norm_(model.parameters(), 0.12)", "loss.detach()"
-_MEAN, _HOST_MEAN = "torch.stack(losses).mean().item()", "sum(losses) / len(losses)"
-repair_reads.edits(
-    ("leaves the reads of the norm",
-     "there is one for each parameter in every step: together they cost more than the read of the loss",
-     _CLIP, "norm = sum(p.grad.square().sum().item() for p in model.parameters()) ** 0.5\n"
-     "        [p.grad.mul_(min(1.0, 0.12 / (norm + 1e-6))) for p in model.parameters()]"),
-    ("waits once in every step", "one wait a step empties the queue, just as twenty do: read once, behind the loop",
-     (_KEPT, "loss.item()", _MEAN, _HOST_MEAN), (_KEPT, "loss.detach().cpu()")),
-    ("leaves the gradients as long as they are", "between backward and step their norm must become 0.12 or less",
-     _CLIP, "pass"),
-    ("scales every gradient to the norm", "clipping never makes a gradient longer: the factor is at most 1",
-     _CLIP, "grads = [p.grad for p in model.parameters()]\n"
-     "        torch._foreach_mul_(grads, 0.12 / (nn.utils.get_total_norm(grads) + 1e-6))"),
-    ("clips to another norm", "the program clips to 0.12", "0.12)", "0.05)"),
-    ("clips each value instead of the norm", "then the gradient points in another direction",
-     _CLIP, "nn.utils.clip_grad_value_(model.parameters(), 0.002)"),
-    ("launches less, and reads as before", "the launches do not empty the queue, the reads between them do",
-     _CLIP, "norm = sum(p.grad.square().sum().item() for p in model.parameters()) ** 0.5\n"
-     "        torch._foreach_mul_([p.grad for p in model.parameters()], min(1.0, 0.12 / (norm + 1e-6)))"),
-    ("leaves the backward pass out in some steps", "faster by doing less",
-     "loss.backward()", "loss.backward() if len(losses) % 2 == 0 else None"),
-    ("adds the losses up", "the mean is asked for", "mean()", "sum()"),
-    ("returns the last loss", "the mean over the steps is asked for", _MEAN, "losses[-1].item()"),
+repair_reads.alternative(
+    "the clipping by hand: two kernels more, and it shows what clip_grad_norm_ does",
+    edit("""
+        -        nn.utils.clip_grad_norm_(model.parameters(), 0.12)  # the norm stays on the device
+        +        gradients = [p.grad for p in model.parameters()]
+        +        norm = torch.stack(torch._foreach_norm(gradients)).norm()
+        +        torch._foreach_mul_(gradients, (0.12 / (norm + 1e-6)).clamp(max=1.0))
+    """),
 )
 
 
-repair_reads.alternative(
-    "the clipping by hand: two kernels more, and it shows what clip_grad_norm_ does",
-    edit(f"{_CLIP}  # the norm stays on the device", "gradients = [p.grad for p in model.parameters()]\n"
-         "        norm = torch.stack(torch._foreach_norm(gradients)).norm()\n"
-         "        torch._foreach_mul_(gradients, (0.12 / (norm + 1e-6)).clamp(max=1.0))"))
-
-
-@exercise(title="Two causes, and an honest gain", minutes=25, difficulty=3, simulated=True, limit_s=20, hints=(
-    "There are two repairs: who loads the batches, and where the losses and the largest gradient are kept. Then comes "
-    "the clock.",
-    "torch.maximum(a, b) keeps the larger of two values on the device. Read the clock twice, each time with an empty "
-    "queue: after the first step, and after the last.",
-    "In the loop: if number == 0, call synchronize() and then begin = clock(). Behind the loop, call synchronize() "
-    "again, and divide the difference by the number of steps between the two: one less than there are batches.",
-))
+@exercise(
+    title="Two causes, and an honest gain",
+    minutes=25,
+    difficulty=3,
+    simulated=True,
+    limit_s=20,
+    hints=(
+        "There are two repairs: who loads the batches, and where the losses and the largest gradient are kept. Then "
+        "comes the clock.",
+        "torch.maximum(a, b) keeps the larger of two values on the device. Read the clock twice, each time with an "
+        "empty queue: after the first step, and after the last.",
+        "In the loop: if number == 0, call synchronize() and then begin = clock(). Behind the loop, call synchronize() "
+        "again, and divide the difference by the number of steps between the two: one less than there are batches.",
+    ),
+)
 def repair_both(
-    model: nn.Module, optimizer: torch.optim.Optimizer, photos: Any, device: torch.device,
-    clock: Callable[[], float], synchronize: Callable[[], None],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    photos: Any,
+    device: torch.device,
+    clock: Callable[[], float],
+    synchronize: Callable[[], None],
 ) -> tuple[float, float, float]:
     """Train as case 6 does; return mean loss, largest gradient, and ms of a step."""
     losses, largest = [], torch.zeros((), device=device)
@@ -201,52 +193,27 @@ def _(case: Case) -> None:
     steps = len(run.steps)
     case.instead(len(read) < 2, "does not read the clock twice", f"it reads it {len(read)} time(s)")
     starts = [idle for done, idle in read if done == 1]
-    case.instead(not starts and read[0][0] == 0, "measures the first step too", "the first step waits for the first "
-                 "batch, and on a real GPU for much else that no later step does: start the clock behind it")
+    case.instead(
+        not starts and read[0][0] == 0,
+        "measures the first step too",
+        "the first step waits for the first "
+        "batch, and on a real GPU for much else that no later step does: start the clock behind it",
+    )
     case.instead(not starts, "leaves out more than the first step", f"{read[0][0]} were done when the clock started")
-    case.instead(False in starts[-1:], "starts the clock while the GPU is still busy", "what is left of the first step "
-                 "then counts as time of the others: synchronize() before clock()")
-    case.instead(not read[-1][1], "stops the clock before the GPU is done", "you measure the time of the launches "
-                 "alone: synchronize() before clock()")
+    case.instead(
+        False in starts[-1:],
+        "starts the clock while the GPU is still busy",
+        "what is left of the first step then counts as time of the others: synchronize() before clock()",
+    )
+    case.instead(
+        not read[-1][1],
+        "stops the clock before the GPU is done",
+        "you measure the time of the launches alone: synchronize() before clock()",
+    )
     took = run.steps[0].elapsed_time(run.steps[-1]) / (steps - 1)
     case.instead(not isinstance(run.got, tuple) or len(run.got) != 3, "does not return a tuple of three", got=run.got)
     case.equal(run.got[:2], original(6).got, rtol=1e-5)
     case.equal(run.got[2], took, rtol=0.08, why="ms a step, from the end of the first step to the end of the last")
-
-
-_LOAD, _END, _STEP_MS = "num_workers=8, ", "synchronize()  # the", "(clock() - begin_ms) / (len(losses) - 1)"
-_READ_EACH = (_KEPT, "loss.item()", _MEAN, _HOST_MEAN)
-_LATE = (
-    "        if number == 0:  # warm: the first step is not measured\n            synchronize()\n"
-    "            begin_ms = clock()\n"
-)
-_MOVE = "        x, y = x.to"
-_BEFORE = ("    for number", "    synchronize()\n    begin_ms = clock()\n    for number")
-repair_both.edits(
-    ("repairs the reads alone", "the loader is the larger of the two causes: while it loads, the GPU is idle",
-     _LOAD, ""),
-    ("repairs the loader alone", "with the loader repaired, the reads are the next bottleneck",
-     "torch.maximum(largest, p.grad.abs().max())",
-     "torch.as_tensor(max(largest.item(), p.grad.abs().max().item()), device=device)", *_READ_EACH),
-    ("waits once in every step", "one wait a step empties the queue", *_READ_EACH),
-    ("measures the first step, and divides by the others", "the time of the first step is then in the sum",
-     _LATE, "", *_BEFORE),
-    ("measures the first step", "the first step is not like the others: it waits for the first batch",
-     _LATE, "", *_BEFORE, _STEP_MS,
-     "(clock() - begin_ms) / len(losses)"),
-    ("measures launches alone", "the clock then stops when the last step is queued, not when it is done",
-     _END, "pass  # the"),
-    ("divides by all steps", "the time of the first step is not in the sum", "(len(losses) - 1)", "len(losses)"),
-    ("leaves the loss of the first step out",
-     "only its time is left out: the mean loss is that of all steps", "torch.stack(losses).mean()",
-     "torch.stack(losses[1:]).mean()"),
-    ("keeps the largest gradient of the last step alone", "the largest of all steps is asked for",
-     "for p in model.parameters():", "largest = torch.zeros((), device=device)\n        for p in model.parameters():"),
-    ("returns the time of all steps", "the time of one step is asked for", " / (len(losses) - 1)", ""),
-    ("trains on half of the batches", "faster by doing less",
-     _MOVE, f"        if number % 2:\n            continue\n{_MOVE}"),
-    ("takes smaller batches", "faster by doing less", _MOVE, f"        x, y = x[:32], y[:32]\n{_MOVE}"),
-)
 
 
 @repair_both.alternative("an iterator: the first step stands apart; the step becomes a function of its own")

@@ -25,17 +25,21 @@ __all__ = [
 ]  # fmt: skip
 
 exercise = lesson("07")
-# fmt: off
 
 
-@exercise(title="Predict the four parts", minutes=10, difficulty=1, hints=(
-    "Each part is a sum of bytes. tensor.nbytes are the bytes of a tensor or a parameter, and model.parameters() gives "
-    "each parameter once.",
-    "Only parameters with requires_grad have a gradient and states. A state has 4 bytes for each number: SGD keeps "
-    "no state, momentum one, Adam two. A 16-bit weight also has a float32 copy.",
-    "The optimizer's part is a sum over the trained parameters: numel() times the bytes that it keeps for each number, "
-    "which are 4 a state, and 4 more where itemsize is below 4.",
-))
+@exercise(
+    title="Predict the four parts",
+    minutes=10,
+    difficulty=1,
+    hints=(
+        "Each part is a sum of bytes. tensor.nbytes are the bytes of a tensor or a parameter, and model.parameters() "
+        "gives each parameter once.",
+        "Only parameters with requires_grad have a gradient and states. A state has 4 bytes for each number: SGD keeps "
+        "no state, momentum one, Adam two. A 16-bit weight also has a float32 copy.",
+        "The optimizer's part is a sum over the trained parameters: numel() times the bytes that it keeps for each "
+        "number, which are 4 a state, and 4 more where itemsize is below 4.",
+    ),
+)
 def four_parts(model: nn.Module, optimizer: str, saved: list[torch.Tensor]) -> dict[str, int]:
     """Return the bytes of the four parts of a training step of `model`."""
     states = {"SGD": 0, "momentum": 1, "Adam": 2}[optimizer]
@@ -80,8 +84,15 @@ def _models() -> Iterator[tuple[nn.Module, str, list[torch.Tensor]]]:
         mixed = nn.Sequential(nn.Linear(4, 4).to(torch.float16), nn.BatchNorm1d(4))
         large = nn.Sequential(*[nn.Linear(4096, 4096, dtype=torch.bfloat16) for _ in range(4)])
         for given in (
-            (linear, "SGD", []), (linear, "SGD", x), (linear, "momentum", x), (linear, "Adam", x), (half, "Adam", x),
-            (half, "SGD", x), (frozen, "Adam", x), (_Tied(), "Adam", x), (mixed, "Adam", x),
+            (linear, "SGD", []),
+            (linear, "SGD", x),
+            (linear, "momentum", x),
+            (linear, "Adam", x),
+            (half, "Adam", x),
+            (half, "SGD", x),
+            (frozen, "Adam", x),
+            (_Tied(), "Adam", x),
+            (mixed, "Adam", x),
             (large, "Adam", [torch.empty(64, 4096) for _ in range(8)]),
         ):
             for module in given[0].modules():
@@ -91,8 +102,10 @@ def _models() -> Iterator[tuple[nn.Module, str, list[torch.Tensor]]]:
 
 def _formats(module: nn.Module) -> str:
     """Return the parameters of `module` itself for a message: the formats are what the answer depends on."""
-    return ", ".join(f"{name} {tuple(one.shape)} {str(one.dtype)[6:]}{'' if one.requires_grad else ' frozen'}"
-                     for name, one in module.named_parameters(recurse=False))
+    return ", ".join(
+        f"{name} {tuple(one.shape)} {str(one.dtype)[6:]}{'' if one.requires_grad else ' frozen'}"
+        for name, one in module.named_parameters(recurse=False)
+    )
 
 
 @four_parts.checks
@@ -105,55 +118,6 @@ def _(case: Case) -> None:
         if isinstance(got, dict) and set(got) == set(expected):
             got = {part: got[part] for part in expected}  # in any order
         case.equal(got, expected, why="four numbers of bytes: parameters, gradients, optimizer, activations")
-
-
-_P, _G, _O, _A = (f'"{part}": sum(' for part in ("parameters", "gradients", "optimizer", "activations"))
-_BYTES, _NUMBERS, _FOUR = "parameter.nbytes", "parameter.numel()", "4 * parameter.numel()"
-_COPY, _COPIED = "(4 if p.itemsize < 4 else 0)", "16 bits cannot hold small updates: a float32 copy is kept besides"
-_FORMATS, _STATES = "float32 takes 4 bytes, bfloat16 takes 2", "for each weight SGD keeps none, momentum one, Adam two"
-_OWN, _FLOAT32 = "a gradient has the format of its parameter", "states are float32 here, whatever the weights are"
-four_parts.edits(
-    ("parameters: counts numbers, not bytes", _FORMATS, _P + _BYTES, _P + _NUMBERS),
-    ("parameters: takes 4 bytes for every format", _FORMATS, _P + _BYTES, _P + _FOUR),
-    ("parameters: counts buffers", "what BatchNorm counts along is no parameter: no gradient, no state",
-     _P, _P + "one.nbytes for one in model.buffers()) + sum("),
-    ("parameters: counts a shared weight twice", "two layers use one tensor, which is in memory once",
-     "parameter in model.parameters()),", "_, parameter in model.named_parameters(remove_duplicate=False)),"),
-    ("parameters: adds up state_dict()", "buffers are in there, and a shared weight under each of its names",
-     "parameter in model.parameters()),", "parameter in model.state_dict().values()),"),
-    ("parameters: leaves out the frozen ones", "they are not trained, and in memory nevertheless",
-     "in model.parameters()),", "in trained),"),
-    ("parameters: counts the master copy", "the float32 copy of 16-bit weights is the optimizer's",
-     _P, _P + "4 * p.numel() for p in trained if p.itemsize < 4) + sum(", _COPY, "0"),
-    ("gradients: counts numbers, not bytes", _OWN, _G + _BYTES, _G + _NUMBERS),
-    ("gradients: takes 4 bytes for every format", _OWN, _G + _BYTES, _G + _FOUR),
-    ("gradients: counts frozen parameters", "no gradient is made where requires_grad is False",
-     "parameter in trained", "parameter in model.parameters()"),
-    ("gradients: forgets them", "every trained parameter has one, as large as itself", _G, _G[:-4] + "0 * sum("),
-    ("optimizer: forgets the float32 master copy", _COPIED, " + " + _COPY, ""),
-    ("optimizer: forgets the float32 master copy where there is no other state", "the copy belongs to the weights, "
-     "whatever the optimizer keeps besides", "p.itemsize < 4", "states and p.itemsize < 4"),
-    ("optimizer: forgets the float32 master copy of float16", _COPIED, "p.itemsize < 4", "p.dtype == torch.bfloat16"),
-    ("optimizer: forgets the float32 master copy of bfloat16", _COPIED, "p.itemsize < 4", "p.dtype == torch.float16"),
-    ("optimizer: keeps the master copy in 16 bits", "it is there because 16 bits are too few", "(4 if", "(2 if"),
-    ("optimizer: adds a copy to float32 weights", "they are float32 already", _COPY, "4"),
-    ("optimizer: counts one state too few", _STATES, ('"Adam": 2', '"Adam": 1'), ('"momentum": 1', '"momentum": 0')),
-    ("optimizer: counts one state too many", _STATES, ('"SGD": 0', '"SGD": 1'), ('"momentum": 1', '"momentum": 2'),
-     ('"Adam": 2', '"Adam": 3'), ("4 * states", "4 * (states + 1)")),
-    ("optimizer: keeps two states whatever it is", _STATES, "4 * states", "8"),
-    ("optimizer: takes the weights' format for the states", _FLOAT32, "(4 * states +", "(p.itemsize * states +"),
-    ("optimizer: takes the weights' format for the states", _FLOAT32 + "; 16-bit weights have a float32 copy besides",
-     f"(4 * states + {_COPY})", "p.itemsize * states"),
-    ("optimizer: multiplies the bytes of all parameters", _FLOAT32 + "; frozen ones have none",
-     f"(4 * states + {_COPY})", "p.itemsize * states", "p in trained", "p in model.parameters()"),
-    ("optimizer: counts frozen parameters", "the optimizer keeps nothing for what it does not train",
-     "p in trained", "p in model.parameters()"),
-    ("optimizer: counts numbers, not bytes", "a float32 number takes 4 bytes", "4 * states + (4 if", "states + (1 if"),
-    ("optimizer: forgets it", _STATES, _O, _O[:-4] + "0 * sum("),
-    ("activations: counts numbers, not bytes", "tensor.nbytes knows the format", "tensor.nbytes", "tensor.numel()"),
-    ("activations: takes 4 bytes for every format", _FORMATS, "tensor.nbytes", "4 * tensor.numel()"),
-    ("activations: forgets them", "what forward keeps for backward is often the largest part", "tensor.nbytes", "0"),
-)
 
 
 def _times(factor: float) -> list[Callable]:
@@ -170,13 +134,19 @@ four_parts.mistake("counts KiB", _UNIT, *_times(1 / 2**10))
 four_parts.mistake("counts MiB", _UNIT, *_times(1 / 2**20))
 
 
-@exercise(title="Find two leaks", minutes=8, difficulty=2, simulated=True, hints=(
-    "Two lists grow. What does each entry of them refer to, beside the number or the words that you want?",
-    "A loss refers to its graph, and the graph to all activations. An exception refers to its traceback, the traceback "
-    "to the function calls that the error went through, and each call to its variables.",
-    "torch.inference_mode() around the loop makes no graphs. Keep the number that .item() gives, and the text that "
-    "str() makes of an error.",
-))
+@exercise(
+    title="Find two leaks",
+    minutes=8,
+    difficulty=2,
+    simulated=True,
+    hints=(
+        "Two lists grow. What does each entry of them refer to, beside the number or the words that you want?",
+        "A loss refers to its graph, and the graph to all activations. An exception refers to its traceback, the "
+        "traceback to the function calls that the error went through, and each call to its variables.",
+        "torch.inference_mode() around the loop makes no graphs. Keep the number that .item() gives, and the text that "
+        "str() makes of an error.",
+    ),
+)
 def evaluate_batches(
     model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]], device: torch.device
 ) -> tuple[list[float], list[str]]:
@@ -194,7 +164,11 @@ def evaluate_batches(
 
 evaluate_batches.alternative(
     "no_grad makes no graph either, and what it computes may take part in training later; a little more bookkeeping",
-    edit("torch.inference_mode()", "torch.no_grad()"))
+    edit("""
+        -    with torch.inference_mode():  # no graph, so nothing is kept for a backward pass
+        +    with torch.no_grad():  # no graph, so nothing is kept for a backward pass
+    """),
+)
 
 
 class _Batches:
@@ -242,8 +216,11 @@ def _(case: Case) -> None:
         few, many = (spend(floor, partial(case.call, model, one, case.device, modifies=True)) for one in probes)
         case.instead(not few.flops, "computes on the CPU what belongs on the device", "the model is on the device")
         grown = many.peak_bytes - few.peak_bytes
-        case.instead(grown > 0, f"leaks: the peak is {plots.bytes_text(grown)} higher with twice as many batches",
-                     "take one batch after the other, and keep numbers and words alone")
+        case.instead(
+            grown > 0,
+            f"leaks: the peak is {plots.bytes_text(grown)} higher with twice as many batches",
+            "take one batch after the other, and keep numbers and words alone",
+        )
 
 
 def _evaluated(case: Case, floor: Floor, model: nn.Module, batches: list) -> None:
@@ -259,63 +236,74 @@ def _evaluated(case: Case, floor: Floor, model: nn.Module, batches: list) -> Non
             messages.append(str(error))
     got = case.call(model, probe, case.device, modifies=True)
     size = plots.bytes_text(probe.grown_bytes)
-    case.instead(probe.passes > 1, "goes through the batches more than once",
-                 "they may come from a generator, which gives them once")
-    case.instead(probe.grown_bytes > 0 and not bad_ones, f"leaks: {size} more are alive after each batch",
-                 "a name refers to each batch, its loss or its graph: take one after the other, and keep numbers")
-    case.instead(probe.grown_bytes > 0, f"leaks: {size} more are alive after each failing batch",
-                 "a stored error refers to the calls that it went through, and so to their tensors: keep its text")
-    case.instead(max(probe.alive) > 2, "leaks: keeps the batches, on the CPU",
-                 "there may be more of them than memory: take one after the other, and refer to none later")
+    case.instead(
+        probe.passes > 1,
+        "goes through the batches more than once",
+        "they may come from a generator, which gives them once",
+    )
+    case.instead(
+        probe.grown_bytes > 0 and not bad_ones,
+        f"leaks: {size} more are alive after each batch",
+        "a name refers to each batch, its loss or its graph: take one after the other, and keep numbers",
+    )
+    case.instead(
+        probe.grown_bytes > 0,
+        f"leaks: {size} more are alive after each failing batch",
+        "a stored error refers to the calls that it went through, and so to their tensors: keep its text",
+    )
+    case.instead(
+        max(probe.alive) > 2,
+        "leaks: keeps the batches, on the CPU",
+        "there may be more of them than memory: take one after the other, and refer to none later",
+    )
     pair = isinstance(got, tuple | list) and len(got) == 2 and all(isinstance(one, list | tuple) for one in got)
     kinds = " and ".join(type(one).__name__ for one in got[:3]) if isinstance(got, tuple | list) else "no list"
     case.instead(not pair, f"returns {type(got).__name__} ({kinds}), expected two lists", "losses and messages")
-    case.instead(any(isinstance(one, torch.Tensor) for one in got[0]), "returns tensors for losses",
-                 "a number refers to nothing, a tensor to memory of the device: loss.item()")
-    case.instead(any(isinstance(one, BaseException) for one in got[1]), "returns errors instead of their words",
-                 "str(error) is the message; the error itself holds the calls it went through, with their tensors")
-    case.instead(not bad_ones and got[1], f"notes an error for a good batch: {got[1][0] if got[1] else ''}",
-                 "the except block hides an error of the answer's own")
+    case.instead(
+        any(isinstance(one, torch.Tensor) for one in got[0]),
+        "returns tensors for losses",
+        "a number refers to nothing, a tensor to memory of the device: loss.item()",
+    )
+    case.instead(
+        any(isinstance(one, BaseException) for one in got[1]),
+        "returns errors instead of their words",
+        "str(error) is the message; the error itself holds the calls it went through, with their tensors",
+    )
+    case.instead(
+        not bad_ones and got[1],
+        f"notes an error for a good batch: {got[1][0] if got[1] else ''}",
+        "the except block hides an error of the answer's own",
+    )
     case.equal(list(got[0]), losses, rtol=1e-4, why="one mean loss for each good batch, in order")
     case.equal(list(got[1]), messages, why="str(error) for each failing batch, in order; it goes on after them")
     unchanged(case, state, model, "an evaluation changes nothing")
-    case.instead(any(one.grad is not None for one in model.parameters()), "leaves gradients in the model",
-                 "an evaluation calls no backward(): gradients take as much memory as the weights")
+    case.instead(
+        any(one.grad is not None for one in model.parameters()),
+        "leaves gradients in the model",
+        "an evaluation calls no backward(): gradients take as much memory as the weights",
+    )
     left = floor.used_bytes - before
-    case.instead(left > 0, f"leaves {plots.bytes_text(left)} alive",
-                 "something still refers to tensors when it has returned: an attribute, a global name, a stored error")
+    case.instead(
+        left > 0,
+        f"leaves {plots.bytes_text(left)} alive",
+        "something still refers to tensors when it has returned: an attribute, a global name, a stored error",
+    )
 
 
-_LOOP, _ITEM, _NOTE = "torch.inference_mode()", "losses.append(loss.item())", "problems.append(str(error))"
-_BOTH = "losses, problems\n"
-_GRAPH, _DEVICE = "a loss refers to its graph, and the graph to every activation", "a tensor keeps memory: loss.item()"
-_FRAMES = "an error refers to the calls that it went through, and those to their tensors"
-_WORDS = "str(error) is what an error says"
-evaluate_batches.edits(
-    ("keeps the losses with their graphs", _GRAPH, _LOOP, "torch.enable_grad()", _ITEM, "losses.append(loss)"),
-    ("keeps the losses with their graphs", _GRAPH + ": at the end it is too late", _LOOP, "torch.enable_grad()",
-     _ITEM, "losses.append(loss)", _BOTH, "[loss.item() for loss in losses], problems\n"),
-    ("keeps the losses on the device", _DEVICE, (_ITEM, "losses.append(loss.detach())"),
-     (_ITEM, "losses.append(loss)", _BOTH, "[loss.item() for loss in losses], problems\n")),
-    ("keeps the errors", _FRAMES, _NOTE, "problems.append(error)"),
-    ("keeps the errors", _FRAMES, _NOTE, "problems.append(error)", _BOTH, "losses, list(map(str, problems))\n"),
-    ("gives the sum of each batch's losses", "the mean is asked for", "(device))\n", "(device), reduction='sum')\n"),
-    ("keeps the names of the errors", _WORDS, "str(error)", "type(error).__name__"),
-    ("keeps repr(error)", _WORDS, "str(error)", "repr(error)"),
-    ("forgets the messages", "what failed is half of the answer", _NOTE, "pass"),
-    ("stops at the first failing batch", "the others can still be evaluated", _NOTE, f"{_NOTE}; break"),
-    ("gives 0 for a failing batch", "losses of the good batches only", _NOTE, f"{_NOTE}; losses.append(0.0)"),
-    ("gives one mean of all batches", "one loss for each good batch", _BOTH, "[sum(losses) / len(losses)], problems\n"),
-    ("returns the two lists the other way round", "losses first, messages second", _BOTH, "problems, losses\n"),
+@exercise(
+    title="Find the largest batch",
+    minutes=12,
+    difficulty=2,
+    simulated=True,
+    hints=(
+        "Keep a size that fits and one that fails. Try the middle: it replaces one of the two, until they are "
+        "neighbours.",
+        "Catch torch.OutOfMemoryError alone. Try the next size after the except block has ended: only then is memory "
+        "free.",
+        "Begin with fits = 0, which needs no try, and fails = limit + 1. While they are no neighbours try the size "
+        "between them: it becomes `fits` after step(size), `fails` in the except block.",
+    ),
 )
-
-
-@exercise(title="Find the largest batch", minutes=12, difficulty=2, simulated=True, hints=(
-    "Keep a size that fits and one that fails. Try the middle: it replaces one of the two, until they are neighbours.",
-    "Catch torch.OutOfMemoryError alone. Try the next size after the except block has ended: only then is memory free.",
-    "Begin with fits = 0, which needs no try, and fails = limit + 1. While they are no neighbours try the size between "
-    "them: it becomes `fits` after step(size), `fails` in the except block.",
-))
 def largest_batch(step: Callable[[int], object], limit: int) -> int:
     """Return the largest size up to `limit` for which step has memory enough, or 0."""
     fits, fails = 0, limit + 1
@@ -374,19 +362,33 @@ def _(case: Case) -> None:
         with floor.memory.budget(3 * 1024 * largest + 1024 + 512):
             got = case.call(tries.step, limit, modifies=True)
         outside = [size for size in tries.sizes if not 1 <= size <= limit]
-        case.instead(outside, f"calls step({outside[0] if outside else ''}), and sizes go from 1 to {limit}",
-                     "there are no more rows, and a step without rows may fail for other reasons")
+        case.instead(
+            outside,
+            f"calls step({outside[0] if outside else ''}), and sizes go from 1 to {limit}",
+            "there are no more rows, and a step without rows may fail for other reasons",
+        )
         case.instead(isinstance(got, float), "returns a float, expected a whole number", expected=largest, got=got)
-        case.instead(tries.inside and got != largest, "tries again inside the except block", "there the error still "
-                     "holds the tensors of the try that failed: leave the block first", expected=largest, got=got)
+        case.instead(
+            tries.inside and got != largest,
+            "tries again inside the except block",
+            "there the error still holds the tensors of the try that failed: leave the block first",
+            expected=largest,
+            got=got,
+        )
         knows = f"{largest} rows have enough memory" if largest else "no size has enough memory"
-        case.equal(got, largest, why=f"{knows}, {'limit is' if largest == limit else 'and not'} "
-                   f"{limit if largest == limit else largest + 1}; it called step {len(tries.sizes)} times")
+        case.equal(
+            got,
+            largest,
+            why=f"{knows}, {'limit is' if largest == limit else 'and not'} "
+            f"{limit if largest == limit else largest + 1}; it called step {len(tries.sizes)} times",
+        )
         left = floor.used_bytes - before
-        case.instead(left > 0, f"leaves {left} bytes alive",
-                     "something still refers to what step made, a stored error perhaps")
-        case.budget("calls of step", len(tries.sizes), 2 * limit.bit_length() + 2,
-                    "each one costs a step: halve the range")
+        case.instead(
+            left > 0, f"leaves {left} bytes alive", "something still refers to what step made, a stored error perhaps"
+        )
+        case.budget(
+            "calls of step", len(tries.sizes), 2 * limit.bit_length() + 2, "each one costs a step: halve the range"
+        )
     answer, case.answer = case.answer, partial(_error_of, case.answer)
 
     def step(size: int) -> None:
@@ -396,8 +398,11 @@ def _(case: Case) -> None:
         passed = case.call(step, 8, modifies=True)
     finally:
         case.answer = answer
-    case.instead(not passed, "hides an error that has nothing to do with memory",
-                 "catch torch.OutOfMemoryError, not every RuntimeError")
+    case.instead(
+        not passed,
+        "hides an error that has nothing to do with memory",
+        "catch torch.OutOfMemoryError, not every RuntimeError",
+    )
 
 
 def _error_of(answer: Callable, *args: object) -> bool:
@@ -407,21 +412,3 @@ def _error_of(answer: Callable, *args: object) -> bool:
     except RuntimeError as error:
         return "memory format" in str(error)
     return False
-
-
-_BOUNDS, _MIDDLE, _CALL = "fits, fails = 0, limit + 1", "size = (fits + fails) // 2", "            step(size)"
-_COST, _MEMORY = "each one costs a step: halve the range", "the next try lacks its memory: step(size), without a name"
-largest_batch.edits(
-    ("returns the smallest size that fails", "the largest that fits is asked for", "return fits", "return fails"),
-    ("takes it for granted that one row fits", "there may be no memory even for that: then 0",
-     _BOUNDS, "fits, fails = 1, limit + 1"),
-    ("never tries `limit` itself", "it may fit, too", _BOUNDS, "fits, fails = 0, max(limit, 1)"),
-    ("returns the last size that it tried", "that one may have failed", "    return fits", "    return size"),
-    ("stops before its bounds are neighbours", "sizes between them were never tried", "fits > 1", "fits > 2"),
-    ("tries powers of two only", "the largest lies between the last that fits and the next", _MIDDLE,
-     "size = 2 * fits or 1\n        if size > limit: break", "fails = size  #", "break  #"),
-    ("says -1 where no size fits", "0 says that", "return fits", "return fits or -1"),
-    ("tries one size after the other", _COST, (_MIDDLE, "size = fits + 1"), (_MIDDLE, "size = fails - 1")),
-    ("keeps what `step` returns", _MEMORY, (_CALL, "            kept = step(size)"),
-     (_BOUNDS, f"{_BOUNDS}; kept = []", _CALL, "            kept.append(step(size))")),
-)

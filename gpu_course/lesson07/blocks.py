@@ -13,15 +13,21 @@ from gpu_course.common.budgets import Floor
 from gpu_course.common.probes import left_changed, state_of
 
 exercise = lesson("07")
-# fmt: off
 
 
-@exercise(title="Checkpoint the right blocks", minutes=15, difficulty=3, simulated=True, hints=(
-    "A checkpointed block keeps its input, which has x.nbytes, instead of its kept_bytes. Which blocks save most?",
-    "All blocks cost the same to compute again. So take the largest first, and stop when the sum is small enough.",
-    "Sort the places by kept_bytes, largest first, and take from the front while the sum is above limit_bytes: each "
-    "frees what it keeps, less its input. Then run all blocks in order, the taken ones through checkpoint(…).",
-))
+@exercise(
+    title="Checkpoint the right blocks",
+    minutes=15,
+    difficulty=3,
+    simulated=True,
+    hints=(
+        "A checkpointed block keeps its input, which has x.nbytes, instead of its kept_bytes. Which blocks save most?",
+        "All blocks cost the same to compute again. So take the largest first, and stop when the sum is small enough.",
+        "Sort the places by kept_bytes, largest first, and take from the front while the sum is above limit_bytes: "
+        "each frees what it keeps, less its input. Then run all blocks in order, the taken ones through "
+        "checkpoint(…).",
+    ),
+)
 def run_blocks(blocks: nn.ModuleList, x: torch.Tensor, kept_bytes: list[int], limit_bytes: int) -> torch.Tensor:
     """Run the blocks within `limit_bytes`, and checkpoint as few as possible."""
     total, chosen = sum(kept_bytes), set()
@@ -65,8 +71,12 @@ class _Chain(nn.Module):
 
 # Lengths of the blocks, the limit as a share of what all keep, whether x needs a gradient, dropout.
 _CASES = (
-    ((1, 6), 0.6, True, 0.0), ((2, 1, 5, 1), 1.0, True, 0.0), ((6, 2, 3, 1), 0.7, True, 0.0),
-    ((1, 8, 2, 7, 1, 3), 0.5, True, 0.0), ((4, 4, 4), 0.4, False, 0.0), ((2, 6), 0.7, True, 0.5),
+    ((1, 6), 0.6, True, 0.0),
+    ((2, 1, 5, 1), 1.0, True, 0.0),
+    ((6, 2, 3, 1), 0.7, True, 0.0),
+    ((1, 8, 2, 7, 1, 3), 0.5, True, 0.0),
+    ((4, 4, 4), 0.4, False, 0.0),
+    ((2, 6), 0.7, True, 0.5),
 )
 
 
@@ -97,34 +107,55 @@ def _check_blocks(case: Case, floor: Floor, blocks: nn.ModuleList, x: torch.Tens
     case.instead(given != kept, "modifies kept_bytes", "the caller still needs it: work on a copy")
     changed = left_changed(state, state_of(blocks)) or any(type(block) is not _Chain for block in blocks)
     case.instead(changed, f"leaves the blocks changed: {changed}", "the next call would go another way")
-    case.instead(any(one.grad is not None for one in (x, *blocks.parameters())), "calls backward()",
-                 "the caller does, with a loss of its own; gradients would count twice")
-    case.instead(x.requires_grad != (len(wanted) > 2 * len(blocks)), "makes x require a gradient",
-                 "the caller's x stays as it is: use_reentrant=False works without")
+    case.instead(
+        any(one.grad is not None for one in (x, *blocks.parameters())),
+        "calls backward()",
+        "the caller does, with a loss of its own; gradients would count twice",
+    )
+    case.instead(
+        x.requires_grad != (len(wanted) > 2 * len(blocks)),
+        "makes x require a gradient",
+        "the caller's x stays as it is: use_reentrant=False works without",
+    )
     case.instead(not torch.equal(x.detach().cpu(), x_before), "modifies x", "a block in front may need it for backward")
     case.equal(got, expected, why="checkpointing changes memory and time, not the result")
-    case.instead(case.counts.copies_d2h, "copies to the host",
-                 "a block is computed again sooner than its tensors go there and come back")
+    case.instead(
+        case.counts.copies_d2h,
+        "copies to the host",
+        "a block is computed again sooner than its tensors go there and come back",
+    )
     again = _backward(case, blocks, x, got, wanted)
-    case.instead(after > limit, f"the result is right, but it goes over the budget: {plots.bytes_text(after)} are kept "
-                 f"and the budget is {plots.bytes_text(limit)}",
-                 f"block i keeps kept_bytes[i], or x.nbytes if it is checkpointed; {again} of {len(blocks)} were")
+    case.instead(
+        after > limit,
+        f"the result is right, but it goes over the budget: {plots.bytes_text(after)} are kept "
+        f"and the budget is {plots.bytes_text(limit)}",
+        f"block i keeps kept_bytes[i], or x.nbytes if it is checkpointed; {again} of {len(blocks)} were",
+    )
     fewest = _fewest(kept, x.nbytes, limit)
-    case.instead(again > fewest, f"the result is right, but {again} block{'s are' if again > 1 else ' is'} computed "
-                 f"again, and {fewest} would do",
-                 "all blocks cost the same, so take those that free most, and stop when it fits")
+    case.instead(
+        again > fewest,
+        f"the result is right, but {again} block{'s are' if again > 1 else ' is'} computed "
+        f"again, and {fewest} would do",
+        "all blocks cost the same, so take those that free most, and stop when it fits",
+    )
 
 
 def _backward(case: Case, blocks: nn.ModuleList, x: torch.Tensor, got: torch.Tensor, wanted: list[torch.Tensor]) -> int:
     """Fail unless the gradients are as `wanted`, and return how many blocks were computed again for them."""
-    case.instead(not got.requires_grad, "returns a result without a graph",
-                 "no gradient flows back: checkpoint(block, x, use_reentrant=False), even if x needs none")
+    case.instead(
+        not got.requires_grad,
+        "returns a result without a graph",
+        "no gradient flows back: checkpoint(block, x, use_reentrant=False), even if x needs none",
+    )
     with case.going_back(), counting.count() as counts:
         grads = _gradients(blocks, x, got)
-    names = ["x", *(name for name, _ in blocks.named_parameters())][-len(wanted):]
+    names = ["x", *(name for name, _ in blocks.named_parameters())][-len(wanted) :]
     without = [name for name, grad in zip(names, grads, strict=True) if grad is None]
-    case.instead(without, f"gives {', '.join(without[:1])} no gradient",
-                 "without a graph a block cannot learn: checkpoint(block, x, use_reentrant=False)")
+    case.instead(
+        without,
+        f"gives {', '.join(without[:1])} no gradient",
+        "without a graph a block cannot learn: checkpoint(block, x, use_reentrant=False)",
+    )
     for name, grad, right in zip(names, grads, wanted, strict=True):
         case.equal(grad, right, why=f"this is the gradient of {name}: it must be that of the plain blocks")
     return counts.by_operator["addmm"]
@@ -146,26 +177,3 @@ def _fewest(kept: list[int], input_bytes: int, limit: int) -> int:
             if sum(input_bytes if i in chosen else size for i, size in enumerate(kept)) <= limit:
                 return count
     raise ValueError(f"limit is {limit}, which no choice of blocks meets")
-
-
-_KEY, _TAKEN, _FREED = "key=lambda place: -kept_bytes[place]", "if place in chosen", "kept_bytes[place] - x.nbytes"
-_MOST, _GOES_ON = "those that keep most free most: fewer of them do", "each block takes what the one before made"
-run_blocks.edits(
-    ("checkpoints no block", "the plain blocks keep sum(kept_bytes)", _TAKEN, "if False"),
-    ("checkpoints every block", "stop when it fits: each one costs its forward pass again", _TAKEN, "if True"),
-    ("takes the blocks in their order", _MOST, _KEY, "key=int"),
-    ("takes the blocks from the end", _MOST, _KEY, "key=lambda place: -place"),
-    ("takes the smallest blocks first", _MOST, "-kept_bytes", "kept_bytes"),
-    ("forgets that a checkpointed block keeps its input", "each one still keeps x.nbytes", _FREED, "kept_bytes[place]"),
-    ("goes below the limit", "at most `limit_bytes` are allowed: exactly so many fit", "total > ", "total >= "),
-    ("takes one block at most", "go on until the sum is small enough", "if total >", "if not chosen and total >"),
-    ("checkpoints those that it should keep", "the chosen ones run as checkpoint(block, x, use_reentrant=False)",
-     "place in chosen else", "place not in chosen else"),
-    ("runs one block only", _GOES_ON, "else block(x)", "else block(x)\n        break"),
-    ("leaves out the last block", "all blocks, in order", "enumerate(blocks)", "enumerate(blocks[:-1])"),
-    ("leaves out the checkpointed blocks", _GOES_ON, "checkpoint(block, x, use_reentrant=False)", "x"),
-    ("runs the blocks in the order of what they keep", _GOES_ON, "in enumerate(blocks)",
-     "in sorted(enumerate(blocks), key=lambda pair: -kept_bytes[pair[0]])"),
-    ("draws another dropout when it computes again", "the gradients are another network's: preserve_rng_state stays on",
-     "reentrant=False", "reentrant=False, preserve_rng_state=False"),
-)

@@ -9,15 +9,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpu_course.checks import Case, edit, lesson
 
 exercise = lesson("07")
-# fmt: off
 
 
-@exercise(title="A low-rank layer", minutes=12, difficulty=2, draws=True, hints=(
-    "Hold three things: `linear`, whose requires_grad_(False) freezes weight and bias, and two nn.Parameters.",
-    "linear.weight has the shape (outputs, inputs), a device and a format. new_zeros takes over the last two. "
-    "`up` is (outputs, rank), `down` (rank, inputs) and random.",
-    "forward adds two terms: what self.linear gives, and x times down.T times up.T, taken from left to right.",
-))
+@exercise(
+    title="A low-rank layer",
+    minutes=12,
+    difficulty=2,
+    draws=True,
+    hints=(
+        "Hold three things: `linear`, whose requires_grad_(False) freezes weight and bias, and two nn.Parameters.",
+        "linear.weight has the shape (outputs, inputs), a device and a format. new_zeros takes over the last two. "
+        "`up` is (outputs, rank), `down` (rank, inputs) and random.",
+        "forward adds two terms: what self.linear gives, and x times down.T times up.T, taken from left to right.",
+    ),
+)
 class LowRank(nn.Module):
     """A frozen `linear`, and beside it the trained product of `up` and `down`."""
 
@@ -49,7 +54,9 @@ class _Large(TorchDispatchMode):
 @LowRank.checks
 def _(case: Case) -> None:
     for inputs, outputs, rank, bias, dtype in (
-        (2, 1, 1, True, torch.float32), (6, 4, 2, True, torch.float32), (4, 7, 3, False, torch.float32),
+        (2, 1, 1, True, torch.float32),
+        (6, 4, 2, True, torch.float32),
+        (4, 7, 3, False, torch.float32),
         (6, 4, 2, True, torch.float16),
     ):
         linear = nn.Linear(inputs, outputs, bias=bias).to(case.device, dtype)
@@ -64,54 +71,91 @@ def _(case: Case) -> None:
         got = case.use(layer, x)
         case.equal(got, linear(x).detach(), atol=1e-5, why="`up` is zero at first, so the model starts as it was")
         case.instead(layer.up.any(), "`up` does not start at zero", "then the model would start as another one")
-        case.instead(not layer.down.any(), "starts both at zero",
-                     "the gradient of each is a product with the other: neither would ever change")
-        case.instead(inputs > 2 and layer.down.unique().numel() == 1, "`down` is the same number everywhere",
-                     "its rows would get the same gradients and stay alike: random numbers tell them apart")
-        case.instead(inputs > 2 and layer.down.square().mean().sqrt() > 0.5, "`down` starts with large numbers",
-                     "the first steps of `up` would be large, too: a standard deviation of 0.02 is small")
+        case.instead(
+            not layer.down.any(),
+            "starts both at zero",
+            "the gradient of each is a product with the other: neither would ever change",
+        )
+        case.instead(
+            inputs > 2 and layer.down.unique().numel() == 1,
+            "`down` is the same number everywhere",
+            "its rows would get the same gradients and stay alike: random numbers tell them apart",
+        )
+        case.instead(
+            inputs > 2 and layer.down.square().mean().sqrt() > 0.5,
+            "`down` starts with large numbers",
+            "the first steps of `up` would be large, too: a standard deviation of 0.02 is small",
+        )
         with torch.no_grad():
             for one in (layer.up, layer.down):
                 one.copy_(torch.randn(one.shape))  # as an optimizer would
         with _Large(inputs * outputs) as large:
             got = case.use(layer, x)
         _equals_by_hand(case, layer, linear, x, got)
-        case.instead(large.made, "computes a matrix as large as the weight",
-                     "x @ down.T is thin: multiply from left to right, and nothing large is made or kept")
+        case.instead(
+            large.made,
+            "computes a matrix as large as the weight",
+            "x @ down.T is thin: multiply from left to right, and nothing large is made or kept",
+        )
         case.backward(got)
         for name, one in (("up", layer.up), ("down", layer.down)):
             case.instead(one.grad is None, f"gives `{name}` no gradient", "both are to be trained")
         whole = (linear.weight + layer.up @ layer.down).detach().sum(0).expand(x.shape)  # of the sum of all outputs
         same = x.grad is not None and torch.allclose(x.grad, whole, rtol=1e-4, atol=1e-4)
-        case.instead(not same, "gives x another gradient", "it flows through `linear`, too: what comes before is "
-                     "trained by it", expected=whole, got=x.grad)
-        case.instead(any(one.grad is not None for one in linear.parameters()), "gives `linear` a gradient",
-                     "a frozen weight has none: that is what is saved")
+        case.instead(
+            not same,
+            "gives x another gradient",
+            "it flows through `linear`, too: what comes before is trained by it",
+            expected=whole,
+            got=x.grad,
+        )
+        case.instead(
+            any(one.grad is not None for one in linear.parameters()),
+            "gives `linear` a gradient",
+            "a frozen weight has none: that is what is saved",
+        )
 
 
 def _has_its_parts(case: Case, layer: Any, linear: nn.Linear, rank: int) -> None:
     """Fail unless `layer` is a module with `linear` frozen and two parameters of the right shape, place and format."""
     case.instead(not isinstance(layer, nn.Module), f"makes a {type(layer).__name__}, not a module")
-    case.instead("_parameters" not in vars(layer), "does not call super().__init__()",
-                 "nn.Module makes its table of parameters there: it is the first line of __init__")
+    case.instead(
+        "_parameters" not in vars(layer),
+        "does not call super().__init__()",
+        "nn.Module makes its table of parameters there: it is the first line of __init__",
+    )
     outputs, inputs = linear.weight.shape
     for name, shape in (("up", (outputs, rank)), ("down", (rank, inputs))):
         one = getattr(layer, name, None)
         case.instead(not isinstance(one, torch.Tensor), f"has no tensor `{name}`", "the layer trains `up` and `down`")
-        case.instead(not isinstance(one, nn.Parameter), f"`{name}` is a plain tensor",
-                     "parameters() does not list it, so no optimizer trains it: nn.Parameter(…)")
+        case.instead(
+            not isinstance(one, nn.Parameter),
+            f"`{name}` is a plain tensor",
+            "parameters() does not list it, so no optimizer trains it: nn.Parameter(…)",
+        )
         case.instead(not one.requires_grad, f"`{name}` is frozen", "it is to be trained")
         case.instead(tuple(one.shape) != shape, f"`{name}` has another shape", expected=shape, got=tuple(one.shape))
         place, wanted = (one.device, one.dtype), (linear.weight.device, linear.weight.dtype)
-        case.instead(place != wanted, f"`{name}` is not where, or not as, the weight is",
-                     "a model on a device in 16 bits needs its new parts there, in 16 bits", expected=wanted, got=place)
+        case.instead(
+            place != wanted,
+            f"`{name}` is not where, or not as, the weight is",
+            "a model on a device in 16 bits needs its new parts there, in 16 bits",
+            expected=wanted,
+            got=place,
+        )
     trained = [name for name, one in linear.named_parameters() if one.requires_grad]
-    case.instead(trained, f"trains the {' and the '.join(trained)} of `linear`",
-                 "gradient and optimizer state are as large as they were: requires_grad_(False)")
+    case.instead(
+        trained,
+        f"trains the {' and the '.join(trained)} of `linear`",
+        "gradient and optimizer state are as large as they were: requires_grad_(False)",
+    )
     held = {id(one) for one in layer.parameters()}
     lacks = any(id(one) not in held for one in linear.parameters())
-    case.instead(lacks, "does not hold `linear` itself", "a copy takes the memory twice, and what is no module's part "
-                 "is neither moved nor saved")
+    case.instead(
+        lacks,
+        "does not hold `linear` itself",
+        "a copy takes the memory twice, and what is no module's part is neither moved nor saved",
+    )
     case.instead(len(held) != 2 + len(list(linear.parameters())), "has further parameters", "`up` and `down` alone")
 
 
@@ -122,20 +166,19 @@ def _equals_by_hand(case: Case, layer: Any, linear: nn.Linear, x: torch.Tensor, 
     expected = (rows[:, None, :] * weight).sum(-1) + (thin[:, None, :] * up).sum(-1)
     if linear.bias is not None:
         expected = expected + linear.bias.detach().cpu()
-    case.equal(got.detach() if isinstance(got, torch.Tensor) else got, expected.to(x.device), rtol=1e-4, atol=1e-4,
-               why="what `linear` gives, and up (down x)")
+    case.equal(
+        got.detach() if isinstance(got, torch.Tensor) else got,
+        expected.to(x.device),
+        rtol=1e-4,
+        atol=1e-4,
+        why="what `linear` gives, and up (down x)",
+    )
 
 
-_THIN, _RANDOM = "x @ self.down.T @ self.up.T", ".normal_(std=0.02)"
-LowRank.edits(
-    ("gives the thin part alone", "what was learned before stays, and is added", "self.linear(x) + ", ""),
-    ("forgets the bias", "self.linear(x) has it", "self.linear(x)", "x @ self.linear.weight.T"),
-    ("starts both at random", "the model would start as another one",
-     "new_zeros(outputs, rank)", f"new_zeros(outputs, rank){_RANDOM}"),
-    ("leaves out `up` and `down`", "they are what is trained", " + " + _THIN, ""),
-    ("subtracts", "it is added to what `linear` gives", "(x) + x", "(x) - x"),
-    ("multiplies the two", "it is added to what `linear` gives", "(x) + x", "(x) * x"),
-)
 LowRank.alternative(
     "F.linear takes weights as (outputs, inputs), so nothing is transposed; once more two thin products",
-    edit(_THIN, "nn.functional.linear(nn.functional.linear(x, self.down), self.up)"))
+    edit("""
+-        return self.linear(x) + x @ self.down.T @ self.up.T  # from left to right: never as large as the weight
++        return self.linear(x) + nn.functional.linear(nn.functional.linear(x, self.down), self.up)  # from left to right: never as large as the weight
+    """),  # noqa: E501,
+)

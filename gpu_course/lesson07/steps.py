@@ -16,16 +16,22 @@ from gpu_course.common.budgets import Floor, Spent, over_budget, spend
 from gpu_course.common.probes import named, state_of, unchanged
 
 exercise = lesson("07")
-# fmt: off
 
 
-@exercise(title="A step in a quarter of the memory", minutes=12, difficulty=3, simulated=True, limit_s=20.0, hints=(
-    "Use two levers together. Parts of few rows alone take too much time, since each part pays all launches again.",
-    "Checkpointing cuts what the blocks keep. Fewer rows at a time cut the logits, too. TransformerLM has "
-    "a switch for checkpointing.",
-    "Switch checkpointing on, leave the gradients of the whole batch in two parts of half of the rows each (accumulate "
-    "does that), switch it off again, and step once.",
-))
+@exercise(
+    title="A step in a quarter of the memory",
+    minutes=12,
+    difficulty=3,
+    simulated=True,
+    limit_s=20.0,
+    hints=(
+        "Use two levers together. Parts of few rows alone take too much time, since each part pays all launches again.",
+        "Checkpointing cuts what the blocks keep. Fewer rows at a time cut the logits, too. TransformerLM has "
+        "a switch for checkpointing.",
+        "Switch checkpointing on, leave the gradients of the whole batch in two parts of half of the rows each "
+        "(accumulate does that), switch it off again, and step once.",
+    ),
+)
 def quarter_step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Take one step in a quarter of the naive peak, and return its mean loss."""
     optimizer.zero_grad()
@@ -68,25 +74,37 @@ def _(case: Case) -> None:
         changed = any(not torch.equal(now.cpu(), before) for now, before in zip(batch, copies, strict=True))
         case.instead(changed, "modifies x or y", "the caller still needs the batch")
         case.instead(not steps, "takes no step with the given optimizer", "the weights change in optimizer.step()")
-        case.instead(len(steps) > 1, f"takes {len(steps)} steps",
-                     "gradients of all parts add up in .grad: step once, after all")
+        case.instead(
+            len(steps) > 1, f"takes {len(steps)} steps", "gradients of all parts add up in .grad: step once, after all"
+        )
         now = vector(model.parameters())
         if not torch.allclose(now, weights[number + 1], rtol=1e-4, atol=2e-6):
             _name_change(case, number, now, weights)
             return
         _compare_loss(case, spent[number].value, naive[number].value.to(case.device))
-        case.instead(spent[number].flops < 0.99 * naive[number].flops, "computes on the CPU what belongs on the device",
-                     "the budget is that of the device's memory, and the work stays there")
+        case.instead(
+            spent[number].flops < 0.99 * naive[number].flops,
+            "computes on the CPU what belongs on the device",
+            "the budget is that of the device's memory, and the work stays there",
+        )
     at_once, again = max(model.went, default=0), "the" if model.again else "no"
-    over_budget(case, floor, max(spent, key=lambda one: one.peak_bytes),
-                max(one.peak_bytes for one in naive) // 4, call,
-                f"{_rows(at_once)} went through the model at a time, and backward computed {again} blocks again; "
-                "weights, gradients and the optimizer's state do not shrink with the batch")
+    over_budget(
+        case,
+        floor,
+        max(spent, key=lambda one: one.peak_bytes),
+        max(one.peak_bytes for one in naive) // 4,
+        call,
+        f"{_rows(at_once)} went through the model at a time, and backward computed {again} blocks again; "
+        "weights, gradients and the optimizer's state do not shrink with the batch",
+    )
     times = sum(one.time_ms for one in spent) / sum(one.time_ms for one in naive)
-    case.instead(times > 4, f"the result is right, but it takes {times:.1f} times the naive time, and 4 are allowed",
-                 "what goes to the host and comes back waits for the bus (simulated time)"
-                 if moved_bytes > naive[0].peak_bytes else
-                 f"with {_rows(at_once)} at a time: every part launches all kernels again (simulated time)")
+    case.instead(
+        times > 4,
+        f"the result is right, but it takes {times:.1f} times the naive time, and 4 are allowed",
+        "what goes to the host and comes back waits for the bus (simulated time)"
+        if moved_bytes > naive[0].peak_bytes
+        else f"with {_rows(at_once)} at a time: every part launches all kernels again (simulated time)",
+    )
     unchanged(case, state, model, "the next step would go another way")
 
 
@@ -143,14 +161,20 @@ def _rows(number: int) -> str:
 def _name_change(case: Case, number: int, now: torch.Tensor, weights: list[torch.Tensor]) -> None:
     """Fail with how the weights `now`, after step `number`, differ from `weights[number + 1]`."""
     if number:
-        case.instead(True, "the first step is right, the second is not",
-                     "something of the first step is left or lost: gradients, the optimizer's state, its settings",
-                     **_lies(now - weights[1], weights[2] - weights[1]))
+        case.instead(
+            True,
+            "the first step is right, the second is not",
+            "something of the first step is left or lost: gradients, the optimizer's state, its settings",
+            **_lies(now - weights[1], weights[2] - weights[1]),
+        )
         return
     mine, right = now - weights[0], weights[1] - weights[0]
-    case.instead(not mine.any(), "takes a step, and no weight changes",
-                 "when optimizer.step() runs, the gradients must be in the model's parameters: backward before it, no "
-                 "zero_grad between the two")
+    case.instead(
+        not mine.any(),
+        "takes a step, and no weight changes",
+        "when optimizer.step() runs, the gradients must be in the model's parameters: backward before it, no "
+        "zero_grad between the two",
+    )
     _name_gradient(case, "the step", mine, right, _row_steps)
 
 
@@ -192,8 +216,10 @@ def _lies(mine: torch.Tensor, right: torch.Tensor) -> dict[str, dict[str, float]
     along = float(mine @ right / (right @ right))
     across = float((mine - along * right).norm() / right.norm())
     found = {"length along the right one": along, "across it": across}
-    return {"expected": {"length along the right one": 1.0, "across it": 0.0},
-            "got": {name: float(f"{value:.3g}") for name, value in found.items()}}
+    return {
+        "expected": {"length along the right one": 1.0, "across it": 0.0},
+        "got": {name: float(f"{value:.3g}") for name, value in found.items()},
+    }
 
 
 def _name_gradient(
@@ -226,45 +252,27 @@ def _loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor, reduction: str = "
     return F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction=reduction)
 
 
-_MEAN, _ADDS, _ONCE = 'reduction="sum") / y.numel()', "total += loss.detach()", "call zero_grad once, before the parts"
 _DIVIDE = "divide each part's sum by the number of all tokens that count"
-_WHOLE, _ALIVE = "the mean over the whole batch is asked for", "all graphs are alive until then: backward for each part"
-_AGAIN = "torch.stack([F.cross_entropy(model(a)[0], b[0]) for a, b in zip(x.split(1), y.split(1))]).mean().detach()"
-_HALVES, _ON = "x.split(8), y.split(8)", "model.checkpointing = True"
-_EACH = "        loss.backward()", "        #", _ADDS, "total = total + loss"
-quarter_step.edits(
-    ("adds up the means of the parts", _DIVIDE, _MEAN, 'reduction="mean")'),
-    ("divides by nothing", _DIVIDE, _MEAN, 'reduction="sum")'),
-    ("divides by the rows, not by the tokens", _DIVIDE, "y.numel()", "len(y)"),
-    ("never clears the gradients", f"those of the last step are still there: {_ONCE}", "optimizer.zero_grad()", ""),
-    ("keeps the gradients of the last part only", f"backward adds to .grad: {_ONCE}",
-     "        loss = ", "        optimizer.zero_grad()\n        loss = "),
-    ("returns the loss of the last part", _WHOLE, "return total", "return loss.detach()"),
-    ("returns the mean loss of the last part", _WHOLE, "return total", "return loss.detach() * len(x) / len(part)"),
-    ("returns the sum of the losses", _WHOLE, "return total", "return total * y.numel()"),
-    ("returns the loss after the step", "that of the step's own forward pass is asked for", "return total",
-     f"return {_AGAIN}"),
-    ("divides the loss by the number of parts once more", "each is a share of the mean already: add them up",
-     "return total", "return total * len(part) / len(x)"),
-    ("calls backward once, for all parts", _ALIVE, *_EACH, "    optimizer.step()\n    return total",
-     "    total.backward()\n    optimizer.step()\n    return total.detach()"),
+quarter_step.mistake(
+    "takes the whole batch at once",
+    "nothing is smaller than in the naive step",
+    naive_step,
 )
-quarter_step.mistake("takes the whole batch at once", "nothing is smaller than in the naive step", naive_step,
-                     edit(_ON, "", _HALVES, "[x], [y]"))
-quarter_step.mistake("goes in parts, and checkpoints nothing", "one lever is not enough: the blocks keep too much",
-                     *(edit(_ON, "", _HALVES, f"x.split({n}), y.split({n})") for n in (8, 4)))
-quarter_step.mistake("checkpoints, and takes the whole batch at once", "one lever is not enough: the logits are large",
-                     edit(_HALVES, "[x], [y]"))
-quarter_step.mistake("goes row by row", "every part launches all kernels again: use fewer, larger parts",
-                     *(edit(_ON, on, _HALVES, "x.split(1), y.split(1)") for on in ("", _ON)))
 
 
-@exercise(title="Accumulate exactly", minutes=12, difficulty=2, simulated=True, limit_s=20.0, hints=(
-    "A mean of means is not the mean: the last part may have fewer rows, and parts differ in tokens that count.",
-    'How many tokens of the whole y are not -100? Divide F.cross_entropy(…, reduction="sum") of a part by that.',
-    "Count once, before the loop. Then for each pair of x.split(rows) and y.split(rows): forward, the sum of the "
-    "losses over that count, backward; add up the detached losses.",
-))
+@exercise(
+    title="Accumulate exactly",
+    minutes=12,
+    difficulty=2,
+    simulated=True,
+    limit_s=20.0,
+    hints=(
+        "A mean of means is not the mean: the last part may have fewer rows, and parts differ in tokens that count.",
+        'How many tokens of the whole y are not -100? Divide F.cross_entropy(…, reduction="sum") of a part by that.',
+        "Count once, before the loop. Then for each pair of x.split(rows) and y.split(rows): forward, the sum of the "
+        "losses over that count, backward; add up the detached losses.",
+    ),
+)
 def accumulate(model: nn.Module, x: torch.Tensor, y: torch.Tensor, rows: int) -> torch.Tensor:
     """Leave in `model` the gradients of the whole mean loss, and return that loss."""
     count = (y != -100).sum()  # of the whole batch, not of the part
@@ -278,8 +286,16 @@ def accumulate(model: nn.Module, x: torch.Tensor, y: torch.Tensor, rows: int) ->
 
 accumulate.alternative(
     "divides once, at the end; every gradient is read and written once more",
-    edit('reduction="sum") / count', 'reduction="sum")', "return total",
-         "for parameter in model.parameters():\n        parameter.grad /= count\n    return total / count"))
+    edit("""
+        -        loss = F.cross_entropy(model(part).flatten(0, 1), target.flatten(), reduction="sum") / count
+        +        loss = F.cross_entropy(model(part).flatten(0, 1), target.flatten(), reduction="sum")
+        ...
+        -    return total
+        +    for parameter in model.parameters():
+        +        parameter.grad /= count
+        +    return total / count
+    """),
+)
 
 
 @accumulate.checks
@@ -305,20 +321,35 @@ def _accumulated(case: Case, batch: int, rows: int, masked: int) -> None:
     unchanged(case, state, model, "the next step would go another way")
     grads = [parameter.grad for parameter in model.parameters()]
     missing = any(grad is None for grad in grads)
-    case.instead(missing, "leaves parameters without a gradient",
-                 "the caller steps after this: loss.backward() for each part, and no zero_grad after it")
+    case.instead(
+        missing,
+        "leaves parameters without a gradient",
+        "the caller steps after this: loss.backward() for each part, and no zero_grad after it",
+    )
     if not missing:
         _compare_gradient(case, vector(grads), spent.value, each)
     _compare_loss(case, spent.value, loss.to(case.device))
     went = sum(model.went)
-    case.instead(went > batch, f"{_rows(went)} went through the model, and the batch has {batch}",
-                 "each row belongs to one part, and goes through once: x.split(rows)")
+    case.instead(
+        went > batch,
+        f"{_rows(went)} went through the model, and the batch has {batch}",
+        "each row belongs to one part, and goes through once: x.split(rows)",
+    )
     case.instead(not spent.flops, "computes on the CPU what belongs on the device", "the model is on the device")
     most = max(model.went, default=rows)
-    case.instead(most != rows, f"takes {_rows(most)} at a time, and `rows` is {rows}",
-                 "each part pays all launches" if most < rows else "the caller chose as many as the memory holds")
-    over_budget(case, floor, spent, limit * 5 // 4, lambda: (model.zero_grad(), call()),
-                f"{_rows(rows)} at a time: call backward for each part before the next one starts")
+    case.instead(
+        most != rows,
+        f"takes {_rows(most)} at a time, and `rows` is {rows}",
+        "each part pays all launches" if most < rows else "the caller chose as many as the memory holds",
+    )
+    over_budget(
+        case,
+        floor,
+        spent,
+        limit * 5 // 4,
+        lambda: (model.zero_grad(), call()),
+        f"{_rows(rows)} at a time: call backward for each part before the next one starts",
+    )
 
 
 def _masked(device: torch.device, batch: int, masked: int) -> tuple[_Model, torch.Tensor, torch.Tensor]:
@@ -349,8 +380,11 @@ def _whole(
 def _compare_gradient(case: Case, got: torch.Tensor, loss: object, each: list[torch.Tensor]) -> None:
     """Fail unless the gradient `got` is the sum of what the rows add, `each`."""
     nan = bool(got.isnan().any()) or (isinstance(loss, torch.Tensor) and bool(loss.isnan().any()))
-    case.instead(nan, "the loss or its gradient is NaN",
-                 "a part without tokens that count has no mean, 0 / 0: add up sums, divide by all")
+    case.instead(
+        nan,
+        "the loss or its gradient is NaN",
+        "a part without tokens that count has no mean, 0 / 0: add up sums, divide by all",
+    )
     right = torch.stack(each).sum(0)
     if not nan and not torch.allclose(got, right, rtol=1e-5, atol=1e-9):
         _name_gradient(case, "the gradient", got, right, lambda: each)
@@ -359,41 +393,15 @@ def _compare_gradient(case: Case, got: torch.Tensor, loss: object, each: list[to
 def _compare_loss(case: Case, value: object, expected: torch.Tensor) -> None:
     """Fail unless the answer returned the loss of the whole batch, of any floating format."""
     case.instead(isinstance(value, float), "returns a Python number", "to read it, the host waits for the device")
-    case.instead(isinstance(value, torch.Tensor) and value.requires_grad, "returns the loss with its graph",
-                 "whoever keeps it keeps the graph: return loss.detach()")
+    case.instead(
+        isinstance(value, torch.Tensor) and value.requires_grad,
+        "returns the loss with its graph",
+        "whoever keeps it keeps the graph: return loss.detach()",
+    )
     same = isinstance(value, torch.Tensor) and value.dim() == 0
-    case.equal(value.to(expected.dtype) if same else value, expected, rtol=1e-4,
-               why="the mean loss of all tokens of the batch that count, before the step")
-
-
-_ALL, _OWN, _COUNT = 'reduction="sum") / count', "(target != -100).sum()", "(y != -100).sum()"
-_PART, _ROWS = f'reduction="sum") / {_OWN}.clamp(min=1)', "split(rows), y.split(rows)"
-accumulate.edits(
-    ("adds up the means of the parts", _DIVIDE, (_ALL, 'reduction="mean")'), (_ALL, _PART)),
-    ("takes the mean of the parts' means", _DIVIDE, _ALL, 'reduction="mean") / len(x.split(rows))'),
-    ("takes the mean of the parts' means", _DIVIDE, _ALL, f"{_PART} / len(x.split(rows))"),
-    ("weighs the parts' means by rows", _DIVIDE, _ALL, 'reduction="mean") * len(part) / len(x)'),
-    ("weighs the parts' means by rows", _DIVIDE, _ALL, f"{_PART} * len(part) / len(x)"),
-    ("takes every part for a full one", _DIVIDE, _ALL, 'reduction="mean") * rows / len(x)'),
-    ("weighs the parts' means by tokens", "a part without a token that counts has the mean 0 / 0, and NaN * 0 is NaN: "
-     "add up sums", _ALL, f'reduction="mean") * {_OWN} / count'),
-    ("divides by tokens that do not count, too", _DIVIDE, f"count = {_COUNT}", "count = y.numel()"),
-    ("takes token 0 for one that does not count", "-100 marks those", "y != -100", "y > 0"),
-    ("divides by the rows, not by the tokens", _DIVIDE, _COUNT, "len(y)"),
-    ("divides by nothing", _DIVIDE, _ALL, 'reduction="sum")'),
-    ("divides the loss that it returns, and not the gradient", "backward ran before: divide each part's sum",
-     _ALL, 'reduction="sum")', "return total", "return total / count"),
-    ("keeps the gradients of the last part only", "backward adds to .grad: no zero_grad between the parts",
-     "        loss = ", "        model.zero_grad()\n        loss = "),
-    ("drops the last part, if it is smaller", "x.split(rows) gives it with fewer rows",
-     "strict=True):", "strict=True):\n        if len(part) < rows: continue"),
-    ("returns the loss of the last part", _WHOLE, "return total", "return loss.detach()"),
-    ("returns the mean loss of the last part", _WHOLE, ("return total", f"return loss.detach() * count / {_OWN}"),
-     ("return total", "return F.cross_entropy(model(part).flatten(0, 1), target.flatten()).detach()")),
-    ("returns the sum of the losses", _WHOLE, "return total", "return total * count"),
-    ("divides the loss by the number of parts once more", "each is a share of the mean already: add them up",
-     "return total", "return total / len(x.split(rows))"),
-    ("calls backward once, for all parts", _ALIVE, *_EACH,
-     "return total", "total.backward()\n    return total.detach()"),
-    ("takes the whole batch at once", "the caller chose as many rows as memory holds", _ROWS, "split(99), y.split(99)"),
-)
+    case.equal(
+        value.to(expected.dtype) if same else value,
+        expected,
+        rtol=1e-4,
+        why="the mean loss of all tokens of the batch that count, before the step",
+    )

@@ -8,17 +8,22 @@ from gpu_course.checks import Case, lesson
 from gpu_course.common.launching import refuse
 
 exercise = lesson("08")
-# fmt: off
 
 
-@exercise(title="Sum of a block, in CUDA C++", minutes=15, difficulty=3, where="the CPU, thread by thread", hints=(
-    "Every thread puts one number into shared memory, 0 where x has ended. Then the upper half is added to the lower, "
-    "again and again, until one number is left.",
-    "Between a write of one thread and a read of another stands __syncthreads(), which all threads of the block must "
-    "reach: not inside an if that some threads skip, and no thread may return before it.",
-    "for (int half = blockDim.x / 2; half > 0; half /= 2): threads below half add part[threadIdx.x + half]; "
-    "the barrier stands behind the if, within the loop. Thread 0 writes out[blockIdx.x].",
-))
+@exercise(
+    title="Sum of a block, in CUDA C++",
+    minutes=15,
+    difficulty=3,
+    where="the CPU, thread by thread",
+    hints=(
+        "Every thread puts one number into shared memory, 0 where x has ended. Then the upper half is added to the "
+        "lower, again and again, until one number is left.",
+        "Between a write of one thread and a read of another stands __syncthreads(), which all threads of the block "
+        "must reach: not inside an if that some threads skip, and no thread may return before it.",
+        "for (int half = blockDim.x / 2; half > 0; half /= 2): threads below half add part[threadIdx.x + half]; "
+        "the barrier stands behind the if, within the loop. Thread 0 writes out[blockIdx.x].",
+    ),
+)
 def block_sums() -> str:
     """Return CUDA C++ in which each block stores the sum of its 256 elements of x."""
     return r"""
@@ -70,34 +75,13 @@ def _(case: Case) -> None:
         report = kernel.check(grid=(blocks, 1, 1), block=(256, 1, 1), args=(x, out, n))
         case.about(f"the kernel with n = {n:,} and a grid of {blocks}", torch.device("cpu"))
         refuse(case, report.fault)
-        case.equal(out, torch.stack([part.sum() for part in x.split(256)]), rtol=1e-4, atol=1e-4,
-                   why="one sum for each block of 256 elements")
+        case.equal(
+            out,
+            torch.stack([part.sum() for part in x.split(256)]),
+            rtol=1e-4,
+            atol=1e-4,
+            why="one sum for each block of 256 elements",
+        )
         case.budget("bytes loaded", report.loaded_bytes, 4 * n, "each element is needed once")
         case.budget("requests of warps", report.requests, n // 8, "32 neighbours load 32 neighbours in one request")
         case.budget("bytes stored", report.stored_bytes, 4 * blocks, "one number a block")
-
-
-_FIRST = "0.0f;\n    __syncthreads();"
-_ADD = "if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];\n        __syncthreads();"
-_ORDER = "warps of a block run in any order: without a barrier one reads what another has not written yet"
-_ALL = "at a barrier, threads wait for all threads of the block, and some never come"
-block_sums.edits(
-    ("has no barrier behind the first write", _ORDER, _FIRST, "0.0f;"),
-    ("has no barrier within the loop", _ORDER, _ADD, _ADD.rpartition("\n")[0]),
-    ("has a barrier that some threads do not reach", _ALL,
-     "half) part[threadIdx.x] += part[threadIdx.x + half];\n        __syncthreads();",
-     "half) { part[threadIdx.x] += part[threadIdx.x + half]; __syncthreads(); }"),
-    ("lets threads return before the barrier", _ALL, "    part[threadIdx.x] = at < n ? x[at] : 0.0f;",
-     "    if (at >= n) return;\n    part[threadIdx.x] = x[at];"),
-    ("reads x beyond its end", "the last block has threads without an element",
-     ("at < n ? x[at] : 0.0f", "x[at]"), ("at < n ?", "at <= n ?")),
-    ("leaves shared memory unwritten where x has ended", "it holds what an earlier block left",
-     "part[threadIdx.x] = at < n ? x[at] : 0.0f",
-     "if (at < n) part[threadIdx.x] = x[at]"),
-    ("lets every thread write the result", "256 stores for one number", "if (threadIdx.x == 0) out", "out"),
-    ("writes each sum to its thread's place", "out has one number a block", "out[blockIdx.x]", "out[at]"),
-    ("adds up the first block again and again", "blockIdx.x is its number", "blockIdx.x * blockDim.x + ", ""),
-    ("leaves out the last halving", "then two numbers are left, which nobody adds", "half > 0", "half > 1"),
-    ("starts at a quarter", "the upper half is never added", "blockDim.x / 2", "blockDim.x / 4"),
-    ("stores the mean", "a sum was asked for", "= part[0]", "= part[0] / blockDim.x"),
-)

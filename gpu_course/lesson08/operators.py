@@ -12,15 +12,20 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from gpu_course.checks import Case, edit, lesson
 
 exercise = lesson("08")
-# fmt: off
 
 
-@exercise(title="The backward pass of bias and GELU", minutes=8, difficulty=2, hints=(
-    "By the chain rule, multiply `grad`, which comes in, by the slope of GELU at z = x + bias. Both terms count.",
-    "x has the slope's shape. `bias` was added to every row, so each of its gradients is a sum over the rows: dim 0.",
-    "Recompute z from ctx.saved_tensors, then the slope with torch.erf and torch.exp. ctx.needs_input_grad holds two "
-    "truth values: put None in the place of what is not needed, before it is computed.",
-))
+@exercise(
+    title="The backward pass of bias and GELU",
+    minutes=8,
+    difficulty=2,
+    hints=(
+        "By the chain rule, multiply `grad`, which comes in, by the slope of GELU at z = x + bias. Both terms count.",
+        "x has the slope's shape. `bias` was added to every row, so each of its gradients is a sum over the rows: dim "
+        "0.",
+        "Recompute z from ctx.saved_tensors, then the slope with torch.erf and torch.exp. ctx.needs_input_grad holds "
+        "two truth values: put None in the place of what is not needed, before it is computed.",
+    ),
+)
 def bias_gelu_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Return the gradients for x and bias, and None for one that is not needed."""
     x, bias = ctx.saved_tensors
@@ -50,20 +55,27 @@ class _Context:
         return f"ctx of x {tuple(self.saved_tensors[0].shape)}, needs_input_grad={self.needs_input_grad}"
 
 
-_NOBODY = ("computes a gradient of bias that nobody needs",
-           "ctx.needs_input_grad says so: each costs a pass over memory")
+_NOBODY = (
+    "computes a gradient of bias that nobody needs",
+    "ctx.needs_input_grad says so: each costs a pass over memory",
+)
 
 
 @bias_gelu_backward.checks
 def _(case: Case) -> None:
     both = 0
     for shape, needs, form in (
-        ((1, 1), (True, True), "dense"), ((3, 2), (True, True), "dense"), ((2, 3), (True, False), "dense"),
-        ((3, 2), (False, True), "dense"), ((3, 2), (True, True), "expanded"), ((4, 7), (True, True), "transposed"),
+        ((1, 1), (True, True), "dense"),
+        ((3, 2), (True, True), "dense"),
+        ((2, 3), (True, False), "dense"),
+        ((3, 2), (False, True), "dense"),
+        ((3, 2), (True, True), "expanded"),
+        ((4, 7), (True, True), "transposed"),
     ):
         x, bias = torch.randn(shape), torch.randn(shape[1])
         grad = {
-            "dense": torch.randn(shape), "expanded": torch.tensor(0.7).expand(shape),  # what sum() sends back
+            "dense": torch.randn(shape),
+            "expanded": torch.tensor(0.7).expand(shape),  # what sum() sends back
             "transposed": torch.randn(shape[::-1]).t(),
         }[form]
         exact = [one.double().requires_grad_(need) for one, need in zip((x, bias), needs, strict=True)]
@@ -74,8 +86,13 @@ def _(case: Case) -> None:
         got = case.call(ctx, given)
         both = case.counts.operators if all(needs) else both
         case.instead(not needs[1] and case.counts.operators >= both, *_NOBODY)
-        case.equal(tuple(got) if isinstance(got, list) else got, expected, rtol=1e-4, atol=1e-5,
-                   why=f"gradients of x and bias, None where not needed; the incoming gradient is {form}")
+        case.equal(
+            tuple(got) if isinstance(got, list) else got,
+            expected,
+            rtol=1e-4,
+            atol=1e-5,
+            why=f"gradients of x and bias, None where not needed; the incoming gradient is {form}",
+        )
 
 
 def _like(grad: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -85,45 +102,20 @@ def _like(grad: torch.Tensor, device: torch.device) -> torch.Tensor:
     return grad.t().contiguous().to(device).t()
 
 
-_SUM, _SLOPE = "grad_x.sum(0)", "0.5 * (1 + torch.erf(z / math.sqrt(2)))"
-_DENSITY = " + z * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)"
-_RULE = "the slope of z · Φ(z) is Φ(z) + z · φ(z): both factors depend on z"
-bias_gelu_backward.edits(
-    ("forgets the gradient that comes in", "the chain rule: times what the later operators send back",
-     "grad_x = grad * slope", "grad_x = slope"),
-    ("forgets the second term of the slope", _RULE, _DENSITY, ""),
-    ("forgets the first term of the slope", _RULE, f"{_SLOPE} + z", "z"),
-    ("forgets a factor: the z in the second term", _RULE, "+ z * torch.exp", "+ torch.exp"),
-    ("forgets a factor: one half", "Φ(z) is half of 1 + erf", "0.5 * (1", "(1"),
-    ("forgets a factor: the square root of 2 π", "the density is exp(−z²/2) / √(2π)", " / math.sqrt(2 * math.pi)", ""),
-    ("leaves out √2 inside erf", "Φ(z) is half of 1 + erf(z / √2)", "torch.erf(z / math.sqrt(2))", "torch.erf(z)"),
-    ("takes the slope at x instead of x + bias", "GELU was applied behind the bias", "z = x + bias", "z = x"),
-    ("gives the bias a gradient for each row", "it was added to every row, so the rows add up", _SUM, "grad_x"),
-    ("sums over the columns", "bias has one number a column: the sum goes over the rows, dim 0", _SUM, "grad_x.sum(1)"),
-    ("sums over everything", "bias has one number a column", _SUM, "grad_x.sum()"),
-    ("averages over the rows", "the rows add up: a sum, not a mean", _SUM, "grad_x.mean(0)"),
-    ("keeps the summed dimension", "a gradient has the shape of its input", _SUM, "grad_x.sum(0, keepdim=True)"),
-    ("sums the gradient before GELU's slope", "bias acts through GELU as x does", _SUM, "grad.sum(0)"),
-    (*_NOBODY, (" if ctx.needs_input_grad[1] else None", ""), (
-        " if ctx.needs_input_grad[1] else None", "", "else None, grad_bias",
-        "else None, grad_bias if ctx.needs_input_grad[1] else None")),
-    ("computes a gradient of x that nobody needs", "ctx.needs_input_grad says so: return None there",
-     "grad_x if ctx.needs_input_grad[0] else None,", "grad_x,"),
-    ("swaps the two", "gradients come in the order of the inputs of forward",
-     "return grad_x if ctx.needs_input_grad[0] else None, grad_bias",
-     "return grad_bias, grad_x if ctx.needs_input_grad[0] else None"),
-    ("takes a contiguous gradient for granted", "sum() sends back an expanded one: reshape, not view",
-     "grad * slope", "(grad.view(-1) * slope.view(-1)).view(x.shape)"),
+@exercise(
+    title="An operator that keeps rows",
+    minutes=25,
+    difficulty=3,
+    hints=(
+        "Three statements: the function under @torch.library.custom_op, the fake under @keep_rows.register_fake, "
+        "return.",
+        "mutates_args lists the names of the arguments that the body changes. The fake never looks at numbers: it "
+        "makes a tensor of the right shape with x.new_empty(rows, columns), and how many rows there are it cannot "
+        "know.",
+        "torch.library.get_ctx().new_dynamic_size() stands for a number that only the numbers of x decide. In the body "
+        "a comparison gives the mask, which both indexes x and is added to `seen`.",
+    ),
 )
-
-
-@exercise(title="An operator that keeps rows", minutes=25, difficulty=3, hints=(
-    "Three statements: the function under @torch.library.custom_op, the fake under @keep_rows.register_fake, return.",
-    "mutates_args lists the names of the arguments that the body changes. The fake never looks at numbers: it makes a "
-    "tensor of the right shape with x.new_empty(rows, columns), and how many rows there are it cannot know.",
-    "torch.library.get_ctx().new_dynamic_size() stands for a number that only the numbers of x decide. In the body a "
-    "comparison gives the mask, which both indexes x and is added to `seen`.",
-))
 def keep_rows_operator(name: str) -> torch.library.CustomOpDef:
     """Return the operator: (x, level, seen) -> rows of x with a mean above level."""
 
@@ -158,7 +150,11 @@ def _(name):
 
 keep_rows_operator.alternative(
     "PyTorch's fake of indexing makes a dynamic size itself; where no fake can repeat the body, ask for one",
-    edit("x.new_empty(torch.library.get_ctx().new_dynamic_size(), x.shape[1])", "x[x.mean(1) > level]"))
+    edit("""
+        -        return x.new_empty(torch.library.get_ctx().new_dynamic_size(), x.shape[1])
+        +        return x[x.mean(1) > level]
+    """),
+)
 
 
 _UNSEEN = "torch.compile may then reorder or drop it, and autograd does not notice: mutates_args"
@@ -169,11 +165,15 @@ _STRIDES = "torch.compile computes addresses with the fake's strides: promise th
 @keep_rows_operator.checks
 def _(case: Case) -> None:
     operator = case.call("lesson08::keep_rows")
-    case.instead(not isinstance(operator, torch.library.CustomOpDef), f"returns a {type(operator).__name__}",
-                 "return what torch.library.custom_op makes")
+    case.instead(
+        not isinstance(operator, torch.library.CustomOpDef),
+        f"returns a {type(operator).__name__}",
+        "return what torch.library.custom_op makes",
+    )
     case.instead("lesson08::keep_rows" not in repr(operator), "has another name than the given one", got=operator)
-    numbers = torch.tensor([[3.0, 1.0, -1.0], [1.0, -2.0, 0.5], [4.0, 5.0, 6.5], [0.25, -0.1, 0.5],
-                            [0.5, 0.5, 0.5]])  # the last has a mean of `level`
+    numbers = torch.tensor(
+        [[3.0, 1.0, -1.0], [1.0, -2.0, 0.5], [4.0, 5.0, 6.5], [0.25, -0.1, 0.5], [0.5, 0.5, 0.5]]
+    )  # the last has a mean of `level`
     forms = (numbers, numbers.half(), numbers.t().contiguous().t(), numbers + 9, numbers - 9)  # …, all, none
     _declares(case, operator)
     for x in forms:
@@ -197,8 +197,7 @@ def _declares(case: Case, operator: torch.library.CustomOpDef) -> None:
     """Fail unless the schema says that `seen` is changed, and x is not."""
     schema = torch.ops.lesson08.keep_rows.default._schema
     written = [argument.name for argument in schema.arguments if argument.is_write]
-    case.instead("seen" not in written, "does not declare that it changes `seen`",
-                 _UNSEEN)
+    case.instead("seen" not in written, "does not declare that it changes `seen`", _UNSEEN)
     case.instead("x" in written, "declares that it changes x", _FOR_NOTHING)
 
 
@@ -211,11 +210,20 @@ def _fake_is_true(case: Case, operator: torch.library.CustomOpDef, x: torch.Tens
     case.instead(not isinstance(got, torch.Tensor), f"its fake returns a {type(got).__name__}", why)
     case.instead(got.dtype != x.dtype, "its fake has another dtype", why, expected=x.dtype, got=got.dtype)
     case.instead(got.device != x.device, "its fake is on another device", why, expected=x.device, got=got.device)
-    case.instead(got.dim() != 2 or _known(got.shape[1]) != x.shape[1], "its fake has another shape", why,
-                 expected=("rows kept", x.shape[1]), got=str(tuple(got.shape)))
-    case.instead(_known(got.shape[0]) is not None, "its fake claims to know the number of rows",
-                 "only the numbers decide it, and a fake has none: get_ctx().new_dynamic_size()",
-                 expected="a new dynamic size", got=str(got.shape[0]))
+    case.instead(
+        got.dim() != 2 or _known(got.shape[1]) != x.shape[1],
+        "its fake has another shape",
+        why,
+        expected=("rows kept", x.shape[1]),
+        got=str(tuple(got.shape)),
+    )
+    case.instead(
+        _known(got.shape[0]) is not None,
+        "its fake claims to know the number of rows",
+        "only the numbers decide it, and a fake has none: get_ctx().new_dynamic_size()",
+        expected="a new dynamic size",
+        got=str(got.shape[0]),
+    )
     case.instead(_known(got.stride(1)) != 1, "its fake has other strides", why)
 
 
@@ -235,34 +243,3 @@ class _Fake:
     def __call__(self, *args: Any) -> Any:
         with self.mode:
             return self.operator(*args)
-
-
-_FAKE = "x.new_empty(torch.library.get_ctx().new_dynamic_size(), x.shape[1])"
-_RETURN, _DECLARED = "return x[kept]", 'mutates_args=("seen",)'
-_SIZE = "only the numbers decide how many rows are kept, and a fake has none"
-keep_rows_operator.edits(
-    ("does not declare that it changes `seen`", _UNSEEN, _DECLARED, "mutates_args=()"),
-    ("declares that it changes x", _FOR_NOTHING, _DECLARED, 'mutates_args="unknown"'),
-    ("registers no fake", "fake tensors and torch.compile then stop at the operator",
-     "@keep_rows.register_fake", "# no fake"),
-    ("its fake says that all rows are kept", _SIZE, (_FAKE, "torch.empty_like(x)"), (_FAKE, "x.new_empty(x.shape)")),
-    ("its fake has swapped the dimensions", "rows come first",
-     _FAKE, "x.new_empty(x.shape[1], torch.library.get_ctx().new_dynamic_size())"),
-    ("its fake has one dimension", "rows of x are asked for, as a matrix", ", x.shape[1])", ")"),
-    ("its fake has float32 whatever x has", "the result has the format of x", "x.new_empty(torch", "torch.empty(torch"),
-    ("its fake is on the CPU, wherever x is", "torch.compile plans copies with it",
-     _FAKE, "torch.empty((torch.library.get_ctx().new_dynamic_size(), x.shape[1]), dtype=x.dtype)"),
-    ("its fake has other strides", "the result is contiguous", _FAKE,
-     "x.new_empty(x.shape[1], torch.library.get_ctx().new_dynamic_size()).t()"),
-    ("returns x itself where all rows are kept", "a result that shares memory with an input must not be returned: "
-     "torch.compile takes them for two", _RETURN, "return x if kept.all() else x[kept]"),
-    ("changes x", "the caller still needs it", _RETURN, "got = x[kept]; x.zero_(); return got"),
-    ("overwrites `seen`", "it counts over many calls", "seen.add_(kept)", "seen.copy_(kept)"),
-    ("leaves `seen` as it was", "a name bound anew changes no tensor: add_", "seen.add_(kept)", "seen = seen + kept"),
-    ("keeps the rows at or below", "above `level` is asked for", "> level", "<= level"),
-    ("keeps the rows at the level", "above `level` is asked for", "> level", ">= level"),
-    ("looks at the sum", "a mean was asked for", "x.mean(1)", "x.sum(1)"),
-    ("takes the mean of the columns", "each row has its mean: dim 1", "x.mean(1)", "x.mean(0)[:1].expand(len(x))"),
-    ("returns other strides than its fake", _STRIDES,
-     _RETURN, "return x.t().contiguous()[:, kept].t()"),
-)

@@ -10,17 +10,22 @@ from gpu_course.common.launching import launch
 
 triton, tl = kernelcheck.triton()
 exercise = lesson("08")
-# fmt: off
 
 
-@exercise(title="A product in tiles", minutes=25, difficulty=3, where="the CPU, with every access checked", hints=(
-    "A program has a tile of `out`: TILE rows from program_id(0) * TILE on, TILE columns from program_id(1) * TILE on. "
-    "It walks along K in steps of TILE.",
-    "rows[:, None] * a_row + inner[None, :] * a_column is a square of addresses; its mask needs both sizes, M and K, "
-    "and what it leaves out must count as 0 in the product.",
-    "Start with tl.zeros in float32. In each step load a square of a and one of b, and add tl.dot of them. The store "
-    "comes after the loop, once, with a mask of M and N; a row of `out` has N elements.",
-))
+@exercise(
+    title="A product in tiles",
+    minutes=25,
+    difficulty=3,
+    where="the CPU, with every access checked",
+    hints=(
+        "A program has a tile of `out`: TILE rows from program_id(0) * TILE on, TILE columns from program_id(1) * TILE "
+        "on. It walks along K in steps of TILE.",
+        "rows[:, None] * a_row + inner[None, :] * a_column is a square of addresses; its mask needs both sizes, M and "
+        "K, and what it leaves out must count as 0 in the product.",
+        "Start with tl.zeros in float32. In each step load a square of a and one of b, and add tl.dot of them. The "
+        "store comes after the loop, once, with a mask of M and N; a row of `out` has N elements.",
+    ),
+)
 def matmul_tiles(a, b, out, M, N, K, a_row, a_column, b_row, b_column, TILE: tl.constexpr):
     """Store a (M, K) times b (K, N) to `out`, a TILE x TILE square for each program."""
     rows = tl.program_id(0) * TILE + tl.arange(0, TILE)
@@ -56,7 +61,10 @@ def _(a, b, out, M, N, K, a_row, a_column, b_row, b_column, TILE: tl.constexpr):
 @matmul_tiles.checks
 def _(case: Case) -> None:
     for m, n, k, tile, turned in (
-        (16, 16, 16, 16, False), (16, 32, 48, 16, False), (20, 37, 41, 16, False), (37, 20, 23, 16, True),
+        (16, 16, 16, 16, False),
+        (16, 32, 48, 16, False),
+        (20, 37, 41, 16, False),
+        (37, 20, 23, 16, True),
         (20, 37, 41, 32, False),
     ):
         a, b, out = torch.randn(m, k), torch.randn(k, n), torch.full((m, n), math.nan)
@@ -64,51 +72,14 @@ def _(case: Case) -> None:
             a, b = a.t().contiguous().t(), b.t().contiguous().t()
         down, across = -(-m // tile), -(-n // tile)
         got, report = launch(case, (down, across), a, b, out, m, n, k, *a.stride(), *b.stride(), tile, out=2)
-        case.equal(got, (a.double() @ b.double()).float(), rtol=1e-4, atol=1e-4,
-                   why="a times b; nan stood there before")
+        case.equal(
+            got, (a.double() @ b.double()).float(), rtol=1e-4, atol=1e-4, why="a times b; nan stood there before"
+        )
         least = 4 * down * across * 2 * tile * k  # at an edge a program may read what lies inside again
-        case.budget("bytes loaded from global memory", report.loaded_bytes, least,
-                    "a program needs each tile of its rows of a and of its columns of b once")
+        case.budget(
+            "bytes loaded from global memory",
+            report.loaded_bytes,
+            least,
+            "a program needs each tile of its rows of a and of its columns of b once",
+        )
         case.budget("bytes stored", report.stored_bytes, 4 * out.numel(), "the sum stays in registers until it is done")
-
-
-_LEFT = "rows[:, None] * a_row + inner[None, :] * a_column"
-_RIGHT = "inner[:, None] * b_row + columns[None, :] * b_column"
-_ZERO = "what the mask leaves out enters the product: other=0.0"
-_VIEW, _EDGE = "a transposed view has other strides", "the last tiles reach beyond the matrices"
-_LAST = "K is no multiple of TILE"
-matmul_tiles.edits(
-    ("swaps the strides of a", "the next row is a_row away",
-     _LEFT, "rows[:, None] * a_column + inner[None, :] * a_row"),
-    ("swaps the strides of b", "the next row is b_row away",
-     _RIGHT, "inner[:, None] * b_column + columns[None, :] * b_row"),
-    ("takes a to lie row by row", _VIEW, _LEFT, "rows[:, None] * K + inner[None, :]"),
-    ("takes b to lie row by row", _VIEW, _RIGHT, "inner[:, None] * N + columns[None, :]"),
-    ("lets a pass beyond K", _LAST, " & (inner[None, :] < K)", " & (inner[None, :] >= 0)"),
-    ("lets b pass beyond K", _LAST, ("(inner[:, None] < K) & ", "(inner[:, None] >= 0) & "), (
-        " & (inner[None, :] < K)", " & (inner[None, :] >= 0)", "(inner[:, None] < K) & ", "(inner[:, None] >= 0) & ")),
-    ("lets a pass beyond M", _EDGE, "left_mask = (rows[:, None] < M)", "left_mask = (rows[:, None] >= 0)"),
-    ("lets b pass beyond N", _EDGE, "(columns[None, :] < N)\n        right", "(columns[None, :] >= 0)\n        right"),
-    ("has no mask where it stores", _EDGE, "total, mask=mask)", "total)"),
-    ("leaves open what stands where the masks are off", _ZERO,
-     "mask=left_mask, other=0.0", "mask=left_mask", "mask=right_mask, other=0.0", "mask=right_mask"),
-    ("adds up in 16 bits", "11 bits are too few for a sum of many products", "dtype=tl.float32)", "dtype=tl.float16)",
-     'total += tl.dot(left, right, input_precision="ieee")', "total = (total + tl.dot(left, right)).to(tl.float16)"),
-    ("keeps the last step alone", "the tiles along K add up", "total += ", "total = "),
-    ("leaves out the last step", _LAST, "range(0, K, TILE)", "range(0, K // TILE * TILE, TILE)"),
-    ("walks in steps of one", "each step has taken TILE of K already", "range(0, K, TILE)", "range(0, K)"),
-    ("stores the tiles at swapped places", "program_id(0) counts tiles downwards", "rows = tl.program_id(0)",
-     "rows = tl.program_id(1)", "columns = tl.program_id(1)", "columns = tl.program_id(0)"),
-    ("stores rows of `out` M apart", "a row of `out` has N elements", "rows[:, None] * N", "rows[:, None] * M"),
-    ("has the size of a tile written out", "TILE is a parameter: another GPU is faster with another",
-     "rows = tl.program_id(0) * TILE + tl.arange(0, TILE)", "rows = tl.program_id(0) * 16 + tl.arange(0, 16)",
-     "columns = tl.program_id(1) * TILE + tl.arange(0, TILE)", "columns = tl.program_id(1) * 16 + tl.arange(0, 16)",
-     "tl.zeros((TILE, TILE)", "tl.zeros((16, 16)", "range(0, K, TILE)", "range(0, K, 16)",
-     "inner = start + tl.arange(0, TILE)", "inner = start + tl.arange(0, 16)"),
-    ("loads a tile of a twice", "tiles are for loading less", "        right_mask",
-     "        left = tl.load(a + rows[:, None] * a_row + "
-     "inner[None, :] * a_column, mask=left_mask, other=0.0)\n        right_mask"),
-    ("stores the sum in every step", "registers cost nothing to reach",
-     "    mask = (rows", "        partial = (rows[:, None] < M) & (columns[None, :] < N)\n"
-     "        tl.store(out + rows[:, None] * N + columns[None, :], total, mask=partial)\n    mask = (rows"),
-)

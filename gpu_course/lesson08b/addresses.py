@@ -11,16 +11,20 @@ from gpu_course.common.launching import launch
 triton, tl = kernelcheck.triton()
 exercise = lesson("08b")
 WHERE = "the CPU, with every access checked"
-_END = "the last program reaches beyond the end, where other data lie, or none"
-# fmt: off
 
 
-@exercise(title="Rows far apart", minutes=8, difficulty=2, where=WHERE, hints=(
-    "tl.program_id(0) and x_stride are numbers of 32 bits, and so is their product. Where does it end?",
-    "A product of 32-bit numbers is rounded to 32 bits before anything else happens to it: convert a factor, not the "
-    "product.",
-    "row = tl.program_id(0).to(tl.int64) makes every offset that follows one of 64 bits.",
-))
+@exercise(
+    title="Rows far apart",
+    minutes=8,
+    difficulty=2,
+    where=WHERE,
+    hints=(
+        "tl.program_id(0) and x_stride are numbers of 32 bits, and so is their product. Where does it end?",
+        "A product of 32-bit numbers is rounded to 32 bits before anything else happens to it: convert a factor, not "
+        "the product.",
+        "row = tl.program_id(0).to(tl.int64) makes every offset that follows one of 64 bits.",
+    ),
+)
 def far_sums(x, out, columns, x_stride, BLOCK: tl.constexpr):
     """Store the sum of each row of x to `out`; rows begin `x_stride` apart."""
     row, at = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
@@ -28,9 +32,14 @@ def far_sums(x, out, columns, x_stride, BLOCK: tl.constexpr):
     tl.store(out + row, tl.sum(values, axis=0))
 
 
-far_sums.alternative("a pointer moved to the row once: shorter addresses below",
-                     edit("values = tl.load(x + row * x_stride + at",
-                          "x += row * x_stride\n    values = tl.load(x + at"))
+far_sums.alternative(
+    "a pointer moved to the row once: shorter addresses below",
+    edit("""
+        -    values = tl.load(x + row * x_stride + at, mask=at < columns, other=0.0)
+        +    x += row * x_stride
+        +    values = tl.load(x + at, mask=at < columns, other=0.0)
+    """),
+)
 
 
 @far_sums.checks
@@ -46,26 +55,17 @@ def _(case: Case) -> None:
         case.equal(read, (rows - 1) * apart + torch.arange(5), why=f"elements of x that program {rows - 1} reads")
 
 
-_LONG = "tl.program_id(0).to(tl.int64)"
-far_sums.edits(
-    ("computes offsets in 32 bits", "row 2 times 1.5 billion is beyond 2 ** 31, and becomes a negative offset",
-     (_LONG, "tl.program_id(0)"),
-     (_LONG, "tl.program_id(0)", "row * x_stride + at", "(row * x_stride).to(tl.int64) + at"),
-     (_LONG, "tl.program_id(0)", "row * x_stride + at", "row * x_stride + at.to(tl.int64)")),
-    ("computes offsets in 32 bits without a sign", "row 3 times 1.5 billion is beyond 2 ** 32",
-     _LONG, "tl.program_id(0).to(tl.uint32)"),
-    ("computes offsets in float32", "24 bits are exact, so rows far away begin at the wrong place",
-     "row * x_stride + at", "(row.to(tl.float32) * x_stride).to(tl.int64) + at"),
-    ("takes the rows of x to lie side by side", "rows begin x_stride apart", "row * x_stride", "row * columns"),
-    ("has no mask where it loads", "the block is wider than a row", "at, mask=at < columns, other=0.0)", "at)"),
+@exercise(
+    title="A view made contiguous",
+    minutes=12,
+    difficulty=2,
+    where=WHERE,
+    hints=(
+        "`out` lies side by side, so element `at` of it has three indices: the last one changes fastest.",
+        "k = at % size2, j = at // size2 % size1, i = at // (size1 * size2).",
+        "Load from x + i * stride0 + j * stride1 + k * stride2, store to out + at, both with at < n.",
+    ),
 )
-
-
-@exercise(title="A view made contiguous", minutes=12, difficulty=2, where=WHERE, hints=(
-    "`out` lies side by side, so element `at` of it has three indices: the last one changes fastest.",
-    "k = at % size2, j = at // size2 % size1, i = at // (size1 * size2).",
-    "Load from x + i * stride0 + j * stride1 + k * stride2, store to out + at, both with at < n.",
-))
 def contiguous(x, out, n, size1, size2, stride0, stride1, stride2, BLOCK: tl.constexpr):
     """Copy the view x, of three dimensions and any strides, to `out`, side by side."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -77,9 +77,16 @@ def contiguous(x, out, n, size1, size2, stride0, stride1, stride2, BLOCK: tl.con
     tl.store(out + at, values, mask=inside)
 
 
-contiguous.alternative("one division less: the rest of the first gives the second index",
-                       edit("i = at // (size1 * size2)", "rest = at // size2\n    i = rest // size1",
-                            "j = at // size2 % size1", "j = rest % size1"))
+contiguous.alternative(
+    "one division less: the rest of the first gives the second index",
+    edit("""
+        -    i = at // (size1 * size2)
+        -    j = at // size2 % size1
+        +    rest = at // size2
+        +    i = rest // size1
+        +    j = rest % size1
+    """),
+)
 
 
 @contiguous.checks
@@ -89,33 +96,26 @@ def _(case: Case) -> None:
         out, n = torch.full(x.shape, math.nan), x.numel()
         got, report = launch(case, (-(-n // 16),), x, out, n, *x.shape[1:], *x.stride(), 16, out=1)
         case.equal(got, x.contiguous(), why=f"a view of the shape {tuple(x.shape)} with the strides {x.stride()}")
-        case.budget("32-byte sectors stored", report.by_array["out"].sectors, -(-n // 8),
-                    "neighbours of `out` belong to neighbours of the block")
+        case.budget(
+            "32-byte sectors stored",
+            report.by_array["out"].sectors,
+            -(-n // 8),
+            "neighbours of `out` belong to neighbours of the block",
+        )
 
 
-_J, _K = "j = at // size2 % size1", "k = at % size2"
-contiguous.edits(
-    ("takes x to be contiguous", "a view has strides of its own", "i * stride0 + j * stride1 + k * stride2", "at"),
-    ("swaps the strides of the last two dimensions", "k is the index of the last one",
-     "j * stride1 + k * stride2", "j * stride2 + k * stride1"),
-    ("takes the first index to change fastest", "in `out` the last index changes fastest",
-     _K, "k = at // size1 % size2", _J, "j = at % size1"),
-    ("lets the second index run on", "it begins again with every i: % size1", _J, "j = at // size2"),
-    ("takes the first dimension for side by side", "a permuted view has another stride there",
-     "i * stride0", "i * size1 * size2"),
-    ("has no mask where it stores", _END, "values, mask=inside)", "values)"),
-    ("has no mask where it loads", _END, "k * stride2, mask=inside)", "k * stride2)"),
-    ("masks by the address", "with strides an address says nothing about the end",
-     "inside = at < n", "inside = (at // (size1 * size2)) * stride0 + (at % size2) * stride2 < n"),
+@exercise(
+    title="One step of AdamW in one kernel",
+    minutes=15,
+    difficulty=2,
+    where=WHERE,
+    hints=(
+        "Four loads, three stores. Everything between them happens in registers.",
+        "m = beta1 * m + (1 - beta1) * g, and v the same with beta2 and g * g. Both are stored as they are; what "
+        "divides the step is corrected: m / correction1, v / correction2.",
+        "Weight decay does not go through the gradient: w * (1 - lr * decay) - lr * m' / (sqrt(v') + eps).",
+    ),
 )
-
-
-@exercise(title="One step of AdamW in one kernel", minutes=15, difficulty=2, where=WHERE, hints=(
-    "Four loads, three stores. Everything between them happens in registers.",
-    "m = beta1 * m + (1 - beta1) * g, and v the same with beta2 and g * g. Both are stored as they are; what divides "
-    "the step is corrected: m / correction1, v / correction2.",
-    "Weight decay does not go through the gradient: w * (1 - lr * decay) - lr * m' / (sqrt(v') + eps).",
-))
 def adamw(weights, grad, mean, square, n, lr, beta1, beta2, eps, decay, correction1, correction2, BLOCK: tl.constexpr):
     """Do one step of AdamW in place: on `weights`, `mean` and `square`."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -129,9 +129,13 @@ def adamw(weights, grad, mean, square, n, lr, beta1, beta2, eps, decay, correcti
     tl.store(square + at, v, mask=inside)
 
 
-adamw.alternative("the order in which PyTorch computes: one root of a number, and not one more of a block",
-                  edit("m / correction1 / (tl.sqrt(v / correction2) + eps)",
-                       "m / correction1 / (tl.sqrt(v) / tl.sqrt(correction2) + eps)"))
+adamw.alternative(
+    "the order in which PyTorch computes: one root of a number, and not one more of a block",
+    edit("""
+        -    step = m / correction1 / (tl.sqrt(v / correction2) + eps)
+        +    step = m / correction1 / (tl.sqrt(v) / tl.sqrt(correction2) + eps)
+    """),
+)
 
 
 @adamw.checks
@@ -158,23 +162,3 @@ def _state(optimizer: torch.optim.Optimizer, weights: torch.Tensor) -> tuple[tor
     state = optimizer.state[weights]
     moments = [state.get(key, torch.zeros(len(weights))) for key in ("exp_avg", "exp_avg_sq")]
     return tuple(one.detach().float().clone() for one in (weights, *moments))
-
-
-_STEP = "m / correction1 / (tl.sqrt(v / correction2) + eps)"
-adamw.edits(
-    ("puts the decay into the gradient", "that is Adam with L2: AdamW decays the weights themselves",
-     "tl.load(grad + at, mask=inside)\n", "tl.load(grad + at, mask=inside)\n    g += decay * w\n",
-     "w * (1 - lr * decay)", "w"),
-    ("forgets the weight decay", "AdamW multiplies the weights by 1 - lr * decay", "w * (1 - lr * decay)", "w"),
-    ("forgets the corrections", "mean and square begin with 0, so the first ones are too small",
-     _STEP, "m / (tl.sqrt(v) + eps)"),
-    ("stores the corrected mean and square", "the corrections grow with the step: they belong to this one alone",
-     "tl.store(mean + at, m,", "tl.store(mean + at, m / correction1,",
-     "tl.store(square + at, v,", "tl.store(square + at, v / correction2,"),
-    ("puts eps under the root", "sqrt(v) + eps", "(tl.sqrt(v / correction2) + eps)", "tl.sqrt(v / correction2 + eps)"),
-    ("does not take the root", "the square is divided by its root", "tl.sqrt(v / correction2)", "v / correction2"),
-    ("steps with the old mean", "this step's gradient counts already", _STEP,
-     "tl.load(mean + at, mask=inside) / correction1 / (tl.sqrt(v / correction2) + eps)"),
-    ("decays by the whole `decay`", "the decay of a step is lr * decay", "(1 - lr * decay)", "(1 - decay)"),
-    ("has no mask where it stores the mean", _END, "m, mask=inside)\n    tl.store(square", "m)\n    tl.store(square"),
-)

@@ -12,18 +12,20 @@ from gpu_course.common.launching import launch
 triton, tl = kernelcheck.triton()
 exercise = lesson("08b")
 WHERE = "the CPU, with every access checked"
-_EDGE = "BLOCK is wider than most rows, and what lies behind a row belongs to somebody else"
-_GAPS = "a part of a matrix has gaps between its rows"
-_COUNT = "only the numbers of the row count, not the places of the block"
-# fmt: off
 
 
-@exercise(title="Layer norm", minutes=12, difficulty=2, where=WHERE, hints=(
-    "Load the row once. Where the mask is off, 0 is harmless in the sum for the mean, but not after the mean has been "
-    "subtracted.",
-    "tl.where(inside, values - mean, 0.0) sets those places back to 0, and its squares add up to the variance.",
-    "Divide both sums by `columns`. Then multiply by tl.rsqrt(variance + eps) and by the weight, and add the bias.",
-))
+@exercise(
+    title="Layer norm",
+    minutes=12,
+    difficulty=2,
+    where=WHERE,
+    hints=(
+        "Load the row once. Where the mask is off, 0 is harmless in the sum for the mean, but not after the mean has "
+        "been subtracted.",
+        "tl.where(inside, values - mean, 0.0) sets those places back to 0, and its squares add up to the variance.",
+        "Divide both sums by `columns`. Then multiply by tl.rsqrt(variance + eps) and by the weight, and add the bias.",
+    ),
+)
 def layer_norm(x, weight, bias, out, columns, x_stride, eps, BLOCK: tl.constexpr):
     """Store the layer norm of each row to `out`; rows of x begin `x_stride` apart."""
     row, at = tl.program_id(0), tl.arange(0, BLOCK)
@@ -36,8 +38,13 @@ def layer_norm(x, weight, bias, out, columns, x_stride, eps, BLOCK: tl.constexpr
     tl.store(out + row * columns + at, centred * scale + tl.load(bias + at, mask=inside), mask=inside)
 
 
-layer_norm.alternative("the root and a division in place of tl.rsqrt: two instructions for one",
-                       edit("tl.rsqrt(variance + eps)", "(1 / tl.sqrt(variance + eps))"))
+layer_norm.alternative(
+    "the root and a division in place of tl.rsqrt: two instructions for one",
+    edit("""
+        -    scale = tl.load(weight + at, mask=inside) * tl.rsqrt(variance + eps)
+        +    scale = tl.load(weight + at, mask=inside) * (1 / tl.sqrt(variance + eps))
+    """),
+)
 
 
 @layer_norm.checks
@@ -52,36 +59,18 @@ def _(case: Case) -> None:
         case.budget("bytes loaded", report.loaded_bytes, 12 * x.numel(), "x, weight and bias: each number once a row")
 
 
-_LOADED, _CENTRED = "tl.load(x + row * x_stride + at, mask=inside, other=0.0)", "tl.where(inside, values - mean, 0.0)"
-_SQUARES = "tl.sum(centred * centred, axis=0) / columns"
-layer_norm.edits(
-    ("lets masked places count in the variance", "there values is 0, so 0 - mean is squared and added",
-     _CENTRED, "values - mean"),
-    ("takes the mean of the squares minus the square of the mean",
-     "where the mean is large, two large numbers cancel and leave rounding errors: subtract the mean first",
-     _SQUARES, "tl.sum(values * values, axis=0) / columns - mean * mean"),
-    ("divides by BLOCK", _COUNT, ("values, axis=0) / columns", "values, axis=0) / BLOCK"),
-     ("centred, axis=0) / columns", "centred, axis=0) / BLOCK")),
-    ("divides the squares by columns - 1", "layer norm takes the plain mean of the squares",
-     _SQUARES, "tl.sum(centred * centred, axis=0) / (columns - 1)"),
-    ("forgets eps", "a row of equal numbers has the variance 0", "tl.rsqrt(variance + eps)", "tl.rsqrt(variance)"),
-    ("adds eps after the root", "rsqrt(variance + eps): eps stands under the root",
-     "tl.rsqrt(variance + eps)", "1 / (tl.sqrt(variance) + eps)"),
-    ("takes the rows of x to lie side by side", _GAPS, "row * x_stride", "row * columns"),
-    ("forgets the bias", "weight times the normalised row, plus bias",
-     "centred * scale + tl.load(bias + at, mask=inside)", "centred * scale"),
-    ("has no mask where it stores", _EDGE, "tl.load(bias + at, mask=inside), mask=inside)",
-     "tl.load(bias + at, mask=inside))"),
-    ("reads the row twice", "what is in the block costs nothing to use again",
-     _CENTRED, f"tl.where(inside, {_LOADED} - mean, 0.0)"),
+@exercise(
+    title="Layer norm, backwards",
+    minutes=18,
+    difficulty=3,
+    where=WHERE,
+    hints=(
+        "Compute mean, rstd = rsqrt(variance + eps) and the normalised row n again: that costs no bytes but those of "
+        "x.",
+        "With g = grad * weight, each input acts in three ways: by itself, through the mean, and through the variance.",
+        "The gradient of x is rstd * (g - mean of g - n * mean of g * n). Both means go over the row.",
+    ),
 )
-
-
-@exercise(title="Layer norm, backwards", minutes=18, difficulty=3, where=WHERE, hints=(
-    "Compute mean, rstd = rsqrt(variance + eps) and the normalised row n again: that costs no bytes but those of x.",
-    "With g = grad * weight, each input acts in three ways: by itself, through the mean, and through the variance.",
-    "The gradient of x is rstd * (g - mean of g - n * mean of g * n). Both means go over the row.",
-))
 def layer_norm_backward(grad, x, weight, out, columns, eps, BLOCK: tl.constexpr):
     """Store the gradient of the layer norm for x; rows lie side by side."""
     at = tl.arange(0, BLOCK)
@@ -99,10 +88,15 @@ def layer_norm_backward(grad, x, weight, out, columns, eps, BLOCK: tl.constexpr)
 
 layer_norm_backward.alternative(
     "one division a row: shorter, and the three ways are harder to see",
-    edit("through_mean = tl.sum(g, axis=0) / columns", "through_mean = tl.sum(g, axis=0)",
-         "n * (tl.sum(g * n, axis=0) / columns)", "n * tl.sum(g * n, axis=0)",
-         "rstd * (g - through_mean - through_variance)",
-         "rstd / columns * (columns * g - through_mean - through_variance)"))
+    edit("""
+        -    through_mean = tl.sum(g, axis=0) / columns
+        -    through_variance = n * (tl.sum(g * n, axis=0) / columns)
+        -    tl.store(out + here, rstd * (g - through_mean - through_variance), mask=inside)
+        +    through_mean = tl.sum(g, axis=0)
+        +    through_variance = n * tl.sum(g * n, axis=0)
+        +    tl.store(out + here, rstd / columns * (columns * g - through_mean - through_variance), mask=inside)
+    """),
+)
 
 
 @layer_norm_backward.checks
@@ -116,30 +110,19 @@ def _(case: Case) -> None:
         case.budget("bytes loaded", report.loaded_bytes, 12 * x.numel(), "grad, x and weight: each number once a row")
 
 
-layer_norm_backward.edits(
-    ("takes the mean for a constant", "each number of the row moves the mean: subtract the mean of g",
-     "g - through_mean - ", "g - "),
-    ("takes the variance for a constant", "each number of the row moves the variance: subtract n * mean of g * n",
-     " - through_variance", ""),
-    ("forgets the weight", "the gradient passes the weight first",
-     " * tl.load(weight + at, mask=inside, other=0.0)", ""),
-    ("multiplies by the weight at the end", "the two means are of grad * weight, not of grad",
-     "g = tl.load(grad + here, mask=inside, other=0.0) * tl.load(weight + at, mask=inside, other=0.0)",
-     "g = tl.load(grad + here, mask=inside, other=0.0)",
-     "rstd * (g", "tl.load(weight + at, mask=inside, other=0.0) * rstd * (g"),
-    ("forgets rstd", "the row was divided by the root of the variance", "rstd * (g", "(g"),
-    ("lets masked places count in the variance", "there values is 0, so 0 - mean is squared and added",
-     "tl.where(inside, values - tl.sum(values, axis=0) / columns, 0.0)", "values - tl.sum(values, axis=0) / columns"),
-    ("divides by BLOCK", _COUNT, "tl.sum(g, axis=0) / columns", "tl.sum(g, axis=0) / BLOCK"),
-    ("forgets eps", "the forward pass added it", " / columns + eps)", " / columns)"),
+@exercise(
+    title="Cross entropy of long rows",
+    minutes=15,
+    difficulty=3,
+    where=WHERE,
+    hints=(
+        "A vocabulary is longer than a block: walk along the row as online softmax does, with a maximum and a sum so "
+        "far.",
+        "The loss of a row is maximum + log(sum) - logit of the target. The target's logit is one load, logits + "
+        "target.",
+        "A target of -100 is no address: mask that load with target != -100, and store 0 for such a row by tl.where.",
+    ),
 )
-
-
-@exercise(title="Cross entropy of long rows", minutes=15, difficulty=3, where=WHERE, hints=(
-    "A vocabulary is longer than a block: walk along the row as online softmax does, with a maximum and a sum so far.",
-    "The loss of a row is maximum + log(sum) - logit of the target. The target's logit is one load, logits + target.",
-    "A target of -100 is no address: mask that load with target != -100, and store 0 for such a row by tl.where.",
-))
 def cross_entropy(logits, targets, out, columns, row_stride, BLOCK: tl.constexpr):
     """Store the loss of each row to `out`, 0 where its target is -100."""
     logits += tl.program_id(0) * row_stride
@@ -159,8 +142,11 @@ def cross_entropy(logits, targets, out, columns, row_stride, BLOCK: tl.constexpr
 
 cross_entropy.alternative(
     "powers of two, which GPUs compute in one instruction: a multiplication by log2(e) more to read",
-    edit("tl.exp(top - new_top)", "tl.exp2((top - new_top) * 1.44269504)",
-         "tl.exp(values - new_top)", "tl.exp2((values - new_top) * 1.44269504)"))
+    edit("""
+-        total = total * tl.exp(top - new_top) + tl.sum(tl.exp(values - new_top), axis=0)
++        total = total * tl.exp2((top - new_top) * 1.44269504) + tl.sum(tl.exp2((values - new_top) * 1.44269504), axis=0)
+    """),  # noqa: E501,
+)
 
 
 @cross_entropy.checks
@@ -173,27 +159,9 @@ def _(case: Case) -> None:
         got, report = launch(case, (rows,), logits, targets, out, columns, columns + gap, block, out=2)
         expected = F.cross_entropy(logits.double(), targets, reduction="none").float()
         case.equal(got, expected, rtol=1e-4, atol=1e-4, why=f"logits near {-shift:g}; a target of -100 does not count")
-        case.budget("bytes loaded", report.loaded_bytes, 4 * logits.numel() + 12 * rows,
-                    "each logit once, then the target and its logit")
-
-
-_TOTAL = "total * tl.exp(top - new_top) + tl.sum(tl.exp(values - new_top), axis=0)"
-cross_entropy.edits(
-    ("does not subtract the maximum", "exp overflows above 88, and is 0 for all below -103",
-     _TOTAL, "total + tl.sum(tl.exp(values), axis=0)", "top + tl.log(total)", "tl.log(total)"),
-    ("adds up under different maxima", "what was added under an older maximum shrinks by exp(old - new)",
-     "total * tl.exp(top - new_top)", "total"),
-    ("keeps the last block alone", "the blocks of a row add up", "total * tl.exp(top - new_top) + ", ""),
-    ("reads logits at -100", "-100 says that the row does not count; it is no address",
-     "chosen = tl.load(logits + target, mask=counts, other=0.0)", "chosen = tl.load(logits + target)"),
-    ("counts rows with the target -100", "PyTorch leaves them out",
-     "tl.where(counts, top + tl.log(total) - chosen, 0.0)", "top + tl.log(total) - chosen"),
-    ("forgets the target's logit", "log-sum-exp minus the logit of the target", " - chosen", ""),
-    ("stores the logarithm of the probability", "the loss is minus that", "top + tl.log(total) - chosen",
-     "chosen - top - tl.log(total)"),
-    ("forgets the maximum in the logarithm", "the sum was divided by exp(maximum): add the maximum again",
-     "top + tl.log(total)", "tl.log(total)"),
-    ("fills with 0 where the mask is off", "exp(0 - maximum) counts in the sum, and 0 may be the maximum",
-     'other=-float("inf"))', "other=0.0)"),
-    ("takes the rows to lie side by side", _GAPS, "tl.program_id(0) * row_stride", "tl.program_id(0) * columns"),
-)
+        case.budget(
+            "bytes loaded",
+            report.loaded_bytes,
+            4 * logits.numel() + 12 * rows,
+            "each logit once, then the target and its logit",
+        )

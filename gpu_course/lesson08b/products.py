@@ -12,17 +12,22 @@ from gpu_course.common.launching import launch
 triton, tl = kernelcheck.triton()
 exercise = lesson("08b")
 WHERE = "the CPU, with every access checked"
-# fmt: off
 
 
-@exercise(title="Attention in blocks", minutes=30, difficulty=3, where=WHERE, hints=(
-    "A program has BLOCK queries, and walks over the keys in steps of BLOCK with a maximum, a sum and a weighted sum "
-    "of the values for each query: tl.full and tl.zeros begin them.",
-    "tl.dot(queries, tl.trans(keys)) gives a square of scores. A query sees the keys up to its own place: set all "
-    "others to -inf by tl.where. Behind the program's own queries no key is seen, so the walk ends there.",
-    "When the maximum grows, both the sum and the weighted values so far shrink by exp(old - new): that factor is one "
-    "number a query, so it needs [:, None] for the values. Divide by the sum after the loop.",
-))
+@exercise(
+    title="Attention in blocks",
+    minutes=30,
+    difficulty=3,
+    where=WHERE,
+    hints=(
+        "A program has BLOCK queries, and walks over the keys in steps of BLOCK with a maximum, a sum and a weighted "
+        "sum of the values for each query: tl.full and tl.zeros begin them.",
+        "tl.dot(queries, tl.trans(keys)) gives a square of scores. A query sees the keys up to its own place: set all "
+        "others to -inf by tl.where. Behind the program's own queries no key is seen, so the walk ends there.",
+        "When the maximum grows, both the sum and the weighted values so far shrink by exp(old - new): that factor is "
+        "one number a query, so it needs [:, None] for the values. Divide by the sum after the loop.",
+    ),
+)
 def attention(q, k, v, out, length, scale, HEAD: tl.constexpr, BLOCK: tl.constexpr):
     """Store causal attention of one head to `out`, BLOCK queries for each program."""
     side, lanes = tl.arange(0, BLOCK), tl.arange(0, HEAD)
@@ -50,8 +55,11 @@ def attention(q, k, v, out, length, scale, HEAD: tl.constexpr, BLOCK: tl.constex
 
 attention.alternative(
     "tl.dot adds to an accumulator itself: the order of the factors is harder to see",
-    edit("mixed * shrink[:, None] + tl.dot(weights, values, input_precision=\"ieee\")",
-         "tl.dot(weights, values, acc=mixed * shrink[:, None], input_precision=\"ieee\")"))
+    edit("""
+        -        mixed = mixed * shrink[:, None] + tl.dot(weights, values, input_precision="ieee")
+        +        mixed = tl.dot(weights, values, acc=mixed * shrink[:, None], input_precision="ieee")
+    """),
+)
 
 
 @attention.checks
@@ -60,47 +68,33 @@ def _(case: Case) -> None:
         q, k, v = (torch.randn(length, head) for _ in range(3))
         out, programs, scale = torch.full((length, head), math.nan), -(-length // block), 2 / math.sqrt(head)
         got, report = launch(case, (programs,), q, k, v, out, length, scale, head, block, out=3)
-        exact = F.scaled_dot_product_attention(*(one.double()[None, None] for one in (q, k, v)), is_causal=True,
-                                               scale=scale)
-        case.equal(got, exact[0, 0].float(), rtol=1e-3, atol=1e-4,
-                   why="causal attention; nan stood there before")
+        exact = F.scaled_dot_product_attention(
+            *(one.double()[None, None] for one in (q, k, v)), is_causal=True, scale=scale
+        )
+        case.equal(got, exact[0, 0].float(), rtol=1e-3, atol=1e-4, why="causal attention; nan stood there before")
         seen = sum(min((program + 1) * block, length) for program in range(programs))
-        case.budget("bytes loaded", report.loaded_bytes, 4 * head * (length + 2 * seen),
-                    "queries once; for each program the keys and values up to its last query")
+        case.budget(
+            "bytes loaded",
+            report.loaded_bytes,
+            4 * head * (length + 2 * seen),
+            "queries once; for each program the keys and values up to its last query",
+        )
 
 
-_FUTURE = "tl.where(places[None, :] <= rows[:, None], scores, -float(\"inf\"))"
-attention.edits(
-    ("sees keys behind the query", "causal: a token must not see those that come after it",
-     _FUTURE, "tl.where(places[None, :] < length, scores, -float(\"inf\"))"),
-    ("hides keys by the score 0", "exp(0 - maximum) still gives them a weight: -inf gives none",
-     'scores, -float("inf"))', "scores, 0.0)"),
-    ("does not see the query's own place", "the first query then sees nothing: 0 / 0",
-     "places[None, :] <= rows", "places[None, :] < rows"),
-    ("does not shrink the values so far", "they were weighted under an older maximum, as the sum was",
-     "mixed * shrink[:, None] +", "mixed +"),
-    ("does not shrink the sum so far", "it was added up under an older maximum", "total * shrink +", "total +"),
-    ("forgets the scale", "scores of long vectors grow with their length", 'input_precision="ieee") * scale',
-     'input_precision="ieee")'),
-    ("does not divide by the sum", "the weights of a query add up to 1", "mixed / total[:, None]", "mixed"),
-    ("divides by the sum in every step", "the sum is complete after the last block",
-     "        top = new_top\n", "        mixed = mixed / total[:, None]\n        top = new_top\n",
-     "mixed / total[:, None], mask", "mixed, mask"),
-    ("reads all keys for every query", "causal: behind the last query of a program no key is seen",
-     "range(0, (tl.program_id(0) + 1) * BLOCK, BLOCK)", "range(0, length, BLOCK)"),
-    ("has no mask where it loads keys", "the last block reaches beyond the end",
-     "tl.load(k + there, mask=places[:, None] < length, other=0.0)", "tl.load(k + there)"),
-    ("keeps the last block alone", "the blocks of keys add up", "mixed * shrink[:, None] + ", ""),
+@exercise(
+    title="A product with four-bit weights",
+    minutes=20,
+    difficulty=3,
+    where=WHERE,
+    hints=(
+        "One byte holds two weights that lie K / 2 rows apart: packed & 15 is the upper one, packed >> 4 the lower "
+        "one.",
+        "Load a square of bytes once, and two squares of x: columns `inner` and columns `inner + half`. Both products "
+        "go into one sum.",
+        "A weight is (four bits - 8) * scale of its column. Turn the bits into float32 before you subtract 8, and "
+        "multiply by the scales once, after the loop.",
+    ),
 )
-
-
-@exercise(title="A product with four-bit weights", minutes=20, difficulty=3, where=WHERE, hints=(
-    "One byte holds two weights that lie K / 2 rows apart: packed & 15 is the upper one, packed >> 4 the lower one.",
-    "Load a square of bytes once, and two squares of x: columns `inner` and columns `inner + half`. Both products go "
-    "into one sum.",
-    "A weight is (four bits - 8) * scale of its column. Turn the bits into float32 before you subtract 8, and multiply "
-    "by the scales once, after the loop.",
-))
 def int4_product(x, packed, scales, out, M, N, K, TILE: tl.constexpr):
     """Store x (M, K) times the four-bit weights (K, N) to `out`."""
     rows = tl.program_id(0) * TILE + tl.arange(0, TILE)
@@ -122,8 +116,11 @@ def int4_product(x, packed, scales, out, M, N, K, TILE: tl.constexpr):
 
 int4_product.alternative(
     "tl.dot adds to an accumulator itself: one name more in each line",
-    edit('total += tl.dot(upper_x, (both & 15).to(tl.float32) - 8, input_precision="ieee")',
-         'total = tl.dot(upper_x, (both & 15).to(tl.float32) - 8, acc=total, input_precision="ieee")'))
+    edit("""
+        -        total += tl.dot(upper_x, (both & 15).to(tl.float32) - 8, input_precision="ieee")
+        +        total = tl.dot(upper_x, (both & 15).to(tl.float32) - 8, acc=total, input_precision="ieee")
+    """),
+)
 
 
 @int4_product.checks
@@ -136,31 +133,9 @@ def _(case: Case) -> None:
         got, report = launch(case, (down, across), x, packed, scales, out, m, n, k, tile, out=3)
         exact = x.double() @ ((weights.double() - 8) * scales.double())
         case.equal(got, exact.float(), rtol=1e-4, atol=1e-3, why="x times (bits - 8) * scale; nan stood there before")
-        case.budget("bytes of the weights loaded", report.by_array["packed"].loaded_bytes, down * packed.numel(),
-                    "each byte holds two weights: load it once for each row of tiles")
-
-
-int4_product.edits(
-    ("swaps the halves of a byte", "the low four bits are the upper weight",
-     "(both & 15).to", "(both >> 4).to", "lower_x, (both >> 4).to", "lower_x, (both & 15).to"),
-    ("takes the two weights of a byte for neighbours", "here they lie K / 2 rows apart",
-     "rows[:, None] * K + inner[None, :],", "rows[:, None] * K + 2 * inner[None, :],",
-     "rows[:, None] * K + half + inner[None, :]", "rows[:, None] * K + 2 * inner[None, :] + 1"),
-    ("does not subtract 8", "four bits count from 0 to 15, and the weights from -8 to 7",
-     "(both & 15).to(tl.float32) - 8", "(both & 15).to(tl.float32)",
-     "(both >> 4).to(tl.float32) - 8", "(both >> 4).to(tl.float32)"),
-    ("subtracts 8 from unsigned bytes", "uint8 has no numbers below 0: 3 - 8 is 251 there",
-     "(both & 15).to(tl.float32) - 8", "((both & 15) - 8).to(tl.float32)",
-     "(both >> 4).to(tl.float32) - 8", "((both >> 4) - 8).to(tl.float32)"),
-    ("leaves the upper bits in the lower weight", "& 15 keeps four bits", "(both & 15).to", "both.to"),
-    ("forgets the scales", "a weight is (bits - 8) * scale", "total *= tl.load(scales", "0 * tl.load(scales"),
-    ("takes the scale of the row", "each column of the weights has one",
-     "tl.load(scales + columns, mask=columns < N, other=0.0)[None, :]",
-     "tl.load(scales + rows, mask=rows < N, other=0.0)[:, None]"),
-    ("multiplies by the scales in every step", "what was added before is scaled again: once, after the loop",
-     "    total *= tl.load", "        total *= tl.load"),
-    ("uses half of the weights", "each byte holds two",
-     '        total += tl.dot(lower_x, (both >> 4).to(tl.float32) - 8, input_precision="ieee")\n', ""),
-    ("loads each byte twice", "memory is what four bits are to save: one load gives both weights",
-     "(both >> 4).to", "(tl.load(packed + inner[:, None] * N + columns[None, :], mask=byte_mask, other=0) >> 4).to"),
-)
+        case.budget(
+            "bytes of the weights loaded",
+            report.by_array["packed"].loaded_bytes,
+            down * packed.numel(),
+            "each byte holds two weights: load it once for each row of tiles",
+        )

@@ -11,8 +11,6 @@ from gpu_course.common.launching import launch
 triton, tl = kernelcheck.triton()
 exercise = lesson("08b")
 WHERE = "the CPU, with every access checked"
-_END = "the last block reaches beyond the end of the row"
-# fmt: off
 
 
 @triton.jit
@@ -21,13 +19,20 @@ def after(a, b, next_a, next_b):
     return a * next_a, b * next_a + next_b
 
 
-@exercise(title="A scan with a state", minutes=18, difficulty=3, where=WHERE, hints=(
-    "tl.associative_scan((decay, added), 0, after) returns two blocks: place t holds the factor and the summand of all "
-    "steps of the block up to t, taken together.",
-    "That scan begins each block with the state 0. A block that begins with the state h adds factor * h to its places.",
-    "The state at the end of a block is its last place. With 1 and 0 where the mask is off, steps there change "
-    "nothing, so tl.sum(tl.where(at == start + BLOCK - 1, states, 0.0), axis=0) picks it.",
-))
+@exercise(
+    title="A scan with a state",
+    minutes=18,
+    difficulty=3,
+    where=WHERE,
+    hints=(
+        "tl.associative_scan((decay, added), 0, after) returns two blocks: place t holds the factor and the summand of "
+        "all steps of the block up to t, taken together.",
+        "That scan begins each block with the state 0. A block that begins with the state h adds factor * h to its "
+        "places.",
+        "The state at the end of a block is its last place. With 1 and 0 where the mask is off, steps there change "
+        "nothing, so tl.sum(tl.where(at == start + BLOCK - 1, states, 0.0), axis=0) picks it.",
+    ),
+)
 def linear_scan(a, b, out, columns, BLOCK: tl.constexpr):
     """Store h[t] = a[t] * h[t - 1] + b[t] of each row to `out`, beginning with 0."""
     row = tl.program_id(0) * columns
@@ -45,9 +50,13 @@ def linear_scan(a, b, out, columns, BLOCK: tl.constexpr):
 
 linear_scan.alternative(
     "the state enters with the first step of the block: no factors are needed behind the scan",
-    edit("        factors, states = ",
-         "        added += tl.where(at == start, decay * state, 0.0)\n        _, states = ",
-         "        states += factors * state\n", ""))
+    edit("""
+        -        factors, states = tl.associative_scan((decay, added), 0, after)
+        -        states += factors * state
+        +        added += tl.where(at == start, decay * state, 0.0)
+        +        _, states = tl.associative_scan((decay, added), 0, after)
+    """),
+)
 
 
 @linear_scan.checks
@@ -62,31 +71,17 @@ def _(case: Case) -> None:
         case.budget("bytes loaded", report.loaded_bytes, 8 * a.numel(), "a and b: each number once")
 
 
-linear_scan.edits(
-    ("begins every block with the state 0", "a block goes on where the one before it ended",
-     "        states += factors * state\n", ""),
-    ("adds the state without its factors", "the state at the start decays on its way to place t",
-     "states += factors * state", "states += state"),
-    ("carries the sum of the states", "the next block begins with the last state alone",
-     "tl.sum(tl.where(at == start + BLOCK - 1, states, 0.0), axis=0)", "tl.sum(states, axis=0)"),
-    ("carries the state before the earlier blocks were added", "the state at the end of a block has all before it",
-     "        states += factors * state\n        tl.store(out + row + at, states, mask=inside)\n",
-     "        tl.store(out + row + at, states + factors * state, mask=inside)\n"),
-    ("adds up b alone", "each step multiplies what was there by a",
-     "factors, states = tl.associative_scan((decay, added), 0, after)",
-     "factors, states = tl.cumprod(decay, axis=0), tl.cumsum(added, axis=0)"),
-    ("takes the factor of one step for that of all", "the state at the start passes a[0] * a[1] * … up to t",
-     "states += factors * state", "states += decay * state"),
-    ("scans from the end", "h[t] depends on what comes before it", "0, after)", "0, after, reverse=True)"),
-    ("has no mask where it stores", _END, "states, mask=inside)", "states)"),
+@exercise(
+    title="The largest numbers of a row",
+    minutes=12,
+    difficulty=2,
+    where=WHERE,
+    hints=(
+        "tl.argmax(values, axis=0) gives the place of the largest, and of equal ones the first.",
+        "Store that place, then take this one number out of the running: by tl.where, at its place alone.",
+        "for place in tl.static_range(K): argmax, store to out + row * K + place, set values at that place to -inf.",
+    ),
 )
-
-
-@exercise(title="The largest numbers of a row", minutes=12, difficulty=2, where=WHERE, hints=(
-    "tl.argmax(values, axis=0) gives the place of the largest, and of equal ones the first.",
-    "Store that place, then take this one number out of the running: by tl.where, at its place alone.",
-    "for place in tl.static_range(K): argmax, store to out + row * K + place, set values at that place to -inf.",
-))
 def top_k(x, out, columns, x_stride, K: tl.constexpr, BLOCK: tl.constexpr):
     """Store the places of the K largest numbers of each row, largest first."""
     row, at = tl.program_id(0), tl.arange(0, BLOCK)
@@ -97,8 +92,13 @@ def top_k(x, out, columns, x_stride, K: tl.constexpr, BLOCK: tl.constexpr):
         values = tl.where(at == best, -float("inf"), values)
 
 
-top_k.alternative("tl.max returns place and number together: for kernels that store both",
-                  edit("best = tl.argmax(values, axis=0)", "_, best = tl.max(values, axis=0, return_indices=True)"))
+top_k.alternative(
+    "tl.max returns place and number together: for kernels that store both",
+    edit("""
+        -        best = tl.argmax(values, axis=0)
+        +        _, best = tl.max(values, axis=0, return_indices=True)
+    """),
+)
 
 
 @top_k.checks
@@ -113,34 +113,18 @@ def _(case: Case) -> None:
         case.budget("bytes loaded", report.loaded_bytes, 4 * x.numel(), "the row stays in the block")
 
 
-top_k.edits(
-    ("drops all equal ones with the largest", "at == best takes out one place, and equal numbers stay",
-     "tl.where(at == best, ", "tl.where(values == tl.max(values, axis=0), "),
-    ("does not take the largest out", "the next round finds it again",
-     "tl.where(at == best, -float(\"inf\"), values)", "values"),
-    ("sets the largest to 0", "0 is larger than what is left in a row of negative numbers",
-     "tl.where(at == best, -float(\"inf\"), values)", "tl.where(at == best, 0.0, values)"),
-    ("fills with 0 where the mask is off", "0 is larger than a row of negative numbers",
-     'other=-float("inf"))', "other=0.0)"),
-    ("finds the smallest", "the largest come first", "best = tl.argmax(values, axis=0)",
-     "best = tl.argmin(tl.where(values == -float(\"inf\"), float(\"inf\"), values), axis=0)"),
-    ("stores the largest last", "place 0 holds the place of the largest", "row * K + place", "row * K + K - 1 - place"),
-    ("counts places from the start of x", "a place counts from the start of its row",
-     "place, best)", "place, row * columns + best)"),
-    ("takes the rows of x to lie side by side", "a part of a matrix has gaps", "row * x_stride", "row * columns"),
-    ("reads the row in every round", "what is in the block costs nothing to use again",
-     "        values = tl.where(at == best, -float(\"inf\"), values)",
-     "        again = tl.load(x + row * x_stride + at, mask=at < columns, other=-float(\"inf\"))\n"
-     "        values = tl.where((at == best) | (values == -float(\"inf\")), -float(\"inf\"), again)"),
+@exercise(
+    title="Rotary embedding, in place",
+    minutes=15,
+    difficulty=2,
+    where=WHERE,
+    hints=(
+        "A program has one head of one token: 2 * HALF numbers from x + token * token_stride + head * head_stride on.",
+        "Number i of the first half and number i of the second form a point. It turns by position * base ** (-i / "
+        "HALF); base ** y is tl.exp2(y * tl.log2(base)).",
+        "Load both halves before you store either: first * cos - second * sin, and second * cos + first * sin.",
+    ),
 )
-
-
-@exercise(title="Rotary embedding, in place", minutes=15, difficulty=2, where=WHERE, hints=(
-    "A program has one head of one token: 2 * HALF numbers from x + token * token_stride + head * head_stride on.",
-    "Number i of the first half and number i of the second form a point. It turns by position * base ** (-i / HALF); "
-    "base ** y is tl.exp2(y * tl.log2(base)).",
-    "Load both halves before you store either: first * cos - second * sin, and second * cos + first * sin.",
-))
 def rotary(x, positions, token_stride, head_stride, base, HALF: tl.constexpr):
     """Turn the pairs of each head by the angles of its token, in place."""
     token, at = tl.program_id(0), tl.arange(0, HALF)
@@ -151,8 +135,13 @@ def rotary(x, positions, token_stride, head_stride, base, HALF: tl.constexpr):
     tl.store(x + HALF + at, second * tl.cos(angle) + first * tl.sin(angle))
 
 
-rotary.alternative("natural powers: nearer to the formula, one multiplication more in the hardware",
-                   edit("tl.exp2(-at / HALF * tl.log2(base))", "tl.exp(-at / HALF * tl.log(base))"))
+rotary.alternative(
+    "natural powers: nearer to the formula, one multiplication more in the hardware",
+    edit("""
+        -    angle = tl.load(positions + token) * tl.exp2(-at / HALF * tl.log2(base))
+        +    angle = tl.load(positions + token) * tl.exp(-at / HALF * tl.log(base))
+    """),
+)
 
 
 @rotary.checks
@@ -168,24 +157,3 @@ def _(case: Case) -> None:
         got, report = launch(case, (tokens, heads), *arguments, out=0)
         case.equal(got, torch.cat(turned, 2).float(), rtol=1e-4, atol=1e-4, why="each pair is turned by its angle")
         case.budget("bytes loaded", report.by_array["x"].loaded_bytes, 4 * x.numel(), "each number of x once")
-
-
-_FIRST = "first, second = tl.load(x + at), tl.load(x + HALF + at)\n"
-_STORES = "tl.store(x + at, first * tl.cos(angle) - second * tl.sin(angle))\n"
-rotary.edits(
-    ("turns with what it has just stored", "in place: load both halves before you store either",
-     "second * tl.cos(angle) + first * tl.sin(angle)", "second * tl.cos(angle) + tl.load(x + at) * tl.sin(angle)"),
-    ("turns backwards", "a plus before the sine of the second half, a minus before that of the first",
-     "tl.cos(angle) - second", "tl.cos(angle) + second", "tl.cos(angle) + first", "tl.cos(angle) - first"),
-    ("takes the token's number for its position", "a sequence that goes on begins at a position above 0",
-     "tl.load(positions + token)", "token"),
-    ("pairs neighbours", "here number i belongs to number i + HALF; another convention pairs 2i and 2i + 1",
-     "tl.load(x + at), tl.load(x + HALF + at)", "tl.load(x + 2 * at), tl.load(x + 2 * at + 1)",
-     "tl.store(x + at,", "tl.store(x + 2 * at,", "tl.store(x + HALF + at,", "tl.store(x + 2 * at + 1,"),
-    ("divides the place by the whole head", "there are HALF angles: base ** (-i / HALF)",
-     "-at / HALF", "-at / (2 * HALF)"),
-    ("turns the later pairs faster", "the power is negative: the first pair turns fastest", "-at / HALF", "at / HALF"),
-    ("turns the first head alone", "program_id(1) is the head", "tl.program_id(1) * head_stride", "0"),
-    ("takes the tokens of x to lie side by side", "x is often a part of q, k and v in one tensor",
-     "token * token_stride", "token * tl.num_programs(1) * head_stride"),
-)

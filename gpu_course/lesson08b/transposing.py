@@ -10,18 +10,22 @@ from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.launching import refuse
 
 exercise = lesson("08b")
-# fmt: off
 
 
-@exercise(title="A transpose without bank conflicts, in CUDA C++", minutes=18, difficulty=3,
-          where="the CPU, thread by thread", hints=(
-    "A block has 32 x 8 threads and a square of 32 x 32 numbers: each thread moves four of them. Warps read rows of x, "
-    "put them into shared memory, and write rows of `out`, which are columns of the square.",
-    "Between writing the square and reading it stands __syncthreads(). A column of float tile[32][32] lies in one "
-    "bank: how wide must a row be for neighbours in a column to lie in different banks?",
-    "float tile[32][33]. Read x[y * columns + x], store tile[threadIdx.y + i][threadIdx.x], then write "
-    "tile[threadIdx.x][threadIdx.y + i] to out, whose rows have `rows` numbers, with the block's indices swapped.",
-))
+@exercise(
+    title="A transpose without bank conflicts, in CUDA C++",
+    minutes=18,
+    difficulty=3,
+    where="the CPU, thread by thread",
+    hints=(
+        "A block has 32 x 8 threads and a square of 32 x 32 numbers: each thread moves four of them. Warps read rows "
+        "of x, put them into shared memory, and write rows of `out`, which are columns of the square.",
+        "Between writing the square and reading it stands __syncthreads(). A column of float tile[32][32] lies in one "
+        "bank: how wide must a row be for neighbours in a column to lie in different banks?",
+        "float tile[32][33]. Read x[y * columns + x], store tile[threadIdx.y + i][threadIdx.x], then write "
+        "tile[threadIdx.x][threadIdx.y + i] to out, whose rows have `rows` numbers, with the block's indices swapped.",
+    ),
+)
 def transpose() -> str:
     """Return CUDA C++ in which each block transposes a 32 x 32 square of x."""
     return r"""
@@ -44,9 +48,17 @@ __global__ void transpose(const float* x, float* out, int rows, int columns) {
 
 transpose.alternative(
     "no padding: the column index xor the row spreads a column over the banks, 128 bytes less, harder to read",
-    edit("tile[32][33];  // 33: the next row begins one bank further", "tile[32][32];",
-         "tile[threadIdx.y + i][threadIdx.x] = ", "tile[threadIdx.y + i][threadIdx.x ^ (threadIdx.y + i)] = ",
-         "tile[threadIdx.x][threadIdx.y + i]", "tile[threadIdx.x][(threadIdx.y + i) ^ threadIdx.x]"))
+    edit("""
+        -    __shared__ float tile[32][33];  // 33: the next row begins one bank further
+        +    __shared__ float tile[32][32];
+        ...
+        -            tile[threadIdx.y + i][threadIdx.x] = x[(row + i) * columns + column];
+        +            tile[threadIdx.y + i][threadIdx.x ^ (threadIdx.y + i)] = x[(row + i) * columns + column];
+        ...
+        -            out[(row + i) * rows + column] = tile[threadIdx.x][threadIdx.y + i];
+        +            out[(row + i) * rows + column] = tile[threadIdx.x][(threadIdx.y + i) ^ threadIdx.x];
+    """),
+)
 
 
 @transpose.checks
@@ -66,25 +78,15 @@ def _(case: Case) -> None:
         case.about(f"the kernel with {rows} x {columns} numbers", torch.device("cpu"))
         refuse(case, report.fault)
         case.equal(out, x.t().contiguous(), why="the transpose; nan stood there before")
-        case.budget("32-byte sectors", report.sectors, 2 * x.numel() // 8,
-                    "neighbours of a warp read and write neighbours: through shared memory")
-        case.budget("bank conflicts", report.bank_conflicts, 0,
-                    "a column of a row of 32 numbers lies in one bank: make the rows of the tile 33 wide")
-
-
-transpose.edits(
-    ("keeps a column in one bank", "32 threads then wait for one another; 33 numbers shift each row by a bank",
-     "tile[32][33]", "tile[32][32]"),
-    ("has no barrier", "warps run in any order: one reads what another has not written yet",
-     "    __syncthreads();\n", ""),
-    ("writes columns of the result", "neighbours of a warp then write far apart: 32 sectors for 128 bytes",
-     "    column = blockIdx.y * 32 + threadIdx.x;  // of out\n    row = blockIdx.x * 32 + threadIdx.y;\n", "",
-     "column < rows && row + i < columns", "column < columns && row + i < rows",
-     "out[(row + i) * rows + column] = tile[threadIdx.x][threadIdx.y + i]",
-     "out[column * rows + row + i] = tile[threadIdx.y + i][threadIdx.x]"),
-    ("leaves the blocks where they were", "square (i, j) of x is square (j, i) of the result",
-     "column = blockIdx.y * 32 + threadIdx.x;  // of out", "column = blockIdx.x * 32 + threadIdx.x;",
-     "row = blockIdx.x * 32 + threadIdx.y;", "row = blockIdx.y * 32 + threadIdx.y;"),
-    ("does not transpose the square", "tile[x][y]: the indices within a square swap, too",
-     "tile[threadIdx.x][threadIdx.y + i]", "tile[threadIdx.y + i][threadIdx.x]"),
-)
+        case.budget(
+            "32-byte sectors",
+            report.sectors,
+            2 * x.numel() // 8,
+            "neighbours of a warp read and write neighbours: through shared memory",
+        )
+        case.budget(
+            "bank conflicts",
+            report.bank_conflicts,
+            0,
+            "a column of a row of 32 numbers lies in one bank: make the rows of the tile 33 wide",
+        )

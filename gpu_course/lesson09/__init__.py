@@ -21,14 +21,19 @@ from gpu_course.lesson09.torchrun import torchrun
 __all__ = ["accumulate", "average_gradients", "epoch_batches", "global_mean", "ring_all_reduce", "torchrun", "train"]
 
 exercise, _WHERE = lesson("09"), "real ranks on the CPU"
-# fmt: off
 
 
-@exercise(title="Average a metric", where=_WHERE, minutes=8, difficulty=1, hints=(
-    "Ranks may hold different numbers of values, so a mean of means is not the mean. Which two numbers decide?",
-    "A sum and a count can be added up over the ranks, and a rank without values adds zero to both.",
-    "Put both into one tensor, with torch.stack and values.new_tensor; dist.all_reduce adds in place. Divide once.",
-))
+@exercise(
+    title="Average a metric",
+    where=_WHERE,
+    minutes=8,
+    difficulty=1,
+    hints=(
+        "Ranks may hold different numbers of values, so a mean of means is not the mean. Which two numbers decide?",
+        "A sum and a count can be added up over the ranks, and a rank without values adds zero to both.",
+        "Put both into one tensor, with torch.stack and values.new_tensor; dist.all_reduce adds in place. Divide once.",
+    ),
+)
 def global_mean(values: torch.Tensor) -> torch.Tensor:
     """Return the mean over the values of all ranks, on every rank."""
     both = torch.stack([values.sum(), values.new_tensor(len(values))])  # a sum and a count can be added up
@@ -39,8 +44,15 @@ def global_mean(values: torch.Tensor) -> torch.Tensor:
 @global_mean.checks
 def _(case: Case) -> None:
     why = "ranks hold different numbers of values, but a collective needs one shape on all: send the sum and the count"
-    ranks = on_ranks(case, cases.each, cases.mean_columns, nprocs=3, called="global_mean(values)",
-                     known=global_mean.mistakes, why=why)
+    ranks = on_ranks(
+        case,
+        cases.each,
+        cases.mean_columns,
+        nprocs=3,
+        called="global_mean(values)",
+        known=global_mean.mistakes,
+        why=why,
+    )
     for at, group in enumerate(cases.mean_columns(3)):
         short = [f"{len(values)} values" if len(values) > 5 else str(values.tolist()) for values in group]
         describe(case, f"global_mean(values) of {', '.join(short)}", 3)
@@ -49,55 +61,40 @@ def _(case: Case) -> None:
             check_call(case, call, rank)
             case.equal(call.value, torch.cat(group).mean(), why=f"this is what rank {rank} returned")
             nbytes = max([counts.message_bytes // max(counts.messages, 1), *counts.collective_bytes.values()])
-            case.instead(nbytes > 2 * call.width,
-                         f"the result is right, but rank {rank} sends {nbytes:,} bytes for {len(group[rank]):,} values",
-                         "two numbers are enough, however many values there are: the sum and the count")
+            case.instead(
+                nbytes > 2 * call.width,
+                f"the result is right, but rank {rank} sends {nbytes:,} bytes for {len(group[rank]):,} values",
+                "two numbers are enough, however many values there are: the sum and the count",
+            )
             case.budget("collectives", counts.collectives.total(), 2, "each one waits for the slowest rank")
 
 
-_BOTH, _REDUCE = "torch.stack([values.sum(), values.new_tensor(len(values))])", "dist.all_reduce(both)"
-_RATIO = "both[0] / both[1]"
-_OTHERS = "torch.tensor(float(len(values)), device=values.device)"
 global_mean.alternative(
     "shorter to read, but each all-reduce pays its own latency",
-    edit(_BOTH, f"values.sum(), {_OTHERS}", _REDUCE, "for one in both:\n        dist.all_reduce(one)"),
-)
-_EVERY = "divide by the number of values of all ranks, once"
-_PLACE = "all_reduce works in place, on the tensor that you hand to it"
-_TELLS = "the other ranks need the result too, and reduce gives it to rank 0 alone: use all_reduce"
-global_mean.edits(
-    ("takes a mean of means", "add up sums and counts, and divide once: a rank with one value must not count as much "
-     "as one with three", (_BOTH, "values.mean()", _RATIO, "both / dist.get_world_size()"),
-     (_BOTH, "values.mean().nan_to_num()", _RATIO, "both / dist.get_world_size()"),
-     ("values.sum()", "values.mean().nan_to_num()", "len(values)", "float(len(values) > 0)")),
-    ("takes the mean of a rank that has no values", "0 / 0 is NaN: add up sums and counts",
-     ("values.sum()", "values.mean() * len(values)")),
-    ("gives the sum over all ranks", _EVERY, (_RATIO, "both[0]")),
-    ("divides by the number of ranks", _EVERY, (_RATIO, "both[0] / dist.get_world_size()")),
-    ("divides by the number of ranks too", _EVERY, (_RATIO, f"{_RATIO} / dist.get_world_size()")),
-    ("divides by the number of values of this rank", _EVERY, (_RATIO, "both[0] / len(values)")),
-    ("gives the mean of this rank alone", _PLACE, (_REDUCE, ""),
-     (_REDUCE, "", _RATIO, "both[0] / both[1].clamp(min=1)")),
-    ("tells rank 0 alone", _TELLS, (_REDUCE, "dist.reduce(both, dst=0)"),
-     (_REDUCE, "total = both.clone(); dist.reduce(total, dst=0); both = both if dist.get_rank() else total")),
-    ("gives the mean of rank 0 alone", "broadcast copies, all_reduce adds", (_REDUCE, "dist.broadcast(both, src=0)")),
-    ("leaves out rank 2", "all ranks belong to the group that you get without group=",
-     (_REDUCE, "dist.all_reduce(both, group=dist.new_group([0, 1]))")),
-    ("rounds sum and count to 16 bits", "sum and count travel as float32",
-     (f"{_BOTH}  #", f"{_BOTH}.half()  #", _RATIO, f"({_RATIO}).float()"),
-     (f"{_BOTH}  #", f"{_BOTH}.bfloat16()  #", _RATIO, f"({_RATIO}).float()")),
-    ("drops what is behind the point", "sum and count travel as float32",
-     (_BOTH, "torch.tensor([int(values.sum()), len(values)])")),
+    edit("""
+-    both = torch.stack([values.sum(), values.new_tensor(len(values))])  # a sum and a count can be added up
+-    dist.all_reduce(both)
++    both = values.sum(), torch.tensor(float(len(values)), device=values.device)  # a sum and a count can be added up
++    for one in both:
++        dist.all_reduce(one)
+    """),
 )
 
 
-@exercise(title="All-reduce from send and receive", where=_WHERE, minutes=20, difficulty=3, hints=(
-    "There are two rounds of n - 1 steps. In the first, add what arrives to your own part. In the second, replace it.",
-    "Keep clones of the parts in a list. In both rounds you send part (rank - step) % n and receive the one before. "
-    "The lesson prints the numbers for three ranks.",
-    "A step that cannot deadlock starts with isend to the right, goes on with recv from the left into a new tensor "
-    "(torch.empty_like), and waits for the handle last. Only then may the parts change.",
-))
+@exercise(
+    title="All-reduce from send and receive",
+    where=_WHERE,
+    minutes=20,
+    difficulty=3,
+    hints=(
+        "There are two rounds of n - 1 steps. In the first, add what arrives to your own part. In the second, replace "
+        "it.",
+        "Keep clones of the parts in a list. In both rounds you send part (rank - step) % n and receive the one "
+        "before. The lesson prints the numbers for three ranks.",
+        "A step that cannot deadlock starts with isend to the right, goes on with recv from the left into a new tensor "
+        "(torch.empty_like), and waits for the handle last. Only then may the parts change.",
+    ),
+)
 def ring_all_reduce(x: torch.Tensor) -> torch.Tensor:
     """Return the sum of `x` over all ranks, built from messages to the right."""
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -118,8 +115,15 @@ def ring_all_reduce(x: torch.Tensor) -> torch.Tensor:
 def _(case: Case) -> None:
     why = "the tensor that you receive into must have the size of what arrives: parts differ where n does not divide x"
     for n in (2, 3, 1):  # for one and two, and steps that are neither first nor the only ones
-        ranks = on_ranks(case, cases.each, cases.ring_columns, nprocs=n, called="ring_all_reduce(x)",
-                         known=ring_all_reduce.mistakes, why=why)
+        ranks = on_ranks(
+            case,
+            cases.each,
+            cases.ring_columns,
+            nprocs=n,
+            called="ring_all_reduce(x)",
+            known=ring_all_reduce.mistakes,
+            why=why,
+        )
         for at, group in enumerate(cases.ring_columns(n)):
             describe(case, f"ring_all_reduce(x) of {len(group[0])} elements each", n)
             for rank, calls in enumerate(ranks):
@@ -135,11 +139,18 @@ def _check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) ->
     case.equal(call.value, expected, rtol=0, atol=0, why=f"this is what rank {rank} returned")
     case.budget("messages a rank", counts.messages, 2 * (n - 1), "a ring has two rounds of n - 1 steps")
     allowed = 2 * (n - 1) * max(part.nbytes for part in expected.tensor_split(n))
-    case.instead(counts.message_bytes > allowed, f"the result is right, but rank {rank} sends {counts.message_bytes:,} "
-                 f"bytes, and a ring needs at most {allowed:,}", "send one part of x in each step, not all of x")
+    case.instead(
+        counts.message_bytes > allowed,
+        f"the result is right, but rank {rank} sends {counts.message_bytes:,} "
+        f"bytes, and a ring needs at most {allowed:,}",
+        "send one part of x in each step, not all of x",
+    )
     others = sorted(counts.messages_to.keys() - {(rank + 1) % n})
-    case.instead(others, f"the result is right, but rank {rank} sends to rank {others[0] if others else ''}",
-                 "in a ring each rank sends to its right neighbour only: every link is busy in every step")
+    case.instead(
+        others,
+        f"the result is right, but rank {rank} sends to rank {others[0] if others else ''}",
+        "in a ring each rank sends to its right neighbour only: every link is busy in every step",
+    )
 
 
 @ring_all_reduce.alternative("`batch_isend_irecv` starts both messages together; NCCL can run them as one operation")
@@ -157,40 +168,19 @@ def exchanges_in_batches(x: torch.Tensor) -> torch.Tensor:
     return whole
 
 
-_PUT, _GIVE = "parts[take] + arrived if adding else arrived", "(rank - step) % n"
-_RESULT = "torch.cat(parts)"
-ring_all_reduce.edits(
-    ("returns its own x", "return what the ring has computed: what arrives goes into the result",
-     ("return torch.cat(parts)", "return x.clone()")),
-    ("ends after the first round", "that is a reduce-scatter, one part holds the whole sum: a second round hands the "
-     "finished parts on", ("2 * (n - 1)", "n - 1")),
-    ("ends one step too early", "each round has n - 1 steps", ("2 * (n - 1)", "max(2 * n - 3, 0)")),
-    ("adds one step too few", "each round has n - 1 steps", ("step < n - 1", "step < n - 2")),
-    ("adds in the second round too", "what arrives there is a finished sum: it replaces your part, else numbers are "
-     "counted twice", (_PUT, "parts[take] + arrived")),
-    ("returns in each part the numbers of one rank alone", "in the first round what arrives is added; the second round "
-     "begins with the finished part: rank r holds (r + 1) % n",
-     (_PUT, "arrived")),
-    ("passes on only what arrived", "the sum grows on its way: add your part to what arrives, and pass that on",
-     ("parts[give], (rank + 1)", "x.tensor_split(n)[give].clone() if adding else parts[give], (rank + 1)")),
-    ("begins the second round with an unfinished part", "after the first round rank r holds the finished part "
-     "(r + 1) % n, and gives that one first", (_GIVE, "(rank + adding - step) % n")),
-    ("returns the parts in another order", "put each part back where it was cut out",
-     (_RESULT, "torch.cat(parts[1:] + parts[:1])"), (_RESULT, "torch.cat(parts[-1:] + parts[:-1])"),
-     (_RESULT, "torch.cat(parts[::-1])")),
-    ("returns the mean", "an all-reduce adds unless told otherwise", (_RESULT, f"{_RESULT} / n")),
-    ("sends float32 whatever x is", "what travels must have the dtype of x: torch.empty_like(part) has",
-     ("part.clone() for", "part.float() for", _RESULT, f"{_RESULT}.to(x.dtype)")),
+@exercise(
+    title="Average the gradients",
+    where=_WHERE,
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "After backward(), every rank has its own gradients. Call all_reduce on each, and divide by the world size.",
+        "A parameter that took no part on this rank has grad None, but other ranks wait for it in all_reduce: give it "
+        "a gradient of zeros. A frozen one (requires_grad is False) has a gradient on no rank: leave it out.",
+        "Go through model.parameters(), which lists a shared one once. torch.zeros_like makes a missing gradient; "
+        "a sum over the ranks becomes a mean by one division.",
+    ),
 )
-
-
-@exercise(title="Average the gradients", where=_WHERE, minutes=10, difficulty=2, hints=(
-    "After backward(), every rank has its own gradients. Call all_reduce on each, and divide by the world size.",
-    "A parameter that took no part on this rank has grad None, but other ranks wait for it in all_reduce: give it a "
-    "gradient of zeros. A frozen one (requires_grad is False) has a gradient on no rank: leave it out.",
-    "Go through model.parameters(), which lists a shared one once. torch.zeros_like makes a missing gradient; "
-    "a sum over the ranks becomes a mean by one division.",
-))
 def average_gradients(model: nn.Module) -> None:
     """Replace each gradient of `model` by its mean over all ranks."""
     for parameter in model.parameters():  # a shared parameter comes once
@@ -204,8 +194,15 @@ def average_gradients(model: nn.Module) -> None:
 @average_gradients.checks
 def _(case: Case) -> None:
     why = "all ranks must call the same collectives, in the same order: where a parameter took no part, with zeros"
-    ranks = on_ranks(case, averaged, tuple(cases.KINDS), nprocs=3, called="average_gradients(model)",
-                     known=average_gradients.mistakes, why=why)
+    ranks = on_ranks(
+        case,
+        averaged,
+        tuple(cases.KINDS),
+        nprocs=3,
+        called="average_gradients(model)",
+        known=average_gradients.mistakes,
+        why=why,
+    )
     for at, words in enumerate(cases.KINDS.values()):
         describe(case, f"average_gradients(model), {words}", 3)
         check_average(case, [rank[at] for rank in ranks])
@@ -221,39 +218,19 @@ def one_vector(model: nn.Module) -> None:
         parameter.grad = mean.view_as(parameter).clone()
 
 
-_IF, _SUM = "if parameter.requires_grad:", "dist.all_reduce(parameter.grad)"
-_DIVIDE = "parameter.grad /= dist.get_world_size()"
-_NONE, _THERE = "if parameter.grad is None:", "if parameter.grad is not None:"
-_ONCE, _AVERAGE = "divide by dist.get_world_size(), once", "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)"
-average_gradients.edits(
-    ("gives the sum of the gradients", _ONCE, (_DIVIDE, "pass"), (_IF, _THERE, _DIVIDE, "pass")),
-    ("divides twice", "ReduceOp.AVG divides already", (_SUM, _AVERAGE), (_IF, _THERE, _SUM, _AVERAGE)),
-    ("divides by 2 on 3 ranks", _ONCE, ("dist.get_world_size()", "2")),
-    ("leaves out parameters that took no part", "other ranks wait for this one, and meet its next tensor in their "
-     "collective: take part with zeros", (_IF, _THERE)),
-    ("divides by the number of ranks where the parameter took part", "the others count as zero, as they do in "
-     "DistributedDataParallel: divide by the world size",
-     (_NONE, "there = torch.tensor(float(parameter.grad is not None)); dist.all_reduce(there)\n"
-      f"            {_NONE}", "dist.get_world_size()", "there")),
-    ("leaves each rank its own gradients", _PLACE, (_IF, "if False:"),
-     (_SUM, "dist.all_reduce(parameter.grad.clone())", _DIVIDE, "pass")),
-    ("divides its own gradients", _PLACE, (_SUM, "dist.all_reduce(parameter.grad.clone())")),
-    ("tells rank 0 alone", _TELLS, (_SUM, "dist.reduce(parameter.grad, dst=0)"),
-     (_SUM, "mean = parameter.grad.clone(); dist.reduce(mean, dst=0)",
-      _DIVIDE, "parameter.grad = parameter.grad if dist.get_rank() else mean / dist.get_world_size()")),
-    ("gives all the gradients of rank 0", "broadcast copies, all_reduce adds",
-     (_SUM, "dist.broadcast(parameter.grad, src=0)", _DIVIDE, "pass")),
-    ("leaves out the biases", "biases are parameters too: go through all of model.parameters()",
-     (_IF, f"{_IF[:-1]} and parameter.dim() > 1:")),
+@exercise(
+    title="Accumulate with one synchronisation",
+    where=_WHERE,
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "Clear the gradients first. Which of the backward passes should exchange gradients, and which should not?",
+        "Each loss is a mean over its micro-batch. For the mean over all micro-batches, divide each loss by their "
+        "number.",
+        "All micro-batches but the last, batches[:-1], run forward and backward inside model.no_sync(). The last one "
+        "runs outside of it.",
+    ),
 )
-
-
-@exercise(title="Accumulate with one synchronisation", where=_WHERE, minutes=10, difficulty=2, hints=(
-    "Clear the gradients first. Which of the backward passes should exchange gradients, and which should not?",
-    "Each loss is a mean over its micro-batch. For the mean over all micro-batches, divide each loss by their number.",
-    "All micro-batches but the last, batches[:-1], run forward and backward inside model.no_sync(). The last one "
-    "runs outside of it.",
-))
 def accumulate(model: DistributedDataParallel, batches: list, loss_fn: Callable) -> None:
     """Leave the gradient of the mean loss in `.grad`, with one synchronisation."""
     model.zero_grad()
@@ -266,8 +243,14 @@ def accumulate(model: DistributedDataParallel, batches: list, loss_fn: Callable)
 
 @accumulate.checks
 def _(case: Case) -> None:
-    ranks = on_ranks(case, cases.accumulated, nprocs=2, called="accumulate(model, micro-batches, loss_fn)",
-                     known=accumulate.mistakes, compiler=True)
+    ranks = on_ranks(
+        case,
+        cases.accumulated,
+        nprocs=2,
+        called="accumulate(model, micro-batches, loss_fn)",
+        known=accumulate.mistakes,
+        compiler=True,
+    )
     for at, count in enumerate(cases.MICRO_BATCHES):
         number = f"{count} micro-batch{'es' if count > 1 else ''}"
         describe(case, f"accumulate(model, {number}, {cases.loss_of(count).__name__})", 2)
@@ -282,7 +265,7 @@ def one_loop(model: DistributedDataParallel, batches: list, loss_fn: Callable) -
             (loss_fn(model(x), y) / len(batches)).backward()
 
 
-_NUMBER, _LOSS = "each loss is a mean over its micro-batch: divide each by their number", "loss_fn(model(x), y)"
+_LOSS = "loss_fn(model(x), y)"
 
 
 def _losses(early: str, last: str) -> tuple[str, ...]:
@@ -292,33 +275,18 @@ def _losses(early: str, last: str) -> tuple[str, ...]:
     return line + right, f"{line}({early})", end + right, f"{end}({last})"
 
 
-accumulate.edits(
-    ("does not divide the losses", _NUMBER, *_losses(_LOSS, _LOSS)),
-    ("divides the last loss alone", _NUMBER, *_losses(_LOSS, f"{_LOSS} / len(batches)")),
-    ("does not divide the last loss", _NUMBER, *_losses(f"{_LOSS} / len(batches)", _LOSS)),
-    ("divides by 4 whatever the number of micro-batches", _NUMBER, *_losses(*[f"{_LOSS} / 4"] * 2)),
-    ("divides by one micro-batch less", _NUMBER, *_losses(*[f"{_LOSS} / max(len(batches) - 1, 1)"] * 2)),
-    ("divides by the number of ranks too", "DistributedDataParallel gives the mean over the ranks already",
-     *_losses(*[f"{_LOSS} / len(batches) / dist.get_world_size()"] * 2)),
-    ("divides by the rows of a micro-batch too", "loss_fn gives a mean over them already",
-     *_losses(*[f"{_LOSS} / len(batches) / len(x)"] * 2)),
-    ("keeps the old gradients in the sum", "backward() adds to .grad: clear it first", "model.zero_grad()", "pass"),
-    ("lets the last micro-batch alone count", "all micro-batches must count: clear the gradients once, before the "
-     "first",
-     "batches[:-1]", "[]"),
-    ("clears the gradients between micro-batches", "that throws away what was accumulated: clear them once, before "
-     "the first",
-     "with model.no_sync():", "model.zero_grad()\n        with model.no_sync():"),
-    ("counts the last micro-batch twice", "batches[:-1] are all but the last", "batches[:-1]", "batches"),
+@exercise(
+    title="Share out the data",
+    where=_WHERE,
+    minutes=8,
+    difficulty=1,
+    hints=(
+        "DistributedSampler knows rank and world size from torch.distributed. Hand it to DataLoader as sampler=.",
+        "Without sampler.set_epoch(epoch) every epoch has the same order.",
+        "Make sampler and loader once, the loader with batch_size. In each epoch call set_epoch first, then take all "
+        "that the loader gives, as a list.",
+    ),
 )
-
-
-@exercise(title="Share out the data", where=_WHERE, minutes=8, difficulty=1, hints=(
-    "DistributedSampler knows rank and world size from torch.distributed. Hand it to DataLoader as sampler=.",
-    "Without sampler.set_epoch(epoch) every epoch has the same order.",
-    "Make sampler and loader once, the loader with batch_size. In each epoch call set_epoch first, then take all that "
-    "the loader gives, as a list.",
-))
 def epoch_batches(data: torch.Tensor, batch: int, epochs: int) -> list[list[torch.Tensor]]:
     """Return for each epoch this rank's batches, in another order each time."""
     sampler = DistributedSampler(data)  # shuffles with one seed on all ranks, then each takes every n-th
@@ -332,8 +300,9 @@ def epoch_batches(data: torch.Tensor, batch: int, epochs: int) -> list[list[torc
 
 @epoch_batches.checks
 def _(case: Case) -> None:
-    ranks = on_ranks(case, cases.batches, nprocs=3, called="epoch_batches(data, batch, epochs)",
-                     known=epoch_batches.mistakes)
+    ranks = on_ranks(
+        case, cases.batches, nprocs=3, called="epoch_batches(data, batch, epochs)", known=epoch_batches.mistakes
+    )
     for at, (length, batch, epochs) in enumerate(cases.SHARED_OUT):
         describe(case, f"epoch_batches(torch.arange({cases.FIRST}, {cases.FIRST + length}), {batch}, {epochs})", 3)
         training.check_shares(case, [rank[at] for rank in ranks], length, batch, epochs)
@@ -349,12 +318,18 @@ def by_hand(data: torch.Tensor, batch: int, epochs: int) -> list[list[torch.Tens
     return found
 
 
-@exercise(title="Five faults in a training script", where=_WHERE, minutes=15, difficulty=3, hints=(
-    "Begin with the hang. Which rank waits in which line, and why does the other never reach that line?",
-    "In which line should DistributedDataParallel average? Who may write the file? What does the sampler not know?",
-    "Tell the sampler each epoch. Call ddp(x), else nothing is averaged. Let all ranks call the collective. Let rank 0 "
-    "alone write the file, with the state dict of the model inside: ddp.module.",
-))
+@exercise(
+    title="Five faults in a training script",
+    where=_WHERE,
+    minutes=15,
+    difficulty=3,
+    hints=(
+        "Begin with the hang. Which rank waits in which line, and why does the other never reach that line?",
+        "In which line should DistributedDataParallel average? Who may write the file? What does the sampler not know?",
+        "Tell the sampler each epoch. Call ddp(x), else nothing is averaged. Let all ranks call the collective. Let "
+        "rank 0 alone write the file, with the state dict of the model inside: ddp.module.",
+    ),
+)
 def train(model: nn.Module, data: Dataset, path: Path, epochs: int) -> list[float]:
     """Train on all ranks, save once, return the mean last loss of each epoch."""
     ddp = DistributedDataParallel(model)
@@ -379,26 +354,29 @@ def train(model: nn.Module, data: Dataset, path: Path, epochs: int) -> list[floa
 @train.checks
 def _(case: Case) -> None:
     called = f"train(model, data of {cases.LENGTH} samples, path, {cases.EPOCHS})"
-    ranks = on_ranks(case, cases.trained, nprocs=3, called=called, known=train.mistakes, compiler=True,
-                     why="every rank must call the same collectives in the same order, and DistributedDataParallel "
-                     "calls some in backward()")
+    ranks = on_ranks(
+        case,
+        cases.trained,
+        nprocs=3,
+        called=called,
+        known=train.mistakes,
+        compiler=True,
+        why="every rank must call the same collectives in the same order, and DistributedDataParallel "
+        "calls some in backward()",
+    )
     training.check_training(case, ranks)
     training.check_files(case, ranks)
 
 
-train.alternative("a sum works with every backend, also where ReduceOp.AVG is missing", edit(
-    "last, op=dist.ReduceOp.AVG", "last", "last.item()", "last.item() / dist.get_world_size()"))
+train.alternative(
+    "a sum works with every backend, also where ReduceOp.AVG is missing",
+    edit("""
+        -        dist.all_reduce(last, op=dist.ReduceOp.AVG)  # 3: on every rank, else one waits for ever
+        -        losses.append(last.item())
+        +        dist.all_reduce(last)  # 3: on every rank, else one waits for ever
+        +        losses.append(last.item() / dist.get_world_size())
+    """),
+)
 
 # How much of the file is repaired already: all, not the names in it, nor who writes it.
 _NAMES = "ddp.module.state_dict(), path", "ddp.state_dict(), path"
-_FILES = (), _NAMES, (*_NAMES, "if dist.get_rank() == 0:", "if True:")
-_OF_RANKS, _REDUCED = "op=dist.ReduceOp.AVG", "dist.all_reduce(last, op=dist.ReduceOp.AVG)"
-train.edits(*((name, why, *((*changes, *files) for files in _FILES)) for name, why, *changes in (
-    ("adds the losses of the ranks", "the mean is asked for: ReduceOp.AVG, or divide by the world size",
-     _OF_RANKS, "op=dist.ReduceOp.SUM"),
-    ("divides the mean again", "ReduceOp.AVG divides already", "last.item()", "last.item() / dist.get_world_size()"),
-    ("returns its own losses", "the mean over the ranks was asked for: all-reduce the loss", _REDUCED, "pass"),
-    ("averages the losses of all steps", "the last loss of each epoch was asked for", "for x, y in", "found = []\n"
-     "        for x, y in", "loss.backward()", "loss.backward(); found.append(loss)", "loss.detach()",
-     "torch.stack(found).mean().detach()"),
-)))

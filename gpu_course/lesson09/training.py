@@ -12,8 +12,6 @@ from gpu_course.common.rank_calls import Call
 from gpu_course.common.ranks import check_call
 from gpu_course.lesson09 import cases as cases
 
-# fmt: off
-
 
 def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs: int) -> None:
     """Check the batches of all epochs that each rank returned for data of `length` numbers from `FIRST` on.
@@ -25,36 +23,75 @@ def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs:
     found = [_epochs(case, call.value, batch, epochs) for call in calls]
     everything, first = set(range(cases.FIRST, cases.FIRST + length)), [rank[0] for rank in found]
     share = -(-length // len(found))
-    shown = {"expected": f"{share} of {length} on each rank, each of the {length} on some rank",
-             "got": f"epoch 0: {first}"}
-    case.instead(all(set(one) == everything for one in first), "every rank gets all the data",
-                 "the ranks do the same work again: give DataLoader a DistributedSampler", **shown)
-    case.instead(all(one == first[0] for one in first), "every rank gets the same data",
-                 "each rank needs a share of its own: DistributedSampler looks up the rank itself", **shown)
-    case.instead(all(one == sorted(one) for one in first), "the data is not shuffled",
-                 "DistributedSampler shuffles by default", **shown)
+    shown = {
+        "expected": f"{share} of {length} on each rank, each of the {length} on some rank",
+        "got": f"epoch 0: {first}",
+    }
+    case.instead(
+        all(set(one) == everything for one in first),
+        "every rank gets all the data",
+        "the ranks do the same work again: give DataLoader a DistributedSampler",
+        **shown,
+    )
+    case.instead(
+        all(one == first[0] for one in first),
+        "every rank gets the same data",
+        "each rank needs a share of its own: DistributedSampler looks up the rank itself",
+        **shown,
+    )
+    case.instead(
+        all(one == sorted(one) for one in first),
+        "the data is not shuffled",
+        "DistributedSampler shuffles by default",
+        **shown,
+    )
     for epoch in range(epochs):
         shares = [rank[epoch] for rank in found]
         seen, shown["got"] = set().union(*shares), f"epoch {epoch}: {shares}"
-        case.instead(seen - everything, "batches hold what is not in the data",
-                     "return rows of data; a sampler gives their indices", **shown)
-        case.instead(len({len(one) for one in shares}) > 1, "ranks get different numbers of samples",
-                     "a rank with one more batch would wait for ever in its last all_reduce: repeat a sample instead",
-                     **shown)
-        case.instead(len(shares[0]) < share, "samples are left out",
-                     "leave drop_last alone: it throws away the samples that do not divide evenly", **shown)
-        case.instead(seen != everything, "some samples are on no rank, and others on two",
-                     "all ranks must shuffle with the same seed, and then each takes its share", **shown)
-        case.instead(len(shares[0]) > share, "samples are repeated more often than needed",
-                     "repeat only as many as make the shares equal: each one is more work",
-                     **shown)
+        case.instead(
+            seen - everything,
+            "batches hold what is not in the data",
+            "return rows of data; a sampler gives their indices",
+            **shown,
+        )
+        case.instead(
+            len({len(one) for one in shares}) > 1,
+            "ranks get different numbers of samples",
+            "a rank with one more batch would wait for ever in its last all_reduce: repeat a sample instead",
+            **shown,
+        )
+        case.instead(
+            len(shares[0]) < share,
+            "samples are left out",
+            "leave drop_last alone: it throws away the samples that do not divide evenly",
+            **shown,
+        )
+        case.instead(
+            seen != everything,
+            "some samples are on no rank, and others on two",
+            "all ranks must shuffle with the same seed, and then each takes its share",
+            **shown,
+        )
+        case.instead(
+            len(shares[0]) > share,
+            "samples are repeated more often than needed",
+            "repeat only as many as make the shares equal: each one is more work",
+            **shown,
+        )
     for rank in found:
-        case.instead(len(set(map(tuple, rank))) < epochs, "epochs have the same order",
-                     "the sampler shuffles with seed + epoch: sampler.set_epoch(epoch) in each epoch",
-                     expected="another order in each epoch", got=rank)
-        case.instead(len(set(map(frozenset, rank))) == 1, "a rank has the same rows in every epoch",
-                     "no rank ever meets the rest: DistributedSampler shares all data out anew after "
-                     "sampler.set_epoch(epoch)", got=rank)
+        case.instead(
+            len(set(map(tuple, rank))) < epochs,
+            "epochs have the same order",
+            "the sampler shuffles with seed + epoch: sampler.set_epoch(epoch) in each epoch",
+            expected="another order in each epoch",
+            got=rank,
+        )
+        case.instead(
+            len(set(map(frozenset, rank))) == 1,
+            "a rank has the same rows in every epoch",
+            "no rank ever meets the rest: DistributedSampler shares all data out anew after sampler.set_epoch(epoch)",
+            got=rank,
+        )
 
 
 def _epochs(case: Case, value: Any, batch: int, epochs: int) -> list[list[int]]:
@@ -65,8 +102,10 @@ def _epochs(case: Case, value: Any, batch: int, epochs: int) -> list[list[int]]:
         rows = all(isinstance(one, torch.Tensor) and one.dim() == 1 and one.dtype == torch.int64 for one in epoch)
         case.instead(not rows, "a batch must be a tensor of rows of data, as DataLoader gives it", got=epoch)
         sizes = [len(one) for one in epoch]
-        case.instead(any(size > batch for size in sizes) or any(size < batch for size in sizes[:-1]),
-                     f"has batches of {sizes} rows, expected {batch} in each but the last")
+        case.instead(
+            any(size > batch for size in sizes) or any(size < batch for size in sizes[:-1]),
+            f"has batches of {sizes} rows, expected {batch} in each but the last",
+        )
     return [[number for one in epoch for number in one.tolist()] for epoch in value]
 
 
@@ -78,27 +117,52 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
         (cases.loss_of(count)(model(x), y) / len(micro)).backward()
     for rank, found in enumerate(ranks):
         times, right = found["call"].counts.collectives["all_reduce"], "the result is right, but"
-        case.instead(found["weights"], "changes the parameters",
-                     "the optimizer does that, when the gradients are complete")
-        case.instead(times == count > 1, f"synchronises {times} times for {count} micro-batches", "a backward pass "
-                     "averages, unless it and its forward pass run inside of no_sync: all but the last belong there")
-        case.instead(not found["call"].counts.collectives, "never synchronises", "each rank would take a step of "
-                     "its own: run the last micro-batch outside of no_sync, and call model(x), not model.module(x)")
+        case.instead(
+            found["weights"], "changes the parameters", "the optimizer does that, when the gradients are complete"
+        )
+        case.instead(
+            times == count > 1,
+            f"synchronises {times} times for {count} micro-batches",
+            "a backward pass "
+            "averages, unless it and its forward pass run inside of no_sync: all but the last belong there",
+        )
+        case.instead(
+            not found["call"].counts.collectives,
+            "never synchronises",
+            "each rank would take a step of "
+            "its own: run the last micro-batch outside of no_sync, and call model(x), not model.module(x)",
+        )
         for name, parameter in model.named_parameters():
             got, other = found["after"][name], ranks[1 - rank]["after"][name]
-            case.instead(got is None, f"{name} has no gradient on rank {rank}",
-                         "the optimizer needs it: no zero_grad after the last backward()")
+            case.instead(
+                got is None,
+                f"{name} has no gradient on rank {rank}",
+                "the optimizer needs it: no zero_grad after the last backward()",
+            )
             apart = got is not None and other is not None and not torch.allclose(got, other, rtol=1e-3, atol=1e-6)
-            case.instead(apart, f"rank 0 and rank 1 have different gradients of {name}", "what is added after the "
-                         "synchronisation stays on its own rank: let the last micro-batch synchronise",
-                         expected=other, got=got)
+            case.instead(
+                apart,
+                f"rank 0 and rank 1 have different gradients of {name}",
+                "what is added after the synchronisation stays on its own rank: let the last micro-batch synchronise",
+                expected=other,
+                got=got,
+            )
             case.equal(got, parameter.grad, rtol=1e-3, why=f"this is the gradient of {name} on rank {rank}")
-        case.instead(found["rows"] > rows, f"{right} {found['rows']} rows are computed at once, and a micro-batch has "
-                     f"{rows}", "that needs the memory of the large batch, which accumulation is to save")
-        case.instead(found["graphs"] > 1, f"{right} the graphs of {found['graphs']} micro-batches are alive at once",
-                     "call backward for each micro-batch before the next one")
-        case.instead(times > 1, f"{right} it synchronises {times} times",
-                     "the gradients of all micro-batches can travel once, added up")
+        case.instead(
+            found["rows"] > rows,
+            f"{right} {found['rows']} rows are computed at once, and a micro-batch has {rows}",
+            "that needs the memory of the large batch, which accumulation is to save",
+        )
+        case.instead(
+            found["graphs"] > 1,
+            f"{right} the graphs of {found['graphs']} micro-batches are alive at once",
+            "call backward for each micro-batch before the next one",
+        )
+        case.instead(
+            times > 1,
+            f"{right} it synchronises {times} times",
+            "the gradients of all micro-batches can travel once, added up",
+        )
         for what, there in found["left"].items():
             case.instead(there, f"leaves {what}", "put it back: the code that runs afterwards would behave differently")
 
@@ -109,29 +173,51 @@ def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
         check_call(case, rank["call"], number)
     share, used = cases.LENGTH // len(ranks), [len(rank["asked"]) for rank in ranks]
     asked = [[rank["asked"][at : at + share] for at in range(0, share * cases.EPOCHS, share)] for rank in ranks]
-    case.instead(not any(used), "no sample is asked for in the processes of the ranks",
-                 "this check sees there who takes which: take them from DataLoader, and leave num_workers out")
-    case.instead(used[0] == cases.LENGTH * cases.EPOCHS or sorted(asked[0][0]) == sorted(asked[1][0]),
-                 "every rank trains on the same data", f"each rank takes {share} of {cases.LENGTH} samples an epoch: "
-                 "give DataLoader a DistributedSampler", got=[rank["asked"] for rank in ranks])
+    case.instead(
+        not any(used),
+        "no sample is asked for in the processes of the ranks",
+        "this check sees there who takes which: take them from DataLoader, and leave num_workers out",
+    )
+    case.instead(
+        used[0] == cases.LENGTH * cases.EPOCHS or sorted(asked[0][0]) == sorted(asked[1][0]),
+        "every rank trains on the same data",
+        f"each rank takes {share} of {cases.LENGTH} samples an epoch: give DataLoader a DistributedSampler",
+        got=[rank["asked"] for rank in ranks],
+    )
     wanted = share * cases.EPOCHS
-    case.instead(any(number != wanted for number in used),
-                 f"the ranks take {used} samples in {cases.EPOCHS} epochs, expected {wanted} each",
-                 "train in this process, on each sample of the share once an epoch")
+    case.instead(
+        any(number != wanted for number in used),
+        f"the ranks take {used} samples in {cases.EPOCHS} epochs, expected {wanted} each",
+        "train in this process, on each sample of the share once an epoch",
+    )
     states = [rank["state"] for rank in ranks]
-    case.instead(any(not torch.equal(states[0][name], state[name]) for state in states for name in state),
-                 "the ranks end with different weights",
-                 "ddp.module(x) goes around DistributedDataParallel, and nothing is averaged: call ddp(x)",
-                 expected=states[0]["linear.bias"], got=states[1]["linear.bias"])
-    case.instead(all(one == sorted(one) for one in asked[0]), "the data is not shuffled",
-                 "DistributedSampler shuffles by default", got=f"rank 0: {asked[0]}")
-    case.instead(asked[0][0] == asked[0][1], "every epoch has the same order",
-                 "sampler.set_epoch(epoch) at the beginning of each epoch", got=f"rank 0: {asked[0]}")
+    case.instead(
+        any(not torch.equal(states[0][name], state[name]) for state in states for name in state),
+        "the ranks end with different weights",
+        "ddp.module(x) goes around DistributedDataParallel, and nothing is averaged: call ddp(x)",
+        expected=states[0]["linear.bias"],
+        got=states[1]["linear.bias"],
+    )
+    case.instead(
+        all(one == sorted(one) for one in asked[0]),
+        "the data is not shuffled",
+        "DistributedSampler shuffles by default",
+        got=f"rank 0: {asked[0]}",
+    )
+    case.instead(
+        asked[0][0] == asked[0][1],
+        "every epoch has the same order",
+        "sampler.set_epoch(epoch) at the beginning of each epoch",
+        got=f"rank 0: {asked[0]}",
+    )
     state, losses = _in_one_process(asked)
-    case.instead(any(not torch.allclose(states[0][name], state[name], rtol=1e-3, atol=1e-5) for name in state),
-                 "trains otherwise than one process on the whole batches",
-                 "in each step clear the gradients, average them once, and step as the given optimizer does",
-                 expected=state["linear.bias"], got=states[0]["linear.bias"])
+    case.instead(
+        any(not torch.allclose(states[0][name], state[name], rtol=1e-3, atol=1e-5) for name in state),
+        "trains otherwise than one process on the whole batches",
+        "in each step clear the gradients, average them once, and step as the given optimizer does",
+        expected=state["linear.bias"],
+        got=states[0]["linear.bias"],
+    )
     values = [rank["call"].value for rank in ranks]
     none = [value is None or (isinstance(value, list) and not value) for value in values]
     case.instead(not none[0] and any(none), "only rank 0 returns the losses", "each rank can return them", got=values)
@@ -157,9 +243,11 @@ def _in_one_process(asked: list[list[list[int]]]) -> tuple[dict[str, torch.Tenso
 def check_files(case: Case, ranks: list[dict[str, Any]]) -> None:
     """Check that rank 0 alone wrote, and that a plain model can load it."""
     files = [rank["files"] for rank in ranks]
-    case.instead(all(files), "every rank writes the file",
-                 "in a real run the path is the same for all, and ranks that write at once destroy the file: save on "
-                 "rank 0")
+    case.instead(
+        all(files),
+        "every rank writes the file",
+        "in a real run the path is the same for all, and ranks that write at once destroy the file: save on rank 0",
+    )
     saves = max(rank["saves"] for rank in ranks)
     case.instead(saves > 1, f"writes the file {saves} times", "once is asked for, at the end: each time takes a while")
     case.instead(not files[0], "rank 0 writes no file", "save the model on rank 0, to path")
@@ -170,8 +258,14 @@ def check_files(case: Case, ranks: list[dict[str, Any]]) -> None:
             saved = torch.load(io.BytesIO(files[0]["model.pt"]), weights_only=True)
     except Exception:  # a pickled model, text, a folder
         saved = None
-    case.instead(not isinstance(saved, dict), "the file does not hold the state_dict of the model",
-                 "torch.save(ddp.module.state_dict(), path) can be loaded everywhere")
-    case.instead(any(name.startswith("module.") for name in saved), 'the names in the file begin with "module."',
-                 "a model without DistributedDataParallel cannot load them: save ddp.module.state_dict()")
+    case.instead(
+        not isinstance(saved, dict),
+        "the file does not hold the state_dict of the model",
+        "torch.save(ddp.module.state_dict(), path) can be loaded everywhere",
+    )
+    case.instead(
+        any(name.startswith("module.") for name in saved),
+        'the names in the file begin with "module."',
+        "a model without DistributedDataParallel cannot load them: save ddp.module.state_dict()",
+    )
     case.equal(dict(saved), ranks[0]["state"], why="the file must hold the trained model")

@@ -8,22 +8,26 @@ from gpu_course.lesson10 import measured
 __all__ = ["MEASURED", "choose_measured"]
 
 exercise = lesson("10")
-# fmt: off
 
 MEASURED = {"1B on 64 GPUs": ("1B", 64), "8B on 64 GPUs": ("8B", 64), "80B on 128 GPUs": ("80B", 128)}
 _SIZES = "(data, tensor, pipeline, ZeRO stage, sequences of a micro-batch)"
 _LIMIT = 1.25
 
 
-@exercise(title="Choose a split that somebody measured", where="any machine: published runs", minutes=8, difficulty=2,
-          hints=(
-    "Ask for each model: does one GPU hold its weights, gradients and optimizer state, 16 bytes for each parameter? "
-    "Which of them can ZeRO 1 divide?",
-    "Split no more than memory asks for. Then choose what each further split costs: tensor ranks exchange activations "
-    "in every layer, pipeline ranks wait at both ends of a step.",
-    "1B fits into each GPU: data ranks alone. 8B does not quite: two pipeline or two tensor ranks are enough. 80B "
-    "needs 32 GPUs for one copy: four tensor ranks inside a machine, the rest a pipeline, with micro-batches of 1.",
-))
+@exercise(
+    title="Choose a split that somebody measured",
+    where="any machine: published runs",
+    minutes=8,
+    difficulty=2,
+    hints=(
+        "Ask for each model: does one GPU hold its weights, gradients and optimizer state, 16 bytes for each "
+        "parameter? Which of them can ZeRO 1 divide?",
+        "Split no more than memory asks for. Then choose what each further split costs: tensor ranks exchange "
+        "activations in every layer, pipeline ranks wait at both ends of a step.",
+        "1B fits into each GPU: data ranks alone. 8B does not quite: two pipeline or two tensor ranks are enough. 80B "
+        "needs 32 GPUs for one copy: four tensor ranks inside a machine, the rest a pipeline, with micro-batches of 1.",
+    ),
+)
 def choose_measured() -> dict[str, tuple[int, int, int, int, int]]:
     """Return (data, tensor, pipeline, stage, each) for each of the three tasks."""
     return {
@@ -36,8 +40,12 @@ def choose_measured() -> dict[str, tuple[int, int, int, int, int]]:
 @choose_measured.checks
 def _(case: Case) -> None:
     got = case.call()
-    case.instead(not isinstance(got, dict) or {*got} != {*MEASURED}, "does not answer the three tasks",
-                 f'return {{"1B on 64 GPUs": {_SIZES}, "8B on 64 GPUs": …, "80B on 128 GPUs": …}}', got=got)
+    case.instead(
+        not isinstance(got, dict) or {*got} != {*MEASURED},
+        "does not answer the three tasks",
+        f'return {{"1B on 64 GPUs": {_SIZES}, "8B on 64 GPUs": …, "80B on 128 GPUs": …}}',
+        got=got,
+    )
     for task, (model, gpus) in MEASURED.items():
         _check_choice(case, task, measured.runs(model, gpus), got.get(task) if isinstance(got, dict) else None)
 
@@ -49,29 +57,52 @@ def _check_choice(case: Case, task: str, tried: tuple[measured.Run, ...], choice
     case.instead(not numbers, f"is not {_SIZES}", "a tuple of five whole numbers")
     data, tensor, pipeline = choice[:3]
     gpus = tried[0].gpus
-    case.instead(data * tensor * pipeline != gpus, f"is a mesh of {data * tensor * pipeline} GPUs, expected {gpus}",
-                 "the product of data, tensor and pipeline ranks is the number of GPUs")
+    case.instead(
+        data * tensor * pipeline != gpus,
+        f"is a mesh of {data * tensor * pipeline} GPUs, expected {gpus}",
+        "the product of data, tensor and pipeline ranks is the number of GPUs",
+    )
     run = next((one for one in tried if (*one.way, one.each) == choice), None)
     others = _listed(tried, choice[:3])
-    case.instead(run is None, "was not tried by anybody", f"of this mesh they tried {others}" if others else
-                 "data, tensor and pipeline ranks were powers of two, tensor ranks at most 32, the ZeRO stage 0 or 1")
+    case.instead(
+        run is None,
+        "was not tried by anybody",
+        f"of this mesh they tried {others}"
+        if others
+        else "data, tensor and pipeline ranks were powers of two, tensor ranks at most 32, the ZeRO stage 0 or 1",
+    )
     case.about(f"choose_measured() for {task}: {choice}, {_billions(run):.2g} billion parameters a rank,", case.device)
-    case.instead(not run.tokens_per_s, "ran out of memory or crashed",
-                 "16 bytes a parameter, of which ZeRO 1 divides 12 among the data ranks")
+    case.instead(
+        not run.tokens_per_s,
+        "ran out of memory or crashed",
+        "16 bytes a parameter, of which ZeRO 1 divides 12 among the data ranks",
+    )
     fastest = measured.best(tried)
     ratio = run.step_s / fastest.step_s
     said = f"{run.step_s:.2f} s a step were measured, and {fastest.step_s:.2f} s for the fastest way"
     slow = ratio > _LIMIT
-    case.instead(slow and run.tensor > measured.CLUSTER.per_machine, "tensor parallel across machines",
-                 f"{said}: its all-reduces, four a layer, leave the machine of {measured.CLUSTER.per_machine} GPUs")
-    case.instead(slow and run.pipeline - 1 > 0.2 * run.micro, "a pipeline with few micro-batches",
-                 f"{said}: {run.micro} micro-batches for {run.pipeline} ranks, so the bubble is "
-                 f"{(run.pipeline - 1) / (run.micro + run.pipeline - 1):.0%}")
-    case.instead(slow and run.kind == measured.LEFT_OUT[0], "fills the memory",
-                 f"{said}: with {run.memory_gb:.0f} of 80 GB in use, an allocator has to free and ask again")
-    case.instead(slow and run.tensor > 1 and fastest.tensor < run.tensor, "has more tensor ranks than memory asks for",
-                 f"{said}: with {run.tensor} tensor ranks each product is {run.tensor} times smaller, and each layer "
-                 "waits for its all-reduces")
+    case.instead(
+        slow and run.tensor > measured.CLUSTER.per_machine,
+        "tensor parallel across machines",
+        f"{said}: its all-reduces, four a layer, leave the machine of {measured.CLUSTER.per_machine} GPUs",
+    )
+    case.instead(
+        slow and run.pipeline - 1 > 0.2 * run.micro,
+        "a pipeline with few micro-batches",
+        f"{said}: {run.micro} micro-batches for {run.pipeline} ranks, so the bubble is "
+        f"{(run.pipeline - 1) / (run.micro + run.pipeline - 1):.0%}",
+    )
+    case.instead(
+        slow and run.kind == measured.LEFT_OUT[0],
+        "fills the memory",
+        f"{said}: with {run.memory_gb:.0f} of 80 GB in use, an allocator has to free and ask again",
+    )
+    case.instead(
+        slow and run.tensor > 1 and fastest.tensor < run.tensor,
+        "has more tensor ranks than memory asks for",
+        f"{said}: with {run.tensor} tensor ranks each product is {run.tensor} times smaller, and each layer "
+        "waits for its all-reduces",
+    )
     case.instead(slow, f"takes {ratio:.2f} times as long as the fastest, and {_LIMIT} is the limit", said)
 
 
@@ -88,16 +119,12 @@ def _billions(run: measured.Run) -> float:
 
 choose_measured.alternative(
     "two tensor ranks instead of two pipeline ranks, and a pipeline of 32: at most 3 % from the fastest",
-    edit("(64, 1, 1, 1, 1)", "(64, 1, 1, 1, 2)", "(32, 1, 2, 1, 1)", "(32, 2, 1, 1, 2)", "(2, 4, 16, 1, 1)",
-         "(1, 4, 32, 0, 1)"),
-)
-choose_measured.edits(
-    ("ran out of memory or crashed", "16 bytes a parameter, of which ZeRO 1 divides 12 among the data ranks",
-     "(32, 1, 2, 1, 1)", "(64, 1, 1, 1, 1)"),
-    ("tensor parallel across machines", "four all-reduces a layer, which nothing hides, over the slower link",
-     "(2, 4, 16, 1, 1)", "(8, 16, 1, 1, 1)"),
-    ("a pipeline with few micro-batches", "the bubble is (p - 1) / (m + p - 1): small micro-batches make many",
-     "(64, 1, 1, 1, 1)", "(16, 1, 4, 1, 4)"),
-    ("has more tensor ranks than memory asks for", "a model that fits needs none, and each costs messages in every "
-     "layer", "(64, 1, 1, 1, 1)", "(8, 8, 1, 1, 1)"),
+    edit("""
+        -        "1B on 64 GPUs": (64, 1, 1, 1, 1),
+        -        "8B on 64 GPUs": (32, 1, 2, 1, 1),
+        -        "80B on 128 GPUs": (2, 4, 16, 1, 1),
+        +        "1B on 64 GPUs": (64, 1, 1, 1, 2),
+        +        "8B on 64 GPUs": (32, 2, 1, 1, 2),
+        +        "80B on 128 GPUs": (1, 4, 32, 0, 1),
+    """),
 )

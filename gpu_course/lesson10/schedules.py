@@ -12,16 +12,22 @@ from gpu_course.lesson10.pipelines import Schedule, ScheduleError
 __all__ = ["last_rank", "write_schedule"]
 
 exercise = lesson("10")
-# fmt: off
 
 
-@exercise(title="Write a schedule", minutes=10, difficulty=2, where="schedules of 1 to 5 ranks", hints=(
-    "Draw it for 3 ranks. When can the first gradient reach rank 2, then rank 1, then rank 0? Until then, a rank can "
-    "do nothing but forward passes.",
-    "The last rank does F0 B0 F1 B1 and so on. Each rank before it does one more forward pass at the start.",
-    "A line has three parts: first ranks - 1 - rank forward passes (but never more than there are micro-batches), then "
-    "one F and one B in turn, then the backward passes that are left. Collect the words in a list, and join them.",
-))
+@exercise(
+    title="Write a schedule",
+    minutes=10,
+    difficulty=2,
+    where="schedules of 1 to 5 ranks",
+    hints=(
+        "Draw it for 3 ranks. When can the first gradient reach rank 2, then rank 1, then rank 0? Until then, a rank "
+        "can do nothing but forward passes.",
+        "The last rank does F0 B0 F1 B1 and so on. Each rank before it does one more forward pass at the start.",
+        "A line has three parts: first ranks - 1 - rank forward passes (but never more than there are micro-batches), "
+        "then one F and one B in turn, then the backward passes that are left. Collect the words in a list, and join "
+        "them.",
+    ),
+)
 def write_schedule(ranks: int, micro: int) -> str:
     """Return a schedule's text: GPipe's bubble, at most `ranks` held on each rank."""
     lines = []
@@ -40,45 +46,36 @@ def write_schedule(ranks: int, micro: int) -> str:
 def _(case: Case) -> None:
     for ranks, micro in ((1, 2), (2, 3), (3, 2), (3, 6), (4, 8), (5, 3), (5, 7)):
         text = case.call(ranks, micro)
-        case.instead(not isinstance(text, str), f"returns {type(text).__name__}, expected one text: a line for each "
-                     "rank", 'the lines are joined by "\\n"')
+        case.instead(
+            not isinstance(text, str),
+            f"returns {type(text).__name__}, expected one text: a line for each rank",
+            'the lines are joined by "\\n"',
+        )
         try:
             found = Schedule(text)
         except ScheduleError as error:
             case.fail(str(error), "no ranks can run that: they would raise, or wait for ever", got=text)
         size = len(found.ranks), found.micro
-        case.instead(size != (ranks, micro), f"has {size[0]} lines and {size[1]} micro-batches, expected {ranks} and "
-                     f"{micro}", "write a line for each rank, and in it each micro-batch, from 0 on", got=text)
+        case.instead(
+            size != (ranks, micro),
+            f"has {size[0]} lines and {size[1]} micro-batches, expected {ranks} and {micro}",
+            "write a line for each rank, and in it each micro-batch, from 0 on",
+            got=text,
+        )
         case.instead(found.stages != ranks, f"has {found.stages} stages, expected {ranks}: one a rank", got=text)
         most, allowed = max(found.held), (ranks - 1) / (micro + ranks - 1)
-        case.instead(most > ranks, f"rank {found.held.index(most)} holds {most} micro-batches at once, the limit is "
-                     f"{ranks}", "activations are kept from F to B: go back as soon as a gradient can be there",
-                     got=text)
-        case.instead(found.bubble > allowed + 1e-9, f"ranks idle too long: the bubble is {found.bubble:.1%}, that of "
-                     f"GPipe {allowed:.1%}", "while the first micro-batch is on its way, a rank can do the next",
-                     got=text)
-
-
-_EARLY, _FORWARD, _BACK = "ranks - 1 - rank", 'line.append(f"F{early + at}")', 'line.append(f"B{at}")'
-write_schedule.edits(
-    ("does all forward passes first", "that is GPipe: it holds every micro-batch", (_EARLY, "micro")),
-    ("lets a micro-batch come back before the next one begins", "all other ranks wait meanwhile: begin with a forward "
-     "pass more for each rank behind this one", (_EARLY, "0")),
-    ("begins alike on all ranks", "the last rank has a gradient after its first F: let it go back at once, since the "
-     "others wait for it",
-     (_EARLY, "ranks - 1")),
-    ("counts the ranks from the wrong end", "the first rank waits longest for a gradient", (_EARLY, "rank")),
-    ("begins with one forward pass too few", "rank r has ranks - 1 - r ranks behind it",
-     (_EARLY, "max(0, ranks - 2 - rank)")),
-    ("begins with one forward pass too many", "the last rank needs none before its F0 B0", (_EARLY, "ranks - rank")),
-    ("leaves out the backward passes at the end", "each forward pass needs its backward pass",
-     ("at in range(micro):", "at in range(micro - early):")),
-    ("begins with forward passes of micro-batches that do not exist", "with fewer micro-batches than ranks, a rank "
-     "has no more than micro of them to begin with", (f"min(micro, {_EARLY})", _EARLY)),
-    ("goes back first", "a backward pass needs the activations of its forward pass: F first, then B",
-     (_FORWARD, f"{_BACK}\n                {_FORWARD}\n"
-     "                continue")),
-)
+        case.instead(
+            most > ranks,
+            f"rank {found.held.index(most)} holds {most} micro-batches at once, the limit is {ranks}",
+            "activations are kept from F to B: go back as soon as a gradient can be there",
+            got=text,
+        )
+        case.instead(
+            found.bubble > allowed + 1e-9,
+            f"ranks idle too long: the bubble is {found.bubble:.1%}, that of GPipe {allowed:.1%}",
+            "while the first micro-batch is on its way, a rank can do the next",
+            got=text,
+        )
 
 
 @write_schedule.alternative("shorter: the order that the rule gives, sorted by when each action would begin")
@@ -91,14 +88,19 @@ def by_time(ranks: int, micro: int) -> str:
     return "\n".join(lines)
 
 
-@exercise(title="The last rank's line", minutes=10, difficulty=2, hints=(
-    "Keep what F makes in a dictionary, by the number of its micro-batch: the input and the loss.",
-    "The input must require a gradient. I asks for that gradient alone, and W still needs the graph afterwards: "
-    "retain_graph=True.",
-    "torch.autograd.grad(loss, x, …) returns a tuple and adds to no .grad. loss.backward(inputs=[…]) adds to the .grad "
-    "of everything in the list; a frozen parameter must not be in it, and the list must not be empty. The loss of a "
-    "micro-batch is a mean over a part of the batch only.",
-))
+@exercise(
+    title="The last rank's line",
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "Keep what F makes in a dictionary, by the number of its micro-batch: the input and the loss.",
+        "The input must require a gradient. I asks for that gradient alone, and W still needs the graph afterwards: "
+        "retain_graph=True.",
+        "torch.autograd.grad(loss, x, …) returns a tuple and adds to no .grad. loss.backward(inputs=[…]) adds to the "
+        ".grad of everything in the list; a frozen parameter must not be in it, and the list must not be empty. The "
+        "loss of a micro-batch is a mean over a part of the batch only.",
+    ),
+)
 def last_rank(
     line: str, stage: nn.Module, inputs: list[torch.Tensor], targets: list[torch.Tensor], loss_fn: Callable
 ) -> list[torch.Tensor]:
@@ -158,35 +160,34 @@ def _(case: Case) -> None:
             case.instead(without, f"no gradient in {without}", "the W actions must add to it")
             case.equal(found, wanted, why="gradients of the weights: those of the mean loss over the whole batch")
             order = [int(word[1:]) for word in line.split() if word[0] == "I"]
-            case.equal(got, [whole.grad.chunk(micro)[at] for at in order],
-                       why="gradients of the inputs, in the order of I")
+            case.equal(
+                got, [whole.grad.chunk(micro)[at] for at in order], why="gradients of the inputs, in the order of I"
+            )
             for at, (added, inputs) in seen.items():
                 before = line.split()[: line.split().index(f"F{at}")]
                 due = any(word[0] == "W" for word in before)
-                case.instead(added and not due, "adds to gradients of weights before W",
-                             "the rank before waits only for the result of I: leave these gradients to W")
-                case.instead(due and not added and not frozen, "goes forward before W is done",
-                             "W stands before that F in the line: with it a micro-batch's activations are free")
-                case.instead(inputs < sum(word[0] == "I" for word in before), "goes forward before I is done",
-                             "the rank before waits for that gradient: I stands before that F in the line")
+                case.instead(
+                    added and not due,
+                    "adds to gradients of weights before W",
+                    "the rank before waits only for the result of I: leave these gradients to W",
+                )
+                case.instead(
+                    due and not added and not frozen,
+                    "goes forward before W is done",
+                    "W stands before that F in the line: with it a micro-batch's activations are free",
+                )
+                case.instead(
+                    inputs < sum(word[0] == "I" for word in before),
+                    "goes forward before I is done",
+                    "the rank before waits for that gradient: I stands before that F in the line",
+                )
 
 
-_MEAN, _INPUT = " / len(inputs)  #", "sent += torch.autograd.grad(loss, x, retain_graph=True)"
-_WEIGHTS = "loss.backward(inputs=weights)"
-last_rank.alternative("the same through `.grad` of the input; it must be a leaf of the graph",
-                      edit(_INPUT, "loss.backward(inputs=[x], retain_graph=True)\n            sent.append(x.grad)"))
-last_rank.edits(
-    ("does not divide the loss by the number of micro-batches", "a sum of means is too large by that number, and so is "
-     "the step", (_MEAN, "  #")),
-    ("clears the gradients at each micro-batch", "the gradients of all micro-batches add up: clear them once, before "
-     "the first",
-     (_WEIGHTS, f"stage.zero_grad(); {_WEIGHTS}")),
-    ("adds the gradients of the weights in I too", "backward without inputs= goes to every leaf: each weight counts "
-     "twice", (_INPUT, "loss.backward(retain_graph=True); sent.append(x.grad)"),
-     (_INPUT, "loss.backward(retain_graph=True); sent.append(x.grad.clone())", _WEIGHTS, "loss.backward()")),
-    ("returns the gradients by the number of the micro-batch", "the rank before expects them in the order of I",
-     (_INPUT, "held[at] = x, loss, torch.autograd.grad(loss, x, retain_graph=True)[0]; sent.append((at, held[at][2]))",
-      "return sent", "return [one for _, one in sorted(sent, key=lambda pair: pair[0])]")),
-    ("divides by the number of samples", "loss_fn gives a mean already: divide by the number of micro-batches",
-     ("len(inputs)", "sum(map(len, inputs))")),
+last_rank.alternative(
+    "the same through `.grad` of the input; it must be a leaf of the graph",
+    edit("""
+        -            sent += torch.autograd.grad(loss, x, retain_graph=True)  # W goes through the graph again
+        +            loss.backward(inputs=[x], retain_graph=True)
+        +            sent.append(x.grad)  # W goes through the graph again
+    """),
 )

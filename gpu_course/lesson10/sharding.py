@@ -22,18 +22,23 @@ from gpu_course.common.ranks import check_call, describe, on_ranks
 __all__ = ["Scaled", "gather_state", "reshard", "start_sharded", "train_sharded"]
 
 exercise, _WHERE = lesson("10"), "real ranks on the CPU"
-# fmt: off
 
 
 # ---- gather an optimizer's state ------------------------------------------------------------------------------------
 
 
-@exercise(title="Gather an optimizer's state", where=_WHERE, minutes=8, difficulty=2, hints=(
-    "Two of the three entries have one number for each number of the shard. The third has one for all of them.",
-    "Gather exp_avg and exp_avg_sq in the order of the ranks. Which numbers of the result belong to no parameter?",
-    "dist.all_gather fills a list of tensors, one for each rank, each as long as a shard. torch.cat joins them, and a "
-    "slice up to total leaves out the padding. Every rank has counted the same steps.",
-))
+@exercise(
+    title="Gather an optimizer's state",
+    where=_WHERE,
+    minutes=8,
+    difficulty=2,
+    hints=(
+        "Two of the three entries have one number for each number of the shard. The third has one for all of them.",
+        "Gather exp_avg and exp_avg_sq in the order of the ranks. Which numbers of the result belong to no parameter?",
+        "dist.all_gather fills a list of tensors, one for each rank, each as long as a shard. torch.cat joins them, "
+        "and a slice up to total leaves out the padding. Every rank has counted the same steps.",
+    ),
+)
 def gather_state(state: dict[str, torch.Tensor], total: int) -> dict[str, torch.Tensor]:
     """Return AdamW's state of all `total` numbers; `state` is this rank's part."""
     found = {"step": state["step"].clone()}  # all ranks have counted the same steps
@@ -58,17 +63,27 @@ def _states(call: Callable) -> list[Any]:
     """Call the answer with this rank's shard of each state, padded with zeros."""
     rank, n, found = dist.get_rank(), dist.get_world_size(), []
     for total in _TOTALS:
-        padded = {name: F.pad(value, (0, -total % n)) if value.dim() else value
-                  for name, value in _whole_state(total).items()}
-        found.append(call({name: value.chunk(n)[rank].clone() if value.dim() else value
-                           for name, value in padded.items()}, total))
+        padded = {
+            name: F.pad(value, (0, -total % n)) if value.dim() else value for name, value in _whole_state(total).items()
+        }
+        found.append(
+            call(
+                {name: value.chunk(n)[rank].clone() if value.dim() else value for name, value in padded.items()}, total
+            )
+        )
     return found
 
 
 @gather_state.checks
 def _(case: Case) -> None:
-    ranks = on_ranks(case, _states, nprocs=3, called="gather_state(state, total)", known=gather_state.mistakes,
-                     why="every rank gathers the same entries in the same order, in tensors of the size of a shard")
+    ranks = on_ranks(
+        case,
+        _states,
+        nprocs=3,
+        called="gather_state(state, total)",
+        known=gather_state.mistakes,
+        why="every rank gathers the same entries in the same order, in tensors of the size of a shard",
+    )
     for at, total in enumerate(_TOTALS):
         describe(case, f"gather_state(state, {total})", 3)
         for rank, calls in enumerate(ranks):
@@ -77,54 +92,44 @@ def _(case: Case) -> None:
             case.equal(call.value, _whole_state(total), why=f"this is what rank {rank} returned")
             sent, shard = call.counts.collective_bytes.copy(), 4 * -(-total // 3)
             sent["broadcast"] //= 3  # counted on each rank, given by one
-            case.instead(sent.total() > 2 * shard + 8, f"the result is right, but rank {rank} gives {sent.total()} "
-                         f"bytes, and its shards have {2 * shard}", "each rank gives its own part: all_gather, and no "
-                         "pickles")
+            case.instead(
+                sent.total() > 2 * shard + 8,
+                f"the result is right, but rank {rank} gives {sent.total()} bytes, and its shards have {2 * shard}",
+                "each rank gives its own part: all_gather, and no pickles",
+            )
 
 
 gather_state.alternative(
     "writes into one tensor, so that no copy is made by torch.cat",
-    edit("parts = [torch.empty_like(state[name]) for _ in range(dist.get_world_size())]",
-         "whole = state[name].new_empty(dist.get_world_size() * len(state[name]))",
-         "all_gather(parts, state[name])", "all_gather(list(whole.chunk(dist.get_world_size())), state[name])",
-         "torch.cat(parts)[:total]", "whole[:total]"))
-_CAT, _STEP = "torch.cat(parts)[:total]", '{"step": state["step"].clone()}'
-_ORDER = "all_gather puts the tensor of rank r into parts[r]: join them in this order"
-gather_state.edits(
-    ("keeps the padding", "the last numbers belong to no parameter: keep the first `total` of them",
-     (_CAT, "torch.cat(parts)")),
-    ("drops zeros", "a moment may be zero, such as that of a token that never came: cut by number, not by value",
-     (_CAT, "torch.cat(parts)[torch.cat(parts) != 0]")),
-    ("strips the zeros at the end", "the last moments may be zero as well: cut by number, not by value",
-     (_CAT, "torch.cat(parts)[: int(torch.cat(parts).nonzero().max()) + 1]")),
-    ("sends the moments in 16 bits", "the training would go on from rounded moments: send them as they are",
-     ("dist.all_gather(parts, state[name])", "short = [part.bfloat16() for part in parts]\n        "
-      "dist.all_gather(short, state[name].bfloat16())\n        parts = [part.float() for part in short]")),
-    ("cuts off the beginning", "the padding is at the end", (_CAT, "torch.cat(parts)[-total:]")),
-    ("joins the shards in another order", _ORDER, (_CAT, "torch.cat(parts[::-1])[:total]"),
-     (_CAT, "torch.stack(parts, 1).flatten()[:total]")),
-    ("loses the step count", "AdamW divides by 1 - beta ** step: from zero its first steps would be large again",
-     (_STEP, "{}"), (_STEP, '{"step": torch.zeros(())}')),
-    ("adds up the step counts", "each rank has counted every step",
-     (_STEP, '{"step": state["step"] * dist.get_world_size()}')),
-    ("repeats its own shard", "after all_gather the list holds what each rank handed over: join that",
-     ("dist.all_gather(parts, state[name])", "parts = [state[name] for _ in parts]")),
-    ("adds up the moments", "the shards belong to different parameters: join them, do not add them up",
-     (_CAT, "torch.stack(parts).sum(0).repeat(len(parts))[:total]")),
+    edit("""
+        -        parts = [torch.empty_like(state[name]) for _ in range(dist.get_world_size())]
+        -        dist.all_gather(parts, state[name])
+        -        found[name] = torch.cat(parts)[:total]  # behind it is padding
+        +        whole = state[name].new_empty(dist.get_world_size() * len(state[name]))
+        +        dist.all_gather(list(whole.chunk(dist.get_world_size())), state[name])
+        +        found[name] = whole[:total]  # behind it is padding
+    """),
 )
 
 
 # ---- train sharded ---------------------------------------------------------------------------------------------------
 
 
-@exercise(title="Repair a sharded training", where=_WHERE, minutes=10, difficulty=2, limit_s=5.0, hints=(
-    "Ask three questions. What is gathered at once? Which parameters does the optimizer train? Of which gradients is "
-    "the norm?",
-    "fully_shard puts new parameters into a module. What one call of fully_shard takes is gathered together. And a "
-    "rank sees only a part of each gradient.",
-    "Call fully_shard on each of model.blocks, then on the model. Make the optimizer after that. And let "
-    "nn.utils.clip_grad_norm_ clip, which knows DTensors.",
-))
+@exercise(
+    title="Repair a sharded training",
+    where=_WHERE,
+    minutes=10,
+    difficulty=2,
+    limit_s=5.0,
+    hints=(
+        "Ask three questions. What is gathered at once? Which parameters does the optimizer train? Of which gradients "
+        "is the norm?",
+        "fully_shard puts new parameters into a module. What one call of fully_shard takes is gathered together. And a "
+        "rank sees only a part of each gradient.",
+        "Call fully_shard on each of model.blocks, then on the model. Make the optimizer after that. And let "
+        "nn.utils.clip_grad_norm_ clip, which knows DTensors.",
+    ),
+)
 def train_sharded(model: nn.Module, mesh: DeviceMesh, batches: list[tuple]) -> dict[str, torch.Tensor]:
     """Train `model` sharded over `mesh`; return its state dict, each tensor whole."""
     for block in model.blocks:  # each is gathered by itself, and freed behind it
@@ -205,60 +210,66 @@ def _training(call: Callable) -> tuple[Any, bool, float, int]:
 
 @train_sharded.checks
 def _(case: Case) -> None:
-    ranks = on_ranks(case, _training, nprocs=2, called="train_sharded(model, mesh, batches)", compiler=True,
-                     known=train_sharded.mistakes,
-                     why="a collective needs one size on all ranks, but shards differ by a row: full_tensor() knows")
+    ranks = on_ranks(
+        case,
+        _training,
+        nprocs=2,
+        called="train_sharded(model, mesh, batches)",
+        compiler=True,
+        known=train_sharded.mistakes,
+        why="a collective needs one size on all ranks, but shards differ by a row: full_tensor() knows",
+    )
     for rank, (call, sharded, left, peak_bytes) in enumerate(ranks):
         check_call(case, call, rank)
         got = dict(call.value) if isinstance(call.value, dict) else call.value  # state_dict() gives an OrderedDict
         spread = isinstance(got, dict) and any(isinstance(value, DTensor) for value in got.values())
-        case.instead(spread, "returns DTensors", "each rank would return only its own part: full_tensor() gathers "
-                     "the whole")
+        case.instead(
+            spread, "returns DTensors", "each rank would return only its own part: full_tensor() gathers the whole"
+        )
         case.equal(got, dict(_alone()), rtol=1e-4, why=f"this is what rank {rank} returned")
         whole = sum(value.nbytes for value in _tower().parameters())
-        case.instead(not sharded, "the result is right, but the model is not sharded",
-                     "every rank holds all of it: call fully_shard on each block, then on the model")
-        case.instead(peak_bytes > 2.95 * whole, "the result is right, but nearly three models are alive at once",
-                     f"{peak_bytes:,} bytes, and the model has {whole:,}: what one call of fully_shard takes is "
-                     "gathered at once")
-        case.instead(left > 0.5, f"the result is right, but the last unit holds {left:.0%} of the model",
-                     "fully_shard(model) takes all that no unit has yet, and gathers it at once: call fully_shard on "
-                     "each of model.blocks before")
+        case.instead(
+            not sharded,
+            "the result is right, but the model is not sharded",
+            "every rank holds all of it: call fully_shard on each block, then on the model",
+        )
+        case.instead(
+            peak_bytes > 2.95 * whole,
+            "the result is right, but nearly three models are alive at once",
+            f"{peak_bytes:,} bytes, and the model has {whole:,}: what one call of fully_shard takes is "
+            "gathered at once",
+        )
+        case.instead(
+            left > 0.5,
+            f"the result is right, but the last unit holds {left:.0%} of the model",
+            "fully_shard(model) takes all that no unit has yet, and gathers it at once: call fully_shard on "
+            "each of model.blocks before",
+        )
 
 
-_SHARD = "    fully_shard(model, mesh=mesh)  # what is left\n"
-_MADE = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # the shards, which are there now\n"
-_BLOCKS = """    for block in model.blocks:  # each is gathered by itself, and freed behind it
-        fully_shard(block, mesh=mesh)
-"""
-_CLIP = "nn.utils.clip_grad_norm_(model.parameters(), 0.5)  # the norm over all shards"
-_LOCAL = """norms = [p.grad.to_local().norm() for p in model.parameters()]
-        norm = torch.stack(norms).norm()
-        for p in model.parameters():
-            p.grad *= (0.5 / norm).clamp(max=1.0)"""
-_EARLY = _SHARD + _MADE, _MADE + _SHARD
-train_sharded.broken(_BLOCKS, "", *_EARLY, _CLIP, _LOCAL)
-train_sharded.alternative("units of two blocks: fewer messages, but twice as many bytes gathered at once",
-    edit(_BLOCKS, "    for pair in zip(model.blocks[::2], model.blocks[1::2]):\n"
-         "        fully_shard(list(pair), mesh=mesh)\n"))
-train_sharded.edits(
-    ("has all blocks at once", "what one unit holds is gathered together: call fully_shard on each block first",
-     (_BLOCKS, ""), (_BLOCKS, "    fully_shard(model.blocks[0], mesh=mesh)\n"),
-     (_BLOCKS, "    fully_shard(model.blocks, mesh=mesh)\n")),
-    ("makes the optimizer before sharding", "fully_shard puts new parameters into the model, DTensors: an optimizer "
-     "made before steps the old ones, which get no gradient", _EARLY, (_BLOCKS, "", *_EARLY),
-     (_SHARD + _MADE, _SHARD, _BLOCKS, _MADE + _BLOCKS)),
-    ("clips by the norm of its own shard", "each rank would scale by another factor: the norm is that of all shards",
-     (_CLIP, _LOCAL), (_BLOCKS, "", _CLIP, _LOCAL)),
-    ("returns the shards of one rank", "such a file would hold only a part of the model: full_tensor() gathers the "
-     "whole",
-     ("value.full_tensor()", "value.to_local()")),
-    ("does not clip", "the norm of the gradients is to be 0.5 at most", (_CLIP, "pass")),
-    ("makes small gradients longer", "0.5 is the most that the norm may be: clamp the factor to 1",
-     (_CLIP, "norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])\n        "
-      "for p in model.parameters():\n            p.grad *= 0.5 / norm.full_tensor()")),
-    ("divides the gradients by the number of ranks", "fully_shard has taken their mean already",
-     (_CLIP, f"for p in model.parameters():\n            p.grad /= dist.get_world_size()\n        {_CLIP}")),
+train_sharded.broken(
+    """
+    -    for block in model.blocks:  # each is gathered by itself, and freed behind it
+    -        fully_shard(block, mesh=mesh)
+    +    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # the shards, which are there now
+         fully_shard(model, mesh=mesh)  # what is left
+    -    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # the shards, which are there now
+    ...
+    -        nn.utils.clip_grad_norm_(model.parameters(), 0.5)  # the norm over all shards
+    +        norms = [p.grad.to_local().norm() for p in model.parameters()]
+    +        norm = torch.stack(norms).norm()
+    +        for p in model.parameters():
+    +            p.grad *= (0.5 / norm).clamp(max=1.0)
+    """
+)
+train_sharded.alternative(
+    "units of two blocks: fewer messages, but twice as many bytes gathered at once",
+    edit("""
+        -    for block in model.blocks:  # each is gathered by itself, and freed behind it
+        -        fully_shard(block, mesh=mesh)
+        +    for pair in zip(model.blocks[::2], model.blocks[1::2]):
+        +        fully_shard(list(pair), mesh=mesh)
+    """),
 )
 
 
@@ -283,13 +294,20 @@ class Scaled(nn.Module):
         return self.layer(x) * self.scale
 
 
-@exercise(title="Start without memory", where=_WHERE, minutes=8, difficulty=2, limit_s=5.0, hints=(
-    "The order matters: shapes alone, then shards, then memory for them, then numbers. What is in no state dict?",
-    "A model made under torch.device(\"meta\") has no numbers. to_empty gives its shards memory, in which any numbers "
-    "may stand. The parameters come from rank 0, and each block can compute its buffer.",
-    "The lesson's cell has it all in the right order: meta, fully_shard on blocks and model, to_empty, "
-    "set_model_state_dict with its options. Only then let each block call fill.",
-))
+@exercise(
+    title="Start without memory",
+    where=_WHERE,
+    minutes=8,
+    difficulty=2,
+    limit_s=5.0,
+    hints=(
+        "The order matters: shapes alone, then shards, then memory for them, then numbers. What is in no state dict?",
+        'A model made under torch.device("meta") has no numbers. to_empty gives its shards memory, in which any '
+        "numbers may stand. The parameters come from rank 0, and each block can compute its buffer.",
+        "The lesson's cell has it all in the right order: meta, fully_shard on blocks and model, to_empty, "
+        "set_model_state_dict with its options. Only then let each block call fill.",
+    ),
+)
 def start_sharded(blocks: int, mesh: DeviceMesh, state: dict[str, torch.Tensor]) -> nn.Sequential:
     """Return `blocks` sharded blocks `Scaled()` with the numbers of `state`."""
     with torch.device("meta"):  # shapes alone
@@ -321,65 +339,75 @@ def _started(call: Callable) -> tuple[Any, ...]:
     finally:
         torch.use_deterministic_algorithms(False)
     model = done.value if isinstance(done.value, nn.Sequential) else nn.Sequential()
-    values = {name: value.full_tensor() if isinstance(value, DTensor) else value
-              for name, value in [*model.named_parameters(), *model.named_buffers()]}
-    sharded = all(isinstance(value, DTensor) for value in model.parameters()), all(
-        any(isinstance(module, FSDPModule) for module in block.modules()) for block in model)
+    values = {
+        name: value.full_tensor() if isinstance(value, DTensor) else value
+        for name, value in [*model.named_parameters(), *model.named_buffers()]
+    }
+    sharded = (
+        all(isinstance(value, DTensor) for value in model.parameters()),
+        all(any(isinstance(module, FSDPModule) for module in block.modules()) for block in model),
+    )
     return dataclasses.replace(done, value=type(done.value)), values, sharded, peak_bytes
 
 
 @start_sharded.checks
 def _(case: Case) -> None:
-    ranks = on_ranks(case, _started, nprocs=2, called="start_sharded(6, mesh, state)", compiler=True,
-                     known=start_sharded.mistakes,
-                     why="a collective needs one size on all ranks, also where the numbers come from rank 0")
+    ranks = on_ranks(
+        case,
+        _started,
+        nprocs=2,
+        called="start_sharded(6, mesh, state)",
+        compiler=True,
+        known=start_sharded.mistakes,
+        why="a collective needs one size on all ranks, also where the numbers come from rank 0",
+    )
     whole = _whole_blocks()
     for rank, (call, values, sharded, peak_bytes) in enumerate(ranks):
-        case.instead(not issubclass(call.value, nn.Sequential), f"returns {call.value.__name__}, expected an "
-                     "nn.Sequential", "return the model")
+        case.instead(
+            not issubclass(call.value, nn.Sequential),
+            f"returns {call.value.__name__}, expected an nn.Sequential",
+            "return the model",
+        )
         for done, what in zip(sharded, ("is not sharded", "has not a unit for each block"), strict=True):
             case.instead(not done, f"returns a model that {what}", "call fully_shard on each block, then on the model")
         for name, expected in [*whole.named_parameters(), *whole.named_buffers()]:
             case.equal(values.get(name), expected.detach(), why=f"this is {name} on rank {rank}")
         size = sum(value.nbytes for value in whole.parameters())
-        case.instead(rank and peak_bytes > 0.9 * size, "the result is right, but rank 1 holds the whole model at once",
-                     f"{peak_bytes:,} bytes, and the whole model has {size:,}: a rank may have memory for its own "
-                     "shards, and for one parameter on its way")
+        case.instead(
+            rank and peak_bytes > 0.9 * size,
+            "the result is right, but rank 1 holds the whole model at once",
+            f"{peak_bytes:,} bytes, and the whole model has {size:,}: a rank may have memory for its own "
+            "shards, and for one parameter on its way",
+        )
 
 
-_META = """    with torch.device("meta"):  # shapes alone
-        model"""
-_EMPTY_, _FILL = '    model.to_empty(device="cpu")  # memory for the shards alone\n', "block.fill()"
-_UNITS = """    for unit in [*model, model]:
-        fully_shard(unit, mesh=mesh)
-"""
-_SET = "sd.set_model_state_dict(model, state, options=options)"
-start_sharded.edits(
-    ("forgets the buffers", "no state dict holds a buffer that is not persistent, and to_empty leaves arbitrary "
-     "numbers in it: call fill() afterwards", (_FILL, "pass"),
-     (_FILL, "pass", _EMPTY_, f"    for block in model:\n        block.fill()\n{_EMPTY_}")),
-    ("has the whole model on each rank at once", "it would not fit: no rank but 0 may make the whole model, or get "
-     "the whole state dict", (_META, "    if True:\n        model", _EMPTY_, ""),
-     (_EMPTY_, "", _UNITS, _EMPTY_ + _UNITS)),
-    ("leaves the parameters uninitialized", "to_empty gives memory, not numbers", (_SET, "pass")),
-)
 start_sharded.alternative(
     "sends each rank its own part alone; the names are yours to match",
-    edit(_SET, "for name, p in model.named_parameters():\n        whole = state.get(name, torch.empty(p.shape))\n"
-         "        p.detach().copy_(distribute_tensor(whole, mesh, p.placements))  # scatters what rank 0 has",
-         "    options = sd.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)\n", ""))
+    edit("""
+        -    options = sd.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        -    sd.set_model_state_dict(model, state, options=options)
+        +    for name, p in model.named_parameters():
+        +        whole = state.get(name, torch.empty(p.shape))
+        +        p.detach().copy_(distribute_tensor(whole, mesh, p.placements))  # scatters what rank 0 has
+    """),
+)
 
 
 # ---- reshard -------------------------------------------------------------------------------------------------------
 
 
-@exercise(title="Reshard a checkpoint", minutes=8, difficulty=2, hints=(
-    "In which order do the rows belong? And how many rows does each of the n ranks get?",
-    "As text, rank10 comes before rank2, so sort by the number. Tensor.chunk cuts as fully_shard does, but it may "
-    "return fewer than n parts.",
-    "The sort key is the name without its prefix, as a number. Join with torch.cat, cut with chunk, and give ranks "
-    "without rows an empty slice, whole[:0]. Clone the parts: a view is saved with the whole tensor behind it.",
-))
+@exercise(
+    title="Reshard a checkpoint",
+    minutes=8,
+    difficulty=2,
+    hints=(
+        "In which order do the rows belong? And how many rows does each of the n ranks get?",
+        "As text, rank10 comes before rank2, so sort by the number. Tensor.chunk cuts as fully_shard does, but it may "
+        "return fewer than n parts.",
+        "The sort key is the name without its prefix, as a number. Join with torch.cat, cut with chunk, and give ranks "
+        "without rows an empty slice, whole[:0]. Clone the parts: a view is saved with the whole tensor behind it.",
+    ),
+)
 def reshard(files: dict[str, torch.Tensor], n: int) -> list[torch.Tensor]:
     """Return the shards for `n` ranks; `files` is {"rank0": …, "rank1": …}."""
     names = sorted(files, key=lambda name: int(name.removeprefix("rank")))  # as text, rank10 is before rank2
@@ -390,8 +418,12 @@ def reshard(files: dict[str, torch.Tensor], n: int) -> list[torch.Tensor]:
 
 
 _CUTS = (  # rows, old ranks, new ranks, the other dimensions, dtype
-    (10, 4, 2, (2,), torch.float32), (7, 4, 3, (1,), torch.float32), (12, 12, 5, (3,), torch.float32),
-    (3, 2, 6, (2,), torch.bfloat16), (3, 2, 6, (2, 2), torch.float32), (5, 2, 4, (), torch.float32),
+    (10, 4, 2, (2,), torch.float32),
+    (7, 4, 3, (1,), torch.float32),
+    (12, 12, 5, (3,), torch.float32),
+    (3, 2, 6, (2,), torch.bfloat16),
+    (3, 2, 6, (2, 2), torch.float32),
+    (5, 2, 4, (), torch.float32),
 )
 
 
@@ -407,34 +439,17 @@ def _(case: Case) -> None:
         whole = torch.arange(1, rows * math.prod(others) + 1, device=case.device).to(dtype).view(rows, *others)
         files = {f"rank{rank}": whole[mine.start : mine.stop].clone() for rank, mine in enumerate(_rows(rows, old))}
         got = case.call(dict(sorted(files.items())[::-1]), new)
-        case.equal(got, [whole[mine.start : mine.stop] for mine in _rows(rows, new)],
-                   why=f"{rows} rows, from {old} ranks to {new}")
+        case.equal(
+            got,
+            [whole[mine.start : mine.stop] for mine in _rows(rows, new)],
+            why=f"{rows} rows, from {old} ranks to {new}",
+        )
         views = [part for part in got if part.untyped_storage().nbytes() > part.nbytes]
-        case.instead(views, "returns views of the whole tensor",
-                     "torch.save writes all of the storage behind a view: each file would be as large as the model")
-
-
-_SORT = 'sorted(files, key=lambda name: int(name.removeprefix("rank")))'
-_CHUNK, _EMPTY = "list(whole.chunk(n))", "whole[:0]"
-reshard.edits(
-    ("joins the files in the order of their names", "as text, rank10 comes before rank2: sort by the number",
-     (_SORT, "sorted(files)")),
-    ("joins the files as they come", "a folder lists its files in any order: sort by the number of the rank",
-     (_SORT, "list(files)")),
-    ("cuts as evenly as it can", "fully_shard cuts as chunk does, and the last ranks get less: 7 rows on 3 ranks are "
-     "3, 3 and 1",
-     (_CHUNK, "list(whole.tensor_split(n))")),
-    ("pads the last shards with zeros", "the zeros would be rows of the tensor: padding is for messages alone",
-     (_CHUNK, "list(F.pad(whole, (0, 0, 0, -len(whole) % n)).chunk(n))")),
-    ("leaves out ranks without rows", "each rank looks for its own: chunk(n) may give fewer than n parts",
-     ("    parts += [whole[:0]] * (n - len(parts))\n", "")),
-    ("forgets the columns of an empty shard", "a shard without rows still has columns: its shape is (0, columns)",
-     (_EMPTY, "whole.new_empty(0)")),
-    ("makes empty shards of float32", "a shard without rows still has the dtype of the others",
-     (_EMPTY, "torch.empty(0, *whole.shape[1:], device=whole.device)")),
-    ("takes two dimensions for granted", "a bias has one and the weights of a convolution four: take the other "
-     "dimensions from the tensor", (_EMPTY, "whole.new_empty(0, whole[0].numel())")),
-)
+        case.instead(
+            views,
+            "returns views of the whole tensor",
+            "torch.save writes all of the storage behind a view: each file would be as large as the model",
+        )
 
 
 @reshard.alternative("never holds the whole tensor: for one that no machine could hold")

@@ -17,7 +17,6 @@ from gpu_course.lesson10 import plans
 __all__ = ["choose_meshes", "rank_bytes", "split_attention"]
 
 exercise = lesson("10")
-# fmt: off
 
 
 class Enter(torch.autograd.Function):
@@ -49,14 +48,21 @@ class Leave(torch.autograd.Function):
 enter, leave = Enter.apply, Leave.apply
 
 
-@exercise(title="Split attention by heads", where="real ranks on the CPU", minutes=12, difficulty=3, hints=(
-    "Which rows of qkv belong to a head? The first third makes q, the second k, the third v, and in each third the "
-    "heads follow one another. So a rank needs rows from all three.",
-    "chunk(3) cuts qkv.weight into its thirds, and chunk(n) cuts each third; do the same with the bias. "
-    "F.linear(x, weight, bias) computes with a part. Of out.weight you need columns: dim=1.",
-    "x goes through enter once. Each rank has heads // n heads. What the columns of out give is a part of a sum, which "
-    "leave adds up. Where do you add the bias, so that it counts once and gets its whole gradient on every rank?",
-))
+@exercise(
+    title="Split attention by heads",
+    where="real ranks on the CPU",
+    minutes=12,
+    difficulty=3,
+    hints=(
+        "Which rows of qkv belong to a head? The first third makes q, the second k, the third v, and in each third the "
+        "heads follow one another. So a rank needs rows from all three.",
+        "chunk(3) cuts qkv.weight into its thirds, and chunk(n) cuts each third; do the same with the bias. "
+        "F.linear(x, weight, bias) computes with a part. Of out.weight you need columns: dim=1.",
+        "x goes through enter once. Each rank has heads // n heads. What the columns of out give is a part of a sum, "
+        "which leave adds up. Where do you add the bias, so that it counts once and gets its whole gradient on every "
+        "rank?",
+    ),
+)
 def split_attention(x: torch.Tensor, qkv: nn.Linear, out: nn.Linear, heads: int) -> torch.Tensor:
     """Return causal attention's result; each rank computes its own heads alone."""
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -103,8 +109,14 @@ def attended(call: Callable) -> list[dict[str, Any]]:
             y = done.value
             if isinstance(y, torch.Tensor) and y.requires_grad and y.shape == gradient.shape:
                 y.backward(gradient)
-        found.append({"call": done, "value": y.detach() if isinstance(y, torch.Tensor) else y,
-                      "back": back.collective_bytes, "gradients": _gradients(x, qkv, out)})
+        found.append(
+            {
+                "call": done,
+                "value": y.detach() if isinstance(y, torch.Tensor) else y,
+                "back": back.collective_bytes,
+                "gradients": _gradients(x, qkv, out),
+            }
+        )
         done.__dict__["value"] = None  # with a graph it cannot be sent
     return found
 
@@ -112,9 +124,15 @@ def attended(call: Callable) -> list[dict[str, Any]]:
 @split_attention.checks
 def _(case: Case) -> None:
     n = 3
-    ranks = on_ranks(case, attended, nprocs=n, called="split_attention(x, qkv, out, heads)",
-                     known=split_attention.mistakes, compiler=True,
-                     why="all ranks must hand tensors of one size to the same collectives, in the same order")
+    ranks = on_ranks(
+        case,
+        attended,
+        nprocs=n,
+        called="split_attention(x, qkv, out, heads)",
+        known=split_attention.mistakes,
+        compiler=True,
+        why="all ranks must hand tensors of one size to the same collectives, in the same order",
+    )
     for at in range(2):
         x, qkv, out, heads, gradient = layers(n, at)
         with counting.count() as counts:
@@ -132,67 +150,70 @@ def _check_attended(case: Case, ranks: list[dict], right: torch.Tensor, gradient
         case.equal(found["value"], right, why=f"this is what rank {rank} returned", **near)
     for rank, found in enumerate(ranks):
         mine = [part.chunk(len(ranks))[rank].any() for part in found["gradients"]["qkv.bias"].chunk(3)]
-        case.instead(not mine[2], f"the result is right, but rank {rank} does not compute its own heads",
-                     "rank 0 has the first: a rank keeps, and saves, the weights of its own heads alone")
+        case.instead(
+            not mine[2],
+            f"the result is right, but rank {rank} does not compute its own heads",
+            "rank 0 has the first: a rank keeps, and saves, the weights of its own heads alone",
+        )
         for name in ("x", "out.bias"):
-            case.equal(found["gradients"][name], gradients[name], why=f"this is the gradient of {name} on rank {rank}: "
-                       "all ranks hold it whole, and each must get all of its gradient", **near)
+            case.equal(
+                found["gradients"][name],
+                gradients[name],
+                why=f"this is the gradient of {name} on rank {rank}: "
+                "all ranks hold it whole, and each must get all of its gradient",
+                **near,
+            )
     for name in ("qkv.weight", "qkv.bias", "out.weight"):
-        case.equal(sum(found["gradients"][name] for found in ranks), gradients[name],
-                   why=f"this is the gradient of {name}, summed over the ranks, of which each has its own part", **near)
+        case.equal(
+            sum(found["gradients"][name] for found in ranks),
+            gradients[name],
+            why=f"this is the gradient of {name}, summed over the ranks, of which each has its own part",
+            **near,
+        )
     size, used = right.nbytes, max(found["call"].counts.flops for found in ranks)
-    case.instead(used > 1.2 * flops / len(ranks), "the result is right, but a rank computes more than its own heads",
-                 f"{used:,} FLOPs on one rank, and {flops // len(ranks):,} are its part: cut before you multiply")
+    case.instead(
+        used > 1.2 * flops / len(ranks),
+        "the result is right, but a rank computes more than its own heads",
+        f"{used:,} FLOPs on one rank, and {flops // len(ranks):,} are its part: cut before you multiply",
+    )
     for way, sent in (("forward", ranks[0]["call"].counts.collective_bytes), ("backward", ranks[0]["back"])):
-        case.instead(sent.total() > size, f"the result is right, but a rank hands {sent.total():,} bytes to "
-                     f"collectives {way}, and {size:,} are enough", "one all-reduce of the result forward, one of the "
-                     "gradient of x backward: what a rank computes of its own heads stays there")
+        case.instead(
+            sent.total() > size,
+            f"the result is right, but a rank hands {sent.total():,} bytes to "
+            f"collectives {way}, and {size:,} are enough",
+            "one all-reduce of the result forward, one of the "
+            "gradient of x backward: what a rank computes of its own heads stays there",
+        )
 
 
 split_attention.alternative(
     "one product for q, k and v, which is faster; the view says how the rows lie",
-    edit("weights, biases = qkv.weight.chunk(3), qkv.bias.chunk(3)  # of q, of k, of v\n",
-         "weight, bias = (one.unflatten(0, (3, n, -1))[:, rank].flatten(0, 1) for one in (qkv.weight, qkv.bias))\n",
-         "[F.linear(x, w.chunk(n)[rank], b.chunk(n)[rank]) for w, b in zip(weights, biases, strict=True)]",
-         "F.linear(x, weight, bias).chunk(3, dim=-1)"),
-)
-_PART, _RETURN, _ENTER = "out.weight.chunk(n, dim=1)[rank])", "leave(part) + out.bias", "x = enter(x)"
-_MINE = "[F.linear(x, w.chunk(n)[rank], b.chunk(n)[rank]) for w, b in zip(weights, biases, strict=True)]"
-split_attention.edits(
-    ("adds the bias on every rank", "the sum over the ranks then holds it n times: add it once, behind the sum",
-     _RETURN, "leave(part + out.bias)"),
-    ("adds the bias on rank 0 alone", "the result is right, but the other ranks' copies of the bias get no gradient, "
-     "and drift away", _RETURN, "leave(part + out.bias * (rank == 0))"),
-    ("does not sum the gradient of x", "each rank knows only what its own heads ask of x: all layers before "
-     "would learn from a part", _ENTER, "x = x.view_as(x)"),
-    ("sums the gradient of the result too", "it is whole on every rank already, so all gradients become n times as "
-     "large: forward a sum, backward nothing", _RETURN, "leave(enter(part)) + out.bias"),
-    ("does not add up the parts", "each rank returns the part of its own heads alone: leave adds the parts up",
-     _RETURN, "part + out.bias"),
-    ("takes the mean of the parts", "a product over all columns is their sum", _RETURN, "leave(part) / n + out.bias"),
-    ("cuts qkv into n pieces", "its rows are all of q, then all of k, then all of v: a rank would get q of some heads "
-     "and k of others", _MINE, "F.linear(x, qkv.weight.chunk(n)[rank], qkv.bias.chunk(n)[rank]).chunk(3, dim=-1)"),
-    ("splits every head", "a rank has heads // n of them, as wide as before", "(heads // n, -1)", "(heads, -1)"),
-    ("computes k of all heads", "a head needs its own keys alone: cut the weights of q, k and v alike, before you "
-     "multiply", _MINE, f"{_MINE}\n    mine[1] = F.linear(x, weights[1], biases[1]).chunk(n, dim=-1)[rank]"),
-    ("shares out the batch", "ranks that split a layer must have the same data: else they add parts of other rows",
-     _ENTER, "x = enter(x.chunk(n)[rank])"),
-    ("enters three times", "q, k and v each sum a gradient of x: let x pass through enter once, before all three",
-     _ENTER, "rank, n = rank, n", "F.linear(x, w", "F.linear(enter(x), w"),
+    edit("""
+        -    weights, biases = qkv.weight.chunk(3), qkv.bias.chunk(3)  # of q, of k, of v
+        -    mine = [F.linear(x, w.chunk(n)[rank], b.chunk(n)[rank]) for w, b in zip(weights, biases, strict=True)]
+        +    weight, bias = (one.unflatten(0, (3, n, -1))[:, rank].flatten(0, 1) for one in (qkv.weight, qkv.bias))
+        +    mine = F.linear(x, weight, bias).chunk(3, dim=-1)
+    """),
 )
 
 
 # ---- what a rank holds
 
 
-@exercise(title="Memory of a rank", where="any machine: only numbers", minutes=8, difficulty=2, hints=(
-    "First count the parameters of a rank before any sharding. Which two of the three sizes of the mesh cut them?",
-    "Each takes 2, 2 and 12 bytes. Which of these does stage 1 divide by data, which stage 2, which stage 3? Data "
-    "ranks have different batches, so they share no activations.",
-    "With 1F1B, the first rank holds as many micro-batches as the pipeline has ranks, for each of its own layers. In "
-    "stage 3, one layer is gathered while it computes, at 2 bytes a number: what tensor ranks leave of it, undivided "
-    "by data.",
-))
+@exercise(
+    title="Memory of a rank",
+    where="any machine: only numbers",
+    minutes=8,
+    difficulty=2,
+    hints=(
+        "First count the parameters of a rank before any sharding. Which two of the three sizes of the mesh cut them?",
+        "Each takes 2, 2 and 12 bytes. Which of these does stage 1 divide by data, which stage 2, which stage 3? Data "
+        "ranks have different batches, so they share no activations.",
+        "With 1F1B, the first rank holds as many micro-batches as the pipeline has ranks, for each of its own layers. "
+        "In stage 3, one layer is gathered while it computes, at 2 bytes a number: what tensor ranks leave of it, "
+        "undivided by data.",
+    ),
+)
 def rank_bytes(
     layers: int, parameters: int, split: int, whole: int, data: int, tensor: int, pipeline: int, stage: int
 ) -> dict[str, float]:
@@ -243,46 +264,18 @@ def _(case: Case) -> None:
 
 rank_bytes.alternative(
     "the owners in one table: shorter, and the stages stand beside each other",
-    edit('''    return {
-        "parameters": 2 * (held / (data if stage >= 3 else 1) + gathered),
-        "gradients": 2 * held / (data if stage >= 2 else 1),
-        "optimizer": 12 * held / (data if stage >= 1 else 1),
-        "activations": mine * kept * pipeline,  # as many micro-batches as ranks
-    }''', '''    table = {"parameters": (2, 3), "gradients": (2, 2), "optimizer": (12, 1)}
-    found = {owner: each * held / data ** (stage >= least) for owner, (each, least) in table.items()}
-    found["parameters"] += 2 * gathered
-    return found | {"activations": mine * kept * pipeline}'''),
-)
-rank_bytes.edits(
-    ("forgets the float32 weights", "the optimizer keeps two states and weights in float32: 12 bytes a parameter",
-     "12 * held", "8 * held"),
-    ("shards the activations among the data ranks", "each data rank has a batch of its own: nothing is shared",
-     "mine * kept * pipeline,", "mine * kept * pipeline / (data if stage == 3 else 1),"),
-    ("divides the activations by data", "each data rank has a batch of its own", "mine * kept * pipeline,",
-     "mine * kept * pipeline / data,"),
-    ("forgets the layer that is gathered", "while a layer computes, its parameters are gathered: the rank holds them "
-     "too", " + gathered)", ")"),
-    ("gathers all layers at once", "each layer is a unit of its own: one at a time is gathered",
-     "= parameters / tensor if", "= held if"),
-    ("divides the gathered layer by the pipeline", "a rank of the pipeline gathers its own layers, each in one piece",
-     "parameters / tensor if stage", "parameters / tensor / pipeline if stage"),
-    ("gathers a layer of all tensor ranks", "a rank gathers over the data ranks alone: its part of the layer",
-     "parameters / tensor if stage", "parameters if stage"),
-    ("shares out all activations among the tensor ranks", "the norms and the residual stream are whole on every "
-     "rank: only `split` is divided",
-     "split / tensor + whole", "(split + whole) / tensor"),
-    ("leaves the activations whole on tensor ranks", "the tensor ranks divide what lies between the two products: "
-     "that is `split`",
-     "split / tensor + whole", "split + whole"),
-    ("keeps one micro-batch", "with 1F1B the first of p ranks holds p micro-batches at once", "kept * pipeline,",
-     "kept,"),
-    ("counts the layers of all ranks", "a pipeline rank has its own layers alone", "layers // pipeline", "layers"),
-    ("stage 1 shards the gradients too", "it shards what the optimizer holds; stage 2 gradients, stage 3 parameters",
-     "stage >= 2", "stage >= 1"),
-    ("stage 2 shards the parameters too", "stage 2 divides optimizer and gradients; the parameters are divided in "
-     "stage 3", "stage >= 3", "stage >= 2"),
-    ("divides by data without sharding", "plain data parallel ranks hold everything", "stage >= 1", "stage >= 0",
-     "stage >= 2", "stage >= 0", "stage >= 3", "stage >= 0"),
+    edit("""
+        -    return {
+        -        "parameters": 2 * (held / (data if stage >= 3 else 1) + gathered),
+        -        "gradients": 2 * held / (data if stage >= 2 else 1),
+        -        "optimizer": 12 * held / (data if stage >= 1 else 1),
+        -        "activations": mine * kept * pipeline,  # as many micro-batches as ranks
+        -    }
+        +    table = {"parameters": (2, 3), "gradients": (2, 2), "optimizer": (12, 1)}
+        +    found = {owner: each * held / data ** (stage >= least) for owner, (each, least) in table.items()}
+        +    found["parameters"] += 2 * gathered
+        +    return found | {"activations": mine * kept * pipeline}
+    """),
 )
 
 
@@ -296,15 +289,21 @@ TASKS = {
 }
 
 
-@exercise(title="Choose for three clusters", where="any machine: formulas", minutes=8, difficulty=2, hints=(
-    "Try meshes with parallel_plan.plan, or in the explorer, and look at `fits` and at `times`. Where do the slow "
-    "ones spend their time?",
-    "Ask for each task: does one GPU hold the model? If not, which group can stay inside a machine? If it does, what "
-    "would have to travel over the slow link for each micro-batch?",
-    "Have no more tensor ranks than a machine has GPUs. A pipeline wants many more micro-batches than ranks, so few "
-    "data ranks. Sharding the parameters sends them for each micro-batch; sharding the optimizer alone sends no more "
-    "than plain data parallelism.",
-))
+@exercise(
+    title="Choose for three clusters",
+    where="any machine: formulas",
+    minutes=8,
+    difficulty=2,
+    hints=(
+        "Try meshes with parallel_plan.plan, or in the explorer, and look at `fits` and at `times`. Where do the slow "
+        "ones spend their time?",
+        "Ask for each task: does one GPU hold the model? If not, which group can stay inside a machine? If it does, "
+        "what would have to travel over the slow link for each micro-batch?",
+        "Have no more tensor ranks than a machine has GPUs. A pipeline wants many more micro-batches than ranks, so "
+        "few data ranks. Sharding the parameters sends them for each micro-batch; sharding the optimizer alone sends "
+        "no more than plain data parallelism.",
+    ),
+)
 def choose_meshes() -> dict[str, tuple[int, int, int]]:
     """Return (tensor, pipeline, stage) for each of the three tasks."""
     return {
@@ -322,10 +321,18 @@ def _(case: Case) -> None:
     counted = mock.Mock(wraps=plans.Rank)  # each plan makes one
     with mock.patch.object(plans, "Rank", counted):
         got = case.call()
-    case.instead(counted.call_count > _MOST_PLANS, f"tries {counted.call_count} meshes: that is a search, not a choice",
-                 "the next cluster is in no list: reason which mesh suits, and try a few", got=got)
-    case.instead(not isinstance(got, dict) or {*got} != {*TASKS}, "does not answer the three tasks",
-                 'return {"large": (tensor, pipeline, stage), "slow": …, "wide": …}', got=got)
+    case.instead(
+        counted.call_count > _MOST_PLANS,
+        f"tries {counted.call_count} meshes: that is a search, not a choice",
+        "the next cluster is in no list: reason which mesh suits, and try a few",
+        got=got,
+    )
+    case.instead(
+        not isinstance(got, dict) or {*got} != {*TASKS},
+        "does not answer the three tasks",
+        'return {"large": (tensor, pipeline, stage), "slow": …, "wide": …}',
+        got=got,
+    )
     for name, task in TASKS.items():
         _check_mesh(case, name, task, got.get(name) if isinstance(got, dict) else None)
 
@@ -334,8 +341,11 @@ def _check_mesh(case: Case, name: str, task: dict[str, Any], mesh: Any) -> None:
     """Check one choice by the explorer's formulas."""
     case.about(f"choose_meshes() for {name}: {mesh}", case.device)
     numbers = isinstance(mesh, tuple) and len(mesh) == 3 and all(isinstance(one, int) and one >= 0 for one in mesh)
-    case.instead(not numbers or mesh[2] > 3 or 0 in mesh[:2], "is no (tensor, pipeline, stage)",
-                 "a tuple of three whole numbers, the last from 0 to 3")
+    case.instead(
+        not numbers or mesh[2] > 3 or 0 in mesh[:2],
+        "is no (tensor, pipeline, stage)",
+        "a tuple of three whole numbers, the last from 0 to 3",
+    )
     try:
         made = plans.plan(**task, **dict(zip(("tensor", "pipeline", "stage"), mesh, strict=True)))
     except (ValueError, TypeError) as error:
@@ -344,35 +354,35 @@ def _check_mesh(case: Case, name: str, task: dict[str, Any], mesh: Any) -> None:
     slow, gap = made.step_s > 1.25 * best.step_s, made.step_s / best.step_s
     held = f"{made.memory_bytes / 2**30:.0f} GiB on the fullest rank, and a GPU has {made.room_bytes / 2**30:.0f}"
     case.instead(not made.fits, "does not fit", held)
-    case.instead(slow and made.tensor > links.per_machine, "tensor parallel across machines",
-                 f"{made.times['tensor messages']:.1f} s of a step of {made.step_s:.1f} s: four all-reduces a layer, "
-                 f"which nothing hides, leave the machine of {links.per_machine} GPUs")
-    case.instead(slow and made.stage > 1 and made.times["data messages"] > 0.1 * made.step_s,
-                 "waits for what is sharded", f"gradients{' and parameters' * (made.stage == 3)} are sent for every "
-                 f"micro-batch: {made.times['data messages']:.1f} s of a step of {made.step_s:.1f} s over this link")
-    case.instead(slow and made.pipeline - 1 > 0.2 * made.micro_batches, "a pipeline with few micro-batches",
-                 f"{made.micro_batches} micro-batches for {made.pipeline} ranks: "
-                 f"{made.times['pipeline']:.2f} s of a step of {made.step_s:.2f} s are waiting and messages")
-    case.instead(slow, f"takes {gap:.2f} times the best, and 1.25 is the limit",
-                 f"of {made.step_s:.2f} s most beside computation: "
-                 f"{max(list(made.times)[1:], key=made.times.__getitem__)}")
+    case.instead(
+        slow and made.tensor > links.per_machine,
+        "tensor parallel across machines",
+        f"{made.times['tensor messages']:.1f} s of a step of {made.step_s:.1f} s: four all-reduces a layer, "
+        f"which nothing hides, leave the machine of {links.per_machine} GPUs",
+    )
+    case.instead(
+        slow and made.stage > 1 and made.times["data messages"] > 0.1 * made.step_s,
+        "waits for what is sharded",
+        f"gradients{' and parameters' * (made.stage == 3)} are sent for every "
+        f"micro-batch: {made.times['data messages']:.1f} s of a step of {made.step_s:.1f} s over this link",
+    )
+    case.instead(
+        slow and made.pipeline - 1 > 0.2 * made.micro_batches,
+        "a pipeline with few micro-batches",
+        f"{made.micro_batches} micro-batches for {made.pipeline} ranks: "
+        f"{made.times['pipeline']:.2f} s of a step of {made.step_s:.2f} s are waiting and messages",
+    )
+    case.instead(
+        slow,
+        f"takes {gap:.2f} times the best, and 1.25 is the limit",
+        f"of {made.step_s:.2f} s most beside computation: {max(list(made.times)[1:], key=made.times.__getitem__)}",
+    )
 
 
 choose_meshes.alternative(
     "a tensor group as large as a machine, and a shorter pipeline: 1.16 times as long, with fewer activations",
-    edit('(4, 16, 0),  # no GPU holds it: tensors inside a machine, then deep, with 1,024 micro-batches',
-         "(8, 4, 1),  # no GPU holds it: tensors in a whole machine, then four stages, the optimizer shared"),
-)
-choose_meshes.edits(
-    ("tensor parallel across machines", "four all-reduces a layer, which nothing hides, over the slow link",
-     "(4, 16, 0)", "(16, 4, 1)"),
-    ("waits for what is sharded", "what is sharded travels for every micro-batch; only the optimizer's state never "
-     "does",
-     "(1, 1, 1)", "(1, 1, 3)"),
-    ("a pipeline with few micro-batches", "the bubble is (p - 1) / (m + p - 1)", "(1, 1, 3)", "(1, 8, 1)"),
-    ("searches all meshes", "reason which mesh suits a cluster, and try a few: a list of all of them teaches nothing",
-     "return {", "from gpu_course.lesson10.explorers.parallel_plan import plans\n    size = {name: plans(**task)[0]"
-     " for name, task in TASKS.items()}\n    return {name: (one.tensor, one.pipeline, one.stage) for name, one in "
-     "size.items()}\n    _ = {"),
-    ("does not fit", "`parts` of a plan says what a rank holds: more ranks must share it", "(4, 16, 0)", "(1, 1, 0)"),
+    edit("""
+-        "large": (4, 16, 0),  # no GPU holds it: tensors inside a machine, then deep, with 1,024 micro-batches
++        "large": (8, 4, 1),  # no GPU holds it: tensors in a whole machine, then four stages, the optimizer shared
+    """),
 )

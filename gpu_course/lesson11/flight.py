@@ -21,7 +21,6 @@ PROGRAMS = Path(__file__).with_name("hangs.toml")
 DUMPS = PROGRAMS.with_suffix(".json")
 
 exercise = lesson("11")
-# fmt: off
 
 
 @dataclass(frozen=True)
@@ -85,22 +84,29 @@ def torchfrtrace(dumps: Sequence[dict[str, Any]]) -> str:
     return said.getvalue()
 
 
-@exercise(title="Who is to blame?", minutes=10, difficulty=3, hints=(
-    "For each rank that left a dump, make a dictionary from the number of a call to its entry. Begin at the largest of "
-    "the ranks' first numbers: what came before, some rank has forgotten.",
-    "At each number, collect what each rank did: None, or the name, sizes and types of its entry. The usual one is "
-    "`max(kinds, key=kinds.count)`. The first rank that did something else is to blame, and you can stop.",
-    "Does no rank differ, up to the last number? Then the rank without a dump is to blame, and the others wait for it "
-    "in their last call. The line: the first frame of the entry whose file name does not contain /torch/.",
-))
+@exercise(
+    title="Who is to blame?",
+    minutes=10,
+    difficulty=3,
+    hints=(
+        "For each rank that left a dump, make a dictionary from the number of a call to its entry. Begin at the "
+        "largest of the ranks' first numbers: what came before, some rank has forgotten.",
+        "At each number, collect what each rank did: None, or the name, sizes and types of its entry. The usual one is "
+        "`max(kinds, key=kinds.count)`. The first rank that did something else is to blame, and you can stop.",
+        "Does no rank differ, up to the last number? Then the rank without a dump is to blame, and the others wait for "
+        "it in their last call. The line: the first frame of the entry whose file name does not contain /torch/.",
+    ),
+)
 def blame(dumps: list[dict | None]) -> tuple[int, str, int]:
     """Return the rank to blame for a hang, and the call and line where it differs."""
+
     def kind(entry):
         return entry and (entry["profiling_name"], entry["input_sizes"], entry["input_dtypes"])
 
     made = {
         rank: {entry["collective_seq_id"]: entry for entry in dump["entries"] if not entry["is_p2p"]}
-        for rank, dump in enumerate(dumps) if dump
+        for rank, dump in enumerate(dumps)
+        if dump
     }
     first = max(min(calls, default=1) for calls in made.values())  # older calls are forgotten on some rank
     last = max(max(calls, default=1) for calls in made.values())
@@ -130,37 +136,16 @@ def _(case: Case) -> None:
         case.equal(got, (rank, call, line), why=hang.why)
 
 
-_SIZES, _TYPES = ', entry["input_sizes"]', ', entry["input_dtypes"]'
-_FRAME = 'next(frame for frame in entry["frames"] if "/torch/" not in frame["filename"])'
-_RANGE, _ODD = "range(first, last + 1)", "odd[0] if odd else dumps.index(None)"
-blame.edits(
-    ("overlooks the sizes", "calls with tensors of different sizes are different calls",
-     (_SIZES, "", _ODD, "odd[0] if odd else 0")),
-    ("overlooks the types", "float64 takes twice the bytes of float32, so the messages differ",
-     (_TYPES, "", _ODD, "odd[0] if odd else 0")),
-    ("takes a forgotten call for one that was not made", "the recorder keeps the last calls only: compare from the "
-     "largest of the ranks' first numbers", "max(min(calls", "min(min(calls"),
-    ("compares the last calls", "later differences follow from the first one", _RANGE,
-     "range(last, first - 1, -1)"),
-    ("blames a rank for its line", "ranks may make the same call from two lines, as in both branches of an `if`",
-     _TYPES, f'{_TYPES}, next(one["line"] for one in entry["frames"] if "/torch/" not in one["filename"])'),
-    ("takes the line of PyTorch's own file", "the first frames are PyTorch's: go on to the first that is not", _FRAME,
-     'entry["frames"][0]'),
-    ("takes the line that called the function", "frames go from the inside out: the first that is not PyTorch's made "
-     "the call", _FRAME, 'entry["frames"][-1]'),
-    ("blames a rank that never called first of all", "a rank alone may have made a call too many",
-     "usual = max(kinds, key=kinds.count)", "usual = max(filter(None, kinds), key=kinds.count)"),
-    ("overlooks the rank without a dump", "a missing dump tells something, too: the others wait for that rank", _ODD,
-     "odd[0] if odd else list(here)[-1]"),
-    ("takes a place in the list for the number of a call", "the recorder keeps the last calls only, so the lists of "
-     "two ranks may begin at different numbers",
-     '{entry["collective_seq_id"]: entry for entry in dump["entries"] if not entry["is_p2p"]}',
-     'dict(enumerate(dump["entries"]))'),
-)
-
-
 blame.alternative(
     "counts with Counter, which wants hashable kinds: as text they are; a little slower",
-    edit("max(kinds, key=kinds.count)", "Counter(kinds).most_common(1)[0][0]",
-         "return entry and (", "return entry and str((", 'entry["input_dtypes"])', 'entry["input_dtypes"]))',
-         "    def kind(", "    from collections import Counter\n\n    def kind("))
+    edit('''
+             """Return the rank to blame for a hang, and the call and line where it differs."""
+        +    from collections import Counter
+        ...
+        -        return entry and (entry["profiling_name"], entry["input_sizes"], entry["input_dtypes"])
+        +        return entry and str((entry["profiling_name"], entry["input_sizes"], entry["input_dtypes"]))
+        ...
+        -        usual = max(kinds, key=kinds.count)
+        +        usual = Counter(kinds).most_common(1)[0][0]
+    '''),
+)

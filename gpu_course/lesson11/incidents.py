@@ -16,7 +16,6 @@ from gpu_course.checks import Case, edit, lesson
 __all__ = ["CAUSES", "INCIDENTS", "LOOKS", "Incident", "judge", "name_causes"]
 
 exercise = lesson("11")
-# fmt: off
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,19 @@ def judge(name: str, cause: str, look: str) -> str:
     return f"Yes: {incident.because}. {incident.ended} Source: {incident.source} ({incident.year})."
 
 
-@exercise(title="Incidents", where="any machine: published incidents", minutes=16, difficulty=2, hints=(
-    "First sort them: does a log name a part (memory, bus, shared memory, network), do ranks wait, is it only slower, "
-    "or are the numbers wrong? Each cause occurs once.",
-    "Print LOOKS: each look says what it can show. Choose the one that would prove your cause, or refute it.",
-    "`judge(name, cause, look)` says of a wrong cause what would have been seen then. Compare that with what is shown.",
-))
+@exercise(
+    title="Incidents",
+    where="any machine: published incidents",
+    minutes=16,
+    difficulty=2,
+    hints=(
+        "First sort them: does a log name a part (memory, bus, shared memory, network), do ranks wait, is it only "
+        "slower, or are the numbers wrong? Each cause occurs once.",
+        "Print LOOKS: each look says what it can show. Choose the one that would prove your cause, or refute it.",
+        "`judge(name, cause, look)` says of a wrong cause what would have been seen then. Compare that with what is "
+        "shown.",
+    ),
+)
 def name_causes() -> dict[str, tuple[str, str]]:
     """Return (cause, next look) for each incident."""
     return {
@@ -112,18 +118,13 @@ def _takes(name: str, cause: str, look: str) -> tuple[str, str]:
     return f'"{name}": ("{incident.cause}", "{incident.look}")', f'"{name}": ("{cause}", "{look}")'
 
 
-name_causes.edits(
-    ("is not one GPU is slow", "then each step would take a few per cent longer, and here no step ends",
-     *_takes("busy, and cool", "one GPU is slow", "the same run without some nodes")),
-    ("is not NCCL does not use InfiniBand", "then NCCL's log would say NET/Socket, and here calls differ",
-     *_takes("two watchdogs", "NCCL does not use InfiniBand", "InfiniBand inside the container")),
-    ("is not an error in memory that nothing corrects", "then CUDA would raise, and here training goes on",
-     *_takes("a line in the kernel's log", "an error in memory that nothing corrects", "dcgmi diag on that node")),
-    ("is not training is unstable in float16", "then the loss scale would fall, and here bfloat16 needs none",
-     *_takes("a peak in the curve", "training is unstable in float16", "norms of gradients and activations")),
-    ("is not a spike of the loss", "then the loss would come back to where it was",
-     *_takes("too good after each restart", "a spike of the loss", "the next hundred steps")),
-)
 name_causes.alternative(
     "the answers as rows, which are easier to extend by incidents of your own",
-    edit("    return {\n", "    return dict({\n", "    }\n", "    })\n"))
+    edit("""
+        -    return {
+        +    return dict({
+        ...
+        -    }
+        +    })
+    """),
+)

@@ -10,14 +10,19 @@ from gpu_course.checks import Case, edit, lesson
 from gpu_course.lesson11.watched import Batches, Layers, Passes, lets_errors_out, stepped, trained
 
 exercise = lesson("11")
-# fmt: off
 
 
-@exercise(title="A flat loss", minutes=3, difficulty=1, draws=True, hints=(
-    "The head has a gradient. Which object uses this gradient to change the head, and does it know the head?",
-    "An optimizer holds the tensors that it got when it was made. Which head did the model have at that moment?",
-    "Move one line: make the optimizer after the model has got the parameters that you want to train.",
-))
+@exercise(
+    title="A flat loss",
+    minutes=3,
+    difficulty=1,
+    draws=True,
+    hints=(
+        "The head has a gradient. Which object uses this gradient to change the head, and does it know the head?",
+        "An optimizer holds the tensors that it got when it was made. Which head did the model have at that moment?",
+        "Move one line: make the optimizer after the model has got the parameters that you want to train.",
+    ),
+)
 def fine_tune(model: nn.Module, head: nn.Linear, batches: list, device: torch.device) -> list[float]:
     """Put `head` on `model`, train it alone, and return the loss of each step."""
     model.requires_grad_(False)  # the rest keeps what it knows
@@ -35,11 +40,12 @@ def fine_tune(model: nn.Module, head: nn.Linear, batches: list, device: torch.de
 
 
 fine_tune.broken(
-    "    model.requires_grad_(False)  # the rest keeps what it knows\n",
-    "    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)\n"
-    "    model.requires_grad_(False)  # the rest keeps what it knows\n",
-    "    model.to(device).train()\n    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)\n",
-    "    model.to(device).train()\n",
+    '''
+         """Put `head` on `model`, train it alone, and return the loss of each step."""
+    +    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    ...
+    -    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    '''
 )
 
 
@@ -78,43 +84,38 @@ def _(case: Case) -> None:
     right.head = other
     losses = stepped(right, batches, lambda net, batch: F.cross_entropy(net(batch[0]), batch[1]), 0.5)
     passes.check(case, rows=32)
-    case.instead(model.head is not head, "trains another head than the one that it is given",
-                 "the caller goes on with that one")
+    case.instead(
+        model.head is not head, "trains another head than the one that it is given", "the caller goes on with that one"
+    )
     passes.modes(case, training=len(batches))
     case.equal(got, losses, rtol=1e-3, why="expected is the loss of each batch, before its step")
-    case.equal({name: one.cpu() for name, one in model.body.state_dict().items()}, body,
-               why="only the head was to be trained")
+    case.equal(
+        {name: one.cpu() for name, one in model.body.state_dict().items()}, body, why="only the head was to be trained"
+    )
     trained(case, model, right)
     passes.once(case, rows=32)
     lets_errors_out(case, *features(), [batches[0], (torch.ones(2, 3), torch.ones(2).long())], case.device)
 
 
-_MADE, _SGD = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)\n", "model.parameters(), lr=0.5"
-_FROZEN = "    model.requires_grad_(False)  # the rest keeps what it knows\n"
-_LATE = _MADE, "", _FROZEN, _MADE + _FROZEN
-fine_tune.edits(
-    ("trains nothing: the optimizer holds the old head",
-     "an optimizer keeps the tensors that it was given when it was made",
-     _LATE, (*_LATE, "lr=0.5)", "lr=5.0)"), (*_LATE, "        optimizer.zero_grad()\n", "        head.zero_grad()\n"),
-     (*_LATE, "optimizer.step()", "optimizer.step(); optimizer.step()")),
-    ("trains the body too", "only the head was to be trained: freeze the rest before the head is put on",
-     (_FROZEN, ""), (*_LATE, _FROZEN, "", "    losses = []\n", "    optimizer.add_param_group({'params': "
-     "head.parameters()})\n    losses = []\n")),
-    ("puts the model into evaluation mode", "dropout and batch norm then do not train",
-     "model.to(device).train()", "model.to(device).eval()"),
-    ("takes larger steps", "the learning rate is not the fault", (_SGD, f"{_SGD[:-3]}1.0")),
+fine_tune.alternative(
+    "the optimizer gets only the head: shorter, and the order of the lines no longer matters",
+    edit("""
+        -    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        +    optimizer = torch.optim.SGD(head.parameters(), lr=0.5)
+    """),
 )
 
 
-fine_tune.alternative("the optimizer gets only the head: shorter, and the order of the lines no longer matters",
-                      edit("model.parameters(), lr", "head.parameters(), lr"))
-
-
-@exercise(title="The best weights", minutes=3, difficulty=1, hints=(
-    "When the loop ends, does `best` still hold what was kept?",
-    "state_dict() returns the very tensors that hold the model's weights, and the next step writes into them.",
-    "Keep a copy: copy.deepcopy copies a dictionary and its tensors, also the averages of batch norm.",
-))
+@exercise(
+    title="The best weights",
+    minutes=3,
+    difficulty=1,
+    hints=(
+        "When the loop ends, does `best` still hold what was kept?",
+        "state_dict() returns the very tensors that hold the model's weights, and the next step writes into them.",
+        "Keep a copy: copy.deepcopy copies a dictionary and its tensors, also the averages of batch norm.",
+    ),
+)
 def fit(model: nn.Module, batches: list, held_out: tuple, device: torch.device) -> float:
     """Take a step on each batch, end with the best weights, and return their loss."""
     model.to(device)
@@ -134,7 +135,12 @@ def fit(model: nn.Module, batches: list, held_out: tuple, device: torch.device) 
     return best_loss
 
 
-fit.broken("copy.deepcopy(model.state_dict())", "model.state_dict()")
+fit.broken(
+    """
+    -            best, best_loss = copy.deepcopy(model.state_dict()), loss
+    +            best, best_loss = model.state_dict(), loss
+    """
+)
 
 
 def regression() -> nn.Module:
@@ -181,45 +187,40 @@ def _(case: Case) -> None:
     lets_errors_out(case, regression(), [batches[0], (torch.ones(4, 2), torch.ones(4, 1))], held_out, case.device)
 
 
-_KEPT, _STATE, _NAMED = "copy.deepcopy(model.state_dict())", "model.state_dict()", "model.named_parameters()"
-_LOAD = "model.load_state_dict(best)"
-fit.edits(
-    ("leaves the weights of the last step", "a state_dict shares memory with the model, and the next step writes into "
-     "it: keep a copy of each tensor, and load it into the model that you were given",
-     (_LOAD, "pass"), *((_KEPT, one) for one in (f"{_STATE}.copy()", f"dict({_STATE})", f"copy.copy({_STATE})",
-                                f"{{name: one.detach() for name, one in {_STATE}.items()}}",
-                                f"{{name: one.cpu() for name, one in {_STATE}.items()}}"))),
-    ("keeps the parameters and not the averages of batch norm", "buffers belong to a model, too",
-     _KEPT, f"{{name: one.detach().clone() for name, one in {_NAMED}}}", _LOAD, "model.load_state_dict(best, "
-     "strict=False)"),
-    ("keeps rounded copies", "16 bits have fewer digits than the weights",
-     *((_KEPT, f"{{name: one.to(torch.{bits}) for name, one in {_STATE}.items()}}") for bits in ("half", "bfloat16"))),
-    ("stops at the first loss that is larger", "a later batch may be better: train on all of them",
-     "best_loss:", "best_loss or not best:", _KEPT, f"{_KEPT} if loss < best_loss else best",
-     "    model.load", "        if loss > best_loss: break\n    model.load"),
-    ("takes a step back where the loss is larger", "train on each batch, from where the one before it ended",
-     "best_loss = copy.deepcopy(model.state_dict()), loss", "best_loss = copy.deepcopy(model.state_dict()), loss\n"
-     "        model.load_state_dict(best)"),
-    ("keeps the largest loss", "the best weights are those of the smallest loss",
-     "loss < best", "loss > best", '"inf"', '"-inf"'),
-    ("returns the last loss", "return the loss of the weights that it keeps", "return best_loss", "return loss"),
+fit.alternative(
+    "keep it in a file: this is slower, but the file is still there after a crash",
+    edit('''
+             """Take a step on each batch, end with the best weights, and return their loss."""
+        +    import io
+        +
+        ...
+        -            best, best_loss = copy.deepcopy(model.state_dict()), loss
+        -    model.load_state_dict(best)
+        +            best, best_loss = io.BytesIO(), loss
+        +            torch.save(model.state_dict(), best)
+        +    best.seek(0)
+        +    model.load_state_dict(torch.load(best))
+    '''),
+)
+fit.alternative(
+    "a clone of each tensor, which is what deepcopy does",
+    edit("""
+        -            best, best_loss = copy.deepcopy(model.state_dict()), loss
+        +            best, best_loss = {name: one.clone() for name, one in model.state_dict().items()}, loss
+    """),
 )
 
 
-fit.alternative("keep it in a file: this is slower, but the file is still there after a crash",
-                edit("best, best_loss = copy.deepcopy(model.state_dict()), loss",
-                     "best, best_loss = io.BytesIO(), loss\n            torch.save(model.state_dict(), best)",
-                     "model.load_state_dict(best)", "best.seek(0)\n    model.load_state_dict(torch.load(best))",
-                     '"""\n    model.to', '"""\n    import io\n\n    model.to'))
-fit.alternative("a clone of each tensor, which is what deepcopy does", edit(
-    _KEPT, f"{{name: one.clone() for name, one in {_STATE}.items()}}"))
-
-
-@exercise(title="A loss that is inf", minutes=5, difficulty=3, hints=(
-    "Print scores.max(), and the largest numbers of float16 and float32. Which function makes a number that large?",
-    "exp(100) is too large for float32, too. You can avoid large numbers: subtract the maximum of each row first.",
-    "PyTorch has one function for the logarithm of a sum of exponentials, which does that. Leave the scores alone.",
-))
+@exercise(
+    title="A loss that is inf",
+    minutes=5,
+    difficulty=3,
+    hints=(
+        "Print scores.max(), and the largest numbers of float16 and float32. Which function makes a number that large?",
+        "exp(100) is too large for float32, too. You can avoid large numbers: subtract the maximum of each row first.",
+        "PyTorch has one function for the logarithm of a sum of exponentials, which does that. Leave the scores alone.",
+    ),
+)
 def train_pairs(model: nn.Module, batches: list, device: torch.device) -> list[float]:
     """Take a step on each batch in float16, and return the mean loss of each step."""
     model.to(device)
@@ -239,7 +240,12 @@ def train_pairs(model: nn.Module, batches: list, device: torch.device) -> list[f
     return losses
 
 
-train_pairs.broken("torch.logsumexp(scores, dim=1)", "scores.exp().sum(dim=1).log()")
+train_pairs.broken(
+    """
+    -            loss = (torch.logsumexp(scores, dim=1) - own).mean()
+    +            loss = (scores.exp().sum(dim=1).log() - own).mean()
+    """
+)
 
 
 def embedding() -> nn.Module:
@@ -273,31 +279,25 @@ def _(case: Case) -> None:
         got = case.call(model, batches, case.device, modifies=True)
         passes.check(case, rows=30)
         formats = {one.dtype for one in passes.seen} - {torch.float16}
-        case.instead(formats, f"computes the products in {next(iter(formats), None)}", "float16 was asked for: the "
-                     "products take the time, and it is not they that fail")
+        case.instead(
+            formats,
+            f"computes the products in {next(iter(formats), None)}",
+            "float16 was asked for: the products take the time, and it is not they that fail",
+        )
         losses = stepped(right, batches, _pair_loss, 1e-4)
-        case.equal(got, losses, rtol=0.02, atol=0.05,
-                   why="expected is the mean of log(sum(exp(scores))) - own over the rows")
+        case.equal(
+            got, losses, rtol=0.02, atol=0.05, why="expected is the mean of log(sum(exp(scores))) - own over the rows"
+        )
         trained(case, model, right, tolerance=0.05)
         passes.once(case, rows=30)
     lets_errors_out(case, embedding(), [batches[0], (torch.ones(2, 3), torch.ones(2, 3))], case.device)
 
 
-_LSE, _SUMMED, _LOSS = "torch.logsumexp(scores, dim=1)", "scores.exp().sum(dim=1).log()", "loss.item()"
-train_pairs.edits(
-    ("limits the scores", "a score at the limit has no gradient, so the model learns nothing from it",
-     (_LSE, "torch.logsumexp(scores.clamp(max=80), dim=1)"), (_LSE, _SUMMED.replace("scores", "scores.float().clamp("
-      "max=80)")), (_LSE, _SUMMED.replace("scores", "scores.clamp(max=11)"))),
-    ("replaces what is not finite", "the loss looks right, but it has no gradient: the weights do not change",
-     (_LSE, f"{_SUMMED.removesuffix('.log()')}.nan_to_num(posinf=6e4).log()")),
-    ("divides the scores", "other scores give another loss", (_LSE, "torch.logsumexp(scores / 10, dim=1)"),
-     (_LSE, "torch.logsumexp(scores / 10, dim=1)", "- own", "- own / 10")),
-    ("sums over the wrong dimension", "row i holds all scores of one partner: sum over dim=1",
-     (_LSE, _LSE.replace("=1", "=0"))),
-    ("adds the losses of the rows", "return their mean", (".mean()", ".sum()")),
+train_pairs.alternative(
+    "each row is a classification, and its class is the number of the row: this is its usual name",
+    edit("""
+        -            own = scores.diagonal()  # of row i with row i
+        -            loss = (torch.logsumexp(scores, dim=1) - own).mean()
+        +            loss = F.cross_entropy(scores, torch.arange(len(scores), device=device))
+    """),
 )
-
-
-train_pairs.alternative("each row is a classification, and its class is the number of the row: this is its usual name",
-                        edit(f"({_LSE} - own).mean()", "F.cross_entropy(scores, torch.arange(len(scores), "
-                             "device=device))", "            own = scores.diagonal()  # of row i with row i\n", ""))

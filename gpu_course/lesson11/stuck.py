@@ -15,16 +15,21 @@ from gpu_course.lesson11 import stuck as cases
 from ranklaunch import launch
 
 exercise = lesson("11")
-# fmt: off
 
 
-@exercise(title="Ranks that wait", where="real ranks on the CPU", minutes=6, difficulty=2, hints=(
-    "In the second batch, the loss of rank 0 is not finite, and that of rank 1 is. Which collectives does each rank "
-    "call?",
-    "All ranks must leave out the same steps. So each rank must know whether any loss is not finite.",
-    "Let each rank make one number: 1.0 if its loss is not finite, else 0.0. After an all_reduce with "
-    "ReduceOp.MAX all ranks have the same number, and decide the same.",
-))
+@exercise(
+    title="Ranks that wait",
+    where="real ranks on the CPU",
+    minutes=6,
+    difficulty=2,
+    hints=(
+        "In the second batch, the loss of rank 0 is not finite, and that of rank 1 is. Which collectives does each "
+        "rank call?",
+        "All ranks must leave out the same steps. So each rank must know whether any loss is not finite.",
+        "Let each rank make one number: 1.0 if its loss is not finite, else 0.0. After an all_reduce with "
+        "ReduceOp.MAX all ranks have the same number, and decide the same.",
+    ),
+)
 def train_together(model: nn.Module, batches: list) -> int:
     """Take the steps in which all losses are finite; return how many were taken."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -45,8 +50,13 @@ def train_together(model: nn.Module, batches: list) -> int:
 
 
 train_together.broken(
-    "        bad = (~torch.isfinite(loss)).float()\n        dist.all_reduce(bad, op=dist.ReduceOp.MAX)  # all ranks "
-    "decide the same\n        if bad:\n", "        if not torch.isfinite(loss):\n")
+    """
+    -        bad = (~torch.isfinite(loss)).float()
+    -        dist.all_reduce(bad, op=dist.ReduceOp.MAX)  # all ranks decide the same
+    -        if bad:
+    +        if not torch.isfinite(loss):
+    """
+)
 
 
 def linear() -> nn.Module:
@@ -123,9 +133,16 @@ def _one_process(*shares_of_ranks: list) -> tuple[int, dict[str, torch.Tensor]]:
 @train_together.checks
 def _(case: Case) -> None:
     called = "train_together(model, batches)"
-    ranks = on_ranks(case, cases.run, nprocs=2, called=called, known=train_together.mistakes, compiler=True,
-                     why="a rank that leaves a step out calls its collectives later than the other rank, or never: all "
-                     "ranks must leave out the same steps")
+    ranks = on_ranks(
+        case,
+        cases.run,
+        nprocs=2,
+        called=called,
+        known=train_together.mistakes,
+        compiler=True,
+        why="a rank that leaves a step out calls its collectives later than the other rank, or never: all "
+        "ranks must leave out the same steps",
+    )
     describe(case, called, 2)
     expected = [_one_process(batches(0), batches(1)) for batches in _SETS]
     for rank, found in enumerate(ranks):
@@ -136,27 +153,9 @@ def _(case: Case) -> None:
         case.instead(found["swallows"], "swallows errors", "another error no longer reaches the caller")
 
 
-_BAD, _MAX = "(~torch.isfinite(loss)).float()", "dist.all_reduce(bad, op=dist.ReduceOp.MAX)"
-_GRADIENTS = "            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)"
-train_together.edits(
-    ("takes every step", "a gradient that is not finite makes the weights of all ranks useless, for good",
-     "if bad:", "if False:"),
-    ("lets rank 0 decide", "the loss of another rank may be the bad one",
-     _MAX, "dist.broadcast(bad, src=0)"),
-    ("takes a step with the ranks that are well", "if any loss is bad, no rank may take the step",
-     _MAX, "pass", "if bad:", "if False:", "loss.backward()", "loss.backward()\n        if bad: model.zero_grad("
-     "set_to_none=False)"),
-    ("trains each rank alone", "the ranks must average their gradients", _GRADIENTS, "            pass"),
-    ("adds the gradients", "average the gradients, as the program does",
-     "op=dist.ReduceOp.AVG", "op=dist.ReduceOp.SUM"),
-    ("leaves out steps only where all ranks are bad", "one bad loss is enough: ReduceOp.MAX", "ReduceOp.MAX",
-     "ReduceOp.MIN"),
-    ("counts every batch", "count only the steps that were taken", "return taken", "return len(batches)"),
+@train_together.mistake(
+    "looks at the gradients, not at the loss", "a loss can be inf although its gradients are finite"
 )
-
-
-@train_together.mistake("looks at the gradients, not at the loss", "a loss can be inf although its gradients are "
-                                                                   "finite")
 def _(model, batches):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     taken = 0
@@ -173,5 +172,12 @@ def _(model, batches):
 
 train_together.alternative(
     "if one loss is not finite, their sum is not: so the sum alone is enough",
-    edit("bad = (~torch.isfinite(loss)).float()", "total = loss.detach().clone()",
-         f"{_MAX}  # all ranks decide the same", "dist.all_reduce(total)", "if bad:", "if not total.isfinite():"))
+    edit("""
+        -        bad = (~torch.isfinite(loss)).float()
+        -        dist.all_reduce(bad, op=dist.ReduceOp.MAX)  # all ranks decide the same
+        -        if bad:
+        +        total = loss.detach().clone()
+        +        dist.all_reduce(total)
+        +        if not total.isfinite():
+    """),
+)

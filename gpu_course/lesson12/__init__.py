@@ -24,16 +24,20 @@ __all__ = [
 ]  # fmt: skip
 
 exercise = lesson("12")
-# fmt: off
 
 
-@exercise(title="Windows in one copy", minutes=8, difficulty=1, hints=(
-    "Gather all windows on the host, while they are bytes. Then one copy carries them all.",
-    "A tensor of places is an index: text[places] has the shape of places. Each window is its start and the next "
-    "`context` places.",
-    "starts[..., None] + torch.arange(context + 1) has a row of places for each start. Index, .to(device), and "
-    "last .long().",
-))
+@exercise(
+    title="Windows in one copy",
+    minutes=8,
+    difficulty=1,
+    hints=(
+        "Gather all windows on the host, while they are bytes. Then one copy carries them all.",
+        "A tensor of places is an index: text[places] has the shape of places. Each window is its start and the next "
+        "`context` places.",
+        "starts[..., None] + torch.arange(context + 1) has a row of places for each start. Index, .to(device), and "
+        "last .long().",
+    ),
+)
 def cut(text: torch.Tensor, starts: torch.Tensor, context: int, device: torch.device) -> torch.Tensor:
     """Return the windows of `text` at `starts` (...): (..., context + 1), one copy."""
     windows = text[starts[..., None] + torch.arange(context + 1)]  # on the host, still bytes
@@ -55,33 +59,33 @@ def _(case: Case) -> None:
         expected = torch.stack([text[start : start + context + 1] for start in starts.flatten().tolist()]).long()
         case.equal(got, expected.view(*starts.shape, context + 1).to(device))
         case.budget("copies to the device", counts.copies_h2d, 1, "each one has a latency, and makes the host wait")
-        case.instead(counts.bytes_h2d > expected.numel(),
-                     f"the result is right, but {counts.bytes_h2d} bytes travel for {expected.numel()} of text",
-                     "a number of 8 bytes for each byte: make it wide on the device")
+        case.instead(
+            counts.bytes_h2d > expected.numel(),
+            f"the result is right, but {counts.bytes_h2d} bytes travel for {expected.numel()} of text",
+            "a number of 8 bytes for each byte: make it wide on the device",
+        )
 
 
-_PLACES = "torch.arange(context + 1)"
-cut.edits(
-    ("gives windows of `context` bytes", "the last target is one byte later: context + 1", _PLACES,
-     "torch.arange(context)"),
-    ("begins one byte late", "the first place is the start itself", _PLACES, "torch.arange(1, context + 2)"),
-    ("runs backwards", "the start comes first", "+ torch", "+ context - torch"),
-    ("gives each window the same bytes", "each start has its own places", "starts[..., None]",
-     "starts.flatten()[:1] * torch.ones_like(starts[..., None])"),
-    ("gives the places, not the bytes", "places are an index into the text", f"text[starts[..., None] + {_PLACES}]",
-     f"(starts[..., None] + {_PLACES})"),
-)
 cut.alternative(
     "no index tensor, and windows that are a view; but as_strided-like views of a whole text are easy to get wrong",
-    edit("text[starts[..., None] + torch.arange(context + 1)]", "text.unfold(0, context + 1, 1)[starts]"))
+    edit("""
+        -    windows = text[starts[..., None] + torch.arange(context + 1)]  # on the host, still bytes
+        +    windows = text.unfold(0, context + 1, 1)[starts]  # on the host, still bytes
+    """),
+)
 
 
-@exercise(title="All heads at once", minutes=12, difficulty=2, hints=(
-    "One call of qkv gives q, k and v of all heads, side by side. Which dimensions is the last one made of?",
-    "In the order of the weight's rows: 3, heads, size. Attention wants (batch, heads, time, size) for each.",
-    "view to (batch, time, 3, heads, size), permute so that 3 comes first, unpack. is_causal=True is the mask. "
-    "Then bring time and heads back with transpose(1, 2), and reshape.",
-))
+@exercise(
+    title="All heads at once",
+    minutes=12,
+    difficulty=2,
+    hints=(
+        "One call of qkv gives q, k and v of all heads, side by side. Which dimensions is the last one made of?",
+        "In the order of the weight's rows: 3, heads, size. Attention wants (batch, heads, time, size) for each.",
+        "view to (batch, time, 3, heads, size), permute so that 3 comes first, unpack. is_causal=True is the mask. "
+        "Then bring time and heads back with transpose(1, 2), and reshape.",
+    ),
+)
 def attend(x: torch.Tensor, qkv: nn.Linear, heads: int) -> torch.Tensor:
     """Return what causal attention makes of `x` (batch, time, width), same shape."""
     batch, time, width = x.shape
@@ -118,8 +122,11 @@ def _gradients(case: Case, got: tuple[torch.Tensor | None, ...], wanted: list[to
     for name, value in zip(("the weight", "x"), got[::-1], strict=True):
         case.instead(value is None, f"cuts the graph: no gradient reaches {name}", "what is before it never trains")
     for name, part, right in zip("qkv", got[1].chunk(3), wanted[1].chunk(3), strict=True):
-        case.instead(right.abs().max() > 1e-5 and not part.any(), f"cuts the graph: no gradient reaches {name}",
-                     f"the rows of the weight that make {name} would never train: no detach() on the way")
+        case.instead(
+            right.abs().max() > 1e-5 and not part.any(),
+            f"cuts the graph: no gradient reaches {name}",
+            f"the rows of the weight that make {name} would never train: no detach() on the way",
+        )
     for name, value, right in zip(("x", "the weight"), got, wanted, strict=True):
         case.equal(value, right.to(case.device), rtol=1e-3, atol=1e-4, why=f"this is the gradient of {name}")
 
@@ -136,25 +143,6 @@ def _slowly(x: torch.Tensor, weight: torch.Tensor, heads: int) -> torch.Tensor:
     return mixed
 
 
-_SPLIT, _ORDER = "3, heads, width // heads", "permute(2, 0, 3, 1, 4)"
-_MERGE = "mixed.transpose(1, 2).reshape(batch, time, width)"
-attend.edits(
-    ("lets places see later ones", "is_causal=True", "is_causal=True", "is_causal=False"),
-    ("does not scale the scores", "leave `scale` out: the function divides by the root of the size", "is_causal=True",
-     "is_causal=True, scale=1.0"),
-    ("scales by the width, not by the size of a head", "leave the scale to the function", "is_causal=True",
-     "is_causal=True, scale=width**-0.5"),
-    ("takes 3 and heads in the wrong order", "the rows of the weight are q of all heads, then k, then v", _SPLIT,
-     "heads, 3, width // heads", _ORDER, "permute(3, 0, 2, 1, 4)"),
-    ("merges heads and places in the wrong order", "(batch, heads, time, size): time comes back first", _MERGE,
-     "mixed.reshape(batch, time, width)"),
-    ("swaps q and k", "the first is q", "q, k, v = qkv", "k, q, v = qkv"),
-    ("takes k for v", "the third is v", "(q, k, v, is", "(q, k, k, is"),
-    ("attends over the heads, not over the places", "time is the last dimension but one", _ORDER,
-     "permute(2, 0, 1, 3, 4)", _MERGE, "mixed.reshape(batch, time, width)"),
-)
-
-
 @attend.alternative("each step in sight, but scores and mask, (time × time) for each head, are in memory")
 def _(x, qkv, heads):
     batch, time, width = x.shape
@@ -165,11 +153,16 @@ def _(x, qkv, heads):
     return mixed.transpose(1, 2).flatten(2)
 
 
-@exercise(title="Steps with one read", minutes=12, difficulty=2, hints=(
-    "Nothing in the loop may need a value: no .item(), no print, no `if` on a tensor.",
-    "One cross_entropy over all places of all rows: flatten logits (rows, time, 256) to two dimensions.",
-    "Inputs: window[:, :-1], targets: window[:, 1:]. Collect loss.detach(); after the loop torch.stack, tolist.",
-))
+@exercise(
+    title="Steps with one read",
+    minutes=12,
+    difficulty=2,
+    hints=(
+        "Nothing in the loop may need a value: no .item(), no print, no `if` on a tensor.",
+        "One cross_entropy over all places of all rows: flatten logits (rows, time, 256) to two dimensions.",
+        "Inputs: window[:, :-1], targets: window[:, 1:]. Collect loss.detach(); after the loop torch.stack, tolist.",
+    ),
+)
 def train_steps(model: nn.Module, optimizer: torch.optim.Optimizer, windows: torch.Tensor) -> list[float]:
     """Take one step for each of `windows`; return the losses, with one read in all."""
     losses = []
@@ -194,15 +187,24 @@ def _(case: Case) -> None:
         case.instead(not all(model.modes), "trains in evaluation mode", "the model came in training mode")
         case.instead(not model.training, "leaves the model in evaluation mode", "it came in training mode")
         case.instead(isinstance(got, torch.Tensor), "returns a tensor, expected a list of floats", ".tolist() reads it")
-        case.equal(got, _one_by_one(twin, its, windows), rtol=1e-3, atol=1e-4,
-                   why="this is the loss of each step, before it")
+        case.equal(
+            got, _one_by_one(twin, its, windows), rtol=1e-3, atol=1e-4, why="this is the loss of each step, before it"
+        )
         for name, value in model.named_parameters():
-            case.equal(value.detach().cpu(), twin.get_parameter(name).detach(), rtol=1e-3, atol=1e-4,
-                       why=f"this is {name} after all steps")
+            case.equal(
+                value.detach().cpu(),
+                twin.get_parameter(name).detach(),
+                rtol=1e-3,
+                atol=1e-4,
+                why=f"this is {name} after all steps",
+            )
         reads = counts.host_reads + counts.copies_d2h
         case.budget("reads of the host", reads, 1, "at each one the host waits, and the queue runs empty")
-        case.instead(model.kept > 2, "keeps the graph of every step",
-                     "what holds a loss holds all that its backward pass needed: keep loss.detach()")
+        case.instead(
+            model.kept > 2,
+            "keeps the graph of every step",
+            "what holds a loss holds all that its backward pass needed: keep loss.detach()",
+        )
 
 
 class _Watched(nn.Sequential):
@@ -248,34 +250,33 @@ def _one_by_one(model: nn.Module, optimizer: torch.optim.Optimizer, windows: tor
     return losses
 
 
-_TARGETS, _CALL = "window[:, 1:].flatten()", "F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())"
-train_steps.edits(
-    ("predicts the byte that it sees", "targets are one byte later: window[:, 1:]", _TARGETS,
-     "window[:, :-1].flatten()"),
-    ("adds gradients up over the steps", "zero_grad at each step", "optimizer.zero_grad()", "pass"),
-    ("sums over the places", "the mean is asked for: the default", _CALL, f"{_CALL[:-1]}, reduction='sum')"),
-    ("sums over the rows", "the mean over all places of all rows", _CALL, f"{_CALL} * len(window)"),
-    ("pairs logits and targets in different orders", "flatten both, rows first", _TARGETS, "window[:, 1:].T.flatten()"),
-    ("leaves out the last byte", "window[:, 1:] has as many targets as inputs", "window[:, :-1])", "window[:, :-2])",
-     _TARGETS, "window[:, 1:-1].flatten()"),
-    ("uses the first row alone", "all rows of the window", "window[:, :-1])", "window[:1, :-1])", _TARGETS,
-     "window[:1, 1:].flatten()"),
-    ("takes no step", "optimizer.step() changes the parameters", "optimizer.step()", "pass"),
-    ("returns the last loss alone", "one loss for each step", "torch.stack(losses)", "losses[-1:][0][None]"),
-    ("returns the mean loss", "one loss for each step", "torch.stack(losses)", "torch.stack(losses).mean()[None]"),
-)
 train_steps.alternative(
     "one kernel more a step, which writes into a tensor made before; nothing is collected",
-    edit("losses = []", "losses = torch.zeros(len(windows), device=windows.device)", "for window in windows",
-         "for step, window in enumerate(windows)", "losses.append(loss.detach())", "losses[step] = loss.detach()",
-         "torch.stack(losses)", "losses"))
+    edit("""
+        -    losses = []
+        -    for window in windows:
+        +    losses = torch.zeros(len(windows), device=windows.device)
+        +    for step, window in enumerate(windows):
+        ...
+        -        losses.append(loss.detach())  # on the device, without its graph
+        -    return torch.stack(losses).tolist()  # the one read
+        +        losses[step] = loss.detach()  # on the device, without its graph
+        +    return losses.tolist()  # the one read
+    """),
+)
 
 
-@exercise(title="One message for all gradients", where="real ranks on the CPU", minutes=12, difficulty=2, hints=(
-    "Every message has a latency, however small it is. So send all gradients in one tensor.",
-    "torch.cat of the flattened gradients, one dist.all_reduce, which adds, and one division.",
-    "split by each gradient's numel() gives the parts back; copy_ and view_as write one into its place.",
-))
+@exercise(
+    title="One message for all gradients",
+    where="real ranks on the CPU",
+    minutes=12,
+    difficulty=2,
+    hints=(
+        "Every message has a latency, however small it is. So send all gradients in one tensor.",
+        "torch.cat of the flattened gradients, one dist.all_reduce, which adds, and one division.",
+        "split by each gradient's numel() gives the parts back; copy_ and view_as write one into its place.",
+    ),
+)
 def average(model: nn.Module) -> None:
     """Replace each gradient of `model` by its mean over all ranks, with one message."""
     gradients = [parameter.grad for parameter in model.parameters()]
@@ -297,29 +298,27 @@ def _(case: Case) -> None:
 
 
 _KINDS = partial(nn.Linear, 3, 2), plain
-_MEAN, _COPY = "flat /= dist.get_world_size()", "gradient.copy_(part.view_as(gradient))"
-average.edits(
-    ("gives the sum of the gradients", "divide by dist.get_world_size()", _MEAN, "pass"),
-    ("divides by the square of the number of ranks", "divide once", _MEAN, "flat /= dist.get_world_size() ** 2"),
-    ("leaves each rank its own gradients", "copy_ writes into the gradient", _COPY,
-     "gradient = part.view_as(gradient)"),
-    ("gives all the gradients of rank 0", "all_reduce adds, broadcast copies", "dist.all_reduce(flat)",
-     "dist.broadcast(flat, src=0)", _MEAN, "pass"),
-    ("leaves out the biases", "model.parameters() gives them all", "in model.parameters()]",
-     "in model.parameters() if parameter.dim() > 1]"),
-)
 average.alternative(
     "keeps no second copy: the gradients themselves become views of one vector, as DDP's buckets do",
-    edit(_COPY, "gradient.set_(part.view_as(gradient))"))
+    edit("""
+        -        gradient.copy_(part.view_as(gradient))
+        +        gradient.set_(part.view_as(gradient))
+    """),
+)
 
 
-@exercise(title="The FLOPs of a step", minutes=10, difficulty=2, hints=(
-    "A linear layer from a to b numbers takes 2 a b operations for a token: a product and a sum for each weight.",
-    "A block has W × 3W, W × W, W × 4W and 4W × W, the last layer W × 256. Attention multiplies, for each token "
-    "and block, with all places of the context, twice: for the scores, and for the mixture.",
-    "The backward pass takes twice what the forward pass takes: one product for the gradient of the input, and one "
-    "for the gradient of the weight.",
-))
+@exercise(
+    title="The FLOPs of a step",
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "A linear layer from a to b numbers takes 2 a b operations for a token: a product and a sum for each weight.",
+        "A block has W × 3W, W × W, W × 4W and 4W × W, the last layer W × 256. Attention multiplies, for each token "
+        "and block, with all places of the context, twice: for the scores, and for the mixture.",
+        "The backward pass takes twice what the forward pass takes: one product for the gradient of the input, and one "
+        "for the gradient of the weight.",
+    ),
+)
 def model_flops(width: int, layers: int, context: int, rows: int) -> int:
     """Return the operations in matrix products of one step on (rows, context)."""
     weights = layers * 12 * width**2 + 256 * width
@@ -338,21 +337,10 @@ def _(case: Case) -> None:
         case.equal(got, counts.flops, why="this is what PyTorch counts in a step of the given program")
 
 
-_THREE, _ATTENTION = "3 * 2 * rows", "layers * 2 * context * width"
-model_flops.edits(
-    ("leaves out the backward pass", "it takes twice what the forward pass takes", _THREE, "2 * rows"),
-    ("takes backward for as much as forward", "two products each: for the input and for the weight", _THREE,
-     "2 * 2 * rows"),
-    ("counts a product and its sum as one", "each of them is an operation", _THREE, "3 * rows"),
-    ("leaves out attention", "two products for each token, block and place of the context", _ATTENTION, "0"),
-    ("counts half of attention", "there are two products, scores and mixture; a mask saves nothing",
-     _ATTENTION, "layers * context * width"),
-    ("leaves out the last layer", "width × 256 for each token", " + 256 * width", ""),
-    ("takes the embedding for a product", "it looks rows up", "256 * width", "512 * width"),
-    ("counts one row alone", "every row of the batch", "rows * context", "context"),
-    ("forgets that the small network is four times as wide", "W × 4W and 4W × W: 8 W²", "12 *", "6 *"),
-)
 model_flops.alternative(
     "layer by layer: longer, but it shows where they are",
-    edit("layers * 12 * width**2", "layers * sum(a * b for a, b in ((width, 3 * width), (width, width), "
-         "(width, 4 * width), (4 * width, width)))"))
+    edit("""
+-    weights = layers * 12 * width**2 + 256 * width
++    weights = layers * sum(a * b for a, b in ((width, 3 * width), (width, width), (width, 4 * width), (4 * width, width))) + 256 * width
+    """),  # noqa: E501,
+)

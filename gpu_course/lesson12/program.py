@@ -26,7 +26,6 @@ from course_utils import data, programs
 from gpu_course.checks import Program, Task, WrongAnswer
 from simgpu import composite
 
-# fmt: off
 FUNCTIONS = {"make_model": 4, "make_optimizer": 1, "train": 5, "evaluate": 4, "save": 4, "load": 3}
 TRAINING_BYTES, HELD_OUT_BYTES = 2**18, 2**15  # less than any version of Python has, so that counts are the same
 CPU = torch.device("cpu")
@@ -115,8 +114,7 @@ def excerpt(path: Path, *names: str) -> str:
     first = [min(one.lineno for one in (node, *node.decorator_list)) for node in nodes]
     lines = text.splitlines()
     return "\n\n".join(
-        textwrap.dedent("\n".join(lines[begin - 1 : node.end_lineno]))
-        for begin, node in zip(first, nodes, strict=True)
+        textwrap.dedent("\n".join(lines[begin - 1 : node.end_lineno])) for begin, node in zip(first, nodes, strict=True)
     )
 
 
@@ -256,21 +254,30 @@ def check_training(
     case: Program, losses: Any, weights: dict[str, torch.Tensor], right: Right, trial: Trial, coarse: bool
 ) -> None:
     """Fail unless the losses that were returned, and the weights that training left, are the right ones."""
-    case.instead(type(losses) is not list or not all(type(loss) is float for loss in losses),
-                 "train returns no list of floats", "what still has to be read or computed is work after the clock")
-    case.instead(len(losses) != len(trial.starts),
-                 f"another number of steps: {len(losses)} losses for {len(trial.starts)} rows",
-                 "one step is asked for each row of starts")
+    case.instead(
+        type(losses) is not list or not all(type(loss) is float for loss in losses),
+        "train returns no list of floats",
+        "what still has to be read or computed is work after the clock",
+    )
+    case.instead(
+        len(losses) != len(trial.starts),
+        f"another number of steps: {len(losses)} losses for {len(trial.starts)} rows",
+        "one step is asked for each row of starts",
+    )
     words = kind(coarse)
     loss_within, update_within = TOLERANCES[words]
     share = off(weights, right.weights, trial.weights)
-    case.instead(not share <= update_within,
-                 f"trains another way: the weights are off by {share:.1%} of their way, {update_within:.1%} are "
-                 f"allowed {words}")
+    case.instead(
+        not share <= update_within,
+        f"trains another way: the weights are off by {share:.1%} of their way, {update_within:.1%} are allowed {words}",
+    )
     worst = max((abs(a - b) for a, b in zip(losses, right.losses, strict=True)), default=0.0)
-    case.instead(not worst <= loss_within, f"reports losses that are not those of its steps: one is off by "
-                 f"{worst:.4f} nats, {loss_within} are allowed {words}",
-                 "the loss of a step is the mean over all of its windows")
+    case.instead(
+        not worst <= loss_within,
+        f"reports losses that are not those of its steps: one is off by "
+        f"{worst:.4f} nats, {loss_within} are allowed {words}",
+        "the loss of a step is the mean over all of its windows",
+    )
 
 
 def _same_model(case: Program, model: nn.Module, trial: Trial) -> None:
@@ -285,8 +292,11 @@ def _same_outputs(case: Program, got: Any, expected: torch.Tensor) -> None:
     shape, wanted = tuple(getattr(got, "shape", ())), tuple(expected.shape)
     case.instead(shape != wanted, f"the model returns the shape {shape}, expected {wanted}")
     off = ((got.float() - expected).norm() / expected.norm()).item()
-    case.instead(not off < 0.02, f"another model: with the same weights its logits are off by {off:.0%}",
-                 "each layer is to be used as in the given program")
+    case.instead(
+        not off < 0.02,
+        f"another model: with the same weights its logits are off by {off:.0%}",
+        "each layer is to be used as in the given program",
+    )
 
 
 def _same_gpt(trial: Trial, case: Program, model: nn.Module, twin: nn.Module) -> None:
@@ -296,8 +306,9 @@ def _same_gpt(trial: Trial, case: Program, model: nn.Module, twin: nn.Module) ->
         later = tokens.clone()
         later[:, -1] = (later[:, -1] + 1) % 256
         sees = (model(later)[:, :-1] - got[:, :-1]).abs().max() > 1e-3 * expected.std()
-        case.instead(sees, "sees the future: the last byte changes what is predicted before it",
-                     "attention must be causal")
+        case.instead(
+            sees, "sees the future: the last byte changes what is predicted before it", "attention must be causal"
+        )
     _same_outputs(case, got, expected)
 
 
@@ -316,17 +327,25 @@ def _blame(
     number = sum((wanted & seen).values())
     if seen:
         kind.strange(trial, seen, case)
-        case.instead(any(row not in wanted for row in seen),
-                     f"trains on other {kind.rows} than those that it is given", "each number says which")
-        case.instead(number < len(flat),
-                     f"fewer {kind.missing}: {number} of {len(flat)} {kind.rows} go through the model")
-        case.instead(sum(seen.values()) > len(flat), f"{kind.rows} go through the model more than once",
-                     "that is other work")
+        case.instead(
+            any(row not in wanted for row in seen),
+            f"trains on other {kind.rows} than those that it is given",
+            "each number says which",
+        )
+        case.instead(
+            number < len(flat), f"fewer {kind.missing}: {number} of {len(flat)} {kind.rows} go through the model"
+        )
+        case.instead(
+            sum(seen.values()) > len(flat), f"{kind.rows} go through the model more than once", "that is other work"
+        )
     share = flops / right.flops
     case.instead(share < 0.05, "loss from a cache, or from nowhere: the model is not computed")
     still = [name for name, value in weights_of(model).items() if torch.equal(value, trial.weights[name])]
-    case.instead(0 < len(still) < len(trial.weights), f"never trains {still[0] if still else ''}",
-                 "every parameter is to be trained")
+    case.instead(
+        0 < len(still) < len(trial.weights),
+        f"never trains {still[0] if still else ''}",
+        "every parameter is to be trained",
+    )
     name = "the backward pass is left out, for some steps, rows or layers" if seen else f"fewer {kind.missing}"
     case.instead(share < 0.9, f"{name}: {share:.0%} of the floating-point operations")
     if isinstance(optimizer, torch.optim.Optimizer):
@@ -349,11 +368,17 @@ def _evaluates(case: Program, model: nn.Module, trial: Trial, device: torch.devi
     got = case.run("evaluate", model, trial.held_out, trial.tested, device)
     expected = held_out_loss(before, trial)
     case.instead(type(got) is not float, f"evaluate returns {type(got).__name__}, expected float")
-    case.instead(not abs(got - expected) < 5e-3, f"evaluates something else: {got:.4f} nats, expected {expected:.4f}",
-                 "the mean over every byte of every window, with the weights as they are")
+    case.instead(
+        not abs(got - expected) < 5e-3,
+        f"evaluates something else: {got:.4f} nats, expected {expected:.4f}",
+        "the mean over every byte of every window, with the weights as they are",
+    )
     after = weights_of(model)
-    case.instead(any(not torch.equal(after[name], before[name]) for name in before), "evaluate changes the model",
-                 "it would train on the evaluation text")
+    case.instead(
+        any(not torch.equal(after[name], before[name]) for name in before),
+        "evaluate changes the model",
+        "it would train on the evaluation text",
+    )
 
 
 def held_out_loss(weights: dict[str, torch.Tensor], trial: Trial) -> float:
@@ -410,8 +435,11 @@ def untouched(case: Program) -> Iterator[None]:
         after = _instruments()
         noted += [name for name in before if after.get(name) != before[name]]
         noted += [] if settings() == kept and simgpu.clock_ms() >= begin_ms else ["the simulated GPU"]
-        case.instead(noted, f"changes what measures it: {noted[0] if noted else ''}",
-                     "a number that the program itself makes says nothing")
+        case.instead(
+            noted,
+            f"changes what measures it: {noted[0] if noted else ''}",
+            "a number that the program itself makes says nothing",
+        )
     case.instead(threading.active_count() > threads, "works after the clock: it leaves a thread running")
 
 
@@ -447,10 +475,14 @@ def _strange_windows(trial: Trial, seen: Counter, case: Program) -> None:
     size, wanted = trial.sizes.context, _windows(trial)
     strange = [bytes(row) for row in seen if row not in wanted]
     own, other = (bytes(text.tolist()) for text in (trial.text, trial.held_out))
-    case.instead(any(row in other and row not in own for row in strange), "trains on the evaluation text",
-                 "its loss there then says nothing")
-    case.instead(all(len(row) < size for row in seen),
-                 f"fewer tokens: windows of {max(map(len, seen))} bytes, not {size}")
+    case.instead(
+        any(row in other and row not in own for row in strange),
+        "trains on the evaluation text",
+        "its loss there then says nothing",
+    )
+    case.instead(
+        all(len(row) < size for row in seen), f"fewer tokens: windows of {max(map(len, seen))} bytes, not {size}"
+    )
 
 
 def _files(trial: Trial, draw: torch.Generator) -> tuple[list[bytes], list[bytes]]:
@@ -474,20 +506,43 @@ def _pictures(trial: Trial, files: list[bytes], codes: list[int]) -> Counter:
 
 def _strange_pictures(trial: Trial, seen: Counter, case: Program) -> None:
     other = _pictures(trial, trial.held_out, list(range(32 * len(trial.held_out))))
-    case.instead(any(row in other for row in seen), "trains on the evaluation pictures",
-                 "its loss there then says nothing")
+    case.instead(
+        any(row in other for row in seen), "trains on the evaluation pictures", "its loss there then says nothing"
+    )
     still = _pictures(trial, trial.text, [code // 32 * 32 for code in trial.starts.flatten().tolist()])
-    case.instead(all(row in still for row in seen), "leaves the pictures where they are",
-                 "the variant says how each is flipped and moved")
+    case.instead(
+        all(row in still for row in seen),
+        "leaves the pictures where they are",
+        "the variant says how each is flipped and moved",
+    )
 
 
-GPT = Kind("gpt", "capstone.py", SCORED, SMALL, "windows", "tokens", _same_gpt, _texts,
-           lambda trial, text: len(text) - trial.sizes.context - 1, _embedded, _windows, _strange_windows)
+GPT = Kind(
+    "gpt",
+    "capstone.py",
+    SCORED,
+    SMALL,
+    "windows",
+    "tokens",
+    _same_gpt,
+    _texts,
+    lambda trial, text: len(text) - trial.sizes.context - 1,
+    _embedded,
+    _windows,
+    _strange_windows,
+)
 IMAGES = Kind(
-    "images", "images.py",
+    "images",
+    "images.py",
     Sizes(width=16, layers=4, context=32, kind="images"),
     Sizes(width=8, layers=4, context=8, batch=4, warm_up=1, steps=3, windows=5, kind="images"),
-    "pictures", "pictures", _same_net, _files, lambda trial, files: 32 * len(files), _grey,
-    lambda trial: _pictures(trial, trial.text, trial.starts.flatten().tolist()), _strange_pictures,
+    "pictures",
+    "pictures",
+    _same_net,
+    _files,
+    lambda trial, files: 32 * len(files),
+    _grey,
+    lambda trial: _pictures(trial, trial.text, trial.starts.flatten().tolist()),
+    _strange_pictures,
 )
 KINDS = {kind.name: kind for kind in (GPT, IMAGES)}

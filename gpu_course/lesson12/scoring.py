@@ -27,7 +27,6 @@ from gpu_course.lesson12 import program as programs
 from gpu_course.lesson12.program import Kind, Sizes, Trial
 from ranklaunch import RankError, rank_device
 
-# fmt: off
 SPECS = {"t4_ms": "T4", "h200_ms": "H200"}
 LIMIT_S = 120.0
 # What a level asks for: how many times less than the given program, of each of these
@@ -273,8 +272,11 @@ def _on_gpu(case: Program, trial: Trial, spec: str, coarse: bool) -> dict[str, A
     right = trial.right()
     run = measured(case, trial, spec)
     work = [record.name for record in run.reading.select("kernel")]
-    case.instead(work, f"works after the clock: {len(work)} kernels run when the weights are read",
-                 "train returns when all is done")
+    case.instead(
+        work,
+        f"works after the clock: {len(work)} kernels run when the weights are read",
+        "train returns when all is done",
+    )
     flops = sum(record.flops for record in run.training.select("kernel", "sim:0"))
     case.instead(run.training.select("kernel", "sim:1"), "uses a second GPU", "its memory and its time are not counted")
     share = flops / right.flops
@@ -285,8 +287,10 @@ def _on_gpu(case: Program, trial: Trial, spec: str, coarse: bool) -> dict[str, A
     except WrongAnswer as wrong:
         case.fail(f"on the GPU it {wrong.finding.name}", f"on the CPU it does not. {wrong.finding.why}")
     expected = programs.held_out_loss(run.weights, trial)
-    case.instead(type(run.loss) is not float or not abs(run.loss - expected) < 5e-3,
-                 f"on the GPU it evaluates something else: {run.loss!r}, expected {expected:.4f}")
+    case.instead(
+        type(run.loss) is not float or not abs(run.loss - expected) < 5e-3,
+        f"on the GPU it evaluates something else: {run.loss!r}, expected {expected:.4f}",
+    )
     return run.costs | {"flops": right.flops / trial.sizes.steps}
 
 

@@ -9,15 +9,20 @@ from gpu_course.checks import Case, edit, lesson
 __all__ = ["Offer", "batch_that_fits", "cheapest", "first_line"]
 
 exercise = lesson("13")
-# fmt: off
 
 
-@exercise(title="The line that waits", where="any machine: reports", minutes=5, difficulty=1, hints=(
-    "While the GPU computes, it does not wait. Which of the three lists says how long it does nothing?",
-    'report["waits"] has a row for each line, in any order. Which row has the most seconds?',
-    'max(rows, key=lambda row: row["seconds"]) is that row. Without its wait a step takes step_time - seconds. '
-    "Divide step_time by that.",
-))
+@exercise(
+    title="The line that waits",
+    where="any machine: reports",
+    minutes=5,
+    difficulty=1,
+    hints=(
+        "While the GPU computes, it does not wait. Which of the three lists says how long it does nothing?",
+        'report["waits"] has a row for each line, in any order. Which row has the most seconds?',
+        'max(rows, key=lambda row: row["seconds"]) is that row. Without its wait a step takes step_time - seconds. '
+        "Divide step_time by that.",
+    ),
+)
 def first_line(report: dict) -> tuple[str, float]:
     """Return the line to repair first, and how many times as fast a step then is."""
     if not report["waits"]:
@@ -30,8 +35,12 @@ def first_line(report: dict) -> tuple[str, float]:
 @first_line.checks
 def _(case: Case) -> None:
     for report in _REPORTS:
-        case.equal(case.call(report), _first(report), rtol=1e-3,
-                   why="without this line's wait a step is shorter by that wait, and the rest of the step stays")
+        case.equal(
+            case.call(report),
+            _first(report),
+            rtol=1e-3,
+            why="without this line's wait a step is shorter by that wait, and the rest of the step stays",
+        )
 
 
 def _row(line: int, seconds: float, count: int, nbytes: int = 0, file: str = "train.py") -> dict:
@@ -43,14 +52,24 @@ def _report(step_time: float, waits: list[dict], copies: list[dict], launches: l
 
 
 _REPORTS = (
-    _report(0.010, [_row(30, 0.004, 12)], [_row(25, 0.0005, 1, 512), _row(30, 0.0006, 12, 48), _row(39, 1e-5, 1, 4)],
-            [_row(33, 0.008, 400), _row(30, 0.0001, 12)]),
-    _report(0.050, [_row(61, 0.001, 200), _row(44, 0.020, 1, 9000), _row(72, 0.005, 1)],
-            [_row(40, 0.002, 1, 9999), _row(44, 0.019, 1, 9000), _row(61, 0.001, 200, 800), _row(72, 0.0001, 1, 4)],
-            [_row(50, 0.030, 900), _row(61, 0.001, 200)]),
-    _report(0.020, [_row(80, 0.003, 1, 4), _row(12, 0.002, 4, 4_000, "model.py"), _row(15, 0.008, 24, 96, "model.py")],
-            [_row(70, 0.004, 2, 4_000), _row(15, 0.0003, 24, 96, "model.py"), _row(80, 1e-5, 1, 4)],
-            [_row(75, 0.011, 300), _row(15, 0.0002, 24, 0, "model.py")]),
+    _report(
+        0.010,
+        [_row(30, 0.004, 12)],
+        [_row(25, 0.0005, 1, 512), _row(30, 0.0006, 12, 48), _row(39, 1e-5, 1, 4)],
+        [_row(33, 0.008, 400), _row(30, 0.0001, 12)],
+    ),
+    _report(
+        0.050,
+        [_row(61, 0.001, 200), _row(44, 0.020, 1, 9000), _row(72, 0.005, 1)],
+        [_row(40, 0.002, 1, 9999), _row(44, 0.019, 1, 9000), _row(61, 0.001, 200, 800), _row(72, 0.0001, 1, 4)],
+        [_row(50, 0.030, 900), _row(61, 0.001, 200)],
+    ),
+    _report(
+        0.020,
+        [_row(80, 0.003, 1, 4), _row(12, 0.002, 4, 4_000, "model.py"), _row(15, 0.008, 24, 96, "model.py")],
+        [_row(70, 0.004, 2, 4_000), _row(15, 0.0003, 24, 96, "model.py"), _row(80, 1e-5, 1, 4)],
+        [_row(75, 0.011, 300), _row(15, 0.0002, 24, 0, "model.py")],
+    ),
     _report(0.030, [], [_row(20, 0.004, 1, 5000)], [_row(22, 0.025, 700)]),
 )
 
@@ -65,27 +84,13 @@ def _first(report: dict) -> tuple[str, float]:
     return best[0], report["step_time"] / best[1]
 
 
-_LIST, _KEY = 'max(report["waits"], ', 'lambda row: row["seconds"]'
-_ALL = 'max(report["waits"] + report["copies"] + report["launches"], '
-first_line.edits(
-    ("takes the largest time", "while the GPU runs a line's kernels, it does not wait", _LIST, _ALL),
-    ("takes the first copy", "a copy costs time only if the GPU waits for it", _LIST + f"key={_KEY})",
-     'report["copies"][0]'),
-    ("takes the loop's last line", "there the host waits until the GPU has done the work of other lines: the GPU "
-     "itself computes", _KEY,
-     'lambda row: (row["file"] == "train.py", row["line"])'),
-    ("takes the line that waits most often", "a few long waits cost more than many short ones", _KEY,
-     'lambda row: row["count"]'),
-    ("takes the most bytes", "`seconds` says how long the GPU waits, and the time for the bytes is in it already", _KEY,
-     'lambda row: row["bytes"]'),
-    ("takes the first row", "the rows stand in any order", f"max(report[\"waits\"], key={_KEY})",
-     'report["waits"][0]'),
-    ("returns the share", "how many times as fast: step_time / (step_time - seconds)",
-     'report["step_time"] / left', 'longest["seconds"] / report["step_time"]'),
+first_line.alternative(
+    "a sorted list gives the same, and also shows which line comes second",
+    edit("""
+        -    longest = max(report["waits"], key=lambda row: row["seconds"])
+        +    longest = sorted(report["waits"], key=lambda row: row["seconds"])[-1]
+    """),
 )
-first_line.alternative("a sorted list gives the same, and also shows which line comes second", edit(
-    'longest = max(report["waits"], key=lambda row: row["seconds"])',
-    'longest = sorted(report["waits"], key=lambda row: row["seconds"])[-1]'))
 
 
 class _Runs:
@@ -111,16 +116,23 @@ class _Runs:
         return states + self.weights + max(self.weights + activations, self.workspace)
 
 
-@exercise(title="The largest batch that fits", where="any machine: counted bytes", minutes=10, difficulty=2, hints=(
-    "The peak of two steps contains the optimizer's state, the peak of one step does not. That peak and the room must "
-    "fit together.",
-    "Double the batch until it does not fit. The answer lies between the last batch that fitted and the first that "
-    "did not.",
-    "Let low be a batch that fits (0 at first) and high one that does not. While high - low > 1, try the middle: if it "
-    "fits it becomes low, else it becomes high. Then return low.",
-))
+@exercise(
+    title="The largest batch that fits",
+    where="any machine: counted bytes",
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "The peak of two steps contains the optimizer's state, the peak of one step does not. That peak and the room "
+        "must fit together.",
+        "Double the batch until it does not fit. The answer lies between the last batch that fitted and the first that "
+        "did not.",
+        "Let low be a batch that fits (0 at first) and high one that does not. While high - low > 1, try the middle: "
+        "if it fits it becomes low, else it becomes high. Then return low.",
+    ),
+)
 def batch_that_fits(peak_of: Callable, capacity: int, room: int) -> int:
     """Return the largest batch that leaves `room` of `capacity` free; 0 if none."""
+
     def fits(batch: int) -> bool:
         return peak_of(batch, 2) + room <= capacity  # the second step has the optimizer's state
 
@@ -150,32 +162,27 @@ def _(case: Case) -> None:
         tried = len(runs.made)
         fitting = [batch for batch in range(1, capacity) if runs.bytes_of(batch, 9) + room <= capacity]
         largest = max(fitting, default=0)
-        case.equal(got, largest, why=f"its runs need {runs.bytes_of(max(largest, 1), 9)} bytes and {room} of room, of "
-                   f"{capacity}; one sample more does not fit" if largest else "batch 1 does not fit either: 0")
+        case.equal(
+            got,
+            largest,
+            why=f"its runs need {runs.bytes_of(max(largest, 1), 9)} bytes and {room} of room, of "
+            f"{capacity}; one sample more does not fit"
+            if largest
+            else "batch 1 does not fit either: 0",
+        )
         limit = 2 * largest.bit_length() + 4
-        case.instead(tried > limit, f"the result is right, but it takes {tried} runs, and {limit} are enough",
-                     "each try is a run of your program: double the batch, then halve the range that is left")
+        case.instead(
+            tried > limit,
+            f"the result is right, but it takes {tried} runs, and {limit} are enough",
+            "each try is a run of your program: double the batch, then halve the range that is left",
+        )
 
 
-batch_that_fits.edits(
-    ("doubles only", "the largest batch lies between two powers of two: halve that range until it is found",
-     "while high - low > 1:",
-     "while high - low > 1 and False:"),
-    ("ignores the optimizer's first step", "AdamW makes its state at the end of the first step: let the run have two",
-     "peak_of(batch, 2)",
-     "peak_of(batch, 1)"),
-    ("leaves no room", "CUDA, libraries and holes between blocks need memory, too",
-     "peak_of(batch, 2) + room", "peak_of(batch, 2)"),
-    ("returns the first that does not fit", "`low` has been tried and fits", "return low", "return high"),
-    ("leaves no byte over where the last one would fit", "a peak that needs exactly all bytes still fits: use <=",
-     "room <= capacity",
-     "room < capacity"),
-    ("returns 1 where nothing fits", "nobody has tried batch 1: begin with 0", "low, high = 0, 1", "low, high = 1, 2"),
+@batch_that_fits.mistake(
+    "takes a line through two runs",
+    "memory grows in blocks, and a small batch may have its "
+    "peak elsewhere: a line says where to look, only a run says whether it fits",
 )
-
-
-@batch_that_fits.mistake("takes a line through two runs", "memory grows in blocks, and a small batch may have its "
-                         "peak elsewhere: a line says where to look, only a run says whether it fits")
 def _(peak_of, capacity, room):
     small, large = peak_of(1, 2), peak_of(2, 2)
     return max((capacity - room - small) // max(large - small, 1) + 1, 0) if small + room <= capacity else 0
@@ -216,13 +223,20 @@ class Offer:
     peak_tflops: float
 
 
-@exercise(title="GPUs for a deadline", where="any machine: offers", minutes=8, difficulty=2, hints=(
-    "How long is one step? The GPUs compute and exchange gradients. At the same time the processor prepares the next "
-    "batches, one for each GPU. The longer of the two counts.",
-    "All GPUs together see gpus * batch samples in a step. The hours are start_h, plus the number of steps times the "
-    "seconds of a step, divided by 3600.",
-    "You pay for every GPU during all hours. Of the offers within deadline and budget keep the one that costs least.",
-))
+@exercise(
+    title="GPUs for a deadline",
+    where="any machine: offers",
+    minutes=8,
+    difficulty=2,
+    hints=(
+        "How long is one step? The GPUs compute and exchange gradients. At the same time the processor prepares the "
+        "next batches, one for each GPU. The longer of the two counts.",
+        "All GPUs together see gpus * batch samples in a step. The hours are start_h, plus the number of steps times "
+        "the seconds of a step, divided by 3600.",
+        "You pay for every GPU during all hours. Of the offers within deadline and budget keep the one that costs "
+        "least.",
+    ),
+)
 def cheapest(offers: list, samples: int, deadline_h: float, budget: float) -> str:
     """Return the name of the cheapest offer within both limits; "" if none is."""
     best, least = "", math.inf
@@ -240,8 +254,7 @@ def cheapest(offers: list, samples: int, deadline_h: float, budget: float) -> st
 def _(case: Case) -> None:
     for offers, samples, deadline_h, budget in _TASKS:
         got = case.call(list(offers), samples, deadline_h, budget)
-        case.equal(got, _choice(offers, samples, deadline_h, budget),
-                   why=_told(offers, samples, deadline_h, budget))
+        case.equal(got, _choice(offers, samples, deadline_h, budget), why=_told(offers, samples, deadline_h, budget))
 
 
 def _needs(offer: Offer, samples: int) -> tuple[float, float]:
@@ -257,8 +270,11 @@ def _needs(offer: Offer, samples: int) -> tuple[float, float]:
 
 
 def _choice(offers: tuple[Offer, ...], samples: int, deadline_h: float, budget: float) -> str:
-    within = [(_needs(offer, samples)[1], offer.name) for offer in offers
-              if _needs(offer, samples)[0] <= deadline_h and _needs(offer, samples)[1] <= budget]
+    within = [
+        (_needs(offer, samples)[1], offer.name)
+        for offer in offers
+        if _needs(offer, samples)[0] <= deadline_h and _needs(offer, samples)[1] <= budget
+    ]
     return min(within, default=(0, ""))[1]
 
 
@@ -268,8 +284,16 @@ def _told(offers: tuple[Offer, ...], samples: int, deadline_h: float, budget: fl
     return f"{listed}; there are {deadline_h:g} h and {budget:g}"
 
 
-def _offer(name: str, gpus: int = 1, price: float = 1.0, step_s: float = 1.0, message_s: float = 0.0,
-           load_s: float = 0.0, start_h: float = 0.0, peak: float = 100) -> Offer:
+def _offer(
+    name: str,
+    gpus: int = 1,
+    price: float = 1.0,
+    step_s: float = 1.0,
+    message_s: float = 0.0,
+    load_s: float = 0.0,
+    start_h: float = 0.0,
+    peak: float = 100,
+) -> Offer:
     return Offer(name, gpus, price, 10, step_s, message_s, load_s, start_h, peak)
 
 
@@ -286,37 +310,12 @@ _TASKS = (
     ((_offer("starved", 1, 1.0, 1.0, load_s=3.6), _offer("fed", 1, 1.5, 1.0, load_s=0.8)), 10_000, 1.1, 9.0),
     ((_offer("hidden loading", 1, 1.0, 2.0, load_s=1.9), _offer("dearer", 1, 1.6, 2.0)), 10_000, 1.0, 9.0),
 )
-_STEP = "max(offer.step_s + offer.message_s, offer.load_s * offer.gpus)"
-cheapest.edits(
-    ("takes peak rates", "no program reaches the rate of a data sheet, and each reaches another share of it: take "
-     "the time of a step from the report", _STEP, "offers[0].step_s * offers[0].peak_tflops / offer.peak_tflops"),
-    ("forgets the start", "before the first step you pay for every GPU already, and the deadline comes nearer",
-     "offer.start_h + ",
-     ""),
-    ("forgets that the processor loads", "one processor prepares the batches of all GPUs, and it may need the "
-     "longest", _STEP, "offer.step_s + offer.message_s"),
-    ("loads for one GPU", "one processor prepares the batches of all GPUs", "offer.load_s * offer.gpus",
-     "offer.load_s"),
-    ("forgets the messages", "each step ends when all gradients have been exchanged", "offer.step_s + offer.message_s",
-     "offer.step_s"),
-    ("adds what happens at the same time", "the processor prepares batches while the GPUs compute: only the longer "
-     "one counts", _STEP,
-     "offer.step_s + offer.message_s + offer.load_s * offer.gpus"),
-    ("pays for one GPU", "you pay for each GPU of the machine", "hours * offer.gpus", "hours"),
-    ("lets each GPU see all samples", "a step takes batch * gpus samples", "offer.batch * offer.gpus", "offer.batch"),
-    ("does not look at the deadline", "ask also for hours <= deadline_h", "hours <= deadline_h and ", ""),
-    ("does not look at the budget", "ask also for cost <= budget", "cost <= budget and ", ""),
-    ("takes the fastest", "of the offers within the deadline, the cheapest is asked for",
-     "cost < least", "hours < least", "least = offer.name, cost", "least = offer.name, hours"),
-    ("takes the lowest price an hour", "a cheap hour is no gain if the run needs many of them",
-     "cost < least", "offer.price < least", "least = offer.name, cost", "least = offer.name, offer.price"),
-    ("takes the first that is within", "a later one may be cheaper", "cost < least", "not best"),
-)
 
 
 @cheapest.alternative("a function of its own for the hours: you can call and test it for one offer")
 def _(offers: list, samples: int, deadline_h: float, budget: float) -> str:
     """Return the name of the cheapest offer within both limits; "" if none is."""
+
     def hours(offer: Offer) -> float:
         steps = math.ceil(samples / (offer.batch * offer.gpus))
         step_s = max(offer.step_s + offer.message_s, offer.load_s * offer.gpus)

@@ -12,16 +12,20 @@ from gpu_course.checks import Case, edit, lesson
 __all__ = ["device_test", "train_on"]
 
 exercise = lesson("13")
-# fmt: off
 
 
-@exercise(title="Port a program without naming a device", minutes=10, difficulty=2, hints=(
-    "Three things must be on `device`: the model, each batch, and what the loop makes itself.",
-    "torch.linspace(…, device=device) makes the tensor on the device. And if you read a value in each step, the host "
-    "waits in each step.",
-    "Write total = torch.zeros((), device=device) before the loop, total += loss.detach() in it, and one .item() at "
-    "the end.",
-))
+@exercise(
+    title="Port a program without naming a device",
+    minutes=10,
+    difficulty=2,
+    hints=(
+        "Three things must be on `device`: the model, each batch, and what the loop makes itself.",
+        "torch.linspace(…, device=device) makes the tensor on the device. And if you read a value in each step, the "
+        "host waits in each step.",
+        "Write total = torch.zeros((), device=device) before the loop, total += loss.detach() in it, and one .item() "
+        "at the end.",
+    ),
+)
 def train_on(model: nn.Module, batches: list, device: torch.device) -> float:
     """Train `model` on `device`, a step for each batch; return the mean loss."""
     model.to(device)
@@ -40,9 +44,21 @@ def train_on(model: nn.Module, batches: list, device: torch.device) -> float:
 
 
 train_on.broken(
-    "    model.to(device)\n", "", "        x, y = x.to(device), y.to(device)\n", "",
-    "len(y), device=device)", "len(y))", "torch.zeros((), device=device)", "0.0", "loss.detach()", "loss.item()",
-    "total.item()", "total",
+    """
+    -    model.to(device)
+         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    -    total = torch.zeros((), device=device)
+    +    total = 0.0
+         for x, y in batches:
+    -        x, y = x.to(device), y.to(device)
+    -        weights = torch.linspace(0.5, 1.5, len(y), device=device)
+    +        weights = torch.linspace(0.5, 1.5, len(y))
+    ...
+    -        total += loss.detach()
+    -    return total.item() / len(batches)
+    +        total += loss.item()
+    +    return total / len(batches)
+    """
 )
 
 
@@ -55,17 +71,32 @@ def _(case: Case) -> None:
         got = case.call(model, batches, case.device, modifies=True)
         counts = case.counts
         placed = {parameter.device for parameter in model.parameters()}
-        case.instead(placed != {case.device}, f"the model is on {', '.join(map(str, placed))}, expected {case.device}",
-                     "the caller says on which device: `device`")
+        case.instead(
+            placed != {case.device},
+            f"the model is on {', '.join(map(str, placed))}, expected {case.device}",
+            "the caller says on which device: `device`",
+        )
         case.equal(got, _slowly(twin, batches), rtol=1e-3, atol=1e-4, why="this is the mean loss of the steps")
         for name, value in model.named_parameters():
-            case.equal(value.detach().cpu(), twin.get_parameter(name).detach(), rtol=1e-3, atol=1e-4,
-                       why=f"this is {name} after all steps")
-        case.instead(counts.host_reads + counts.copies_d2h > 1, "reads a value in each step",
-                     "the host waits in each step, and then the GPU waits for the host: add up on the device")
+            case.equal(
+                value.detach().cpu(),
+                twin.get_parameter(name).detach(),
+                rtol=1e-3,
+                atol=1e-4,
+                why=f"this is {name} after all steps",
+            )
+        case.instead(
+            counts.host_reads + counts.copies_d2h > 1,
+            "reads a value in each step",
+            "the host waits in each step, and then the GPU waits for the host: add up on the device",
+        )
         copies = 2 * len(sizes) + sum(1 for _ in model.parameters())
-        case.budget("copies to the device", counts.copies_h2d, copies, "copy the model and two tensors of each batch; "
-                    "make what the loop needs with device=device")
+        case.budget(
+            "copies to the device",
+            counts.copies_h2d,
+            copies,
+            "copy the model and two tensors of each batch; make what the loop needs with device=device",
+        )
 
 
 def _slowly(model: nn.Module, batches: list) -> float:
@@ -84,26 +115,18 @@ def _slowly(model: nn.Module, batches: list) -> float:
     return total / len(batches)
 
 
-_BATCH = "x, y = x.to(device), y.to(device)"
-train_on.edits(
-    ("names a device", "`.cuda()` raises an error where there is no CUDA: use the caller's `device`",
-     ("model.to(device)", "model.cuda()"),
-     ("model.to(device)", "model.to('cuda')"),
-     ("model.to(device)", "model.cuda()", _BATCH, "x, y = x.cuda(), y.cuda()", "torch.zeros((), device=device)",
-      "torch.zeros((), device='cuda')", "len(y), device=device", "len(y), device='cuda'")),
-    ("moves the model, not the batches", "the model's `.to` moves only what belongs to the model", _BATCH, "pass"),
-    ("moves the images, not the labels", "the loss needs images and labels on one device", _BATCH, "x = x.to(device)"),
-    ("moves the batches, not the model", "the parameters are still on the CPU", "model.to(device)", "pass"),
-    ("makes a tensor on the CPU in the loop", "without device=device, the tensor is made on the CPU",
-     "len(y), device=device", "len(y)"),
-    ("keeps the loss on the host", "`.item()` makes the host wait in each step, and then the GPU waits for the host",
-     ("total += loss.detach()", "total += loss.item()"),
-     ("torch.zeros((), device=device)", "0.0", "loss.detach()", "loss.item()", "total.item()", "total")),
+train_on.alternative(
+    "keep all losses and stack them at the end: a few bytes a step, and you can plot them",
+    edit("""
+        -    total = torch.zeros((), device=device)
+        +    losses_of_steps = []
+        ...
+        -        total += loss.detach()
+        -    return total.item() / len(batches)
+        +        losses_of_steps.append(loss.detach())
+        +    return torch.stack(losses_of_steps).mean().item()
+    """),
 )
-train_on.alternative("keep all losses and stack them at the end: a few bytes a step, and you can plot them", edit(
-    "total = torch.zeros((), device=device)", "losses_of_steps = []", "total += loss.detach()",
-    "losses_of_steps.append(loss.detach())", "total.item() / len(batches)",
-    "torch.stack(losses_of_steps).mean().item()"))
 
 
 class _Places(nn.Module):
@@ -172,11 +195,17 @@ _BROKEN = (
 )
 
 
-@exercise(title="A test that needs the device", minutes=6, difficulty=2, simulated=True, hints=(
-    "On the CPU all of these layers are right. So compute the expected result there, then do the same on `device`.",
-    "Move both the layer and x to `device`. If the layer raises, your test has already failed, as it should.",
-    "Check two things: the result is on `device`, and torch.testing.assert_close(result.cpu(), expected) passes.",
-))
+@exercise(
+    title="A test that needs the device",
+    minutes=6,
+    difficulty=2,
+    simulated=True,
+    hints=(
+        "On the CPU all of these layers are right. So compute the expected result there, then do the same on `device`.",
+        "Move both the layer and x to `device`. If the layer raises, your test has already failed, as it should.",
+        "Check two things: the result is on `device`, and torch.testing.assert_close(result.cpu(), expected) passes.",
+    ),
+)
 def device_test(make_layer: Callable[[], nn.Module], x: torch.Tensor, device: torch.device) -> None:
     """Raise unless the layer computes on `device` what it does on the CPU."""
     layer = make_layer()
@@ -192,40 +221,36 @@ def _(case: Case) -> None:
     for right in (_Places, _Scaled):
         maker = _Maker(right)
         error = case.error_of(maker, x, case.device)
-        case.instead(not maker.called, "tests nothing: it never calls the layer",
-                     "the test must run on any `device`, so it may not ask for a real GPU first")
+        case.instead(
+            not maker.called,
+            "tests nothing: it never calls the layer",
+            "the test must run on any `device`, so it may not ask for a real GPU first",
+        )
         said = "" if error is None else f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        case.instead(error is not None, f"fails for a layer that is right: {said}",
-                     "a test that always fails tells you nothing: move the layer and x to `device`")
-        case.instead(case.device not in maker.called, f"never calls the layer on {case.device}",
-                     "on the CPU the broken layers give the right result, too")
+        case.instead(
+            error is not None,
+            f"fails for a layer that is right: {said}",
+            "a test that always fails tells you nothing: move the layer and x to `device`",
+        )
+        case.instead(
+            case.device not in maker.called,
+            f"never calls the layer on {case.device}",
+            "on the CPU the broken layers give the right result, too",
+        )
     for broken, fault in _BROKEN:
         error = case.error_of(_Maker(broken), x, case.device)
-        case.instead(error is None, f"passes, though the layer is broken: {fault}",
-                     "a test must fail before the repair, or nobody knows what it tests")
+        case.instead(
+            error is None,
+            f"passes, though the layer is broken: {fault}",
+            "a test must fail before the repair, or nobody knows what it tests",
+        )
 
 
-_MAKE = "    layer = make_layer()\n"
-device_test.edits(
-    ("needs a real GPU", "without a real GPU it tests nothing, and passes: use the `device` that it is given",
-     (_MAKE, "    if not torch.cuda.is_available():\n        return\n" + _MAKE),
-     (_MAKE, "    if device.type != 'cuda':\n        return\n" + _MAKE)),
-    ("passes on a CPU by accident", "nothing moves to `device`, and on the CPU the broken layers are right",
-     ("result = layer.to(device)(x.to(device))", "result = layer(x)", "    assert result.device == device\n", ""),
-     ("layer.to(device)(x.to(device))", "layer(x).to(device)")),
-    ("does not ask where the result is", "on the CPU the result has the right values, but the next layer raises",
-     "    assert result.device == device\n", ""),
-    ("does not look at the values", "a layer may compute something else on the GPU: compare the values",
-     "    torch.testing.assert_close(result.cpu(), expected)\n", ""),
-    ("moves the layer, not its input", "then a right layer raises, too", "layer.to(device)(x.to(device))",
-     "layer.to(device)(x)"),
-    ("moves the input, not the layer", "then a right layer with a table raises, too", "layer.to(device)(x.to(device))",
-     "layer(x.to(device))"),
-    ("swallows the error", "a layer that raises is broken: do not catch the error",
-     "result = layer.to(device)(x.to(device))",
-     "result = expected.to(device)\n    try:\n        result = layer.to(device)(x.to(device))\n"
-     "    except RuntimeError:\n        pass"),
+device_test.alternative(
+    "assert_close compares the devices, too: one line does both",
+    edit("""
+        -    assert result.device == device
+        -    torch.testing.assert_close(result.cpu(), expected)
+        +    torch.testing.assert_close(result, expected.to(device))
+    """),
 )
-device_test.alternative("assert_close compares the devices, too: one line does both", edit(
-    "    assert result.device == device\n    torch.testing.assert_close(result.cpu(), expected)\n",
-    "    torch.testing.assert_close(result, expected.to(device))\n"))

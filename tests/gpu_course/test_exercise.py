@@ -4,6 +4,7 @@ import builtins
 import contextlib
 import dataclasses
 import gc
+import inspect
 import logging
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ import tempfile
 import time
 import warnings
 from operator import setitem
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -30,7 +32,7 @@ from course_utils import devices
 from gpu_course import lesson08, solved
 from gpu_course import settings as watched
 from gpu_course.catalogue import registry
-from gpu_course.checks import Case, Exercise, WrongAnswer, edit, exercise, sandbox, unsolved
+from gpu_course.checks import Case, Edit, Exercise, WrongAnswer, edit, exercise, read, sandbox, unsolved
 from gpu_course.checks.case import load_libraries
 from gpu_course.checks.comparison import difference
 from tests import children
@@ -125,7 +127,7 @@ def test_code_below_the_raise_of_the_stub_is_named_and_not_passed_over(double, m
 
 def test_a_broken_program_as_it_was_given_is_not_attempted_and_what_is_left_of_it_is_wrong(double, capsys, monkeypatch):
     monkeypatch.setattr(solved, "change", lambda *names: None)
-    double.broken("2 * x.to(device)", "3 * x.to(device)")
+    double.broken("-    return 2 * x.to(device)  # one copy\n+    return 3 * x.to(device)  # one copy")
 
     def as_given(x, device):
         # comments, layout and docstring do not count
@@ -460,9 +462,14 @@ def third():
             case.instead(case.counts.host_reads, "reads")
             case.equal(got, torch.tensor([value / 3]).to(case.device), why="by hand")
 
-    third.mistake("halves", "a half is more", edit("/ 3", "/ 2"), edit("x / 3", "x * 0.5"))
-    third.mistake("takes 4 off", "a third is a part", edit("x / 3", "x - 3"))
+    third.mistake("halves", "a half is more", returning("x / 2"), returning("x * 0.5"))
+    third.mistake("takes 4 off", "a third is a part", returning("x - 3"))
     return third
+
+
+def returning(value: str) -> Edit:
+    """Return the edit of `third` that returns something else."""
+    return edit(f"-    return x / 3\n+    return {value}")
 
 
 def test_a_mistake_is_named_where_an_answer_does_the_same_on_all_inputs(third):
@@ -481,39 +488,79 @@ def test_a_mistake_is_named_where_an_answer_does_the_same_on_all_inputs(third):
 
 
 def test_a_mistake_that_raises_is_named_and_what_was_seen_stays(third):
-    third.mistake("asks for a label", "tensors have none", edit("x / 3", "x.label"))
+    third.mistake("asks for a label", "tensors have none", returning("x.label"))
     message = refuse(third, lambda x: [x.label][0])
     assert "asks for a label: raises AttributeError" in message and "line 1 of your function" in message
 
 
-def test_an_edit_replaces_a_text_that_stands_once(third):
-    answer = edit("x / 3", "x / 0 + y").of(third.reference)
+def test_an_edit_replaces_lines_that_stand_once(third):
+    answer = returning("x / 0 + y").of(third.reference)
     with pytest.raises(NameError):
         answer(torch.ones(1))
-    for old, times in (("x", 3), ("nothing", 0)):
-        with pytest.raises(ValueError, match=f"stands {times} times"):
-            edit(old, "y").of(third.reference)
-    with pytest.raises(ValueError, match="zip"):
-        edit("x / 3", "x", "x")
-
-
-def test_rows_of_edits_are_mistakes_with_one_answer_or_several(third):
-    third.mistakes.clear()
-    third.edits(
-        ("halves", "more", "/ 3", "/ 2"), ("shifts", "a part", ("x / 3", "x - 3"), ("return x /", "return x +"))
-    )
-    third.edits(
-        ("doubles", "too much", "2 * x"),
-        ("squares", "no part", "x * y", ": torch.Tensor)", "=6.0, y=12.0)"),
-        old="x / 3",
-    )
-    assert [(one.name, one.why, one.answer(12.0)) for one in third.mistakes] == [
-        ("halves", "more", 6), ("shifts", "a part", 9), ("shifts", "a part", 15), ("doubles", "too much", 24),
-        ("squares", "no part", 144),
-    ]  # fmt: skip
-    assert "  shifts\n" in refuse(third, lambda x: 3 + x)
     with pytest.raises(ValueError, match="stands 0 times"):
-        third.edits(("halves", "a half is more", "/ 4", "/ 2"))
+        edit("-    return x / 4\n+    return x").of(third.reference)
+
+    def twice(x):
+        x = x + 1
+        if x > 1:
+            x = 2 * x
+        x = x + 1
+        return x
+
+    with pytest.raises(ValueError, match="stands 2 times"):
+        edit("-    x = x + 1\n+    x = x + 2").of(twice)
+    both = edit("""
+         def twice(x):
+        -    x = x + 1
+        +    x = x + 2
+        ...
+        -    x = x + 1
+             return x
+    """)
+    with pytest.raises(ValueError, match="stands 2 times"):
+        edit("""
+            -    x = x + 1
+            ...
+            -    return x
+            +    return -x
+        """).of(twice)
+    assert twice(3) == 9 and both.of(twice)(3) == 10
+
+
+def test_a_file_of_mistakes_has_names_reasons_and_one_answer_or_several(tmp_path, third):
+    file = tmp_path / "mistakes.diff"
+    file.write_text("""# What this file is.
+
+== third: halves
+# more than
+# a third
+-    return x / 3
++    return x / 2
+
+== other: shifts
+-    return x / 3
++    return x - 3
+
+== third: shifts: twice
+# a part
+-    return x / 3
++    return x - 3
+or
+     \"\"\"Return a third of `x`.\"\"\"
++    x = x + 3
+""")
+    assert [
+        (row.name, row.why, [one.of(third.reference)(12.0) for one in row.edits]) for row in read(file)["third"]
+    ] == [("halves", "more than a third", [6]), ("shifts: twice", "a part", [9, 5])]
+    assert [row.name for row in read(file)["other"]] == ["shifts"] and read(tmp_path / "none.diff") == {}
+
+
+def test_every_row_of_the_files_of_mistakes_is_of_an_exercise():
+    folders: dict[Path, set[str]] = {}
+    for found in registry():
+        folders.setdefault(Path(inspect.getfile(found.reference)).parent, set()).add(found.name)
+    stated = {folder: read(folder / "mistakes.diff") for folder in folders}
+    assert all(stated.values()) and [rows.keys() - folders[folder] for folder, rows in stated.items()] == [set()] * 15
 
 
 def test_reset_forgets(double, monkeypatch, capsys):

@@ -26,6 +26,8 @@ def load(path: Path) -> Exercise:
 def test_the_exercise_of_the_text_and_one_written_from_it_name_their_mistakes(tmp_path):
     (shown,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     (tmp_path / "shown_exercise.py").write_text(shown, encoding="utf-8")
+    (edits,) = re.findall(r"```diff\n(.*?)```", TEXT, re.DOTALL)
+    (tmp_path / "mistakes.diff").write_text(edits, encoding="utf-8")
     assert len(SAMPLE.read_text(encoding="utf-8").splitlines()) <= 60
     place = devices.check_devices()[-1]
     for path in (tmp_path / "shown_exercise.py", SAMPLE):

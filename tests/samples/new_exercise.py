@@ -2,7 +2,7 @@
 
 import torch
 
-from gpu_course.checks import Case, lesson
+from gpu_course.checks import Case, edit, lesson
 
 exercise = lesson("02")
 
@@ -22,9 +22,21 @@ def _(case: Case) -> None:
         case.equal(got, torch.tensor(expected).to(case.device))
 
 
-clip.edits(
-    ("limits from above only", "values below -limit stay too small", "(-limit, limit)", "(max=limit)"),
-    ("sets what is too large to 0", "it is to become the limit", ".clamp(-limit, limit)", " * (x.abs() <= limit)"),
+clip.mistake(
+    "limits from above only",
+    "values below -limit stay too small",
+    edit("""
+        -    return x.clamp(-limit, limit)
+        +    return x.clamp(max=limit)
+    """),
+)
+clip.mistake(
+    "sets what is too large to 0",
+    "it is to become the limit",
+    edit("""
+        -    return x.clamp(-limit, limit)
+        +    return x * (x.abs() <= limit)
+    """),
 )
 
 
