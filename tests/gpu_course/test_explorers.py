@@ -1,5 +1,6 @@
 """Does every explorer answer to each of its controls, and does one picture appear wherever it is shown?"""
 
+import base64
 import itertools
 import math
 import random
@@ -99,6 +100,7 @@ def test_a_bundle_has_widget_picture_and_words_with_their_source_and_every_contr
     picture, words = explorer.widget().children[-2:]
     before, said = bytes(picture.value), words.value
     assert before.startswith(b"\x89PNG") and "failed" not in said
+    assert base64.b64encode(before).decode() in page  # one drawing is both
     first = explorer.controls[0]
     explorer.boxes[first.name].value = others(explorer, first)[0]
     assert bytes(picture.value) != before and words.value != said and "failed" not in words.value

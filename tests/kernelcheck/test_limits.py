@@ -34,7 +34,7 @@ def kernel_of(source: str) -> kernelcheck.Kernel:
 
 @pytest.mark.parametrize("seconds", ["0", "60"])
 def test_with_a_command_end_all_that_it_started(seconds):
-    done = processes.run([sys.executable, "-c", SLEEPS, seconds], cpu_s=60, wall_s=2 if seconds == "60" else 60)
+    done = processes.run([sys.executable, "-c", SLEEPS, seconds], cpu_s=60, wall_s=1 if seconds == "60" else 60)
     assert done.late == (seconds == "60") and not sleepers()
 
 

@@ -563,7 +563,7 @@ def test_a_rank_that_keeps_others_waiting_in_a_backward_pass_is_named():
 
     launch(lambda: None)
     forked.preload("torch._dynamo")  # else the time is over before it is imported
-    error = failing(work, timeout_s=2.0)
+    error = failing(work, timeout_s=1.0)
     assert error.rank == 1 and "in backward, called at" in error.states[0]
 
     def wait():
