@@ -265,16 +265,6 @@ def one_loop(model: DistributedDataParallel, batches: list, loss_fn: Callable) -
             (loss_fn(model(x), y) / len(batches)).backward()
 
 
-_LOSS = "loss_fn(model(x), y)"
-
-
-def _losses(early: str, last: str) -> tuple[str, ...]:
-    """Return the changes that make the losses of the early micro-batches, and that of the last, something else."""
-    right = f"({_LOSS} / len(batches))"
-    line, end = "synchronises\n            ", "batches[-1]\n    "
-    return line + right, f"{line}({early})", end + right, f"{end}({last})"
-
-
 @exercise(
     title="Share out the data",
     where=_WHERE,
