@@ -33,6 +33,10 @@ def _moves_plain_attributes(model):
     return found
 
 
+def _moves_a_dict(model, path, device):
+    return torch.load(path, map_location=device, weights_only=True).to(device)
+
+
 def _swallows_errors(model, path, device):
     try:
         model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
@@ -51,10 +55,7 @@ WRONG = {
         ("moves or changes the model", _moves_plain_attributes),
     ],
     "load_checkpoint": [
-        (
-            "in line 2 of your function",
-            lambda model, path, device: torch.load(path, map_location=device, weights_only=True).to(device),
-        ),
+        ("in line 2 of your function", _moves_a_dict),
         ("raises no error for a file that holds more than tensors", _swallows_errors),
     ],
     "forward_on_two": [
