@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_utils import arguments, plots
-from gpu_course import fields
+from gpu_course import fields, look
 
 __all__ = ["Choice", "Explorer", "Slider", "Switch"]
 
@@ -201,7 +201,7 @@ class Explorer:
             self._offer()
             try:
                 picture.value, said = self._shown({name: box.value for name, box in self.boxes.items()})
-                words.value = f'<div style="line-height: 1.5">{html.escape(said)}</div>'
+                words.value = f'{look.FOCUS}<div style="line-height: 1.5">{html.escape(said)}</div>'
                 picture.layout.display = None
             except Exception as error:  # shown in place: a widget's callback has no cell to fail in
                 picture.layout.display = "none"  # the picture of another setting would be wrong
@@ -212,8 +212,8 @@ class Explorer:
         update()
         widest = max(float(box.layout.width.removesuffix("em")) for box in self.boxes.values())
         columns = f"repeat(auto-fit, minmax(min({widest:g}em, 100%), 1fr))"
-        look = {"grid_template_columns": columns, "max_width": "57em", "width": "100%"}
-        return ipywidgets.VBox([ipywidgets.GridBox([*self.boxes.values()], layout=look), picture, words])
+        grid = {"grid_template_columns": columns, "max_width": "57em", "width": "100%"}
+        return ipywidgets.VBox([ipywidgets.GridBox([*self.boxes.values()], layout=grid), picture, words])
 
     def _offer(self) -> None:
         """Let each control offer only what is possible with the others; what is chosen beyond that becomes the last."""

@@ -8,7 +8,7 @@ import html
 import re
 from collections.abc import Sequence
 
-__all__ = ["STYLE", "compared", "frame", "headline", "map_strip", "mono", "quiet"]
+__all__ = ["FOCUS", "STYLE", "compared", "frame", "headline", "map_strip", "mono", "quiet"]
 
 _LINE, _TINT = "rgba(128,128,128,.35)", "rgba(128,128,128,.07)"
 _HUES = {
@@ -23,9 +23,15 @@ _MARK = "background:#ffd08a;color:#000"  # not the page's colour: a page that is
 _FRAME = f"background:{_TINT};padding:.5em .9em;margin:.2em 0;max-width:62em;line-height:1.5;overflow-wrap:break-word"
 _TOKEN = re.compile(r"[\w.+-]+|\s+|.", re.DOTALL)
 
-# For widgets, which take classes and no styles: put it into an HTML widget inside the box with the class.
+# For widgets, which take classes and no styles: put these into an HTML widget inside the box with the class.
+# What the keyboard is at: ipywidgets' own pale line of one pixel is hard to see.
+FOCUS = (
+    "<style>.jupyter-widgets :is(input,select,.noUi-handle,.widget-readout):focus-visible,.widget-button:focus-visible"
+    "{outline:2px solid var(--jp-ui-font-color0,currentColor)!important;outline-offset:2px}</style>"
+)
 STYLE = (
-    f"<style>.course-ask{{border-left:3px solid {_HUES['ask']};background:{_TINT};padding:.4em .9em;max-width:62em}}"
+    f"{FOCUS}<style>.course-ask{{border-left:3px solid {_HUES['ask']};background:{_TINT};padding:.4em .9em}}"
+    ".course-ask{max-width:62em}"
     ".course-ask .widget-html-content{line-height:1.5;white-space:normal}"
     ".course-ask .widget-radio-box label{height:auto;line-height:1.5;white-space:normal}</style>"
 )

@@ -51,24 +51,33 @@ document.addEventListener("DOMContentLoaded", () => {
     block.append(button);
   });
 });
-// Which lessons were read to their end is kept in this browser alone, and shown in the list of lessons.
+// Which lessons were opened, and which read to their end, is kept in this browser alone, and shown in the list of lessons.
 document.addEventListener("DOMContentLoaded", () => {
-  let kept;
-  try { kept = new Set(JSON.parse(localStorage.getItem("course-read") || "[]")); } catch { return; }
+  const marks = { opened: [" ◐", "opened, in this browser"], read: [" ✓", "read to its end, in this browser"] };
   const name = (address) => (new URL(address, location.href).pathname.match(/notebooks\/([^/]+)\.html$/) || [])[1];
-  const show = () => document.querySelectorAll(".bd-sidebar-primary a.reference.internal").forEach((link) => {
-    if (!kept.has(name(link.href)) || link.querySelector(".read")) return;
-    const mark = document.createElement("span");
-    Object.assign(mark, { className: "read", textContent: " ✓", title: "read to its end, in this browser" });
-    link.append(mark);
-  });
-  show();
-  const here = name(location.href), end = document.querySelector(".prev-next-footer");
-  if (!here || !end) return;
-  new IntersectionObserver((entries) => {
-    if (!entries.some((entry) => entry.isIntersecting)) return;
-    kept.add(here);
-    try { localStorage.setItem("course-read", JSON.stringify([...kept])); } catch { return; }
+  const kept = (state) => JSON.parse(localStorage.getItem("course-" + state) || "[]");
+  const keep = (state, lesson) => localStorage.setItem("course-" + state, JSON.stringify([...new Set([...kept(state), lesson])]));
+  const show = () => {
+    const opened = kept("opened"), read = kept("read");
+    document.querySelectorAll(".bd-sidebar-primary a.reference.internal").forEach((link) => {
+      const lesson = name(link.href), state = read.includes(lesson) ? "read" : opened.includes(lesson) ? "opened" : "";
+      link.querySelectorAll(".kept").forEach((old) => old.remove());
+      if (!state) return;
+      const mark = document.createElement("span");
+      Object.assign(mark, { className: "kept " + state, textContent: marks[state][0], title: marks[state][1], role: "img" });
+      mark.setAttribute("aria-label", marks[state][1]);
+      link.append(mark);
+    });
+  };
+  try {  // a browser may refuse to keep anything
+    const here = name(location.href), end = document.querySelector(".prev-next-footer");
+    if (here) keep("opened", here);
     show();
-  }).observe(end);
+    if (!here || !end) return;
+    new IntersectionObserver((entries) => {
+      if (!entries.some((entry) => entry.isIntersecting)) return;
+      keep("read", here);
+      show();
+    }).observe(end);
+  } catch { /* nothing is marked then */ }
 });

@@ -91,4 +91,4 @@ def buttons(calls: dict[str, Callable[[], str]]) -> Any:
         button = widgets.Button(description=name, layout={"width": "auto"})
         button.on_click(shows(call))
         row.append(button)
-    return widgets.VBox([widgets.HBox(row), said])
+    return widgets.VBox([widgets.HBox(row), said, widgets.HTML(look.FOCUS, layout={"display": "none"})])

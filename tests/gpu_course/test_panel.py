@@ -38,7 +38,8 @@ def wrong(request):
 def test_a_panel_has_the_words_of_the_text_and_the_buttons_say_what_the_calls_say(wrong, capsys):
     assert repr(wrong.panel) == f"double: not right yet.\n{wrong}"
     assert words(wrong.panel._repr_html_()) == repr(wrong.panel).split()
-    row, said = wrong.buttons().children
+    row, said, style = wrong.buttons().children
+    assert style.value == look.FOCUS
     for button, call in zip(row.children, ("hint", "solution", "reset"), strict=True):
         assert button.description.lower() == call
         button.click()

@@ -108,6 +108,69 @@ guess = predict("How long?", unit="ms")
 double.check(lambda x, device: 2 * x.to(device));"""
 
 
+KEYS = """from gpu_course import catalogue
+from gpu_course.lesson00 import double
+from gpu_course.predict import predict
+
+guess = predict("How long?", unit="ms")
+place = predict("Where?", choices=["on the CPU", "on the GPU"])
+double.check(lambda x, device: 2 * x.to(device))
+catalogue.explorer("transfer").explore()"""
+FOCUSED = """() => {
+    const at = document.activeElement, style = getComputedStyle(at);
+    return [at.innerText || at.type || at.className, style.outlineStyle, parseFloat(style.outlineWidth),
+            style.outlineColor === getComputedStyle(document.body).color || style.outlineColor];
+}"""
+
+
+TEXT = "() => document.querySelector('.jp-Notebook').innerText"
+
+
+def tab_to(page, name):
+    """Press Tab until what has the focus is called `name`, and assert that one sees where the keyboard is."""
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        called, style, width, _ = page.evaluate(FOCUSED)
+        if name in called:
+            assert style == "solid" and width >= 2, (called, style, width)
+            return
+    raise AssertionError(f"Tab never comes to {name}")
+
+
+@pytest.mark.slow
+def test_the_keyboard_alone_runs_a_cell_guesses_asks_for_a_hint_and_moves_a_slider(tmp_path):
+    made = notebook("transfer")
+    made.cells = [new_code_cell(KEYS)]
+    nbformat.write(made, tmp_path / "keys.ipynb")
+    with browser.lab(tmp_path, height=1600) as lab:
+        lab.open("keys.ipynb")
+        page, said = lab.page, lab.page.locator(".jp-OutputArea-output")
+        page.keyboard.press("Control+Enter")
+        page.locator(".widget-image").wait_for()
+        tab_to(page, "text")
+        page.keyboard.type("12")
+        page.keyboard.press("Enter")
+        said.filter(has_text="Your guess: 12 ms").wait_for()
+        tab_to(page, "radio")
+        page.keyboard.press("Space")
+        said.filter(has_text="Your guess: on the CPU").wait_for()
+        for button, key in (("Hint", "Enter"), ("Solution", "Space"), ("Reset", "Enter")):
+            before = page.evaluate(TEXT)
+            tab_to(page, button)
+            page.keyboard.press(key)
+            page.wait_for_function(f"old => ({TEXT})() !== old", arg=before)
+        picture = page.locator(PICTURES).get_attribute("src")
+        tab_to(page, "noUi-handle")
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function("([of, old]) => document.querySelector(of).src !== old", arg=[PICTURES, picture])
+        page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
+        page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
+        tab_to(page, "checkbox")
+        light = page.evaluate(FOCUSED)[3]
+        assert light is True or light.startswith("rgb(2"), f"{light} on a dark page"
+        assert lab.errors == []
+
+
 @pytest.mark.slow
 def test_a_saved_notebook_shows_its_widgets_when_it_is_opened_again(tmp_path):
     """In a JupyterLab that was started without `make lab`, with nothing but what the wheel brings."""

@@ -315,9 +315,11 @@ def test_the_page_of_a_lesson_can_be_shared_opened_elsewhere_copied_and_is_remem
         block.hover()
         block.locator("button.copy").click()
         assert "optimizer.zero_grad(set_to_none=True)" in page.evaluate("navigator.clipboard.readText()")
-        assert page.locator(".read").count() == 0
+        marks = page.locator(".bd-sidebar-primary .kept")
+        assert [mark.get_attribute("class") for mark in marks.all()] == ["kept opened"]
         page.locator(".prev-next-footer").scroll_into_view_if_needed()
-        page.wait_for_selector(".bd-sidebar-primary .read", state="attached")
+        page.wait_for_selector(".bd-sidebar-primary .kept.read", state="attached")
+        assert marks.count() == 1 and "read to its end" in marks.get_attribute("aria-label")
         found = Axe().run(page).response["violations"]
         assert [(one["id"], one["nodes"][0]["html"][:120]) for one in found] == []
 
