@@ -140,6 +140,8 @@ def test_programs_that_are_told_to_compile_nothing_run_uncompiled(monkeypatch):
     compiled = torch.compile(layer, mode="max-autotune")
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
     assert torch.equal(compiled(x), layer(x))
-    monkeypatch.undo()
-    monkeypatch.setattr("torch._dynamo.config.disable", True)
-    assert torch.equal(compiled(x), layer(x))
+    monkeypatch.delenv("TORCHDYNAMO_DISABLE")
+    with torch._dynamo.config.patch(disable=True):
+        assert torch.equal(compiled(x), layer(x))
+    with pytest.raises(NotImplementedError, match="writes kernels"):
+        compiled(x)
