@@ -43,11 +43,11 @@ def register_kernels() -> None:
     if _kept:
         return
     library = torch.library.Library("aten", "IMPL")
-    for name in register.FACTORIES:
-        library.impl(name, functools.partial(_make, operator_of(name)), "CUDA", allow_override=True)
-    batch_norm.register(library)
-    with warnings.catch_warnings():  # PyTorch's rules, which know tensors of C++ alone, are overridden on purpose
+    with warnings.catch_warnings():  # PyTorch's kernels and rules, which know tensors of C++ alone, are overridden
         warnings.simplefilter("ignore")
+        for name in register.FACTORIES:
+            library.impl(name, functools.partial(_make, operator_of(name)), "CUDA", allow_override=True)
+        batch_norm.register(library)
         register_rules(library, "cuda")
     _kept.append(library)
 
