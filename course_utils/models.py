@@ -83,8 +83,9 @@ class LSTMGenerator(nn.Module):
         return self.read(tokens)[0]
 
     def read(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Return the logits (batch, time, vocabulary), and the state with which reading can go on."""
-        x, after = self.lstm(self.embed(tokens), state)  # (batch, time, hidden), 2 × (layers, batch, hidden)
+        """Return logits (batch, time, vocabulary), and the state from which to read on."""
+        # x: (batch, time, hidden); after: 2 × (layers, batch, hidden)
+        x, after = self.lstm(self.embed(tokens), state)
         return self.head(x), after
 
     @torch.no_grad()

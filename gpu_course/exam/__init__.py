@@ -142,7 +142,7 @@ class Examination:
     def _intro(self) -> str:
         count = EACH * len(SKILLS)
         told = f"Examination {self.kind} the course: {count} items in six skills, {MINUTES} minutes."
-        return f"{told} `print(exam.{self.kind}().paper)` shows them as text."
+        return f"{told}\n`print(exam.{self.kind}().paper)` shows them as text."
 
     def __str__(self) -> str:
         return self._intro()

@@ -86,13 +86,18 @@ def gains_of(rates: Rates) -> Rates:
 
 def show_gains(table: dict[str, Rates]) -> None:
     """Print a row for each change, with rate and gain for each title of `table`, and a sentence for each title."""
-    print(f"{'samples/s, gain':16}", *(f"{title:>26}" for title in table))
+    widths = [max(len(title), 21) for title in table]  # of a rate and a gain
+    print(f"{'samples/s, gain':15}", *(f"{title:>{width}}" for title, width in zip(table, widths, strict=True)))
     gains = {title: gains_of(rates) for title, rates in table.items()}
     for name in CHANGES:
-        cells = ((rates.get(name), gains[title].get(name, 1)) for title, rates in table.items())
-        print(f"{name:16}", *(f"{rate:19,.0f} {gain:6.2f}" if rate else f"{'-':>26}" for rate, gain in cells))
+        cells = []
+        for (title, rates), width in zip(table.items(), widths, strict=True):
+            cell = f"{rates[name]:,.0f} {gains[title].get(name, 1):6.2f}" if name in rates else "-"
+            cells.append(f"{cell:>{width}}")
+        print(f"{name:15}", *cells)
     for title, gained in gains.items():
         best, total = max(gained, key=gained.get), math.prod(gained.values())
         worse = [name for name, gain in gained.items() if gain < 0.95]
-        lost = f"; slower with: {', '.join(worse)}" if worse else ""
-        print(f"{title}: {best} gains most, {gained[best]:.2f} times; in all {total:.2f} times{lost}")
+        print(f"{title}: {best} gains most, {gained[best]:.2f} times; in all {total:.2f} times")
+        if worse:
+            print(f"  slower with: {', '.join(worse)}")

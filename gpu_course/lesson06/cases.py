@@ -84,7 +84,7 @@ def case_2(model, optimizer, photos, device):
         loss.backward()
         norm = sum(p.grad.square().sum().item() for p in model.parameters()) ** 0.5
         for p in model.parameters():
-            p.grad.mul_(min(1.0, 0.12 / (norm + 1e-6)))  # clips the gradients to a norm of 0.12
+            p.grad.mul_(min(1.0, 0.12 / (norm + 1e-6)))  # clips gradients to a norm of 0.12
         optimizer.step()
         losses.append(loss.item())
     return sum(losses) / len(losses)
@@ -135,7 +135,7 @@ def case_6(model, optimizer, photos, device):
         loss = F.cross_entropy(model(x / 255), y)
         loss.backward()
         for p in model.parameters():
-            largest = max(largest, p.grad.abs().max().item())  # of all gradients of all steps
+            largest = max(largest, p.grad.abs().max().item())  # of all gradients and steps
         optimizer.step()
         losses.append(loss.item())
     return sum(losses) / len(losses), largest

@@ -1,5 +1,6 @@
 """Is a program of lesson 06 repaired? What it does is compared with the case, its trace with what it was to gain."""
 
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,8 @@ def repaired(number: int, program: Callable) -> None:
             name, why = wrong.finding.name, wrong.finding.why
             return f"not repaired: it {name} ({why})" if why else f"not repaired: it {name}"
         before_ms, now_ms = original(number).timeline.total_ms, run.timeline.total_ms
-        return f"repaired, {before_ms:.2f} ms before, {now_ms:.2f} ms now\n  {run.timeline.evidence}"
+        label = textwrap.fill(str(run.timeline.evidence), 88, initial_indent="  ", subsequent_indent="  ")
+        return f"repaired, {before_ms:.2f} ms before, {now_ms:.2f} ms now\n{label}"
 
     print(f"case {number}: {devices.on_simulated(judge)}")
 

@@ -70,15 +70,16 @@ class Levers:
 
     def show(self, *names: str) -> None:
         """Print the first row and those with these names: MiB at the peak by owner; FLOPs and time as multiples."""
-        heads = [f"  {head:>6}" for head in (*OWNERS, "peak")]  # two spaces and at least six letters
-        print(f"{'MiB, ' + label_of(self.device):20}" + "".join(heads) + "     %  FLOPs   time")
+        heads = [f" {head:>6}" for head in (*OWNERS, "peak")]  # a space and at least six letters
+        print(f"MiB at the peak, {label_of(self.device)}; FLOPs and time as multiples of the first row")
+        print(f"{'':16}" + "".join(heads) + "    % FLOPs  time")
         for name in (next(iter(self.rows)), *names):
             row = self.rows[name]
             sizes = [*row.measured.parts.by_owner().values(), row.measured.peak_bytes]
-            cells = [f"{size / MIB:{len(head)}.2f}" for size, head in zip(sizes, heads, strict=True)]
-            print(f"{name:20}" + "".join(cells), end="")
+            weights, *cells = [f"{size / MIB:{len(head)}.2f}" for size, head in zip(sizes, heads, strict=True)]
+            print(f"{name} {weights.strip():>{23 - len(name)}}" + "".join(cells), end="")
             share = row.measured.peak_bytes / self._first.measured.peak_bytes
-            print(f"{share:6.0%}{row.flops / self._first.flops:6.2f}x{self.times(name):6.2f}x")
+            print(f"{share:5.0%}{row.flops / self._first.flops:5.2f}x{self.times(name):5.2f}x")
 
     @property
     def _first(self) -> Row:

@@ -7,6 +7,7 @@ a warning before a preemption and its absence take is assumed.
 
 import heapq
 import random
+import textwrap
 from dataclasses import dataclass, field
 
 from gpu_course.lesson11.interruptions import CAUSES, DAY_S, HOUR_S, NODES, WARNED, WEEK_S, Event
@@ -140,9 +141,14 @@ class Week:
 
     def __str__(self) -> str:
         hours = {name: seconds / HOUR_S for name, seconds in self.spent_s.items() if seconds and name != "training"}
-        lost = ", ".join(f"{name} {one:.1f} h" for name, one in sorted(hours.items(), key=lambda item: -item[1]))
+        lost = ", ".join(
+            f"{name}\N{NO-BREAK SPACE}{one:.1f}\N{NO-BREAK SPACE}h"
+            for name, one in sorted(hours.items(), key=lambda item: -item[1])
+        )
         right = sum(one.kind == one.named for one in self.incidents)
-        return f"goodput {self.goodput:.1%}, causes named {right} of {len(self.incidents)}; lost: {lost or 'nothing'}"
+        share = f"goodput {self.goodput:.1%}, causes named {right} of {len(self.incidents)}"
+        lines = textwrap.wrap(f"lost: {lost or 'nothing'}", 88, subsequent_indent="      ")
+        return "\n".join([share, *lines]).replace("\N{NO-BREAK SPACE}", " ")
 
 
 @dataclass(eq=False)

@@ -115,7 +115,7 @@ def test_an_examination_has_two_items_of_each_skill():
 def test_the_examination_draws_nothing_before_it_is_looked_at(monkeypatch):
     monkeypatch.setattr(exam, "drawn", lambda asked: pytest.fail("drawn"))
     assert str(exam.before()) == (
-        "Examination before the course: 12 items in six skills, 15 minutes. "
+        "Examination before the course: 12 items in six skills, 15 minutes.\n"
         "`print(exam.before().paper)` shows them as text."
     )
 

@@ -24,7 +24,8 @@ def test_rows_are_compared_with_the_first_one(capsys):
     whole = levers.add("whole", _product(64))
     half = levers.add("half", _product(32))
     levers.show("half")
-    first, last = capsys.readouterr().out.splitlines()[1:]
+    label, head, first, last = capsys.readouterr().out.splitlines()
+    assert "simulated" in label and head.split()[0] == "weights"
     assert first.split()[0] == "whole" and first.split()[-3:] == ["100%", "1.00x", "1.00x"]
     assert last.split()[-2] == "0.50x" and half.peak_bytes < whole.peak_bytes
     assert levers.times("whole") == 1

@@ -23,6 +23,7 @@ ROOT = notebooks.ROOT
 GOOD = ROOT / "tests" / "samples" / "00_good.ipynb"
 LESSONS = notebooks.lessons()
 MAX_BYTES, MAX_CELL_LINES, MAX_PROGRAM_LINES, MAX_WORDS, MIN_SHOWN = 500_000, 25, 45, 120, 5
+MAX_COLUMNS = 92
 MAX_SPINE_MINUTES, MAX_STRETCH_MINUTES, MAX_CLAIMS = 90, 35, 3
 NETWORK = re.compile(
     r"https?://|\b(urllib|requests|httpx|socket)\b|torch\.hub|from_pretrained|download\s*=\s*True|fetch_\w+\("
@@ -36,6 +37,30 @@ TIMERS = re.compile(  # the names, called or not: `clock = time.perf_counter` ma
 SHELL = re.compile(
     r"^\s*(!|%%(bash|sh|script|system|writefile)\b|%(sx|system|pip|conda|cd)\b)|os\.system\(", re.MULTILINE
 )
+
+PROGRAM, MESSAGE = "a program as it stands in its file", "a message as PyTorch, CUDA or NCCL words it"
+TABLE, LABEL = "a table of PyTorch's profiler", "one line for a number and its label, with source and date"
+RECORD = "a record, in one line"
+WIDE = {  # by lesson: cells whose output may have longer lines, and why
+    "02": {"empty": RECORD, "two-devices": MESSAGE},
+    "03": {"graph-notice": LABEL, "precision-times": LABEL},
+    "05": {"progress": "a widget, whose text is not shown where it is"},
+    "06": {"profiled-step": TABLE, "ended": MESSAGE, "program": TABLE},
+    "07": {"census": RECORD, "wide": LABEL},
+    "08": {"shared-reverse": RECORD},
+    "09": {"sync-batch-norm": MESSAGE},
+    "10": {"loss-parallel-run": RECORD},
+    "11": {
+        "in-place": MESSAGE, "hang": RECORD, "memory": MESSAGE, "fork": MESSAGE, "ranks": MESSAGE,
+        "incidents-list": "the address of a source", "week-seen": "lines of a kernel's log",
+    },
+    "12": {
+        "given-train": PROGRAM, "given-attention": PROGRAM, "reference-attention": PROGRAM, "reference-train": PROGRAM,
+        "reference-sharded": PROGRAM, "reference-evaluate": PROGRAM, "images": PROGRAM,
+        "full-run": "what a model writes",
+    },
+    "13": {"program-lines": PROGRAM},
+}  # fmt: skip
 
 
 def code(notebook: NotebookNode) -> list[NotebookNode]:
@@ -297,6 +322,20 @@ def it_is_stored_executed_in_order(path, notebook):
     assert not [o for cell in code(notebook) for o in cell.outputs if o.output_type == "error"]
 
 
+def no_line_of_text_is_wider_than_a_page(path, notebook):
+    """At 900 px in JupyterLab and at 1,280 px on the site a line of 92 columns fits; WIDE says what may be longer."""
+    wide = {cell.id for cell in code(notebook) if any(len(line) > MAX_COLUMNS for line in printed(cell))}
+    assert wide == WIDE.get(notebooks.number(path), {}).keys(), wide
+
+
+def printed(cell: NotebookNode) -> list[str]:
+    """Return the stored lines that are shown as text: what was printed, and results that have no other form."""
+    texts = [output.text for output in cell.outputs if output.output_type == "stream"]
+    shown = [output.data for output in cell.outputs if output.output_type in ("execute_result", "display_data")]
+    texts += [data["text/plain"] for data in shown if data.keys() == {"text/plain"}]
+    return "\n".join(texts).splitlines()
+
+
 def five_cells_show_or_assert_a_claim(path, notebook):
     shown = [
         cell for cell in code(notebook)
@@ -465,6 +504,8 @@ CHANGES = [  # a gate, and a change of the good sample that breaks this gate and
     (no_except_is_bare, source("claim-one", "try:\n    x = 1\nexcept:\n    pass")),
     (every_exercise_is_a_triplet, source("add-check", "add_one(1)")),
     (it_is_stored_executed_in_order, lambda cells: cells["claim-one"].update(execution_count=9)),
+    (no_line_of_text_is_wider_than_a_page,
+     lambda cells: cells["claim-one"].update(outputs=[nbformat.v4.new_output("stream", text="=" * 93)])),
     (five_cells_show_or_assert_a_claim, tagged("claim-one", "nbval-ignore-output")),
 ]  # fmt: skip
 ON_BYTES = {every_byte_is_canonical, ids_are_unique_words, the_stored_file_is_small}
