@@ -239,7 +239,8 @@ HERE = [
     ("schedule without an optimizer", lambda: torch.optim.lr_scheduler.StepLR(nn.Linear(1, 1), 1)),
     ("what an optimizer takes", lambda: torch.optim.SGD(torch.ones(2))),
     ("what an optimizer takes", lambda: torch.optim.SGD([1])),
-    ("not a distribution", lambda: torch.distributions.Normal(torch.tensor(float("nan")), 1.0)),
+    # asked to validate: torch.compile switches that off for the rest of the process
+    ("not a distribution", lambda: torch.distributions.Normal(torch.tensor(float("nan")), 1.0, validate_args=True)),
     ("matrix without a solution", lambda: torch.linalg.cholesky(-torch.eye(2))),
     ("matrix without a solution", lambda: torch.linalg.inv(torch.zeros(2, 2))),
     ("attention mask", lambda: attend(attn_mask=torch.zeros(2, 2))),
