@@ -40,6 +40,18 @@ def unchanged(case: Case, before: dict[str, Any], model: nn.Module, why: str) ->
     case.instead(changed, f"leaves the model in another state: {changed}", why)
 
 
+def same_parameters(case: Case, model: nn.Module, twin: nn.Module) -> None:
+    """Fail unless each parameter of a trained `model` is that of its `twin`, which was trained on the CPU."""
+    for name, value in model.named_parameters():
+        right = twin.get_parameter(name).detach()
+        case.equal(value.detach().cpu(), right, rtol=1e-3, atol=1e-4, why=f"this is {name} after all steps")
+
+
+def detached(got: Any) -> Any:
+    """Return what an answer gave without its graph, where it is a tensor: the values alone are compared."""
+    return got.detach() if isinstance(got, torch.Tensor) else got
+
+
 def named(kind: type, word: str) -> type:
     """Return a class like `kind` whose objects messages show as `word`; errors of Python show the name of `kind`."""
     return type(kind.__name__, (kind,), {"__repr__": lambda self: word})

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, difference, edit, lesson
-from gpu_course.common.probes import elsewhere, left_changed, state_of
+from gpu_course.common.probes import detached, elsewhere, left_changed, state_of
 from gpu_course.lesson04.files import Payload, payloads_run, save_elsewhere
 
 __all__ = [
@@ -147,7 +147,7 @@ def _equals_by_hand(
     products = x.cpu()[:, None, :] * torch.where(mask, weight.detach().cpu(), 0.0)
     expected = (products.sum(-1) + bias.detach().cpu()).to(weight.device)
     case.equal(
-        got.detach() if isinstance(got, torch.Tensor) else got,
+        detached(got),
         expected,
         atol=1e-5,
         why="a weight counts where the mask is True, in every call and mode",
@@ -313,7 +313,7 @@ def _(case: Case) -> None:
         )
         expected = torch.stack([states.detach().cpu()[i, length - 1] for i, length in enumerate(lengths)])
         case.equal(
-            got.detach() if isinstance(got, torch.Tensor) else got,
+            detached(got),
             expected.to(case.device),
             why="(batch, hidden): for each text its state at place lengths - 1",
         )
@@ -543,7 +543,7 @@ def _two_halves(
         "with non_blocking=True the CPU may compute with values that have not arrived",
     )
     case.equal(
-        got.detach() if isinstance(got, torch.Tensor) else got,
+        detached(got),
         expected,
         atol=1e-5,
         why="second(first(x)), on the device of `second`: the loss is computed there",

@@ -11,7 +11,7 @@ from torch import nn
 from course_utils import counting
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.gradients import averaged, check_average, plain
-from gpu_course.common.probes import elsewhere
+from gpu_course.common.probes import elsewhere, same_parameters
 from gpu_course.common.ranks import describe, on_ranks
 from gpu_course.lesson12.cards import Card, Drawn, card, draw, export, score, start
 from gpu_course.lesson12.changes import CHANGES, Gains, gains, hint
@@ -190,14 +190,7 @@ def _(case: Case) -> None:
         case.equal(
             got, _one_by_one(twin, its, windows), rtol=1e-3, atol=1e-4, why="this is the loss of each step, before it"
         )
-        for name, value in model.named_parameters():
-            case.equal(
-                value.detach().cpu(),
-                twin.get_parameter(name).detach(),
-                rtol=1e-3,
-                atol=1e-4,
-                why=f"this is {name} after all steps",
-            )
+        same_parameters(case, model, twin)
         reads = counts.host_reads + counts.copies_d2h
         case.budget("reads of the host", reads, 1, "at each one the host waits, and the queue runs empty")
         case.instead(

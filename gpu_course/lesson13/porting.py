@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edit, lesson
+from gpu_course.common.probes import same_parameters
 
 __all__ = ["device_test", "train_on"]
 
@@ -77,14 +78,7 @@ def _(case: Case) -> None:
             "the caller says on which device: `device`",
         )
         case.equal(got, _slowly(twin, batches), rtol=1e-3, atol=1e-4, why="this is the mean loss of the steps")
-        for name, value in model.named_parameters():
-            case.equal(
-                value.detach().cpu(),
-                twin.get_parameter(name).detach(),
-                rtol=1e-3,
-                atol=1e-4,
-                why=f"this is {name} after all steps",
-            )
+        same_parameters(case, model, twin)
         case.instead(
             counts.host_reads + counts.copies_d2h > 1,
             "reads a value in each step",
