@@ -55,9 +55,8 @@ def _conv_backward_flops(
 
 
 _FLASH = "_scaled_dot_product_flash_attention"
-_EXTRA_FLOPS: dict[
-    str, Callable[..., int]
-] = {  # what PyTorch's table lacks (the CPU's attention before torch 2.15, recurrent layers) or has wrong
+# What PyTorch's table lacks (the CPU's attention before torch 2.15, recurrent layers) or has wrong
+_EXTRA_FLOPS: dict[str, Callable[..., int]] = {
     f"{_FLASH}_for_cpu": flop_registry[getattr(aten, _FLASH)],
     f"{_FLASH}_for_cpu_backward": flop_registry[getattr(aten, f"{_FLASH}_backward")],
     "convolution_backward": _conv_backward_flops,
