@@ -754,6 +754,26 @@ def test_a_module_that_a_library_names_is_imported_once_for_all_ranks(tmp_path, 
 
 
 @linux
+def test_what_takes_long_to_import_and_is_here_is_imported_once_for_all_ranks(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(run, "SLOW", ("a_slow_library", "another_slow_library"))
+    for name in run.SLOW:
+        (tmp_path / f"{name}.py").write_text("import os\nimported_by = os.getpid()\n", encoding="utf-8")
+
+    def importers():
+        import a_slow_library
+        import another_slow_library
+
+        return a_slow_library.imported_by, another_slow_library.imported_by, os.getpid()
+
+    importlib.import_module("a_slow_library")
+    found = launch(importers)
+    monkeypatch.delitem(sys.modules, "a_slow_library")
+    assert {first for first, _, _ in found} == {forked._running[-1].process.pid}
+    assert [second for _, second, _ in found] == [pid for _, _, pid in found]
+
+
+@linux
 def test_a_server_that_cannot_start_or_is_interrupted_leaves_nothing(monkeypatch):
     monkeypatch.setattr(forked, "_running", [])
     monkeypatch.setattr(forked, "fresh", lambda _, **to: subprocess.Popen(["sh", "-c", "echo broken >&2"], **to))

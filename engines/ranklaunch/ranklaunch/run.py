@@ -28,7 +28,7 @@ from ranklaunch.pace import Pace, cores, work
 from ranklaunch.processes import Processes, Spawned, check_interrupt, folder, interrupts_held, search_path
 from ranklaunch.report import RankError
 from ranklaunch.wire import MEET, Look
-from ranklaunch.worker import Job
+from ranklaunch.worker import SLOW, Job
 
 _START_S = 120.0  # for the ranks to be there: fresh interpreters import torch
 _GRACE_S = 0.2  # after the first failure: what else failed, and what came first?
@@ -58,6 +58,8 @@ class Run:
     def results(self) -> list[bytes]:
         """Return what each rank returned, pickled. Raises RankError; in any case no rank is left."""
         way = _way()
+        if way is Forked:  # what this process has imported ranks are likely to need: once, not once in each
+            preload(*(name for name in SLOW if name in sys.modules))
         with interrupts_held():
             store, processes = _store(), None
             try:

@@ -31,7 +31,7 @@ import torch.distributed as dist
 from ranklaunch import wire
 
 _dist: Any = dist  # its stubs leave out what C++ defines
-_SLOW = ("torch._dynamo", "torch.distributed.fsdp")  # imports that take about a second
+SLOW = ("torch._dynamo", "torch.distributed.fsdp")  # imports that take about a second
 device: torch.device | None = None  # the device of this rank; None in a process that is none
 
 
@@ -168,7 +168,7 @@ def _outcome(channel: wire.Channel, requests: queue.SimpleQueue[str], rank: int,
         data = wire.dumps(value, known)
     except BaseException as error:
         return "unsendable", (type(returned.value).__name__, wire.failure(error))
-    return "returned", (data, [name for name in _SLOW if name in sys.modules and name not in modules])
+    return "returned", (data, [name for name in SLOW if name in sys.modules and name not in modules])
 
 
 def _started(pickled: bytes) -> Callable[..., Any] | None:
