@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.flop_counter import flop_registry
 
 import simgpu
 from simgpu import communication, fakes
@@ -23,6 +24,15 @@ def test_a_price_is_a_value_by_sizes_alone():
         found.flops = 0
     half = price(Plan.of(torch.ops.aten.mm.default), [a.half(), b.half()], [], (a.half(), b.half()), {}, a @ b)
     assert half.rate == "fp16" and half.nbytes == 2 * (8 * 16 + 16 * 4)
+
+
+@pytest.mark.parametrize(("name", "shapes"), [
+    ("mm", [(2, 3), (3, 5)]), ("bmm", [(4, 2, 3), (4, 3, 5)]),
+    ("addmm", [(5,), (2, 3), (3, 5)]), ("baddbmm", [(4, 2, 5), (4, 2, 3), (4, 3, 5)]),
+])  # fmt: skip
+def test_a_product_has_the_flops_of_pytorchs_formula(name, shapes):
+    op, tensors = getattr(torch.ops.aten, name), [torch.empty(shape) for shape in shapes]
+    assert Plan.of(op.default).flops(*tensors, out_val=op(*tensors)) == flop_registry[op](*tensors)
 
 
 def test_a_convolution_says_which_kernels_come_with_it():

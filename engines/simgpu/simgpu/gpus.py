@@ -20,6 +20,7 @@ How to read the numbers:
 - `nvlink_gbps` adds up all links of a GPU to others, in both directions, as the sheets do.
 """
 
+import functools
 import re
 import tomllib
 from collections.abc import Collection, Iterable
@@ -161,6 +162,7 @@ def _texts(gpu: GPU) -> list[str]:
     return [str(text) for text in texts]
 
 
+@functools.lru_cache(1024)  # each message between simulated GPUs asks for a row
 def _key(name: str) -> str:
     return re.sub(r"nvidia|geforce|tesla|amd|instinct|[\s\-_]", "", name.lower())
 

@@ -54,12 +54,23 @@ def _conv_backward_flops(
     return 2 * places.numel() * math.prod(weight.shape[1:]) * (wanted[0] + wanted[1])
 
 
+def _product_flops(a: torch.Tensor, b: torch.Tensor, *args: Any, **kwargs: Any) -> int:
+    return 2 * a.numel() * b.shape[-1]
+
+
+def _product_and_sum_flops(start: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *args: Any, **kwargs: Any) -> int:
+    return 2 * a.numel() * b.shape[-1]
+
+
 _FLASH = "_scaled_dot_product_flash_attention"
 # What PyTorch's table lacks (the CPU's attention before torch 2.15, recurrent layers) or has wrong
 _EXTRA_FLOPS: dict[str, Callable[..., int]] = {
     f"{_FLASH}_for_cpu": flop_registry[getattr(aten, _FLASH)],
     f"{_FLASH}_for_cpu_backward": flop_registry[getattr(aten, f"{_FLASH}_backward")],
     "convolution_backward": _conv_backward_flops,
+    # PyTorch's give the same, after a walk through all arguments that takes longer than a small product
+    **dict.fromkeys(("mm", "bmm"), _product_flops),
+    **dict.fromkeys(("addmm", "baddbmm"), _product_and_sum_flops),
     "_transformer_encoder_layer_fwd": encoder_layer_flops,
     "mkldnn_rnn_layer": _lstm_flops,
     "mkldnn_rnn_layer_backward": lambda *args, **kwargs: 2 * _lstm_flops(*args[:3]),

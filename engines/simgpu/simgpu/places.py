@@ -13,9 +13,8 @@ import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
 from pathlib import Path
-from types import CodeType
+from types import FrameType
 
 __all__ = ["in_cell", "is_generated", "is_readers", "named", "phase", "place", "place_of"]
 
@@ -75,13 +74,21 @@ def phase(stepping: bool = False) -> str:
 
 def place() -> str:
     """Return the reader's innermost line that is running: "train.py:12: y = model(x)", or "" if there is none."""
-    return _innermost((frame.f_code, number) for frame, number in traceback.walk_stack(sys._getframe(1)))
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if is_readers(code.co_filename, code.co_name):
+            return named(code.co_filename, frame.f_lineno)  # of this frame alone: to find a line takes time
+        frame = frame.f_back
+    return ""
 
 
 def place_of(error: BaseException) -> str:
     """Return the reader's innermost line from which `error` came, as `place` does, or ""."""
-    calls = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
-    return _innermost(reversed(calls))
+    for frame, number in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if is_readers(frame.f_code.co_filename, frame.f_code.co_name):
+            return named(frame.f_code.co_filename, number)
+    return ""
 
 
 @functools.cache
@@ -95,11 +102,3 @@ def named(file: str, number: int) -> str:
     text = linecache.getline(file, number).strip()
     where = f"{_named(file)}{number}"
     return f"{where}: {text}" if text else where
-
-
-def _innermost(calls: Iterable[tuple[CodeType, int]]) -> str:
-    """Return the first line of the reader's in `calls`, pairs of a function's code and a line number."""
-    for code, number in calls:
-        if is_readers(code.co_filename, code.co_name):
-            return named(code.co_filename, number)
-    return ""
