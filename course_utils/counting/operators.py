@@ -190,14 +190,7 @@ class _Operators(composite.Mode):
             self.ledger.read(args[0].device)
         elif kind == "index":
             self.note_indices(args[0], args[1], args[2] if len(args) > 2 else None)
-        packet = func._overloadpacket
-        formula = flop_registry.get(packet) or _SAME_FLOPS.get(packet.__name__)
-        if formula is not None:
-            self.ledger.counts.flops += int(formula(*args, **kwargs, out_val=result))
-        elif packet.__name__.removesuffix("_backward") in _RECURRENT:
-            self.ledger.counts.flops += _recurrent_flops(func, args)
-        elif packet.__name__.startswith("_linear_cross_entropy_batch_chunked"):
-            self.ledger.counts.flops += _chunked_flops(func, args)
+        self.ledger.counts.flops += _flops(func, args, kwargs, result)
         return result
 
     def note_indices(self, tensor, indices, values) -> None:
@@ -233,7 +226,12 @@ _SAME_FLOPS = {
         "_scaled_dot_product_flash_attention_for_cpu_backward": "_backward",
         "_scaled_dot_product_attention_math_for_mps": "",
     }.items()
-} | {f"{name}_": flop_registry[getattr(torch.ops.aten, name)] for name in ("addmm", "baddbmm")}
+}
+# Where the first of two factors stands. PyTorch's formula gives the same, and takes longer than a small product.
+_PRODUCTS = {
+    getattr(torch.ops.aten, name): place
+    for name, place in {"mm": 0, "bmm": 0, "addmm": 1, "addmm_": 1, "baddbmm": 1, "baddbmm_": 1}.items()
+}
 _RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_lstm_mps", "lstm_mps"}
 
 _KINDS: dict[object, str] = {}
@@ -262,6 +260,20 @@ def _find_kind(func) -> str:
         return "index"
     values_decide = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
     return "read" if values_decide else "other"
+
+
+def _flops(func, args, kwargs, result) -> int:
+    """Return the FLOPs of an operator, 0 where there is no formula."""
+    packet = func._overloadpacket
+    name, place = packet.__name__, _PRODUCTS.get(packet)
+    if place is not None:
+        return 2 * args[place].numel() * args[place + 1].shape[-1]
+    formula = flop_registry.get(packet) or _SAME_FLOPS.get(name)
+    if formula is not None:
+        return int(formula(*args, **kwargs, out_val=result))
+    if name.removesuffix("_backward") in _RECURRENT:
+        return _recurrent_flops(func, args)
+    return _chunked_flops(func, args) if name.startswith("_linear_cross_entropy_batch_chunked") else 0
 
 
 def _recurrent_flops(func, args) -> int:

@@ -51,6 +51,24 @@ def test_flops_are_those_of_pytorch(inference):
     assert counts.by_operator["addmm"] == 1  # a layer is taken apart in both cases
 
 
+A, B, C = torch.ones(2, 3, 4), torch.ones(2, 4, 5), torch.zeros(2, 3, 5)
+
+
+@pytest.mark.parametrize(("product", "in_place"), [
+    (lambda: A[0] @ B[0], lambda: C[0].addmm_(A[0], B[0])),
+    (lambda: torch.addmm(C[0], A[0], B[0]), lambda: C[0].addmm_(A[0], B[0])),
+    (lambda: A @ B, lambda: C.baddbmm_(A, B)),
+    (lambda: torch.baddbmm(C, A, B), lambda: C.baddbmm_(A, B)),
+])  # fmt: skip
+def test_a_product_has_the_flops_of_pytorchs_formula_also_in_place(product, in_place):
+    with FlopCounterMode(display=False) as reference:
+        product()
+    for call in (product, in_place):
+        with counting.count() as counts:
+            call()
+        assert counts.flops == reference.get_total_flops() > 0
+
+
 def test_reads_of_cpu_tensors_cost_no_waiting_and_are_counted_apart():
     x = torch.ones(3)
     with counting.count() as counts:
