@@ -105,8 +105,9 @@ class SGD(named(torch.optim.SGD, "optimizer")):
     def __init__(self, model: Classifier) -> None:
         super().__init__(model.parameters(), lr=_RATE, momentum=0.9)
         self.log, self.first = model.log, next(model.parameters())
-        self.first.register_hook(lambda _: setattr(self, "found", copy.deepcopy(self.first.grad)))
-        self.first.register_post_accumulate_grad_hook(lambda _: self._backward())
+        me = weakref.proxy(self)  # PyTorch never frees a tensor that its own hook holds
+        self.first.register_hook(lambda _: setattr(me, "found", copy.deepcopy(me.first.grad)))
+        self.first.register_post_accumulate_grad_hook(lambda _: me._backward())
 
     def _backward(self) -> None:
         if torch.is_autocast_enabled(self.first.device.type):
