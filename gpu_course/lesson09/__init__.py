@@ -17,10 +17,12 @@ from gpu_course.common.ranks import check_call, describe, on_ranks
 from gpu_course.lesson09 import cases as cases
 from gpu_course.lesson09 import training
 from gpu_course.lesson09.torchrun import torchrun
+from ranklaunch import preload
 
 __all__ = ["accumulate", "average_gradients", "epoch_batches", "global_mean", "ring_all_reduce", "torchrun", "train"]
 
 exercise, _WHERE = lesson("09"), "real ranks on the CPU"
+preload("course_utils.counting")  # the ranks of many cells use it
 
 
 @exercise(
