@@ -22,14 +22,21 @@ _LOADED = (
 _START_S = 300.0  # the first one waits for the server's imports
 
 
+def server() -> children.Server:
+    """Return the process that forks kernels. It begins with its imports when it is first asked for."""
+    return children.server("tests.kernels")
+
+
 class Forked(KernelManager):
     """Starts kernels as forked copies of one process."""
 
     async def _async_launch_kernel(self, kernel_cmd: list[str], **options: Any) -> None:
-        server, where = children.server("tests.kernels"), self.provisioner
-        environment = options["env"] | {"JPY_PARENT_PID": str(server.process.pid)}
-        request = [kernel_cmd[1:], str(options.get("cwd") or Path.cwd()), environment, [os.devnull] * 3]
-        process = _Kernel(server.ask(request, _START_S))
+        parent, where = server(), self.provisioner
+        environment = options["env"] | {"JPY_PARENT_PID": str(parent.process.pid)}
+        # said once more, as the kernel's program has read its environment before: it ends when its parent does
+        command = [*kernel_cmd[1:], f"--IPKernelApp.parent_handle={parent.process.pid}"]
+        request = [command, str(options.get("cwd") or Path.cwd()), environment, [os.devnull] * 3]
+        process = _Kernel(parent.ask(request, _START_S))
         where.process, where.pid, where.pgid = process, process.pid, process.pid
         self._reconcile_connection_info(where.connection_info)
 

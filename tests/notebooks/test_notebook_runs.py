@@ -112,6 +112,15 @@ def forked(monkeypatch):
     monkeypatch.setattr(nbclient, "NotebookClient", kernels.client)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="kernels are forked on Linux")
+def test_a_kernel_that_is_forked_ends_with_what_forked_it():
+    lines = "import os", "from ipykernel.kernelapp import IPKernelApp", "poller = IPKernelApp.instance().poller"
+    cell = NEW.new_code_cell("\n".join((*lines, "print(poller.parent_pid == os.getppid())")))
+    notebook = NEW.new_notebook(cells=[cell])
+    kernels.client(notebook).execute()
+    assert notebook.cells[0].outputs[0].text == "True\n"
+
+
 class IPyNbCell:
     """A cell of a lesson that nbval has run."""
 
