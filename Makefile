@@ -4,7 +4,8 @@ ARGS ?=
 COURSE_DEVICE ?= sim
 BIN := .venv/bin
 READY := .venv/.course-ready
-# One thread for each of the two workers: threads that wait for one another on busy cores cost more than they bring.
+# One thread for each worker: threads that wait for one another on busy cores cost more than they bring. The third
+# worker takes what the other two leave of two cores while they wait (conftest.py).
 PYTEST := OMP_NUM_THREADS=1 COURSE_DEVICE=$(COURSE_DEVICE) $(BIN)/python -m pytest --nbval
 
 .PHONY: lab test test-all test-torch card lint format record site pdf slides solutions address
@@ -13,10 +14,10 @@ lab: $(READY)  ## open the lessons in JupyterLab
 	@$(BIN)/python tools/workbook.py $(ARGS)
 
 test: $(READY)  ## unit tests, gates and every notebook
-	@$(PYTEST) -n 2 $(ARGS)
+	@$(PYTEST) -n 3 $(ARGS)
 
 test-all: $(READY)  ## what takes longer as well
-	@$(PYTEST) -n 2 -m "slow or not slow" $(ARGS)
+	@$(PYTEST) -n 3 -m "slow or not slow" $(ARGS)
 	@$(MAKE) test-torch
 
 test-torch: $(READY)  ## the same tests on the oldest supported and the newest torch (GBs are downloaded)

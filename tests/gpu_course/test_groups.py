@@ -17,8 +17,8 @@ def ours(pytestconfig):
 class Worker:
     shutting_down = False
 
-    def __init__(self):
-        self.given, self.waiting, self.gateway = [], [], SimpleNamespace(id="a worker")
+    def __init__(self, number):
+        self.given, self.waiting, self.gateway = [], [], SimpleNamespace(id=f"gw{number}")
 
     def send_runtest_some(self, indices):
         self.given.append([TESTS[at] for at in indices])
@@ -31,7 +31,7 @@ class Worker:
 def test_a_notebook_stays_together_and_a_file_comes_in_parts(ours, monkeypatch):
     monkeypatch.setattr(ours, "_PART", 2)
     config = SimpleNamespace(getvalue=lambda name: ["2*popen"], option=SimpleNamespace(loadscopereorder=False))
-    scheduler, workers = ours._Groups(config, None), [Worker(), Worker()]
+    scheduler, workers = ours._Groups(config, None), [Worker(0), Worker(1)]
     for worker in workers:
         scheduler.add_node(worker)
         scheduler.add_node_collection(worker, TESTS)
@@ -44,6 +44,19 @@ def test_a_notebook_stays_together_and_a_file_comes_in_parts(ours, monkeypatch):
         scheduler.mark_test_complete(worker, TESTS.index(ran[-1]))
     assert sorted(ran) == sorted(TESTS) and not any(worker.waiting for worker in workers)
     assert {len(part) for worker in workers for part in worker.given} == {5, 2, 1} and scheduler.tests_finished
+
+
+def test_a_worker_more_than_there_are_cores_for_takes_no_notebook_while_there_is_something_else(ours, monkeypatch):
+    monkeypatch.setattr(ours, "_PART", 3)
+    config = SimpleNamespace(getvalue=lambda name: ["3*popen"], option=SimpleNamespace(loadscopereorder=False))
+    scheduler, further = ours._Groups(config, None), Worker(ours._CORES)
+    scheduler.add_node(further)
+    scheduler.numnodes = 1
+    scheduler.add_node_collection(further, TESTS)
+    scheduler.schedule()
+    while further.waiting:
+        scheduler.mark_test_complete(further, TESTS.index(further.waiting.pop(0)))
+    assert further.given == [TESTS[5:8], TESTS[8:], TESTS[:5]]
 
 
 class IPyNbCell(SimpleNamespace):
