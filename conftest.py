@@ -19,7 +19,7 @@ from tools import notebooks
 
 os.environ.setdefault("COURSE_DEVICE", "sim")
 _PART = 50  # tests of a file that a worker takes at a time
-_CORES = 2  # workers beyond these many take what the others leave of the processors, and no notebook
+_CORES = 2  # workers beyond these many take what the others leave of the processors
 # Of each notebook on two quiet cores; others: 30.
 _LIMITS_S = dict.fromkeys(("03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13"), 45)
 _CACHE = re.compile(r"(^|/)(__pycache__|\.\w+_cache|\.ipynb_checkpoints)/$")
@@ -133,11 +133,13 @@ class _Groups(LoadScopeScheduling):
         return self._group[nodeid]
 
     def _assign_work_unit(self, node) -> None:
-        """Take the next group, and for a further worker the next one that is no notebook."""
+        """Take the next group; for a further worker, which may stand still at any time, the tests of an exercise."""
         if _is_further(node.gateway.id):
-            fit = next((group for group in self.workqueue if not group.endswith(".ipynb")), None)
-            if fit is not None:
-                self.workqueue.move_to_end(fit, last=False)
+            of_exercise = next((group for group in self.workqueue if "test_wrong_answers.py " in group), None)
+            if of_exercise is None:
+                node.shutdown()
+                return
+            self.workqueue.move_to_end(of_exercise, last=False)
         super()._assign_work_unit(node)
 
 
@@ -162,8 +164,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _put_longest_first(items: list[pytest.Item]) -> None:
-    """Sort into notebooks, then other tests, each by the size of the file: the same order in every run."""
-    items.sort(key=lambda item: (not _is_cell(item), -item.path.stat().st_size, item.path, exercise_of(item.nodeid)))
+    """Sort into notebooks, other tests and those of exercises, each by the size of the file: always the same order."""
+
+    def place(item: pytest.Item) -> tuple:
+        exercise = exercise_of(item.nodeid)
+        return not _is_cell(item), exercise != "", -item.path.stat().st_size, item.path, exercise
+
+    items.sort(key=place)
 
 
 def _shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:

@@ -46,8 +46,11 @@ def test_a_notebook_stays_together_and_a_file_comes_in_parts(ours, monkeypatch):
     assert {len(part) for worker in workers for part in worker.given} == {5, 2, 1} and scheduler.tests_finished
 
 
-def test_a_worker_more_than_there_are_cores_for_takes_no_notebook_while_there_is_something_else(ours, monkeypatch):
-    monkeypatch.setattr(ours, "_PART", 3)
+def test_a_worker_more_than_there_are_cores_for_takes_nothing_but_tests_of_exercises(ours, monkeypatch):
+    answers = [
+        f"tests/test_wrong_answers.py::test_one[05-{name}-{at}]" for name in ("first", "last") for at in range(3)
+    ]
+    monkeypatch.setattr("tests.gpu_course.test_groups.TESTS", [*TESTS, *answers])
     config = SimpleNamespace(getvalue=lambda name: ["3*popen"], option=SimpleNamespace(loadscopereorder=False))
     scheduler, further = ours._Groups(config, None), Worker(ours._CORES)
     scheduler.add_node(further)
@@ -56,7 +59,7 @@ def test_a_worker_more_than_there_are_cores_for_takes_no_notebook_while_there_is
     scheduler.schedule()
     while further.waiting:
         scheduler.mark_test_complete(further, TESTS.index(further.waiting.pop(0)))
-    assert further.given == [TESTS[5:8], TESTS[8:], TESTS[:5]]
+    assert further.given == [answers[:3], answers[3:]] and further.shutting_down
 
 
 class IPyNbCell(SimpleNamespace):

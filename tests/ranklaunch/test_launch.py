@@ -15,6 +15,7 @@ import time
 import warnings
 from pathlib import Path
 from traceback import FrameSummary
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -340,14 +341,16 @@ def test_progress_is_not_withheld(monkeypatch):
 
 
 def test_lines_that_come_fast_are_not_cut(monkeypatch):
+    now_s = 0.0
     monkeypatch.setattr(output, "HOLD_S", 0.02)
+    monkeypatch.setattr(output, "time", SimpleNamespace(monotonic=lambda: now_s))
     screen, collected = io.StringIO(), output.Output(2)
     with contextlib.redirect_stdout(screen):
         for _ in range(60):
             for rank in (0, 1):
                 collected.take(rank, "out", b"ole\n" + b"whole\n" * 9 + b"wh")
             collected.tick()
-            time.sleep(0.001)
+            now_s += 0.001
     lines = screen.getvalue().splitlines()
     assert len(lines) > 600 and set(lines[1:]) == {"[rank 0] whole", "[rank 1] whole", "[rank 1] ole"}
 
