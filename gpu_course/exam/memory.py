@@ -1,5 +1,6 @@
 """What is in memory, and does it fit? Items on owners, timelines, leaks, levers, messages and the allocator."""
 
+import gc
 import itertools
 import random
 import re
@@ -471,6 +472,7 @@ def reserved_after_del(draw: random.Random) -> Item:
         before, simulated = simgpu.settings(), torch.get_device_module("sim")
         simgpu.configure(allocator="caching")
         try:
+            gc.collect()  # what is garbage now would be freed at some moment of the program
             simulated.empty_cache()
             start = simulated.memory_reserved()
             names_ = running.run("\n".join(lines).replace("torch.cuda", "torch.sim"))

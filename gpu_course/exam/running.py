@@ -1,5 +1,6 @@
 """What does the program that an item shows do? It is run: on a simulated GPU, or on ranks that are threads here."""
 
+import gc
 import sys
 import threading
 from collections.abc import Callable
@@ -41,6 +42,7 @@ def counts(program: str, **given: Any) -> counting.Counts:
 
 def peak_bytes(program: str) -> int:
     """Return the most bytes that a program had alive on the simulated GPU."""
+    gc.collect()  # what is garbage now would be freed at some moment of the program
     with simgpu.memory("sim:0").fresh_peak() as peak:
         run(program)
         return peak()
@@ -48,6 +50,7 @@ def peak_bytes(program: str) -> int:
 
 def alive_bytes(program: str) -> int:
     """Return the bytes that are alive on the simulated GPU when a program has ended and its names are still there."""
+    gc.collect()  # as above
     before = simgpu.memory("sim:0").allocated_bytes
     names = run(program)
     after = simgpu.memory("sim:0").allocated_bytes
