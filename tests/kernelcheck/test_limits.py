@@ -27,6 +27,14 @@ def sleepers() -> int:
     return sum(line.startswith("sleep 77.25") for line in listed.splitlines())
 
 
+def all_ended() -> bool:
+    """Return whether none of them is left; on a busy machine what was killed takes a moment to end."""
+    until = time.monotonic() + 10
+    while sleepers() and time.monotonic() < until:
+        time.sleep(0.05)
+    return not sleepers()
+
+
 def kernel_of(source: str) -> kernelcheck.Kernel:
     """Return a kernel whose text is not looked at: what it may do is more than what a compiler lets it."""
     return cuda.Kernel("k", source, (cuda.Parameter("x", "float*", True, "f4"),), toolchain.build(source, "k", ()))
@@ -35,7 +43,7 @@ def kernel_of(source: str) -> kernelcheck.Kernel:
 @pytest.mark.parametrize("seconds", ["0", "60"])
 def test_with_a_command_end_all_that_it_started(seconds):
     done = processes.run([sys.executable, "-c", SLEEPS, seconds], cpu_s=60, wall_s=1 if seconds == "60" else 60)
-    assert done.late == (seconds == "60") and not sleepers()
+    assert done.late == (seconds == "60") and all_ended()
 
 
 def test_the_limit_is_of_the_cpu_s_time_not_of_the_clock():
@@ -57,7 +65,7 @@ def test_a_kernel_that_forks_leaves_no_children():
     __global__ void k(float* x) { if (fork() == 0) { execlp("sleep", "sleep", "77.25", (char*)0); } x[0] = 1; }"""
     start = time.monotonic()
     kernel_of(forks).check(1, 1, [torch.zeros(1)], limit=1.0)
-    assert not sleepers() and time.monotonic() - start < 30
+    assert all_ended() and time.monotonic() - start < 30
 
 
 @pytest.mark.parametrize(
