@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from course_utils.counting import messages
-from simgpu import collectives, composite
+from simgpu import collectives, composite, flops
 
 
 @dataclass(frozen=True)
@@ -217,21 +217,6 @@ class _Operators(composite.Mode):
 _COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"}
 _VIEWS = {"_unsafe_view", "resolve_conj", "resolve_neg"}
 
-# What PyTorch's table lacks, with the arguments of what it has: attention in some releases (the CPU's before 2.15).
-_SAME_FLOPS = {
-    name: flop_registry[getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention{tail}")]
-    for name, tail in {
-        "scaled_dot_product_attention": "",
-        "_scaled_dot_product_flash_attention_for_cpu": "",
-        "_scaled_dot_product_flash_attention_for_cpu_backward": "_backward",
-        "_scaled_dot_product_attention_math_for_mps": "",
-    }.items()
-}
-# Where the first of two factors stands. PyTorch's formula gives the same, and takes longer than a small product.
-_PRODUCTS = {
-    getattr(torch.ops.aten, name): place
-    for name, place in {"mm": 0, "bmm": 0, "addmm": 1, "addmm_": 1, "baddbmm": 1, "baddbmm_": 1}.items()
-}
 _RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_lstm_mps", "lstm_mps"}
 
 _KINDS: dict[object, str] = {}
@@ -264,16 +249,13 @@ def _find_kind(func) -> str:
 
 def _flops(func, args, kwargs, result) -> int:
     """Return the FLOPs of an operator, 0 where there is no formula."""
-    packet = func._overloadpacket
-    name, place = packet.__name__, _PRODUCTS.get(packet)
-    if place is not None:
-        return 2 * args[place].numel() * args[place + 1].shape[-1]
-    formula = flop_registry.get(packet) or _SAME_FLOPS.get(name)
+    name = _name(func)
+    formula = flops.FORMULAS.get(name) or flop_registry.get(func._overloadpacket)
     if formula is not None:
         return int(formula(*args, **kwargs, out_val=result))
     if name.removesuffix("_backward") in _RECURRENT:
         return _recurrent_flops(func, args)
-    return _chunked_flops(func, args) if name.startswith("_linear_cross_entropy_batch_chunked") else 0
+    return _chunked_flops(func, args) if "_linear_cross_entropy_batch_chunked" in name else 0
 
 
 def _recurrent_flops(func, args) -> int:

@@ -50,7 +50,7 @@ def peak_bytes(program: str) -> int:
 
 def alive_bytes(program: str) -> int:
     """Return the bytes that are alive on the simulated GPU when a program has ended and its names are still there."""
-    gc.collect()  # as above
+    gc.collect()  # as for the peak
     before = simgpu.memory("sim:0").allocated_bytes
     names = run(program)
     after = simgpu.memory("sim:0").allocated_bytes

@@ -28,11 +28,13 @@ def test_a_price_is_a_value_by_sizes_alone():
 
 @pytest.mark.parametrize(("name", "shapes"), [
     ("mm", [(2, 3), (3, 5)]), ("bmm", [(4, 2, 3), (4, 3, 5)]),
-    ("addmm", [(5,), (2, 3), (3, 5)]), ("baddbmm", [(4, 2, 5), (4, 2, 3), (4, 3, 5)]),
+    ("addmm", [(2, 5), (2, 3), (3, 5)]), ("baddbmm", [(4, 2, 5), (4, 2, 3), (4, 3, 5)]),
 ])  # fmt: skip
-def test_a_product_has_the_flops_of_pytorchs_formula(name, shapes):
+def test_a_product_has_the_flops_of_pytorchs_formula_also_in_place(name, shapes):
     op, tensors = getattr(torch.ops.aten, name), [torch.empty(shape) for shape in shapes]
-    assert Plan.of(op.default).flops(*tensors, out_val=op(*tensors)) == flop_registry[op](*tensors)
+    expected = flop_registry[op](*tensors)
+    for one in (op, getattr(torch.ops.aten, f"{name}_", op)):
+        assert Plan.of(one.default).flops(*tensors, out_val=one(*tensors)) == expected
 
 
 def test_a_convolution_says_which_kernels_come_with_it():

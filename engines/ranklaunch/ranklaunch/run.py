@@ -58,7 +58,7 @@ class Run:
     def results(self) -> list[bytes]:
         """Return what each rank returned, pickled. Raises RankError; in any case no rank is left."""
         way = _way()
-        if way is Forked:  # what this process has imported ranks are likely to need: once, not once in each
+        if way is Forked:  # the ranks probably need it too: then the server imports it, once for all
             preload(*(name for name in SLOW if name in sys.modules))
         with interrupts_held():
             store, processes = _store(), None

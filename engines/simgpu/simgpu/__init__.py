@@ -21,19 +21,20 @@ below the level where Python is asked).
 `python -m simgpu program.py` and `pytest -p simgpu.pytest` do so for a whole program and for tests. With `record=True`,
 and from the command line, `report()` says what the program's lines cost, and what would be otherwise on other GPUs.
 
-What others may use is in `__all__`: functions, classes, and six modules whose own `__all__` says what is theirs.
+What others may use is in `__all__`: functions, classes, and seven modules whose own `__all__` says what is theirs.
 
 - `evidence`: how far the clock is from published runs, by what decides a time;
 - `gpus`: the data sheets of GPUs that were built;
 - `ledger`: which storages a program makes on any device, how large, whose, and where;
 - `composite`: modes that see every operator, those that PyTorch would take apart included;
 - `collectives`: which operation between ranks an operator is, and its bytes;
+- `flops`: formulas of floating-point operations beside PyTorch's own;
 - `places`: whether a line of code is the reader's or a library's.
 
 Everything else, and every name that begins with an underscore, is inside: it may change without notice.
 """
 
-from simgpu import collectives, composite, evidence, gpus, ledger, places
+from simgpu import collectives, composite, evidence, flops, gpus, ledger, places
 from simgpu.accounts import out_of_memory
 from simgpu.child import LIMIT_S as CHILD_LIMIT_S
 from simgpu.child import Unavailable, hide_accelerators, remember_sources, run_in_child, sources, without_face
@@ -58,7 +59,7 @@ __all__ = [
     "AT_PEAK", "CHILD_LIMIT_S", "LINKS", "Cluster", "ClusterTimeline", "Costs", "ErrorBar", "Evidence", "Face",
     "Forecast", "Gap", "Link", "Memory", "MemoryForecast", "Rates", "Record", "Report", "Settings", "Share",
     "TimeForecast", "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "composite", "configure",
-    "cuda", "enable", "enabled", "error_bar", "evidence", "forecast", "forgive", "gpus", "hide_accelerators",
+    "cuda", "enable", "enabled", "error_bar", "evidence", "flops", "forecast", "forgive", "gpus", "hide_accelerators",
     "host_work", "idle",
     "is_simulated", "launch", "ledger", "load_ipython_extension", "memory", "out_of_memory", "places", "ready",
     "remember_sources", "report", "reset", "restore", "run_in_child", "seconds_text", "settings", "sources", "step",

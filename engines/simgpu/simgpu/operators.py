@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from simgpu import collectives, communication, composite, failures, formats, model, shapes, shown, views
+from simgpu import collectives, communication, composite, failures, flops, formats, model, shapes, shown, views
 from simgpu.inside import Args, Kwargs, Operator
 from simgpu.model import device_of
 from simgpu.patches import check_generator
@@ -54,23 +54,9 @@ def _conv_backward_flops(
     return 2 * places.numel() * math.prod(weight.shape[1:]) * (wanted[0] + wanted[1])
 
 
-def _product_flops(a: torch.Tensor, b: torch.Tensor, *args: Any, **kwargs: Any) -> int:
-    return 2 * a.numel() * b.shape[-1]
-
-
-def _product_and_sum_flops(start: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *args: Any, **kwargs: Any) -> int:
-    return 2 * a.numel() * b.shape[-1]
-
-
-_FLASH = "_scaled_dot_product_flash_attention"
-# What PyTorch's table lacks (the CPU's attention before torch 2.15, recurrent layers) or has wrong
-_EXTRA_FLOPS: dict[str, Callable[..., int]] = {
-    f"{_FLASH}_for_cpu": flop_registry[getattr(aten, _FLASH)],
-    f"{_FLASH}_for_cpu_backward": flop_registry[getattr(aten, f"{_FLASH}_backward")],
+# Where PyTorch's table is slow, lacks something (attention, recurrent layers) or has it wrong
+_EXTRA_FLOPS: dict[str, Callable[..., int]] = flops.FORMULAS | {
     "convolution_backward": _conv_backward_flops,
-    # PyTorch's give the same, after a walk through all arguments that takes longer than a small product
-    **dict.fromkeys(("mm", "bmm"), _product_flops),
-    **dict.fromkeys(("addmm", "baddbmm"), _product_and_sum_flops),
     "_transformer_encoder_layer_fwd": encoder_layer_flops,
     "mkldnn_rnn_layer": _lstm_flops,
     "mkldnn_rnn_layer_backward": lambda *args, **kwargs: 2 * _lstm_flops(*args[:3]),
