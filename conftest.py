@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give this process and its kernels a progress file of their own and torch's deprecations as errors."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it for what runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if hasattr(config, "workerinput") and _is_further(config.workerinput["workerid"]):
+    if _is_further(_worker()):
         _give_way()
     temporary = tempfile.TemporaryDirectory(prefix="course-tests-", ignore_cleanup_errors=True)
     config.stash[_FOLDER] = temporary
@@ -96,15 +96,20 @@ def exercise_of(nodeid: str) -> str:
     return found[1] if found else ""
 
 
+def _worker() -> str:
+    """Return the name of this process among the workers; where it is the only one, that of the first."""
+    return os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+
+
 def _is_further(worker: str) -> bool:
     """Return whether this worker, such as "gw2", is one more than there are cores for."""
     return int(worker.removeprefix("gw")) >= _CORES
 
 
 def _give_way() -> None:
-    """Let this process run while others wait, which takes nothing from notebooks: their seconds are measured.
+    """Let this process run only while the others wait.
 
-    Linux shares a processor among sessions first, so that this needs one of its own, and then by how nice each is.
+    Linux shares a processor among sessions first. So this process gets a session of its own, and that is nice as well.
     """
     with contextlib.suppress(AttributeError, OSError):  # not on Windows; this is a session's first process
         os.setsid()
@@ -135,7 +140,8 @@ class _Groups(LoadScopeScheduling):
     def _assign_work_unit(self, node) -> None:
         """Take the next group; for a further worker, which may stand still at any time, the tests of an exercise."""
         if _is_further(node.gateway.id):
-            of_exercise = next((group for group in self.workqueue if "test_wrong_answers.py " in group), None)
+            groups = self.workqueue.items()
+            of_exercise = next((group for group, tests in groups if exercise_of(next(iter(tests)))), None)
             if of_exercise is None:
                 node.shutdown()
                 return
@@ -197,9 +203,13 @@ def _freeze(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Start what kernels are forked from at the first cell, so that it imports while tests are collected."""
-    worker = getattr(item.config, "workerinput", {"workerid": "gw0"})["workerid"]
-    if sys.platform == "linux" and _is_cell(item) and not item.config.option.collectonly and not _is_further(worker):
+    """Start what kernels are forked from at the first cell, so that it imports while tests are collected.
+
+    Not where cells are collected, and likely not run.
+    """
+    option = item.config.option
+    some = option.collectonly or option.keyword or _is_further(_worker())
+    if sys.platform == "linux" and _is_cell(item) and not some:
         from tests import kernels
 
         kernels.server()
