@@ -6,7 +6,7 @@
     python -m benchmarks.published 0       # only shows what is stored
 
 Measured: images a second, times of a step or of an operator, bandwidths, each with its address in
-engines/simgpu/simgpu/published.json; there all are in ms. Predicted: the same programs (`benchmarks.programs`) on
+engines/simgpu/simgpu/clock/published.json; there all are in ms. Predicted: the same programs (`benchmarks.programs`) on
 tensors without memory, as a forecast prices them. Each row has the regime of its prediction (`simgpu.evidence`), from
 which the labels of all simulated times are made. What runs on several GPUs is predicted by `benchmarks.cluster`.
 
@@ -105,7 +105,7 @@ def store(stored: dict[str, Any]) -> None:
     evidence.FILE.write_text(f"{{{text}\n]}}\n", encoding="utf-8")
 
 
-def pytorchs_own(found: list[evidence.Run]) -> dict[str, tuple[float, float]]:
+def pytorchs_own(found: list[evidence.PublishedRun]) -> dict[str, tuple[float, float]]:
     """Return the median error and bias of the clock and of PyTorch's own operator cost model, in inference of models.
 
     PyTorch's asks CUDA for the rates of the GPU of this process: here it is given those of the data sheet.
@@ -150,7 +150,7 @@ def show(bar: evidence.ErrorBar) -> None:
         print(f"{run.ratio:5.2f}  {run.program} on {run.gpu}, {run.mode}: {cause(run)}")
 
 
-def cause(run: evidence.Run) -> str:
+def cause(run: evidence.PublishedRun) -> str:
     """Return why the clock is wrong about a model, as far as that is known."""
     return next((text for name, text in CAUSES.items() if name in run.program), "not known")
 

@@ -19,7 +19,7 @@ from course_utils.memory.budgets import Budget, budget
 from course_utils.memory.live import Census, census, watch
 from course_utils.memory.measurements import Alive, Measured, measure
 from course_utils.memory.reconciled import Reconciled, reconcile
-from simgpu.ledger import OWNERS, Moment, Parts
+from simgpu.accounting.ledger import OWNERS, Moment, Parts
 
 __all__ = [
     "OWNERS", "Alive", "Budget", "Census", "Measured", "Moment", "Parts", "Reconciled", "budget", "census", "measure",

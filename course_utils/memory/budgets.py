@@ -9,7 +9,7 @@ import torch
 import simgpu
 from course_utils import arguments, plots
 from course_utils.devices import resolve
-from simgpu.ledger import Ledger
+from simgpu.accounting.ledger import Ledger
 
 
 class Budget:

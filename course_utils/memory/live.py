@@ -11,7 +11,7 @@ import simgpu
 from course_utils import plots, tables
 from course_utils.devices import resolve
 from course_utils.memory.measurements import Alive
-from simgpu.ledger import Ledger, Record, storage_of, tensors_on
+from simgpu.accounting.ledger import Ledger, Record, storage_of, tensors_on
 
 _known: dict[int, Record] = {}  # storages that a census or a watch has met, by address
 

@@ -13,7 +13,7 @@ import torch
 import simgpu
 from course_utils import plots, tables
 from course_utils.devices import resolve
-from simgpu.ledger import Ledger, Moment, Parts, Record, by_owner
+from simgpu.accounting.ledger import Ledger, Moment, Parts, Record, by_owner
 
 
 class Alive(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from course_utils import tables
 from course_utils.memory.measurements import Measured
 from simgpu import MemoryForecast
-from simgpu.ledger import Parts, by_owner
+from simgpu.accounting.ledger import Parts, by_owner
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from simgpu import TimeForecast
-    from simgpu.ledger import Moment
+    from simgpu.accounting.ledger import Moment
 
 _BOUNDS = {"compute": look.RED, "power": look.OCHRE, "bandwidth": look.BLUE, "latency": look.MUTED}
 

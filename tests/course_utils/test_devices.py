@@ -311,7 +311,7 @@ def test_where_no_process_has_a_simulated_gpu_the_reason_is_printed(monkeypatch,
     monkeypatch.setattr(choice, "simulated", lambda: None)
     assert devices.on_simulated(divide, 2) is None
     out = capsys.readouterr().out
-    assert out.startswith("No simulated GPU: ") and "(ModuleNotFoundError: import of simgpu" in out
+    assert out.startswith("No simulated GPU: ") and "(ModuleNotFoundError: No module named 'simgpu" in out
 
 
 def test_the_description_has_short_lines_and_the_table_has_what_lesson_00_shows(monkeypatch):

@@ -16,7 +16,7 @@ import simgpu
 from course_utils import counting, memory, models, plots
 from course_utils.memory import measurements
 from course_utils.memory.budgets import Limited
-from simgpu.ledger import Ledger
+from simgpu.accounting.ledger import Ledger
 from tests import interrupts
 from tests.course_utils import training_programs as programs
 from tests.course_utils.training_programs import CASES, KIB, PROGRAMS, kib
@@ -563,7 +563,7 @@ def test_a_census_of_the_simulated_gpu_accounts_for_every_byte(sim):
 
 
 _LEDGER = """
-from simgpu.ledger import Ledger
+from simgpu.accounting.ledger import Ledger
 def work():
     x = [torch.ones(100) + i for i in range(5)]
     y = torch.zeros(7).uniform_()

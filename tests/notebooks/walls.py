@@ -83,23 +83,45 @@ def is_shelf(module: str) -> bool:
     return _file(module).name == "__init__.py" and not shown(module)
 
 
+@functools.cache
+def _handed_on(package: str) -> frozenset[str]:
+    """Return the modules that a package shows and that stand in its rooms: simgpu.gpus is simgpu.machine.gpus."""
+    return frozenset(name for name in map(_real, (f"{package}.{last}" for last in shown(package))) if _file(name))
+
+
+@functools.cache
+def _real(name: str) -> str:
+    """Return the dotted name under which a package found what it shows by `name`, or `name` itself."""
+    package, _, last = name.rpartition(".")
+    if not package or _file(name) is not None or _file(package) is None or last not in shown(package):
+        return name
+    return taken(_file(package).read_text(encoding="utf-8")).get(last, name)
+
+
 def _is_door(module: str) -> bool:
-    """Return whether others may import from a module: a package, what one shows, or what stands on a shelf."""
+    """Return whether others may import from a module: a package, what one shows, or what stands on a shelf.
+
+    The rooms of an engine are none: what of them is for others, the engine itself shows.
+    """
     package, _, last = module.rpartition(".")
-    if _file(module) is None or not package or is_shelf(module):
+    if _file(module) is None or not package:
         return _file(module) is not None
+    top = module.split(".")[0]
+    if module in _handed_on(top) or (is_shelf(module) and top not in ENGINES):
+        return True
     return _is_door(package) and (is_shelf(package) or last in shown(package))
 
 
 def _gives(module: str, name: str) -> bool:
     """Return whether a module's door has a name, or a shelf a module; names such as `__file__` are Python's."""
-    dunder = name.startswith("__") and name.endswith("__")
+    dunder, module = name.startswith("__") and name.endswith("__"), _real(module)
     return dunder or name in shown(module) or (is_shelf(module) and _file(f"{module}.{name}") is not None)
 
 
 @functools.cache
 def _is_module(name: str) -> bool:
     """Return whether a dotted name is a module, and not what its package took out of one that is called the same."""
+    name = _real(name)
     package, _, last = name.rpartition(".")
     if _file(name) is None or not package:
         return _file(name) is not None

@@ -1,15 +1,15 @@
 import course_utils.memory.budgets  # past: course_utils.memory.budgets
 import simgpu
-import simgpu.model as inside  # past: simgpu.model
+import simgpu.device.state as inside  # past: simgpu.device.state
 from course_utils import devices, gpus
 from gpu_course import lesson02
 from gpu_course.checks.engine import Exercise  # past: gpu_course.checks.engine.Exercise
 from kernelcheck import toolchain  # past: kernelcheck.toolchain
 from simgpu import ledger, world  # past: simgpu.world
-from simgpu.storages import tensors_on  # past: simgpu.storages.tensors_on
+from simgpu.ground.storages import tensors_on  # past: simgpu.ground.storages.tensors_on
 
 tensor = simgpu.gpus.get("T4")
-print(simgpu.world().gpus, simgpu.control.clock_ms(), tensor._inner)  # past: _inner, simgpu.control, world
+print(simgpu.world().gpus, simgpu.device.enabling.clock_ms(), tensor._inner)  # past: _inner, simgpu.device, world
 print(simgpu.settings()._budgets, getattr(tensor, "_inner"), ledger.Ledger(tensor)._lock)  # past: _inner, ledger.Ledger(tensor)._lock, simgpu.settings()._budgets
 print(devices.choice, lesson02._secret, gpus._ROWS)  # past: course_utils.devices.choice, course_utils.gpus._ROWS, gpu_course.lesson02._secret
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import simgpu
-from simgpu import child, control
+from simgpu.device import child_process, enabling
 from tests import children
 
 __all__ = ["_fresh", "consistent", "forget", "fork_children", "on_sim"]
@@ -17,18 +17,18 @@ def fork_children(monkeypatch):
     """Let `simgpu.run_in_child` fork its process from one that has torch, where a fresh Python is not what is tried."""
 
     def finished(file: Path, wait) -> int:
-        done = children.run("-m", "simgpu.child", file, env={**os.environ, **child._HIDDEN})
+        done = children.run("-m", "simgpu.device.child_process", file, env={**os.environ, **child_process._HIDDEN})
         file.with_suffix(".out").write_text(done.stdout, encoding="utf-8")
         file.with_suffix(".err").write_text(done.stderr, encoding="utf-8")
         return done.returncode
 
-    monkeypatch.setattr(child, "_finished", finished)
+    monkeypatch.setattr(child_process, "_finished", finished)
 
 
 def forget():
     """Count 0 bytes: what other tests of this process left alive, or to the garbage collector, is counted no more."""
     simgpu.reset()
-    memory = control.world().memory
+    memory = enabling.world().memory
     memory.bury()
     memory.live.clear()  # the references that would have said when these storages die
     for gpu in memory.gpus:

@@ -363,7 +363,7 @@ def test_a_message_that_no_rank_answers_is_named_with_the_line_that_began_it():
     assert simgpu.launch(answered, cluster=H100) == [True, True]
 
     def unanswered():
-        from simgpu import communication
+        from simgpu.device import communication
 
         communication._ANSWER_S = 0.5
         if dist.get_rank() == 0:

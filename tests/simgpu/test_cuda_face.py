@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import simgpu
-from simgpu import autocast
+from simgpu.ground import autocast
 from tests.simgpu.simulated import _fresh, consistent  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))

@@ -113,7 +113,9 @@ def test_labels_are_one_line_and_tell_a_gpu_that_was_compared_from_others():
 
 def made_up(*pairs):
     known = ("a model", 1, 1, "T4", "inference", "fp32", "inference")
-    return evidence.ErrorBar(tuple(evidence.Run(*known, *pair, False, "nobody", "https://x", "2026") for pair in pairs))
+    return evidence.ErrorBar(
+        tuple(evidence.PublishedRun(*known, *pair, False, "nobody", "https://x", "2026") for pair in pairs)
+    )
 
 
 def test_the_error_of_made_up_runs_is_what_it_is_by_definition():

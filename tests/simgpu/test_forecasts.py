@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import simgpu
-from simgpu import control, gpus
-from simgpu.fakes import usual_step
+from simgpu import gpus
+from simgpu.device import enabling
+from simgpu.forecasts.fake_device import usual_step
 from tests.simgpu import strategies
 from tests.simgpu.simulated import _fresh  # noqa: F401
 
@@ -52,7 +53,7 @@ def on_the_simulated_gpu(make_model, make_batch, make_optimizer, step, spec):
     optimizer = make_optimizer(model.parameters()) if make_optimizer else None
     for _ in range(2):
         torch.sim.synchronize()
-        control.world().restart()
+        enabling.world().restart()
         step(model, batch, optimizer)
     torch.sim.synchronize()
     return simgpu.clock_ms() / 1e3

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import simgpu
-from simgpu import control
+from simgpu.device import enabling
 from tests.simgpu.simulated import _fresh  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
@@ -100,5 +100,5 @@ def test_the_self_test_notices_wrong_numbers_and_errors(monkeypatch):
         patched.setattr(torch, "equal", lambda *gradients: False)
         device, reason = simgpu.ready()
         assert device is None and reason.endswith("failed: a gradient differs from that of the CPU")
-    monkeypatch.setattr(control, "unavailable", lambda: (_ for _ in ()).throw(AttributeError("no such thing")))
+    monkeypatch.setattr(enabling, "unavailable", lambda: (_ for _ in ()).throw(AttributeError("no such thing")))
     assert simgpu.ready() == (None, "AttributeError: no such thing")

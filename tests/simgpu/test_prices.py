@@ -9,10 +9,11 @@ from torch import nn
 from torch.utils.flop_counter import flop_registry
 
 import simgpu
-from simgpu import communication, fakes
-from simgpu.operators import Plan
-from simgpu.prices import Cost, price
-from simgpu.recording import Kernel, Mark, Message, Recorder, Use, Wait, play
+from simgpu.device import communication
+from simgpu.device.operators import Plan
+from simgpu.forecasts import fake_device
+from simgpu.forecasts.recorder import Kernel, Mark, Message, Recorder, Use, Wait, play
+from simgpu.machine.prices import Cost, price
 from tests.simgpu import strategies
 
 
@@ -65,7 +66,7 @@ def recorded(ranks, way="ddp"):
     recorder = Recorder()
     make = (lambda: strategies.shared(way, torch.device("cuda"))) if ranks else (lambda: nn.Linear(8, 8))
     batch = (lambda: strategies.batch(0)) if ranks else (lambda: torch.zeros(4, 8))
-    with fakes.fake_program(None, make, batch, None, recorder, ranks) as (model, x, _), recorder:
+    with fake_device.fake_program(None, make, batch, None, recorder, ranks) as (model, x, _), recorder:
         model(x).mean().backward()
     return recorder
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import simgpu
-from simgpu import model
+from simgpu.device import state
 from simgpu.reports.limits import limit
 from simgpu.reports.replay import Replay
 from tests import children
@@ -219,7 +219,7 @@ def test_a_replay_on_the_same_gpu_takes_exactly_as_long_as_the_run():
     with simgpu.cuda(gpus=2, record=True) as face:
         train()
         session = face.session
-        again = Replay(session.log.events, session.spec, session.costs, len(model.world.memory.gpus))
+        again = Replay(session.log.events, session.spec, session.costs, len(state.world.memory.gpus))
         assert again.total_ns == round(session.simulated_s * 1e9)
 
 
@@ -425,7 +425,7 @@ def test_shapes_alone_take_the_same_time_and_memory():
     plain, shaped = reported(False), reported(True)
     assert shaped.step_time == plain.step_time and shaped.peak == plain.peak and shaped.owners == plain.owners
     assert "No values were computed" in shaped.text() and "No values were computed" not in plain.text()
-    assert not model.world.only_shapes
+    assert not state.world.only_shapes
 
 
 def test_without_a_session_there_is_no_report():
@@ -437,7 +437,7 @@ def test_nothing_is_left_behind():
     loader = torch.utils.data.dataloader._BaseDataLoaderIter.__next__
     with simgpu.cuda(gpus=2, record=True):
         train(steps=1)
-    world = model.world
+    world = state.world
     assert world.clock.log is None and world.memory.watcher is None and "fail" not in vars(world)
     assert torch.utils.data.dataloader._BaseDataLoaderIter.__next__ is loader
 

@@ -15,7 +15,7 @@ import torch
 from torch.cuda import _memory_viz
 
 import simgpu
-from simgpu import patches
+from simgpu.device import torch_functions
 from tests.simgpu.simulated import forget
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
@@ -119,7 +119,7 @@ def test_settings_are_remembered_where_pytorch_does_not_give_them_back(monkeypat
     for name in ("set", "get"):
         name = f"_accelerator_{name}AllocatorSettings"
         monkeypatch.setattr(torch._C, name, getattr(torch._C, name, None), raising=False)
-    patches.remember_allocator_settings()
+    torch_functions.remember_allocator_settings()
     settings("roundup_power2_divisions:4")
     kept = alloc(84)
     assert torch._C._accelerator_getAllocatorSettings() == "roundup_power2_divisions:4"
@@ -128,7 +128,7 @@ def test_settings_are_remembered_where_pytorch_does_not_give_them_back(monkeypat
 
 def test_settings_are_read_as_pytorch_reads_them():
     """The texts and numbers of AllocatorConfig_test.cpp."""
-    from simgpu.allocator import read_settings
+    from simgpu.accounting.allocator import read_settings
 
     def divisions(found):
         return {2**i: found.divisions[i] for i in range(16)}

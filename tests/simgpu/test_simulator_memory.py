@@ -194,5 +194,5 @@ def work():
 
 def test_no_interrupt_is_lost_and_the_bytes_are_right_after_each():
     """An exception in what a weak reference calls is printed and lost: there the loop would never end."""
-    bytes_and_live = "torch.sim.memory_allocated() - kept.nbytes, len(simgpu.control.world().memory.live)"
+    bytes_and_live = "torch.sim.memory_allocated() - kept.nbytes, len(simgpu.device.enabling.world().memory.live)"
     assert interrupts.survived(_SIMULATED, bytes_and_live) == (["300", "0", "0", "1"], "")

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import simgpu
-from simgpu import control, gpus
+from simgpu import gpus
+from simgpu.device import enabling
 from tests.simgpu.simulated import _fresh  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
@@ -216,10 +217,10 @@ def test_a_timelines_totals():
 def test_wrong_arguments_are_named_and_change_nothing(function, arguments, error, phrase):
     if set(arguments) & ({"costs"} if function is simgpu.enable else {"gpus"}):
         error, phrase = TypeError, "unexpected keyword argument"
-    before = dict(control._settings), simgpu.settings()
+    before = dict(enabling._settings), simgpu.settings()
     with pytest.raises(error, match=phrase):
         function(**{"spec": "L4", **arguments} if "gpus" not in arguments else arguments)
-    assert before == (control._settings, simgpu.settings())
+    assert before == (enabling._settings, simgpu.settings())
     assert set(simgpu.settings().capacity_bytes) == {2**30}
 
 

@@ -34,26 +34,37 @@ What others may use is in `__all__`: functions, classes, and seven modules whose
 Everything else, and every name that begins with an underscore, is inside: it may change without notice.
 """
 
-from simgpu import collectives, composite, evidence, flops, gpus, ledger, places
-from simgpu.accounts import out_of_memory
-from simgpu.child import LIMIT_S as CHILD_LIMIT_S
-from simgpu.child import Unavailable, hide_accelerators, remember_sources, run_in_child, sources, without_face
-from simgpu.cluster import LINKS, Cluster, Link
-from simgpu.control import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable
-from simgpu.evidence import ErrorBar, Evidence, error_bar
+from simgpu.accounting import ledger
+from simgpu.accounting.accounts import out_of_memory
+from simgpu.clock import evidence
+from simgpu.clock.evidence import ErrorBar, Evidence, error_bar
+from simgpu.clock.journal import Record
+from simgpu.device import collectives
+from simgpu.device.child_process import LIMIT_S as CHILD_LIMIT_S
+from simgpu.device.child_process import (
+    Unavailable,
+    hide_accelerators,
+    remember_sources,
+    run_in_child,
+    sources,
+    without_face,
+)
+from simgpu.device.enabling import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable
+from simgpu.device.ranks import launch
+from simgpu.device.readings import Memory, Settings, forgive, idle, is_simulated, memory, restore, settings, values_of
+from simgpu.device.timelines import ClusterTimeline, Gap, Timeline, timeline
 from simgpu.face.notebooks import load_ipython_extension, unload_ipython_extension
 from simgpu.face.switch import Face, cuda
-from simgpu.forecasts import Forecast, forecast
-from simgpu.history import ClusterTimeline, Gap, Timeline, timeline
-from simgpu.instruments import Memory, Settings, forgive, idle, is_simulated, memory, restore, settings, values_of
-from simgpu.journal import Record
-from simgpu.memory_forecast import MemoryForecast
-from simgpu.ranks import launch
-from simgpu.rates import AT_PEAK, Costs, Rates
+from simgpu.forecasts.forecast import Forecast, forecast
+from simgpu.forecasts.memory_forecast import MemoryForecast
+from simgpu.forecasts.time_forecast import Share, TimeForecast
+from simgpu.ground import composite, places
+from simgpu.ground.units import bytes_text, seconds_text
+from simgpu.machine import flops, gpus
+from simgpu.machine.cluster import LINKS, Cluster, Link
+from simgpu.machine.rates import AT_PEAK, Costs, Rates
 from simgpu.reports.current import report, step
 from simgpu.reports.forms import Report
-from simgpu.time_forecast import Share, TimeForecast
-from simgpu.units import bytes_text, seconds_text
 
 __all__ = [
     "AT_PEAK", "CHILD_LIMIT_S", "LINKS", "Cluster", "ClusterTimeline", "Costs", "ErrorBar", "Evidence", "Face",

@@ -9,7 +9,7 @@ from collections.abc import Generator
 import pytest
 import torch
 
-from simgpu import control, instruments
+from simgpu.device import enabling, readings
 from simgpu.face import switch
 
 _given: dict[str, str] = {}  # "refused": why there are no simulated GPUs in this run
@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Switch CUDA's face on."""
     options = early_config.known_args_namespace
-    reason = control.unavailable()
+    reason = enabling.unavailable()
     if reason is not None:
         _given["refused"] = reason
         return
@@ -55,7 +55,7 @@ def _gpu_after_a_test() -> Generator[None]:
     try:
         torch.cuda.synchronize()
     finally:
-        instruments.forgive()
+        readings.forgive()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 from pathlib import Path
 
-from simgpu.face.replaced import Replacements
+from simgpu.ground.replacements import Replacements
 
 VARIABLE = "SIMGPU_CUDA"
 

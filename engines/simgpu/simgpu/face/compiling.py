@@ -9,8 +9,8 @@ from typing import Any, cast
 import torch
 from torch.utils._pytree import tree_leaves
 
-from simgpu.face.replaced import Replacements
-from simgpu.tensor import SimTensor
+from simgpu.device.tensor import SimTensor
+from simgpu.ground.replacements import Replacements
 
 _EAGER = ("eager", "aot_eager")  # run a graph operator by operator
 

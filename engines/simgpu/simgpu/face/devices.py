@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from simgpu.face.replaced import Replacements
+from simgpu.ground.replacements import Replacements
 
 
 class _Kind(type):

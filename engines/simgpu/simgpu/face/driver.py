@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from simgpu import control, model, module
+from simgpu.device import enabling, state, torch_sim
+from simgpu.device.state import Device
 from simgpu.face import properties, statistics
-from simgpu.face.replaced import Replacements
 from simgpu.face.tensors import OLD_TYPES
-from simgpu.inside import TORCH
-from simgpu.model import Device
-from simgpu.prices import Cost
+from simgpu.ground.replacements import Replacements
+from simgpu.ground.torch_internals import TORCH
+from simgpu.machine.prices import Cost
 
 VISIBLE = "SIMGPU_VISIBLE"  # what CUDA_VISIBLE_DEVICES was when the face was switched on, for child processes
 VERSION = "12.8"  # of CUDA, as a program is told that asks
@@ -32,7 +32,7 @@ _CUDA = 1  # as C++ numbers kinds of devices
 _FAILURE = "the simulated GPU does not have it: run this line on a real GPU, or leave it out here"
 
 
-class Stream(module.Stream):
+class Stream(torch_sim.Stream):
     """A queue of one simulated GPU, as `torch.cuda.Stream`."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Stream(module.Stream):
 
     cuda_stream = property(lambda self: self.stream_id, doc="Stands for the handle that libraries are given.")
 
-    def record_event(self, event: module.Event | None = None) -> module.Event:
+    def record_event(self, event: torch_sim.Event | None = None) -> torch_sim.Event:
         return super().record_event(Event() if event is None else event)
 
     def __eq__(self, other: object) -> bool:
@@ -63,7 +63,7 @@ class Stream(module.Stream):
         return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
 
-class Event(module.Event):
+class Event(torch_sim.Event):
     """A mark in a queue, as `torch.cuda.Event`; times are those of the virtual clock."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Event(module.Event):
 
 def replace(put: Replacements) -> None:
     """Let `torch.cuda`, and what else asks whether there is CUDA, answer for the simulated GPUs."""
-    count = len(model.world.memory.gpus)
+    count = len(state.world.memory.gpus)
     before = os.environ.get(VISIBLE, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     seen = _Count(count, before)
     put.put_item(os.environ, VISIBLE, before)
@@ -91,7 +91,7 @@ def replace(put: Replacements) -> None:
     for owner in (torch.cuda, torch.cuda.streams):
         put.put(owner, Stream=Stream, Event=Event)
     put.put(
-        torch.cuda, _initialized=True, init=seen.begin, device_count=seen, _is_in_bad_fork=lambda: model.forked,
+        torch.cuda, _initialized=True, init=seen.begin, device_count=seen, _is_in_bad_fork=lambda: state.forked,
         default_generators=(torch.default_generator,) * count, _get_device_properties=properties.of, _cudart=_RUNTIME,
         _exchange_device=_exchange, _maybe_exchange_device=_another(_exchange), has_magma=True, **OLD_TYPES,
         MemPool=_Refused, ExternalStream=functools.partial(_refuse, "ExternalStream"), _cached_device_count=None,
@@ -148,7 +148,7 @@ def _over_blocks(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def over_blocks(*args: Any, **kwargs: Any) -> Any:
-        control.configure(allocator="caching")
+        enabling.configure(allocator="caching")
         return function(*args, **kwargs)
 
     return over_blocks
@@ -183,7 +183,7 @@ class _Count:
     """How many GPUs does a program see? As with CUDA, what it was told once CUDA has begun stays."""
 
     def __init__(self, count: int, before: str) -> None:
-        self._count, self._before, self._start_ns = count, before, model.world.clock.host_ns
+        self._count, self._before, self._start_ns = count, before, state.world.clock.host_ns
         self._begun, self._told = False, None
 
     def begin(self) -> None:
@@ -194,7 +194,7 @@ class _Count:
         if self._told is not None:
             return self._told
         found = self._visible()
-        if self._begun or model.world.clock.host_ns != self._start_ns:
+        if self._begun or state.world.clock.host_ns != self._start_ns:
             self._told = found
         return found
 
@@ -211,20 +211,20 @@ def _functions(count: Callable[[], int]) -> dict[str, Callable[..., Any]]:
     settings = {"benchmark_limit": 10}  # which changes nothing: no kernels are tried here
     return {
         "_accelerator_getAccelerator": lambda: torch.device("cuda"),
-        "_get_accelerator": lambda check=None: torch.device("cuda", model.world.current),
+        "_get_accelerator": lambda check=None: torch.device("cuda", state.world.current),
         "_cuda_init": lambda: None,
         "_cuda_getDeviceCount": count,
-        "_cuda_getDevice": lambda: model.world.current,
+        "_cuda_getDevice": lambda: state.world.current,
         "_cuda_setDevice": _exchange,
         "_cuda_exchangeDevice": _exchange,
         "_cuda_maybeExchangeDevice": _exchange,
         "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
         "_cuda_synchronize": lambda: TORCH.sim.synchronize(),
-        "_cuda_getCurrentStream": lambda index: (model.world.clock.streams[index], index, _CUDA),
-        "_cuda_getCurrentRawStream": lambda index: model.world.clock.streams[index],
+        "_cuda_getCurrentStream": lambda index: (state.world.clock.streams[index], index, _CUDA),
+        "_cuda_getCurrentRawStream": lambda index: state.world.clock.streams[index],
         "_cuda_getDefaultStream": lambda index: (0, index, _CUDA),
         "_cuda_setStream": _set_stream,
-        "_cuda_getArchFlags": lambda: "sm_{}{}".format(*(model.world.clock.rates.spec.compute_capability or (0, 0))),
+        "_cuda_getArchFlags": lambda: "sm_{}{}".format(*(state.world.clock.rates.spec.compute_capability or (0, 0))),
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_ipc_collect": lambda: None,
         "_cuda_CUDAAllocator_AllocatorState": type("_cuda_CUDAAllocator_AllocatorState", (), {}),  # dynamo imports both
@@ -242,28 +242,28 @@ def _memory_functions() -> dict[str, Callable[..., Any]]:
         "_cuda_memoryStats": statistics.nested,
         "_cuda_resetAccumulatedMemoryStats": statistics.reset_sums,
         "_cuda_memorySnapshot": _over_blocks(lambda pool=None: TORCH.sim._snapshot()),
-        "_cuda_getMemoryFraction": _over_blocks(module.fraction),
+        "_cuda_getMemoryFraction": _over_blocks(torch_sim.fraction),
     }
 
 
 def _exchange(index: int) -> int:
     """Make GPU `index` the current one of this thread, unless it is negative; return which was before."""
-    before = model.world.current
+    before = state.world.current
     if index >= 0:
-        model.world.current = model.device_of(index)
+        state.world.current = state.device_of(index)
     return before
 
 
 def _spin(cycles: int) -> None:
     """Keep the current stream busy for this many cycles, to within the least time of a kernel."""
-    clock = model.world.clock
+    clock = state.world.clock
     kernels = math.ceil(cycles * 1000 / _SPIN_MHZ / max(1, clock.rates.costs.kernel_ns))
-    clock.kernel(model.world.current, "spin_kernel", Cost(0, 0, steps=max(1, kernels)))
+    clock.kernel(state.world.current, "spin_kernel", Cost(0, 0, steps=max(1, kernels)))
 
 
 def _set_stream(*, stream_id: int, device_index: int, device_type: int) -> None:
     _exchange(device_index)
-    model.world.clock.streams[device_index] = stream_id
+    state.world.clock.streams[device_index] = stream_id
 
 
 _MEMORY = """memory_allocated max_memory_allocated memory_reserved max_memory_reserved reset_peak_memory_stats

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from simgpu.face.replaced import Replacements
 from simgpu.face.tensors import FORMATS, MAKE, OLD_TYPES
-from simgpu.inside import TORCH
+from simgpu.ground.replacements import Replacements
+from simgpu.ground.torch_internals import TORCH
 
 _PINNING = """arange empty empty_like empty_strided eye full full_like linspace ones ones_like rand rand_like randint
 randn randn_like randperm tensor zeros zeros_like"""

@@ -13,12 +13,13 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from simgpu import composite, model
-from simgpu.clock import Captured
-from simgpu.face.replaced import Replacements
-from simgpu.inside import Args, Kwargs, Operator
-from simgpu.operators import MEMORY_ONLY
-from simgpu.tensor import CPU, SimTensor
+from simgpu.clock.clock import Captured
+from simgpu.device import state
+from simgpu.device.operators import MEMORY_ONLY
+from simgpu.device.tensor import CPU, SimTensor
+from simgpu.ground import composite
+from simgpu.ground.replacements import Replacements
+from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
 _numbers = itertools.count(1)
 _Call: TypeAlias = tuple[Operator, Args, Kwargs, list[torch.Tensor]]  # the last: what of its results is new
@@ -93,12 +94,12 @@ class Graph:
         check_input_liveness: bool = False,
     ) -> None:
         """Let operators of this thread go into the graph from now on. Raises RuntimeError during another capture."""
-        with model.world.lock:
-            if model.world.clock.capture is not None:
+        with state.world.lock:
+            if state.world.clock.capture is not None:
                 raise RuntimeError("a graph is being captured already: end that capture first")
-            model.world.clock.capture = []
+            state.world.clock.capture = []
         self._pool = self._pool if pool is None else pool
-        self._index, self._random = model.world.current, torch.get_rng_state()
+        self._index, self._random = state.world.current, torch.get_rng_state()
         self._recorder = _Recorder()
         self._recorder.__enter__()
         _capturing.yes = True
@@ -111,7 +112,7 @@ class Graph:
         _capturing.yes = False
         self._recorder.put_back()
         torch.set_rng_state(self._random)
-        self._work, model.world.clock.capture = model.world.clock.capture, None
+        self._work, state.world.clock.capture = state.world.clock.capture, None
         self._calls, self._recorder = self._recorder.calls, None
 
     def instantiate(self) -> None:
@@ -128,7 +129,7 @@ class Graph:
                     fresh = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
                     for target, one in zip(outputs, fresh[-len(outputs) :], strict=True):
                         target.copy_(one)
-        model.world.clock.replay(self._index, self._work)
+        state.world.clock.replay(self._index, self._work)
 
     def reset(self) -> None:
         """Forget what was captured, and let its memory go."""

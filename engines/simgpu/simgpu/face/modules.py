@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from simgpu.face.replaced import Replacements
+from simgpu.device.tensor import NoNestedTensorsError, SimTensor
 from simgpu.face.tensors import lead
-from simgpu.inside import TORCH
-from simgpu.tensor import NoNestedTensorsError, SimTensor
+from simgpu.ground.replacements import Replacements
+from simgpu.ground.torch_internals import TORCH
 
 
 def replace(put: Replacements) -> None:

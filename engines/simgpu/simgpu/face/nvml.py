@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from simgpu import model
+from simgpu.device import state
 from simgpu.face import properties
-from simgpu.face.replaced import Replacements
-from simgpu.inside import TORCH
+from simgpu.ground.replacements import Replacements
+from simgpu.ground.torch_internals import TORCH
 
 # The names and their style are NVML's
 NVML_SUCCESS, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_SUPPORTED = 0, 2, 3
@@ -72,8 +72,8 @@ def replace(put: Replacements) -> None:
     """Let programs and `torch.cuda` find this module as `pynvml`."""
     here = sys.modules[__name__]
     put.put_item(sys.modules, "pynvml", here)
-    put.put(torch.cuda, _HAS_PYNVML=True, pynvml=here, _get_nvml_device_index=model.device_of)
-    put.put(torch.cuda.memory, _get_nvml_device_index=model.device_of)
+    put.put(torch.cuda, _HAS_PYNVML=True, pynvml=here, _get_nvml_device_index=state.device_of)
+    put.put(torch.cuda.memory, _get_nvml_device_index=state.device_of)
     _asked.clear()
 
 
@@ -120,7 +120,7 @@ nvmlSystemGetCudaDriverVersion_v2 = nvmlSystemGetCudaDriverVersion
 
 def nvmlDeviceGetCount() -> int:
     """Return how many GPUs there are; CUDA_VISIBLE_DEVICES does not matter to NVML."""
-    return len(model.world.memory.gpus)
+    return len(state.world.memory.gpus)
 
 
 def nvmlDeviceGetHandleByIndex(index: int) -> Any:
@@ -177,7 +177,7 @@ def nvmlDeviceGetUtilizationRates(handle: Any) -> SimpleNamespace:
 
     How much of the time the memory was read or written nobody knows: `memory` raises.
     """
-    clock = model.world.clock
+    clock = state.world.clock
     busy, now = clock.busy_ns[handle.index], clock.queue_ns(handle.index)
     was_busy, then = _asked.get(handle.index, (0, 0))
     if busy < was_busy or now < then:  # the clock began anew
@@ -197,7 +197,7 @@ class _Rates(SimpleNamespace):
 
 def nvmlDeviceGetPowerManagementLimit(handle: Any) -> int:
     """Return the watts of the data sheet, in milliwatts."""
-    watts = model.world.clock.rates.spec.power_w
+    watts = state.world.clock.rates.spec.power_w
     if watts is None:
         raise NVMLError_NotSupported("the data sheet of this GPU tells no power limit")
     return 1000 * watts

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from simgpu.face.replaced import Replacements
-from simgpu.inside import TORCH
+from simgpu.ground.replacements import Replacements
+from simgpu.ground.torch_internals import TORCH
 
 
 def replace(put: Replacements) -> None:

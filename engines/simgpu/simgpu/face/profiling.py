@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch.autograd.profiler_util import FunctionEvent
 
-from simgpu import model, trace
-from simgpu.face.replaced import Replacements
-from simgpu.inside import TORCH
-from simgpu.journal import Record
+from simgpu.clock import chrome_trace
+from simgpu.clock.journal import Record
+from simgpu.device import state
+from simgpu.ground.replacements import Replacements
+from simgpu.ground.torch_internals import TORCH
 
 _COPIES = {"H2D": "Memcpy HtoD (Host -> Device)", "D2H": "Memcpy DtoH (Device -> Host)", "D2D": "Memcpy PtoP"}
 
@@ -69,14 +70,14 @@ def _ranges(self: Any) -> Any:
 def _start(self: Any, plain: Callable[..., None]) -> None:
     plain(self)
     if _sees_gpus(self):
-        self._records = model.world.journal.open()
-        self._start_ns = model.world.clock.host_ns
+        self._records = state.world.journal.open()
+        self._start_ns = state.world.clock.host_ns
 
 
 def _end(self: Any, plain: Callable[..., Any], *error: Any) -> Any:
     if _sees_gpus(self):
         TORCH.sim.synchronize()
-        model.world.journal.close(self._records)
+        state.world.journal.close(self._records)
     return plain(self, *error)
 
 
@@ -99,7 +100,7 @@ def _export(self: Any, plain: Callable[..., None], path: str, *more: Any) -> Non
     file = Path(path)
     written = json.loads(file.read_text(encoding="utf-8"))
     begin_us = min((event["ts"] for event in written["traceEvents"] if event.get("ph") == "X"), default=0.0)
-    written["traceEvents"] += trace.calls_and_kernels(self._records, self._start_ns, begin_us)
+    written["traceEvents"] += chrome_trace.calls_and_kernels(self._records, self._start_ns, begin_us)
     file.write_text(json.dumps(written), encoding="utf-8")
 
 

@@ -4,8 +4,8 @@ import hashlib
 import uuid
 from dataclasses import dataclass, field
 
-from simgpu import model
-from simgpu.gpus import GPU
+from simgpu.device import state
+from simgpu.machine.gpus import GPU
 
 # Streaming multiprocessors, as torch.cuda reports them. A100, H100: https://notes.haroldbenoit.com/ML/Engineering/GPUs/Hardware.
 # V100: https://hmc-tech.com/gpu/nvidia_v100-vs-nvidia_t40. T4: https://huggingface.co/RajBhope/gpu-runtime-predictor.
@@ -58,7 +58,7 @@ def _threads_of(major: int, minor: int) -> int:
 
 def of(index: int) -> Properties:
     """Return the properties of simulated GPU `index`."""
-    spec, gpu = model.world.clock.rates.spec, model.world.memory.gpus[index]
+    spec, gpu = state.world.clock.rates.spec, state.world.memory.gpus[index]
     major, minor = spec.compute_capability or (0, 0)
     known = {"multi_processor_count": _MULTIPROCESSORS[spec.name]} if spec.name in _MULTIPROCESSORS else {}
     known["max_threads_per_multi_processor"] = _threads_of(major, minor)

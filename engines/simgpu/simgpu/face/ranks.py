@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from simgpu import communication, model
-from simgpu.cluster import Cluster
-from simgpu.face.replaced import Replacements
+from simgpu.device import communication, state
+from simgpu.ground.replacements import Replacements
+from simgpu.machine.cluster import Cluster
 
 _named: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()  # groups, by what a program called them
 
@@ -44,7 +44,7 @@ class _Handle:
         return getattr(torch.cuda, name)
 
     def is_initialized(self) -> bool:
-        return model.world.current != 0 or model.world.clock.host_ns > 0
+        return state.world.current != 0 or state.world.clock.host_ns > 0
 
 
 def _init(put: Replacements, plain: Callable[..., None], backend: str | None = None, *args: Any, **kwargs: Any) -> None:
@@ -56,7 +56,7 @@ def _init(put: Replacements, plain: Callable[..., None], backend: str | None = N
         return
     _named[dist.group.WORLD] = _name(backend)
     here = int(os.environ.get("LOCAL_WORLD_SIZE") or dist.get_world_size())
-    spec = model.world.clock.rates.spec
+    spec = state.world.clock.rates.spec
     communication.join(Cluster(spec.name, per_machine=max(here, 1)))
     from torch.distributed.tensor import _op_schema, _random  # takes long to import
 

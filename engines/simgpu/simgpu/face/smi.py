@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from simgpu import model
+from simgpu.device import state
 from simgpu.face import nvml, properties
-from simgpu.face.replaced import Replacements
+from simgpu.ground.replacements import Replacements
 
 VARIABLE = "SIMGPU_SMI"
 
@@ -33,8 +33,8 @@ def replace(put: Replacements) -> None:
 
 def _facts() -> str:
     """Return what `nvidia-smi` may be asked of each GPU, sizes in MiB."""
-    spec, found = model.world.clock.rates.spec, []
-    for index in range(len(model.world.memory.gpus)):
+    spec, found = state.world.clock.rates.spec, []
+    for index in range(len(state.world.memory.gpus)):
         handle, known = nvml.nvmlDeviceGetHandleByIndex(index), properties.of(index)
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         sizes = {name: round(getattr(memory, name) / 2**20) for name in ("total", "used", "free")}
@@ -49,7 +49,7 @@ def _telling(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(plain)
     def told(*args: Any, **kwargs: Any) -> Any:
-        if not model.forked:
+        if not state.forked:
             os.environ[VARIABLE] = _facts()
         return plain(*args, **kwargs)
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from simgpu import model
-from simgpu.allocator import EVENTS, METRICS
+from simgpu.accounting.allocator import EVENTS, METRICS
+from simgpu.device import state
 
 _KINDS = ("current", "peak", "allocated", "freed")
 _POOLS = ("all", "large_pool", "small_pool")
@@ -14,8 +14,8 @@ def nested(index: int) -> dict[str, Any]:
 
     With exact accounts nothing is rounded, cached or split: what is allocated is active and reserved, all in one pool.
     """
-    gpu = model.world.memory.gpus[index]
-    model.world.memory.bury()
+    gpu = state.world.memory.gpus[index]
+    state.world.memory.bury()
     flat = _exact(gpu) if gpu.cache is None else gpu.cache.memory_stats()
     found: dict[str, Any] = {}
     for name, value in flat.items():
@@ -29,8 +29,8 @@ def nested(index: int) -> dict[str, Any]:
 
 def reset_sums(index: int) -> None:
     """Let the sums of all that came and went start from zero, as `torch.cuda.reset_accumulated_memory_stats` does."""
-    gpu = model.world.memory.gpus[index]
-    model.world.memory.bury()
+    gpu = state.world.memory.gpus[index]
+    state.world.memory.bury()
     if gpu.cache is not None:
         gpu.cache.reset(peaks=False)
     gpu.allocations, gpu.sum_bytes = 0, 0

@@ -6,8 +6,7 @@ from types import TracebackType
 
 import torch
 
-from simgpu import control, instruments, model
-from simgpu import gpus as table
+from simgpu.device import enabling, readings, state
 from simgpu.face import (
     children,
     compiling,
@@ -25,7 +24,8 @@ from simgpu.face import (
     tensors,
     waits,
 )
-from simgpu.face.replaced import Replacements
+from simgpu.ground.replacements import Replacements
+from simgpu.machine import gpus as table
 from simgpu.reports import current
 
 _lock = threading.RLock()
@@ -41,12 +41,12 @@ class Face:
     def __init__(self, gpu: str, gpus: int | None, memory: str | int | None, allocator: str, errors: str) -> None:
         capacity = properties.memory_bytes(table.get(gpu, "gpu")) if memory is None else memory
         with _lock:
-            known = control.enabled()
-            count = gpus or (len(model.world.memory.gpus) if known else 1)
-            self._before = (control.chosen(), instruments.settings(), model.world.current) if known else None
+            known = enabling.enabled()
+            count = gpus or (len(state.world.memory.gpus) if known else 1)
+            self._before = (enabling.chosen(), readings.settings(), state.world.current) if known else None
             try:
-                control.enable(count, gpu, capacity)
-                control.configure(allocator=allocator, errors=errors)
+                enabling.enable(count, gpu, capacity)
+                enabling.configure(allocator=allocator, errors=errors)
             except Exception:
                 self._put_back()
                 raise
@@ -84,9 +84,9 @@ class Face:
         """Let the settings be what they were."""
         if self._before is not None:
             chosen, settings, current = self._before
-            control.enable(len(model.world.memory.gpus), **chosen)
-            instruments.restore(settings)
-            model.world.current = current
+            enabling.enable(len(state.world.memory.gpus), **chosen)
+            readings.restore(settings)
+            state.world.current = current
 
     def __enter__(self) -> "Face":
         return self
@@ -160,12 +160,12 @@ def _put_on() -> None:
         profiling,
     ):
         one.replace(_replaced)
-    model.world.show("cuda")
+    state.world.show("cuda")
 
 
 def _take_off() -> None:
     default = torch.get_default_device().type
-    model.world.show("sim")
+    state.world.show("sim")
     _replaced.undo()
     if default == "cuda":
         torch.set_default_device(None)

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch.utils import _device
 
-from simgpu import model, register, shown
-from simgpu.autocast import operator_of, register_rules
+from simgpu.device import dispatcher, state
+from simgpu.device.state import Device
+from simgpu.device.tensor import SimTensor, shown_to_modes
 from simgpu.face import batch_norm
-from simgpu.face.replaced import Replacements
-from simgpu.inside import Args, Kwargs, Operator
-from simgpu.model import Device
-from simgpu.tensor import SimTensor, shown_to_modes
+from simgpu.ground import device_kind
+from simgpu.ground.autocast import operator_of, register_rules
+from simgpu.ground.replacements import Replacements
+from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
 _kept: list[torch.library.Library] = []  # keeps the registrations alive
 MAKE = ("tensor", "as_tensor", "asarray", "range", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
@@ -35,7 +36,7 @@ def lead(device: Any) -> Any:
         device = torch.device(device)
     if not isinstance(device, torch.device) or device.type != "cuda":
         return device
-    return torch.device("sim", model.device_of(device.index))
+    return torch.device("sim", state.device_of(device.index))
 
 
 def register_kernels() -> None:
@@ -45,7 +46,7 @@ def register_kernels() -> None:
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():  # PyTorch's kernels and rules, which know tensors of C++ alone, are overridden
         warnings.simplefilter("ignore")
-        for name in register.FACTORIES:
+        for name in dispatcher.FACTORIES:
             library.impl(name, functools.partial(_make, operator_of(name)), "CUDA", allow_override=True)
         batch_norm.register(library)
         register_rules(library, "cuda")
@@ -53,10 +54,10 @@ def register_kernels() -> None:
 
 
 def _make(operator: Operator, *args: Any, **kwargs: Any) -> torch.Tensor:
-    if shown.kind != "cuda":
+    if device_kind.kind != "cuda":
         torch.cuda._lazy_init()  # says why there is no CUDA here
         raise RuntimeError("CUDA is not available, and simgpu.cuda() is not on")
-    return register.make(operator, *args, **kwargs)
+    return dispatcher.make(operator, *args, **kwargs)
 
 
 def replace(put: Replacements) -> None:
@@ -146,7 +147,7 @@ def _cuda(
 ) -> torch.Tensor:  # fmt: skip
     if isinstance(device, str | torch.device) and torch.device(device).type != "cuda":
         raise RuntimeError("Invalid device, must be cuda device")
-    index = model.device_of(device)
+    index = state.device_of(device)
     return self.to(torch.device("sim", index), non_blocking=non_blocking, memory_format=memory_format)
 
 
@@ -159,7 +160,7 @@ def _type(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **k
     name = dtype if isinstance(dtype, str) else getattr(dtype, "cuda_name", "")
     if not name.startswith("torch.cuda."):
         return _type_before(self, dtype, non_blocking, **kwargs)
-    return self.to(torch.device("sim", model.device_of(None)), FORMATS[name.rpartition(".")[2]], non_blocking)
+    return self.to(torch.device("sim", state.device_of(None)), FORMATS[name.rpartition(".")[2]], non_blocking)
 
 
 def _in_context(
@@ -186,7 +187,7 @@ class _OldType(type):
         return isinstance(thing, torch.Tensor) and thing.is_cuda and thing.dtype is FORMATS[cls.__name__]
 
     def __call__(cls, *given: Any, device: Device = None) -> torch.Tensor:
-        place, dtype = torch.device("sim", model.device_of(device)), FORMATS[cls.__name__]
+        place, dtype = torch.device("sim", state.device_of(device)), FORMATS[cls.__name__]
         if len(given) == 1 and not isinstance(given[0], int | torch.Size):
             return torch.tensor(given[0], device=place, dtype=dtype)
         return torch.empty(*given or (0,), device=place, dtype=dtype)

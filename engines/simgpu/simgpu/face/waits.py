@@ -10,8 +10,9 @@ import warnings
 
 import torch
 
-from simgpu import model, places
-from simgpu.face.replaced import Replacements
+from simgpu.device import state
+from simgpu.ground import places
+from simgpu.ground.replacements import Replacements
 
 _OFF, _WARN, _ERROR = range(3)  # as C++ numbers them
 _level = _OFF
@@ -26,7 +27,7 @@ def replace(put: Replacements) -> None:
 def _set(level: int) -> None:
     global _level
     _level = int(level)
-    model.world.clock.told = None if _level == _OFF else _tell
+    state.world.clock.told = None if _level == _OFF else _tell
 
 
 def _tell(reason: str) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from simgpu import control
+from simgpu.device import enabling
 from simgpu.reports.forms import Report
 from simgpu.reports.gather import gather
 from simgpu.reports.session import Recording
@@ -29,7 +29,7 @@ def start(
     values are computed, only shapes. Raises RuntimeError where the simulated GPUs are not enabled.
     """
     global _last
-    control.world()
+    enabling.world()
     if _last is not None:
         _last.stop()
     _last = Session(stop_after=stop_after, data_ms=data_ms, progress=progress, shapes=shapes)

@@ -4,12 +4,12 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
-from simgpu.history import Gap, Timeline
-from simgpu.journal import Record
+from simgpu.clock.events import GRADIENTS, OPTIMIZER, Event, Message, Step
+from simgpu.clock.journal import Record
+from simgpu.device.timelines import Gap, Timeline
 from simgpu.reports.forms import Report
 from simgpu.reports.holdings import OWNERS, Held
 from simgpu.reports.lines import Error, Line, Part, Row, rows
-from simgpu.reports.log import GRADIENTS, OPTIMIZER, Event, Message, Step
 from simgpu.reports.replay import Replay
 from simgpu.reports.report import Kernel
 from simgpu.reports.session import Recording

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from simgpu import places
+from simgpu.ground import places
 from simgpu.reports.holdings import MADE, Held, Holdings
 from simgpu.reports.lines import Line
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from simgpu import places
-from simgpu.accounts import Accounts
-from simgpu.reports.log import OPTIMIZER
-from simgpu.storages import states_of, storage_of, tensors_on
+from simgpu.accounting.accounts import Accounts
+from simgpu.clock.events import OPTIMIZER
+from simgpu.ground import places
+from simgpu.ground.storages import states_of, storage_of, tensors_on
 
 OWNERS = ("weights", "gradients", "optimizer", "activations", "others")
 MADE = ("activations", "others")  # what passes make, and no parameter, optimizer or gradient keeps

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simgpu import arguments
+from simgpu.ground import arguments
+from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.reports.report import Values
-from simgpu.units import bytes_text, seconds_text
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 _FORM = re.compile(r"\s*(\w+)\s*([<>])\s*(.+?)\s*")

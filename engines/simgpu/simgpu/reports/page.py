@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
+from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.reports.lines import Line, Row
 from simgpu.reports.report import Values
 from simgpu.reports.words import (
@@ -22,7 +23,6 @@ from simgpu.reports.words import (
     option_cells,
     option_head,
 )
-from simgpu.units import bytes_text, seconds_text
 
 _HERE = Path(__file__).parent
 _MOST = 15  # rows of a table

@@ -5,13 +5,13 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
 
-from simgpu.clock import Captured, Clock
-from simgpu.cluster import Cluster
-from simgpu.gpus import GPU
-from simgpu.history import Timeline
-from simgpu.journal import Journal, Record
-from simgpu.rates import Costs, Rates
-from simgpu.reports.log import Copy, Event, Graph, Hold, Kernel, Message, Step, Wait, Work
+from simgpu.clock.clock import Captured, Clock
+from simgpu.clock.events import Copy, Event, Graph, Hold, Kernel, Message, Step, Wait, Work
+from simgpu.clock.journal import Journal, Record
+from simgpu.device.timelines import Timeline
+from simgpu.machine.cluster import Cluster
+from simgpu.machine.gpus import GPU
+from simgpu.machine.rates import Costs, Rates
 
 
 class Replay:

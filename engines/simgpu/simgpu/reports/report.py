@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from simgpu import gpus
-from simgpu.evidence import Evidence
+from simgpu.clock.evidence import Evidence
+from simgpu.ground.units import bytes_text, seconds_text
+from simgpu.machine import gpus
 from simgpu.reports.growth import Growth
 from simgpu.reports.lines import Error, Line, Row
 from simgpu.reports.whatif import Basis, Option, options, what_if
-from simgpu.units import bytes_text, seconds_text
 
 _MANY_STEPS = 1_000_000  # of memory that grows: more than most runs have
 _WORTH = 0.01  # the share of a step from which on a line is worth a look

@@ -13,14 +13,16 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
 
-from simgpu import accounts, arguments, communication, model, places
-from simgpu.face.replaced import Replacements
+from simgpu.accounting import accounts
+from simgpu.clock.events import Log
+from simgpu.device import communication, state
+from simgpu.ground import arguments, places
+from simgpu.ground.replacements import Replacements
+from simgpu.ground.storages import states_of
+from simgpu.ground.units import seconds_text
 from simgpu.reports.growth import GrowthWatch
 from simgpu.reports.holdings import Holdings
 from simgpu.reports.lines import Error, Line
-from simgpu.reports.log import Log
-from simgpu.storages import states_of
-from simgpu.units import seconds_text
 
 STEPS = 10  # so many are recorded in detail
 EVENTS, MOST_EVENTS = 150_000, 1_000_000  # at most so many of several steps, and of one
@@ -32,7 +34,7 @@ class Enough(SystemExit):
 
 
 @dataclass
-class Run:
+class RunRecord:
     """What a program is and was, beside what is recorded of it."""
 
     optimizer: str = ""  # the class of the one whose `step` ends a step
@@ -60,8 +62,8 @@ class Recording:
         if data_ms is not None and arguments.number("data_ms", data_ms) < 0:
             raise ValueError(f"data_ms must be a number of milliseconds from 0, not {data_ms!r}")
         self.shapes = shapes
-        self.log, self.run, self.errors = Log(), Run(), []
-        self.world, self.on = model.world, True
+        self.log, self.run, self.errors = Log(), RunRecord(), []
+        self.world, self.on = state.world, True
         self._stop_after, self.data_ms, self._shows = stop_after, data_ms, progress
         self._leader: Callable[[], Any] = lambda: None
         self._told_s = self.run.begun_s

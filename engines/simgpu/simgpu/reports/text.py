@@ -1,6 +1,7 @@
 """What is a report in plain text?"""
 
-from simgpu import tables
+from simgpu.ground import tables
+from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.reports.lines import Line, Row
 from simgpu.reports.report import Kernel, Values
 from simgpu.reports.words import (
@@ -18,7 +19,6 @@ from simgpu.reports.words import (
     option_cells,
     option_head,
 )  # fmt: skip
-from simgpu.units import bytes_text, seconds_text
 
 _MOST = 8  # rows of a list
 

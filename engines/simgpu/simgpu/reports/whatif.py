@@ -9,15 +9,16 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TypeGuard
 
-from simgpu import arguments, gpus
-from simgpu.clock import Captured
-from simgpu.cluster import Cluster
-from simgpu.evidence import Evidence
-from simgpu.prices import Cost
-from simgpu.rates import Costs
-from simgpu.reports.log import GRADIENTS, OPTIMIZER, SMALL_BYTES, Copy, Event, Graph, Hold, Kernel, Message, Step, Wait
+from simgpu.clock.clock import Captured
+from simgpu.clock.events import GRADIENTS, OPTIMIZER, SMALL_BYTES, Copy, Event, Graph, Hold, Kernel, Message, Step, Wait
+from simgpu.clock.evidence import Evidence
+from simgpu.forecasts.time_forecast import kind_of
+from simgpu.ground import arguments
+from simgpu.machine import gpus
+from simgpu.machine.cluster import Cluster
+from simgpu.machine.prices import Cost
+from simgpu.machine.rates import Costs
 from simgpu.reports.replay import Replay
-from simgpu.time_forecast import kind_of
 
 OTHERS = ("T4", "RTX 4090", "A100 80GB", "H100 SXM", "B200")  # which GPUs a report shows beside its own
 _PRODUCTS = ("attention", "convolutions", "matrix products")

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.reports.report import Kernel, Values
 from simgpu.reports.whatif import Option
-from simgpu.units import bytes_text, seconds_text
 
 NOT_SIMULATED = (
     "The host's own Python work between two operations takes no time here; only launches, waits, copies and the "

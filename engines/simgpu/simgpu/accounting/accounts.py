@@ -1,0 +1,189 @@
+"""Which bytes are alive on the simulated GPUs, and do more of them fit?"""
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from simgpu.ground import device_kind
+
+
+class _StorageRef(weakref.ref):
+    __slots__ = ("gpu", "key", "nbytes")
+
+
+class Gpu:
+    """Memory of one simulated GPU: bytes of living storages, their peak, and the capacity that they must stay under."""
+
+    def __init__(self, index: int, capacity_bytes: int, settle: Callable[[], None] = lambda: None) -> None:
+        self.index, self._settle = index, settle
+        self.counted_bytes = self.peak_bytes = self.allocations = 0
+        self.storages = self.most_storages = 0  # alive now, and the most at once
+        self.sum_bytes = 0  # of all that were ever allocated
+        self.cache: Any = None  # an `allocator.Allocator` where one is asked for; then bytes are those of its blocks
+        self.budgets: list[tuple[int, int]] = []
+        self.capacity_bytes = capacity_bytes
+
+    def _set_capacity(self, size: int) -> None:
+        self._capacity_bytes = size
+        self._tighten()
+
+    def _allocated(self) -> int:
+        self._settle()
+        return self.counted_bytes
+
+    def _set_allocated(self, nbytes: int) -> None:
+        self._settle()
+        self.counted_bytes = nbytes
+
+    allocated_bytes = property(_allocated, _set_allocated, doc="Bytes of the storages that are alive.")
+    capacity_bytes = property(lambda self: self._capacity_bytes, _set_capacity)
+
+    def _tighten(self) -> None:
+        """Let the tightest of capacity and budgets hold: bytes that may be alive, and those that it does not count."""
+        self.limit_bytes, self._outside_bytes = min([(self._capacity_bytes, 0), *self.budgets])
+
+    @contextmanager
+    def budget(self, nbytes: int) -> Generator[None]:
+        """Inside, at most `nbytes` more may be alive than at the start; messages call that the capacity."""
+        budget = (self.allocated_bytes + nbytes, self.allocated_bytes)
+        self.budgets.append(budget)
+        self._tighten()
+        try:
+            yield
+        finally:
+            if budget in self.budgets:  # else somebody has put the limits back in between
+                self.budgets.remove(budget)
+            self._tighten()
+
+    def require(self, nbytes: int) -> None:
+        """Raise `torch.OutOfMemoryError` in CUDA's words unless `nbytes` more fit."""
+        if self.allocated_bytes + nbytes > self.limit_bytes:
+            if self.cache is not None and self.limit_bytes == self.capacity_bytes:
+                self.cache.malloc(nbytes)  # which finds no place either, and says so in its own words
+            allocated, capacity = self.allocated_bytes - self._outside_bytes, self.limit_bytes - self._outside_bytes
+            limited = self.limit_bytes != self._capacity_bytes
+            raise out_of_memory(
+                device_kind.title(), f"GPU {self.index}", nbytes, capacity, allocated, whole=not limited
+            )
+
+
+class Accounts:
+    """The storages that are alive on the simulated GPUs, by weak references: the account keeps none alive."""
+
+    def __init__(self, gpus: int, capacity_bytes: int, lock: threading.RLock) -> None:
+        self.lock = lock
+        self.watcher: Any = None  # the `reports.holdings.Holdings` of a session that wants a report
+        self.live: dict[int, _StorageRef] = {}  # by address
+        # Storages that died. What a weak reference calls must not be Python code: Ctrl-C inside would be lost.
+        self.dead: deque[_StorageRef] = deque()
+        self._on_free = self.dead.append
+        self.gpus = [Gpu(index, capacity_bytes, self.bury) for index in range(gpus)]
+
+    def restart(self) -> None:
+        """Let every peak start from the bytes that are alive now."""
+        for gpu in self.gpus:
+            gpu.peak_bytes = gpu.allocated_bytes
+
+    def own(self, inner: torch.Tensor, index: int) -> bool:
+        """Account the storage of `inner` to GPU `index`; return whether it is new. Raises if it does not fit."""
+        storage = inner.untyped_storage()
+        if self.dead:
+            self.bury()
+        known = self.live.get(storage._cdata)
+        if known is None:
+            self.own_storage(storage, index)
+        elif storage.nbytes() != known.nbytes:  # resize_ grew or shrank it
+            with self.lock:
+                self.charge(known, storage.nbytes(), known.nbytes)
+        return known is None
+
+    def own_storage(self, storage: torch.UntypedStorage, index: int) -> None:
+        """Account a new storage to GPU `index`. Raises if it does not fit."""
+        if self.dead:
+            self.bury()
+        ref = _StorageRef(storage, self._on_free)
+        ref.gpu, ref.key, ref.nbytes = self.gpus[index], storage._cdata, 0
+        with self.lock:
+            self.live[ref.key] = ref  # first: a reference that nobody holds would not say when its storage dies
+            try:
+                self.charge(ref, storage.nbytes(), 0)
+            except torch.OutOfMemoryError:
+                del self.live[ref.key]
+                if self.watcher is not None:
+                    self.watcher.refused(ref.gpu.index, storage.nbytes())
+                raise
+            gpu = ref.gpu
+            gpu.allocations += 1
+            gpu.storages += 1
+            if gpu.storages > gpu.most_storages:
+                gpu.most_storages = gpu.storages
+
+    def charge(self, ref: _StorageRef, nbytes: int, before: int) -> None:
+        """Account `nbytes` to a storage that had `before`. Raises if they do not fit."""
+        gpu = ref.gpu
+        if gpu.cache is not None:
+            gpu.cache.charge(ref, nbytes)
+        else:
+            total = gpu.counted_bytes + nbytes - before
+            if total > gpu.limit_bytes:
+                gpu.require(nbytes - before)
+            if total > gpu.counted_bytes:
+                gpu.sum_bytes += total - gpu.counted_bytes
+            gpu.counted_bytes, ref.nbytes = total, nbytes
+            if total > gpu.peak_bytes:
+                gpu.peak_bytes = total
+        if self.watcher is not None:
+            self.watcher.charged(ref)
+
+    def bury(self) -> None:
+        """Take the bytes of dead storages off. Python looks for Ctrl-C between calls only, so that each step is whole
+        or can be repeated."""
+        with self.lock:
+            while self.dead:
+                ref = self.dead[0]
+                if self.watcher is not None:
+                    self.watcher.gone(ref)
+                if ref.gpu.cache is not None:
+                    ref.gpu.cache.drop(ref)
+                else:
+                    ref.gpu.counted_bytes, ref.nbytes = ref.gpu.counted_bytes - ref.nbytes, 0
+                if self.live.get(ref.key) is ref:
+                    del self.live[ref.key]
+                    ref.gpu.storages -= 1
+                self.dead.popleft()
+
+
+ADVICE = (  # the two spaces are PyTorch's
+    " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
+    "avoid fragmentation.  See documentation for Memory Management  "
+    "(https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
+)
+
+
+def out_of_memory(
+    kind: str, where: str, nbytes: int, capacity: int, allocated: int, whole: bool = False
+) -> torch.OutOfMemoryError:
+    """Return CUDA's error when `nbytes` more do not fit into `capacity` bytes of which `allocated` are taken.
+
+    Where that is the memory of a `whole` GPU, and no budget, it says what CUDA's says of the process and the allocator.
+    Source: the texts in libc10_cuda of torch 2.11 and 2.15.
+    """
+    free, taken = size_text(max(capacity - allocated, 0)), size_text(max(allocated, 0))
+    process = f"Including non-PyTorch memory, this process has {taken} memory in use. " if whole else ""
+    return torch.OutOfMemoryError(
+        f"{kind} out of memory. Tried to allocate {size_text(nbytes)}. {where} has a total capacity of "
+        f"{size_text(capacity)} of which {free} is free. {process}Of the allocated memory {taken} is allocated by "
+        f"PyTorch, and 0 bytes is reserved by PyTorch but unallocated.{ADVICE if whole else ''}"
+    )
+
+
+def size_text(nbytes: int) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.2f} {name}"
+    return f"{nbytes} bytes"

@@ -1,0 +1,262 @@
+"""What time is it on the host, and when is each queue of the GPUs done? The one virtual clock, in nanoseconds."""
+
+import itertools
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from simgpu.clock.journal import Journal, Queue
+from simgpu.ground import device_kind, places
+from simgpu.machine.cluster import Cluster
+from simgpu.machine.prices import Cost
+from simgpu.machine.rates import Rates
+
+_FAILED = (
+    "error: device-side assert triggered\nA kernel that was started before met an impossible value, such as an "
+    "index out of range. Kernels run later than the line that starts them, so the line of this error may be the wrong "
+    "one. For the right one let each launch wait for its kernel: CUDA_LAUNCH_BLOCKING=1, on the simulated GPU "
+    "simgpu.configure(errors='blocking'). Every call fails from now on: a real GPU needs a new process, the "
+    "simulated one simgpu.reset()."
+)
+
+
+@dataclass
+class Failure:
+    """A kernel failed at `when_ns`; `known` once a call has said so; `sound` are the storages not written since."""
+
+    when_ns: int
+    sound: dict[int, Any]
+    known: bool = False
+
+
+class Captured(NamedTuple):
+    """What the host gave to a graph instead of launching it: a kernel with its cost, or a copy with its bytes."""
+
+    gpu: int
+    name: str
+    engine: str  # "compute", or the direction of a copy
+    length_ns: int
+    cost: Cost
+    bound: str
+
+
+class Launch(NamedTuple):
+    """What the host launched for no stream: when it may begin, the launch's number, the reader's line."""
+
+    ready_ns: int
+    number: int
+    line: str
+
+
+class Clock:
+    """The host's time, when streams and engines are free again, and the copies and failures that are still to come.
+
+    The host goes on while the GPUs work, unless it waits. A stream and an engine do one thing at a time. `rates` say
+    how long something takes; `cluster`, where this process is a rank of a simulated one, how long messages do.
+    """
+
+    def __init__(self, gpus: int, rates: Rates, journal: Journal, lock: threading.RLock) -> None:
+        self.rates, self.journal, self.lock, self._gpus = rates, journal, lock, gpus
+        self.cluster: Cluster | None = None
+        self.failure: Failure | None = None
+        self.capture: list[Captured] | None = None  # while a graph is captured: nothing is launched
+        self.told: Callable[[str], None] | None = None  # is called with what makes the host wait, before it does
+        self.log: Any = None  # the `reports.log.Log` of a session that wants a report
+        self.stream_ids = itertools.count(1)
+        self._pending: list[tuple[float, torch.Tensor, torch.Tensor]] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Set the time to zero and empty the queues."""
+        self.host_ns: int = 0
+        # when a stream (gpu, id), an engine (gpu, name) or a queue of messages (gpu, queue) is free again
+        self.free_ns: dict[tuple[int, int | str | Queue], int] = {}
+        self.streams = [0] * self._gpus  # current stream of each GPU
+        self.busy_ns = [0] * self._gpus  # how long kernels of each GPU have taken
+
+    # ---- what is queued ------------------------------------------------------------------------------------------
+    def kernel(self, index: int, name: str, cost: Cost) -> None:
+        """Queue what one operator starts on GPU `index`: the host pays the launch, the GPU what the cost takes."""
+        length_ns, bound = self.rates.kernel(cost)
+        with self.lock:
+            if self.capture is not None:
+                self.capture.append(Captured(index, name, "compute", length_ns, cost, bound))
+                return
+            end = self._enqueue(index, name, "compute", length_ns)
+            self.busy_ns[index] += length_ns
+            if self.log is not None:
+                self.log.kernel((index, self.streams[index]), name, cost, self.host_ns, end)
+            if self.journal.readers:
+                self.journal.kernel(name, cost, index, self.streams[index], end - length_ns, end, bound)
+
+    def copy(self, index: int, direction: str, nbytes: int, *, pinned: bool, blocking: bool, asked: bool = True) -> int:
+        """Queue one copy over the bus and return when it arrives (ns); a blocking copy makes the host wait.
+
+        `asked`: the program did not say `non_blocking=True`.
+        """
+        length_ns = self.rates.copy_ns(nbytes, pinned=pinned)
+        if blocking and asked and self.told is not None:
+            self.told(f"copy {direction}")
+        with self.lock:
+            if self.capture is not None:
+                self._refuse_while_capturing(blocking)
+                self.capture.append(Captured(index, direction, direction, length_ns, Cost(0, nbytes), "bus"))
+                return self.host_ns
+            end = self._enqueue(index, f"copy {direction}", direction, length_ns)
+            if self.log is not None:
+                self.log.copy((index, self.streams[index]), direction, nbytes, pinned, self.host_ns, end)
+                if blocking and not asked:
+                    self.log.not_pinned(nbytes)
+            if self.journal.readers:
+                self.journal.copy(direction, nbytes, index, self.streams[index], end - length_ns, end)
+            if blocking:
+                if self.failure is not None and direction == "D2H":
+                    self.report(math.inf)  # also from another stream: what the kernel left is never seen
+                self.wait_until(end, f"wait for copy {direction}")
+        return end
+
+    def replay(self, index: int, work: Sequence[Captured]) -> None:
+        """Queue all that a graph captured, one after the other, in the current stream: the host pays one launch."""
+        with self.lock:
+            at = self._enqueue(index, "graph", "compute", 0)
+            for one in work:
+                start, at = at, at + one.length_ns
+                self.busy_ns[index] += one.length_ns if one.engine == "compute" else 0
+                if self.journal.readers and one.engine == "compute":
+                    self.journal.kernel(one.name, one.cost, index, self.streams[index], start, at, one.bound)
+                elif self.journal.readers:
+                    self.journal.copy(one.name, one.cost.nbytes, index, self.streams[index], start, at)
+            self.free_ns[index, self.streams[index]] = self.free_ns[index, "compute"] = at
+            if self.log is not None:
+                self.log.graph((index, self.streams[index]), work, self.host_ns, at)
+
+    def _refuse_while_capturing(self, waits: bool = True) -> None:
+        if self.capture is not None and waits:
+            raise torch.AcceleratorError(
+                f"{device_kind.title()} error: operation not permitted when stream is capturing\nThis line makes the "
+                "host wait for the GPU, or copies from memory that is not pinned. A graph holds what the GPU does "
+                "alone."
+            )
+
+    def _enqueue(self, index: int, name: str, engine: str, length_ns: int) -> int:
+        """Launch work of `length_ns`; return when it ends."""
+        launched = self._launch(name, engine)
+        stream, busy, free = (index, self.streams[index]), (index, engine), self.free_ns
+        free[stream] = free[busy] = end = max(launched, free.get(stream, 0), free.get(busy, 0)) + length_ns
+        return end
+
+    def launch(self, index: int, name: str) -> Launch:
+        """Let the host launch what occupies no stream, and begins after what is queued in the current one."""
+        with self.lock:
+            ready_ns = max(self._launch(name, "message"), self.free_ns.get((index, self.streams[index]), 0))
+            return Launch(ready_ns, self.journal.launches, places.place() if self.journal.readers else "")
+
+    def _launch(self, name: str, engine: str) -> int:
+        """Return when the host has launched work for an engine."""
+        if self.failure is not None:
+            self.report(-1)
+        launched = self.host_ns + self.rates.costs.launch_ns
+        if self.journal.readers:
+            self.journal.launch(name, engine, self.host_ns, launched)
+        self.host_ns = launched
+        if self._pending:
+            self.settle(launched)
+        return launched
+
+    def exchange(
+        self, name: str, queue: Queue, kind: str, nbytes: int, ranks: Sequence[int], launch: Launch,
+        all_ready_ns: int = 0, most_bytes: int = 0, index: int = 0,
+    ) -> int:  # fmt: skip
+        """Put a message of GPU `index`, of `nbytes`, into its queue and return when it ends.
+
+        It begins when the last rank is ready, and takes as long as that rank's part which has `most_bytes`.
+        """
+        with self.lock:
+            assert self.cluster is not None, "messages are sent in a cluster"
+            length_ns, way = self.cluster.cost(kind, max(nbytes, most_bytes), ranks)
+            came_ns = max(launch.ready_ns, self.free_ns.get((index, queue), 0))
+            start_ns = max(came_ns, all_ready_ns)
+            self.free_ns[index, queue] = end_ns = start_ns + length_ns
+            if self.log is not None:
+                about = queue, name, kind, nbytes, most_bytes, tuple(ranks)
+                self.log.message((index, self.streams[index]), about, self.host_ns, end_ns)
+            if self.journal.readers:
+                times_ns = came_ns, start_ns, end_ns
+                self.journal.message(name, nbytes, way, queue, times_ns, launch.number, launch.line, index)
+        return end_ns
+
+    # ---- what waits ----------------------------------------------------------------------------------------------
+    def order(self, later: int, earlier: int) -> None:
+        """Make what GPU `later` does next wait for what was queued on GPU `earlier`."""
+        self.hold((later, self.streams[later]), self.free_ns.get((earlier, self.streams[earlier]), 0))
+
+    def hold(self, stream: tuple[int, int], until_ns: int) -> None:
+        """Let what comes next in `stream` (GPU, id) begin at `until_ns` at the earliest."""
+        with self.lock:
+            self.free_ns[stream] = max(self.free_ns.get(stream, 0), until_ns)
+            if self.log is not None:
+                self.log.hold(stream, until_ns)
+
+    def wait_until(self, when_ns: int, reason: str) -> None:
+        """Make the host wait until `when_ns`."""
+        with self.lock:
+            self._refuse_while_capturing()
+            if self.failure is not None:
+                self.report(when_ns)
+            if self.log is not None:
+                self.log.wait(reason, when_ns)
+            if when_ns > self.host_ns:
+                self._pass("wait", reason, when_ns)
+
+    def work(self, name: str, length_ns: int) -> None:
+        """Let the host be busy with something else, while the GPUs go on."""
+        with self.lock:
+            if self.log is not None:
+                self.log.work(name, length_ns)
+            self._pass("work", name, self.host_ns + length_ns)
+
+    def _pass(self, kind: str, name: str, until_ns: int) -> None:
+        if self.journal.readers:
+            self.journal.host(kind, name, self.host_ns, until_ns)
+        self.host_ns = until_ns
+        self.settle(until_ns)
+
+    def queue_ns(self, index: int, stream: int | None = None) -> int:
+        """Return when GPU `index` (or one of its streams) will have done all that was queued."""
+        if stream is not None:
+            return max(self.host_ns, self.free_ns.get((index, stream), 0))
+        return max([self.host_ns, *(when for key, when in self.free_ns.items() if key[0] == index)])
+
+    def done_ns(self) -> int:
+        """Return when the host and all GPUs will have done what was queued."""
+        return max([self.host_ns, *self.free_ns.values()])
+
+    # ---- what is still to come -----------------------------------------------------------------------------------
+    def arrive_later(self, when_ns: int, target: torch.Tensor, values: torch.Tensor) -> None:
+        """Write `values` to the host tensor `target` when the clock reaches `when_ns`, not before, as CUDA does."""
+        with self.lock:
+            if self.failure is None:
+                self._pending = [*self._pending, (when_ns, target, values)]
+
+    def settle(self, now_ns: float) -> None:
+        """Let every copy to the host arrive that is due."""
+        pending, self._pending = self._pending, [p for p in self._pending if p[0] > now_ns]
+        for when_ns, target, values in pending:
+            if when_ns <= now_ns:
+                target.data.copy_(values)
+
+    def fail(self, index: int, sound: dict[int, Any]) -> None:
+        """Let a kernel fail on GPU `index`, behind what is queued in its stream."""
+        if self.failure is None:
+            self.failure = Failure(self.queue_ns(index, self.streams[index]) + 1, sound)
+
+    def report(self, when_ns: float) -> None:
+        """Raise `torch.AcceleratorError` if a kernel failed by `when_ns`, or if that has been said already."""
+        failure = self.failure
+        if failure is not None and (failure.known or failure.when_ns <= when_ns):
+            failure.known, self.host_ns = True, max(self.host_ns, failure.when_ns)
+            raise torch.AcceleratorError(f"{device_kind.title()} {_FAILED}")

@@ -1,0 +1,268 @@
+"""How far is the clock from times that others measured and published? It depends on what decided the time: its regime.
+
+`published.json` has the runs, each with its address, what the clock predicts and the regime of that prediction;
+`python -m benchmarks.published` makes them. A simulated time carries the figure of its own regime, and no other
+(`Evidence`). Runs that a constant of the clock was chosen by are marked, and count in no figure.
+"""
+
+import functools
+import json
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from simgpu.clock.journal import Record
+from simgpu.ground import tables
+from simgpu.machine import gpus
+from simgpu.machine.rates import Costs
+
+__all__ = [
+    "FILE", "REGIMES", "SHORT_NS", "ErrorBar", "Evidence", "PublishedRun", "bar", "card", "error_bar", "of",
+    "of_regime", "regime",
+]  # fmt: skip
+
+FILE = Path(__file__).with_name("published.json")
+SHORT_NS = 40_000  # so long the host takes for an operator of a model, where people measured: 35 to 60 µs
+_ALONE = 0.9  # of the time of all kernels
+
+REGIMES = {  # in the order in which they are looked for, as they stand in a label
+    "several GPUs": "on several GPUs",
+    "host work": "where the host's own work, such as reading input, takes most of the time",
+    "short operators": "for operators below 40 µs, where launches decide (assumed: 5 µs each)",
+    "copies over the bus": "for copies over the bus",
+    "power": "for products that the card's power limit slows down",
+    "products": "for matrix products alone",
+    "memory traffic": "for operators that only move memory",
+    "training": "for training steps",
+    "inference": "for inference",
+}
+OTHER_COSTS = "other costs"
+_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot")
+_COMPUTE = ("mm", "mv", "dot", "conv", "attention", "norm", "rnn", "lstm", "gru", "encoder_layer")  # parts of names
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of the error of a time that was simulated on `gpu`: the figure of its `regime`.
+
+    `median` is that of |predicted / measured - 1| over `runs` published runs, `bias` the median of predicted /
+    measured - 1, below 0 where the clock is too fast; `gpus` are those of the runs. Without runs both are None.
+    """
+
+    regime: str
+    gpu: str
+    runs: int = 0
+    gpus: tuple[str, ...] = ()
+    median: float | None = None
+    bias: float | None = None
+
+    @property
+    def error(self) -> str:
+        """How far simulated times were off, such as "off by 14 % in the median, mostly too short"."""
+        if self.median is None or self.bias is None:
+            return "not compared with published runs"
+        if self.bias < -0.5:
+            return f"{1 / (1 + self.bias):.2g} times too short in the median"
+        sides = {"mostly too short": -self.bias, "mostly too long": self.bias, "both ways": self.median / 2}
+        return f"off by {100 * self.median:.0f} % in the median, {max(sides, key=sides.__getitem__)}"
+
+    @property
+    def short(self) -> str:
+        """The regime and the error in a few words."""
+        return f"{self.regime}: {self.error}"
+
+    def __str__(self) -> str:
+        """The label: one line that says all this in words."""
+        if self.regime == OTHER_COSTS:
+            return f"simulated with other costs than the clock's own; {self.error}"
+        what = REGIMES[self.regime]
+        if self.median is None:
+            return f"simulated, {what}; {self.error}"
+        of = "GPU" if len(self.gpus) == 1 else "GPUs"
+        seen = f"{len(self.gpus)} {of}" if self.gpu in self.gpus else f"{len(self.gpus)} other {of}"
+        return f"simulated; {what}, such times were {self.error}, on {self.runs:,} published runs ({seen})"
+
+
+def regime(records: Iterable[Record], ranks: int = 1) -> str:
+    """Return which regime records of the clock belong to: what decided how long they took together."""
+    total = dict.fromkeys(("kernel", "copy", "message", "work", "launch"), 0)
+    bounds: dict[str, int] = {}
+    alone, operators, trains, computes = 0, 0, False, False
+    for record in records:
+        if record.kind in total:
+            total[record.kind] += record.duration_ns
+        operators += record.kind in ("kernel", "copy")
+        trains = trains or record.phase == "backward" or "backward" in record.name or "_foreach" in record.name
+        if record.kind == "kernel":
+            bounds[record.bound] = bounds.get(record.bound, 0) + record.duration_ns
+            alone += record.duration_ns * (record.name in _PRODUCTS)
+            computes = computes or any(part in record.name for part in _COMPUTE)
+    busy = total["kernel"] + total["copy"]
+    if ranks > 1 or total["message"]:
+        return "several GPUs"
+    if total["work"] > busy + total["launch"]:
+        return "host work"
+    if busy < SHORT_NS * operators or not operators:
+        return "short operators"
+    if total["copy"] > total["kernel"]:
+        return "copies over the bus"
+    if bounds.get("power", 0) > total["kernel"] / 2:
+        return "power"
+    if not trains and alone > _ALONE * total["kernel"]:
+        return "products"
+    if not (trains or computes) and bounds.get("bandwidth", 0) > _ALONE * total["kernel"]:
+        return "memory traffic"
+    return "training" if trains else "inference"
+
+
+def of(records: Iterable[Record], gpu: str, costs: Costs | None = None, ranks: int = 1) -> Evidence:
+    """Return what is known of the error of these records, simulated on a row of `gpus` with `costs`."""
+    return of_regime(OTHER_COSTS if costs not in (None, Costs()) else regime(records, ranks), gpu)
+
+
+def of_regime(name: str, gpu: str = "") -> Evidence:
+    """Return what is known of the error of times of a regime, one of `REGIMES`, on a row of `gpus`."""
+    figure = _stored()["figures"].get(name)
+    if figure is None:
+        return Evidence(name, gpu)
+    return Evidence(name, gpu, figure["runs"], tuple(figure["gpus"]), figure["median"], figure["bias"])
+
+
+@functools.cache
+def _stored() -> dict[str, Any]:
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """One published measurement and what the clock predicts for it, in ms: of a step, or of an operator."""
+
+    program: str
+    size: int
+    batch: int
+    gpu: str
+    mode: str  # inference or training
+    format: str  # "amp" is autocast to float16, "half" a model in float16
+    regime: str
+    measured_ms: float
+    predicted_ms: float
+    fitted: bool  # a constant was chosen with it in sight
+    by: str
+    address: str
+    date: str
+
+    @property
+    def ratio(self) -> float:
+        """Predicted time over measured time; below 1 the clock promises too much."""
+        return self.predicted_ms / self.measured_ms
+
+
+@dataclass(frozen=True, repr=False)
+class ErrorBar(tables.Table):
+    """How far the clock is from published runs; shown as a table by regime."""
+
+    runs: tuple[PublishedRun, ...] = field(repr=False)
+
+    def where(self, chosen: Callable[[PublishedRun], bool]) -> "ErrorBar":
+        """Return the same for those runs that `chosen` returns true for."""
+        return ErrorBar(tuple(run for run in self.runs if chosen(run)))
+
+    @property
+    def median_error(self) -> float:
+        """The median of |predicted time / measured time - 1|."""
+        return statistics.median(abs(run.ratio - 1) for run in self.runs)
+
+    @property
+    def bias(self) -> float:
+        """The median of predicted time / measured time - 1: below 0 the clock is too fast."""
+        return statistics.median(run.ratio for run in self.runs) - 1
+
+    @property
+    def deciles(self) -> tuple[float, float]:
+        """Predicted over measured time: 10 % of the runs lie below the first ratio, 10 % above the second."""
+        found = statistics.quantiles((run.ratio for run in self.runs), n=10, method="inclusive")
+        return found[0], found[-1]
+
+    @property
+    def rank_correlation(self) -> float:
+        """Spearman's: 1 where the clock puts all runs in the right order."""
+        pairs = torch.tensor([(run.measured_ms, run.predicted_ms) for run in self.runs], dtype=torch.float64)
+        return torch.corrcoef(pairs.argsort(0).argsort(0).double().T)[0, 1].item()
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs of the runs."""
+        return tuple(sorted({run.gpu for run in self.runs}))
+
+    def _by_regime(self) -> Iterator[tuple[str, "ErrorBar"]]:
+        """Yield each regime with its runs, but for those that a constant was chosen by."""
+        for name in REGIMES:
+            yield name, self.where(lambda run, name=name: run.regime == name and not run.fitted)
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """Return for each regime what its label says: `runs`, `gpus`, `median` and `bias`, of runs not fitted to."""
+        found = {}
+        for name, part in self._by_regime():
+            if part.runs:
+                median, bias = round(part.median_error, 3), round(part.bias, 3)
+                found[name] = {"runs": len(part.runs), "gpus": list(part.gpus), "median": median, "bias": bias}
+        return found
+
+    def by_gpu(self) -> list[tuple[str, str, "ErrorBar"]]:
+        """Return (regime, GPU, bar) for each of both that has runs not fitted to."""
+        found = []
+        for name, part in self._by_regime():
+            found += [(name, gpu, part.where(lambda run, gpu=gpu: run.gpu == gpu)) for gpu in part.gpus]
+        return found
+
+    head = ("regime", "runs", "GPUs", "median error", "bias", "80 % from", "to")
+    right = (1, 2, 3, 4, 5, 6)
+
+    def caption(self) -> str:
+        used = sum(run.fitted for run in self.runs)
+        return f"Simulated time over published time; left out: {used:,} runs by which constants were chosen"
+
+    def cells(self) -> list[list[str]]:
+        rows = []
+        for name, part in self._by_regime():
+            if len(part.runs) > 1:
+                rows.append([name, f"{len(part.runs):,}", str(len(part.gpus)), *part.cell()])
+        return rows
+
+    def cell(self) -> list[str]:
+        """Return median error, bias and deciles as they stand in a table."""
+        low, high = self.deciles
+        return [f"{self.median_error:.1%}", f"{self.bias:+.1%}", f"{low:.2f}", f"{high:.2f}"]
+
+
+def error_bar() -> ErrorBar:
+    """Return published runs beside the clock's predictions; it shows itself as a table by regime."""
+    return bar(_stored())
+
+
+def bar(stored: dict[str, Any]) -> ErrorBar:
+    """Return the runs of what the file of facts holds."""
+    runs = []
+    for table in stored["tables"]:
+        gpu, mode, fmt = table["gpu"], table["mode"], table["format"]
+        source = table["by"], table["address"], table["date"]
+        for name, size, batch, measured, predicted, found, fitted in table["rows"]:
+            runs.append(
+                PublishedRun(name, size, batch, gpu, mode, fmt, found, measured, predicted, bool(fitted), *source)
+            )
+    return ErrorBar(tuple(runs))
+
+
+def card(name: str) -> gpus.GPU:
+    """Return the row of `gpus` called `name`, or a card of the published runs that is no row there."""
+    cards: dict[str, dict[str, Any]] = _stored()["cards"]
+    if name not in cards:
+        return gpus.get(name)
+    known = dict(cards[name])
+    like = gpus.get(known.pop("like"))
+    address: str = known.pop("address")
+    return replace(like, name=name, **known, sources={**like.sources, **dict.fromkeys(known, address)})

@@ -1,0 +1,227 @@
+"""What does a simulated GPU do with a message to another rank? gloo carries the values, and the clocks meet.
+
+As with NCCL a call costs the host its launch and no more. The message has a queue of its own (one for the collectives
+of each group, one for each direction between two ranks). It begins when the last rank has come, with what was queued
+before the call done, takes as long as the rank with most bytes needs, and ends on all of them at the same nanosecond.
+What is queued after `wait()` waits for it, not the host. A message between two ranks needs both: `send` ends when the
+other has called `recv`.
+"""
+
+import datetime
+import importlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional_collectives
+from torch.utils._pytree import tree_map
+
+from simgpu.clock.clock import Launch
+from simgpu.clock.journal import Queue
+from simgpu.device import collectives, state
+from simgpu.device.tensor import SimTensor, adopt
+from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
+from simgpu.machine.cluster import Cluster
+
+_CLOCK_TAG = 1 << 20  # of messages that carry clocks, beyond those that a program uses
+_ENDED, _ANSWER_S = "simgpu/ended", 5.0  # how many ranks have ended, in the store; for what is still on its way
+_handles: "dict[int, Work]" = {}  # C++ keeps no Python object alive
+_arrivals: "dict[int, Work]" = {}  # of functional collectives, by the storage that they fill
+
+
+def join(cluster: Cluster) -> None:
+    """Let the process group of this rank work with tensors of its simulated GPU, whose clock is the cluster's now."""
+    state.world.clock.cluster = cluster
+    state.world.restart()
+    everyone: Any = dist.group.WORLD
+    backend = everyone._get_backend(torch.device("cpu"))
+    everyone._register_backend(torch.device("sim"), dist.ProcessGroup.BackendType.GLOO, backend)
+    dist.Backend.backend_capability["gloo"].append("sim")  # of groups that are made later
+    dist.Backend.default_device_backend_map["sim"] = "gloo"
+    dist.barrier = dist.distributed_c10d.barrier = _barrier
+    # DTensor's collectives end at once, not at the first use of what they give: a wrapper for that would be PrivateUse1
+    functional_collectives._maybe_wrap_tensor = torch.ops._c10d_functional.wait_tensor
+    tensors: Any = importlib.import_module("torch.distributed.tensor")
+    tensors.DTensor.device = property(lambda self: self._local_tensor.device)  # C++ says "meta", which FSDP refuses
+
+
+def _barrier(group: dist.ProcessGroup | None = None, async_op: bool = False, device_ids: object = None) -> Any:
+    """As NCCL's: an all-reduce of one number, for which the host waits."""
+    work: Any = dist.all_reduce(
+        torch.zeros(1, device=torch.device("sim", state.world.current)), group=group, async_op=True
+    )
+    if async_op:
+        return work
+    work.wait()
+    TORCH.sim.synchronize()
+    return None
+
+
+def finish() -> None:
+    """Let every message end that was begun: those between two ranks may still be open."""
+    for done, _ in list(_open.values()):
+        done()
+
+
+def expect_answers() -> None:
+    """Let every message end, when the functions of all ranks have ended. Raises RuntimeError for one without answer."""
+    if not dist.is_initialized():
+        return
+    store = dist.distributed_c10d._get_default_store()
+    store.add(_ENDED, 1)
+    while _open and store.add(_ENDED, 0) < dist.get_world_size():
+        time.sleep(0.01)
+    for done, what in list(_open.values()):
+        try:
+            done(datetime.timedelta(seconds=_ANSWER_S))
+        except RuntimeError:
+            raise RuntimeError(f"no rank has answered this message: {what}") from None
+
+
+def _hold(index: int, end_ns: int) -> None:
+    state.world.clock.hold((index, state.world.clock.streams[index]), end_ns)
+
+
+def with_work(result: Any, work: "Work") -> Any:
+    """Return the result of an operator of c10d, a handle or values and a handle, with this handle in place of its."""
+    if not isinstance(result, tuple):
+        return work.boxed()
+    work.tensors = result[0]
+    return (*result[:-1], work.boxed())
+
+
+class Work(TORCH._C._distributed_c10d.Work):
+    """The handle of one message: `hold` lets the current stream wait for its end."""
+
+    def __init__(self, hold: Callable[[], None], ended: Callable[[], bool] = lambda: True) -> None:
+        super().__init__()
+        self.hold, self.ended, self.tensors = hold, ended, None
+        _handles[id(self)] = self
+
+    def wait(self, timeout: Any = None) -> bool:
+        self.hold()
+        self.forget()
+        return True
+
+    def is_completed(self) -> bool:
+        return self.ended()
+
+    def forget(self) -> None:
+        self.tensors = None
+        _handles.pop(id(self), None)
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """As of CUDA, a future that is complete at once. In a backward pass, who waits for it is C++ code that does
+        not ask again: the end of the pass waits."""
+        future = _Future()
+        future.hold = self.hold
+        future.set_result(self.tensors)
+        if torch._C._current_graph_task_id() != -1:
+            torch.autograd.Variable._execution_engine.queue_callback(self.hold)
+        self.forget()
+        return future
+
+
+class _Future(torch.futures.Future[Any]):
+    hold: Callable[[], None]
+
+    def wait(self) -> Any:
+        self.hold()
+        return super().wait()
+
+    def then(self, callback: Callable[[torch.futures.Future[Any]], Any]) -> "_Future":
+        """Run `callback` on a stream of its own, as CUDA futures do."""
+        stream, future = TORCH.sim.Stream(), _Future()
+        with stream:
+            self.hold()
+            future.set_result(callback(self))
+        end_ns = state.world.clock.queue_ns(stream.index, stream.stream_id)
+        future.hold = lambda: _hold(stream.index, end_ns)
+        return future
+
+
+def run(func: Operator, args: Args, kwargs: Kwargs) -> Any:
+    """Do what an operator of torch.distributed asks that got tensors of the simulated GPU."""
+    functional, world = func.namespace != "c10d", state.world
+    if func._overloadpacket.__name__ == "wait_tensor":
+        work = _arrivals.pop(args[0].untyped_storage()._cdata, None)
+        if work is not None:
+            work.wait()
+        return args[0]
+    known: dict[int, SimTensor] = {}
+
+    def inner(value: Any) -> Any:
+        if type(value) is SimTensor:
+            known[id(value._inner)] = value
+            return value._inner
+        return value
+
+    def outer(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return known[id(value)] if id(value) in known else adopt(value, index)
+
+    plain = tree_map(inner, args)
+    index = next((tensor._index for tensor in known.values()), world.current)
+    group, message = collectives.group_of(args), collectives.message(func, args)
+    launch = world.clock.launch(index, str(func._schema.name))
+    result = func(*plain, **tree_map(inner, kwargs))
+    if message is not None:
+        return _pass_on(result, message, plain, group, launch, index)
+    kind, nbytes = collectives.collective(func, args) or (func._overloadpacket.__name__, 0)
+    if functional:
+        result = tree_map(torch.ops._c10d_functional.wait_tensor, result)
+    else:
+        real = result[-1] if isinstance(result, tuple) else result
+        dist.Work.unbox(real).wait()
+    told = torch.tensor([launch.ready_ns, collectives.load(func, args, result)])
+    group.allreduce([told], dist.ReduceOp.MAX).wait()
+    (ready_ns, most_bytes), ranks = told.tolist(), dist.get_process_group_ranks(group)
+    name, queue = f"{kind} of {len(ranks)}", (group.group_name,)
+    end = world.clock.exchange(name, queue, kind, nbytes, ranks, launch, ready_ns, most_bytes, index)
+    work = Work(lambda: _hold(index, end), lambda: end <= world.clock.host_ns)
+    if functional:
+        filled = tree_map(outer, result)
+        for tensor in filled if isinstance(filled, list | tuple) else (filled,):
+            _arrivals[tensor.untyped_storage()._cdata] = work
+        return filled
+    return with_work(tree_map(outer, result), work)
+
+
+def _pass_on(result: Any, message: tuple[str, int], args: Args, group: Any, launch: Launch, index: int) -> Any:
+    """Let the clocks of two ranks meet when one of them waits: until then a program may have other things to do."""
+    if len(args) < 4:
+        raise NotImplementedError("on a simulated cluster recv needs to know from whom: dist.recv(tensor, src=rank)")
+    (kind, nbytes), peer, tag = message, args[2], args[3]
+    me, there = group.rank(), dist.get_global_rank(group, peer)
+    sends, theirs = kind == "send", torch.zeros(1, dtype=torch.int64)
+    ways = (2 * tag + _CLOCK_TAG, 2 * tag + 1 + _CLOCK_TAG)  # clocks of who sends, of who receives
+    tell = group.send([torch.tensor([launch.ready_ns])], peer, ways[not sends])
+    hear = group.recv([theirs], peer, ways[sends])
+    real = dist.Work.unbox(result)
+    ranks = [dist.get_global_rank(group, me), there]
+    queue = ("to" if sends else "from", group.group_name, there)
+    name = f"send to {there}" if sends else f"receive from {there}"
+    found: list[int] = []
+    before = _last.get(queue)
+
+    def done(limit: datetime.timedelta | None = None) -> int:
+        nonlocal before
+        if not found:
+            if before is not None:
+                before()
+            before = None
+            for part in (real, tell, hear):
+                part.wait(*([limit] if limit else []))
+            found.append(state.world.clock.exchange(name, queue, kind, nbytes, ranks, launch, int(theirs), index=index))
+            _open.pop(id(done), None)
+        return found[0]
+
+    _last[queue], _open[id(done)] = done, (done, f"{name}, {launch.line}")
+    return Work(lambda: _hold(index, done()), lambda: done() <= state.world.clock.host_ns).boxed()
+
+
+_last: dict[Queue, Callable[[], int]] = {}  # the end of what was queued last, of each direction between two ranks
+_open: dict[int, tuple[Callable[..., int], str]] = {}  # of messages whose clocks have not met yet: the end, in words

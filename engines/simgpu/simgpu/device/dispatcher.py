@@ -1,0 +1,223 @@
+"""What does PyTorch's dispatcher need to know about the device type `sim`? What enable() registers, once a process."""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from simgpu.device import operators, state
+from simgpu.device.state import device_of
+from simgpu.device.tensor import CPU, SimTensor, adopt
+from simgpu.device.torch_functions import check_generator, replace_functions
+from simgpu.ground import device_kind
+from simgpu.ground.autocast import operator_of, register_rules
+from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
+from simgpu.machine.prices import Cost
+
+aten = torch.ops.aten
+_kept: list[object] = []  # keeps the registrations alive
+
+
+def register(module: ModuleType) -> None:
+    """Rename PrivateUse1 to `sim` and register `module` as `torch.sim`, factories, autocast, saving and pinning."""
+    TORCH.utils.rename_privateuse1_backend("sim")
+    torch._register_device_module("sim", module)
+    guard, library = _Guard(), torch.library.Library("aten", "IMPL")
+    TORCH._C._acc.register_python_privateuseone_device_guard(guard)
+    _register_factories(library)
+    library.impl("lstm.input", _lstm, "AutogradMeta")
+    library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradMeta")
+    library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
+    for name, made in _RANKS.items():
+        library.impl(name, partial(_rank_out, operator_of(name), operator_of(made)), "AutogradMeta")
+    fallback = torch.library.Library("_", "IMPL")  # operators that are on no list keep their inputs' format
+    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    register_rules(library, "sim")
+    _kept.extend((guard, library, fallback))
+    replace_functions(module)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=partial(setattr, state, "forked", True))
+
+
+class _Guard(TORCH._C._acc.DeviceGuard):
+    def type_(self) -> Any:
+        return TORCH._C._autograd.DeviceType.PrivateUse1
+
+
+FACTORIES = """empty.memory_format empty_strided zeros ones full scalar_tensor arange arange.start arange.start_step
+linspace logspace eye eye.m rand randn randint randint.low randperm normal.float_float tril_indices triu_indices
+hann_window hann_window.periodic _efficientzerotensor""".split()  # noqa: SIM905
+# C++ code such as `torch.tensor` fills and reads below the level where Python dispatches: it is caught there
+_BELOW_PYTHON = ("copy_", "fill_.Scalar", "fill_.Tensor", "zero_", "_local_scalar_dense")
+
+
+def _register_factories(library: torch.library.Library) -> None:
+    """Make tensors on `sim`, and on `meta` with an index, which C++ asks for when it makes a tensor like another."""
+    for name in FACTORIES:
+        library.impl(name, partial(make, operator_of(name)), "PrivateUse1")
+    made = [name for name in FACTORIES if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta")]
+    for name in (*made, *_BELOW_PYTHON):
+        ours = _change if name in _BELOW_PYTHON else _make_meta
+        kernel = partial(_on_meta, operator_of(name), ours, torch.library.get_kernel(f"aten::{name}", "Meta"))
+        library.impl(name, kernel, "Meta", with_keyset=True, allow_override=True)
+
+
+def _on_meta(operator: Operator, ours: Callable[..., Any], original: Any, keys: Any, *args: Any, **kwargs: Any) -> Any:
+    """Do what `ours` does with a tensor of `sim`, which C++ takes for `meta`, and what PyTorch did with another."""
+    if not isinstance(keys, torch._C.DispatchKeySet):
+        # Under a fake mode PyTorch looks a Python kernel up by name, and finds ours, without keys, in place of its own
+        return TORCH._decomp.meta_table[operator](keys, *args, **kwargs)
+    found = ours(operator, args, kwargs)
+    return original.call_boxed(keys, *args, **kwargs) if found is NotImplemented else found
+
+
+def _make_meta(operator: Operator, args: Args, kwargs: Kwargs) -> Any:
+    device = kwargs.get("device")
+    return NotImplemented if device is None or device.index is None else make(operator, *args, **kwargs)
+
+
+def _change(operator: Operator, args: Args, kwargs: Kwargs) -> Any:
+    sim = args and type(args[0]) is SimTensor
+    return operators.dispatch(SimTensor, operator, (), args, kwargs) if sim else NotImplemented
+
+
+def make(
+    operator: Operator, *args: Any, device: torch.device | None = None, pin_memory: bool | None = None, **kwargs: Any
+) -> SimTensor:
+    if state.forked:
+        raise device_kind.forked()
+    check_generator(kwargs.get("generator"))
+    index = device_of(device)
+    name = operator.overloadpacket.__name__
+    if args and isinstance(args[0], list | tuple) and name != "empty_strided":
+        nbytes = math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
+        state.world.memory.gpus[index].require(nbytes)
+    if name == "_efficientzerotensor":
+        operator = aten.zeros.default
+    tensor = adopt(operator(*args, device=CPU, **kwargs), index)
+    if not name.startswith("empty"):
+        state.world.clock.kernel(index, name, Cost(tensor.numel(), tensor.nbytes))
+    return tensor
+
+
+_RANKS = {
+    "linalg_matrix_rank.out": "linalg_matrix_rank",
+    "linalg_matrix_rank.out_tol_tensor": "linalg_matrix_rank.tol_tensor",
+    "linalg_matrix_rank.atol_rtol_tensor_out": "linalg_matrix_rank.atol_rtol_tensor",
+    "linalg_matrix_rank.atol_rtol_float_out": "linalg_matrix_rank.atol_rtol_float",
+}  # fmt: skip
+
+
+def _rank_out(operator: Operator, functional: Operator, *args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    """Write the rank into `out`, which PyTorch's kernel returns unwritten where it is of a subclass of Tensor."""
+    if type(out) is not SimTensor:
+        return operator.decompose(*args, out=out, **kwargs)
+    rank = functional(*args, **kwargs)
+    return torch.add(rank, 0, out=out)  # resizes, or says which number format does not fit
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: torch.Tensor, target_lengths: torch.Tensor,
+    *options: Any,
+) -> torch.Tensor:  # fmt: skip
+    if type(log_probs) is not SimTensor:
+        return aten.ctc_loss.Tensor.decompose(log_probs, targets, input_lengths, target_lengths, *options)
+    lengths = [one.tolist() for one in (input_lengths, target_lengths)]  # C++ does so, but not for a subclass
+    return aten.ctc_loss.IntList(log_probs, targets, *lengths, *options)
+
+
+def _lstm(
+    x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor], has_biases: bool, layers: int,
+    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The LSTM of the CPU: one operator a layer and direction."""
+    mkldnn = torch.backends.mkldnn
+    same_width = hidden[0].size(2) == hidden[1].size(2)
+    fits = type(x) is SimTensor and x.dtype is torch.float32 and x.numel() > 0 and same_width
+    if not (fits and mkldnn.is_available() and mkldnn.enabled):
+        args = (x, hidden, params, has_biases, layers, dropout, train, bidirectional, batch_first)
+        return aten.lstm.input.decompose(*args)
+    x = (x.transpose(0, 1) if batch_first else x).contiguous()
+    hx, cx = hidden[0].contiguous(), hidden[1].contiguous()
+    directions, width = 1 + bidirectional, 4 if has_biases else 2
+    h_last, c_last = [], []
+    for layer in range(layers):
+        outputs = []
+        for direction in range(directions):
+            i = layer * directions + direction
+            weights = list(params[i * width : (i + 1) * width])
+            if not has_biases:
+                weights += [weights[0].new_zeros(weights[0].size(0)) for _ in range(2)]
+            y, h, c, _ = aten.mkldnn_rnn_layer(
+                x, *weights, hx[i], cx[i], direction > 0, [], 2, hidden[0].size(2), layers, has_biases, bidirectional,
+                batch_first, train,
+            )  # fmt: skip
+            outputs.append(y)
+            h_last.append(h)
+            c_last.append(c)
+        x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+        if dropout and train and layer < layers - 1:
+            x = torch.dropout(x, dropout, True)
+    return x.transpose(0, 1) if batch_first else x, torch.stack(h_last), torch.stack(c_last)
+
+
+def _attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """The CPU's fused attention where the CPU would choose it, else the plain formula."""
+    rest = {"scale": scale, "enable_gqa": enable_gqa}
+    tensors = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
+    ours = [tensor for tensor in tensors if type(tensor) is SimTensor]
+    if len(ours) == len(tensors):
+        inner = [tensor._inner.detach().requires_grad_(tensor.requires_grad) for tensor in ours]
+        choice = aten._fused_sdp_choice(*inner[:3], *(inner[3:] or [None]), dropout_p, is_causal, **rest)
+        if choice == torch.nn.attention.SDPBackend.FLASH_ATTENTION.value:
+            if attn_mask is not None and attn_mask.dtype is torch.bool:
+                attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, -torch.inf)
+            flat = query.dim() == 3  # without heads: the kernel takes them since torch 2.15, with one head put in
+            if flat:
+                query, key, value = (tensor.unsqueeze(1) for tensor in (query, key, value))
+                if attn_mask is not None and attn_mask.dim() == 3:
+                    attn_mask = attn_mask.unsqueeze(1)
+            mixed = aten._scaled_dot_product_flash_attention_for_cpu(
+                query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+            )[0]
+            return mixed.squeeze(1) if flat else mixed
+    if is_causal and attn_mask is None and hasattr(query, "device_mesh"):
+        attn_mask, is_causal = _causal_mask(query, key), False
+    operator = aten.scaled_dot_product_attention.default
+    return operator.decompose(query, key, value, attn_mask, dropout_p, is_causal, **rest)
+
+
+def _causal_mask(query: Any, key: torch.Tensor) -> torch.Tensor:
+    """Return the mask of `is_causal` for DTensors, on all ranks; C++ would make a plain tensor and not let it in."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh, local = query.device_mesh, query.to_local()
+    mask = torch.zeros(query.size(-2), key.size(-2), dtype=query.dtype, device=local.device)
+    later = torch.ones(mask.shape, dtype=torch.bool, device=local.device).triu(1)
+    return DTensor.from_local(mask.masked_fill_(later, -math.inf), mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+class CurrentDevice(TorchFunctionMode):
+    """Gives `device="sim"` the index of the current GPU where that is not 0."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self._device = torch.device("sim", index)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
+        return func(*tree_map(self._fill, args), **tree_map(self._fill, kwargs or {}))
+
+    def _fill(self, value: Any) -> Any:
+        unsaid = isinstance(value, torch.device) and value.type == "sim" and value.index is None
+        return self._device if unsaid or (type(value) is str and value == "sim") else value

@@ -1,0 +1,189 @@
+"""How is the simulated GPU switched on, set and reset, where is it, and does it work?"""
+
+import operator
+from typing import Any
+
+import torch
+
+from simgpu.accounting import allocator as caching
+from simgpu.device import state
+from simgpu.device.state import World
+from simgpu.ground import arguments
+from simgpu.ground.torch_internals import TORCH
+from simgpu.machine import gpus as table
+from simgpu.machine.rates import Costs, Rates
+
+_NEEDED = "library.get_kernel", "_C._acc.register_python_privateuseone_device_guard", "Tensor._make_wrapper_subclass"
+_settings: dict[str, Any] | None = None
+
+
+def enabled() -> bool:
+    """Return whether the device type `sim` exists in this process."""
+    return _settings is not None
+
+
+def unavailable() -> str | None:
+    """Return why the simulated GPU cannot be enabled in this process, or None if it can."""
+    if enabled():
+        return None
+    for name in ("cuda", "xpu", "mps"):
+        if getattr(torch, name).is_available():
+            return f"this process has a real accelerator ({name}); the simulated GPU is never enabled beside one"
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken != "privateuseone" or hasattr(torch, "sim"):
+        return f"another package has taken PyTorch's extension point for devices, under the name {taken!r}"
+    for name in _NEEDED:
+        try:
+            operator.attrgetter(name)(torch)
+        except AttributeError:
+            return f"torch {torch.__version__} lacks torch.{name}"
+    return None
+
+
+def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB") -> None:
+    """Register the device type `sim` with `gpus` simulated GPUs, once a process.
+
+    `spec` names a row of `simgpu.gpus` and sets rates; `capacity` is the memory of each GPU ("64 MiB" or bytes),
+    small enough to reach. A second call with other `gpus` raises ValueError; other `spec` and `capacity` take effect.
+    Raises RuntimeError with the reason where the simulated GPU cannot be (`unavailable`).
+    """
+    global _settings
+    if arguments.whole("gpus", gpus) > 16:
+        raise ValueError(f"gpus must be at most 16, not {gpus}")
+    row, size = table.get(spec, "spec"), arguments.size_bytes("capacity", capacity)
+    if not enabled():
+        reason = unavailable()
+        if reason is not None:
+            raise RuntimeError(f"the simulated GPU cannot be enabled: {reason}")
+        from simgpu.device import dispatcher, torch_sim
+
+        state.world = World(gpus, row, size)
+        dispatcher.register(torch_sim.make_module())
+        state.world.show("sim")
+    elif gpus != len(state.world.memory.gpus):
+        raise ValueError(f"gpus is {len(state.world.memory.gpus)} already and cannot change in one process to {gpus}")
+    _settings = {"spec": spec, "capacity": capacity}
+    configure(**_settings)
+
+
+def chosen() -> dict[str, Any]:
+    """Return `spec` and `capacity` as `enable` was given them last."""
+    world()
+    return dict(_settings or {})
+
+
+def world() -> World:
+    """Return the simulated GPUs of this process. Raises RuntimeError where they are not enabled."""
+    if not enabled():
+        raise RuntimeError("the simulated GPU is not enabled: call simgpu.enable() first")
+    return state.world
+
+
+_HABITS = {"allocator": ("exact", "caching"), "errors": ("immediate", "asynchronous", "blocking")}
+
+
+def configure(
+    *,
+    spec: str | None = None,
+    capacity: str | int | None = None,
+    costs: Costs | None = None,
+    allocator: str | None = None,
+    errors: str | None = None,
+) -> None:
+    """Change the rates, the memory of each GPU, the fixed costs, or habits, from now on. Tensors stay as they are.
+
+    `allocator="exact"` counts the bytes of tensors; "caching" reserves and reuses memory by the rules of PyTorch's own
+    for CUDA, with blocks of 512 bytes, segments, fragmentation, and what `torch.sim.memory_reserved`, `memory_stats`
+    and `memory_snapshot` say of them. Its settings are PyTorch's: `PYTORCH_ALLOC_CONF`.
+
+    `errors` says when an impossible value in a kernel, such as an index out of range, is reported: "immediate" by the
+    CPU's error, at its line; "asynchronous" as on CUDA, by `torch.AcceleratorError` at the next call that waits for the
+    GPU, and by every call after it (a real GPU may say so earlier, at any call); "blocking" as under
+    CUDA_LAUNCH_BLOCKING=1, at its line. The way back is `reset()`, where CUDA needs a new process: what was written
+    since the error is lost.
+
+    Raises ValueError or TypeError that names the argument; then nothing is changed. So does `torch.OutOfMemoryError`
+    where the tensors that are alive do not fit in blocks.
+    """
+    here = world()
+    row = None if spec is None else table.get(spec, "spec")
+    size = None if capacity is None else arguments.size_bytes("capacity", capacity)
+    if costs is not None:
+        _check_costs(costs)
+    for name, value in (("allocator", allocator), ("errors", errors)):
+        if value not in (None, *_HABITS[name]):
+            raise ValueError(f"{name} must be one of {_HABITS[name]}, not {value!r}")
+    with here.lock:
+        here.clock.rates = Rates(row or here.clock.rates.spec, costs or here.clock.rates.costs)
+        here.errors = errors or here.errors
+        for gpu in here.memory.gpus:
+            gpu.capacity_bytes = size or gpu.capacity_bytes
+        if allocator is not None:
+            caching.switch(here.memory, here.clock, allocator == "caching")
+
+
+def _check_costs(costs: Costs) -> None:
+    if not isinstance(costs, Costs):
+        raise TypeError(f"costs must be simgpu.Costs, not {costs!r}")
+    for name in ("launch_ns", "kernel_ns", "copy_ns"):
+        arguments.whole(f"costs.{name}", getattr(costs, name), least=0)
+    for name in ("pageable_share", "matrix_share", "bandwidth_share", "strided_share", "depthwise_share"):
+        share = getattr(costs, name)
+        if arguments.positive(f"costs.{name}", share) > 1:
+            raise ValueError(f"costs.{name} must be at most 1, not {share!r}")
+
+
+def reset() -> None:
+    """Go back to the settings of `enable()`, the clock to zero, empty queues, peaks equal to the bytes alive now.
+
+    Also out of an asynchronous error; a real GPU has no such way back.
+    """
+    here = world()
+    configure(**chosen(), costs=Costs(), allocator="exact", errors="immediate")
+    TORCH.sim.set_device(0)
+    here.restart()
+
+
+def clock_ms() -> float:
+    """Return the host's virtual clock in milliseconds since the last `reset()`."""
+    return world().clock.host_ns / 1e6
+
+
+def host_work(name: str, ms: float) -> None:
+    """Let the host be busy for `ms` milliseconds of the virtual clock, while the GPUs go on with what is queued.
+
+    The clock knows launches, copies and waiting alone. What else the host does between them, such as reading files or
+    making a batch, is not measured: `ms` is what you say it takes, an **input** of the simulation, and timelines and
+    traces call it so. Raises ValueError or TypeError that names the argument.
+    """
+    here = world()
+    if not isinstance(name, str):
+        raise TypeError(f"name must be text, not {name!r}")
+    here.clock.work(name, round(arguments.positive("ms", ms) * 1e6))
+
+
+def ready() -> tuple[torch.device | None, str]:
+    """Enable the simulated GPU and return it, or None and the reason why it cannot be or does not work."""
+    try:
+        reason = unavailable()
+        if reason is None:
+            if not enabled():
+                enable()
+            reason = _self_test(torch.device("sim", 0))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return (torch.device("sim", 0), "") if reason is None else (None, reason)
+
+
+def _self_test(device: torch.device) -> str | None:
+    """Train one small layer on `device` and on the CPU; return what is wrong, or None."""
+    weight = torch.linspace(-1, 1, 12).view(4, 3)
+    gradients = []
+    for place in (device, torch.device("cpu")):
+        leaf = weight.to(place).requires_grad_()
+        loss = (torch.ones(2, 4, device=place) @ leaf).relu().square().mean()
+        loss.backward()
+        if leaf.grad is None or leaf.grad.device != place:
+            return f"its self-test failed: a gradient is on {getattr(leaf.grad, 'device', None)} instead of {place}"
+        gradients.append(leaf.grad.cpu())
+    return None if torch.equal(*gradients) else "its self-test failed: a gradient differs from that of the CPU"

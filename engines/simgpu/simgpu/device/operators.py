@@ -1,0 +1,432 @@
+"""What does the simulated GPU do with an operator? It runs it on the CPU's values, counts its bytes and its time."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, NoReturn
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from simgpu.device import collectives, communication, kernel_failures, shapes_in_place, shapes_only, state
+from simgpu.device.state import device_of
+from simgpu.device.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, make, refresh
+from simgpu.device.torch_functions import check_generator
+from simgpu.ground import composite, device_kind
+from simgpu.ground.torch_internals import Args, Kwargs, Operator
+from simgpu.machine import flops, missing_kernels
+from simgpu.machine.prices import Cost, encoder_layer_flops, price, price_of_copy, price_of_elements
+
+aten = torch.ops.aten
+_in_autocast = torch._C._is_any_autocast_enabled
+_PLAIN = frozenset({int, float, bool, type(None), torch.dtype, torch.memory_format, torch.layout, str})
+_GATHERS = {"embedding", "index", "index_select", "gather", "index_put_", "index_put", "_index_put_impl_", "scatter_"}
+_OVERWRITES = {"zero_", "fill_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "copy_"}
+_WAITS = {"nonzero", "masked_select", "equal", "_local_scalar_dense", "is_nonzero", "_unique2", "unique_consecutive"}
+_MIXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
+MEMORY_ONLY = {  # no kernel
+    "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "resize_", "set_",
+    "record_grad_output_stream",  # FSDP's, from PyTorch 2.15 on
+}  # fmt: skip
+_HOST_ARGUMENTS = {"_pack_padded_sequence", "_pack_padded_sequence_backward"}  # their lengths stay on the CPU
+
+# What PyTorch 2.13's native_functions.yaml has for CPU tensors and not for CUDA's. Attention and recurrent layers "for
+# the CPU" are not here: `dispatcher` computes CUDA's by them.
+_ON_THE_CPU_ALONE = {
+    "_add_relu", "_add_relu_", "_convert_weight_to_int4pack_for_cpu", "_dyn_quant_matmul_4bit",
+    "_dyn_quant_pack_4bit_weight", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
+    "_histogramdd_from_bin_tensors", "_spdiags", "_upsample_lanczos2d_aa", "_upsample_lanczos2d_aa_backward",
+    "_weight_int4pack_mm_for_cpu", "histogram", "narrow_copy.out", "slow_conv3d_forward", "to_mkldnn",
+}  # fmt: skip
+
+
+def _lstm_flops(
+    x: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, *args: Any, out_val: Any = None, **kwargs: Any
+) -> int:
+    return 2 * math.prod(x.shape[:-1]) * (w_ih.numel() + w_hh.numel())
+
+
+def _conv_backward_flops(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, stride: Any, padding: Any,
+    dilation: Any, transposed: bool, *args: Any, **kwargs: Any,
+) -> int:  # fmt: skip
+    """As many as forward for each of the two gradients; PyTorch's formula leaves groups out of account."""
+    places = x if transposed else grad
+    wanted = args[-1]
+    return 2 * places.numel() * math.prod(weight.shape[1:]) * (wanted[0] + wanted[1])
+
+
+# Where PyTorch's table is slow, lacks something (attention, recurrent layers) or has it wrong
+_EXTRA_FLOPS: dict[str, Callable[..., int]] = flops.FORMULAS | {
+    "convolution_backward": _conv_backward_flops,
+    "_transformer_encoder_layer_fwd": encoder_layer_flops,
+    "mkldnn_rnn_layer": _lstm_flops,
+    "mkldnn_rnn_layer_backward": lambda *args, **kwargs: 2 * _lstm_flops(*args[:3]),
+}
+_plans: "dict[int, Plan]" = {}  # by the address of an operator, which its plan keeps alive: hashing one is slow
+
+
+class Plan:
+    """What there is to know about an operator before it runs."""
+
+    def __init__(self, func: Operator) -> None:
+        packet, arguments = func.overloadpacket, func._schema.arguments
+        # with its namespace an operator of others is not taken for PyTorch's of the same name
+        self.name = name = packet.__name__ if func.namespace == "aten" else str(packet).replace(".", "::", 1)
+        self.func = func
+        talks = state.world is not None and state.world.clock.cluster is not None and collectives.is_one(func)
+        self.special = communication.run if talks else _SPECIAL.get(func)
+        if not _ON_THE_CPU_ALONE.isdisjoint((name, f"{name}.{func._overloadname}")):
+            self.special = _refuse
+        written = [(place, a) for place, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
+        self.mutates = tuple(a.name if a.kwarg_only else place for place, a in written)
+        self._flops = _EXTRA_FLOPS.get(name) or flop_registry.get(packet)
+        self.gathers = name in _GATHERS  # reads as many elements as it writes, not its whole input
+        self.overwrites = name in _OVERWRITES  # writes its first argument without reading it
+        # the host needs the result: its size or its value depends on the data
+        self.waits = name in _WAITS or torch.Tag.dynamic_output_shape in func.tags
+        self.mixes = name in _MIXES  # takes CPU tensors beside those of the device: indices
+        self.pointwise = torch.Tag.pointwise in func.tags
+        self.asserts = name.rstrip("_") in kernel_failures.ASSERTS  # checks values on the device
+        self.lack = missing_kernels.LACKS.get(name.rstrip("_"))  # number formats that the CPU has and CUDA has not
+        self.composite = composite.is_composite(func) and "sparse" not in name  # met in inference mode only
+        unusual = self.composite or self.special or self.mutates or self._flops or self.gathers or self.overwrites
+        unusual = unusual or self.waits or self.mixes or self.asserts or self.lack
+        one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
+        # takes tensors and numbers, gives one tensor, and needs none of the above
+        self.simple = not unusual and "quantize" not in name and one_tensor
+        _plans[id(func)] = self
+
+    @property
+    def flops(self) -> Callable[..., int] | None:
+        """PyTorch's formula, or None; whoever writes an operator may register one after its first call."""
+        return self._flops or flop_registry.get(self.func.overloadpacket)
+
+    @classmethod
+    def of(cls, func: Operator) -> "Plan":
+        return _plans.get(id(func)) or cls(func)
+
+
+def dispatch(
+    cls: type[SimTensor], func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+) -> Any:
+    """Run an operator that got a tensor of the simulated GPU: PyTorch calls this as `SimTensor.__torch_dispatch__`."""
+    if len(types) > 1 and any(not issubclass(kind, SimTensor) for kind in types):
+        return NotImplemented  # a DTensor beside it knows what it is to do, or says in its own words that it does not
+    plan = _plans.get(id(func)) or Plan(func)
+    if state.forked:
+        raise device_kind.forked()
+    if plan.simple and not kwargs:
+        result = _run_simple(func, plan, args)
+        if result is not None:
+            return result
+    if plan.composite:
+        return composite.take_apart(func, args, kwargs or {})
+    if plan.special is not None:
+        return plan.special(func, args, kwargs or {})
+    return _run(func, plan, args, kwargs or {})
+
+
+SimTensor.__torch_dispatch__ = classmethod(dispatch)
+
+
+def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:
+    """Run an operator whose tensors are all on one simulated GPU and whose result is one new tensor: the usual case.
+
+    Returns None, with nothing done, where the call is of another kind.
+    """
+    index, nbytes, inner, whole = -1, 0, [], not plan.pointwise
+    for arg in args:
+        kind = type(arg)
+        if kind is SimTensor:
+            if index < 0:
+                index = arg._index
+            elif arg._index != index:
+                return None
+            values = arg._inner
+            if not values.is_contiguous() or (whole and values.is_complex()):
+                return None
+            nbytes += arg._nbytes
+            inner.append(values)
+        elif kind in _PLAIN:
+            inner.append(arg)
+        else:
+            return None
+    if _in_autocast() and torch.is_autocast_enabled("cpu"):
+        return None
+    out = shapes_only.computed(func, plan, inner, {}) if state.world.only_shapes else func._op(*inner)
+    if out.layout is not torch.strided or out.is_nested:
+        return as_sim(out, index)
+    storage, world = out.untyped_storage(), state.world
+    memory = world.memory
+    if memory.dead:
+        memory.bury()
+    if storage._cdata in memory.live:
+        return _wrap(out, index, args)[0]
+    size, dtype = out.nbytes, out.dtype
+    memory.own_storage(storage, index)
+    rate = "fp64" if dtype is torch.float64 else "fp32"
+    world.clock.kernel(index, plan.name, price_of_elements(size // dtype.itemsize, nbytes + size, rate))
+    shape = out.shape
+    if dtype.is_complex or not is_plain(out, shape):
+        return as_sim(out, index)
+    result = make(SimTensor, shape, dtype=dtype, device=world.meta_devices[index], _extra_dispatch_keys=KEYS)
+    result._inner, result._index, result._nbytes = out, index, size
+    return result
+
+
+def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+    found: list[torch.Tensor] = []
+    inner_args = [_unwrap(arg, found) for arg in args]
+    inner_kwargs = {name: _unwrap(value, found) for name, value in kwargs.items()}
+    check_generator(kwargs.get("generator"))
+    if plan.mutates and shapes_in_place.any_stale():
+        for which in plan.mutates:
+            changed = _changed(which, args, kwargs)
+            for tensor in changed if isinstance(changed, list | tuple) else (changed,):
+                shapes_in_place.refuse_stale(tensor, found)
+    index = _common_index(func, plan, found)
+    target = _target(inner_kwargs, index) if "device" in inner_kwargs else index
+    cpu_region = _in_autocast() and torch.is_autocast_enabled("cpu")  # does not touch a GPU
+    # inside, an operator may make conjugate views, and must see that they are
+    bits = composite.conjugation() if any(t.is_complex() for t in found) else nullcontext()
+    with torch.autocast("cpu", enabled=False) if cpu_region else nullcontext(), bits:
+        if plan.asserts:
+            out = kernel_failures.run(func, plan.mutates, inner_args, inner_kwargs, index)
+        else:
+            out = _computed(func, plan, inner_args, inner_kwargs)
+    if target is None:
+        if state.world.clock.told is not None:
+            state.world.clock.told("wait for the result")
+        state.world.clock.wait_until(state.world.clock.queue_ns(index), "wait for the result")
+        return out
+    result, new = _wrap(out, target, found)
+    for which in plan.mutates:
+        changed = _changed(which, args, kwargs)
+        several = isinstance(changed, list | tuple)
+        for tensor in changed if several else (changed,):
+            if type(tensor) is SimTensor:
+                refresh(tensor)
+        if several:  # of one tensor autograd counts the changes; of a list, as of _foreach_add_, the kernels do
+            torch.autograd.graph.increment_version(changed)
+    if new or plan.mutates or plan.waits:
+        inputs = [t._inner if type(t) is SimTensor else t for t in found]
+        _charge(plan, index, inputs, inner_args, inner_kwargs, out)
+    return result
+
+
+def _changed(which: int | str, args: Args, kwargs: Kwargs) -> Any:
+    """Return the tensor, or the list of tensors, that an operator changes: an argument by place or by name."""
+    return kwargs.get(which) if isinstance(which, str) else args[which]
+
+
+def _computed(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+    """Return what an operator returns for CPU tensors; where only shapes are wanted, without its values."""
+    return shapes_only.computed(func, plan, args, kwargs) if state.world.only_shapes else func(*args, **kwargs)
+
+
+def _unwrap(value: Any, found: list[torch.Tensor]) -> Any:
+    kind = type(value)
+    if kind is SimTensor:
+        found.append(value)
+        return value._inner
+    if kind in _PLAIN:
+        return value
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+        return value
+    return [_unwrap(item, found) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _common_index(func: Operator, plan: Plan, found: list[torch.Tensor]) -> int:
+    """Return the one GPU that all tensors are on; CPU tensors of no dimension may be read.
+
+    Raises as CUDA does for tensors on two devices, and for number formats that its kernel lacks.
+    """
+    index = None
+    for tensor in found:
+        if type(tensor) is SimTensor:
+            if index is None:
+                index = tensor._index
+            elif tensor._index != index:
+                _raise_mixed(func, plan, found, tensor)
+    in_place = plan.pointwise and 0 in plan.mutates and not plan.overwrites
+    for tensor in found:
+        if type(tensor) is not SimTensor and (tensor.dim() > 0 or (in_place and tensor is found[0])):
+            if plan.name in _HOST_ARGUMENTS and not tensor.is_floating_point():
+                continue
+            if not (plan.mixes and tensor.dtype in (torch.int64, torch.int32, torch.bool, torch.uint8)):
+                _raise_mixed(func, plan, found, tensor)
+            here = state.world.current if index is None else index
+            state.world.clock.copy(here, "H2D", tensor.nbytes, pinned=False, blocking=True)
+    if plan.lack is not None:
+        plan.lack.refuse(found)
+    return state.world.current if index is None else index
+
+
+def _raise_mixed(func: Operator, plan: Plan, found: list[torch.Tensor], wrong: torch.Tensor) -> NoReturn:
+    placed = [tensor for tensor in found if type(tensor) is SimTensor or tensor.dim() > 0]
+    here, other = placed[0].device, wrong
+    if wrong.device == here:
+        other = next(tensor for tensor in placed if tensor.device != here)
+    if plan.pointwise:
+        devices = f"found at least two devices, {here} and {other.device}!"
+    else:
+        position = next(i for i, tensor in enumerate(found) if tensor is other)
+        tensors = [a.name for a in func._schema.arguments if "Tensor" in str(a.type)]
+        devices = (
+            f"got {tensors[min(position, len(tensors) - 1)]} is on {other.device}, different from other tensors on "
+            f"{here} (when checking argument in method wrapper_{device_kind.title()}_{plan.name})"
+        )
+    raise RuntimeError(f"Expected all tensors to be on the same device, but {devices}")
+
+
+def _target(kwargs: Kwargs, index: int) -> int | None:
+    """Take `device` out of a call and return the GPU of its result; None for a result on the CPU or on `meta`."""
+    device = kwargs["device"]
+    if device is not None and not device_kind.is_ours(device) and (device.type != "meta" or device.index is None):
+        return None
+    kwargs["device"] = CPU
+    return index if device is None else device_of(device.index)
+
+
+def _wrap(out: Any, index: int, found: Sequence[Any]) -> tuple[Any, bool]:
+    """Return `out` with each tensor wrapped, the caller's own wrapper where it is the same tensor, and whether any is
+    in new memory."""
+    if isinstance(out, torch.Tensor):
+        for tensor in found:
+            if type(tensor) is SimTensor and tensor._inner is out:
+                return tensor, False
+        if out.layout is not torch.strided or out.is_nested:
+            return as_sim(out, index), True
+        new = state.world.memory.own(out, index)
+        if not new and torch.is_inference_mode_enabled() and not out.is_inference():
+            with torch.inference_mode(False):  # a view of a tensor made outside stays an ordinary tensor
+                return as_sim(out, index), False
+        return as_sim(out, index), new
+    if isinstance(out, list | tuple):
+        pairs = [_wrap(item, index, found) for item in out]
+        return type(out)([p[0] for p in pairs]) if type(out) in (list, tuple) else pairs, any(p[1] for p in pairs)
+    return out, False
+
+
+def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args: Args, kwargs: Kwargs, out: Any) -> None:
+    """Advance the virtual clock by what this operator costs."""
+    if plan.name not in MEMORY_ONLY:
+        outputs = [t for t in (out if isinstance(out, list | tuple) else (out,)) if isinstance(t, torch.Tensor)]
+        state.world.clock.kernel(index, plan.name, price(plan, inputs, outputs, args, kwargs, out))
+        # of indices only masks: by whole numbers, the shape of what is picked is known
+        if plan.waits and (not plan.mixes or any(t.dtype in (torch.bool, torch.uint8) for t in inputs[1:])):
+            state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
+
+
+def _copy_(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
+    target, source = args[0], args[1]
+    non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+    if type(target) is not SimTensor:
+        _to_host(target, source, non_blocking)
+        return target
+    shapes_in_place.refuse_stale(target, (target, source))
+    index, inner, values = target._index, target._inner, source._inner if type(source) is SimTensor else source
+    inner.copy_(values)
+    if state.world.clock.failure is not None:
+        refresh(target)  # what is written now is lost
+    if type(source) is SimTensor:
+        _between(source, index, inner)
+    elif source.dim() == 0:
+        state.world.clock.kernel(index, "fill_", Cost(0, inner.nbytes))
+    else:
+        pinned = source.is_pinned()
+        how = {"pinned": pinned, "blocking": not (non_blocking and pinned), "asked": not non_blocking}
+        state.world.clock.copy(index, "H2D", values.nbytes, **how)
+    return target
+
+
+def _between(source: SimTensor, index: int, target: torch.Tensor) -> None:
+    """Account a copy to GPU `index`: by a kernel where it is there already, else over the bus."""
+    if index == source._index:
+        state.world.clock.kernel(index, "copy_", price_of_copy(source._inner, target))
+    else:
+        state.world.clock.order(index, source._index)
+        state.world.clock.copy(index, "D2D", source._inner.nbytes, pinned=True, blocking=False)
+
+
+def _to_host(target: torch.Tensor, source: SimTensor, non_blocking: bool) -> None:
+    pinned, nbytes = target.is_pinned(), source._inner.nbytes
+    later = non_blocking and pinned
+    how = {"pinned": pinned, "blocking": not later, "asked": not non_blocking}
+    arrives = state.world.clock.copy(source._index, "D2H", nbytes, **how)
+    if later:
+        state.world.clock.arrive_later(arrives, target, source._inner.clone())
+    else:
+        target.data.copy_(source._inner)
+
+
+def _to_copy(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
+    source, keywords = args[0], dict(kwargs)
+    device = keywords.pop("device", None)
+    non_blocking = keywords.pop("non_blocking", False)
+    keywords.pop("pin_memory", None)
+    if device is not None and device.type == "meta" and device.index is None:
+        return func(source._inner, device=device, **keywords)
+    if device is None or device.type == "meta" or device_kind.is_ours(device):
+        index = source._index if device is None else device_of(device)
+        inner = _computed(func, Plan.of(func), (source._inner,), {"device": CPU, **keywords})
+        result = adopt(inner, index)
+        _between(source, index, inner)
+        return result
+    if device.type != "cpu":
+        raise RuntimeError(f"a tensor on {source.device} cannot be moved to {device}: this process has no such device")
+    inner = func(source._inner, **keywords)
+    index, nbytes = source._index, source._inner.nbytes
+    arrives = state.world.clock.copy(index, "D2H", nbytes, pinned=non_blocking, blocking=not non_blocking)
+    if not non_blocking:
+        return inner
+    # CUDA gives page-locked memory here, and the values arrive when the copy is done
+    target = torch.Tensor.pin_memory(torch.zeros_like(inner, device=CPU))
+    state.world.clock.arrive_later(arrives, target, inner)
+    return target
+
+
+def _read_scalar(func: Operator, args: Args, kwargs: Kwargs) -> complex:
+    source = args[0]
+    state.world.clock.copy(source._index, "D2H", source._inner.nbytes, pinned=True, blocking=True)
+    return func(source._inner)
+
+
+def _pack(func: Operator, args: Args, kwargs: Kwargs) -> tuple[SimTensor, torch.Tensor]:
+    """Lengths stay on the CPU, as on CUDA."""
+    packed, batch_sizes = func(args[0]._inner, *args[1:], **kwargs)
+    state.world.clock.kernel(args[0]._index, "pack_padded_sequence", Cost(0, 2 * packed.nbytes))
+    return adopt(packed, args[0]._index), batch_sizes
+
+
+def _histc(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
+    """Count whole numbers too, as CUDA does and the CPU does not; float64 has those below 2**53 exactly."""
+    tensor = args[0]
+    if tensor.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+        exact = adopt(tensor._inner.double(), tensor._index)
+        return func(exact, *args[1:], **kwargs).to(tensor.dtype)
+    return _run(func, _plans[id(func)], args, kwargs)
+
+
+def _refuse(func: Operator, args: Args, kwargs: Kwargs) -> NoReturn:
+    raise NotImplementedError(
+        f"Could not run '{func.name()}' with arguments from the '{device_kind.title()}' backend. PyTorch has this "
+        "operator for the CPU alone: move its tensors there by .cpu()"
+    )
+
+
+_VIEWS = (
+    aten.unsqueeze_.default, aten.squeeze_.default, aten.squeeze_.dim, aten.squeeze_.dims, aten.t_.default,
+    aten.transpose_.default, aten.as_strided_.default,
+)  # fmt: skip
+_SPECIAL: dict[Operator, Callable[[Operator, Args, Kwargs], Any]] = dict.fromkeys(_VIEWS, shapes_in_place.change) | {
+    aten._has_compatible_shallow_copy_type.default: lambda func, args, kwargs: type(args[0]) is type(args[1]),
+    aten.detach_.default: lambda func, args, kwargs: args[0],  # met in inference mode only: nothing to detach from
+    aten._pack_padded_sequence.default: _pack,
+    aten.histc.default: _histc,
+    aten.copy_.default: _copy_,
+    aten._to_copy.default: _to_copy,
+    aten._local_scalar_dense.default: _read_scalar,
+}

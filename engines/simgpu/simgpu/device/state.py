@@ -1,0 +1,87 @@
+"""Which simulated GPUs does this process have? Their memory, clock and journal, and which of them is meant."""
+
+import math
+import threading
+from typing import TypeAlias, cast
+
+import torch
+
+from simgpu.accounting.accounts import Accounts
+from simgpu.clock.clock import Clock
+from simgpu.clock.journal import Journal
+from simgpu.ground import device_kind
+from simgpu.machine.gpus import GPU
+from simgpu.machine.rates import Costs, Rates
+
+Device: TypeAlias = torch.device | str | int | None  # how programs name a GPU; no index means the current one
+
+
+class _Here(threading.local):
+    current = 0
+
+
+class World:
+    """All simulated GPUs of the process: one memory account, one virtual clock and one journal, under one lock."""
+
+    def __init__(self, count: int, spec: GPU, capacity_bytes: int) -> None:
+        self.lock = threading.RLock()
+        self.memory = Accounts(count, capacity_bytes, self.lock)
+        self.journal = Journal()
+        self.clock = Clock(count, Rates(spec, Costs()), self.journal, self.lock)
+        self.errors = "immediate"
+        self.only_shapes = False  # whether values are left uncomputed (`shapes_only`)
+        self._here = _Here()
+        self.meta_devices = [torch.device("meta", index) for index in range(count)]  # what C++ sees
+        self.devices: list[torch.device] = []  # what Python sees, once the type is registered
+
+    def _set_current(self, index: int) -> None:
+        self._here.current = index
+
+    current = property(lambda self: self._here.current, _set_current, doc="The current GPU of this thread.")
+
+    def show(self, kind: str) -> None:
+        """Let Python see the GPUs as devices of the type `kind`, "sim" or "cuda"."""
+        device_kind.kind = kind
+        self.devices = [torch.device(kind, device.index) for device in self.meta_devices]
+
+    def restart(self) -> None:
+        """Set the clock to zero, empty the queues and let every peak start from the bytes that are alive now."""
+        with self.lock:
+            self.clock.settle(math.inf)
+            self._spoil_what_came_after_a_failure()
+            self.clock.restart()
+            self.memory.restart()
+
+    def fail(self, index: int) -> None:
+        """Let a kernel fail on GPU `index`, behind what is queued in its stream; raises where launches are blocking."""
+        with self.lock:
+            self.clock.fail(index, dict(self.memory.live))
+            if self.errors == "blocking":
+                self.clock.report(math.inf)
+
+    def _spoil_what_came_after_a_failure(self) -> None:
+        """Make what was written since a kernel failed unreadable: every byte 255, which is nan, or -1."""
+        failure, self.clock.failure = self.clock.failure, None
+        if failure is None:
+            return
+        for key, ref in list(self.memory.live.items()):
+            storage = ref()
+            if storage is not None and failure.sound.get(key) is not ref:
+                storage.fill_(255)
+
+
+world: World = cast("World", None)  # set by simgpu.enable, before anything asks for it
+forked = False  # set in a forked child
+
+
+def device_of(device: Device) -> int:
+    """Return the index of a simulated GPU; no index means the current one. Raises as CUDA does if there is none."""
+    index = device if isinstance(device, int) else None if device is None else torch.device(device).index
+    if index is None:
+        return world.current
+    if not 0 <= index < len(world.memory.gpus):
+        raise torch.AcceleratorError(
+            f"{device_kind.title()} error: invalid device ordinal\nGPU device may be out of range, do you have enough "
+            f"GPUs? This machine simulates {len(world.memory.gpus)}: {world.devices[0]} to {world.devices[-1]}."
+        )
+    return index

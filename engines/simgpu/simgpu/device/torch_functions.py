@@ -1,0 +1,396 @@
+"""Which Python functions of PyTorch are replaced, so that generators, files, modules, torch.accelerator know `sim`?"""
+
+import copy
+import importlib
+import os
+import re
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from multiprocessing.reduction import ForkingPickler
+from types import ModuleType
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from simgpu.device import state
+from simgpu.device.state import Device, device_of
+from simgpu.device.tensor import OURS, SimTensor
+from simgpu.ground import device_kind
+from simgpu.ground.torch_internals import BASE, TORCH
+
+_Lazy = TORCH.nn.parameter.UninitializedTensorMixin
+_Change: TypeAlias = Callable[[torch.Tensor], torch.Tensor]  # what `.to`, `.half` … do with each tensor of a module
+
+
+def replace_functions(module: ModuleType) -> None:
+    """Replace them all, once a process; `module` is `torch.sim`."""
+    torch.serialization.register_package(5, _location, _restore)
+    torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
+    torch.UntypedStorage.__new__ = staticmethod(_new_storage)
+    TORCH.UntypedStorage.resize_, TORCH.UntypedStorage.clone = _resize, _clone
+    TORCH.UntypedStorage.device = property(_device_of_storage)
+    torch.utils.swap_tensors = _swap
+    TORCH._utils.set_tensor_metadata = _set_metadata
+    torch.nn.Module._apply = _apply
+    _Lazy.sim_index, _Lazy.device, _Lazy.materialize = None, property(_device_of_lazy), _materialize
+    for kind in (UninitializedParameter, UninitializedBuffer):
+        kind.__new__ = _new_lazy(kind.__new__)
+    UninitializedParameter.__deepcopy__ = _copy_lazy
+    torch.Generator = _Kind("Generator", (), {"__doc__": _Plain.__doc__, "__module__": "torch"})
+    _lead_accelerator_to(module)
+    foreach = getattr(importlib.import_module("torch.optim.optimizer"), "_foreach_supported_types", None)
+    if foreach is not None and SimTensor not in foreach:
+        foreach.append(SimTensor)  # as on CUDA, an optimizer step is a few operations over lists of tensors
+    clip_grad: Any = importlib.import_module("torch.nn.utils.clip_grad")
+    supported = clip_grad._device_has_foreach_support  # is asked about the device that the C++ side sees, which is meta
+    clip_grad._device_has_foreach_support = lambda device: device.type == "meta" or supported(device)
+    if not hasattr(torch._C, "_accelerator_getAllocatorSettings"):
+        remember_allocator_settings()
+    TORCH.autograd._engine_run_backward = _in_words_of_sim(TORCH.autograd._engine_run_backward)
+    leaves = "a tensor on the simulated GPU cannot be sent to another process: send tensor.cpu()"
+    ForkingPickler.register(SimTensor, partial(_refuse, leaves))
+
+
+def remember_allocator_settings() -> None:
+    """Let PyTorch 2.11, which takes settings of the allocator, give them back as later versions do."""
+    told = [os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))]
+    take = torch._C._accelerator_setAllocatorSettings
+
+    def remembered(text: str) -> None:
+        take(text)
+        told[:] = [text]
+
+    torch._C._accelerator_setAllocatorSettings = remembered
+    torch._C._accelerator_getAllocatorSettings = lambda: told[0]
+
+
+def _refuse(words: str, *args: object) -> NoReturn:
+    raise RuntimeError(words)
+
+
+def _in_words_of_sim(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Let an error of the backward pass name tensors as on CUDA, torch.sim.FloatTensor, not as C++ knows them here."""
+
+    @wraps(run)
+    def named(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return run(*args, **kwargs)
+        except RuntimeError as error:
+            ours = rf"[torch.{device_kind.kind}.\1Tensor "
+            error.args = tuple(re.sub(r"\[Meta(\w+)Type ", ours, str(one)) for one in error.args)
+            raise
+
+    return named
+
+
+def _lead_accelerator_to(module: ModuleType) -> None:
+    """C++ finds no streams behind `sim`; the Python functions of torch.accelerator are led to torch.sim instead."""
+    names = {
+        "current_device_index": "current_device", "current_device_idx": "current_device", "device_index": "device",
+        "set_device_index": "set_device", "set_device_idx": "set_device", "get_memory_info": "mem_get_info",
+        "current_stream": "", "set_stream": "", "synchronize": "", "empty_cache": "", "memory_allocated": "",
+        "max_memory_allocated": "", "memory_reserved": "", "max_memory_reserved": "", "memory_stats": "",
+        "reset_peak_memory_stats": "", "reset_accumulated_memory_stats": "",
+    }  # fmt: skip
+    for name, ours in names.items():
+        if hasattr(torch.accelerator, name):
+            setattr(torch.accelerator, name, getattr(module, ours or name))
+    original = torch.get_device_module
+    wrap = wraps(original)  # torch.compile looks for what is wrapped
+    torch.get_device_module = wrap(lambda device=None: original("sim" if device is None else device))
+    if not hasattr(torch._C, "_scatter"):  # a build without CUDA
+        for name in ("_scatter", "_gather", "_broadcast_coalesced"):
+            words = "DataParallel needs CUDA and does not work on the simulated GPU: use DistributedDataParallel"
+            setattr(torch._C, name, partial(_refuse, words))
+
+
+_Plain = TORCH._C.Generator
+_ours: "dict[int, weakref.ref[SimGenerator]]" = {}
+
+
+class SimGenerator(_Plain):
+    """A generator that says it is on a simulated GPU; its numbers are those of the CPU's generator."""
+
+    def __new__(cls, device: Device = "sim") -> "SimGenerator":
+        self = super().__new__(cls, "cpu")
+        self._index = device_of(device)
+        _ours[self._cdata] = weakref.ref(
+            self, partial(_ours.pop, self._cdata)
+        )  # an operator is given another Python object for the same generator
+        return self
+
+    device = property(lambda self: state.world.devices[self._index])
+    clone_state = copy.deepcopy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SimGenerator, (self.device,), super().__reduce__()[2]
+
+
+class _Kind(type):
+    """Of `torch.Generator`: lets device="sim" work; for other devices, and for isinstance, all stays as it was."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _Plain)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, _Plain)
+
+    def __call__(cls, device: torch.device | str | None = "cpu") -> torch.Generator:
+        on_sim = device is not None and device_kind.is_ours(torch.device(device))
+        return SimGenerator(device) if on_sim else _Plain(device or "cpu")
+
+
+def check_generator(generator: Any) -> None:
+    """Raise as CUDA does where an operation on the GPU is given a generator of the CPU."""
+    if generator is not None and generator._cdata not in _ours:
+        found = f"Expected a '{device_kind.kind}' device type for generator but found '{generator.device.type}'"
+        raise RuntimeError(f"{found}: use torch.Generator(device='{device_kind.kind}')")
+
+
+_resize_plain = torch.UntypedStorage.resize_
+
+
+def _resize(self: torch.UntypedStorage, nbytes: int) -> torch.UntypedStorage:
+    """Account at once a storage that grows or shrinks by itself, as FSDP frees and fills the gathered parameters."""
+    _resize_plain(self, nbytes)
+    known = state.world.memory.live.get(self._cdata)
+    if known is not None and known.nbytes != self.nbytes():
+        with state.world.lock:
+            state.world.memory.charge(known, self.nbytes(), known.nbytes)
+    return self
+
+
+class _SimStorage(torch.UntypedStorage):
+    """Bytes read from a file that are to live on a simulated GPU; here they are the CPU's."""
+
+    sim_index = 0
+    device: Any = property(lambda self: state.world.devices[self.sim_index])
+
+
+def _device_of_storage(storage: torch.UntypedStorage) -> torch.device:
+    """Return the simulated GPU to which the account has the storage, or the device that C++ knows."""
+    state.world.memory.bury()
+    ref = state.world.memory.live.get(storage._cdata)
+    return TORCH._C.StorageBase.device.__get__(storage) if ref is None else state.world.devices[ref.gpu.index]
+
+
+_clone_plain = torch.UntypedStorage.clone
+
+
+def _clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """Return a copy; of a storage on a simulated GPU one of the CPU, which becomes the GPU's with a tensor over it."""
+    if not device_kind.is_ours(storage.device):
+        return _clone_plain(storage)
+    return torch.UntypedStorage(storage.nbytes()).copy_(storage)
+
+
+def _location(storage: Any) -> str | None:
+    place = _device_of_storage(storage)
+    return str(place) if device_kind.is_ours(place) else None
+
+
+def _of_file(location: str) -> int:
+    """Return the GPU that a file says. Raises as CUDA does where this machine has not so many."""
+    index, count = torch.device(location).index or 0, len(state.world.devices)
+    if device_kind.kind == "cuda" and index >= count:
+        raise RuntimeError(
+            f"Attempting to deserialize object on CUDA device {index} but torch.cuda.device_count() is {count}. Please "
+            "use torch.load with map_location to map your storages to an existing device."
+        )
+    return device_of(location)
+
+
+def _restore(storage: Any, location: str) -> torch.UntypedStorage | None:
+    if location.partition(":")[0] not in ("sim", device_kind.kind):
+        return None
+    index = _of_file(location)
+    moved = _SimStorage(storage.nbytes())
+    moved.copy_(storage)
+    moved.sim_index = index
+    state.world.clock.copy(index, "H2D", storage.nbytes(), pinned=False, blocking=True)
+    return moved
+
+
+_make_storage = torch.UntypedStorage.__new__
+
+
+def _new_storage(cls: type[torch.UntypedStorage], *args: Any, **kwargs: Any) -> torch.UntypedStorage:
+    """Make a storage; one of the device itself, which C++ would try to allocate, is refused."""
+    device = kwargs.get("device")
+    if device is not None and device_kind.is_ours(torch.device(device)):
+        raise RuntimeError("a storage alone cannot be made on the simulated GPU: make a tensor there")
+    return _make_storage(cls, *args, **kwargs)
+
+
+_set_bits = TORCH._utils.set_tensor_metadata
+
+
+def _set_metadata(tensor: torch.Tensor, metadata: dict[str, bool]) -> None:
+    """Make a tensor from a file a conjugate or negative view, and its values with it."""
+    for one in (tensor, tensor._inner) if type(tensor) is SimTensor else (tensor,):
+        _set_bits(one, metadata)
+
+
+_pinned: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+
+def _is_pinned(self: torch.Tensor, device: Device = None) -> bool:
+    return self.layout is torch.strided and self.untyped_storage()._cdata in _pinned
+
+
+def _pin_memory(self: torch.Tensor, device: Device = None) -> torch.Tensor:
+    if self.device.type != "cpu":
+        raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+    if self.is_pinned():
+        return self
+    twin = self.clone()
+    storage = twin.untyped_storage()
+    key = storage._cdata
+    _pinned[key] = weakref.ref(storage, partial(_pinned.pop, key))  # no Python code: Ctrl-C inside would be lost
+    return twin
+
+
+_OLD_GRAPH = (
+    "this graph was made before a parameter in it moved to another device or number format: run the forward pass "
+    "again after moving the model, or run backward before it"
+)
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_swap_plain = torch.utils.swap_tensors
+_apply_plain = torch.nn.Module._apply
+
+
+@wraps(_apply_plain)
+def _apply(self: torch.nn.Module, fn: _Change, recurse: bool = True) -> torch.nn.Module:
+    """Let `.to`, `.cpu`, `.half` … exchange what a parameter consists of, as CUDA does, not the parameter."""
+    if any(isinstance(tensor, _Lazy) for tensor in (*self._parameters.values(), *self._buffers.values())):
+        fn = _keep_lazy(fn)
+    _leave_meta(self, fn)
+    if isinstance(self, torch.jit.ScriptModule):
+        return _apply_to_script(self, fn, recurse)
+    ours = any(type(parameter) is SimTensor for parameter in self._parameters.values())
+    if torch.__future__.get_swap_module_params_on_conversion() or not ours:
+        return _apply_plain(self, fn, recurse)
+    for child in self.children() if recurse else ():
+        child._apply(fn)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        return _apply_plain(self, fn, False)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+def _apply_to_script(module: Any, fn: _Change, recurse: bool) -> torch.nn.Module:
+    """Give a TorchScript module, whose parameters C++ holds, new ones where an exchange would not reach them."""
+    for child in module.children() if recurse else ():
+        child._apply(fn)
+    for name, old in module._parameters.items():
+        with torch.no_grad():
+            new = fn(old)
+        module._parameters[name] = torch.nn.Parameter(new, old.requires_grad)
+        if old.grad is not None:
+            module._parameters[name].grad = fn(old.grad)
+    for name, old in module._buffers.items():
+        module._buffers[name] = fn(old)
+    return module
+
+
+def _keep_lazy(fn: _Change) -> _Change:
+    """Return `fn` that notes the simulated GPU to which it would move a lazy parameter or buffer, and moves nothing."""
+
+    def noted(tensor: Any) -> torch.Tensor:
+        if not isinstance(tensor, _Lazy):
+            return fn(tensor)
+        moved = fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
+        tensor.sim_index = moved._index if type(moved) is SimTensor else None
+        if tensor.sim_index is None and moved.device.type != "cpu":
+            return fn(tensor)
+        tensor.data = torch.empty(0, dtype=moved.dtype, device="cpu")
+        return tensor
+
+    return noted
+
+
+def _new_lazy(make: Callable[..., Any]) -> Any:
+    """Return `__new__` of lazy parameters or buffers, made by `make`, that notes a simulated GPU as their device."""
+
+    @wraps(make)
+    def new(cls: type[torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+        kwargs |= dict(zip(("requires_grad", "device", "dtype"), args, strict=False))
+        place = torch.empty(0, device=kwargs.get("device"))
+        if type(place) is not SimTensor:
+            return make(cls, **kwargs)
+        made = make(cls, **kwargs | {"device": "cpu"})
+        made.sim_index = place._index
+        return made
+
+    return staticmethod(new)
+
+
+_copy_lazy_plain: Callable[..., Any] = UninitializedParameter.__deepcopy__
+
+
+@wraps(_copy_lazy_plain)
+def _copy_lazy(self: Any, memo: dict[int, Any]) -> torch.Tensor:
+    new = _copy_lazy_plain(self, memo)
+    new.sim_index = self.sim_index
+    return new
+
+
+_materialize_plain = _Lazy.materialize
+
+
+@wraps(_materialize_plain)
+def _materialize(
+    self: Any, shape: Sequence[int], device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> None:
+    place = torch.empty(0, device=self.device if device is None else device)
+    if type(place) is not SimTensor:
+        return _materialize_plain(self, shape, device, dtype)
+    new = torch.empty(shape, device=place.device, dtype=dtype or self.dtype)
+    needed = self.requires_grad
+    _materialize_plain(self, shape, "cpu", dtype)  # its class is that of a tensor now
+    torch.utils.swap_tensors(self, torch.nn.Parameter(new, needed) if isinstance(self, torch.nn.Parameter) else new)
+
+
+def _device_of_lazy(self: Any) -> torch.device:
+    return BASE.device.__get__(self) if self.sim_index is None else state.world.devices[self.sim_index]
+
+
+def _leave_meta(module: torch.nn.Module, fn: _Change) -> None:
+    """Give `module` new parameters in place of those on `meta`, if `fn` moves them to a simulated GPU, as CUDA does.
+
+    The old ones stay on `meta`: an optimizer made before, or a second module that shares them, keeps those.
+    """
+    for name, old in module._parameters.items():
+        if old is None or type(old) is SimTensor or not old.is_meta:
+            continue
+        if type(fn(torch.empty(0, dtype=old.dtype, device="meta"))) is SimTensor:
+            module._parameters[name] = torch.nn.Parameter(torch.empty_like(old), old.requires_grad)
+
+
+def _swap(t1: Any, t2: Any) -> None:
+    """Exchange two tensors; those who hold `t1` find `t2` there, with the hooks and attributes that `t1` had.
+
+    PyTorch's own function refuses while a graph, a view or a weak reference holds `t1`, where CUDA would go on. Graphs
+    and views keep what `t1` consisted of; backward through such a graph raises.
+    """
+    if SimTensor not in (type(t1), type(t2)):
+        _swap_plain(t1, t2)
+        return
+    if t1 is t2:
+        return
+    hooks = {name: getattr(t1, name) for name in _HOOKS}
+    for name in _HOOKS:
+        setattr(t1, name, None)
+    if t1.is_leaf and t1.requires_grad and t1._use_count() > 1:
+        torch.autograd.graph.get_gradient_edge(t1).node.register_prehook(partial(_refuse, _OLD_GRAPH))
+    extra = {key: value for key, value in t1.__dict__.items() if key not in OURS}
+    t1.__class__, t2.__class__ = t2.__class__, t1.__class__
+    t1.__dict__, t2.__dict__ = t2.__dict__, t1.__dict__
+    torch._C._swap_tensor_impl(t1, t2)
+    t1.__dict__.update(extra)
+    for name, hook in hooks.items():
+        if hook:
+            setattr(t1, name, hook)

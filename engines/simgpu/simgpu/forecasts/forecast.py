@@ -1,0 +1,166 @@
+"""How much memory would this program take, and how long, on a GPU that is not here?"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from simgpu.forecasts.fake_device import fake_device, fake_program, usual_step
+from simgpu.forecasts.memory_forecast import FakeLedger, MemoryForecast
+from simgpu.forecasts.recorder import Event, Recorder, play
+from simgpu.forecasts.time_forecast import TimeForecast
+from simgpu.machine import gpus
+from simgpu.machine.cluster import Cluster
+from simgpu.machine.rates import Costs
+
+
+def forecast(
+    make_model: Callable[[], nn.Module],
+    make_batch: Callable[[], Any],
+    make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None,
+    *,
+    step: Callable[[nn.Module, Any, torch.optim.Optimizer | None], object] | None = None,
+    ranks: int | None = None,
+    device: torch.device | str | None = None,
+) -> "Forecast":
+    """Run a program on tensors that have shapes and no memory; return what it would take on a GPU.
+
+        ahead = simgpu.forecast(make_model, make_batch, torch.optim.AdamW)
+        print(ahead.memory)                                 # the peak, and whose its bytes are
+        print(ahead.on("H100 SXM"), ahead.on("RTX 4090"))   # the time of a step; the program is not run again
+
+    Nothing is allocated, so that any size is possible.
+
+    - `make_model()` builds the model, in training mode unless it says otherwise.
+    - `make_batch()` returns the batch, as if it were on the GPU already: `(inputs, target)` or `inputs` alone.
+    - `make_optimizer(parameters)` gets the list of parameters: `torch.optim.AdamW` is one. Without it nothing is
+      trained.
+    - `step(model, batch, optimizer)` is the whole step, `zero_grad` to `step`. By default it is the usual one: the
+      model takes `inputs`, a tensor, a tuple of arguments or a dict of keywords; the loss is the cross-entropy over the
+      last dimension for a target of whole numbers, the mean squared error for others, the mean of the output without a
+      target; without an optimizer the forward pass is all.
+    - `ranks`: as rank 0 of so many, without any other process; what is given is the program of that rank, and all take
+      as long as it. `torch.distributed` is set up when `make_model` is called, which may return a
+      DistributedDataParallel, call `fully_shard` or `parallelize_module` on meshes of any device type. Of pipelines,
+      whose ranks differ, a forecast says nothing: PyTorch's schedules raise, and what another stage sends comes at
+      once. Forecast the forward pass of a stage, and with its backward pass, as the program of one GPU.
+    - `device`: whose memory `memory` tells. None is a GPU that need not be here, as the simulated one ("sim") counts;
+      "cpu" and, where there is one, "cuda" run the operators that they would run. CUDA's sizes are rounded up to 512
+      bytes, as its allocator does.
+
+    Devices named in the functions may be any: they mean the forecast's. Of a program with an optimizer, or of several
+    ranks, two steps are run, of which the second is timed: the optimizer's state exists from the first `step()` on, and
+    FSDP knows its order then. Memory and time come from one run, but for a `device` other than None and "sim": there
+    `on` runs the program again, once, since a CPU goes through parameters one by one and CUDA has operators of its own.
+
+    `torch.no_grad` and `torch.inference_mode` may stand in `step` or around the call. `torch.autocast` must stand in
+    `step`, or in the model: around the call PyTorch switches that of "cuda" off where CUDA is missing, and nobody can
+    see that it was there. In `step`, autocast of any device casts what CUDA casts; its format is float16 unless it says
+    another.
+
+    Left out of memory: what kernels need inside (workspaces), what the CUDA context and libraries take, fragmentation.
+    Under autocast `nn.GRU` and `nn.RNN` are run as on the CPU, the inputs of all time steps at once; the simulated GPU
+    does otherwise, and there some per cent are too many. Left out of time: the host's own work, copies from and to it,
+    torch.compile. Float32 products are without TF32 and convolutions with it, as PyTorch's settings say at the call.
+    Attention that the CPU cannot compute in one operator (dropout, a mask that needs gradients, heads of unequal sizes)
+    is the plain formula.
+
+    Forecasts of several threads take turns, and one may stand in the step of another. Raises TypeError or ValueError
+    for what is none of these, and RuntimeError in an autocast, for `ranks` in a process group, and where a step needs
+    the values of tensors: GradScaler does, LBFGS, Adafactor, ASGD, packed sequences, and `nn.Transformer` that is given
+    a mask and not told whether it is causal. Sparse gradients cannot be forecast either.
+    """
+    if not callable(make_optimizer) and make_optimizer is not None:
+        raise TypeError(f"make_optimizer must be a function of the list of parameters, not {make_optimizer!r}")
+    run = partial(_run, make_model, make_batch, make_optimizer, step or usual_step, ranks)
+    return Forecast(run, ranks, _device(device))
+
+
+class Forecast:
+    """What a program would take: `memory`, and the time `on` a GPU."""
+
+    def __init__(
+        self, run: Callable[[torch.device | None], "_FakeRun"], ranks: int | None, device: torch.device | None
+    ) -> None:
+        self._program, self._ranks, self._device = run, ranks, device
+        self._run = run(device)
+
+    @property
+    def memory(self) -> MemoryForecast:
+        """The bytes that would be alive."""
+        return self._run.memory
+
+    @cached_property
+    def _timed(self) -> "_FakeRun":
+        """The run of the program of a GPU, which that of a CPU or of CUDA is not."""
+        return self._run if self._device is None or self._device.type == "sim" else self._program(None)
+
+    def on(
+        self, spec: str | gpus.GPU | None = None, *, cluster: Cluster | None = None, costs: Costs | None = None
+    ) -> TimeForecast:
+        """Return what one step would take on the GPU `spec`, a row of `gpus`; of several ranks, on a `cluster`.
+
+        On a cluster, messages take the time of the links, beside computation where the program's streams let them.
+        `costs` are the simulated GPU's own (`simgpu.Costs()`); `simgpu.AT_PEAK` has the data sheet's rates. Raises
+        ValueError for a GPU that is not in the table or whose maker states no rates.
+        """
+        if (spec is None) == (cluster is None) or (cluster is None) != (self._ranks is None):
+            raise ValueError("give spec, or cluster and ranks: a GPU, or of a forecast for several ranks their cluster")
+        given: Any = spec if cluster is None else cluster.gpu
+        row = given if isinstance(given, gpus.GPU) else gpus.get(given, "spec")
+        if not row.peak_tflops:
+            raise ValueError(f"spec is {row.name!r}, whose maker states no rates")
+        records, total_ns = play(self._timed.events, row, costs or Costs(), cluster)
+        host_s = sum(record.duration_ns for record in records if record.kind == "launch") / 1e9
+        flops = self._timed.matrix_flops
+        ranks, costs = self._ranks or 1, costs or Costs()
+        seconds = total_ns / 1e9, host_s
+        return TimeForecast(row.name, *seconds, flops.total(), tuple(flops), tuple(records), ranks, costs)
+
+    def __repr__(self) -> str:
+        return f"{self.memory.caption()}; .memory says whose, .on(…) how long a step takes"
+
+
+@dataclass(frozen=True)
+class _FakeRun:
+    """What one run of a program gave: its memory, and of the last step what it asked of a GPU."""
+
+    memory: MemoryForecast
+    events: tuple[Event, ...]
+    matrix_flops: Counter[str]
+
+
+def _run(
+    make_model: Callable[[], nn.Module], make_batch: Callable[[], Any],
+    make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None,
+    step: Callable[[nn.Module, Any, torch.optim.Optimizer | None], object], ranks: int | None,
+    device: torch.device | None,
+) -> _FakeRun:  # fmt: skip
+    """Run the program for one step or two, each operator accounted and recorded."""
+    recorder = Recorder()
+    with fake_program(device, make_model, make_batch, make_optimizer, recorder, ranks) as program:
+        with recorder, FakeLedger(fake_device(device), *program) as ledger:
+            for _ in range(1 if make_optimizer is None and ranks is None else 2):
+                ledger.begin_step()
+                recorder.clear()
+                step(*program)
+        return _FakeRun(ledger.forecast(device), tuple(recorder.events), recorder.matrix_flops)
+
+
+def _device(given: torch.device | str | None) -> torch.device | None:
+    """Return the device that `given` names. Raises ValueError where this process has none of that name."""
+    if given is None:
+        return None
+    try:
+        device = torch.device(given)
+        if device.type != "cuda":
+            return device
+        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        torch.cuda.get_device_properties(device)
+    except (RuntimeError, AssertionError):
+        raise ValueError(f"device is {given!r}, which this process does not have") from None
+    return device

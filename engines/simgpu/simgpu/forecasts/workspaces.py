@@ -1,0 +1,55 @@
+"""Which memory do the CPU's kernels take that PyTorch's functions of shapes leave out?"""
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+
+from simgpu.ground.torch_internals import Args, Operator
+
+_ATEN = torch.ops.aten
+_LOSSES = (_ATEN.mse_loss, _ATEN.smooth_l1_loss, _ATEN.soft_margin_loss, _ATEN.binary_cross_entropy)
+
+
+def added(func: Operator, args: Args, result: Any, mode: FakeTensorMode) -> Any:
+    """Return what an operator returned for tensors of a fake mode, with the memory that it lacks.
+
+    That is the workspace of the CPU's LSTM, and the loss of each element, which some losses keep behind their mean.
+    """
+    if isinstance(result, torch.Tensor) and not result.ndim and _keeps_elements(func):
+        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+        with mode:
+            return torch.empty(shape, dtype=result.dtype, device=result.device).resize_(())
+    if func is not _ATEN.mkldnn_rnn_layer.default or not args[-1]:
+        return result
+    time, batch, _ = args[0].shape
+    size = _lstm_workspace(time, batch, tuple(args[1].shape), args[10])
+    with mode:
+        return (*result[:3], torch.empty(size, dtype=torch.uint8))
+
+
+@functools.cache
+def _keeps_elements(func: Operator) -> bool:
+    """Return whether this loss is a view of the storage in which it computed each element's: a small real run says."""
+    if func.overloadpacket not in _LOSSES:
+        return False
+    with unset_fake_temporarily():
+        loss = func(torch.zeros(2), torch.zeros(2))
+        return loss.untyped_storage().nbytes() > loss.nbytes
+
+
+def _lstm_workspace(time: int, batch: int, shape: tuple[int, int], hidden: int) -> int:
+    """Return its bytes: linear in the number of steps, so two short real runs give it."""
+    one, two = (_real_workspace(steps, batch, shape, hidden) for steps in (4, 8))
+    return one + math.ceil((two - one) / 4 * (time - 4))
+
+
+@functools.cache
+def _real_workspace(steps: int, batch: int, shape: tuple[int, int], hidden: int) -> int:
+    with unset_fake_temporarily(), torch.enable_grad():  # without gradients there is no workspace
+        x, state = torch.zeros(steps, batch, shape[1]), torch.zeros(batch, hidden)
+        weights = torch.zeros(shape), torch.zeros(shape[0], hidden), torch.zeros(shape[0]), torch.zeros(shape[0])
+        result = _ATEN.mkldnn_rnn_layer(x, *weights, state, state, False, [], 2, hidden, 1, True, False, False, True)
+    return result[3].nbytes

@@ -1,0 +1,1 @@
+"""What do all rooms need that is about PyTorch and text, and knows no GPU?"""

@@ -1,0 +1,83 @@
+"""Which operators does `torch.autocast("sim")` run in which number format? The lists that CUDA uses.
+
+Source: "CUDA Ops that can autocast to float16", "… float32", "… promote to the widest input type" in PyTorch's AMP
+documentation, https://docs.pytorch.org/docs/stable/amp.html. Weights are cast at each use, not once a region.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn, TypeGuard
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from simgpu.ground.torch_internals import Operator
+
+_KEYS = {"sim": "AutocastPrivateUse1", "cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
+_KEY_SETS = {kind: torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)) for kind, key in _KEYS.items()}
+# ruff: noqa: SIM905
+_LOWER = """conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding conv_tbc conv_transpose1d
+conv_transpose2d.input conv_transpose3d.input convolution _convolution prelu addmm addmv addr matmul einsum mm mv
+linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+lstm.input gru.input rnn_tanh.input rnn_relu.input scaled_dot_product_attention""".split()
+_FLOAT32 = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
+pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm cosine_similarity poisson_nll_loss
+cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss
+margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
+binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp prod softmax.int log_softmax.int cumprod cumsum
+linalg_vector_norm linalg_matrix_norm sum sum.dim_IntList linalg_matrix_norm.str_ord norm.Scalar norm.ScalarOpt_dim
+frobenius_norm.dim nuclear_norm nuclear_norm.dim prod.dim_int rms_norm upsample_nearest1d upsample_nearest2d
+upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d
+upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa""".split()
+_FLOAT32.extend(["linalg_matrix_sqrth"] if hasattr(torch.ops.aten, "linalg_matrix_sqrth") else [])  # since PyTorch 2.15
+_PROMOTE = """addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add""".split()
+
+
+def register_rules(library: torch.library.Library, kind: str) -> None:
+    """Let `torch.autocast(kind)`, "sim" or "cpu", cast by CUDA's lists as long as `library` lives."""
+    if kind == "cpu":  # the CPU's own list has it; CUDA casts what it is made of
+        library.impl("cross_entropy_loss", torch.library.fallthrough_kernel, _KEYS[kind], allow_override=True)
+    rules = (
+        (_LOWER, lambda values: torch.get_autocast_dtype(kind)), (_FLOAT32, lambda values: torch.float32),
+        (_PROMOTE, _widest), (["binary_cross_entropy"], _refuse),
+    )  # fmt: skip
+    for names, choose in rules:
+        for name in names:
+            operator = operator_of(name)
+            library.impl(name, partial(_cast_and_call, kind, operator, choose), _KEYS[kind], allow_override=True)
+
+
+def operator_of(name: str) -> Operator:
+    """Return the operator of ATen that a registration calls `name`, such as "conv1d" or "softmax.int"."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _cast_and_call(
+    kind: str, operator: Operator, choose: Callable[[Any], torch.dtype | None], *args: Any, **kwargs: Any
+) -> Any:
+    dtype = choose((args, kwargs))
+    with torch._C._ExcludeDispatchKeyGuard(_KEY_SETS[kind]):
+        if dtype is not None:
+            args, kwargs = tree_map(partial(_cast, kind, dtype), (args, kwargs))
+        return operator(*args, **kwargs)
+
+
+def _eligible(value: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not torch.float64
+
+
+def _cast(kind: str, dtype: torch.dtype, value: Any) -> Any:
+    return value.to(dtype) if _eligible(value) and value.device.type == kind else value
+
+
+def _widest(values: Any) -> torch.dtype | None:
+    kinds = {value.dtype for value in tree_leaves(values) if _eligible(value)}
+    return torch.float32 if torch.float32 in kinds else None
+
+
+def _refuse(values: Any) -> NoReturn:
+    raise RuntimeError(
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Use "
+        "binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss instead."
+    )

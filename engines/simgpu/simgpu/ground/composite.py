@@ -1,0 +1,79 @@
+"""What is an operator made of that arrives whole? In inference mode autograd does not take such operators apart.
+
+There a Linear layer reaches `__torch_dispatch__` as `linear`, elsewhere as `t` and `addmm`.
+"""
+
+import threading
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from simgpu.ground.torch_internals import Args, Kwargs, Operator
+
+__all__ = ["Mode", "conjugation", "is_composite", "take_apart"]
+
+_C = torch._C
+_ABOVE = _C.DispatchKeySet(_C.DispatchKey.Conjugate) | _C.DispatchKeySet(_C.DispatchKey.Negative)
+_VIEWS = _C.DispatchKeySet(_C.DispatchKey.ADInplaceOrView)
+_COMPOSITE = _C.DispatchKey.CompositeImplicitAutograd
+_state = threading.local()
+
+
+def _has_kernel(func: Operator, key: str) -> bool:
+    name = func.name()
+    return _C._dispatch_has_kernel_for_dispatch_key(name, key) and not (
+        _C._dispatch_kernel_for_dispatch_key_is_fallthrough(name, key)
+    )
+
+
+def is_composite(func: Operator) -> bool:
+    """Return whether `func` is nothing but a composition of other operators wherever autograd is on."""
+    return _has_kernel(func, "CompositeImplicitAutograd") and not _has_kernel(func, "Meta")
+
+
+def conjugation() -> AbstractContextManager[None]:
+    """Return a context inside `__torch_dispatch__` in which operators see the conjugate and negative bits of tensors.
+
+    Those who do not see them compute with the wrong values. PyTorch switches off there whatever comes before Python.
+    """
+    return _without(_ABOVE)
+
+
+def _without(keys: torch._C.DispatchKeySet) -> AbstractContextManager[None]:
+    excluded = _C._dispatch_tls_local_exclude_set() - keys
+    return _C._ForceDispatchKeyGuard(_C._dispatch_tls_local_include_set(), excluded)
+
+
+def take_apart(func: Operator, args: Args, kwargs: Kwargs) -> Any:
+    """Call a composite operator as autograd does: with what its device has for it.
+
+    Autocast is on inside, unless it has a rule for this operator, or for one that this is a part of.
+    """
+    tensor = next((leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)
+    if tensor is None:
+        return func._op_dk(_COMPOSITE, *args, **kwargs)
+    own = f"Autograd{_C._dispatch_key_for_device(_C.TensorBase.device.__get__(tensor).type)}"  # as C++ sees it
+    kernel = getattr(_C.DispatchKey, own) if _has_kernel(func, own) else _COMPOSITE
+    kind, before = tensor.device.type, getattr(_state, "cast", False)
+    autocast = f"Autocast{_C._dispatch_key_for_device(kind)}"
+    # three operators, such as `chunk`, make a view of their own result after this
+    keys = _ABOVE if _has_kernel(func, "ADInplaceOrView") else _ABOVE | _VIEWS
+    _state.cast = before or _has_kernel(func, autocast)
+    if not _state.cast and _C._is_any_autocast_enabled() and torch.is_autocast_enabled(kind):
+        keys = keys | _C.DispatchKeySet(getattr(_C.DispatchKey, autocast))
+    try:
+        with _without(keys):
+            return func._op_dk(kernel, *args, **kwargs)
+    finally:
+        _state.cast = before
+
+
+class Mode(TorchDispatchMode):
+    """A mode of operators, the first of which in a process does not load the whole compiler: that takes a second."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False

@@ -1,0 +1,211 @@
+"""What does an operator cost on a GPU: operations, bytes, and the kernels that PyTorch runs for it there?
+
+Rules that differ from "reads its inputs, writes its results", with their causes in PyTorch's CUDA code:
+
+- A convolution of single channels (depthwise) has a kernel of its own and no tensor cores.
+- cuDNN's tensor cores want the channels of a pixel side by side: inputs and results in the usual order (NCHW) are
+  converted by further kernels. Forward only where the kernel covers more than one pixel: else it is a product of
+  matrices in either order.
+- A convolution's bias is added by a kernel of its own; its backward pass is one kernel for each gradient.
+- Batch and group norm in training pass twice over their input, and so do the backward passes of all norms.
+- Attention is one kernel in which the scores never reach the memory, and which skips what a causal mask hides.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from simgpu.ground.torch_internals import TORCH, Args, Kwargs
+
+_FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the kernels of one operator have to do, whatever the GPU. `Clock.kernel` says how long one takes for it.
+
+    - `flops`: operations, at the `rate` of a number format ("fp16"), or of "depthwise" convolutions;
+    - `nbytes`: what is read and written while they are computed, `extra_bytes` what is moved before or after;
+    - `strided`: whether memory is read in another order than it is written;
+    - `steps`: kernels that wait for one another, each of which takes its least time;
+    - `attention`: in a kernel of attention the share of `flops` that it cannot skip (a causal mask halves it), else 0.
+    """
+
+    flops: int
+    nbytes: int
+    rate: str = "fp32"
+    strided: bool = False
+    steps: int = 1
+    extra_bytes: int = 0
+    attention: float = 0.0
+
+
+def price(
+    plan: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], args: Args, kwargs: Kwargs, out: Any
+) -> Cost:
+    """Return what the operator of `plan` (`operators.Plan`) costs, by the sizes of its tensors alone.
+
+    `inputs` and `outputs` are all tensors in `args`, `kwargs` and in `out`, which it returned.
+    """
+    nbytes, strided = _traffic(plan, inputs, outputs, kwargs)
+    if plan.flops is not None:
+        flops, rate = int(plan.flops(*args, **kwargs, out_val=out)), _FORMATS.get(inputs[0].dtype, "fp32")
+        if inputs[0].dtype is torch.float32 and _rounds("conv" in plan.name):
+            rate = "tf32"
+    else:
+        flops = max((t.numel() for t in (*inputs, *outputs)), default=0)
+        rate = "fp64" if any(t.dtype is torch.float64 for t in outputs) else "fp32"
+    cost = Cost(flops, nbytes, rate, strided)
+    rule = _RULES.get(plan.name)
+    return cost if rule is None else rule(cost, args, kwargs, outputs)
+
+
+@functools.lru_cache(maxsize=4096)  # a program asks for the same sizes again and again
+def price_of_elements(flops: int, nbytes: int, rate: str) -> Cost:
+    """Return what a kernel costs that does one operation for each element of its result, read and written in order."""
+    return Cost(flops, nbytes, rate)
+
+
+def price_of_copy(source: torch.Tensor, target: torch.Tensor) -> Cost:
+    """Return what a copy within the memory of a GPU costs."""
+    nbytes, strided = _moved([source], target)
+    return Cost(0, nbytes, strided=strided)
+
+
+def _traffic(
+    plan: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], kwargs: Kwargs
+) -> tuple[int, bool]:
+    """Return how many bytes an operator reads and writes, and whether it reads in another order than it writes."""
+    if plan.gathers:
+        written = sum(t.nbytes for t in outputs)
+        nbytes, strided = 2 * written + sum(t.nbytes for t in inputs if not t.is_floating_point()), False
+    else:
+        read = inputs[1:] if plan.overwrites else inputs
+        if plan.mutates and kwargs:
+            result_only = {id(kwargs[name]) for name in plan.mutates if isinstance(name, str)}  # out=
+            read = [t for t in read if id(t) not in result_only]
+        one = outputs[0] if len(outputs) == 1 and (plan.pointwise or plan.name == "clone") else None
+        nbytes, strided = _moved(read, one)
+        nbytes += sum(t.nbytes for t in (outputs if one is None else outputs[1:]))
+    if plan.mutates and not outputs:
+        nbytes += sum(t.nbytes for t in inputs[: max(1, len(inputs) // 2)])
+    return nbytes, strided
+
+
+def _moved(inputs: Sequence[torch.Tensor], output: torch.Tensor | None) -> tuple[int, bool]:
+    """Return how many bytes a kernel moves, and whether it reads an input in another order than it writes `output`.
+
+    Of an expanded tensor only what is in memory is read.
+    """
+    nbytes, strided = 0, False
+    for tensor in inputs:
+        size = tensor.nbytes
+        if not tensor.is_contiguous():
+            strides = tensor.stride()
+            size = math.prod(n for n, step in zip(tensor.shape, strides, strict=True) if step) * tensor.itemsize
+        if output is not None and not strided and tensor.shape == output.shape:
+            strided = tensor.stride() != output.stride() and _fastest(tensor) != _fastest(output)
+        nbytes += size
+    return nbytes + (0 if output is None else output.nbytes), strided
+
+
+def _fastest(tensor: torch.Tensor) -> int:
+    """Return the dimension along which neighbours in memory lie, -1 where there is none."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    steps = [(step, place) for place, (n, step) in enumerate(sizes) if n > 1 and step]
+    return min(steps, default=(0, -1))[1]
+
+
+def _rounds(convolution: bool) -> bool:
+    """Return whether CUDA lets tensor cores round float32 inputs: by default in convolutions, not in products."""
+    if convolution:
+        return TORCH.backends.cudnn.conv.fp32_precision == "tf32"
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"  # set_float32_matmul_precision sets it as well
+
+
+def _convolution(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+    x, weight, bias, groups = args[0], args[1], args[2], args[8]
+    extra, steps = (0, 1) if bias is None else (2 * outputs[0].nbytes, 2)
+    if _depthwise(weight, groups):
+        return replace(cost, rate="depthwise", steps=steps, extra_bytes=extra)
+    if _converts(x) and math.prod(weight.shape[2:]) > 1:
+        extra, steps = extra + 2 * (x.nbytes + outputs[0].nbytes), steps + 2
+    return replace(cost, steps=steps, extra_bytes=extra)
+
+
+def _convolution_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+    grad, x, weight, groups, wanted = args[0], args[1], args[2], args[9], args[10]
+    extra, steps = grad.nbytes * (wanted[0] + wanted[1] + wanted[2] - 1), sum(wanted)
+    if _depthwise(weight, groups):
+        return replace(cost, rate="depthwise", steps=steps, extra_bytes=extra)
+    if _converts(x):
+        extra, steps = extra + 2 * (grad.nbytes + x.nbytes * (1 + wanted[0])), steps + 2 + wanted[0]
+    return replace(cost, steps=steps, extra_bytes=extra)
+
+
+def _depthwise(weight: torch.Tensor, groups: int) -> bool:
+    return groups > 1 and weight.shape[1] == 1
+
+
+def _converts(x: torch.Tensor) -> bool:
+    """Return whether cuDNN's kernels need the channels last and have to turn tensors around for it."""
+    return x.dtype in (torch.float16, torch.bfloat16) and _fastest(x) != 1
+
+
+def _norm(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+    once = len(args) > 5 and args[5] is False  # batch norm that uses its running statistics
+    return cost if once else replace(cost, steps=2, extra_bytes=args[0].nbytes)
+
+
+def _norm_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+    return replace(cost, steps=2, extra_bytes=args[0].nbytes + args[1].nbytes)
+
+
+def _recurrent(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+    """Input (time, batch, features): one step after another, each of which reads the recurrent weight again."""
+    steps = len(args[0])
+    return replace(cost, steps=steps, nbytes=cost.nbytes + (steps - 1) * args[2].nbytes)
+
+
+def _attention(place: int) -> Callable[..., Cost]:
+    """Return the rule of fused attention that is told of a causal mask at this place of its arguments."""
+
+    def rule(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+        causal = kwargs.get("is_causal", args[place] if len(args) > place else False)
+        return replace(cost, attention=0.5 if causal else 1.0)
+
+    return rule
+
+
+def encoder_layer_flops(
+    src: torch.Tensor, width: int, heads: int, *args: Any, out_val: Any = None, **kwargs: Any
+) -> int:
+    """Two operations for each weight and token, and the two products of attention."""
+    tokens, products = src.numel() // width, (args[0], args[2], args[11], args[13])  # qkv, projection, two of the MLP
+    return tokens * (2 * sum(weight.numel() for weight in products) + 4 * src.shape[-2] * width)
+
+
+def _encoder_layer(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+    """nn.TransformerEncoderLayer in inference: one operator, a dozen kernels, with what they hand each other."""
+    tokens, wide = args[0].numel(), args[14].shape[0] / args[1]
+    return replace(cost, steps=12, extra_bytes=int(tokens * (24 + 4 * wide)) * args[0].itemsize)
+
+
+_RULES: dict[str, Callable[..., Cost]] = {
+    "_scaled_dot_product_flash_attention_for_cpu": _attention(4),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention(7),
+    "_transformer_encoder_layer_fwd": _encoder_layer,
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    "mkldnn_rnn_layer": _recurrent,
+    "mkldnn_rnn_layer_backward": _recurrent,
+    "native_batch_norm": _norm,
+    "native_group_norm": _norm,
+    "native_batch_norm_backward": _norm_backward,
+    "native_group_norm_backward": _norm_backward,
+    "native_layer_norm_backward": _norm_backward,
+}
