@@ -37,6 +37,14 @@ PLANTED = {  # what each file may not import, and how the contract says it
     "ranklaunch/places.py": ("simgpu", "ranklaunch.places -> simgpu"),
     "kernelcheck/tables.py": ("ranklaunch", "kernelcheck.tables -> ranklaunch"),
     "simgpu/ground/tables.py": ("kernelcheck", "simgpu.ground.tables -> kernelcheck"),
+    "simgpu/ground/units.py": ("simgpu.machine.gpus", "simgpu.ground.units -> simgpu.machine.gpus"),
+    "simgpu/machine/cluster.py": ("simgpu.clock.clock", "simgpu.machine.cluster -> simgpu.clock.clock"),
+    "simgpu/clock/clock.py": ("simgpu.accounting.ledger", "simgpu.clock.clock -> simgpu.accounting.ledger"),
+    "simgpu/accounting/owners.py": ("simgpu.device.state", "simgpu.accounting.owners -> simgpu.device.state"),
+    "simgpu/device/ranks.py": ("simgpu.forecasts.forecast", "simgpu.device.ranks -> simgpu.forecasts.forecast"),
+    "simgpu/forecasts/workspaces.py": ("simgpu.reports.text", "simgpu.forecasts.workspaces -> simgpu.reports.text"),
+    "simgpu/reports/lines.py": ("simgpu.face.smi", "simgpu.reports.lines -> simgpu.face.smi"),
+    "simgpu/face/smi.py": ("simgpu.reports.text", "simgpu.face.smi -> simgpu.reports.text"),  # it does not install
     "course_utils/gpus.py": ("gpu_course.progress", "course_utils.gpus -> gpu_course.progress"),
     "course_utils/explain.py": ("course_utils.gpus", "course_utils.explain -> course_utils.gpus"),  # its neighbour
     "gpu_course/predict.py": ("gpu_course.catalogue", "gpu_course.predict -> gpu_course.catalogue"),
