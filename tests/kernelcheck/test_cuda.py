@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kernelcheck
-from kernelcheck import toolchain
+from kernelcheck.cuda import toolchain
 from tests.kernelcheck.cuda_samples import BASES, BROKEN, HOSTILE, RIGHT, Broken, T
 
 needs_compiler = pytest.mark.skipif(bool(kernelcheck.why_not()), reason="no C++ compiler")

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import kernelcheck
-from kernelcheck import cuda, processes, toolchain
-from kernelcheck.cuda_text import CudaText
+from kernelcheck.cuda import processes, toolchain
+from kernelcheck.cuda.kernel import Kernel, Parameter
+from kernelcheck.cuda.text import CudaText
 from tests import children
 from tests.kernelcheck.cuda_samples import BASES
 
@@ -37,7 +38,7 @@ def all_ended() -> bool:
 
 def kernel_of(source: str) -> kernelcheck.Kernel:
     """Return a kernel whose text is not looked at: what it may do is more than what a compiler lets it."""
-    return cuda.Kernel("k", source, (cuda.Parameter("x", "float*", True, "f4"),), toolchain.build(source, "k", ()))
+    return Kernel("k", source, (Parameter("x", "float*", True, "f4"),), toolchain.build(source, "k", ()))
 
 
 @pytest.mark.parametrize("seconds", ["0", "60"])

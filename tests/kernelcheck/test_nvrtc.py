@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelcheck import cuda_gpu
+from kernelcheck.cuda import gpu
 
 PROGRAM = """
 import sys
@@ -16,7 +16,7 @@ import types
 import torch
 from torch.cuda import _utils
 from torch.utils import cpp_extension
-from kernelcheck import cuda_gpu
+from kernelcheck.cuda import gpu
 from tests.kernelcheck.cuda_samples import BASES
 
 loaded = []
@@ -26,7 +26,7 @@ torch.cuda.current_device = lambda: 0
 torch.cuda.get_device_properties = lambda *_: types.SimpleNamespace(major=8, minor=0)
 _utils._cuda_load_module = lambda binary, names: {name: loaded.append(binary) for name in names}
 for name, base in BASES.items():
-    cuda_gpu.compiled(base.source, name)
+    gpu.compiled(base.source, name)
 assert len(loaded) == len(BASES) and all(binary[:4] == bytes([127]) + b"ELF" for binary in loaded)
 assert cpp_extension.CUDA_HOME is None
 """
@@ -34,7 +34,7 @@ assert cpp_extension.CUDA_HOME is None
 
 def test_what_nvrtc_lacks_stands_before_the_text_and_on_no_line():
     source = "#include <cstdint>\n#include <cuda_fp16.h>\n__global__ void k(float* x) {}\n"
-    text = cuda_gpu.for_nvrtc(source)
+    text = gpu.for_nvrtc(source)
     before, _, behind = text.partition("#line 1\n")
     assert "INFINITY" in before and "int32_t" in before
     assert behind == source.replace("#include <cstdint>", " ")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import kernelcheck
-from kernelcheck import triton_memory
+from kernelcheck.triton import memory
 from tests.kernelcheck.triton_samples import SAMPLES, Sample
 
 triton, tl = kernelcheck.triton(interpreter=True)
@@ -20,7 +20,7 @@ triton, tl = kernelcheck.triton(interpreter=True)
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    monkeypatch.setattr(triton_memory, "_MOST_TURNS", 500)
+    monkeypatch.setattr(memory, "_MOST_TURNS", 500)
 
 
 WITH_RESULT = [name for name, sample in SAMPLES.items() if sample.call()[-1] is not None]

@@ -74,9 +74,9 @@ def texts() -> list[Text]:
 def ours(text: Text) -> str:
     """Return what `kernelcheck` has against a text, "" if nothing."""
     import kernelcheck
-    from kernelcheck.triton_compiler import compiled
-    from kernelcheck.triton_language import _as_arguments
-    from kernelcheck.triton_memory import Memory
+    from kernelcheck.triton.compiler import compiled
+    from kernelcheck.triton.language import _as_arguments
+    from kernelcheck.triton.memory import Memory
 
     try:
         if text.language == "cuda":
@@ -121,7 +121,7 @@ def by_triton(text: Text) -> str:
 
 def by_nvrtc(text: Text) -> str:
     """Return what NVRTC has against a text as `kernelcheck` gives it to NVRTC, "" if nothing. It needs no GPU."""
-    from kernelcheck.cuda_gpu import for_nvrtc
+    from kernelcheck.cuda.gpu import for_nvrtc
 
     found = [folder for path in sys.path for folder in Path(path).glob("nvidia/*") if folder.is_dir()]
     library = ctypes.CDLL(str(next(file for folder in found for file in folder.glob("lib/libnvrtc.so.*"))))

@@ -83,6 +83,6 @@ def test_installing_the_course_changes_nothing_that_colab_has(colab, tmp_path):
     package = site / "course_utils"
     assert (package / "__init__.py").exists() and (package / "notebooks" / "recorded").is_dir()
     assert list((package / "notebooks" / "programs").glob("*.py"))
-    assert all((site / "kernelcheck" / name).exists() for name in ("cuda.h", "nvrtc.h", "runtime.cpp"))
+    assert all((site / "kernelcheck" / name).exists() for name in ("cuda/cuda.h", "cuda/nvrtc.h", "cuda/runtime.cpp"))
     imported = subprocess.run([python, "-c", "import course_utils"], cwd=tmp_path, capture_output=True, text=True)
     assert imported.returncode == 0, imported.stderr

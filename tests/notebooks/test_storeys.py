@@ -45,6 +45,8 @@ PLANTED = {  # what each file may not import, and how the contract says it
     "simgpu/forecasts/workspaces.py": ("simgpu.reports.text", "simgpu.forecasts.workspaces -> simgpu.reports.text"),
     "simgpu/reports/lines.py": ("simgpu.face.smi", "simgpu.reports.lines -> simgpu.face.smi"),
     "simgpu/face/smi.py": ("simgpu.reports.text", "simgpu.face.smi -> simgpu.reports.text"),  # it does not install
+    "kernelcheck/faults.py": ("kernelcheck.triton.memory", "kernelcheck.faults -> kernelcheck.triton.memory"),
+    "kernelcheck/triton/memory.py": ("kernelcheck.cuda.gpu", "kernelcheck.triton.memory -> kernelcheck.cuda.gpu"),
     "course_utils/gpus.py": ("gpu_course.progress", "course_utils.gpus -> gpu_course.progress"),
     "course_utils/explain.py": ("course_utils.gpus", "course_utils.explain -> course_utils.gpus"),  # its neighbour
     "gpu_course/predict.py": ("gpu_course.catalogue", "gpu_course.predict -> gpu_course.catalogue"),

@@ -15,14 +15,14 @@ Not seen: a local variable, or an array of `torch.empty`, that is read before it
 the CPU's: sums without fused multiply-add, and exact functions where a GPU has fast ones such as `__expf`.
 """
 
-from kernelcheck.cuda import Kernel, compile_cuda
+from kernelcheck.cuda.kernel import Kernel, compile_cuda
+from kernelcheck.cuda.report import CudaFault, Report
+from kernelcheck.cuda.toolchain import Compiler, Unavailable, compiler, why_not
 from kernelcheck.faults import CompileError, KernelFault
-from kernelcheck.report import CudaFault, Report
-from kernelcheck.toolchain import Compiler, Unavailable, compiler, why_not
 from kernelcheck.traffic import Traffic
-from kernelcheck.triton_language import checked, triton
-from kernelcheck.triton_memory import Addresses
-from kernelcheck.triton_memory import Report as TritonReport
+from kernelcheck.triton.language import checked, triton
+from kernelcheck.triton.memory import Addresses
+from kernelcheck.triton.memory import Report as TritonReport
 
 __all__ = [
     "Addresses", "CompileError", "Compiler", "CudaFault", "Kernel", "KernelFault", "Report", "Traffic",

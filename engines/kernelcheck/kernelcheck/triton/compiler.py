@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from kernelcheck.faults import KernelFault
-from kernelcheck.triton_blocks import (
+from kernelcheck.triton.blocks import (
     I32,
     I64,
     Block,
@@ -36,10 +36,10 @@ from kernelcheck.triton_blocks import (
     negated,
     plain,
 )  # fmt: skip
-from kernelcheck.triton_functions import IN_KERNELS, tl
-from kernelcheck.triton_kernel import Kernel, meaning, outside
-from kernelcheck.triton_memory import Launch, line_of, running, wrong
-from kernelcheck.triton_text import COMPARISONS, Text, is_constexpr, text_of
+from kernelcheck.triton.functions import IN_KERNELS, tl
+from kernelcheck.triton.kernel import Kernel, meaning, outside
+from kernelcheck.triton.memory import Launch, line_of, running, wrong
+from kernelcheck.triton.text import COMPARISONS, Text, is_constexpr, text_of
 
 _DEEPEST = 50  # kernels that call one another
 _MISSING = object()

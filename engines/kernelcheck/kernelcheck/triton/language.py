@@ -32,13 +32,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernelcheck import cuda_gpu, triton_text
+from kernelcheck.devices import is_real
 from kernelcheck.faults import KernelFault
-from kernelcheck.triton_blocks import OF_TORCH, Pointer, as_block, assigned, chained, joined, negated
-from kernelcheck.triton_compiler import compiled
-from kernelcheck.triton_functions import IN_KERNELS, tl
-from kernelcheck.triton_kernel import Config, Kernel, kernel_of, meaning, namespace, outside
-from kernelcheck.triton_memory import Addresses, Buffer, FarBuffer, Launch, Memory, Report, line_of, running
+from kernelcheck.triton import text as triton_text
+from kernelcheck.triton.blocks import OF_TORCH, Pointer, as_block, assigned, chained, joined, negated
+from kernelcheck.triton.compiler import compiled
+from kernelcheck.triton.functions import IN_KERNELS, tl
+from kernelcheck.triton.kernel import Config, Kernel, kernel_of, meaning, namespace, outside
+from kernelcheck.triton.memory import Addresses, Buffer, FarBuffer, Launch, Memory, Report, line_of, running
 
 _MOST_PROGRAMS = 1_000_000  # one after the other
 _OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
@@ -276,7 +277,7 @@ def triton(interpreter: bool = False) -> tuple[Any, Any]:
     With `interpreter=True`, or where COURSE_DEVICE names another device than CUDA, always those of this interpreter.
     """
     wanted = os.environ.get("COURSE_DEVICE") or "cuda"
-    there = torch.cuda.is_available() and cuda_gpu.is_real(torch.device("cuda"))
+    there = torch.cuda.is_available() and is_real(torch.device("cuda"))
     if not interpreter and wanted == "cuda" and there and importlib.util.find_spec("triton"):
         return importlib.import_module("triton"), importlib.import_module("triton.language")
     return namespace, tl

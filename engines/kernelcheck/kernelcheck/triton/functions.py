@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernelcheck.triton_access import ACCESSES
-from kernelcheck.triton_blocks import (
+from kernelcheck.triton.access import ACCESSES
+from kernelcheck.triton.blocks import (
     BOOL,
     F32,
     I32,
@@ -29,8 +29,8 @@ from kernelcheck.triton_blocks import (
     shaped,
     sizes,
 )  # fmt: skip
-from kernelcheck.triton_memory import running, wrong
-from kernelcheck.triton_random import RANDOM
+from kernelcheck.triton.memory import running, wrong
+from kernelcheck.triton.philox import RANDOM
 
 _PRECISIONS = "tf32", "tf32x3", "ieee", "bf16x3", "bf16x6"
 

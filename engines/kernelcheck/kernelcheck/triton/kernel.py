@@ -8,10 +8,10 @@ import types
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from kernelcheck.triton_blocks import OF_TORCH, DType, constexpr
-from kernelcheck.triton_functions import host_cdiv, next_power_of_2, tl
-from kernelcheck.triton_memory import running, wrong
-from kernelcheck.triton_text import is_constexpr
+from kernelcheck.triton.blocks import OF_TORCH, DType, constexpr
+from kernelcheck.triton.functions import host_cdiv, next_power_of_2, tl
+from kernelcheck.triton.memory import running, wrong
+from kernelcheck.triton.text import is_constexpr
 
 
 class Config:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from kernelcheck.cuda_text import CudaText, Function
+from kernelcheck.cuda.text import CudaText, Function
 from kernelcheck.faults import CompileError
 
 CUDA_HEADER = re.compile(r"(?:cuda|device_|vector_|math_constants|sm_|crt/)[\w./]*")

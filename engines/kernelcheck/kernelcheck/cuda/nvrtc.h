@@ -25,13 +25,13 @@ using ::abs; using ::fabs; using ::sqrt; using ::exp; using ::log; using ::pow; 
 using ::floor; using ::ceil; using ::round; using ::isnan; using ::isinf;
 typedef decltype(sizeof 0) size_t;
 template <class T> struct numeric_limits;
-#define COURSE_LIMITS(T, least, lowest_, most, infinite) \
+#define KC_LIMITS(T, least, lowest_, most, infinite) \
   template <> struct numeric_limits<T> { \
     __device__ static constexpr T min() { return least; } __device__ static constexpr T max() { return most; } \
     __device__ static constexpr T lowest() { return lowest_; } __device__ static T infinity() { return infinite; } };
-COURSE_LIMITS(float, 1.175494351e-38f, -3.402823466e+38f, 3.402823466e+38f, __int_as_float(0x7f800000))
-COURSE_LIMITS(double, 2.2250738585072014e-308, -1.7976931348623157e308, 1.7976931348623157e308, __longlong_as_double(0x7ff0000000000000ll))
-COURSE_LIMITS(int, -2147483647 - 1, -2147483647 - 1, 2147483647, 0)
-COURSE_LIMITS(unsigned, 0u, 0u, 4294967295u, 0u)
+KC_LIMITS(float, 1.175494351e-38f, -3.402823466e+38f, 3.402823466e+38f, __int_as_float(0x7f800000))
+KC_LIMITS(double, 2.2250738585072014e-308, -1.7976931348623157e308, 1.7976931348623157e308, __longlong_as_double(0x7ff0000000000000ll))
+KC_LIMITS(int, -2147483647 - 1, -2147483647 - 1, 2147483647, 0)
+KC_LIMITS(unsigned, 0u, 0u, 4294967295u, 0u)
 }
 #line 1

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelcheck import processes
-from kernelcheck.cuda_rules import CUDA_HEADER, header
-from kernelcheck.cuda_text import CudaText
+from kernelcheck.cuda import processes
+from kernelcheck.cuda.rules import CUDA_HEADER, header
+from kernelcheck.cuda.text import CudaText
 from kernelcheck.faults import CompileError
 
 HERE = Path(__file__).parent
@@ -148,7 +148,7 @@ def _changes(text: CudaText) -> Iterator[tuple[int, int, str]]:
             yield token.at, text.tokens[n + 1].at, ""
         elif (found := text.dynamic(n)) is not None:
             name, kind, stop = found
-            yield token.at, stop, f"static {kind}* const {name} = ({kind}*)course_dynamic;"
+            yield token.at, stop, f"static {kind}* const {name} = ({kind}*)kc_dynamic;"
 
 
 def _error(said: str, source: str) -> CompileError:
@@ -245,8 +245,8 @@ def _built(found: Compiler, folder: Path, source: str, name: str, others: Sequen
     file, program = folder / "kernel.cu", folder / "kernel"
     file.write_text(
         f"{_prepared(source)}\n"
-        f'extern "C" void course_call(void** a) {{ course::call(&{name}, a); }}\n'
-        f'extern "C" void course_describe() {{ course::describe(&{name}); }}\n',
+        f'extern "C" void kc_call(void** a) {{ kc::call(&{name}, a); }}\n'
+        f'extern "C" void kc_describe() {{ kc::describe(&{name}); }}\n',
         encoding="utf-8",
     )
     extra = CLANG if "clang" in found.version else GCC
@@ -266,7 +266,7 @@ def _shared(program: Path, others: Sequence[str]) -> list[Shared]:
     """Return the shared variables of a program, as its symbol table has them, in order."""
     found = []
     for symbol, kind, at, size in _symbol_table(program):
-        if kind != "TLS" or "course_pad_" in symbol:
+        if kind != "TLS" or "kc_pad_" in symbol:
             continue
         # _ZZ6kernelPfE4part is `part` inside `kernel`, _ZL4part one of the file
         name = re.match(r"_ZZ.*E\d+([a-zA-Z_]\w*?)(?:_\d*)?$|_ZL\d+(\w+)$", symbol)

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernelcheck import cuda_gpu, processes, toolchain
-from kernelcheck.cuda_rules import refused
-from kernelcheck.cuda_text import CudaText
+from kernelcheck.cuda import gpu, processes, toolchain
+from kernelcheck.cuda.report import CudaFault, Memory, Report, Three, describe
+from kernelcheck.cuda.rules import refused
+from kernelcheck.cuda.text import CudaText
+from kernelcheck.devices import is_real
 from kernelcheck.faults import CompileError
-from kernelcheck.report import CudaFault, Memory, Report, Three, describe
 
 SHARED_MOST = 227 * 1024  # with dynamic shared memory, which a launch asks for
 CHECKED_THREADS = 2**21  # a launch on a real GPU that is larger is not looked at on the CPU first
@@ -152,7 +153,7 @@ class Kernel:
             memories, words = self._arguments(args, report)
             device = next((memory.tensor.device for memory in memories), torch.device("cpu"))
             elements = sum(memory.count for memory in memories)
-            real = cuda_gpu.is_real(device)
+            real = is_real(device)
             if not real and elements > CHECKED_ELEMENTS:
                 raise CudaFault(
                     "launch", f"the arrays have {elements:,} elements; here {CHECKED_ELEMENTS:,} can be run"
@@ -171,10 +172,8 @@ class Kernel:
         if (threads := math.prod(report.block)) > 1024:
             raise CudaFault("launch", f"a block of {report.block} has {threads} threads; a GPU takes at most 1024")
         used = sum(one.size for one in self._program.shared if one.own)
-        if used > cuda_gpu.SHARED_LIMIT:
-            raise CudaFault(
-                "launch", f"the kernel has {used} bytes of shared memory; a block has {cuda_gpu.SHARED_LIMIT}"
-            )
+        if used > gpu.SHARED_LIMIT:
+            raise CudaFault("launch", f"the kernel has {used} bytes of shared memory; a block has {gpu.SHARED_LIMIT}")
         if not 0 <= shared_mem <= SHARED_MOST - used:
             raise CudaFault("launch", f"shared_mem is {shared_mem} bytes; no GPU has more than {SHARED_MOST} a block")
 
@@ -237,7 +236,7 @@ class Kernel:
                 if not all(map(np.array_equal, pieces, others)):
                     raise self._fault(report, memories, found["undefined"], limit)
             for memory, piece, (_, stored, *_) in zip(memories, pieces, found["arrays"], strict=True):
-                if stored and not cuda_gpu.is_real(memory.tensor.device):
+                if stored and not is_real(memory.tensor.device):
                     _bytes(memory)[:] = piece
 
     def _trial(
@@ -298,9 +297,9 @@ class Kernel:
         """Run the launch on a real GPU."""
         with torch.cuda.device(device):
             if self._real is None:
-                self._real = cuda_gpu.compiled(self.source, self.name)
+                self._real = gpu.compiled(self.source, self.name)
             launch = {"grid": report.grid, "block": report.block}
-            cuda_gpu.run(self._real, launch, args, [raw for _, raw in words], shared_mem)
+            gpu.run(self._real, launch, args, [raw for _, raw in words], shared_mem)
             report.ran_on = torch.cuda.get_device_name(device)
 
     _real: Any = None
@@ -319,7 +318,7 @@ def _dims(what: str, dim: Dim) -> Three:
 def _bytes(memory: Memory) -> np.ndarray:
     """Return the bytes of a memory of the CPU as they are, of a GPU a copy."""
     storage, count = memory.tensor.untyped_storage(), memory.hi - memory.lo
-    if cuda_gpu.is_real(memory.tensor.device):
+    if is_real(memory.tensor.device):
         whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
         return whole[memory.lo : memory.hi].cpu().numpy()
     return (

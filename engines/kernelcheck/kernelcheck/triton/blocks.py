@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from kernelcheck.triton_memory import Buffer, running, wrong
-from kernelcheck.triton_text import COMPARISONS
+from kernelcheck.triton.memory import Buffer, running, wrong
+from kernelcheck.triton.text import COMPARISONS
 
 _MOST_ELEMENTS = 1 << 20  # of a block, as in Triton
 

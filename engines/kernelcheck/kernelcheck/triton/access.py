@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kernelcheck.triton_blocks import BOOL, Block, Pointer, as_block, shaped
-from kernelcheck.triton_memory import Buffer, running, wrong
+from kernelcheck.triton.blocks import BOOL, Block, Pointer, as_block, shaped
+from kernelcheck.triton.memory import Buffer, running, wrong
 
 _SMALL = "int1", "int8", "uint8", "int16", "uint16"  # no atomic operation changes these
 _HALVES = "fp16", "bf16"  # these only atomic_add

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelcheck.triton_blocks import F32, TYPES, Block, as_block
+from kernelcheck.triton.blocks import F32, TYPES, Block, as_block
 
 _KEYS, _ROUNDS = (0x9E3779B9, 0xBB67AE85), (0xD2511F53, 0xCD9E8D57)
 _U32 = TYPES["uint32"]

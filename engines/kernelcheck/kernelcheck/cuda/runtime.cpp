@@ -1,5 +1,5 @@
 // Runs each thread of a CUDA kernel as a fiber, and looks at each access to memory, which the compiler reports through
-// the hooks of -fsanitize=thread. Its one argument names the launch, written by cuda.py; what it found goes to stdout.
+// the hooks of -fsanitize=thread. Its one argument names the launch, written by kernel.py; what it found goes to stdout.
 #include <link.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -20,9 +20,9 @@
 
 struct uint3 { unsigned x, y, z; };
 extern "C" {
-void course_call(void** arguments);  // written by cuda.py behind the reader's text
-void course_describe();
-char course_dynamic[256 * 1024] __attribute__((aligned(4096)));
+void kc_call(void** arguments);  // written by cuda.py behind the reader's text
+void kc_describe();
+char kc_dynamic[256 * 1024] __attribute__((aligned(4096)));
 extern char __executable_start, end;
 }
 
@@ -232,8 +232,8 @@ void access(void* address, int size, int how, void* from, bool typed = true) {
   }
   if (a - START < SPACING * arrays.size()) return global((a - START) / SPACING, p, size, how, place);
   if (a - Address(tls) < Address(tls_size)) return shared_static(p - tls, p, size, how, place);
-  if (a - Address(course_dynamic) < sizeof course_dynamic) {
-    int64_t at = p - course_dynamic;
+  if (a - Address(kc_dynamic) < sizeof kc_dynamic) {
+    int64_t at = p - kc_dynamic;
     if (at + size > dynamic_size) return outside_shared("shared dynamic", -1, at, size, how, place, true);
     return shared(tls_size + at, p, size, how, place, -1);
   }
@@ -247,7 +247,7 @@ void access(void* address, int size, int how, void* from, bool typed = true) {
 // ---- the scheduler
 void body() {
   for (;;) {
-    course_call(values.data());
+    kc_call(values.data());
     settle(); now->state = DONE; yield_to_scheduler();
   }
 }
@@ -317,7 +317,7 @@ void release_barrier() {
 
 void run_block() {
   atomics_seen = false;
-  memset(tls, 0xff, tls_size); memset(course_dynamic, 0xff, dynamic_size);  // shared memory starts with anything
+  memset(tls, 0xff, tls_size); memset(kc_dynamic, 0xff, dynamic_size);  // shared memory starts with anything
   for (u32 i = 0; i < threads; i++) {
     Fiber& f = fibers[i]; f.state = READY; f.epoch = f.warp_epoch = f.work = f.acquired = 0; f.last_read = 0; f.fenced = false; f.released.clear();
   }
@@ -389,44 +389,44 @@ void left() { if (!ended) { stop(fault("exit", 0, READ)); } }
 }  // namespace
 
 extern "C" {
-uint3 course_thread() { return now->id; }
-uint3 course_block() { return at_block; }
-uint3 course_block_dim() { return block; }
-uint3 course_grid_dim() { return grid; }
-unsigned course_lane() { return now->index % 32; }
-unsigned course_active(int line) { now->how = 3; now->mask = 0; now->line = line; wait(WARP); return now->value; }
-long long course_clock() { return ticks += 4; }
-void course_atomic(void* p, int size) { access(p, size, ATOMIC, __builtin_return_address(0)); }
-void course_copy(void* to, const void* from, int size) {
+uint3 kc_thread() { return now->id; }
+uint3 kc_block() { return at_block; }
+uint3 kc_block_dim() { return block; }
+uint3 kc_grid_dim() { return grid; }
+unsigned kc_lane() { return now->index % 32; }
+unsigned kc_active(int line) { now->how = 3; now->mask = 0; now->line = line; wait(WARP); return now->value; }
+long long kc_clock() { return ticks += 4; }
+void kc_atomic(void* p, int size) { access(p, size, ATOMIC, __builtin_return_address(0)); }
+void kc_copy(void* to, const void* from, int size) {
   access((void*)from, size, READ, __builtin_return_address(0)); access(to, size, WRITE, __builtin_return_address(0)); memmove(to, from, size);
 }
-void course_move(void* to, const void* from, long size) {
+void kc_move(void* to, const void* from, long size) {
   access((void*)from, int(size), READ, __builtin_return_address(0), false); access(to, int(size), WRITE, __builtin_return_address(0), false); memmove(to, from, size);
 }
-void course_set(void* to, int value, long size) { access(to, int(size), WRITE, __builtin_return_address(0), false); memset(to, value, size); }
-void course_fence() {
+void kc_set(void* to, int value, long size) { access(to, int(size), WRITE, __builtin_return_address(0), false); memset(to, value, size); }
+void kc_fence() {
   now->fenced = true; moment++;
   block_fences[block_index]++;  // what this block wrote so far is seen by a block that looks behind an atomic
   settle(); yield_to_scheduler();
 }
-int course_barrier(int place, int line, int value, int how) {
+int kc_barrier(int place, int line, int value, int how) {
   now->barrier = place; now->line = line; now->value = value; now->how = how; wait(BARRIER); return now->value;
 }
-const uint64_t* course_warp(unsigned mask, uint64_t value, int how, int line) {
+const uint64_t* kc_warp(unsigned mask, uint64_t value, int how, int line) {
   now->mask = mask; now->word = value; now->how = how; now->line = line;
   if (!(mask >> now->index % 32 & 1)) { Fault f = fault("divergent barrier", 0, READ); f.line = line; f.space = "warp"; f.text = "mask"; stop(f); }
   wait(WARP); return now->given;
 }
-void course_takes(int lane, int line) {
+void kc_takes(int lane, int line) {
   if (now->with >> (lane & 31) & 1 || undefined.found) return;
   undefined = fault("undefined", 0, READ); undefined.line = line; undefined.at = lane; undefined.space = "warp";
 }
-int course_printf(const char* form, ...) {
+int kc_printf(const char* form, ...) {
   char text[1024]; va_list list; va_start(list, form); int n = vsnprintf(text, sizeof text, form, list); va_end(list);
   if (printed.size() < 20000) printed += text;
   return n;
 }
-void course_stop(const char* kind, const char* text, int line) { Fault f = fault(kind, 0, READ); f.text = text; f.line = line; stop(f); _exit(0); }
+void kc_stop(const char* kind, const char* text, int line) { Fault f = fault(kind, 0, READ); f.text = text; f.line = line; stop(f); _exit(0); }
 
 // An index beyond its array of known size, at the reader's line and column. Shared arrays are looked at by their accesses.
 struct Type { uint16_t kind, info; char name[1]; };
@@ -471,7 +471,7 @@ static int found(dl_phdr_info* info, size_t, void*) {  // the first object is th
 // The launch, as text: grid, block, bytes of dynamic shared memory, seconds; arrays, arguments, shared variables.
 int main(int count, char** words) {
   dl_iterate_phdr(found, nullptr); program = Address(&__executable_start); program_end = Address(&end);
-  if (count < 3) { course_describe(); return 0; }
+  if (count < 3) { kc_describe(); return 0; }
   FILE* in = fopen(words[1], "r"); int data = open(words[2], O_RDWR); double seconds; long n, item, offset, bytes, lo, hi, k;
   out = fdopen(dup(1), "w"); int none = open("/dev/null", O_RDWR); dup2(none, 0); dup2(none, 1); dup2(none, 2);
   if (!in || fscanf(in, "%u %u %u %u %u %u %ld %lf %d", &grid.x, &grid.y, &grid.z, &block.x, &block.y, &block.z, &dynamic_size, &seconds, &variant) != 9) return 2;
@@ -492,7 +492,7 @@ int main(int count, char** words) {
   }
   for (auto& c : scalars) values.push_back(c.data());
   for (fscanf(in, "%ld", &n); n-- > 0;) { fscanf(in, "%ld %ld", &lo, &hi); symbols.push_back({lo, hi}); }
-  shared_cells.resize(tls_size + sizeof course_dynamic + 16);
+  shared_cells.resize(tls_size + sizeof kc_dynamic + 16);
   fibers.resize(threads); char* stacks = (char*)mmap(nullptr, threads * (STACK + 8192), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   for (u32 i = 0; i < threads; i++) {
     Fiber& f = fibers[i]; f.index = i; f.id = {i % block.x, i / block.x % block.y, i / block.x / block.y};

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from kernelcheck.cuda_rules import C_HEADERS, header
-from kernelcheck.cuda_text import CudaText
+from kernelcheck.cuda.rules import C_HEADERS, header
+from kernelcheck.cuda.text import CudaText
 
 HERE = Path(__file__).parent
 SHARED_LIMIT = 48 * 1024  # bytes of shared memory that a kernel gets without asking
@@ -29,14 +29,6 @@ def for_nvrtc(source: str) -> str:
             parts += [source[end : token.at], " "]
             end = token.at + len(token.text)
     return (HERE / "nvrtc.h").read_text(encoding="utf-8") + "".join(parts) + source[end:]
-
-
-def is_real(device: torch.device) -> bool:
-    """Return whether `device` is a GPU of CUDA, and not a simulated one of `simgpu` under this name.
-
-    `simgpu` is never switched on in a process that has a real one.
-    """
-    return device.type == "cuda" and torch._C._get_privateuse1_backend_name() != "sim"
 
 
 def compiled(source: str, name: str) -> Any:

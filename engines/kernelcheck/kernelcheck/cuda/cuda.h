@@ -1,0 +1,336 @@
+// What the text of a .cu file needs to be C++: CUDA's words, types and functions. runtime.cpp runs what comes out.
+// Names of its own begin with kc_ or KC_.
+#pragma once
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <math.h>
+#include <type_traits>
+#include <utility>
+
+#define KC_PLAIN __attribute__((noinline, no_sanitize("thread")))  // accesses inside are not looked at
+#define KC_HERE static inline __attribute__((always_inline))       // accesses inside are at the caller's line
+#define KC_JOIN2(a, b) a##b
+#define KC_JOIN(a, b) KC_JOIN2(a, b)
+
+#define __global__
+#define __device__
+#define __host__
+#define __managed__
+#define __constant__ static
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __restrict__
+#define __restrict
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(n) __attribute__((aligned(n)))
+#define __CUDACC__ 1
+#define __CUDA_ARCH__ 800
+// a variable of each thread of the system, so that arrays of templates work too; the pad tells one array from the next
+#define __shared__ static __thread char KC_JOIN(kc_pad_, __COUNTER__)[256] __attribute__((used)); static __thread __attribute__((used, aligned(16)))
+#define warpSize 32
+#define INT_MAX 2147483647
+#define UINT_MAX 4294967295u
+#define FLT_MAX 3.402823466e+38f
+#define FLT_MIN 1.175494351e-38f
+#define FLT_EPSILON 1.1920929e-7f
+#define DBL_MAX 1.7976931348623157e308
+#define CUDART_INF_F INFINITY
+#define CUDART_NAN_F NAN
+#define CUDART_PI_F 3.141592654f
+
+extern "C" {
+struct uint3 { unsigned x, y, z; };
+uint3 kc_thread() __attribute__((const));
+uint3 kc_block() __attribute__((const));
+uint3 kc_block_dim() __attribute__((const));
+uint3 kc_grid_dim() __attribute__((const));
+void kc_atomic(void* p, int size);
+void kc_copy(void* to, const void* from, int size);
+void kc_move(void* to, const void* from, long size);
+void kc_set(void* to, int value, long size);
+int kc_barrier(int place, int line, int value, int how);
+const uint64_t* kc_warp(unsigned mask, uint64_t value, int how, int line);
+void kc_takes(int lane, int line);
+unsigned kc_lane();
+unsigned kc_active(int line);
+void kc_fence();
+long long kc_clock();
+int kc_printf(const char* form, ...) __attribute__((format(printf, 1, 2)));
+void kc_stop(const char* kind, const char* text, int line) __attribute__((noreturn));
+extern char kc_dynamic[];
+}
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+  constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
+};
+#define threadIdx (kc_thread())
+#define blockIdx (kc_block())
+#define blockDim (kc_block_dim())
+#define gridDim (kc_grid_dim())
+
+// A vector is copied as a whole, so that a load of 16 bytes counts as one.
+#define KC_COPIES(name) \
+  name() = default; \
+  __attribute__((always_inline)) name(const name& o) { kc_copy(this, &o, sizeof *this); } \
+  __attribute__((always_inline)) name& operator=(const name& o) { kc_copy(this, &o, sizeof *this); return *this; }
+#define KC_VECTOR(T, name, size2, size4) \
+  struct __align__(size2) name##2 { T x, y; KC_COPIES(name##2) name##2(T a, T b) : x(a), y(b) {} }; \
+  struct name##3 { T x, y, z; }; \
+  struct __align__(size4) name##4 { T x, y, z, w; KC_COPIES(name##4) name##4(T a, T b, T c, T d) : x(a), y(b), z(c), w(d) {} }; \
+  KC_HERE name##2 make_##name##2(T a, T b) { return name##2(a, b); } \
+  KC_HERE name##3 make_##name##3(T a, T b, T c) { return name##3{a, b, c}; } \
+  KC_HERE name##4 make_##name##4(T a, T b, T c, T d) { return name##4(a, b, c, d); }
+#define uint3 kc_uint3
+typedef unsigned char uchar; typedef unsigned short ushort; typedef unsigned int uint; typedef long long longlong;
+KC_VECTOR(float, float, 8, 16) KC_VECTOR(int, int, 8, 16) KC_VECTOR(unsigned, uint, 8, 16)
+KC_VECTOR(double, double, 16, 16) KC_VECTOR(short, short, 4, 8) KC_VECTOR(signed char, char, 2, 4)
+KC_VECTOR(unsigned char, uchar, 2, 4) KC_VECTOR(unsigned short, ushort, 4, 8) KC_VECTOR(long long, longlong, 16, 16)
+#undef uint3
+
+// 16-bit floats compute in float and round, as the hardware does for + - * /
+KC_HERE uint32_t kc_bits(float f) { uint32_t u; __builtin_memcpy(&u, &f, 4); return u; }
+KC_HERE float kc_float(uint32_t u) { float f; __builtin_memcpy(&f, &u, 4); return f; }
+struct kc_half_format {
+  static float wide(uint16_t h) {
+    uint32_t sign = (h & 0x8000u) << 16, e = h >> 10 & 31, m = h & 1023;
+    if (e == 31) return kc_float(sign | 0x7f800000 | m << 13);
+    float v = e ? kc_float((e + 112) << 23 | m << 13) : m * 5.9604644775390625e-8f;
+    return sign ? -v : v;
+  }
+  static uint16_t narrow(float f) {
+    uint32_t u = kc_bits(f), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
+    if (a > 0x7f800000) return sign | 0x7e00;
+    if (a >= 0x477ff000) return sign | 0x7c00;
+    if (a < 0x38800000) return sign | (kc_bits(kc_float(a) + 0.5f) - 0x3f000000);
+    return sign | ((a + 0xfff + (a >> 13 & 1) - 0x38000000) >> 13);
+  }
+};
+struct kc_bfloat_format {
+  static float wide(uint16_t h) { return kc_float(uint32_t(h) << 16); }
+  static uint16_t narrow(float f) {
+    uint32_t u = kc_bits(f);
+    return f != f ? (u >> 16 | 64) : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+  }
+};
+template <class Format> struct kc_16bit {
+  uint16_t bits;
+  kc_16bit() = default;
+  template <class T, class = std::enable_if_t<std::is_arithmetic<T>::value>> kc_16bit(T v) : bits(Format::narrow(float(v))) {}
+  operator float() const { return Format::wide(bits); }
+#define KC_ASSIGN(op) kc_16bit& operator op##=(kc_16bit o) { return *this = kc_16bit(float(*this) op float(o)); }
+  KC_ASSIGN(+) KC_ASSIGN(-) KC_ASSIGN(*) KC_ASSIGN(/)
+#define KC_BINARY(op) \
+  friend kc_16bit operator op(kc_16bit a, kc_16bit b) { return kc_16bit(float(a) op float(b)); }
+  KC_BINARY(+) KC_BINARY(-) KC_BINARY(*) KC_BINARY(/)
+};
+typedef kc_16bit<kc_half_format> __half; typedef __half half;
+typedef kc_16bit<kc_bfloat_format> __nv_bfloat16; typedef __nv_bfloat16 nv_bfloat16;
+#define KC_PAIR(T, name) \
+  struct __align__(4) name { T x, y; KC_COPIES(name) name(T a, T b) : x(a), y(b) {} }; \
+  KC_HERE name __halves2##name(T a, T b) { return name(a, b); } \
+  KC_HERE name __hadd2(name a, name b) { return name(a.x + b.x, a.y + b.y); } \
+  KC_HERE name __hsub2(name a, name b) { return name(a.x - b.x, a.y - b.y); } \
+  KC_HERE name __hmul2(name a, name b) { return name(a.x * b.x, a.y * b.y); } \
+  KC_HERE name __hfma2(name a, name b, name c) { return name(fmaf(a.x, b.x, c.x), fmaf(a.y, b.y, c.y)); } \
+  KC_HERE T __hadd(T a, T b) { return a + b; } \
+  KC_HERE T __hsub(T a, T b) { return a - b; } \
+  KC_HERE T __hmul(T a, T b) { return a * b; } \
+  KC_HERE T __hdiv(T a, T b) { return a / b; } \
+  KC_HERE T __hneg(T a) { return T(-float(a)); } \
+  KC_HERE T __hmax(T a, T b) { return float(a) > float(b) ? a : b; } \
+  KC_HERE T __hmin(T a, T b) { return float(a) < float(b) ? a : b; } \
+  KC_HERE T __hfma(T a, T b, T c) { return T(fmaf(a, b, c)); } \
+  KC_HERE bool __hgt(T a, T b) { return float(a) > float(b); } \
+  KC_HERE bool __hlt(T a, T b) { return float(a) < float(b); } \
+  KC_HERE T hexp(T a) { return T(expf(a)); } \
+  KC_HERE T hsqrt(T a) { return T(sqrtf(a)); }
+KC_PAIR(__half, __half2) KC_PAIR(__nv_bfloat16, __nv_bfloat162)
+typedef __half2 half2; typedef __nv_bfloat162 nv_bfloat162;
+KC_HERE __half __float2half(float f) { return __half(f); }
+KC_HERE __half __float2half_rn(float f) { return __half(f); }
+KC_HERE float __half2float(__half h) { return h; }
+KC_HERE __half __int2half_rn(int i) { return __half(float(i)); }
+KC_HERE __half2 __floats2half2_rn(float a, float b) { return __half2(__half(a), __half(b)); }
+KC_HERE __half2 __float2half2_rn(float a) { return __half2(__half(a), __half(a)); }
+KC_HERE __half2 __half2half2(__half a) { return __half2(a, a); }
+KC_HERE float2 __half22float2(__half2 h) { return float2(h.x, h.y); }
+KC_HERE float __low2float(__half2 h) { return h.x; }
+KC_HERE float __high2float(__half2 h) { return h.y; }
+KC_HERE __nv_bfloat16 __float2bfloat16(float f) { return __nv_bfloat16(f); }
+KC_HERE float __bfloat162float(__nv_bfloat16 h) { return h; }
+
+// mathematics that <math.h> lacks
+template <class A, class B, class = std::enable_if_t<std::is_arithmetic<A>::value && std::is_arithmetic<B>::value>>
+KC_HERE std::common_type_t<A, B> min(A a, B b) { typedef std::common_type_t<A, B> T; return T(b) < T(a) ? T(b) : T(a); }
+template <class A, class B, class = std::enable_if_t<std::is_arithmetic<A>::value && std::is_arithmetic<B>::value>>
+KC_HERE std::common_type_t<A, B> max(A a, B b) { typedef std::common_type_t<A, B> T; return T(a) < T(b) ? T(b) : T(a); }
+KC_HERE float rsqrtf(float x) { return 1 / sqrtf(x); }
+KC_HERE double rsqrt(double x) { return 1 / sqrt(x); }
+KC_HERE float rsqrt(float x) { return rsqrtf(x); }
+KC_HERE float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1) : 0; }
+KC_HERE float normcdff(float x) { return 0.5f * erfcf(-x * 0.707106781f); }
+KC_HERE float __fdividef(float a, float b) { return a / b; }
+KC_HERE float __frcp_rn(float a) { return 1 / a; }
+KC_HERE float __fadd_rn(float a, float b) { return a + b; }
+KC_HERE float __fsub_rn(float a, float b) { return a - b; }
+KC_HERE float __fmul_rn(float a, float b) { return a * b; }
+KC_HERE float __fdiv_rn(float a, float b) { return a / b; }
+KC_HERE float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+KC_HERE float __fsqrt_rn(float a) { return sqrtf(a); }
+KC_HERE float __frsqrt_rn(float a) { return rsqrtf(a); }
+KC_HERE float __int2float_rn(int a) { return float(a); }
+KC_HERE float __uint2float_rn(unsigned a) { return float(a); }
+KC_HERE int __float2int_rn(float a) { return int(rintf(a)); }
+KC_HERE int __float2int_rz(float a) { return int(a); }
+KC_HERE int __float2int_rd(float a) { return int(floorf(a)); }
+KC_HERE int __float2int_ru(float a) { return int(ceilf(a)); }
+KC_HERE int __float_as_int(float a) { return int(kc_bits(a)); }
+KC_HERE unsigned __float_as_uint(float a) { return kc_bits(a); }
+KC_HERE float __int_as_float(int a) { return kc_float(uint32_t(a)); }
+KC_HERE float __uint_as_float(unsigned a) { return kc_float(a); }
+KC_HERE long long __double_as_longlong(double d) { long long v; __builtin_memcpy(&v, &d, 8); return v; }
+KC_HERE double __longlong_as_double(long long v) { double d; __builtin_memcpy(&d, &v, 8); return d; }
+KC_HERE int __popc(unsigned v) { return __builtin_popcount(v); }
+KC_HERE int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
+KC_HERE int __clz(int v) { return v ? __builtin_clz(unsigned(v)) : 32; }
+KC_HERE int __clzll(long long v) { return v ? __builtin_clzll((unsigned long long)v) : 64; }
+KC_HERE int __ffs(int v) { return __builtin_ffs(v); }
+KC_HERE int __ffsll(long long v) { return __builtin_ffsll(v); }
+KC_HERE unsigned __brev(unsigned v) { unsigned r = 0; for (int i = 0; i < 32; i++) r |= (v >> i & 1) << (31 - i); return r; }
+KC_HERE int __mul24(int a, int b) { return a * b; }
+KC_HERE int __mulhi(int a, int b) { return int((long long)a * b >> 32); }
+KC_HERE unsigned __umulhi(unsigned a, unsigned b) { return unsigned((unsigned long long)a * b >> 32); }
+#define __expf(x) expf(x)
+#define __exp10f(x) exp10f(x)
+#define __exp2f(x) exp2f(x)
+#define __logf(x) logf(x)
+#define __log2f(x) log2f(x)
+#define __log10f(x) log10f(x)
+#define __powf(x, y) powf(x, y)
+#define __sinf(x) sinf(x)
+#define __cosf(x) cosf(x)
+#define __tanf(x) tanf(x)
+#define __tanhf(x) tanhf(x)
+#define __sincosf(x, s, c) sincosf(x, s, c)
+template <class T> KC_HERE T __ldg(const T* p) { return *p; }
+template <class T> KC_HERE T __ldcg(const T* p) { return *p; }
+template <class T> KC_HERE T __ldcs(const T* p) { return *p; }
+template <class T> KC_HERE void __stcg(T* p, T v) { *p = v; }
+template <class T> KC_HERE void __stcs(T* p, T v) { *p = v; }
+
+// threads of a block and of a warp wait for one another
+#define __syncthreads() ((void)kc_barrier(__COUNTER__, __LINE__, 0, 0))
+#define __syncthreads_count(p) kc_barrier(__COUNTER__, __LINE__, !!(p), 0)
+#define __syncthreads_or(p) (kc_barrier(__COUNTER__, __LINE__, !!(p), 0) != 0)
+#define __syncthreads_and(p) kc_barrier(__COUNTER__, __LINE__, !!(p), 1)
+#define __threadfence() kc_fence()
+#define __threadfence_block() kc_fence()
+#define __threadfence_system() kc_fence()
+#define __activemask() kc_active(__LINE__)
+#define __nanosleep(ns) kc_fence()
+#define KC_ALL 0xffffffffu
+#define __syncwarp(...) ((void)kc_warp(kc_mask(__VA_ARGS__), 0, 1, __LINE__))
+KC_HERE unsigned kc_mask(unsigned mask = KC_ALL) { return mask; }
+template <class T> KC_PLAIN T kc_from(const uint64_t* given, int lane) { T r; __builtin_memcpy((void*)&r, given + lane, sizeof r); return r; }
+template <class T> KC_PLAIN uint64_t kc_word(T v) {
+  static_assert(sizeof(T) <= 8, "a shuffle moves values of at most 8 bytes");
+  uint64_t w = 0; __builtin_memcpy(&w, &v, sizeof v); return w;
+}
+KC_PLAIN inline int kc_source(char kind, int lane, int by, int width) {
+  int first = lane & -width, to = kind == 'i' ? first + (by & (width - 1)) : kind == 'u' ? lane - by : kind == 'd' ? lane + by : lane ^ by;
+  return kind == 'u' ? (to < first ? lane : to) : to >= first + width ? lane : to;
+}
+template <class T> KC_PLAIN T kc_shuffle(char kind, int line, unsigned mask, T v, int by, int width = 32) {
+  const uint64_t* given = kc_warp(mask, kc_word(v), 2, line); int lane = kc_source(kind, kc_lane(), by, width);
+  kc_takes(lane, line);
+  return kc_from<T>(given, lane);
+}
+#define __shfl_sync(...) kc_shuffle('i', __LINE__, __VA_ARGS__)
+#define __shfl_up_sync(...) kc_shuffle('u', __LINE__, __VA_ARGS__)
+#define __shfl_down_sync(...) kc_shuffle('d', __LINE__, __VA_ARGS__)
+#define __shfl_xor_sync(...) kc_shuffle('x', __LINE__, __VA_ARGS__)
+KC_PLAIN inline unsigned kc_ballot(unsigned mask, int p, int line) {
+  const uint64_t* given = kc_warp(mask, p != 0, 2, line); unsigned r = 0;
+  for (int i = 0; i < 32; i++) if (mask >> i & 1) r |= unsigned(given[i] & 1) << i;
+  return r;
+}
+#define __ballot_sync(mask, p) kc_ballot(mask, p, __LINE__)
+#define __any_sync(mask, p) (kc_ballot(mask, p, __LINE__) != 0)
+#define __all_sync(mask, p) (kc_ballot(mask, !(p), __LINE__) == 0)
+template <class T, class F> KC_PLAIN T kc_reduce(unsigned mask, T v, int line, F f) {
+  const uint64_t* given = kc_warp(mask, kc_word(v), 2, line); bool first = true; T r = v;
+  for (int i = 0; i < 32; i++) if (mask >> i & 1) { T o = kc_from<T>(given, i); r = first ? o : f(r, o); first = false; }
+  return r;
+}
+#define __reduce_add_sync(mask, v) kc_reduce(mask, v, __LINE__, [](auto a, auto b) { return a + b; })
+#define __reduce_max_sync(mask, v) kc_reduce(mask, v, __LINE__, [](auto a, auto b) { return a > b ? a : b; })
+#define __reduce_min_sync(mask, v) kc_reduce(mask, v, __LINE__, [](auto a, auto b) { return a < b ? a : b; })
+template <class T> KC_PLAIN unsigned kc_match(unsigned mask, T v, int line) {
+  uint64_t mine = kc_word(v); const uint64_t* given = kc_warp(mask, mine, 2, line); unsigned r = 0;
+  for (int i = 0; i < 32; i++) if ((mask >> i & 1) && given[i] == mine) r |= 1u << i;
+  return r;
+}
+#define __match_any_sync(mask, v) kc_match(mask, v, __LINE__)
+
+// atomics
+template <class T, class F> KC_PLAIN T kc_change(T* p, F f) { T old = *p; *p = f(old); return old; }
+template <class T> struct kc_integer { static constexpr bool value = std::is_same<T, int>::value || std::is_same<T, unsigned>::value || std::is_same<T, unsigned long long>::value; };
+#define KC_ATOMIC(name, allowed, result) \
+  template <class T, class V> KC_HERE T name(T* p, V value) { \
+    static_assert(allowed, #name " does not exist for this type"); \
+    kc_atomic(p, sizeof(T)); \
+    T v = T(value); return kc_change(p, [v](T old) -> T { return result; }); }
+#define KC_FLOATS (kc_integer<T>::value || std::is_same<T, float>::value || std::is_same<T, double>::value || sizeof(T) == 2 || std::is_same<T, __half2>::value)
+KC_ATOMIC(atomicAdd, KC_FLOATS, old + v)
+KC_ATOMIC(atomicSub, kc_integer<T>::value, old - v)
+KC_ATOMIC(atomicExch, kc_integer<T>::value || (std::is_same<T, float>::value), ((void)old, v))
+KC_ATOMIC(atomicMax, (kc_integer<T>::value || std::is_same<T, long long>::value), old > v ? old : v)
+KC_ATOMIC(atomicMin, (kc_integer<T>::value || std::is_same<T, long long>::value), old < v ? old : v)
+KC_ATOMIC(atomicAnd, kc_integer<T>::value, old & v)
+KC_ATOMIC(atomicOr, kc_integer<T>::value, old | v)
+KC_ATOMIC(atomicXor, kc_integer<T>::value, old ^ v)
+KC_ATOMIC(atomicInc, (std::is_same<T, unsigned>::value), old >= v ? 0 : old + 1)
+KC_ATOMIC(atomicDec, (std::is_same<T, unsigned>::value), old == 0 || old > v ? v : old - 1)
+#define atomicAdd_block atomicAdd
+#define atomicAdd_system atomicAdd
+template <class T, class A, class B> KC_HERE T atomicCAS(T* p, A a, B b) {
+  static_assert(kc_integer<T>::value || sizeof(T) == 2, "atomicCAS does not exist for this type");
+  kc_atomic(p, sizeof(T));
+  T is = T(a), to = T(b); return kc_change(p, [is, to](T old) -> T { return old == is ? to : old; });
+}
+#define clock64() kc_clock()
+#define clock() kc_clock()
+#define printf(...) kc_printf(__VA_ARGS__)
+#define memset(to, value, size) kc_set(to, value, size)
+#define memcpy(to, from, size) kc_move(to, from, size)
+#define __trap() kc_stop("trap", "__trap()", __LINE__)
+#undef assert
+#define assert(x) ((x) ? (void)0 : kc_stop("assert", #x, __LINE__))
+#define _ASSERT_H 1
+#define main kc_users_main
+
+// how Python learns a kernel's parameters, and how the runtime calls it
+namespace kc {
+template <class T> struct Kind {
+  static const char* letter() {
+    return std::is_same<T, bool>::value ? "b" : std::is_floating_point<T>::value ? "f" : std::is_unsigned<T>::value ? "u" : std::is_integral<T>::value || std::is_enum<T>::value ? "i" : "s"; }
+  static constexpr int size = sizeof(T);
+};
+template <> struct Kind<void> { static const char* letter() { return "v"; } static constexpr int size = 1; };
+#define KC_KIND(T, code, bytes) template <> struct Kind<T> { static const char* letter() { return code; } static constexpr int size = bytes; };
+KC_KIND(__half, "h", 2) KC_KIND(__half2, "h", 2) KC_KIND(__nv_bfloat16, "g", 2) KC_KIND(__nv_bfloat162, "g", 2)
+KC_KIND(float2, "f", 4) KC_KIND(float3, "f", 4) KC_KIND(float4, "f", 4) KC_KIND(int2, "i", 4) KC_KIND(int4, "i", 4) KC_KIND(uint2, "u", 4)
+KC_KIND(uint4, "u", 4) KC_KIND(double2, "f", 8) KC_KIND(uchar4, "u", 1) KC_KIND(char4, "i", 1)
+template <class P> void describe() {
+  typedef std::remove_reference_t<P> V; typedef std::remove_pointer_t<V> E; typedef std::remove_cv_t<E> T;
+  fprintf(stdout, "%s%s %s %d\n", std::is_pointer<V>::value ? "*" : "=", std::is_const<E>::value ? "c" : "", Kind<T>::letter(), Kind<T>::size);
+}
+template <class... P> void describe(void (*)(P...)) { int each[] = {0, (describe<P>(), 0)...}; (void)each; }
+template <class... P, size_t... I> KC_PLAIN void call(void (*f)(P...), void** a, std::integer_sequence<size_t, I...>) { f(*(std::decay_t<P>*)a[I]...); }
+template <class... P> KC_PLAIN void call(void (*f)(P...), void** a) { call(f, a, std::make_index_sequence<sizeof...(P)>()); }
+}
