@@ -76,6 +76,8 @@ EVERYWHERE = {
         "expects 3 channels and got 1"),
     "dtypes differ": (lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2, dtype=torch.float64, device=d),
         "two dtypes"),
+    "whole numbers as scores": (lambda d: F.cross_entropy(torch.arange(2, device=d), torch.rand(2, 3, device=d)),
+        "whole numbers as its first argument"),
     "target dtype": (lambda d: F.cross_entropy(torch.rand(2, 3, device=d), torch.ones(2, device=d)),
         "labels or indices have a dtype"),
     "one value per channel": (lambda d: nn.BatchNorm1d(3, device=d)(torch.ones(1, 3, device=d)),
