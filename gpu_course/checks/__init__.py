@@ -1,5 +1,6 @@
 """Is this answer right, and if not, what is the mistake?"""
 
+from gpu_course.checks import edges
 from gpu_course.checks.case import Busy, Case, Task, WrongAnswer
 from gpu_course.checks.child import run_forked, run_limited
 from gpu_course.checks.comparison import difference, shown
@@ -8,6 +9,6 @@ from gpu_course.checks.mistakes import Edit, alike, edit, read, source_of
 from gpu_course.checks.program import Program
 
 __all__ = [
-    "Busy", "Case", "Edit", "Exercise", "Program", "Task", "WrongAnswer", "alike", "difference", "edit", "exercise",
-    "lesson", "read", "run_forked", "run_limited", "shown", "source_of", "unsolved",
+    "Busy", "Case", "Edit", "Exercise", "Program", "Task", "WrongAnswer", "alike", "difference", "edges", "edit",
+    "exercise", "lesson", "read", "run_forked", "run_limited", "shown", "source_of", "unsolved",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ import copy
 import functools
 import inspect
 import linecache
+import numbers
 import re
 import traceback
 import zlib
@@ -15,12 +16,13 @@ from types import CodeType
 from typing import Any, NoReturn
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 import simgpu
 from course_utils import counting
 from course_utils.explain import explain
 from gpu_course import fields
-from gpu_course.checks import sandbox
+from gpu_course.checks import edges, sandbox
 from gpu_course.checks.comparison import difference, shown
 from gpu_course.checks.finding import Finding
 from gpu_course.checks.panel import Panel, wrong_panel
@@ -97,6 +99,17 @@ class WrongAnswer(Exception):
         return self.panel.html
 
 
+@dataclass(frozen=True)
+class _First:
+    """A call that can be made again: its words, its device, copies of its arguments and of what it gave."""
+
+    words: str
+    device: torch.device
+    args: tuple
+    kwargs: dict[str, Any]
+    value: Any
+
+
 class Case:
     """One run of a check on one device: calls the answer safely, compares, and says what is there instead.
 
@@ -109,12 +122,15 @@ class Case:
         self.counts = counting.Counts()
         self._call = self._made = self._printed = ""
         self._rather: Callable[[], None] = _nothing
+        self._gave = "value"  # the type of what the last call returned
+        self._words: set[str] = set()  # of all calls
+        self._first: _First | None = None  # the first that can be made again
 
     def call(self, *args: Any, modifies: bool = False, draws: bool | None = None, **kwargs: Any) -> Any:
         """Call the answer and return its value. Raises `WrongAnswer` if it raises, never ends, changes its inputs
         (unless `modifies`), or leaves random state, default device or the like changed."""
         self._made = _words(self.task.name, args, kwargs)
-        return self._run(self.answer, self._made, args, kwargs, modifies, draws)
+        return self._run(self.answer, self._made, args, kwargs, modifies, draws, keeps=True)
 
     def use(self, made: Callable, *args: Any, modifies: bool = False, draws: bool | None = None, **kwargs: Any) -> Any:
         """Call what the answer made: a module, a method of it, a function that it returned; else as `call`."""
@@ -127,9 +143,28 @@ class Case:
         """Call the answer where it is to raise, and return what it raised; None where it returned. It may modify."""
         return self._outcome(self.answer, _words(self.task.name, args, kwargs), args, kwargs, None).error
 
+    def again(self) -> None:
+        """Call the answer once more as it was called first, after all other calls. Raises `WrongAnswer` if it differs.
+
+        Only where that can be: not where it draws random numbers, changes what it gets, or is handed functions.
+        """
+        first = self._first
+        if first is None:
+            return
+        edges.note("second_call")
+        self.device = first.device
+        got = self._run(
+            self.answer, first.words, *copy.deepcopy((first.args, first.kwargs)), modifies=False, draws=None
+        )
+        problem = difference(got, first.value, rtol=1e-4, atol=1e-6, copied=True)
+        name = "gives something else when it is called a second time with the same"
+        why = "what earlier calls left behind changes it: compute everything anew, and keep nothing between calls"
+        self._judge("second call", bool(problem), got, lambda: self._finding(name, why, first.value, got))
+
     def _run(
-        self, fn: Callable, words: str, args: tuple, kwargs: dict[str, Any], modifies: bool, draws: bool | None
-    ) -> Any:
+        self, fn: Callable, words: str, args: tuple, kwargs: dict[str, Any], modifies: bool, draws: bool | None,
+        *, keeps: bool = False,
+    ) -> Any:  # fmt: skip
         before = None if modifies else _copied((args, kwargs))  # a copy would be alive during the call
         outcome = self._outcome(fn, words, args, kwargs, draws)
         if outcome.error is not None:
@@ -139,6 +174,12 @@ class Case:
             self.fail(f"changes {outcome.changed[0]}", "code after it would behave differently; leave it as it was")
         if not modifies and before is not None and difference((args, kwargs), before, copied=True):
             self.fail("modifies its input", "the caller still needs it; build a new object instead")
+        self._gave = _type_name(outcome.value)
+        if before is not None:
+            edges.note("unchanged")
+        repeats = keeps and before is not None and self._first is None and not (self.task.draws or self.task.simulated)
+        if repeats and _usual() and _plain((*before, outcome.value)):
+            self._first = _First(words, self.device, *before, _detached(outcome.value))
         return outcome.value
 
     def _outcome(
@@ -146,6 +187,9 @@ class Case:
     ) -> sandbox.Outcome:
         self.about(words, self.device)
         draws = self.task.draws if draws is None else draws
+        edges.note_call((*args, *kwargs.values()), self.device)
+        edges.note(*["random_state"] * (not draws), *["other_input"] * (words not in self._words and bool(self._words)))
+        self._words.add(words)
         if self.device.type in ("cuda", "mps", "xpu"):
             load_libraries(self.device)
         with counting.count() as counts:
@@ -212,6 +256,16 @@ class Case:
         shortened = [f"    {line}" for line in lines[:_PRINTED]] + more
         return "\n  your code printed:\n" + "\n".join(shortened) if lines else ""
 
+    def stopped(self, error: Exception) -> Finding:
+        """Return what is wrong with an answer where `error` ends the check, which with the reference goes on.
+
+        So it comes from what the answer returned, or did.
+        """
+        name = (
+            f"returns a {self._gave} that cannot be used as the text says: {type(error).__name__}: {_first_line(error)}"
+        )
+        return self._finding(f"{name}{explained(error)}", "", ..., ...)
+
     def backward(self, got: torch.Tensor) -> None:
         """Go back through the graph of `got`, if it has one; raises `WrongAnswer` where the answer broke the graph."""
         with self.going_back():
@@ -241,6 +295,7 @@ class Case:
 
     def budget(self, what: str, used: int, allowed: int, why: str = "") -> None:
         """Raise `WrongAnswer` if more than `allowed` of `what` were used: the result is right, the way is not."""
+        edges.note_budget(what, used, allowed)
         name = f"the result is right, but it takes {used} {what} and the limit is {allowed}"
         self._judge(what, used > allowed, ..., lambda: self._finding(name, why, ..., ...))
 
@@ -267,7 +322,20 @@ def _raised(answer: Callable, error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "calls itself without end"
     message = _first_line(error)
-    return f"raises {type(error).__name__}" + (f": {message}" if message else "") + _own_line(answer, error)
+    return (
+        f"raises {type(error).__name__}"
+        + (f": {message}" if message else "")
+        + _own_line(answer, error)
+        + explained(error)
+    )
+
+
+def explained(error: BaseException) -> str:
+    """Return two lines with what `error` means and what to do now, or nothing where no explanation is known."""
+    known = explain(error)
+    if known.name == "unknown" or known.name.startswith("simulated "):  # whose words stand in the first line
+        return ""
+    return f"\n  What it means: {known.what}\n  What to do: {known.now}"
 
 
 def _own_line(answer: Callable, error: BaseException) -> str:
@@ -309,6 +377,31 @@ def _first_line(error: BaseException) -> str:
 def _words(name: str, args: tuple, kwargs: dict[str, Any]) -> str:
     words = [shown(arg) for arg in args] + [f"{word}={shown(value)}" for word, value in kwargs.items()]
     return f"{name}({', '.join(words)})"
+
+
+def _type_name(value: Any) -> str:
+    return "tensor" if isinstance(value, torch.Tensor) else type(value).__name__
+
+
+_PLAIN = torch.Tensor, numbers.Number, str, torch.device, torch.dtype, type(None)
+_MOST_KEPT = 10_000  # elements
+
+
+def _plain(value: Any) -> bool:
+    """Return whether `value` holds nothing but small tensors, numbers, text and the like."""
+    leaves = tree_leaves(value)
+    small = sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor)) <= _MOST_KEPT
+    return small and all(isinstance(leaf, _PLAIN) for leaf in leaves)
+
+
+def _usual() -> bool:
+    """Return whether the answer is called as it would be called later: no check has changed a setting for it."""
+    return torch.is_grad_enabled() and torch.get_default_dtype() == torch.float32
+
+
+def _detached(value: Any) -> Any:
+    """Return a copy of what is `_plain`, without its graph."""
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), value)
 
 
 def _copied(value: Any) -> Any:

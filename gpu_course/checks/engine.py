@@ -41,6 +41,7 @@ import simgpu
 from course_utils import arguments, devices
 from gpu_course import fields
 from gpu_course import solved as store
+from gpu_course.checks import edges
 from gpu_course.checks.case import Busy, Case, Task, WrongAnswer, methods_of
 from gpu_course.checks.child import examine_in_child
 from gpu_course.checks.comparison import shown
@@ -132,6 +133,8 @@ class Exercise:
         self.alternatives: list[Alternative] = []
         self.given: Callable | None = None  # the broken program that the lesson's stub is, where the task is a repair
         self._check: Callable[[Case], None] = _no_check
+        self.left_out: dict[str, str] = {}  # edges that the check does not draw, with the reason
+        self._right = Mistake("", "", reference)  # what the check sees of a right answer, kept as it is of mistakes
         self._hinted = 0
         self._doing: Callable[[], str] = str  # what a check that takes long is doing
 
@@ -146,6 +149,10 @@ class Exercise:
         """Register the check: a function of a `Case` that returns where the answer is right and raises elsewhere."""
         self._check = function
         return function
+
+    def leaves_out(self, why: str, *names: str) -> None:
+        """Say why the check does not draw these edges of the catalogue (`edges`): groups of them, or single ones."""
+        self.left_out |= dict.fromkeys(edges.named(*names), why)
 
     def mistake(self, name: str, why: str, *answers: Any) -> Any:
         """Register `answers`, or the one below this decorator, as a mistake that checks then call by `name`.
@@ -284,14 +291,20 @@ class Exercise:
         except (Busy, simgpu.Unavailable):  # what the check needs is not on this machine
             raise
         except Exception as error:
-            raise RuntimeError(
-                f"the check of {self.name} itself failed, your answer may be right: {type(error).__name__}: {error}"
-            ) from error
+            if answer is self.reference or self._fails(place):
+                raise RuntimeError(
+                    f"the check of {self.name} itself failed, your answer may be right: {type(error).__name__}: {error}"
+                ) from error
+            finding = case.stopped(error)  # by what the answer returned: with the reference the check ends
         if finding is None:
             return
         self._doing = lambda: "It is not right yet; now: is it a known mistake?"
         known = recognised(self.mistakes, self._check, case, place)
         raise WrongAnswer(self.task, finding if known is None else finding.named(known.name, known.why))
+
+    def _fails(self, place: torch.device) -> bool:
+        """Return whether the check finds something wrong on `place` even where the answer is the reference."""
+        return any(note.wrong for note in recorded(self._check, self.task, self._right, place))
 
     def recording(self, mistake: Mistake, device: torch.device) -> list[Note]:
         """Return all that the check finds of one of the mistakes on `device`: it goes on where it would fail."""

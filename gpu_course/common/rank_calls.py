@@ -4,7 +4,7 @@ import copy
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves, tree_map
 
 from course_utils import counting
-from gpu_course.checks import difference
+from gpu_course.checks import difference, edges
 from simgpu import composite
 
 
@@ -43,14 +43,25 @@ class Imported:
         return importlib.import_module, (self.name,)
 
 
-def on_rank(ready: object, program: Callable, answers: tuple[Callable, ...], args: tuple) -> list[Any]:
-    """Run the program of a check, which calls the answer, for each of `answers`."""
+@dataclass(frozen=True)
+class Drawn:
+    """The edges that one rank saw, and the sizes of the tensors in each call there."""
+
+    seen: edges.Seen
+    sizes: list[list[tuple[int, ...]]]
+
+
+def on_rank(
+    ready: object, program: Callable, answers: tuple[Callable, ...], args: tuple, recorded: bool
+) -> tuple[list[Any], Drawn | None]:
+    """Run the program of a check, which calls the answer, for each of `answers`; where asked, note what is drawn."""
     call, found = _Caller(), []
-    for answer in answers:
-        call.answer = answer
-        call.meet()
-        found.append(program(call, *args))
-    return found
+    with edges.recording() if recorded else nullcontext() as seen:
+        for answer in answers:
+            call.answer = answer
+            call.meet()
+            found.append(program(call, *args))
+    return found, Drawn(seen, call.sizes) if seen else None
 
 
 class _Caller:
@@ -60,6 +71,7 @@ class _Caller:
         self.answer: Any = None
         self.group: Any = None
         self.called, self.works = False, _Works()
+        self.sizes: list[list[tuple[int, ...]]] = []  # of the tensors of each call, where edges are recorded
 
     def meet(self) -> None:
         """Wait for all ranks if there was a call, in a group of its own: it may have left messages behind."""
@@ -70,11 +82,27 @@ class _Caller:
     def __call__(self, *args: Any, modifies: bool = False) -> Call:
         self.meet()
         self.called = True
+        if edges.watched():
+            self._note(args, modifies)
         before = None if modifies else copy.deepcopy(args)
         with counting.count() as counts, self.works.watched():
             value = tree_map(_arrived, self.answer(*args))
         modified = before is not None and bool(difference(args, before, copied=True))
         return Call(value, modified, counts, self.works.started - len(self.works.asked), self.works.width)
+
+    def _note(self, args: tuple, modifies: bool) -> None:
+        """Note the edges of a call."""
+        edges.note_call(args, torch.device("cpu"))
+        edges.note(*["other_input"] * bool(self.sizes), *["unchanged"] * (not modifies))
+        edges.note(*["part"] * any(0 < _ranks_of(leaf) < dist.get_world_size() for leaf in tree_leaves(args)))
+        self.sizes.append([tuple(leaf.shape) for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)])
+
+
+def _ranks_of(value: Any) -> int:
+    """Return how many ranks a mesh or a group has, 0 of anything else."""
+    if isinstance(value, dist.ProcessGroup):
+        return value.size()
+    return value.size() if type(value).__name__ == "DeviceMesh" else 0
 
 
 def _arrived(value: Any) -> Any:

@@ -14,8 +14,8 @@ from typing import Any
 import cloudpickle
 import torch
 
-from gpu_course.checks import Busy, Case
-from gpu_course.common.rank_calls import Call, Imported, on_rank
+from gpu_course.checks import Busy, Case, edges
+from gpu_course.common.rank_calls import Call, Drawn, Imported, on_rank
 from simgpu import places
 
 _PLACE = re.compile(r"(?:in (?P<called>\w+), called )?at (?P<file>.+), line (?P<line>\d+), in .+\n\s+(?P<source>.*)")
@@ -69,7 +69,8 @@ def on_ranks(
         failed = _outcome(*run) if answers is mistakes else _launched(*run)
     case.called(_NOISE.sub(lambda noise: f"{noise[1]}{noise[2]}" if noise[2] else "", printed.getvalue()))
     if isinstance(failed, list):
-        return [rank[answers.index(case.answer)] for rank in failed]
+        _note_edges([drawn for _, drawn in failed], nprocs)
+        return [found[answers.index(case.answer)] for found, _ in failed]
     if answers is mistakes:  # their launch failed: the next wrong answer tries them again
         _outcome.cache_clear()
         raise Busy(f"the known mistakes of {case.task.name} could not be tried: {failed}")
@@ -77,6 +78,16 @@ def on_ranks(
     if lost or failed.kind in ("hang", "slow", "died"):
         _fail_stuck(case, failed, nprocs, why)
     case.fail(_raised(case, failed))
+
+
+def _note_edges(drawn: list[Drawn | None], nprocs: int) -> None:
+    """Note what the ranks drew, and where calls on one rank had tensors of other sizes than on another."""
+    noted = [one for one in drawn if one]
+    for one in noted:
+        edges.merge(one.seen)
+    if noted:
+        edges.note(*{2: ["two_ranks"], 3: ["three_ranks"], 4: ["four_ranks"]}.get(nprocs, []))
+        edges.note(*["uneven"] * any(one.sizes != noted[0].sizes for one in noted))
 
 
 def _loads_compiler(answer: Callable) -> bool:
@@ -94,7 +105,7 @@ def _launched(program: Callable, answers: tuple, args: tuple, nprocs: int, neede
     preload(needed, __name__, program.__module__)
     try:
         return launch(
-            on_rank, Imported(needed), program, answers, args,
+            on_rank, Imported(needed), program, answers, args, edges.watched(),
             nprocs=nprocs, timeout_s=limit_s * len(answers), devices=["cpu"] * nprocs,
         )  # fmt: skip
     except RankError as error:

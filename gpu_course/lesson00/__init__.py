@@ -1,8 +1,10 @@
 """The exercise of lesson 00: what an answer, a check and a hint are."""
 
+import math
+
 import torch
 
-from gpu_course.checks import Case, lesson
+from gpu_course.checks import Case, edges, lesson
 from gpu_course.common.probes import elsewhere
 
 __all__ = ["double"]
@@ -26,13 +28,31 @@ def double(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     return 2 * on_device  # a new tensor: the caller's `x` keeps its values
 
 
+double.leaves_out("twice True is no number", "bool")
+
+
 @double.checks
 def _(case: Case) -> None:
-    for x in (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([[0.5, -4.0]]).to(case.device), torch.arange(7)):
+    square = torch.tensor([[1.0, 2e4], [1e-6, -3.0]])
+    for x in (  # "twice `x`": whatever its shape, its memory, its type
+        torch.tensor([1.0, 2.0, 3.0]),
+        torch.tensor([[0.5, -4.0]]).to(case.device),
+        torch.arange(7),
+        torch.tensor(3.0),
+        torch.ones(0, 2),
+        edges.permuted(square),
+        edges.sliced(square),
+        torch.tensor([math.inf, 0.1], dtype=torch.float16),
+        torch.tensor([0.1, 5.0], dtype=torch.bfloat16),
+        torch.tensor([0.1], dtype=torch.float64),
+        torch.tensor([1 + 2j]),
+    ):
         case.equal(case.call(x, case.device), (x + x).to(case.device), why="twice `x`, of its type, on `device`")
-    place = elsewhere(case.device)
-    got = case.call(torch.ones(2), place)
-    case.equal(got, 2 * torch.ones(2).to(place), why="the caller chooses the device, not a name inside the function")
+    for place in (elsewhere(case.device), torch.device("cpu")):  # "on `device`"
+        got = case.call(torch.ones(2), place)
+        case.equal(got, 2 * torch.ones(2).to(place), why="the caller chooses the device, not a name in the function")
+    with edges.default_type():
+        case.equal(case.call(square, case.device), 2 * square.to(case.device), why="twice `x`, of its type")
 
 
 @double.alternative("works where `x` is, then copies: the same bytes travel, but the device only receives the result")

@@ -445,6 +445,54 @@ def test_a_check_that_fails_or_never_calls_the_answer_blames_itself(double):
         double.examine(double.reference, PLACES)
 
 
+def test_an_error_of_the_check_that_the_reference_does_not_give_is_the_answers(double):
+    @double.checks
+    def _(case):
+        got = case.call(torch.ones(2), case.device)
+        case.equal(got.storage_offset(), 0)  # a text has none
+
+    message = refuse(double, lambda x, device: "2, 2")
+    assert "returns a str that cannot be used as the text says: AttributeError" in message
+    assert "may be right" not in message
+
+
+def test_an_answer_that_gives_something_else_at_a_second_call_is_wrong(double):
+    kept = {}
+
+    def of_the_last(x, device):
+        kept.setdefault("device", 0)
+        kept["device"] += 1
+        return kept["device"] * 2 * x.to(device)
+
+    def of_the_first(x, device):
+        return kept.setdefault("first", 2 * x.to(device))
+
+    @double.checks
+    def _(case):
+        case.call(torch.ones(2), case.device)
+
+    double.examine(of_the_first, PLACES)
+    message = refuse(double, of_the_last)
+    assert "gives something else when it is called a second time" in message
+    assert "expected: tensor([2., 2.]" in message and "got:      tensor([4., 4.]" in message
+
+
+def test_an_answer_that_cannot_import_is_no_known_mistake(double):
+    def imports(x, device):
+        import no_such_module
+
+        return no_such_module.double(x)
+
+    double.mistake("cannot", "since it is not there", imports)
+    message = refuse(double, imports)
+    assert "raises ModuleNotFoundError" in message and "import no_such_module" in message and "cannot:" not in message
+
+
+def test_an_error_that_is_known_is_explained(double):
+    message = refuse(double, lambda x, device: 2 * x.to("sim:7"))
+    assert "What it means: " in message and "What to do: " in message
+
+
 @pytest.fixture
 def third():
     """An exercise with two mistakes, on inputs that tell them apart only together."""

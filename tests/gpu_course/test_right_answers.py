@@ -11,7 +11,8 @@ import torch.nn.functional as F
 import kernelcheck
 from course_utils import devices
 from gpu_course import catalogue, lesson05, lesson09, lesson10
-from gpu_course.checks import source_of
+from gpu_course.checks import Edit, edges, source_of
+from tests.gpu_course.right_answers import CONVERTED, stored
 
 
 def clears_afterwards(model, optimizer, images, labels, device):
@@ -98,6 +99,42 @@ def test_another_style_is_right_and_shown(exercise, other, capsys):
     shown = capsys.readouterr().out
     assert f"Another style: {other.cost}." in shown and not other.cost.endswith(".")
     assert len(re.findall(rf"^(?:def|class) {exercise.name}\b", shown, re.MULTILINE)) == 1 + len(exercise.alternatives)
+
+
+def of_converted(exercises):
+    found = [one for one in exercises if one.lesson in CONVERTED]
+    assert found
+    return found
+
+
+def costly(exercise):
+    """Return whether a check takes seconds: on ranks, and on the simulated clock."""
+    return exercise.task.simulated or bool(exercise.task.where)
+
+
+STORED = [
+    pytest.param(
+        exercise,
+        answer,
+        id=f"{exercise.lesson}-{exercise.name}-{at}",
+        marks=[pytest.mark.slow] * (at > 0 and costly(exercise)),
+    )
+    for exercise in of_converted(TRIED)
+    for at, (_, answer) in enumerate(stored(exercise))
+]
+ENOUGH = 8  # of a budget that allows fewer, the text leaves no room
+
+
+@pytest.mark.parametrize(("exercise", "answer"), STORED)
+def test_a_stored_right_answer_is_accepted_with_room_to_spare(exercise, answer):
+    with edges.recording() as seen:
+        exercise.examine(answer.of(exercise.reference) if isinstance(answer, Edit) else answer, devices.check_devices())
+    assert [one for one in seen.budgets if one[2] >= ENOUGH and one[1] > 0.9 * one[2]] == []
+
+
+def test_three_right_answers_in_other_styles_are_kept_of_each_exercise():
+    kept = {one: {*(name for name, _ in stored(one)), *(other.cost for other in one.alternatives)} for one in EXERCISES}
+    assert [one.name for one in of_converted(EXERCISES) if len(kept[one]) < 3] == []
 
 
 def test_every_exercise_has_another_style():

@@ -20,7 +20,8 @@ import torch
 import kernelcheck
 from course_utils import devices
 from gpu_course.catalogue import registry
-from gpu_course.checks import Edit, WrongAnswer, alike
+from gpu_course.checks import Edit, WrongAnswer, alike, edges
+from tests.gpu_course.right_answers import CONVERTED
 from tests.gpu_course.wrong_answers import stored
 from tests.notebooks.test_notebooks import stub_of
 from tools import notebooks
@@ -57,14 +58,17 @@ def spent_s() -> float:
 
 
 @each_exercise
-def test_the_reference_passes_on_every_device_within_a_second(exercise):
-    """Time of processors, since other work may have the cores; up to four ranks have a second each."""
+def test_the_reference_passes_within_a_second_and_its_check_draws_each_edge_or_says_why_not(exercise):
+    """On every device. Time of processors, since others may have the cores; up to four ranks have a second each."""
     limit_s, taken_s = 4.0 if "ranks" in exercise.task.where else 1.0, []
     while min(taken_s, default=limit_s + 1) > limit_s and len(taken_s) < 6:  # the first may load more
         unit_s, begin = second_s() if taken_s else 1.0, spent_s()
-        exercise.examine(exercise.reference, PLACES)
+        with edges.recording() as seen:
+            exercise.examine(exercise.reference, PLACES)
         taken_s.append((spent_s() - begin) / unit_s)
     assert min(taken_s) <= limit_s, taken_s
+    if exercise.lesson in CONVERTED and PLACES[-1].type == "sim":  # elsewhere some are drawn in another process
+        assert sorted(seen.missing()) == sorted(exercise.left_out) and all(exercise.left_out.values())
 
 
 def rejected(exercise, answer):

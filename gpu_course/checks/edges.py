@@ -1,0 +1,382 @@
+"""Which edges of what a text allows does a check draw? The one catalogue of edges, and makers of some.
+
+An edge is drawn where it really is among the arguments of a call of the answer, or around that call: nobody claims it.
+`recording()` keeps what was drawn while a check runs; without it nothing is looked at. What an exercise's text does not
+want, its `leaves_out` says, with a reason. A group of edges concerns an exercise only where its kind of thing is handed
+to the answer: an exercise without a model need not speak of frozen parameters.
+
+    with edges.recording() as seen:
+        exercise.examine(exercise.reference, places)
+    seen.drawn, seen.missing()
+"""
+
+import contextlib
+import copy
+import math
+import numbers
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+import simgpu
+
+# ---- the catalogue ---------------------------------------------------------------------------------------------------
+
+CATALOGUE: dict[str, dict[str, str]] = {
+    "shapes": {
+        "scalar": "a tensor of shape ()",
+        "empty": "a tensor without elements, of 0 rows say",
+        "single": "a tensor of one element, one row or one column",
+        "odd": "a size that no power of two divides, such as 33",
+        "permuted": "strides in another order, as after a transposition",
+        "sliced": "elements or rows that lie apart in memory, as in every second one, or in padded rows",
+    },
+    "values": {
+        "huge": "a number above 10,000 in size",
+        "tiny": "a number other than 0 below 0.0001 in size",
+        "not_finite": "inf or nan",
+        "zero": "an element that is 0",
+        "negative": "an element below 0",
+        "tied": "two equal elements",
+    },
+    "formats": {
+        "half": "torch.float16",
+        "bfloat16": "torch.bfloat16",
+        "double": "torch.float64",
+        "whole": "whole numbers, of any width",
+        "bool": "torch.bool",
+        "complex": "complex numbers",
+    },
+    "places": {
+        "cpu": "the CPU, where the device of the check is another one",
+        "elsewhere": "a further device than the check's own",
+    },
+    "surroundings": {
+        "default_type": "another default type than float32",
+    },
+    "models": {
+        "evaluation": "a model in evaluation mode",
+        "frozen": "parameters of which some do not require gradients",
+        "all_frozen": "parameters of which none requires gradients",
+        "shared": "a parameter that two modules hold",
+        "old_gradients": "gradients that are there before the call",
+        "two_groups": "an optimizer with two groups of parameters",
+        "double_model": "a model in double precision",
+        "scalar_parameter": "a parameter of shape ()",
+    },
+    "numbers": {
+        "number_zero": "the number 0",
+        "number_negative": "a number below 0",
+        "number_large": "a number that 32 bits cannot count",
+        "limit": "a value that meets a limit exactly",
+    },
+    "lists": {
+        "no_entries": "a list, dict or text without entries",
+        "one_entry": "a list or dict of one entry",
+        "order": "the same entries in another order",
+    },
+    "calls": {
+        "second_call": "the same call a second time, after others",
+        "other_input": "another input after the first",
+        "unchanged": "arguments that must be the same after the call",
+        "random_state": "random numbers that the caller draws afterwards",
+    },
+    "ranks": {
+        "two_ranks": "2 ranks",
+        "three_ranks": "3 ranks",
+        "four_ranks": "4 ranks",
+        "part": "a mesh, or a group, that is not all ranks",
+        "uneven": "tensors of which one rank has more than another",
+    },
+}  # by group and name: what is drawn
+GROUP = {name: group for group, edges in CATALOGUE.items() for name in edges}
+_ALWAYS = frozenset({"calls"})  # groups that concern every exercise
+_FORMATS = {torch.float16: "half", torch.bfloat16: "bfloat16", torch.float64: "double", torch.bool: "bool"}
+_HUGE, _TINY, _COUNTED = 1e4, 1e-4, 2**31
+_MOST = 10_000  # elements of a tensor whose values are looked at
+
+
+@dataclass
+class Seen:
+    """What was drawn while a check ran: edges, the groups that concern the exercise, what budgets were used.
+
+    `budgets` holds what was counted, how much of it was used, and how much is allowed.
+    """
+
+    drawn: set[str] = field(default_factory=set)
+    groups: set[str] = field(default_factory=lambda: set(_ALWAYS))
+    budgets: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def missing(self) -> set[str]:
+        """Return the edges of the groups that concern the exercise which were not drawn."""
+        return {name for name, group in GROUP.items() if group in self.groups} - self.drawn
+
+
+_SEEN: ContextVar[Seen | None] = ContextVar("edges that are drawn", default=None)
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[Seen]:
+    """Keep what is drawn in the block."""
+    seen = Seen()
+    token = _SEEN.set(seen)
+    try:
+        yield seen
+    finally:
+        _SEEN.reset(token)
+
+
+def named(*names: str) -> list[str]:
+    """Return the edges with these names, where the name of a group stands for all of it. ValueError: there is none."""
+    unknown = [name for name in names if name not in GROUP and name not in CATALOGUE]
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is no edge and no group of edges: {', '.join([*CATALOGUE, *GROUP])}")
+    return [edge for name in names for edge in CATALOGUE.get(name, (name,))]
+
+
+def note(*names: str) -> None:
+    """Say, where it is drawn, an edge that arguments do not show, such as a limit that is met exactly."""
+    seen = _SEEN.get()
+    if seen is not None:
+        seen.drawn.update(named(*names))
+        seen.groups.update(GROUP[name] for name in named(*names))
+
+
+def note_budget(what: str, used: int, allowed: int) -> None:
+    """Note how much of a budget an answer used."""
+    seen = _SEEN.get()
+    if seen is not None:
+        seen.budgets.append((what, used, allowed))
+
+
+def merge(other: Seen | None) -> None:
+    """Note what was drawn in another process."""
+    seen = _SEEN.get()
+    if seen is not None and other is not None:
+        seen.drawn |= other.drawn
+        seen.groups |= other.groups
+
+
+def watched() -> bool:
+    """Return whether somebody records what is drawn."""
+    return _SEEN.get() is not None
+
+
+def note_call(given: Any, device: torch.device) -> None:
+    """Note the edges among the arguments `given` to an answer, and around its call, on the check's `device`."""
+    seen = _SEEN.get()
+    if seen is None:
+        return
+    found = set(_edges_of(given, device))
+    if torch.get_default_dtype() != torch.float32:
+        found.add("default_type")
+    seen.drawn |= found
+    seen.groups |= {GROUP[name] for name in found} | set(_groups_of(given, device))
+
+
+# ---- what is among the arguments -------------------------------------------------------------------------------------
+
+
+def _groups_of(given: Any, device: torch.device) -> Iterator[str]:
+    """Yield the groups of edges that arguments of these kinds could show; places, only where there are others."""
+    somewhere = ("surroundings",) if device.type == "cpu" else ("surroundings", "places")
+    for value in tree_leaves(given):
+        if isinstance(value, torch.Tensor):
+            yield from ("shapes", "values", "formats", *somewhere)
+        elif isinstance(value, torch.device):
+            yield from somewhere
+        elif isinstance(value, nn.Module | torch.optim.Optimizer):
+            yield from ("models", *somewhere)
+        elif isinstance(value, numbers.Number) and not isinstance(value, bool):
+            yield "numbers"
+    if any(isinstance(value, list | dict) for value in _containers(given)):
+        yield "lists"  # a tuple often is a shape or a pair
+
+
+def _edges_of(given: Any, device: torch.device) -> Iterator[str]:
+    for value in tree_leaves(given):
+        yield from _edges_of_one(value)
+        for place in _devices_of(value):
+            yield from _places(place, device)
+    for value in _containers(given):
+        if len(value) < 2 and not isinstance(value, tuple):
+            yield "one_entry" if value else "no_entries"
+
+
+def _edges_of_one(value: Any) -> Iterator[str]:
+    if isinstance(value, torch.Tensor):
+        yield from (*_shapes(value), *_values(value), *_formats(value.dtype))
+    elif isinstance(value, torch.dtype):
+        yield from _formats(value)
+    elif isinstance(value, nn.Module):
+        yield from _model(value)
+    elif isinstance(value, torch.optim.Optimizer):
+        yield from _optimizer(value)
+    elif isinstance(value, numbers.Real) and not isinstance(value, bool):
+        yield from _number(value)
+    elif isinstance(value, str) and not value:
+        yield "no_entries"
+
+
+def _devices_of(value: Any) -> list[torch.device]:
+    if isinstance(value, nn.Module):
+        return [parameter.device for parameter in value.parameters()]
+    if isinstance(value, torch.Tensor):
+        return [value.device]
+    return [value] if isinstance(value, torch.device) else []
+
+
+def _containers(given: Any) -> Iterator[Any]:
+    """Yield the lists, tuples and dicts among the arguments; `given`, which holds these, is none of them."""
+    for value in given.values() if isinstance(given, dict) else given:
+        if isinstance(value, list | tuple | dict):
+            yield value
+            yield from _containers(value)
+
+
+def _shapes(x: torch.Tensor) -> Iterator[str]:
+    if x.dim() == 0:
+        yield "scalar"
+    elif x.numel() == 0:
+        yield "empty"
+    elif 1 in x.shape:
+        yield "single"
+    if any(size > 2 and size % 2 for size in x.shape):
+        yield "odd"
+    strides = [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1] if _laid_out(x) else []
+    if strides != sorted(strides, reverse=True):
+        yield "permuted"
+    elif strides and not x.is_contiguous():
+        yield "sliced"
+
+
+def _laid_out(x: torch.Tensor) -> bool:
+    return x.layout == torch.strided and x.numel() > 0
+
+
+def _values(x: torch.Tensor) -> Iterator[str]:
+    x = simgpu.values_of(x.detach())  # which the simulated clock does not notice
+    if x.is_meta or not _laid_out(x) or x.numel() > _MOST or type(x) not in (torch.Tensor, nn.Parameter):
+        return
+    flat = x.cpu().flatten()
+    if len(set(flat.tolist())) < flat.numel():
+        yield "tied"
+    if (flat == 0).any():
+        yield "zero"
+    if flat.is_complex() or flat.dtype == torch.bool:
+        return
+    flat = flat.double()
+    finite = flat[flat.isfinite()]
+    if finite.numel() < flat.numel():
+        yield "not_finite"
+    if (finite < 0).any():
+        yield "negative"
+    if (finite.abs() > _HUGE).any():
+        yield "huge"
+    if ((finite != 0) & (finite.abs() < _TINY)).any():
+        yield "tiny"
+
+
+def _formats(dtype: torch.dtype) -> Iterator[str]:
+    if dtype in _FORMATS:
+        yield _FORMATS[dtype]
+    elif dtype.is_complex:
+        yield "complex"
+    elif not dtype.is_floating_point:
+        yield "whole"
+
+
+def _places(place: torch.device, device: torch.device) -> Iterator[str]:
+    if device.type != "cpu" and place.type == "cpu":
+        yield "cpu"
+    elif device.type != "cpu" and place.index not in (None, device.index):
+        yield "elsewhere"
+
+
+def _model(model: nn.Module) -> Iterator[str]:
+    if not model.training:
+        yield "evaluation"
+    yield from _parameters(list(model.parameters()))
+    if len(list(model.named_parameters(remove_duplicate=False))) > len(list(model.parameters())):
+        yield "shared"
+
+
+def _optimizer(optimizer: torch.optim.Optimizer) -> Iterator[str]:
+    yield from _parameters([parameter for group in optimizer.param_groups for parameter in group["params"]])
+    if len(optimizer.param_groups) > 1:
+        yield "two_groups"
+
+
+def _parameters(parameters: list[torch.Tensor]) -> Iterator[str]:
+    learning = [one.requires_grad for one in parameters]
+    if parameters and not any(learning):
+        yield "all_frozen"
+    elif not all(learning):
+        yield "frozen"
+    if any(one.grad is not None for one in parameters):
+        yield "old_gradients"
+    if any(one.dtype == torch.float64 for one in parameters):
+        yield "double_model"
+    if any(one.dim() == 0 for one in parameters):
+        yield "scalar_parameter"
+
+
+def _number(value: Any) -> Iterator[str]:
+    if value == 0:
+        yield "number_zero"
+    elif value < 0:
+        yield "number_negative"
+    if value >= _COUNTED and not math.isinf(value):
+        yield "number_large"
+
+
+# ---- makers ----------------------------------------------------------------------------------------------------------
+
+
+def permuted(x: torch.Tensor) -> torch.Tensor:
+    """Return the values of `x` with the strides of a transposed tensor; of one dimension or none, `x` itself."""
+    return x.mT.contiguous().mT if x.dim() > 1 else x
+
+
+def sliced(x: torch.Tensor) -> torch.Tensor:
+    """Return the values of `x` as a view of a wider tensor that begins later: no two rows are neighbours in memory.
+
+    Of one dimension, every second element. What lies between is 77 (True), which no right answer looks at.
+    """
+    wide = torch.full((*x.shape[:-1], 2 * x.shape[-1] + 3), 77, device=x.device).to(x.dtype)
+    view = wide[..., 1 : 1 + x.shape[-1]] if x.dim() > 1 else wide[1 : 1 + 2 * len(x) : 2]
+    return view.copy_(x)
+
+
+def frozen(model: nn.Module, *names: str) -> nn.Module:
+    """Return a copy of `model` whose parameters with these names require no gradients; without names, none does."""
+    made = copy.deepcopy(model)
+    for name, parameter in made.named_parameters():
+        if name in names or not names:
+            parameter.requires_grad_(False)
+    return made
+
+
+def with_old_gradients(model: nn.Module) -> nn.Module:
+    """Return a copy of `model` whose parameters have gradients of 3, as a step left them, where they require any."""
+    made = copy.deepcopy(model)
+    for parameter in made.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.full_like(parameter, 3.0)
+    return made
+
+
+@contextlib.contextmanager
+def default_type(dtype: torch.dtype = torch.float64) -> Iterator[None]:
+    """Let `dtype` be the default type in the block, as a caller may have set it."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
