@@ -37,7 +37,7 @@ exercise = lesson("07")
         "Only parameters with requires_grad have a gradient and states. A state has 4 bytes for each number: SGD keeps "
         "no state, momentum one, Adam two. A 16-bit weight also has a float32 copy.",
         "The optimizer's part is a sum over the trained parameters: numel() times the bytes that it keeps for each "
-        "number, which are 4 a state, and 4 more where itemsize is below 4.",
+        "number, which are 4 a state, and 4 more where itemsize is 2.",
     ),
 )
 def four_parts(model: nn.Module, optimizer: str, saved: list[torch.Tensor]) -> dict[str, int]:
@@ -48,7 +48,7 @@ def four_parts(model: nn.Module, optimizer: str, saved: list[torch.Tensor]) -> d
         "parameters": sum(parameter.nbytes for parameter in model.parameters()),
         "gradients": sum(parameter.nbytes for parameter in trained),
         # states are float32, whatever the weights are; 16-bit weights have a float32 master copy besides
-        "optimizer": sum(p.numel() * (4 * states + (4 if p.itemsize < 4 else 0)) for p in trained),
+        "optimizer": sum(p.numel() * (4 * states + (4 if p.itemsize == 2 else 0)) for p in trained),
         "activations": sum(tensor.nbytes for tensor in saved),
     }
 
@@ -60,9 +60,19 @@ def _(model, optimizer, saved):
         found["parameters"] += parameter.nbytes
         if parameter.requires_grad:
             found["gradients"] += parameter.nbytes
-            copies = ("SGD", "momentum", "Adam").index(optimizer) + (parameter.itemsize < 4)
+            copies = ("SGD", "momentum", "Adam").index(optimizer) + (parameter.itemsize == 2)
             found["optimizer"] += 4 * copies * parameter.numel()
     return found
+
+
+class _Scaled(nn.Module):
+    """A layer in float64 and numbers in 8 bits, both trained, a frozen layer in 16 bits, and a scale for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.frozen = nn.Linear(3, 2, dtype=torch.float64), nn.Linear(5, 1, dtype=torch.float16)
+        self.narrow, self.scale = nn.Parameter(torch.empty(7, dtype=torch.float8_e4m3fn)), nn.Parameter(torch.empty(()))
+        self.frozen.requires_grad_(False)
 
 
 class _Tied(nn.Module):
@@ -93,6 +103,9 @@ def _models() -> Iterator[tuple[nn.Module, str, list[torch.Tensor]]]:
             (frozen, "Adam", x),
             (_Tied(), "Adam", x),
             (mixed, "Adam", x),
+            (_Scaled(), "momentum", [torch.empty(()), torch.empty(0, 4), torch.empty(3, 5, dtype=torch.bool).T]),
+            (_Scaled().requires_grad_(False), "Adam", x),  # all frozen
+            (nn.ReLU(), "SGD", x),  # no parameters
             (large, "Adam", [torch.empty(64, 4096) for _ in range(8)]),
         ):
             for module in given[0].modules():
@@ -207,6 +220,8 @@ def _(case: Case) -> None:
     layers = nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4)
     model = named(nn.Sequential, "model")(*layers).to(case.device)
     y = torch.arange(8) % 4
+    for one in model.parameters():
+        one.grad = torch.ones_like(one)  # of a training that goes on later
     good, bad = [(torch.rand(8, 64), y) for _ in range(3)], [(torch.rand(64, 62 - n), y) for n in range(3)]
     floor = Floor()
     for training, batches in ((False, good), (False, good[:1] + bad), (True, bad[:1] + good[:1]), (False, [])):
@@ -278,9 +293,9 @@ def _evaluated(case: Case, floor: Floor, model: nn.Module, batches: list) -> Non
     case.equal(list(got[1]), messages, why="str(error) for each failing batch, in order; it goes on after them")
     unchanged(case, state, model, "an evaluation changes nothing")
     case.instead(
-        any(one.grad is not None for one in model.parameters()),
-        "leaves gradients in the model",
-        "an evaluation calls no backward(): gradients take as much memory as the weights",
+        any(one.grad is None or not (one.grad == 1).all() for one in model.parameters()),
+        "changes the gradients of the model",
+        "an evaluation calls no backward() and clears nothing: the caller may be in the middle of a training step",
     )
     left = floor.used_bytes - before
     case.instead(
@@ -356,7 +371,7 @@ class _Tries:
 @largest_batch.checks
 def _(case: Case) -> None:
     floor = Floor()
-    for largest, limit in ((1, 1), (8, 8), (0, 5), (37, 100), (6, 9)):
+    for largest, limit in ((1, 1), (8, 8), (0, 5), (37, 100), (6, 9), (1, 64), (63, 64), (500, 1000)):
         tries = _Tries(case.device)
         before = floor.used_bytes
         with floor.memory.budget(3 * 1024 * largest + 1024 + 512):
@@ -389,26 +404,29 @@ def _(case: Case) -> None:
         case.budget(
             "calls of step", len(tries.sizes), 2 * limit.bit_length() + 2, "each one costs a step: halve the range"
         )
-    answer, case.answer = case.answer, partial(_error_of, case.answer)
+    for fits, error in (
+        (0, RuntimeError("unsupported memory format option")),
+        (0, RuntimeError("the disk of the cache is out of memory")),
+        (40, MemoryError("the host has no memory left")),  # after a try that fitted, and two that did not
+    ):
+        _raises_on(case, fits, error)
+
+
+def _raises_on(case: Case, fits: int, error: Exception) -> None:
+    """Fail unless the answer lets `error` of a step out: for sizes up to `fits` it works, above 60 there is no memory.
+
+    "Catch no other error."
+    """
 
     def step(size: int) -> None:
-        raise RuntimeError("unsupported memory format option")
+        if size > 60:
+            raise torch.OutOfMemoryError("out of memory")
+        if size > fits:
+            raise error
 
-    try:
-        passed = case.call(step, 8, modifies=True)
-    finally:
-        case.answer = answer
+    raised = case.error_of(step, 100)
     case.instead(
-        not passed,
-        "hides an error that has nothing to do with memory",
-        "catch torch.OutOfMemoryError, not every RuntimeError",
+        raised is not error,
+        f"hides an error that torch.OutOfMemoryError is not: {type(error).__name__}: {error}",
+        "catch torch.OutOfMemoryError alone, not every RuntimeError, nor by the words of a message",
     )
-
-
-def _error_of(answer: Callable, *args: object) -> bool:
-    """Return whether the error of a step without memory format comes out of the answer."""
-    try:
-        answer(*args)
-    except RuntimeError as error:
-        return "memory format" in str(error)
-    return False

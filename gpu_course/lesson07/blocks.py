@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -69,36 +70,59 @@ class _Chain(nn.Module):
         return f"block({self.length}{', dropout' if self.dropout.p else ''})"
 
 
-# Lengths of the blocks, the limit as a share of what all keep, whether x needs a gradient, dropout.
+@dataclass(frozen=True)
+class _Chains:
+    """Blocks of these lengths, and a limit: what is kept with the `again` largest checkpointed, and `more` bytes."""
+
+    lengths: tuple[int, ...]
+    again: int
+    more: int = 0
+    x_trained: bool = True
+    dropout: float = 0.0
+    frozen: bool = False  # the first block
+    shared: bool = False  # the last block is the first once more
+    dtype: torch.dtype = torch.float32
+
+    def blocks(self) -> nn.ModuleList:
+        made = [_Chain(length, self.dropout) for length in self.lengths]
+        made[0].requires_grad_(not self.frozen)
+        return nn.ModuleList([*made, made[0]] if self.shared else made).to(self.dtype)
+
+    def limit(self, kept: list[int], input_bytes: int) -> int:
+        least = sorted(kept)[: len(kept) - self.again]
+        return sum(least) + self.again * input_bytes + self.more
+
+
 _CASES = (
-    ((1, 6), 0.6, True, 0.0),
-    ((2, 1, 5, 1), 1.0, True, 0.0),
-    ((6, 2, 3, 1), 0.7, True, 0.0),
-    ((1, 8, 2, 7, 1, 3), 0.5, True, 0.0),
-    ((4, 4, 4), 0.4, False, 0.0),
-    ((2, 6), 0.7, True, 0.5),
+    _Chains((1, 6), 1),  # as in the example: the second, and then exactly the limit is kept
+    _Chains((2, 1, 5, 1), 0),  # "all blocks together may keep `limit_bytes`": they do
+    _Chains((6, 2, 3, 1), 1, more=-1),  # one byte too few, so that a second one is needed
+    _Chains((1, 8, 2, 7, 1, 3), 2, more=700, dtype=torch.float64),
+    _Chains((4, 4, 4), 3, x_trained=False),  # all of them; a batch needs no gradient
+    _Chains((2, 6), 1, dropout=0.5),  # "return the result": the same numbers are drawn again
+    _Chains((6, 2, 3), 1, x_trained=False, frozen=True),
+    _Chains((5, 1), 1, shared=True),  # the block at one place, not at both
 )
 
 
 @run_blocks.checks
 def _(case: Case) -> None:
     floor = Floor()
-    for lengths, share, trained_input, dropout in _CASES:
+    for chains in _CASES:
         torch.manual_seed(0)
-        blocks = nn.ModuleList(_Chain(length, dropout) for length in lengths).to(case.device)
-        x = torch.rand(32, 16).to(case.device).requires_grad_(trained_input)  # a batch needs no gradient
-        _check_blocks(case, floor, blocks, x, share)
+        blocks, x = chains.blocks().to(case.device), torch.rand(32, 16, dtype=chains.dtype).to(case.device)
+        _check_blocks(case, floor, blocks, x.requires_grad_(chains.x_trained), chains)
 
 
-def _check_blocks(case: Case, floor: Floor, blocks: nn.ModuleList, x: torch.Tensor, share: float) -> None:
-    """Check the answer with these blocks and a limit of `share` of what all keep."""
+def _check_blocks(case: Case, floor: Floor, blocks: nn.ModuleList, x: torch.Tensor, chains: _Chains) -> None:
+    """Check the answer with the blocks of `chains`, on the device, and their limit."""
     kept, expected = [], x
     torch.manual_seed(1)  # both draw the same dropout
     for block in blocks:
         before = floor.used_bytes
         expected = block(expected)
         kept.append(floor.used_bytes - before)  # what is new: the result, as large as the input that is kept, and more
-    limit = int(sum(kept) * share) // x.nbytes * x.nbytes
+    limit = chains.limit(kept, x.nbytes)
     expected, wanted = expected.detach(), _gradients(blocks, x, expected)
     before, x_before, state, given = floor.used_bytes, x.detach().cpu(), state_of(blocks), list(kept)
     torch.manual_seed(1)
@@ -113,7 +137,7 @@ def _check_blocks(case: Case, floor: Floor, blocks: nn.ModuleList, x: torch.Tens
         "the caller does, with a loss of its own; gradients would count twice",
     )
     case.instead(
-        x.requires_grad != (len(wanted) > 2 * len(blocks)),
+        x.requires_grad != chains.x_trained,
         "makes x require a gradient",
         "the caller's x stays as it is: use_reentrant=False works without",
     )
@@ -123,6 +147,11 @@ def _check_blocks(case: Case, floor: Floor, blocks: nn.ModuleList, x: torch.Tens
         case.counts.copies_d2h,
         "copies to the host",
         "a block is computed again sooner than its tensors go there and come back",
+    )
+    case.instead(
+        case.counts.host_reads,
+        "lets the host read values",
+        "it waits for all that is queued; bytes are known without: kept_bytes, limit_bytes and x.nbytes",
     )
     again = _backward(case, blocks, x, got, wanted)
     case.instead(
@@ -149,7 +178,7 @@ def _backward(case: Case, blocks: nn.ModuleList, x: torch.Tensor, got: torch.Ten
     )
     with case.going_back(), counting.count() as counts:
         grads = _gradients(blocks, x, got)
-    names = ["x", *(name for name, _ in blocks.named_parameters())][-len(wanted) :]
+    names = [name for name, one in (("x", x), *blocks.named_parameters()) if one.requires_grad]
     without = [name for name, grad in zip(names, grads, strict=True) if grad is None]
     case.instead(
         without,

@@ -54,11 +54,11 @@ class _Large(TorchDispatchMode):
 
 @LowRank.checks
 def _(case: Case) -> None:
-    for inputs, outputs, rank, bias, dtype in (
-        (2, 1, 1, True, torch.float32),
-        (6, 4, 2, True, torch.float32),
-        (4, 7, 3, False, torch.float32),
-        (6, 4, 2, True, torch.float16),
+    for inputs, outputs, rank, bias, dtype, batch in (
+        (2, 1, 1, True, torch.float32, (5,)),
+        (6, 4, 2, True, torch.float32, (2, 5)),  # "takes the place of a linear layer": so does its input
+        (4, 7, 3, False, torch.float32, ()),
+        (6, 4, 2, True, torch.float16, (5,)),  # "in the format of `linear.weight`"
     ):
         linear = nn.Linear(inputs, outputs, bias=bias).to(case.device, dtype)
         before = [one.detach().clone() for one in linear.parameters()]
@@ -68,7 +68,7 @@ def _(case: Case) -> None:
             continue
         same = all(torch.equal(one, old) for one, old in zip(linear.parameters(), before, strict=True))
         case.instead(not same, "changes the weights of `linear`", "they are what was learned before")
-        x = torch.randn(5, inputs).to(case.device).requires_grad_()
+        x = torch.randn(*batch, inputs).to(case.device).requires_grad_()
         got = case.use(layer, x)
         case.equal(got, linear(x).detach(), atol=1e-5, why="`up` is zero at first, so the model starts as it was")
         case.instead(layer.up.any(), "`up` does not start at zero", "then the model would start as another one")
@@ -163,8 +163,8 @@ def _has_its_parts(case: Case, layer: Any, linear: nn.Linear, rank: int) -> None
 def _equals_by_hand(case: Case, layer: Any, linear: nn.Linear, x: torch.Tensor, got: Any) -> None:
     """Fail unless `got` is W x + up (down x), and the bias, computed one product after the other."""
     weight, up, down, rows = (one.detach().cpu() for one in (linear.weight, layer.up, layer.down, x))
-    thin = (rows[:, None, :] * down).sum(-1)
-    expected = (rows[:, None, :] * weight).sum(-1) + (thin[:, None, :] * up).sum(-1)
+    thin = (rows[..., None, :] * down).sum(-1)
+    expected = (rows[..., None, :] * weight).sum(-1) + (thin[..., None, :] * up).sum(-1)
     if linear.bias is not None:
         expected = expected + linear.bias.detach().cpu()
     case.equal(
