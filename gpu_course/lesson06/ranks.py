@@ -128,23 +128,28 @@ def _length(spans: list[tuple[float, float]]) -> float:
     return sum(end - begin for begin, end in spans)
 
 
-def _files(slower_us: dict[int, float], *, loading: bool, ranks: int, once: int, steps: int = 3) -> list[list[dict]]:
-    """Return the events of each rank: those in `slower_us` load, or compute, longer by so much; `once` in step 0 alone.
+def _files(
+    slower_us: dict[int, float], *, loading: bool, ranks: int, once: int, at: int = 0, other: int = 0
+) -> list[list[dict]]:
+    """Return each rank's events: those in `slower_us` load, or compute, longer by so much; `once` in step `at` alone.
 
     A kernel of NCCL begins when its rank comes and ends, on all ranks at once, 20 µs after the last one has come. Each
     file has a clock of its own. The host of rank 1 also writes a log while its GPU computes: nobody waits for that.
+    Events that are no kernels of NCCL, and have "nccl" in their names, take `other` µs times what a rank is slower by.
     """
     files: list[list[dict]] = [[] for _ in range(ranks)]
     now = 100.0
-    for step in range(steps):
-        late = [slower_us.get(rank, 0.0) + (400.0 if step == 0 and rank == once else 0.0) for rank in range(ranks)]
+    for step in range(4):
+        late = [slower_us.get(rank, 0.0) + (400.0 if step == at and rank == once else 0.0) for rank in range(ranks)]
         for rank, more in enumerate(late):
-            wait = more if loading or (step == 0 and rank == once) else 0.0
+            wait = more if loading or (step == at and rank == once) else 0.0
             work = 200.0 + more - wait
             files[rank] += [
                 {"cat": "host", "name": "load", "ts": now, "dur": 10.0 + wait, "stream": 0, "line": "a.py:3: load()"},
                 {"cat": "copy", "name": "Memcpy HtoD", "ts": now + wait + 10.0, "dur": 10.0, "stream": 7, "line": ""},
                 {"cat": "kernel", "name": "sgemm", "ts": now + wait + 20.0, "dur": work, "stream": 7, "line": ""},
+                _own(now + wait + 20.0, "kernel", "unpack_nccl_buffers", other * more),
+                _own(now, "host", "ncclAllReduce", other * more),
                 {
                     "cat": "kernel",
                     "name": "ncclDevKernel_AllReduce",
@@ -162,6 +167,11 @@ def _files(slower_us: dict[int, float], *, loading: bool, ranks: int, once: int,
         for event in events:
             event["ts"] += 10_000.0 * (rank * 5 % ranks)  # clocks of other machines
     return files
+
+
+def _own(begin_us: float, cat: str, name: str, length_us: float) -> dict:
+    """Return an event that has "nccl" in its name, and is no kernel of NCCL."""
+    return {"cat": cat, "name": name, "ts": begin_us, "dur": length_us, "stream": 7, "line": ""}
 
 
 @exercise(
@@ -186,6 +196,8 @@ def _(case: Case) -> None:
     for late, slower_us, files in (
         (1, {1: 300.0}, {"loading": True, "ranks": 2, "once": 1}),
         (2, {2: 250.0}, {"loading": False, "ranks": 4, "once": 2}),
+        (0, {0: 150.0}, {"loading": False, "ranks": 3, "once": 2, "at": 3}),  # the last messages say 2
+        (1, {1: 200.0}, {"loading": False, "ranks": 3, "once": 1, "other": 9}),  # "names begin with": others hold it
         (5, {5: 300.0, 6: 60.0}, {"loading": True, "ranks": 8, "once": 0}),
         (3, {3: 180.0, 0: 90.0}, {"loading": False, "ranks": 8, "once": 7}),
     ):
@@ -194,6 +206,6 @@ def _(case: Case) -> None:
 
 @late_rank.alternative("message by message, who came last: shows also whether it is always the same rank")
 def _(ranks):
-    messages = [[e["dur"] for e in events if e["name"].startswith("nccl")] for events in ranks]
+    messages = [[e["dur"] for e in events if e["cat"] == "kernel" and e["name"].startswith("nccl")] for events in ranks]
     late = [durations.index(min(durations)) for durations in zip(*messages, strict=True)]
     return max(set(late), key=late.count)

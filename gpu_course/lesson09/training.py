@@ -171,7 +171,7 @@ def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
     """Check what the ranks trained on, that their weights agree and equal those of one process, and the losses."""
     for number, rank in enumerate(ranks):
         check_call(case, rank["call"], number)
-    share, used = cases.LENGTH // len(ranks), [len(rank["asked"]) for rank in ranks]
+    share, used = -(-cases.LENGTH // len(ranks)), [len(rank["asked"]) for rank in ranks]
     asked = [[rank["asked"][at : at + share] for at in range(0, share * cases.EPOCHS, share)] for rank in ranks]
     case.instead(
         not any(used),
@@ -230,7 +230,7 @@ def _in_one_process(asked: list[list[list[int]]]) -> tuple[dict[str, torch.Tenso
     points, model, last = cases.Points(), cases.start(0), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for epoch in range(cases.EPOCHS):
-        for at in range(0, cases.LENGTH // len(asked), 4):
+        for at in range(0, len(asked[0][epoch]), 4):
             optimizer.zero_grad()
             rows = [row for rank in asked for row in rank[epoch][at : at + 4]]  # as many of each rank
             loss = nn.functional.mse_loss(model(points.x[rows]), points.y[rows])
