@@ -350,6 +350,7 @@ def amp_step(
 def _(case: Case) -> None:
     for sizes, max_norm, scale, dtype in (
         ((8,), 1e6, 2.0**10, torch.float16),
+        *[((1,), 1e6, 2.0**10, torch.float16)] * 4,  # "the loss of `logits.float()`": a mean would hide its digits
         ((8,), 0.05, 2.0**10, torch.float16),
         ((8, 6), 1e6, 1.0, torch.bfloat16),
     ):
@@ -379,7 +380,9 @@ def _(case: Case) -> None:
                 "PyTorch advises against it: backward repeats the formats of the forward pass by itself",
             )
             training.followed(case)
-            _a_loss(case, got, training.expected(x, y, dtype=dtype, max_norm=max_norm)[0], rtol=1e-2)
+            # after a step the weights differ by what 16 bits round
+            rtol = 1e-4 if sizes == (1,) else 1e-2
+            _a_loss(case, got, training.expected(x, y, dtype=dtype, max_norm=max_norm)[0], rtol=rtol)
             training.equal(case, tolerance=0.05)
             case.budget("host reads", waits, 1, "scaler.step() looks once whether a gradient is inf; that is enough")
             case.instead(
