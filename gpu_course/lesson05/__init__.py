@@ -52,7 +52,9 @@ def train_step(
 def _(case: Case) -> None:
     for device in dict.fromkeys((case.device, elsewhere(case.device))):
         training = Training(device)
-        for x, y in batches((5, 2), scale=20.0):  # long gradients: clipping would show
+        for one in training.model.parameters():
+            one.grad = torch.full_like(one, 0.5)  # "each step begins with `zero_grad`": somebody left these behind
+        for x, y in batches((5, 1), scale=20.0):  # long gradients: clipping would show
             given = [x.clone(), y.clone()]
             got, waits = training.call(case, x, y, device)
             case.instead(difference([x, y], given), "modifies the batch", "the next epoch sees it again")
