@@ -200,7 +200,7 @@ def _row_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> list[t
         if (target != -100).any():
             model.zero_grad()
             (_loss(model, part, target, "sum") / count).backward()
-            found.append(vector(one.grad for one in model.parameters() if one.requires_grad))
+            found.append(vector(parameter.grad for parameter in model.parameters()))
     model.zero_grad()
     return found
 
@@ -312,14 +312,13 @@ class _Batch:
     size: int
     masked: int = 0
     dtype: torch.dtype = torch.float64
-    frozen: bool = False  # the embedding of positions
 
 
 @accumulate.checks
 def _(case: Case) -> None:
     for batch, rows in (
         (_Batch(5, dtype=torch.float32), 2),  # "the parts have 2, 2 and 1 rows"; 16 bits would show
-        (_Batch(5, masked=7, frozen=True), 3),  # "divide by the number of the other tokens"
+        (_Batch(5, masked=7), 3),  # "divide by the number of the other tokens"
         (_Batch(3, masked=24), 1),  # "in some part all tokens may be skipped"
         (_Batch(2, masked=7), 4),  # all rows are one part
     ):
@@ -341,7 +340,7 @@ def _accumulated(case: Case, batch: _Batch, rows: int) -> None:
     case.instead(not all(same[:2]), "modifies x or y", "the caller still needs the batch")
     case.instead(not all(same[2:]), "takes a step", "the caller does, when the gradients are complete")
     unchanged(case, state, model, "the next step would go another way")
-    grads = [parameter.grad for parameter in model.parameters() if parameter.requires_grad]
+    grads = [parameter.grad for parameter in model.parameters()]
     missing = any(grad is None for grad in grads)
     case.instead(
         missing,
@@ -378,7 +377,6 @@ def _masked(device: torch.device, batch: _Batch) -> tuple[_Model, torch.Tensor, 
     """Return a model with the same first weights each time, rows of text, and their targets."""
     torch.manual_seed(0)
     model = _Model(64, 16, 2, 1, 24).to(device, batch.dtype)
-    model.places.requires_grad_(not batch.frozen)
     x, y = data.text_batch(batch.size, 24, torch.Generator().manual_seed(1))
     x, y = (x % 64).to(device), (y % 64).to(device)
     y[-1, 0], y[0, : batch.masked] = 0, -100  # token 0 counts like any other
