@@ -92,7 +92,6 @@ class Incident:
     node: int
     named: str = ""
     end_s: int | None = None
-    failed_starts: int = 0
     lost_s: float = 0
 
 
@@ -117,7 +116,6 @@ class Week:
     saves_s: list[int] = field(default_factory=list)
     excluded: list[tuple[int, int, str]] = field(default_factory=list)  # when, which node, what was wrong with it
     false_alarms: int = 0  # restarts for a cause although nothing had failed
-    decisions: list[tuple[int, Decision]] = field(default_factory=list, repr=False)
 
     @property
     def spent_s(self) -> dict[str, float]:
@@ -226,7 +224,6 @@ class Cluster:
             raise ValueError(f"cause is {decision.cause!r}, it must be one of: {', '.join(CAUSES)}")
         if decision == Decision():
             return
-        self._found.decisions.append((self.now_s, decision))
         if decision.cause:
             self._name(decision)
         if decision.save and self._status == "training":
@@ -302,10 +299,7 @@ class Cluster:
         del self._spares[:missing]
 
     def _fails_to_start(self, kind: str, node: int) -> None:
-        known = [one for one in self._open if (one.kind, one.node) == (kind, node)]
-        for one in known:
-            one.failed_starts += 1
-        if not known:
+        if all((one.kind, one.node) != (kind, node) for one in self._open):
             self._happens(kind, node)
         self._cause = kind
 
