@@ -20,6 +20,25 @@ def plain() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
 
 
+class _Odd(nn.Module):
+    """A layer that is used twice, a weight whose rows are not contiguous, a factor without dimensions, in 64 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow, self.twice = nn.Linear(3, 2), nn.Linear(2, 2)
+        self.narrow.weight = nn.Parameter(torch.randn(3, 2).T)  # its gradient has the same strides
+        self.again, self.factor = self.twice, nn.Parameter(torch.tensor(0.7))
+        self.double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.factor * self.again(self.twice(self.narrow(x.double())))
+
+
+def odd() -> nn.Module:
+    """Return a model with a shared layer, a transposed weight and a number, all in 64 bits."""
+    return _Odd()
+
+
 def seeded(kind: Callable[[], nn.Module]) -> nn.Module:
     """Return a model of this kind, the same on every rank."""
     torch.manual_seed(7)
@@ -38,11 +57,15 @@ def averaged(call: Callable, kinds: tuple[Callable[[], nn.Module], ...]) -> list
 
 
 def watched(model: nn.Module, work: Callable[[], Call]) -> dict[str, Any]:
-    """Return what `work` returned and what it did with the gradients, the weights and `requires_grad` of `model`."""
+    """Return what `work` returned and what it did with the gradients, the weights and `requires_grad` of `model`.
+
+    `after` holds the gradients then, `held` what the tensors that were the gradients before hold then.
+    """
     before, gradients = copy.deepcopy(model), _gradients(model)
+    tensors = {name: parameter.grad for name, parameter in model.named_parameters()}
     done, pairs = work(), list(zip(before.parameters(), model.parameters(), strict=True))
     return {
-        "call": done, "before": gradients, "after": _gradients(model),
+        "call": done, "before": gradients, "after": _gradients(model), "held": copy.deepcopy(tensors),
         "weights": any(not torch.equal(one, other) for one, other in pairs),
         "unfrozen": any(one.requires_grad != other.requires_grad for one, other in pairs),
     }  # fmt: skip
@@ -66,7 +89,8 @@ def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
             if given:
                 what = f"the gradient of {name} on rank {rank}"
                 case.instead(got is None, f"{what} is None", "where it took no part it counts as zero")
-                case.equal(got, sum(given) / len(ranks), rtol=1e-4, why=f"this is {what}")
+                rtol, atol = (1e-12, 1e-14) if given[0].dtype == torch.float64 else (1e-4, 1e-6)
+                case.equal(got, sum(given) / len(ranks), rtol=rtol, atol=atol, why=f"this is {what}")
             else:
                 case.instead(
                     got is not None,

@@ -25,6 +25,6 @@ def _looping_on_the_device(x, qkv, heads):
 WRONG = {
     "attend": [
         ("copies something to the device", _looping),
-        ("operators and the limit is 20", _looping_on_the_device),
+        ("operators more for 8 heads than for 2", _looping_on_the_device),
     ],
 }
