@@ -109,7 +109,15 @@ def speed(rounds: int = ROUNDS) -> bool:
 def reliable(in_a_row: int = IN_A_ROW, failing: int = FAILING, hanging: int = HANGING) -> bool:
     """Run many launches and return whether each did what it should, in time, and left nothing."""
     with_launch()  # the server stays
-    before = _state()
+    with system.pids_of_ranks() as pids:
+        before = _state(pids)
+        good = _reliable(in_a_row, failing, hanging)
+    left = [f"{a} became {b}" for a, b in zip(before, _state(pids), strict=True) if a != b]
+    print(f"left behind: {'; '.join(left) or 'nothing'}")
+    return good and not left
+
+
+def _reliable(in_a_row: int, failing: int, hanging: int) -> bool:
     for _ in range(in_a_row):
         with_launch()
     print(f"{in_a_row} launches in a row: none failed")
@@ -118,18 +126,17 @@ def reliable(in_a_row: int = IN_A_ROW, failing: int = FAILING, hanging: int = HA
     print(f"{failing} with a failing rank: {right}, {failed_s:.2f} s at most (limit {FAILING_LIMIT_S:g})")
     hung_s = max((_ended_s(_hang, number % 2, HANG_TIMEOUT_S) for number in range(hanging)), default=0.0)
     print(f"{hanging} with a hang: {right}, {hung_s:.2f} s at most (limit {HANG_LIMIT_S:g})")
-    left = [f"{a} became {b}" for a, b in zip(before, _state(), strict=True) if a != b]
-    print(f"left behind: {'; '.join(left) or 'nothing'}")
-    return failed_s <= FAILING_LIMIT_S and hung_s <= HANG_LIMIT_S and not left
+    return failed_s <= FAILING_LIMIT_S and hung_s <= HANG_LIMIT_S
 
 
 def on_cluster(in_a_row: int = IN_A_ROW) -> bool:
     """Train on two simulated GPUs many times; return whether clocks and losses were the same, and nothing stayed."""
     cluster = simgpu.Cluster()
     simgpu.launch(_train, cluster=cluster)
-    before, found = _state(), set()
-    seconds = timed(lambda: [found.add(_summary(simgpu.launch(_train, cluster=cluster))) for _ in range(in_a_row)])
-    left = [f"{a} became {b}" for a, b in zip(before, _state(), strict=True) if a != b]
+    with system.pids_of_ranks() as pids:
+        before, found = _state(pids), set()
+        seconds = timed(lambda: [found.add(_summary(simgpu.launch(_train, cluster=cluster))) for _ in range(in_a_row)])
+    left = [f"{a} became {b}" for a, b in zip(before, _state(pids), strict=True) if a != b]
     print(
         f"{in_a_row} launches with simulated GPUs: none failed, {seconds / in_a_row:.2f} s each, {len(found)} outcomes"
     )
@@ -181,12 +188,12 @@ def _hang(rank: int) -> None:
     total()
 
 
-def _state() -> tuple[object, ...]:
-    """Return what a launch may not change: processes, ports, files in shared memory, threads, descriptors."""
+def _state(pids: set[int]) -> tuple[object, ...]:
+    """Return what launches of these ranks may not change: processes, ports, shared memory, threads, descriptors."""
     own = psutil.Process()
     listening = [one.laddr.port for one in own.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
     descriptors = own.num_fds() if hasattr(own, "num_fds") else own.num_handles()
-    segments, children = system.abandoned_segments(), len(own.children(recursive=True))
+    segments, children = system.abandoned_segments(pids), len(own.children(recursive=True))
     return children, listening, segments, own.num_threads(), descriptors, dict(os.environ)
 
 

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -17,23 +16,17 @@ from kernelcheck.cuda.kernel import Kernel, Parameter
 from kernelcheck.cuda.text import CudaText
 from tests import children
 from tests.kernelcheck.cuda_samples import BASES
+from tests.waiting import HANG_S, until
 
 pytestmark = pytest.mark.skipif(bool(kernelcheck.why_not()), reason="no C++ compiler")
-SLEEPS = "import subprocess, sys, time; subprocess.Popen(['sleep', '77.25']); time.sleep(float(sys.argv[1]))"
+LONG_S = f"600.{os.getpid()}"  # of no other run of these tests
+SLEEPS = f"import subprocess, sys, time; subprocess.Popen(['sleep', '{LONG_S}']); time.sleep(float(sys.argv[1]))"
 
 
 def sleepers() -> int:
     """Return how many processes run that the tests' commands start."""
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    return sum(line.startswith("sleep 77.25") for line in listed.splitlines())
-
-
-def all_ended() -> bool:
-    """Return whether none of them is left; on a busy machine what was killed takes a moment to end."""
-    until = time.monotonic() + 10
-    while sleepers() and time.monotonic() < until:
-        time.sleep(0.05)
-    return not sleepers()
+    return sum(line.startswith(f"sleep {LONG_S}") for line in listed.splitlines())
 
 
 def kernel_of(source: str) -> kernelcheck.Kernel:
@@ -41,16 +34,18 @@ def kernel_of(source: str) -> kernelcheck.Kernel:
     return Kernel("k", source, (Parameter("x", "float*", True, "f4"),), toolchain.build(source, "k", ()))
 
 
-@pytest.mark.parametrize("seconds", ["0", "60"])
+@pytest.mark.parametrize("seconds", ["0", "600"])
 def test_with_a_command_end_all_that_it_started(seconds):
-    done = processes.run([sys.executable, "-c", SLEEPS, seconds], cpu_s=60, wall_s=1 if seconds == "60" else 60)
-    assert done.late == (seconds == "60") and all_ended()
+    endless = seconds == "600"
+    done = processes.run([sys.executable, "-c", SLEEPS, seconds], cpu_s=60, wall_s=1 if endless else HANG_S)
+    assert done.late == endless
+    until(lambda: not sleepers())  # what was killed takes a moment to end
 
 
 def test_the_limit_is_of_the_cpu_s_time_not_of_the_clock():
-    done = processes.run([sys.executable, "-c", "import time; time.sleep(1.3)"], cpu_s=0, wall_s=60)
+    done = processes.run([sys.executable, "-c", "import time; time.sleep(1.3)"], cpu_s=0, wall_s=HANG_S)
     assert done.code == 0 and not done.out_of_time
-    done = processes.run([sys.executable, "-c", "while True: pass"], cpu_s=0, wall_s=60)
+    done = processes.run([sys.executable, "-c", "while True: pass"], cpu_s=0, wall_s=HANG_S)
     assert done.out_of_time and not done.late
 
 
@@ -62,11 +57,10 @@ def test_a_compiler_ends_with_its_own_children(monkeypatch):
 
 
 def test_a_kernel_that_forks_leaves_no_children():
-    forks = """#include <unistd.h>
-    __global__ void k(float* x) { if (fork() == 0) { execlp("sleep", "sleep", "77.25", (char*)0); } x[0] = 1; }"""
-    start = time.monotonic()
+    body = f'if (fork() == 0) {{ execlp("sleep", "sleep", "{LONG_S}", (char*)0); }} x[0] = 1;'
+    forks = f"#include <unistd.h>\n__global__ void k(float* x) {{ {body} }}"
     kernel_of(forks).check(1, 1, [torch.zeros(1)], limit=1.0)
-    assert all_ended() and time.monotonic() - start < 30
+    until(lambda: not sleepers())
 
 
 @pytest.mark.parametrize(
@@ -115,11 +109,10 @@ os.kill(os.getpid(), signal.SIGKILL)
     ],
     ids=lambda text: text[:20].strip(),
 )
-def test_a_text_is_read_in_time_that_grows_as_it_does(text):
-    start = time.process_time()
+def test_a_long_text_is_read(text):
+    """That the time grows no faster than the text is measured in `benchmarks.costs`."""
     try:
         toolchain._prepared(text)
         CudaText(text).local_arrays()
     except RecursionError:
         pytest.fail("the text is walked through by recursion")
-    assert time.process_time() - start < 5

@@ -1,4 +1,4 @@
-"""Which processes, connections and files does a program leave behind? What Linux says, with nothing but Python.
+"""Which processes, connections and files does a program leave behind? What Linux says.
 
 Elsewhere there is less to ask: processes on macOS, nothing on Windows.
 """
@@ -8,7 +8,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from ranklaunch import run
 
 LINUX = sys.platform == "linux"
 _LISTENING = "0A"  # a state in /proc/net/tcp, proc(5)
@@ -56,8 +61,25 @@ def listening() -> list[str]:
     return [row[1] for row in rows if row[3] == _LISTENING and row[9] in own]
 
 
-def abandoned_segments() -> list[str]:
-    """Return the segments of shared memory whose maker, named by its process number, has ended."""
+@contextlib.contextmanager
+def pids_of_ranks() -> Iterator[set[int]]:
+    """Collect the process numbers of all ranks that this process starts meanwhile."""
+    found, handle = set(), run.Run._handle
+
+    def noting(self: run.Run, rank: int, kind: str, value: Any) -> None:
+        if kind == "pid":
+            found.add(value)
+        handle(self, rank, kind, value)
+
+    with mock.patch.object(run.Run, "_handle", noting):
+        yield found
+
+
+def abandoned_segments(pids: set[int]) -> list[str]:
+    """Return the segments of shared memory that one of these processes made, which has ended; its number names it.
+
+    Other programs, and the same tests in another folder, make and leave some at any time.
+    """
     names = os.listdir("/dev/shm") if Path("/dev/shm").is_dir() else []
-    makers = {name: re.findall(r"\d{2,}", name) for name in names if not name.startswith("sem.")}
-    return sorted(name for name, found in makers.items() if found and not any(exists(int(number)) for number in found))
+    ended = {pid for pid in pids if not exists(pid)}
+    return sorted(name for name in names if ended.intersection(map(int, re.findall(r"\d+", name))))
