@@ -34,5 +34,5 @@ def survived(setup: str, report: str = "") -> tuple[list[str], str]:
     expressions of `report` give; and what stands in its stderr.
     """
     program = _PROGRAM.format(setup=setup, report=report)
-    done = children.run("-c", program, timeout_s=60)
+    done = children.run("-c", program)
     return done.stdout.split(), done.stderr

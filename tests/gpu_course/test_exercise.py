@@ -37,6 +37,7 @@ from gpu_course.checks.case import load_libraries
 from gpu_course.checks.comparison import difference
 from tests import children
 from tests.simgpu.simulated import fork_children
+from tests.waiting import calls
 
 PLACES = devices.check_devices()
 
@@ -367,9 +368,7 @@ def test_hostile_answers_are_rejected_and_leave_nothing_behind(double, phrase, a
     wanted = (torch.rand(1).item(), random.Random(5).random())
     torch.manual_seed(5)
     before = torch.get_default_dtype(), torch.is_grad_enabled(), builtins.print, sys.stdout
-    begin = time.monotonic()
     assert phrase in refuse(double, answer)
-    assert time.monotonic() - begin < 5
     assert before == (torch.get_default_dtype(), torch.is_grad_enabled(), builtins.print, sys.stdout)
     assert torch.rand(1).item() == wanted[0]
     assert torch.empty(1).device.type == "cpu"
@@ -421,12 +420,10 @@ def test_answers_are_checked_where_the_reader_has_set_the_precision_in_the_newer
 
 
 def test_what_a_check_costs_beside_the_answer_is_little(double):
-    spent_s = []
-    for _ in range(20):
-        begin = time.process_time()
-        sandbox.State.capture(PLACES[-1]).restore(draws=False)
-        spent_s.append(time.process_time() - begin)
-    assert min(spent_s) < 2e-3
+    """In calls of functions; `benchmarks.costs` measures the time."""
+    costs = lambda: sandbox.State.capture(PLACES[-1]).restore(draws=False)  # noqa: E731
+    costs()  # what it needs is imported
+    assert calls(costs) < 5_000
 
 
 def test_a_check_that_fails_or_never_calls_the_answer_blames_itself(double):
@@ -638,13 +635,18 @@ def test_a_real_interrupt_of_the_user_passes_through():
         "import os, signal, threading, torch\n"
         "from gpu_course.checks import sandbox\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may have started us with it ignored
-        "threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
+        "begun = threading.Event()\n"
+        "def user():\n"
+        "    begun.wait()\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "threading.Thread(target=user).start()\n"
         "def answer():\n"
+        "    begun.set()\n"
         "    while True: pass\n"
         "try: sandbox.call(answer, (), {}, limit_s=20, device=torch.device('cpu'), draws=False)\n"
         "except KeyboardInterrupt: print('passed through')\n"
     )
-    done = children.run("-c", code, timeout_s=60)
+    done = children.run("-c", code)
     assert done.stdout.strip() == "passed through", done.stderr
 
 

@@ -1,4 +1,4 @@
-"""What does importing the storeys load and change, and how long does it take? One fresh process imports one by one."""
+"""What does importing the storeys load and change? One fresh process imports one by one."""
 
 import json
 import subprocess
@@ -30,18 +30,18 @@ STEPS = {
     "plots": ("from course_utils import plots", {"matplotlib"}),
     "counting": ("from course_utils import counting\nwith counting.count(): torch.ones(2) + 1", {"torch._dynamo"}),
 }
-CHILD = """import json, sys, time
+CHILD = """import json, sys
 seen = []
 for line in json.loads(sys.argv[1]):
-    before, start = set(sys.modules), time.process_time()
+    before = set(sys.modules)
     exec(line)
-    seen.append([time.process_time() - start, sorted(set(sys.modules) - before)])
+    seen.append(sorted(set(sys.modules) - before))
 print(json.dumps([seen, torch.cuda.is_initialized()]))"""
 
 
 @pytest.fixture(scope="module")
 def seen():
-    """The CPU seconds and the new modules of each step by its name, and whether CUDA was initialised at the end."""
+    """The new modules of each step by its name, and whether CUDA was initialised at the end."""
     command = [sys.executable, "-c", CHILD, json.dumps([line for line, _ in STEPS.values()])]
     steps, initialised = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return dict(zip(STEPS, steps, strict=True)), initialised
@@ -49,16 +49,17 @@ def seen():
 
 @pytest.mark.parametrize("step", STEPS)
 def test_an_import_loads_nothing_heavy(seen, step):
-    loaded = set(seen[0][step][1])
+    loaded = set(seen[0][step])
     assert loaded and not STEPS[step][1] & loaded
 
 
-def test_importing_the_packages_is_quick_and_loads_no_room_but_the_one_named(seen):
+def test_importing_the_packages_loads_little_and_no_room_but_the_one_named(seen):
+    """How long it takes is measured in `benchmarks.costs`."""
     steps, initialised = seen
-    own = [name for name in steps["the course and the helper"][1] if name.split(".")[0] in walls.STOREYS]
-    assert own == ["course_utils", "gpu_course"] and "course_utils.devices" in steps["devices"][1]
-    assert steps["the course and the helper"][0] <= 0.15 and not initialised
-    assert max(steps[engine][0] for engine in walls.ENGINES) <= 1.5  # torch is loaded: so long takes an engine itself
+    own = [name for name in steps["the course and the helper"] if name.split(".")[0] in walls.STOREYS]
+    assert own == ["course_utils", "gpu_course"] and "course_utils.devices" in steps["devices"]
+    assert len(steps["the course and the helper"]) <= 10 and not initialised
+    assert max(len(steps[engine]) for engine in walls.ENGINES) <= 200  # besides torch
 
 
 def snapshot(*arguments: str) -> str:

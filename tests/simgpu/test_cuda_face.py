@@ -4,7 +4,6 @@ import copy
 import io
 import os
 import threading
-import timeit
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import simgpu
 from simgpu.ground import autocast
 from tests.simgpu.simulated import _fresh, consistent  # noqa: F401
+from tests.waiting import calls
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 MADE = {
@@ -358,11 +358,11 @@ def test_threads_have_their_own_current_gpu_and_see_cuda_too():
     assert torch.cuda.current_device() == 0
 
 
-def test_an_addition_costs_at_most_14_times_the_cpus():
-    tensors = torch.ones(4), torch.ones(4, device="cuda")
-    rounds = [[timeit.timeit(lambda x=x: x + x, number=200) for x in tensors] for _ in range(300)]
-    cpu_s, cuda_s = (min(times) for times in zip(*rounds, strict=True))  # the machine may be busy
-    assert cuda_s / cpu_s <= 14
+def test_an_addition_calls_few_functions():
+    """How many times longer than the CPU's it takes is measured in `benchmarks.simulator`."""
+    x = torch.ones(4, device="cuda")
+    x + x  # what it needs is imported
+    assert calls(lambda: x + x) <= 50
 
 
 @pytest.mark.parametrize("move", [lambda m: m.cuda(), lambda m: m.to("cuda"), lambda m: m.to(torch.device("cuda:0"))])
