@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,7 +37,7 @@ import simgpu
 from gpu_course.checks.spent import Spent
 
 REPEAT_S = 0.02
-LOADING_S = 60.0  # an import that takes longer is ended too
+LOADING_S = 60.0  # an import that has had more is ended too
 WALL_S, TIMES = 30.0, 20.0  # the last resort: so long on the wall, and so many times the limit
 PATIENCE_S = 1.0  # for a line that is not PyTorch's or an engine's
 LOOK_S, _LEAST_S = 1.0, 0.05  # between two looks at what the code has had, at most and at least
@@ -122,14 +122,14 @@ def _keeps(frame: FrameType | None) -> bool:
 class _Loading:
     """Whether to wait with an interruption because the code imports, and whether it has done so since the last one."""
 
-    begin_s: float = field(default_factory=time.monotonic)
+    spent: Spent
     seen: bool = False
 
     def now(self, frame: FrameType | None) -> bool:
         """Say whether the code that runs in `frame` is importing."""
         while frame is not None and frame.f_globals.get("__name__") != _ROOM:
             if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-                self.seen = time.monotonic() - self.begin_s < LOADING_S
+                self.seen = self.spent.wall_s < LOADING_S or self.spent.look() < LOADING_S
                 return self.seen
             frame = frame.f_back
         return False
@@ -150,7 +150,9 @@ class _Clock:
 
     def __init__(self, limit: Limit, seconds: float) -> None:
         self.limit, self.seconds, self.first_s = limit, seconds, seconds / 10
-        self.loading, self.spent = _Loading(), Spent()
+        self.thread = threading.get_native_id()  # of the code
+        self.spent = Spent()
+        self.loading = _Loading(self.spent)
         self.patient_until_s = 0.0  # once it is due
 
     def wait_s(self, frame: FrameType | None) -> float:
@@ -158,7 +160,7 @@ class _Clock:
         if self.loading.now(frame):
             return REPEAT_S
         if self.loading.ended():
-            self.spent = Spent()
+            self.spent = Spent(thread=self.thread)
             return self.first_s
         if self.limit.fired or self.patient_until_s:
             return 0.0
@@ -247,8 +249,24 @@ def _watchdog(kind: type[TimeUp], clock: _Clock) -> Iterator[None]:
         kind.limit.over = True
         ended.set()
         with lock:  # from here on the watcher raises nothing; what it asked for and did not get is taken back
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)
+            _take_back(thread)
         watcher.join()
+
+
+class _TakenBack(BaseException):
+    """Raised in the place of an interruption that was asked for and has not come."""
+
+
+def _take_back(thread: ctypes.c_ulong) -> None:
+    """Let no interruption come that was asked for in this thread.
+
+    Asking for none does not do: Python 3.11 then looks for one at each call, for ever, and signals that come meanwhile
+    interrupt their own handlers.
+    """
+    with contextlib.suppress(_TakenBack):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_TakenBack))
+        while True:  # it comes at the first line
+            pass
 
 
 @dataclass

@@ -9,8 +9,9 @@ spare; where it had none, as much of it counts as the busiest process ran.
 import contextlib
 import os
 import sys
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -32,13 +33,15 @@ class _Seen:
 class Spent:
     """The time that a process and its children have had since this was made: `seconds`, as of the last `look`.
 
-    `wall_s` is how long it was on the wall.
+    `wall_s` is how long it was on the wall. Of this process only the thread that makes this is looked at for the first
+    stretch: most code ends in it, and a look at all takes a millisecond.
     """
 
-    def __init__(self, pid: int | None = None) -> None:
+    def __init__(self, pid: int | None = None, thread: int | None = None) -> None:
         self.pid, self.seconds = pid or os.getpid(), 0.0
         self._begin_s = self._last_s = time.monotonic()
-        self._before: _Seen | None = None
+        self._before = _look(pid) if pid else _look_at_one(thread or threading.get_native_id())
+        self._first = pid is None
 
     @property
     def wall_s(self) -> float:
@@ -46,12 +49,18 @@ class Spent:
         return time.monotonic() - self._begin_s
 
     def look(self) -> float:
-        """Count the time since the last look and return `seconds`; the first stretch counts in full: make it short."""
+        """Count the time since the last look and return `seconds`."""
         now = _look(self.pid)
         passed_s = now.at_s - self._last_s
-        self.seconds += passed_s if self._before is None else _had_s(self._before, now, passed_s)
-        self._before, self._last_s = now, now.at_s
+        self.seconds += _had_s(self._before, _of(now, self._before) if self._first else now, passed_s)
+        self._before, self._last_s, self._first = now, now.at_s, False
         return self.seconds
+
+
+def _of(now: _Seen, before: _Seen) -> _Seen:
+    """Return of a look what there was before: of the rest is not known how much of it is new."""
+    ran_s, waited_s = ({key: some[key] for key in some if key in before.ran_s} for some in (now.ran_s, now.waited_s))
+    return replace(now, ran_s=ran_s, waited_s=waited_s)
 
 
 def _had_s(before: _Seen, now: _Seen, passed_s: float) -> float:
@@ -79,6 +88,15 @@ def _look(pid: int) -> _Seen:
     return _Seen(time.monotonic(), ran_s, waited_s, psutil.cpu_times().idle)
 
 
+def _look_at_one(thread: int) -> _Seen:
+    """Return a look at one thread of this process; where the kernel does not count threads, at this process."""
+    now_s, pid = time.monotonic(), os.getpid()
+    counted = _counted(pid, thread) if LINUX else None
+    if counted:
+        return _Seen(now_s, {(pid, thread): counted[0] / 1e9}, {(pid, thread): counted[1] / 1e9}, 0.0)
+    return _Seen(now_s, {(pid, 0): time.process_time()}, {}, psutil.cpu_times().idle)
+
+
 def _family(pid: int) -> list[psutil.Process]:
     """Return a process and all below it that can be seen."""
     with contextlib.suppress(psutil.Error, OSError):
@@ -95,7 +113,14 @@ def _threads(pid: int) -> dict[int, tuple[int, int]]:
     found = {}
     with contextlib.suppress(OSError, ValueError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                words = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text(encoding="ascii").split()
-                found[int(thread)] = int(words[0]), int(words[1])
+            if counted := _counted(pid, thread):
+                found[int(thread)] = counted
     return found
+
+
+def _counted(pid: int, thread: int | str) -> tuple[int, int] | None:
+    """Return how long a thread ran and waited for a core, in ns; None where it has ended or is not counted."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        words = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text(encoding="ascii").split()
+        return int(words[0]), int(words[1])
+    return None
