@@ -26,6 +26,7 @@ def failed(fn, **options):
 @pytest.mark.parametrize(("ranks", "given_s"), [
     ([Work(0.0, 0.0), Work(0.0, 0.0)], 10),  # they wait for each other: nobody holds them up
     ([Work(1.0, 9.0), Work(0.0, 0.0)], 1),  # one computes when it is let, the other waits for it
+    ([Work(0.5, 4.5), Work(0.5, 4.5)], 1),  # they take turns, and are held up in turn
     ([Work(5.0, 5.0)] * 4, 10),  # on two cores: nothing but the ranks themselves holds them up
     ([Work(1.0, 9.0)] * 4, 2),
     ([Work(0.0, 10.0), None], 0),

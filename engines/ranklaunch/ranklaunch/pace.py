@@ -23,7 +23,7 @@ class Work(NamedTuple):
     """What a process and all that it started have used of the cores, and missed, since they began."""
 
     cpu_s: float
-    held_s: float  # of the thread that was held up longest
+    held_s: float  # of its thread that was held up longest
     runnable: bool = False  # whether one of the threads has a core now, or wants one
 
 
@@ -72,7 +72,7 @@ def given(wall_s: float, ranks: Iterable[Work | None], cores: int) -> float:
     known = [one for one in ranks if one is not None]
     if not known:
         return wall_s * _share(cores)
-    held_s = max(one.held_s for one in known)
+    held_s = sum(one.held_s for one in known)  # ranks that wait for one that is held up lose its time, too
     return min(wall_s, max(wall_s - held_s, sum(one.cpu_s for one in known) / cores))
 
 
