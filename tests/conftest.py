@@ -68,7 +68,7 @@ def settings_are_left_as_they_were():
             signal.signal(one, handler)
     assert not changed, f"the test leaves {', '.join(changed)} changed"
     for thread in (left := _threads() - threads):
-        thread.join(5)
+        thread.join(60)
     assert not [thread for thread in left if thread.is_alive()], "the test leaves threads that run on"
 
 

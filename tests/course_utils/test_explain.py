@@ -1,12 +1,12 @@
 """Real errors, raised on the CPU and the simulated GPU, are known and explained in words that hold on each device."""
 
+import multiprocessing
 import os
 import pickle
 import re
 import signal
 import socket
 import sys
-import time
 import tomllib
 import warnings
 from pathlib import Path
@@ -117,6 +117,14 @@ def in_a_worker(get, timeout=0):
     list(DataLoader(Samples(get), num_workers=1, multiprocessing_context="fork", timeout=timeout))
 
 
+def wait_for_a_worker():
+    go_on = multiprocessing.get_context("fork").Event()
+    try:
+        in_a_worker(lambda i: go_on.wait(60), 0.1)
+    finally:
+        go_on.set()
+
+
 def meet_at_a_taken_port():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -170,7 +178,7 @@ PROCESSES = {
         lambda: in_a_worker(lambda i: os.kill(os.getpid(), signal.SIGKILL)),
         "a worker of the DataLoader ended",
     ),
-    "slow worker": (lambda: in_a_worker(lambda i: time.sleep(1), timeout=0.1), "within timeout seconds"),
+    "slow worker": (wait_for_a_worker, "within timeout seconds"),
     "worker raised": (lambda: in_a_worker(lambda i: {}["x"]), "a worker of the DataLoader raised KeyError"),
     "cannot pickle": (lambda: launch(lambda lock: lock, sys.stdout), "cannot be sent to another process"),
     "port in use": (meet_at_a_taken_port, "the port on which the ranks were to meet is taken"),

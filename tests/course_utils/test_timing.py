@@ -1,7 +1,6 @@
 """Is what the timing helper says what the clock said, on the CPU and exactly so on the simulated GPU?"""
 
 import time
-import timeit
 
 import pytest
 import torch
@@ -35,7 +34,7 @@ def test_median_and_spread_are_those_of_the_runs():
 def passes(monkeypatch):
     """A function that lets time pass on the clock of the helper, which goes on in no other way."""
     now_s = [0.0]
-    monkeypatch.setattr(timeit, "default_timer", lambda: now_s[0])
+    monkeypatch.setattr("timeit.default_timer", lambda: now_s[0])
 
     def passes(seconds):
         now_s[0] += seconds

@@ -5,10 +5,11 @@ import threading
 
 import pytest
 
-from gpu_course.checks import limits
+from gpu_course.checks import limits, spent
 
 SECONDS = 0.2
-SLOW = "import time\nfor _ in range(20): time.sleep(0.02)\nloaded = True\n"
+SLOW = "from tests.gpu_course import test_limit\ntest_limit.over.wait()\nloaded = True\n"
+over = threading.Event()  # the time that the import has
 
 
 def on_this_thread(work):
@@ -26,14 +27,38 @@ def on_another_thread(work):
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(30)
+    thread.join()
     if errors:
         raise errors[0]
 
 
 @pytest.fixture
 def slow_module(tmp_path, monkeypatch):
-    """A module that takes twice as long to load as the limit allows."""
+    """A module that is loaded until it has been looked at often, with the time over; after it the clock begins anew."""
+
+    class Loading(limits._Loading):
+        looks = 0
+
+        def now(self, frame):
+            found = super().now(frame)
+            Loading.looks += found
+            if Loading.looks == 3:
+                over.set()
+            return found
+
+    class Spent(spent.Spent):
+        first = None
+
+        def __init__(self, *given, **options):
+            super().__init__(*given, **options)
+            Spent.first = Spent.first or self
+
+        def look(self):
+            return 2 * SECONDS if self is Spent.first and Loading.looks else super().look()
+
+    over.clear()
+    monkeypatch.setattr(limits, "Spent", Spent)
+    monkeypatch.setattr(limits, "_Loading", Loading)
     (tmp_path / "loads_slowly.py").write_text(SLOW, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     yield

@@ -143,7 +143,7 @@ def holder(path):
 
 def test_a_dead_notebook_holds_no_lock(path, holder, capsys):
     holder.send_signal(getattr(signal, "SIGKILL", signal.SIGTERM))
-    holder.wait(30)
+    holder.wait(60)
     mark("00", "double")
     assert stored(path) == {"00": ["double"]} and capsys.readouterr().err == ""
 

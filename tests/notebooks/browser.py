@@ -15,11 +15,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.waiting import until
 from tools import workbook
 from tools.pdf import FLAGS, chromium
 
@@ -62,7 +62,7 @@ class Lab:
         self.page.wait_for_function("() => window.jupyterapp && window.jupyterapp.shell.currentWidget", polling=200)
         self.page.evaluate(READY)
 
-    def run_all(self, timeout_s: float = 120) -> None:
+    def run_all(self, timeout_s: float = 600) -> None:
         """Run all cells and wait until the last one has ended. Raises AssertionError with the first error shown."""
         done = "() => window.jupyterapp.commands.execute('notebook:run-all-cells')"
         self.page.set_default_timeout(timeout_s * 1000)
@@ -138,16 +138,17 @@ def lab(root: Path, *, width: int = 1280, height: int = 900, settings: Path = wo
                 browser.close()
         finally:
             server.terminate()
-            server.wait(20)
+            server.wait(60)
 
 
 def _wait(address: str, server: subprocess.Popen) -> None:
-    for _ in range(300):
-        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5):
-            return
+    def answers() -> bool:
         assert server.poll() is None, "JupyterLab ended"
-        time.sleep(0.2)
-    raise TimeoutError("JupyterLab did not answer within 60 s")
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=60):
+            return True
+        return False
+
+    until(answers)
 
 
 @contextlib.contextmanager

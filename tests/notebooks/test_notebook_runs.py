@@ -62,7 +62,7 @@ def test_the_whole_program_runs_by_itself(lesson, tmp_path):
     for cell in (cell for cell in notebooks.read(lesson).cells if cell.id == "program"):
         assert "course_utils" not in cell.source
         notebooks.write(tmp_path / "program.py", cell.source)
-        done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
 
 

@@ -24,7 +24,7 @@ from tests import children
 PROGRAMS = Path(__file__).parents[2] / "notebooks" / "programs"
 DDP, FSDP, BOTH = (PROGRAMS / f"train_{name}.py" for name in ("ddp", "fsdp", "2d"))
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-LIMIT_S = 150
+LIMIT_S = 600
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")},
     "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",

@@ -375,7 +375,7 @@ def test_search_finds_terms_and_explorers_move(site):
         for term in ("GradScaler", "pinned", "roofline", "all-reduce", "checkpoint", "synchronize", "empty_cache",
                      "DistributedSampler", "channels_last", "simulated"):  # fmt: skip
             page.goto(f"{(site / 'search.html').as_uri()}?q={term}")
-            page.wait_for_selector("#search-results li a", timeout=20_000)
+            page.wait_for_selector("#search-results li a", timeout=60_000)
         for name in website.EXPLORED:
             page.goto((site / "explorers" / f"{name}.html").as_uri())
             words, slider = page.locator(".explorer p"), page.locator(".explorer input[type=range]").first
@@ -383,7 +383,7 @@ def test_search_finds_terms_and_explorers_move(site):
             slider.focus()
             page.keyboard.press("Home")
             assert words.inner_text() != before[0] or page.locator(".explorer img").get_attribute("src") != before[1]
-            page.wait_for_function("document.querySelector('.explorer img').naturalWidth > 300", timeout=20_000)
+            page.wait_for_function("document.querySelector('.explorer img').naturalWidth > 300", timeout=60_000)
 
 
 @pytest.mark.slow

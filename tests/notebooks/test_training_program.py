@@ -46,7 +46,7 @@ def kill(process):
     """Kill the program as the system does it when memory is short, and wait until its workers are gone too."""
     family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
-    assert process.wait(60) != 0 and not psutil.wait_procs(family, timeout=30)[1]
+    assert process.wait(60) != 0 and not psutil.wait_procs(family, timeout=60)[1]
     process.stdout.close()
 
 
