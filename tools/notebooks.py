@@ -240,7 +240,7 @@ def run(notebook: NotebookNode, device: str | None = "sim", **extra: str) -> Not
 
     executed = copy.deepcopy(notebook)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
-        client = NotebookClient(executed, timeout=180, kernel_name="python3", store_widget_state=False)
+        client = NotebookClient(executed, timeout=900, kernel_name="python3", store_widget_state=False)
         client.execute(env=kernel_environment(Path(temporary), device, **extra))
     return executed
 

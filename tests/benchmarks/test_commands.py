@@ -36,6 +36,13 @@ def test_the_command_of_launches_works():
     assert re.search(words, found, re.DOTALL), found
 
 
+def test_the_command_of_costs_works():
+    """Which of them are beyond their limits is not judged here."""
+    found = printed("-c", "from benchmarks import costs; costs.main()")
+    words = r"check of 00 double.*notes and puts back.*item .*recall.*import of simgpu.*twice the text.*limits?$"
+    assert re.search(words, found, re.DOTALL | re.MULTILINE), found
+
+
 def test_the_late_one_of_eight_simulated_ranks_is_found():
     """With HTA beside it where that is installed."""
     assert "all wait for rank 5" in printed("-m", "benchmarks.traces")
