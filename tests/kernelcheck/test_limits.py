@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -78,6 +79,21 @@ def test_a_machine_that_gives_no_time_is_blamed(monkeypatch):
     monkeypatch.setattr(processes, "run", lambda *_, **__: late)
     fault = add.check(4, 256, BASES["add"].made()).fault
     assert fault.kind == "busy" and "this machine is busy" in str(fault)
+
+
+@pytest.mark.parametrize("home", ["none", "a file", "somebody else's"])
+def test_a_home_that_cannot_be_written_to_is_not_needed(home, monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    (tmp_path / ".cache").mkdir()
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert toolchain._kept() == tmp_path / ".cache" / "kernelcheck"
+    if home == "none":
+        monkeypatch.setattr(Path, "home", mock.Mock(side_effect=RuntimeError))
+    elif home == "a file":
+        monkeypatch.setenv("XDG_CACHE_HOME", __file__)
+    else:
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert toolchain._kept() == Path(toolchain._scratch().name)
 
 
 def test_no_folder_stays():

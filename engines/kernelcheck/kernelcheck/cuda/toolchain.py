@@ -1,5 +1,6 @@
 """Which compiler builds a kernel here, and what does it say of the reader's text?"""
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -110,16 +111,21 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="kernelcheck-")
 
 
+def _kept() -> Path:
+    """Return the folder for what other processes use, too; where nothing can be written to it, one of this process."""
+    with contextlib.suppress(OSError, RuntimeError):  # a home that cannot be written to, or none
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kernelcheck")
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    return Path(_scratch().name)
+
+
 @functools.cache
 def _runtime(found: Compiler) -> Path:
     """Return the compiled runtime, built once for each compiler and version of its source."""
     key = hashlib.sha256((HERE / "runtime.cpp").read_bytes() + found.version.encode()).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kernelcheck")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a home that cannot be written to
-        folder = Path(_scratch().name)
-    if not (built := folder / f"runtime-{key}.o").exists():
+    if not (built := _kept() / f"runtime-{key}.o").exists():
         part = built.with_name(f"{built.name}.{os.getpid()}")
         done = run([*found.command, "-std=c++17", "-O2", "-w", "-c", "-o", str(part), str(HERE / "runtime.cpp")])
         if done.code:
