@@ -29,6 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
+HANG_S = 900  # for a cell, and for the start of a kernel
 FOLDED = "hide-input"
 TAGS = frozenset({"nbval-ignore-output", "wrong-on-purpose", FOLDED})
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -235,12 +236,16 @@ def kernel_environment(folder: Path, device: str | None = "sim", **extra: str) -
 
 
 def run(notebook: NotebookNode, device: str | None = "sim", **extra: str) -> NotebookNode:
-    """Return `notebook` executed in order by a fresh kernel in an empty folder; raises CellExecutionError."""
+    """Return `notebook` executed in order by a fresh kernel in an empty folder; raises CellExecutionError.
+
+    The limits end what hangs: beside twenty other programs a cell of 20 s takes minutes, and so does a kernel's start.
+    """
     from nbclient import NotebookClient
 
     executed = copy.deepcopy(notebook)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
-        client = NotebookClient(executed, timeout=900, kernel_name="python3", store_widget_state=False)
+        limits = {"timeout": HANG_S, "startup_timeout": HANG_S}
+        client = NotebookClient(executed, **limits, kernel_name="python3", store_widget_state=False)
         client.execute(env=kernel_environment(Path(temporary), device, **extra))
     return executed
 
