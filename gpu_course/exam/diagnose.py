@@ -9,7 +9,7 @@ import torch
 import kernelcheck
 import simgpu
 from gpu_course.exam import running
-from gpu_course.exam.items import Item, choice, generator, number
+from gpu_course.exam.items import Item, but, choice, generator, number, several
 
 
 def _message(program: str) -> str:
@@ -477,10 +477,9 @@ def slow_rank(draw: random.Random) -> Item:
     middle = sorted(range(ranks), key=lambda rank: inside[rank])[1]
     wrong = {
         longest: "waiting-is-a-fault",
-        0: "the-usual-suspect",
         middle: "off-by-one",
-        ranks - 1: "the-usual-suspect",
     }
+    wrong |= but(slow, {at: "the-usual-suspect" for at in (0, ranks - 1) if at not in wrong})
     steps = (
         "All ranks leave an all-reduce together, so who spends most time in it has waited longest for the others.",
         f"Rank {slow} spends least time in it: it came last, and the others waited for it.",
@@ -521,7 +520,7 @@ def what_a_repair_leaves_out(draw: random.Random) -> Item:
     }
     steps = (
         f"Two batches of {batch} samples are skipped since their loss is inf.",
-        f"The last batch has {last} samples and is skipped too: {2 * batch + last} in all.",
+        f"The last batch has {several(last, 'sample')} and is skipped too: {2 * batch + last} in all.",
     )
     text = "The program runs to its end. How many samples are never counted in `used`?"
     return number(text, left_out(), wrong, steps, left_out, shown=running.numbered(lines))

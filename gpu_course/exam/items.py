@@ -19,10 +19,15 @@ from typing import Any
 
 from gpu_course import misconceptions
 
-__all__ = ["BANK", "Clash", "Generator", "Item", "choice", "generator", "is_close", "number"]
+__all__ = [
+    "BANK", "UNKNOWN", "Clash", "Generator", "Item", "Question", "but", "choice", "generator", "is_close", "number",
+    "several",
+]  # fmt: skip
 
 Value = float | str
 WITHIN = 0.02  # of a number that is not counted
+APART = 2 * WITHIN  # by which a wrong number differs at least, so that one that was rounded is not right
+UNKNOWN = "?"  # the answer of who does not know
 CHOICES = 5
 _TRIES = 200
 
@@ -32,21 +37,26 @@ class Clash(ValueError):
 
 
 @dataclass(frozen=True)
-class Item:
-    """A question with one right answer.
+class Question:
+    """What is asked: the `text`, what is `shown` with it, or "", and the `unit` of a number or the `options`."""
 
-    - `text`: the question; `shown`: the program, trace, report or table that it is about, or "";
+    text: str
+    shown: str
+    unit: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Item(Question):
+    """A question with its one right answer.
+
     - `answer`: a number in `unit`, or one of `options`;
     - `wrong`: what known misconceptions give instead, with their ids; of a question with options all the others;
     - `steps`: how the answer is found, a sentence each;
     - `proof()` returns the answer again, from running what the item describes or from counting it out.
     """
 
-    text: str
-    shown: str
     answer: Value
-    unit: str
-    options: tuple[str, ...]
     wrong: Mapping[Value, str]
     steps: tuple[str, ...]
     proof: Callable[[], Value] | None
@@ -56,8 +66,15 @@ class Item:
         return is_close(given, self.answer)
 
     def misconception(self, given: Value) -> str:
-        """Return the id of the misconception that gives `given`, or "" where none is known to."""
-        return next((name for value, name in self.wrong.items() if is_close(given, value)), "")
+        """Return the id of the misconception that gives `given`, or "" where none is known to, or `given` is right."""
+        near = [value for value in self.wrong if is_close(given, value)]
+        if not near or self.right(given):
+            return ""
+        return self.wrong[min(near, key=lambda value: 0 if given == value else abs(float(given) - float(value)))]
+
+    def question(self) -> Question:
+        """Return what is asked, without the answer."""
+        return Question(self.text, self.shown, self.unit, self.options)
 
 
 def is_close(given: Value, value: Value) -> bool:
@@ -77,14 +94,26 @@ def number(
     unit: str = "",
     shown: str = "",
 ) -> Item:
-    """Return an item whose answer is a number in `unit`. Wrong answers that this draw makes right are left out."""
-    kept: dict[Value, str] = {}
-    for value, name in wrong.items():
-        if not any(is_close(value, one) or is_close(one, value) for one in (answer, *kept)):
-            kept[value] = name
-    if not kept:
-        raise Clash(f"no wrong answer differs from {answer}")
-    return Item(text, shown.strip("\n"), answer, unit, (), kept, steps, proof)
+    """Return an item whose answer is a number in `unit`.
+
+    Raises Clash where a wrong answer is right, or so near that tolerance or rounding would make it right.
+    """
+    counted = isinstance(answer, int)
+    for value in wrong:
+        if value == answer or (not counted and math.isclose(value, answer, rel_tol=APART)):
+            raise Clash(f"{value} is wrong and cannot be told from {answer}")
+    kept: dict[Value, str] = {**wrong}
+    return Item(text, shown.strip("\n"), unit, (), answer, kept, steps, proof)
+
+
+def several(count: int, noun: str) -> str:
+    """Return how many there are of something, such as "1 text" and "4 texts"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def but(answer: float, values: Mapping[int, str]) -> dict[int, str]:
+    """Return `values`, of which this draw makes one right, without that one."""
+    return {value: name for value, name in values.items() if value != answer}
 
 
 def choice(
@@ -104,7 +133,7 @@ def choice(
     others = draw.sample(others, CHOICES - 1)
     options = draw.sample([answer, *others], CHOICES)
     chosen: dict[Value, str] = {value: wrong[value] for value in others}
-    return Item(text, shown.strip("\n"), answer, "", tuple(options), chosen, steps, proof)
+    return Item(text, shown.strip("\n"), "", tuple(options), answer, chosen, steps, proof)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 
 import simgpu
 from gpu_course.exam import running
-from gpu_course.exam.items import Clash, Item, generator, number
+from gpu_course.exam.items import Clash, Item, but, generator, number, several
 
 _STATES = {"SGD": 0, "momentum": 1, "Adam": 2}
 
@@ -35,13 +35,8 @@ def states_of_training(draw: random.Random) -> Item:
     def measured() -> float:
         return sum(_parts([(width, width)] * layers, torch.float32, optimizer).values()) / 1e6
 
-    wrong = {
-        4 * parameters_m: "only-weights",
-        8 * parameters_m: "only-weights",
-        12 * parameters_m: "only-weights",
-        16 * parameters_m: "only-weights",
-        (2 + states) * parameters_m: "elements-are-bytes",
-    }
+    wrong = {size * parameters_m: "only-weights" for size in (4, 8, 12, 16) if size != 8 + 4 * states}
+    wrong[(2 + states) * parameters_m] = "elements-are-bytes"
     kept = {"SGD": "plain SGD keeps nothing", "momentum": "momentum keeps one state", "Adam": "Adam keeps two states"}
     steps = (
         f"There are {parameters_m:g} million parameters of 4 bytes, and as many gradients.",
@@ -74,7 +69,7 @@ def sixteen_bit_training(draw: random.Random) -> Item:
     }
     steps = (
         f"{parameters_m:g} million weights and gradients take 2 bytes each.",
-        f"The optimizer keeps a float32 copy, 4 bytes, and {states} states of 4 bytes.",
+        f"The optimizer keeps a float32 copy, 4 bytes, and {several(states, 'state')} of 4 bytes.",
         f"{8 + 4 * states} bytes a parameter are {answer:g} MB.",
     )
     text = (
@@ -132,6 +127,8 @@ def peak_of_a_program(draw: random.Random) -> Item:
         return running.peak_bytes(program) // 2**20
 
     left = b if lines[2] == "del a" else a
+    if left + d >= max(a + b, left + c):
+        raise Clash("the peak is at the end")
     wrong = {left + d: "peak-at-the-end", a + b + c + d: "peak-at-the-end", max(a, b, c, d): "only-weights"}
     wrong |= {left + c + d: "left-out"}
     moments = [a, a + b, left, left + c, left, left + d]
@@ -241,12 +238,11 @@ def fewest_checkpoints(draw: random.Random) -> Item:
     largest_first = sorted(range(5), key=lambda at: -kept[at])
     answer = taken(largest_first)
     wrong = {
-        5: "checkpoint-everything",
-        taken(list(range(5))): "checkpoint-everything",
-        taken(largest_first[::-1]): "checkpoint-everything",
         answer + 1: "off-by-one",
         answer - 1: "checkpoint-everything",
+        5: "checkpoint-everything",
     }
+    wrong |= but(answer, {taken(order): "checkpoint-everything" for order in (list(range(5)), largest_first[::-1])})
     steps = (
         f"Without checkpoints the blocks keep {sum(kept)} MiB; a checkpoint saves what its block keeps, less "
         f"{input_mib} MiB.",
@@ -440,9 +436,9 @@ def cache_of_keys(draw: random.Random) -> Item:
         f"{layers} layers, {rows} × {tokens} tokens: {answer:g} MiB.",
     )
     text = (
-        f"A Transformer of {layers} layers and width {width} writes {rows} texts at once, each {tokens} tokens long "
-        "by now. Each layer caches a key and a value for each token, both of that width, in bfloat16. How many MiB do "
-        "they take?"
+        f"A Transformer of {layers} layers and width {width} writes {several(rows, 'text')} at once, each {tokens} "
+        "tokens long by now. Each layer caches a key and a value for each token, both of that width, in bfloat16. How "
+        "many MiB do they take?"
     )
     return number(text, answer, wrong, steps, measured, unit="MiB")
 
@@ -484,7 +480,8 @@ def reserved_after_del(draw: random.Random) -> Item:
         return found // 2**20
 
     everything = sum(sizes)
-    wrong = {everything: "empty-cache-helps", everything - sizes[gone]: "empty-cache-helps", 0: "empty-cache-helps"}
+    wrong = but(reserved(), {everything: "empty-cache-helps", everything - sizes[gone]: "empty-cache-helps"})
+    wrong[0] = "empty-cache-helps"
     wrong |= {sizes[gone]: "another-question", everything - sizes[gone] + 1: "devices-mix"}
     steps = (
         "The allocator keeps the block of a tensor that is gone, for the next tensor.",

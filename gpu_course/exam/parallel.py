@@ -5,13 +5,13 @@ import random
 
 import simgpu
 from gpu_course.exam import running
-from gpu_course.exam.items import Item, choice, generator, number
+from gpu_course.exam.items import Item, but, choice, generator, number, several
 
 
 @generator("parallel", "messages-follow-memory", short=True)
 def ring_bytes(draw: random.Random) -> Item:
     """How much does a rank send in a ring all-reduce?"""
-    ranks, size_mb = draw.choice([2, 4, 5, 8, 10]), draw.choice([40, 80, 120, 160, 200, 240, 320, 400])
+    ranks, size_mb = draw.choice([4, 5, 8, 10, 16, 20]), draw.choice([40, 80, 120, 160, 200, 240, 320, 400])
 
     def by_messages() -> float:
         from gpu_course.lesson09.explorers.exchange import exchange
@@ -138,8 +138,9 @@ def line_of_a_hang(draw: random.Random) -> Item:
         return running.ranks(program, count).line[asked] or 0
 
     other = next(rank for rank in range(count) if (rank == odd) != (asked == odd))
-    wrong = {running.ranks(program, count).line[other] or 0: "a-rank-may-skip", len(lines): "a-rank-may-skip"}
-    wrong |= {line: "a-rank-may-skip" for line, text in enumerate(lines, 1) if "group." in text}
+    among = [running.ranks(program, count).line[other] or 0, len(lines)]
+    among += [line for line, text in enumerate(lines, 1) if "group." in text]
+    wrong = but(waits(), dict.fromkeys(among, "a-rank-may-skip"))
     steps = (
         "A collective goes on only when every rank has called the same one.",
         f"Rank {odd} calls another one than the others at some point.",
@@ -199,11 +200,11 @@ def held_micro_batches(draw: random.Random) -> Item:
     answer = micro if eager else min(micro, ranks - asked)
     wrong = {
         1: "one-f-one-b-has-no-bubble",
-        micro if not eager else ranks - asked: "one-f-one-b-has-no-bubble",
-        ranks: "one-f-one-b-has-no-bubble",
         answer - 1: "off-by-one",
         2 * micro: "another-question",
     }
+    others = (ranks if not eager else ranks - asked, micro)
+    wrong |= but(answer, dict.fromkeys(others, "one-f-one-b-has-no-bubble"))
     steps = (
         f"Walk along the line of rank {asked}: F takes one more, B gives one back.",
         f"The most at once are {answer}.",
@@ -456,7 +457,7 @@ def bias_of_a_split_layer(draw: random.Random) -> Item:
     times = ranks if everywhere else 1
     steps = (
         f"Each of the {ranks} ranks brings {width} × {x} = {width * x}.",
-        f"The bias is added {times} times: {products} + {times} × {bias} = {products + times * bias}.",
+        f"The bias is added {several(times, 'time')}: {products} + {times} × {bias} = {products + times * bias}.",
     )
     text = (
         f"A layer is split by its input over {ranks} ranks, which run this program. {_ON_RANKS} What is `y` on rank 1?"
@@ -467,7 +468,8 @@ def bias_of_a_split_layer(draw: random.Random) -> Item:
 @generator("parallel", "sampler-shuffles-by-itself")
 def epochs_of_a_sampler(draw: random.Random) -> Item:
     """In how many orders does a sampler give its samples?"""
-    epochs, told, samples = draw.randint(4, 9), draw.choice(["epoch", "epoch // 2", "0", ""]), draw.randint(40, 90)
+    epochs, told = draw.randint(4, 9), draw.choice(["epoch // 2", "epoch // 3", "epoch % 3", "0", ""])
+    samples = draw.randint(40, 90)
     ranks = draw.choice([2, 4])
     lines = [
         f"sampler = DistributedSampler(range({samples}), num_replicas={ranks}, rank=0, shuffle=True)",
@@ -485,14 +487,13 @@ def epochs_of_a_sampler(draw: random.Random) -> Item:
 
     wrong = {
         epochs: "sampler-shuffles-by-itself",
-        1: "sampler-shuffles-by-itself",
-        math.ceil(epochs / 2): "off-by-one",
-        epochs // 2: "off-by-one",
         epochs * ranks: "a-rank-may-skip",
     }
+    wrong |= but(different(), {math.ceil(epochs / 2): "off-by-one", epochs // 2: "off-by-one"})
+    wrong |= but(different(), {1: "sampler-shuffles-by-itself"})
     steps = (
         "The order follows from the seed and from the epoch that the sampler was told.",
-        f"It was told {different()} different numbers, so there are {different()} orders.",
+        f"It was told {several(different(), 'different number')}, which gives {several(different(), 'order')}.",
     )
     text = "How many different orders does `orders` hold?"
     return number(text, different(), wrong, steps, different, shown=running.numbered(lines))
@@ -511,10 +512,10 @@ def what_ranks_share(draw: random.Random) -> Item:
 
     wrong = {
         start + add * sum(range(count)): "ranks-share-memory",
-        start: "ranks-share-memory",
         start + add * (asked + 1): "off-by-one",
         count * start + add * sum(range(count)): "ranks-share-memory",
     }
+    wrong |= but(value(), {start: "ranks-share-memory"})
     steps = (
         "Each rank is a process with a list of its own; a barrier sends no data.",
         f"On rank {asked} the list holds {start} and {add * asked}: {value()}.",

@@ -7,7 +7,7 @@ import torch
 
 from course_utils import devices
 from gpu_course.exam import running
-from gpu_course.exam.items import Item, choice, generator, number
+from gpu_course.exam.items import Item, but, choice, generator, number
 
 
 @generator("place", "to-in-place", "created-where-used", short=True, simulated=True)
@@ -166,8 +166,8 @@ def what_moves(draw: random.Random) -> Item:
     answer = moved()
     everything = sum(2 if "Linear" in part else 1 for part in chosen)
     buffers = sum("register_buffer" in part for part in chosen)
-    wrong = {everything: "attributes-move-along", answer - buffers: "attributes-move-along"}
-    wrong |= {answer + 1: "attributes-move-along", 4: "attributes-move-along"}
+    wrong = {everything: "attributes-move-along", answer + 1: "attributes-move-along"}
+    wrong |= but(answer, {answer - buffers: "attributes-move-along", 4: "attributes-move-along"})
     steps = (
         "`.to` moves parameters and registered buffers; a linear layer has two parameters.",
         "A tensor that is a plain attribute, and layers in a Python list, stay behind.",
@@ -202,10 +202,10 @@ def what_is_saved(draw: random.Random) -> Item:
     kept = "persistent=True" in program
     wrong = {
         blocks * (2 + bias + 1): "attributes-move-along",
-        blocks * (1 + bias): "attributes-move-along",
         blocks * (1 + bias + (not kept)): "attributes-move-along",
         answer // blocks: "top-level-only",
     }
+    wrong |= but(answer, {blocks * (1 + bias): "attributes-move-along"})
     steps = (
         f"A block saves its weight{' and its bias' if bias else ''}{', and the buffer' if kept else ''}.",
         "A buffer that is not persistent, and a plain attribute, are not saved.",
@@ -233,8 +233,8 @@ def view_or_copy(draw: random.Random) -> Item:
         return running.run(program)["table"][row, column].item()
 
     answer, old = value(), row * columns + column
-    wrong = {old + 1: "views-are-copies", new + 1: "views-are-copies", old: "views-are-copies"}
-    wrong |= {column * rows + row + 1: "dimension-by-feel", new: "views-are-copies"}
+    wrong = but(answer, {old + 1: "views-are-copies", new + 1: "views-are-copies"})
+    wrong |= {old: "views-are-copies", new: "views-are-copies", column * rows + row + 1: "dimension-by-feel"}
     steps = (
         f"`table[{row}, {column}]` begins as {old}.",
         "A transposed tensor or a view looks at the same memory; `clone` has memory of its own.",
@@ -338,7 +338,10 @@ def why_no_gpu(draw: random.Random) -> Item:
     """Why does a machine not use its GPU?"""
     report = _report(draw, draw.choice(list(_CAUSES)))
     fields = ("torch", "cuda_build", "driver", "visible_devices", "cuda_available", "capability", "kernel_error")
-    shown = "\n".join(f"{name:16} {getattr(report, name)}" for name in fields)
+    values = {name: getattr(report, name) for name in fields}
+    if values["visible_devices"] == "":
+        values["visible_devices"] = '"" (set, and empty)'
+    shown = "\n".join(f"{name:16} {value}" for name, value in values.items())
 
     def cause() -> str:
         from gpu_course import lesson01

@@ -44,8 +44,8 @@ def clock_without_wait(draw: random.Random) -> Item:
 @generator("time", "call-is-done", "launches-are-free")
 def clock_with_wait(draw: random.Random) -> Item:
     """How long do many kernels take until all are done?"""
-    launch, count = draw.choice([4, 5, 6, 8]), draw.randint(5, 20)
-    kernel = draw.choice([launch * 5, launch * 10, launch / 2, launch / 4])
+    launch, count = draw.choice([4, 6, 8, 10, 12, 16]), draw.randint(3, 9)
+    kernel = draw.choice([launch * 2, launch * 3, launch * 1.5, launch / 2])
 
     def done() -> float:
         return _queue_us([launch] * count, [kernel] * count)[1]
@@ -74,7 +74,7 @@ def clock_with_wait(draw: random.Random) -> Item:
 @generator("time", "bytes-of-one-operand", "product-is-one-flop", "elements-are-bytes")
 def intensity(draw: random.Random) -> Item:
     """What is the arithmetic intensity of a product?"""
-    n, k, m = draw.choice([1, 16, 64]), draw.choice([128, 256, 512]), draw.choice([64, 128, 512])
+    n, k, m = draw.choice([32, 64, 256]), draw.choice([128, 256, 512]), draw.choice([64, 128, 512])
     dtype = draw.choice([torch.float32, torch.float16])
     size, moved = dtype.itemsize, n * k + k * m + n * m
 
@@ -117,7 +117,7 @@ def time_at_the_roof(draw: random.Random) -> Item:
         return gflop / roof.attainable_tflops(gflop / gbytes, "fp32")
 
     wrong = {
-        min(compute_ms, memory_ms): "arithmetic-is-time" if memory_ms > compute_ms else "parts-add-up",
+        min(compute_ms, memory_ms): "arithmetic-is-time" if memory_ms > compute_ms else "turned-round",
         compute_ms + memory_ms: "parts-add-up",
         memory_ms / 8: "units-are-alike",
     }
@@ -224,8 +224,8 @@ def launches(draw: random.Random) -> Item:
 @generator("time", "first-like-others", "one-number-is-typical", short=True)
 def honest_time(draw: random.Random) -> Item:
     """Which time does an honest timer report?"""
-    usual = draw.randint(20, 60) / 10
-    rest = [usual, usual + 0.1, usual + 0.2, round(usual * draw.choice([6, 8, 9]), 1), usual - 0.1]
+    usual = draw.randint(4, 12)
+    rest = [round(usual * factor, 1) for factor in (0.8, 0.9, 1.0, 1.2, draw.choice([6, 8, 9]))]
     draw.shuffle(rest)
     first = round(usual * draw.randint(20, 50), 1)
     times = [first, *rest]
@@ -249,12 +249,7 @@ def honest_time(draw: random.Random) -> Item:
         "warmed up, in the median?"
     )
 
-    def close(value: float) -> float:
-        return round(value, 3)
-
-    values = {close(value): name for value, name in wrong.items()}
-    item = number(text, sorted(rest)[2], values, steps, reference, unit="ms", shown=shown)
-    return item
+    return number(text, sorted(rest)[2], wrong, steps, reference, unit="ms", shown=shown)
 
 
 @generator("time", "any-number-fits", short=True)
@@ -381,8 +376,8 @@ def busy_share(draw: random.Random) -> Item:
 @generator("time", "gains-multiply", short=True)
 def both_repairs(draw: random.Random) -> Item:
     """What do two repairs bring together?"""
-    total = draw.choice([10, 12, 15, 20, 24])
-    loader, reads = draw.choice([2, 3, 4]), draw.choice([1, 2, 3, 5])
+    total = draw.choice([12, 15, 16, 20, 24])
+    loader, reads = draw.randint(2, 5), draw.randint(2, 5)
     left = total - loader - reads
 
     def reference() -> float:
@@ -398,8 +393,9 @@ def both_repairs(draw: random.Random) -> Item:
         f"{total} / {left} = {total / left:.3g} times as fast.",
     )
     text = (
-        f"A step takes {total} ms. In {loader} ms of it the GPU waits for the loader, and in another {reads} ms for "
-        "reads of the host. Both are repaired. How many times as fast is a step at most?"
+        f"A step takes {total} ms. For {loader} ms of it the GPU waits for the loader. For another {reads} ms it has "
+        "nothing to do, since the host waits for values that it reads with `.item()`. Both are repaired. How many "
+        "times as fast is a step at most?"
     )
     return number(text, total / left, wrong, steps, reference)
 
@@ -408,7 +404,7 @@ def both_repairs(draw: random.Random) -> Item:
 def waves(draw: random.Random) -> Item:
     """How long do tiles take that do not fill their last wave?"""
     processors, tile_us = draw.choice([40, 58, 72, 108, 132]), draw.choice([5, 10, 20, 50])
-    tiles = processors * draw.randint(1, 4) + draw.randint(1, processors - 1)
+    tiles = processors * draw.randint(1, 8) + draw.randint(1, processors - 1)
 
     def done() -> int:
         free = [0] * processors  # when each multiprocessor is done with its tiles
@@ -438,7 +434,7 @@ def waves(draw: random.Random) -> Item:
 @generator("time", "backward-costs-forward", short=True)
 def flops_of_a_step(draw: random.Random) -> Item:
     """How many operations does a step take, if its forward pass is known?"""
-    rows, inputs, outputs = (draw.choice([10, 20, 50, 100]) for _ in range(3))
+    rows, inputs, outputs = (draw.choice([10, 20, 30, 50, 70, 100]) for _ in range(3))
     forward = 2 * rows * inputs * outputs
 
     def counted() -> int:
