@@ -8,7 +8,7 @@ import html
 import re
 from collections.abc import Sequence
 
-__all__ = ["FOCUS", "STYLE", "compared", "frame", "headline", "map_strip", "mono", "quiet"]
+__all__ = ["FOCUS", "STYLE", "compared", "frame", "headline", "inline", "map_strip", "mono", "quiet"]
 
 _LINE, _TINT = "rgba(128,128,128,.35)", "rgba(128,128,128,.07)"
 _HUES = {
@@ -50,6 +50,11 @@ def headline(text: str) -> str:
 def quiet(text: str) -> str:
     """Return a line of text that stands back, as HTML."""
     return f'<div style="opacity:.8;font-size:.93em">{html.escape(text)}</div>'
+
+
+def inline(text: str) -> str:
+    """Return a sentence as HTML; what stands between backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def mono(text: str) -> str:

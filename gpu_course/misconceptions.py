@@ -10,8 +10,9 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-__all__ = ["Misconception", "Slip", "choices_of_lessons", "every", "get", "measured", "slips"]
+__all__ = ["Misconception", "Slip", "choices_of_lessons", "every", "files", "get", "measured", "slips"]
 
 _FILE = Path(__file__).with_suffix(".toml")
 
@@ -55,7 +56,13 @@ class Misconception:
     @property
     def place(self) -> str:
         """Return where to read again, in words."""
-        return f"lesson {self.lesson}, “{self.section}”, cell {self.cell.partition(':')[2]}"
+        return f"lesson {self.lesson}, “{self.section}”"
+
+    @property
+    def link(self) -> str:
+        """Return where to read again, as a link from another lesson in JupyterLab."""
+        heading = self.section.replace("`", "").replace(" ", "-")
+        return f"{files()[self.lesson]}#{quote(heading)}"
 
 
 def every() -> list[Misconception]:
@@ -83,6 +90,11 @@ def measured() -> list[str]:
 def choices_of_lessons() -> dict[str, str]:
     """Return lessons in which every wrong choice of a prediction belongs to one misconception, with its id."""
     return dict(_data()["choices_of_lessons"])
+
+
+def files() -> dict[str, str]:
+    """Return the file name of each lesson's notebook, by the number of the lesson."""
+    return dict(_data()["notebooks"])
 
 
 @functools.cache

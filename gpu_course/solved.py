@@ -109,8 +109,7 @@ def tries() -> dict[tuple[str, str, str], int]:
     """Return how often an answer was wrong, by lesson, exercise and name of the mistake ("" where it has none)."""
     if location() is None:
         return dict(_TRIES)
-    stored = kept("tries")
-    return dict(filter(None, map(_try, stored))) if isinstance(stored, list) else {}
+    return dict(filter(None, map(_try, kept("tries", list) or [])))
 
 
 def _try(row: Any) -> tuple[tuple[str, str, str], int] | None:
@@ -134,23 +133,39 @@ def tried(exercise: Key, mistake: str) -> None:
         found[each] = found.get(each, 0) + 1
         return [[*names, count] for names, count in sorted(found.items())]
 
-    keep("tries", counted)
+    keep("tries", counted, list)
 
 
-def kept(kind: str) -> Any:
-    """Return what `keep` wrote beside the progress under `kind`; None where there is nothing, or it is damaged."""
+def kept(kind: str, shape: type = object) -> Any:
+    """Return what `keep` wrote beside the progress under `kind`; None where there is nothing of this `shape`."""
     path = _beside(kind)
     if path is None:
         return _KEPT.get(kind)
     try:
-        _must_be_file(path)
-        return json.loads(_retried(path.read_bytes))
-    except (OSError, ValueError, RecursionError):
+        return _kept(path, shape)
+    except (OSError, ValueError):
         return None
 
 
-def keep(kind: str, change: Callable[[Any], Any]) -> None:
-    """Replace what is kept under `kind` by `change` of it, under the lock. What cannot be written is forgotten."""
+def _kept(path: Path, shape: type) -> Any:
+    """Return what a file holds, None where there is none. Raises ValueError where that is damaged."""
+    _must_be_file(path)
+    try:
+        found = json.loads(_retried(path.read_bytes))
+    except FileNotFoundError:
+        return None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(found, shape):
+        raise ValueError(f"no {shape.__name__}")
+    return found
+
+
+def keep(kind: str, change: Callable[[Any], Any], shape: type = object) -> None:
+    """Replace what is kept under `kind` by `change` of it, under the lock; `change` gets None where there is nothing.
+
+    A damaged file is put aside. What cannot be written is forgotten.
+    """
     path = _beside(kind)
     if path is None:
         _KEPT[kind] = change(_KEPT.get(kind))
@@ -158,7 +173,12 @@ def keep(kind: str, change: Callable[[Any], Any]) -> None:
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path):
-            _write(path, json.dumps(change(kept(kind))) + "\n")
+            try:
+                before = _kept(path, shape)
+            except ValueError:
+                _put_aside(path, "A file beside the progress was damaged.")
+                before = None
+            _write(path, json.dumps(change(before)) + "\n")
 
 
 def _beside(kind: str) -> Path | None:
@@ -212,12 +232,17 @@ def _read_or_put_aside(path: Path) -> set[Key]:
     try:
         return _read(path)
     except ValueError:
-        number = 1
-        while (aside := path.with_name(f"{path.stem}.damaged-{number}{path.suffix}")).exists():
-            number += 1
-        path.rename(aside)
-        _warn(f"The progress file was damaged. It is kept as {aside}, a new one begins.")
+        _put_aside(path, "The progress file was damaged.")
         return set()
+
+
+def _put_aside(path: Path, what: str) -> None:
+    """Rename a damaged file and say so."""
+    number = 1
+    while (aside := path.with_name(f"{path.stem}.damaged-{number}{path.suffix}")).exists():
+        number += 1
+    path.rename(aside)
+    _warn(f"{what} It is kept as {aside}, a new one begins.")
 
 
 def _write(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ Items read a trace, a report, a schedule, an error or a kernel. Their numbers ar
 answers are computed by running what they describe. `exam.line("Ada")` gives the results as one line to send.
 """
 
+import functools
 import importlib
 import random
 from collections.abc import Sequence
@@ -17,20 +18,18 @@ from typing import Any
 import torch
 
 from course_utils import devices
-from gpu_course import fields, misconceptions, settings
-from gpu_course import solved as store
-from gpu_course.exam import items, results
-from gpu_course.exam.items import Generator, Item
-from gpu_course.exam.paper import Paper
+from gpu_course import fields, look, settings
+from gpu_course.exam import items, kept, results
+from gpu_course.exam.items import Generator, Item, Question, several
+from gpu_course.exam.paper import Judged, Paper, judged
 from gpu_course.exam.results import PREFIX, SKILLS, Person, Result, class_section, read
 
 __all__ = [
-    "EACH", "MINUTES", "PREFIX", "SKILLS", "Examination", "Paper", "Person", "Result", "after", "bank", "before",
-    "class_section", "drawn", "line", "read",
+    "EACH", "MINUTES", "PREFIX", "SKILLS", "Examination", "Judged", "Paper", "Person", "Result", "after", "bank",
+    "before", "class_section", "drawn", "judged", "line", "read",
 ]  # fmt: skip
 
 EACH, MINUTES = 2, 15  # items of each skill; minutes for all
-_KIND = "exam"
 _PAPERS: dict[str, "Examination"] = {}  # for the kernel's life: a cell that runs again keeps its fields
 
 
@@ -84,65 +83,128 @@ def after() -> "Examination":
 
 
 def _paper(kind: str) -> "Examination":
-    return _PAPERS.setdefault(kind, Examination(kind))
+    if kind not in _PAPERS:
+        _PAPERS[kind] = Examination(kind)
+    return _PAPERS[kind]
 
 
 class Examination:
-    """Twelve items, two of each skill, that are drawn when they are first looked at, and kept with the progress."""
+    """Twelve items, two of each skill, that are drawn when they are first looked at, and kept with the progress.
+
+    Once its result was shown, it is over: the answers stay as they are, and every item has its right answer beside it.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._made: Paper | None = None
+        self._result: Result | None = None
+        self._state, self._note = kept.load(kind)
+
+    @property
+    def taken(self) -> bool:
+        """Whether the result was shown, here or in another notebook."""
+        return self._result is not None or (self._state is not None and self._state.marks is not None)
 
     @property
     def paper(self) -> Paper:
-        """The items with their answers; they are drawn at the first look."""
+        """The items, without their answers; they are drawn at the first look."""
         if self._made is None:
-            state = _state(self.kind)
-            if not state:
-                state = {"asked": _chosen(), "answers": {}}
-                _keep(self.kind, state)
-            answers = {int(number): value for number, value in state["answers"].items()}
-            title = f"Examination {self.kind} the course: {len(state['asked'])} items, {MINUTES} minutes."
-            made = drawn([(name, seed) for name, seed in state["asked"]])
-            self._made = Paper(title, made, answers, self._take, judges=False)
+            state, questions = self._opened()
+            self._state = state
+            title = f"Examination {self.kind} the course: {len(questions)} items, {MINUTES} minutes."
+            taken = functools.partial(kept.answered, self.kind, state.seal)
+            self._made = Paper(f"{title} {self._note}".strip(), questions, state.answers, taken)
+            if self.taken:
+                self._made.close(self._over())
         return self._made
 
+    def _opened(self) -> tuple[kept.State, list[Question]]:
+        """Return what is kept of this examination and its questions; a new one is drawn where there is none."""
+        state = self._state
+        if state is not None and self.taken:
+            return state, [one.question for one in state.judged]
+        if state is not None:
+            if {name for name, _ in state.asked} <= _known().keys():
+                questions = [item.question() for _, item in drawn(state.asked)]
+                if kept.seal(questions) == state.seal:
+                    return state, questions
+            self._note = kept.set_aside(self.kind)
+        asked = _chosen()
+        made = drawn(asked)
+        names = {found.name for found, _ in made}  # where there is no simulated GPU, some cannot be asked
+        questions = [item.question() for _, item in made]
+        state = kept.State([each for each in asked if each[0] in names], kept.seal(questions))
+        kept.save(self.kind, state)
+        return state, questions
+
     def answer(self, number: int, value: float | str) -> str:
-        """Answer item `number`, counted from 1, with a number or with the number of an option; return what is said."""
+        """Answer item `number`, counted from 1, with a number, with the number of an option, or with "?".
+
+        "?" says that you do not know. Returns what is said to it.
+        """
         return self.paper.answer(number, value)
 
-    def _take(self, number: int, value: float | str) -> None:
-        state = _state(self.kind)
-        state["answers"][str(number)] = value
-        _keep(self.kind, state)
-
     def result(self) -> Result:
-        """Return how many items of each skill are right, the gain against before, and the cells to read again."""
-        marks: dict[str, tuple[int, int]] = {}
-        read: dict[str, tuple[str, ...]] = {}
-        for number, (found, item) in enumerate(self.paper.drawn, 1):
-            right, asked = marks.get(found.skill, (0, 0))
-            is_right = self.paper.right(number)
-            marks[found.skill] = right + is_right, asked + 1
-            if not is_right:
-                given = item.misconception(self.paper.answers.get(number, ""))
-                read[found.skill] = (*read.get(found.skill, ()), _place(given or found.about[0], found))
-        state = _state(self.kind)
-        state |= {"marks": {skill: list(each) for skill, each in marks.items()}}
-        state |= {"believed": self.paper.given_misconceptions()}
-        _keep(self.kind, state)
-        return Result(marks, _marks("before") if self.kind == "after" else {}, read)
+        """End the examination and return how many items of each skill are right, the gain, and every item's answer.
+
+        Where nothing was answered yet, nothing ends.
+        """
+        if self._result is None:
+            if not self.taken:
+                stored, _ = kept.load(self.kind)
+                if stored is not None and stored.marks is not None:  # another notebook has ended it
+                    self._state = stored
+            self._result = self._known() if self.taken else self._judged()
+        return self._result or Result({}, {}, note="Nothing was answered yet, so there is no result.")
+
+    def _known(self) -> Result:
+        """Return the result as it was kept."""
+        state = self._state
+        assert state is not None and state.marks is not None
+        missing = "" if state.judged else "Its items belong to another version of the course and are not shown."
+        return Result(state.marks, self._marks_before(), tuple(state.judged), len(state.asked), missing)
+
+    def _judged(self) -> Result | None:
+        """Judge the answers, keep the result and return it; None where there are no answers."""
+        paper = self.paper
+        if not paper.answers or self._state is None:
+            return None
+        made = drawn(self._state.asked)
+        found = [judged(one, item, paper.answers.get(at)) for at, (one, item) in enumerate(made, 1)]
+        marks: results.Marks = {}
+        for (one, _), each in zip(made, found, strict=True):
+            right, answered = marks.get(one.skill, (0, 0))
+            if not each.empty:
+                marks[one.skill] = right + each.right, answered + 1
+        believed = [each.belief for each in found if each.belief]
+        self._state = kept.State(self._state.asked, self._state.seal, paper.answers, marks, believed, found)
+        kept.save(self.kind, self._state)
+        paper.close(self._over())
+        return Result(marks, self._marks_before(), tuple(found), len(found))
+
+    def _marks_before(self) -> results.Marks:
+        return _marks("before") if self.kind == "after" else {}
 
     def reset(self) -> None:
         """Forget the items and the answers; others are drawn at the next look."""
-        self._made = None
-        _keep(self.kind, {})
+        self._made = self._result = self._state = None
+        self._note = ""
+        kept.forget(self.kind)
+
+    def _over(self) -> str:
+        return f"This examination is over, and its answers stay. `exam.{self.kind}().result()` shows them."
 
     def _intro(self) -> str:
         count = EACH * len(SKILLS)
-        told = f"Examination {self.kind} the course: {count} items in six skills, {MINUTES} minutes."
-        return f"{told}\n`print(exam.{self.kind}().paper)` shows them as text."
+        told = [f"Examination {self.kind} the course: {count} items in six skills, {MINUTES} minutes."]
+        if self.taken:
+            marks = ((self._state.marks if self._state else None) or {}).values()
+            right, answered = sum(right for right, _ in marks), sum(count for _, count in marks)
+            told = [f"Examination {self.kind} the course: taken, {right} of {answered} answers right.", self._over()]
+            return "\n".join(told)
+        if self.kind == "before":
+            told.append("Nobody is expected to know these before lesson 01. Where you do not know, say so, or write ?.")
+        return "\n".join([*told, *filter(None, [self._note]), f"`print(exam.{self.kind}().paper)` shows them as text."])
 
     def __str__(self) -> str:
         return self._intro()
@@ -156,14 +218,22 @@ class Examination:
         """Return a button that draws the items, and below them one that shows the result."""
         import ipywidgets as widgets
 
+        intro = widgets.HTML(f"<p>{look.inline(self._intro())}</p>".replace("\n", "<br>"))
         begin, end = widgets.Button(description="Show the items"), widgets.Button(description="Show my result")
-        box, shown = widgets.VBox([widgets.HTML(self._intro()), begin]), widgets.HTML()
+        shown = widgets.HTML()
+        box = widgets.VBox([intro, end, shown] if self.taken else [intro, begin])
+        warned = []
 
         def start(_: Any) -> None:
             box.children = [self.paper.widget(), end, shown]
 
         def finish(_: Any) -> None:
-            shown.value = self.result()._repr_html_()
+            empty = 0 if self.taken else len(self.paper.questions) - len(self.paper.answers)
+            if empty and self.paper.answers and not warned:
+                warned.append(empty)
+                shown.value = f"<p>{several(empty, 'item')} left empty. Click again to end: answers then stay.</p>"
+            else:
+                shown.value = self.result()._repr_html_()
 
         begin.on_click(start)
         end.on_click(finish)
@@ -177,31 +247,15 @@ def _chosen() -> list[tuple[str, int]]:
     return [(one.name, chance.randrange(10**6)) for one in found]
 
 
-def _place(name: str, found: Generator) -> str:
-    """Return where to read what refutes the misconception `name`; of a slip where the generator's idea stands."""
-    for each in (name, *found.about):
-        one = misconceptions.get(each)
-        if isinstance(one, misconceptions.Misconception):
-            return one.place
-    return ""
-
-
-def _state(kind: str) -> dict[str, Any]:
-    kept = store.kept(_KIND)
-    return dict(kept.get(kind) or {}) if isinstance(kept, dict) else {}
-
-
-def _keep(kind: str, state: dict[str, Any]) -> None:
-    store.keep(_KIND, lambda kept: {**(kept if isinstance(kept, dict) else {}), kind: state})
-
-
-def _marks(kind: str) -> dict[str, tuple[int, int]]:
-    return {skill: (right, asked) for skill, (right, asked) in _state(kind).get("marks", {}).items()}
+def _marks(kind: str) -> results.Marks:
+    state, _ = kept.load(kind)
+    return (state.marks or {}) if state else {}
 
 
 def line(name: str) -> str:
     """Return the results as one line of text for an instructor's map: how many items of each skill were right, and by
     which misconceptions others were wrong; nothing else.
     """
-    believed = [each for kind in ("before", "after") for each in _state(kind).get("believed", [])]
+    states = [kept.load(kind)[0] for kind in ("before", "after")]
+    believed = [each for state in states if state for each in state.believed]
     return results.line(name, _marks("before"), _marks("after"), believed)

@@ -1,20 +1,22 @@
-"""How is a set of items shown, answered and judged? In widgets, or by `ask(1)` and `answer(1, 3)` as text."""
+"""How is a set of items shown, answered and judged? In widgets, or by `print(paper)` and `answer(1, 3)` as text."""
 
 import html
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from course_utils import arguments
 from gpu_course import fields, look, misconceptions
-from gpu_course.exam.items import Generator, Item
+from gpu_course.exam.items import UNKNOWN, Generator, Item, Question, Value
 
-__all__ = ["Paper", "item_text", "remark", "verdict"]
+__all__ = ["Judged", "Paper", "item_text", "judged"]
 
 _WIDTH = 100  # of questions as text, in letters
+_UNKNOWN = "I do not know"
 
 
-def item_text(number: int, item: Item) -> str:
+def item_text(number: int, item: Question) -> str:
     """Return an item as text: what it shows, its question, and the options with their numbers."""
     options = [f"   {at}) {option}" for at, option in enumerate(item.options, 1)]
     unit = f" (a number, in {item.unit})" if item.unit else "" if item.options else " (a number)"
@@ -23,104 +25,187 @@ def item_text(number: int, item: Item) -> str:
     return "\n".join([asked, *shown, *options]).rstrip()
 
 
-def item_html(number: int, item: Item) -> str:
+def item_html(number: int, item: Question) -> str:
     """Return what an item shows and asks, for a browser; the options are left to a control."""
     shown = f"<pre>{html.escape(item.shown)}</pre>" if item.shown else ""
     unit = f" (in {html.escape(item.unit)})" if item.unit else ""
-    return f"<p><b>{number}.</b> {html.escape(item.text)}{unit}</p>{shown}"
+    return f"<p><b>{number}.</b> {look.inline(item.text)}{unit}</p>{shown}"
 
 
-def verdict(item: Item, given: float | str) -> str:
-    """Return in some sentences whether an answer is right; to a wrong one, what is so and which cell to read again."""
-    right = item.answer if isinstance(item.answer, str) else f"{_shown(item.answer)} {item.unit}".rstrip()
-    if item.right(given):
-        return f"Right: {right}. {' '.join(item.steps)}"
-    return f"The answer is {right}. {' '.join(item.steps)} {remark(item.misconception(given))}".rstrip()
+@dataclass(frozen=True)
+class Judged:
+    """What an answer is worth: what is right, how that is found, and which belief the answer showed.
+
+    - `given`: the answer, "?" of who does not know, None where the item was left empty; `answer`: the right one;
+    - `belief`: the id of the misconception or the slip that gives this answer, "" where none is known to;
+    - `about`: the id of the misconception whose cell to read again.
+    """
+
+    question: Question
+    given: Value | None
+    right: bool
+    answer: Value
+    steps: tuple[str, ...]
+    belief: str
+    about: str
+
+    @property
+    def empty(self) -> bool:
+        """Whether the item was left empty, which is no wrong answer."""
+        return self.given is None
+
+    @property
+    def read(self) -> misconceptions.Misconception:
+        """Where to read again."""
+        found = misconceptions.get(self.about)
+        assert isinstance(found, misconceptions.Misconception)
+        return found
+
+    def said(self) -> str:
+        """Return in some sentences whether the answer is right, what is so, and where to read it again."""
+        again = "" if self.right else f" Read again: {self.read.place}."
+        return f"{self._verdict()}{again}"
+
+    def said_html(self) -> str:
+        """Return the same for a browser, with a link to the heading in the lesson."""
+        place, link = html.escape(self.read.place), html.escape(self.read.link)
+        again = "" if self.right else f' Read again: <a href="{link}" target="_blank">{place}</a>.'
+        return look.inline(self._verdict()) + again
+
+    def _verdict(self) -> str:
+        right, steps = _value(self.answer, self.question.unit), " ".join(self.steps)
+        if self.right:
+            return f"Right: {right}. {steps}"
+        wrong = "" if self.given in (None, UNKNOWN) else "That is wrong. "
+        return f"{wrong}The answer is {right}. {steps} {self._belief()}".rstrip()
+
+    def _belief(self) -> str:
+        if not self.belief:
+            return ""
+        found = misconceptions.get(self.belief)
+        if isinstance(found, misconceptions.Misconception):
+            return f"Who answers so may believe: “{found.believed}” {found.instead}"
+        return f"A slip that gives this answer: {found.name[0].lower()}{found.name[1:]}."
+
+    def _given(self) -> str:
+        if self.given is None:
+            return "You left it empty."
+        given = _UNKNOWN if self.given == UNKNOWN else _value(self.given, self.question.unit)
+        return f"Your answer: {given}."
+
+    def text(self, number: int) -> str:
+        """Return the item, what was answered and what is right, as text."""
+        said = textwrap.fill(f"{self._given()} {self.said()}", _WIDTH, initial_indent="   ", subsequent_indent="   ")
+        return f"{item_text(number, self.question)}\n{said}"
+
+    def to_html(self, number: int) -> str:
+        """Return the same for a browser."""
+        options = "".join(f"<li>{html.escape(option)}</li>" for option in self.question.options)
+        asked = item_html(number, self.question) + (f"<ol>{options}</ol>" if options else "")
+        kind = "right" if self.right else "plain" if self.empty or self.given == UNKNOWN else "wrong"
+        return look.frame(kind, asked, f"<p>{html.escape(self._given())} {self.said_html()}</p>")
 
 
-def _shown(value: float) -> str:
-    """Return whole numbers with all their digits, others with four significant ones."""
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+def judged(found: Generator, item: Item, given: Value | None) -> Judged:
+    """Return what `given` is worth as an answer to `item`, which `found` has made."""
+    is_right = given is not None and item.right(given)
+    belief = "" if given in (None, UNKNOWN) or is_right else item.misconception(given)
+    refuted = (name for name in (belief, *found.about) if name and _is_belief(name))
+    return Judged(item.question(), given, is_right, item.answer, item.steps, belief, next(refuted))
 
 
-def remark(name: str) -> str:
-    """Return what is so instead of a misconception, and where to read it again; nothing of a slip."""
-    found = misconceptions.get(name) if name else None
-    if isinstance(found, misconceptions.Misconception):
-        return f"{found.instead} Read again: {found.place}."
-    return ""
+def _is_belief(name: str) -> bool:
+    return isinstance(misconceptions.get(name), misconceptions.Misconception)
+
+
+def _value(value: Value, unit: str) -> str:
+    """Return texts as they are, whole numbers with all their digits, others with four significant ones."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f} {unit}".rstrip() if float(value).is_integer() else f"{value:.4g} {unit}".rstrip()
 
 
 class Paper:
-    """Items and the answers that were given to them. `taken(number, value)` is called with each new answer."""
+    """Items and the answers that were given to them. `taken(number, value)` is called with each new answer.
+
+    `say` returns what is to be said to the answer of an item, by its number; without it nothing is said.
+    """
 
     def __init__(
         self,
         title: str,
-        drawn: Sequence[tuple[Generator, Item]],
-        answers: dict[int, float | str] | None = None,
-        taken: Callable[[int, float | str], None] = lambda number, value: None,
-        *,
-        judges: bool = True,
+        questions: Sequence[Question],
+        answers: dict[int, Value] | None = None,
+        taken: Callable[[int, Value], None] = lambda number, value: None,
+        say: Callable[[int], Judged] | None = None,
     ) -> None:
-        self.title, self.drawn, self.answers, self.taken = title, list(drawn), dict(answers or {}), taken
-        self._judges, self._widget = judges, None
+        self.title, self.questions, self.answers, self.taken = title, list(questions), dict(answers or {}), taken
+        self.closed = ""  # once it is a sentence, answers stay as they are
         self.above = ""  # HTML above the title, where there are widgets
+        self._say, self._widget = say, None
         self._shown: dict[int, Any] = {}
+        self._controls: list[Any] = []
 
-    def answer(self, number: int, value: float | str) -> str:
-        """Answer item `number`, counted from 1: with a number, or with the number of an option.
+    def answer(self, number: int, value: Value) -> str:
+        """Answer item `number`, counted from 1: with a number, with the number of an option, or with "?".
 
-        Returns what is to be said to it. Raises ValueError where there is no such item or option.
+        "?" says that you do not know. Returns what is to be said to the answer. Raises ValueError where there is no
+        such item or option.
         """
-        item = self._item(number)
-        if item.options:
-            if not (isinstance(value, int) and 1 <= value <= len(item.options)):
-                raise ValueError(f"value must be the number of an option, 1 to {len(item.options)}, not {value!r}")
-            given: float | str = item.options[value - 1]
-        else:
-            given = arguments.number("value", value)
-        return self._take(number, given)
+        question = self._question(number)
+        if value == UNKNOWN:
+            return self._take(number, UNKNOWN)
+        if not question.options:
+            return self._take(number, arguments.number("value", value))
+        if not (isinstance(value, int) and 1 <= value <= len(question.options)):
+            raise ValueError(f"value must be the number of an option, 1 to {len(question.options)}, not {value!r}")
+        return self._take(number, question.options[value - 1])
 
-    def _item(self, number: int) -> Item:
-        if not (isinstance(number, int) and 1 <= number <= len(self.drawn)):
-            raise ValueError(f"number must be 1 to {len(self.drawn)}, not {number!r}")
-        return self.drawn[number - 1][1]
+    def close(self, why: str) -> None:
+        """Let all answers stay as they are; `why` is said to further ones."""
+        self.closed = why
+        for control in self._controls:
+            control.disabled = True
 
-    def _take(self, number: int, given: float | str) -> str:
+    def _question(self, number: int) -> Question:
+        if not (isinstance(number, int) and 1 <= number <= len(self.questions)):
+            raise ValueError(f"number must be 1 to {len(self.questions)}, not {number!r}")
+        return self.questions[number - 1]
+
+    def _take(self, number: int, given: Value) -> str:
         """Keep an answer and return the line below the item."""
+        if self.closed:
+            return self.closed
         self.answers[number] = given
         self.taken(number, given)
-        said = self._said(number)
         if number in self._shown:
-            self._shown[number].value = html.escape(said)
-        return said
+            self._shown[number].value = self._said_html(number)
+        return self._said(number)
 
     def _said(self, number: int) -> str:
         if number not in self.answers:
             return ""
-        if not self._judges:
-            return f"Answer {number} is kept."
-        return verdict(self._item(number), self.answers[number])
+        return self._say(number).said() if self._say else f"Answer {number} is kept."
 
-    def right(self, number: int) -> bool:
-        """Return whether item `number` was answered, and rightly."""
-        return number in self.answers and self._item(number).right(self.answers[number])
+    def _said_html(self, number: int) -> str:
+        if number not in self.answers:
+            return ""
+        return self._say(number).said_html() if self._say else html.escape(self._said(number))
 
     def __str__(self) -> str:
         parts = [self.title]
-        for number, (_, item) in enumerate(self.drawn, 1):
-            parts += ["", item_text(number, item), *([self._said(number)] if self._said(number) else [])]
+        for number, question in enumerate(self.questions, 1):
+            parts += ["", item_text(number, question), *([self._said(number)] if self._said(number) else [])]
         return "\n".join(parts)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        parts = [f"<p>{html.escape(self.title)}</p>"]
-        for number, (_, item) in enumerate(self.drawn, 1):
-            options = "".join(f"<li>{html.escape(option)}</li>" for option in item.options)
-            said = f"<p>{html.escape(self._said(number))}</p>" if self._said(number) else ""
-            parts.append(item_html(number, item) + (f"<ol>{options}</ol>" if options else "") + said)
+        parts = [f"<p>{look.inline(self.title)}</p>"]
+        for number, question in enumerate(self.questions, 1):
+            options = "".join(f"<li>{html.escape(option)}</li>" for option in question.options)
+            said = f"<p>{self._said_html(number)}</p>" if self._said_html(number) else ""
+            parts.append(item_html(number, question) + (f"<ol>{options}</ol>" if options else "") + said)
         return "".join(parts)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -128,45 +213,45 @@ class Paper:
 
     def widget(self) -> Any:
         """Return the widget: the items with a field below each; the same one each time."""
-        self._widget = self._widget or self._controls()
+        self._widget = self._widget or self._made()
         return self._widget
 
-    def _controls(self) -> Any:
+    def _made(self) -> Any:
         import ipywidgets as widgets
 
-        rows: list[Any] = [widgets.HTML(f"{look.STYLE}{self.above}<p>{html.escape(self.title)}</p>")]
-        for number, (_, item) in enumerate(self.drawn, 1):
-            given = self.answers.get(number)
-            if item.options:
-                control = widgets.RadioButtons(options=list(item.options), value=given, layout={"width": "auto"})
-            else:
-                text = "" if given is None else f"{given:g}"
-                field = {
-                    "placeholder": f"a number{f', in {item.unit}' if item.unit else ''}",
-                    "layout": {"width": "16em"},
-                }
-                control = widgets.Text(value=text, continuous_update=False, **field)
-            self._shown[number] = widgets.HTML(html.escape(self._said(number)))
-            control.observe(self._observer(number, item), names="value")
-            rows += [widgets.HTML(item_html(number, item)), control, self._shown[number]]
+        rows: list[Any] = [widgets.HTML(f"{look.STYLE}{self.above}<p>{look.inline(self.title)}</p>")]
+        for number, question in enumerate(self.questions, 1):
+            control = self._control(question, self.answers.get(number))
+            control.disabled = bool(self.closed)
+            self._controls.append(control)
+            self._shown[number] = widgets.HTML(self._said_html(number))
+            control.observe(self._observer(number, question), names="value")
+            rows += [widgets.HTML(item_html(number, question)), control, self._shown[number]]
         box = widgets.VBox(rows)
         box.add_class("course-ask")
         return box
 
-    def _observer(self, number: int, item: Item) -> Callable[[Any], None]:
+    def _control(self, question: Question, given: Value | None) -> Any:
+        import ipywidgets as widgets
+
+        if question.options:
+            options = [*((option, option) for option in question.options), (_UNKNOWN, UNKNOWN)]
+            known = given if given in (*question.options, UNKNOWN) else None
+            return widgets.RadioButtons(options=options, value=known, layout={"width": "auto"})
+        text = "" if given is None else given if isinstance(given, str) else f"{given:g}"
+        unit = f", in {question.unit}" if question.unit else ""
+        hint = f"a number{unit}, or ? for “{_UNKNOWN}”"
+        return widgets.Text(value=text, continuous_update=False, placeholder=hint, layout={"width": "24em"})
+
+    def _observer(self, number: int, question: Question) -> Callable[[Any], None]:
         def take(change: Any) -> None:
             written = change["new"]
-            if not written:
+            if not written or not str(written).strip():
                 return
             try:
-                self._take(number, written if item.options else fields.read_number(written, item.unit))
+                kept_as_text = question.options or written.strip() == UNKNOWN
+                self._take(number, written.strip() if kept_as_text else fields.read_number(written, question.unit))
             except ValueError as error:
                 self._shown[number].value = html.escape(str(error))
 
         return take
-
-    def given_misconceptions(self) -> list[str]:
-        """Return the ids of the misconceptions behind wrong answers, in the order of the items."""
-        wrong = [number for number in self.answers if not self.right(number)]
-        found = [self._item(number).misconception(self.answers[number]) for number in sorted(wrong)]
-        return [name for name in found if name]

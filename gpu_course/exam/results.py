@@ -2,39 +2,57 @@
 
 import html
 import re
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from urllib.parse import quote_plus, unquote_plus
 
 from course_utils import tables
 from gpu_course import misconceptions, sealing
+from gpu_course.exam.paper import Judged
 
-__all__ = ["PREFIX", "SKILLS", "Person", "Result", "class_section", "line", "read"]
+__all__ = ["PREFIX", "SKILLS", "Person", "Result", "class_section", "line", "marks_of", "read"]
 
 SKILLS = ("place", "time", "train", "memory", "parallel", "diagnose")
 PREFIX = "course-exam-1"
+ENOUGH = 6  # answers before the course and after it, half of each paper, from which a gain follows
 _MOST = 99
 Marks = dict[str, tuple[int, int]]  # by skill: right, asked
 
 
 @dataclass(frozen=True)
 class Result:
-    """How many items of each skill were right, before the course and after it, and what to read again.
+    """How many items of each skill were right, before the course and after it, and every item with its answer.
 
-    - `marks`: by skill, right and asked; `before`: the same of the examination before the course, {} without one;
-    - `read`: the cells that belong to what was wrong, in words, by skill.
+    - `marks`: by skill, right and answered, where an item that was left empty is neither; `before`: the same of the
+      examination before the course, {} without one;
+    - `items`: what was asked, what was answered and what is right; `asked`: how many items there were;
+    - `note`: a remark, such as that nothing was answered yet.
     """
 
     marks: Marks
     before: Marks
-    read: Mapping[str, tuple[str, ...]]
+    items: tuple[Judged, ...] = ()
+    asked: int = 0
+    note: str = ""
 
     @property
     def gain(self) -> float | None:
-        """Return by how much the share of right answers has grown, -1 to 1; None without an examination before."""
-        return _share(self.marks) - _share(self.before) if self.before and self.marks else None
+        """Return by how much the share of right answers has grown, -1 to 1.
+
+        None without an examination before, and where fewer than half of the items of one of them were answered.
+        """
+        return _share(self.marks) - _share(self.before) if self._enough() else None
+
+    def _enough(self) -> bool:
+        return min(_answered(self.marks), _answered(self.before)) >= ENOUGH
+
+    @property
+    def read(self) -> dict[str, str]:
+        """The places to read again, in words, and their links; each once."""
+        return {one.read.place: one.read.link for one in self.items if not one.right}
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows = []
@@ -48,23 +66,42 @@ class Result:
         return ("skill", "before", "after") if self.before else ("skill", "right")
 
     def _rest(self) -> list[str]:
-        lines = [f"{skill}: read {'; '.join(cells)}" for skill, cells in self.read.items() if cells]
-        gain = [] if self.gain is None else [f"Gain: {100 * self.gain:+.0f} % of all items."]
-        return [*gain, *lines]
+        empty = self.asked - _answered(self.marks) if self.asked else 0
+        lines = [self.note, f"Left empty, and neither right nor wrong: {empty} of {self.asked} items." if empty else ""]
+        if self.before and self.gain is None:
+            lines.append(f"There is no gain to tell: it needs {ENOUGH} answers before the course and after it.")
+        elif self.gain is not None:
+            lines.append(f"Gain: {100 * self.gain:+.0f} % of all items.")
+        return [line for line in lines if line]
 
     def __str__(self) -> str:
-        return "\n".join([tables.text(self._rows(), self._head()), *self._rest()])
+        shown = [f"\n{one.text(number)}" for number, one in enumerate(self.items, 1)]
+        table = [tables.text(self._rows(), self._head())] if self.marks else []
+        return "\n".join([*table, *self._rest(), *shown])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         rest = "".join(f"<p>{html.escape(text)}</p>" for text in self._rest())
-        return tables.to_html(self._rows(), self._head()) + rest
+        shown = "".join(one.to_html(number) for number, one in enumerate(self.items, 1))
+        table = tables.to_html(self._rows(), self._head()) if self.marks else ""
+        return table + rest + shown
+
+
+def _answered(marks: Marks) -> int:
+    return sum(count for _, count in marks.values())
 
 
 def _share(marks: Marks) -> float:
-    asked = sum(count for _, count in marks.values())
-    return sum(right for right, _ in marks.values()) / asked if asked else 0.0
+    return sum(right for right, _ in marks.values()) / max(_answered(marks), 1)
+
+
+def marks_of(given: Mapping[str, Sequence[int]]) -> Marks:
+    """Return marks that were written somewhere. Raises an error where they are none."""
+    marks = {skill: (int(right), int(count)) for skill, (right, count) in given.items()}
+    if not (marks.keys() <= {*SKILLS} and all(0 <= right <= count <= _MOST for right, count in marks.values())):
+        raise TypeError(f"{marks} are no marks")
+    return marks
 
 
 @dataclass
@@ -131,6 +168,7 @@ def class_section(people: list[Person]) -> str:
 
 
 def _class_share(people: list[Person], kind: str, skill: str) -> float | None:
+    """Return the mean of what share of a skill's items each person had right: everybody counts once."""
     marks = [getattr(person, kind)[skill] for person in people if skill in getattr(person, kind)]
-    asked = sum(count for _, count in marks)
-    return sum(right for right, _ in marks) / asked if asked else None
+    shares = [right / count for right, count in marks if count]
+    return statistics.fmean(shares) if shares else None

@@ -82,9 +82,15 @@ def test_the_page_has_each_misconception_once():
     assert [one.name for one in EVERY if page.count(f"**{one.name}**\n") != 1] == []
 
 
+def test_links_lead_to_the_notebooks_of_the_lessons():
+    assert misconceptions.files() == {notebooks.number(path): path.name for path in notebooks.lessons()}
+    assert all(one.link.startswith(f"{one.lesson}_") and " " not in one.link for one in EVERY)
+
+
 def test_one_is_found_by_its_id():
     assert misconceptions.get("to-in-place").lesson == "02"
-    assert misconceptions.get("to-in-place").place == "lesson 02, “Ask it, move it”, cell move"
+    assert misconceptions.get("to-in-place").place == "lesson 02, “Ask it, move it”"
+    assert misconceptions.get("to-in-place").link == "02_tensors_on_the_device.ipynb#Ask-it%2C-move-it"
     assert misconceptions.get("off-by-one").name == "One too many or too few"
     with pytest.raises(ValueError, match="'nobody'"):
         misconceptions.get("nobody")
