@@ -4,11 +4,12 @@ from gpu_course.checks import edges
 from gpu_course.checks.case import Busy, Case, Task, WrongAnswer
 from gpu_course.checks.child import run_forked, run_limited
 from gpu_course.checks.comparison import difference, shown
+from gpu_course.checks.counted import OTHER
 from gpu_course.checks.engine import Exercise, exercise, lesson, unsolved
 from gpu_course.checks.mistakes import Edit, alike, edit, read, source_of
 from gpu_course.checks.program import Program
 
 __all__ = [
-    "Busy", "Case", "Edit", "Exercise", "Program", "Task", "WrongAnswer", "alike", "difference", "edges", "edit",
+    "OTHER", "Busy", "Case", "Edit", "Exercise", "Program", "Task", "WrongAnswer", "alike", "difference", "edges", "edit",
     "exercise", "lesson", "read", "run_forked", "run_limited", "shown", "source_of", "unsolved",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ import simgpu
 from course_utils import counting
 from course_utils.explain import explain
 from gpu_course import fields
-from gpu_course.checks import edges, sandbox
+from gpu_course.checks import counted, edges, sandbox
 from gpu_course.checks.comparison import difference, shown
 from gpu_course.checks.finding import Finding
 from gpu_course.checks.panel import Panel, wrong_panel
@@ -169,11 +169,13 @@ class Case:
         outcome = self._outcome(fn, words, args, kwargs, draws)
         if outcome.error is not None:
             self._rather()
-            self.fail(_raised(self.answer, outcome.error))
+            self.fail(_raised(self.answer, outcome.error), counts_as=counted.error_name(outcome.error))
         if outcome.changed:
-            self.fail(f"changes {outcome.changed[0]}", "code after it would behave differently; leave it as it was")
+            changes = f"changes {outcome.changed[0]}"
+            self.fail(changes, "code after it would behave differently; leave it as it was", counts_as=changes)
         if not modifies and before is not None and difference((args, kwargs), before, copied=True):
-            self.fail("modifies its input", "the caller still needs it; build a new object instead")
+            why = "the caller still needs it; build a new object instead"
+            self.fail("modifies its input", why, counts_as="modifies its input")
         self._gave = _type_name(outcome.value)
         if before is not None:
             edges.note("unchanged")
@@ -199,7 +201,7 @@ class Case:
         if outcome.busy:
             raise Busy(f"This machine is busy: {self.task.name} could not be judged, {outcome.busy}")
         if outcome.timed_out:
-            self.fail(f"does not end: it was stopped after {self.task.limit_s:g} s")
+            self.fail(f"does not end: it was stopped after {self.task.limit_s:g} s", counts_as="does not end")
         return outcome
 
     @contextmanager
@@ -226,14 +228,23 @@ class Case:
         self._printed = printed
 
     def fail(
-        self, name: str, why: str = "", *, expected: Any = ..., got: Any = ..., more: Callable[[], str] = str
+        self,
+        name: str,
+        why: str = "",
+        *,
+        expected: Any = ...,
+        got: Any = ...,
+        more: Callable[[], str] = str,
+        counts_as: str = "",
     ) -> NoReturn:
         """Raise `WrongAnswer`: the call, what was seen or the mistake's name, expected and got, why it matters.
 
         `more` gives further lines of what was seen. It is called where a reader will see them, and may take long.
+        It is counted under the name `counts_as`, or under what the check's own source has of `name`.
         """
         label = name.partition("\n")[0]
-        self._judge(label, True, got, lambda: self._finding(name + more(), why, expected, got))
+        found = functools.partial(self._finding, why=why, expected=expected, got=got)
+        self._judge(label, True, got, lambda: found(name + more(), counts_as=counts_as or counted.static(name)))
         raise WrongAnswer(self.task, name)
 
     def _judge(self, label: str, wrong: bool, got: Any, find: Callable[[], Finding]) -> None:
@@ -244,10 +255,10 @@ class Case:
         if wrong:
             raise WrongAnswer(self.task, find()) from None
 
-    def _finding(self, name: str, why: str, expected: Any, got: Any) -> Finding:
+    def _finding(self, name: str, why: str, expected: Any, got: Any, counts_as: str = "") -> Finding:
         call = self.doing
         values = ("" if value is ... else shown(value) for value in (expected, got))
-        return Finding(name, why, call, *values, said=self._said())
+        return Finding(name, why, call, *values, said=self._said(), counted=counts_as)
 
     def _said(self) -> str:
         """Return the first lines that the answer printed in the last call, for the end of a message."""
@@ -278,7 +289,8 @@ class Case:
         try:
             yield
         except RuntimeError as error:
-            self.fail(f"its backward pass raises {type(error).__name__}: {_first_line(error)}")
+            name = f"its backward pass raises {type(error).__name__}: {_first_line(error)}"
+            self.fail(name, counts_as=f"its backward pass {counted.error_name(error)}")
 
     def instead(self, when: Any, name: str, why: str = "", *, expected: Any = ..., got: Any = ...) -> None:
         """Raise `WrongAnswer` if `when` holds: what a trace shows the answer to do instead of what was asked for.
@@ -286,7 +298,8 @@ class Case:
         For what the values alone do not tell: order of calls, copies, messages, modes, types. A mistake that gives
         other values is written as the wrong answer that it is: `Exercise.mistake`.
         """
-        self._judge(name if when else "", bool(when), got, lambda: self._finding(name, why, expected, got))
+        found = functools.partial(self._finding, name, why, expected, got)
+        self._judge(name if when else "", bool(when), got, lambda: found(counts_as=counted.static(name)))
 
     def equal(self, got: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-6, why: str = "") -> None:
         """Raise `WrongAnswer` unless `got` equals `expected`: type, structure, shape, dtype, device and values."""
@@ -297,7 +310,10 @@ class Case:
         """Raise `WrongAnswer` if more than `allowed` of `what` were used: the result is right, the way is not."""
         edges.note_budget(what, used, allowed)
         name = f"the result is right, but it takes {used} {what} and the limit is {allowed}"
-        self._judge(what, used > allowed, ..., lambda: self._finding(name, why, ..., ...))
+        found = functools.partial(self._finding, name, why, ..., ...)
+        self._judge(
+            what, used > allowed, ..., lambda: found(counts_as=f"takes more {counted.static(what)} than allowed")
+        )
 
 
 def _nothing() -> None:

@@ -226,7 +226,7 @@ class Exercise:
             print(f"{error}. The lesson goes on with your answer.")
             return answer
         except WrongAnswer as wrong:
-            store.tried((self.lesson, self.name), wrong.finding.mistake)
+            store.tried((self.lesson, self.name), wrong.finding.counted)
             wrong.buttons = self._buttons
             raise
         self._remember(solved=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Finding:
     """What is wrong with an answer: `name` says what was seen or which mistake it is, in the call `call`.
 
-    `mistake` is the name of the known mistake that it is, if it is one.
+    `mistake` is the name of the known mistake that it is, if it is one; `counted` the name under which it is counted,
+    which holds nothing of the answer, "" where it has none.
     """
 
     name: str
@@ -19,6 +20,7 @@ class Finding:
     got: str = ""
     said: str = ""
     mistake: str = ""
+    counted: str = ""
 
     def __str__(self) -> str:
         lines = [f"{self.call}\n  {self.name}" if self.call else self.name]
@@ -31,4 +33,4 @@ class Finding:
         """Return the same with the name of the mistake; what was seen stays where expected and got do not show it."""
         shown_below = self.got and re.search(r" has other values$| is (?!on |of type |None)", self.name)
         seen = "" if shown_below or self.name == name else f": {self.name}"
-        return dataclasses.replace(self, name=f"{name}{seen}", why=why or self.why, mistake=name)
+        return dataclasses.replace(self, name=f"{name}{seen}", why=why or self.why, mistake=name, counted=name)
