@@ -1,6 +1,11 @@
 """How does something become one line of text that people send, and that is damaged, or made up, without harm?"""
 
+import re
+import secrets
+import unicodedata
 import zlib
+
+_CODE = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
 def checksum(body: str) -> str:
@@ -21,6 +26,24 @@ def unsealed(line: str) -> str:
     return body
 
 
+def new_code() -> str:
+    """Return four signs, by chance, that tell two people of one name apart; none looks like another one."""
+    return "".join(secrets.choice(_CODE) for _ in range(4))
+
+
+def code_of(text: str) -> str:
+    """Return the code that `text` is, "" for none. Raises ValueError where it can be none."""
+    if text and not re.fullmatch(f"[{_CODE}]{{4}}", text):
+        raise ValueError(f"{text[:20]!r} is no code")
+    return text
+
+
 def printable(text: str, most: int) -> str:
-    """Return the first `most` printable signs: others would move the cursor, or forge rows of a table."""
-    return "".join(sign for sign in text if sign.isprintable())[:most]
+    """Return the first `most` printable signs: others would move the cursor, or forge rows of a table.
+
+    Of marks above and below a letter two remain: more of them would cover the rows beside it.
+    """
+    text = unicodedata.normalize("NFC", text)
+    kept = [sign for sign in text if sign.isprintable()]
+    marks = [unicodedata.combining(sign) != 0 for sign in kept]
+    return "".join(sign for at, sign in enumerate(kept) if not all(marks[max(at - 2, 0) : at + 1]) or at < 2)[:most]

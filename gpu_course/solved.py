@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpu_course import sealing
+
 VERSION = 1
 LOCK_S = 5.0
 MOST_TRIES = 999  # of one mistake that are counted
@@ -128,12 +130,47 @@ def tried(exercise: Key, mistake: str) -> None:
         _TRIES[each] = _TRIES.get(each, 0) + 1
         return
 
+    _change_tries(lambda found: {**found, each: found.get(each, 0) + 1})
+
+
+def add_tries(counts: Mapping[tuple[str, str, str], int]) -> None:
+    """Let each mistake count at least as often as another machine counted it."""
+    if location() is None:
+        _TRIES.update(_more(_TRIES, counts))
+    else:
+        _change_tries(lambda found: _more(found, counts))
+
+
+def _more(one: Mapping[tuple[str, str, str], int], other: Mapping[tuple[str, str, str], int]) -> dict[tuple, int]:
+    return {each: max(one.get(each, 0), other.get(each, 0)) for each in {**one, **other}}
+
+
+def _change_tries(change: Callable[[dict[tuple[str, str, str], int]], dict[tuple, int]]) -> None:
     def counted(_: Any) -> list:
-        found = tries()
-        found[each] = found.get(each, 0) + 1
-        return [[*names, count] for names, count in sorted(found.items())]
+        return [[*names, count] for names, count in sorted(change(tries()).items())]
 
     keep("tries", counted, list)
+
+
+def code() -> str:
+    """Return the code of who learns here, which tells two people of one name apart; it is made at the first call."""
+    found = kept("reader", str)
+    if found is None or not _is_code(found):
+        found = sealing.new_code()
+        keep("reader", lambda before: before if before and _is_code(before) else found, str)
+        found = kept("reader", str) or found  # another notebook may have been first
+    return found
+
+
+def take_code(found: str) -> None:
+    """Let this be the machine of who has the code `found`."""
+    keep("reader", lambda before: found, str)
+
+
+def _is_code(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(sealing.code_of(text))
+    return False
 
 
 def kept(kind: str, shape: type = object) -> Any:

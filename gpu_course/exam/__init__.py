@@ -19,14 +19,15 @@ import torch
 
 from course_utils import devices
 from gpu_course import fields, look, settings
+from gpu_course import solved as store
 from gpu_course.exam import items, kept, results
 from gpu_course.exam.items import Generator, Item, Question, several
 from gpu_course.exam.paper import Judged, Paper, judged
-from gpu_course.exam.results import PREFIX, SKILLS, Person, Result, class_section, read
+from gpu_course.exam.results import MARK, PREFIX, SKILLS, Person, Result, class_section, read
 
 __all__ = [
-    "EACH", "MINUTES", "PREFIX", "SKILLS", "Examination", "Judged", "Paper", "Person", "Result", "after", "bank",
-    "before", "class_section", "drawn", "judged", "line", "read",
+    "EACH", "MARK", "MINUTES", "PREFIX", "SKILLS", "Examination", "Judged", "Paper", "Person", "Result", "after",
+    "bank", "before", "class_section", "drawn", "judged", "line", "read",
 ]  # fmt: skip
 
 EACH, MINUTES = 2, 15  # items of each skill; minutes for all
@@ -258,4 +259,4 @@ def line(name: str) -> str:
     """
     states = [kept.load(kind)[0] for kind in ("before", "after")]
     believed = [each for state in states if state for each in state.believed]
-    return results.line(name, _marks("before"), _marks("after"), believed)
+    return results.line(name, store.code(), _marks("before"), _marks("after"), believed)

@@ -106,9 +106,9 @@ def number(
     return Item(text, shown.strip("\n"), unit, (), answer, kept, steps, proof)
 
 
-def several(count: int, noun: str) -> str:
-    """Return how many there are of something, such as "1 text" and "4 texts"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def several(count: int, noun: str, many: str = "") -> str:
+    """Return how many there are of something, such as "1 text" and "4 texts", or "4 people" where `many` says so."""
+    return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
 
 
 def but(answer: float, values: Mapping[int, str]) -> dict[int, str]:

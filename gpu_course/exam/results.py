@@ -11,12 +11,15 @@ from urllib.parse import quote_plus, unquote_plus
 
 from course_utils import tables
 from gpu_course import misconceptions, sealing
+from gpu_course.exam.items import several
 from gpu_course.exam.paper import Judged
 
-__all__ = ["PREFIX", "SKILLS", "Person", "Result", "class_section", "line", "marks_of", "read"]
+__all__ = ["MARK", "PREFIX", "SKILLS", "Person", "Result", "class_section", "line", "marks_of", "read"]
 
 SKILLS = ("place", "time", "train", "memory", "parallel", "diagnose")
-PREFIX = "course-exam-1"
+MARK = "course-exam-"
+PREFIX = f"{MARK}2"
+_HEAD = {PREFIX: 3, f"{MARK}1": 2}  # how many parts stand before the marks
 ENOUGH = 6  # answers before the course and after it, half of each paper, from which a gain follows
 _MOST = 99
 Marks = dict[str, tuple[int, int]]  # by skill: right, asked
@@ -109,30 +112,33 @@ class Person:
     """What lines say of one person: marks before and after, and which misconceptions answers came from."""
 
     name: str
+    code: str = ""
     before: Marks = field(default_factory=dict)
     after: Marks = field(default_factory=dict)
     believed: Counter[str] = field(default_factory=Counter)
 
 
-def line(name: str, before: Marks, after: Marks, believed: Iterable[str]) -> str:
+def line(name: str, code: str, before: Marks, after: Marks, believed: Iterable[str]) -> str:
     """Return the results as one line of text, such as `progress.export` gives: no answers, no times, no machine."""
     parts = []
     for kind, marks in (("before", before), ("after", after)):
         if marks:
             parts.append(f"{kind}:" + ",".join(f"{skill}={right}.{asked}" for skill, (right, asked) in marks.items()))
     parts += [f"!{each}:{count}" for each, count in sorted(Counter(believed).items())]
-    return sealing.sealed(";".join([PREFIX, quote_plus(name), version("course-utils"), *parts]))
+    return sealing.sealed(";".join([PREFIX, quote_plus(name), code, version("course-utils"), *parts]))
 
 
 def read(text: str) -> Person:
-    """Return what a line says. Raises ValueError where it is damaged or none."""
+    """Return what a line says, of this version or an earlier one. Raises ValueError where it is damaged or none."""
     text = "".join(text.split())
-    if not text.startswith(f"{PREFIX};"):
+    prefix, found, _ = text.partition(";")
+    if not found or prefix not in _HEAD:
         raise ValueError(f"it does not begin with {PREFIX}")
-    _, name, _, *parts = sealing.unsealed(text).split(";")
-    person = Person(sealing.printable(unquote_plus(name), 200))
+    _, name, *parts = sealing.unsealed(text).split(";")
+    code = sealing.code_of(parts[0]) if prefix == PREFIX and parts else ""
+    person = Person(sealing.printable(unquote_plus(name), 200), code)
     known = {one.id for one in [*misconceptions.every(), *misconceptions.slips()]}
-    for part in parts:
+    for part in parts[_HEAD[prefix] - 1 :]:
         kind, _, rest = part.partition(":")
         if kind.startswith("!") and kind[1:] in known:
             person.believed[kind[1:]] += min(max(int(rest), 0), _MOST)
@@ -150,19 +156,20 @@ def class_section(people: list[Person]) -> str:
     """Return a part of a page of HTML: the class by skill, before and after, and its most common misconceptions."""
     if not people:
         return ""
+    both = [person for person in people if person.before and person.after]
     rows = []
     for skill in SKILLS:
         shares = [_class_share(people, kind, skill) for kind in ("before", "after")]
-        both = [share for share in shares if share is not None]
-        gain = f"{100 * (both[1] - both[0]):+.0f}" if len(both) == 2 else ""
+        then, now = (_class_share(both, kind, skill) for kind in ("before", "after"))
+        gain = "" if then is None or now is None else f"{100 * (now - then):+.0f}"
         rows.append((skill, *("" if share is None else f"{100 * share:.0f}" for share in shares), gain))
-    head = ("skill", "before, % right", "after, % right", "gain")
+    head = ("skill", "before, % right", "after, % right", f"gain of {several(len(both), 'person', 'people')}")
     common: Counter[str] = Counter()
     for person in people:
         common.update(person.believed.keys())
     believed = [(misconceptions.get(name).name, str(count)) for name, count in common.most_common(20)]
     return (
-        f"<h2>Examination, {len(people)} people</h2>{tables.to_html(rows, head)}"
+        f"<h2>Examination, {several(len(people), 'person', 'people')}</h2>{tables.to_html(rows, head)}"
         f"<h2>Misconceptions behind wrong answers</h2>{tables.to_html(believed, ('misconception', 'people'))}"
     )
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gpu_course import exam, misconceptions, progress, solved
+from gpu_course import classroom, exam, misconceptions, solved
 from gpu_course.exam import items, paper, results
 from gpu_course.exam.items import APART, CHOICES, WITHIN, Clash, Generator, Item
 
@@ -269,7 +269,7 @@ def test_the_result_of_an_older_version_stands_without_its_items(path):
     path.with_name("progress.exam.json").write_text(json.dumps({"before": old}), encoding="utf-8")
     assert "taken, 3 of 6 answers right" in str(exam.before()) and exam.before().paper.questions == []
     assert "another version of the course and are not shown" in str(exam.before().result())
-    assert exam.line("Ada").split(";")[3:-1] == ["before:place=1.2,time=2.2,train=0.2", "!call-is-done:1"]
+    assert exam.line("Ada").split(";")[4:-1] == ["before:place=1.2,time=2.2,train=0.2", "!call-is-done:1"]
 
 
 def test_a_damaged_file_is_put_aside(small, path, capsys):
@@ -284,7 +284,7 @@ def test_a_damaged_file_is_put_aside(small, path, capsys):
 
 def test_a_line_with_many_items_counts_no_more_than_any_other_person():
     people = [results.Person(str(at), after={"place": (1, 2)}) for at in range(49)]
-    loud = results.read(results.line("Loud", {}, {"place": (99, 99)}, []))
+    loud = results.read(results.line("Loud", "", {}, {"place": (99, 99)}, []))
     assert results.class_section(people).count("<td>50</td>") == 1
     assert "<td>51</td>" in results.class_section([*people, loud])
 
@@ -349,8 +349,8 @@ def test_a_line_carries_the_marks_and_a_class_has_its_gains_and_common_misconcep
     assert person.before["place"] == (0, 1) and person.after == {} and person.believed == {"elements-are-bytes": 1}
     with pytest.raises(ValueError, match="checksum"):
         results.read(sent.replace("place=0.1", "place=1.1"))
-    page = progress.class_map([sent, "course-exam-1;damaged"])
-    assert "Examination, 1 people" in page and "The number of elements is the size" in page and "<b>" not in page
+    page = classroom.page(classroom.gathered([sent, "course-exam-1;damaged"]))
+    assert "Examination, 1 person<" in page and "The number of elements is the size" in page and "<b>" not in page
 
 
 def test_what_is_kept_beside_the_progress_survives_damage(path):

@@ -1,0 +1,12 @@
+"""Who in a class has solved what, and which mistakes stop whom? From the lines that learners send.
+
+classroom.table(lines)     as text
+classroom.page(lines)      as a page: who stands where, which mistakes most people make, what the class has gained
+"""
+
+from gpu_course.classroom.page import page
+from gpu_course.classroom.people import Class, Person, gathered
+from gpu_course.classroom.table import table
+from gpu_course.classroom.written import PREFIX, Progress, read, write
+
+__all__ = ["PREFIX", "Class", "Person", "Progress", "gathered", "page", "read", "table", "write"]

@@ -1,0 +1,75 @@
+"""What does the line of a learner's progress say, and how is it written?
+
+    course-progress-3;Ada;k3f9;0.1.0;00:double;02:nearest,ramp;!02:nearest:the+answer+stays+on+the+host:2;8f3e0a11
+
+Behind the name stands a code, which tells two people of one name apart, and the version of the course. Then comes what
+is solved by lesson, and after an exclamation mark how often which mistake was made in which exercise.
+"""
+
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from urllib.parse import quote_plus, unquote_plus
+
+from gpu_course import sealing
+from gpu_course import solved as store
+from gpu_course.checks import OTHER
+
+__all__ = ["MARK", "PREFIX", "Progress", "read", "write"]
+
+MARK = "course-progress-"
+PREFIX = f"{MARK}3"
+_HEAD = {PREFIX: 3, f"{MARK}2": 2, f"{MARK}1": 1}  # how many parts stand before what is solved
+_QUOTES = "'\"`“”‘’"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a line says of one person: what is solved, and how often which mistake was made; the code may be ""."""
+
+    name: str
+    code: str
+    solved: set[store.Key] = field(default_factory=set)
+    tries: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # by lesson, exercise and mistake
+
+
+def write(name: str, code: str, done: set[store.Key], tries: dict[tuple[str, str, str], int]) -> str:
+    """Return the line."""
+    parts = [f"{lesson}:{','.join(names)}" for lesson, names in store.by_lesson(done).items()]
+    found = sorted(tries.items())
+    parts += [f"!{lesson}:{each}:{_encoded(mistake or OTHER)}:{count}" for (lesson, each, mistake), count in found]
+    return sealing.sealed(";".join([PREFIX, _encoded(name), code, version("course-utils"), *parts]))
+
+
+def read(line: str) -> Progress:
+    """Return what a line says, of this version or an earlier one; white space and quotes around it are ignored.
+
+    Raises ValueError where it is damaged or none.
+    """
+    text = unicodedata.normalize("NFC", "".join(line.split()).strip(_QUOTES))
+    prefix, found, _ = text.partition(";")
+    if not found or prefix not in _HEAD:
+        raise ValueError(f"it does not begin with {PREFIX}")
+    _, name, *parts = sealing.unsealed(text).split(";")
+    code = sealing.code_of(parts[0]) if prefix == PREFIX and parts else ""
+    person = Progress(_plain(name), code)
+    for part in parts[_HEAD[prefix] - 1 :]:
+        if part.startswith("!"):
+            lesson, each, mistake, count = part[1:].split(":")
+            key = (*store.key(lesson, each), _plain(mistake) or OTHER)
+            person.tries[key] += min(max(int(count), 0), store.MOST_TRIES)
+            continue
+        lesson, _, names = part.partition(":")
+        person.solved.update(store.key(lesson, each) for each in names.split(","))
+    return person
+
+
+def _encoded(name: str) -> str:
+    """Return `name` without spaces and signs that a mail or a string in Python would change; letters stay."""
+    name = unicodedata.normalize("NFC", " ".join(name.split()))
+    return "".join(sign if sign.isalnum() else quote_plus(sign) for sign in name)
+
+
+def _plain(text: str) -> str:
+    return sealing.printable(unquote_plus(text), 200)
