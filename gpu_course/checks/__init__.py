@@ -10,6 +10,6 @@ from gpu_course.checks.mistakes import Edit, alike, edit, read, source_of
 from gpu_course.checks.program import Program
 
 __all__ = [
-    "OTHER", "Busy", "Case", "Edit", "Exercise", "Program", "Task", "WrongAnswer", "alike", "difference", "edges", "edit",
-    "exercise", "lesson", "read", "run_forked", "run_limited", "shown", "source_of", "unsolved",
+    "OTHER", "Busy", "Case", "Edit", "Exercise", "Program", "Task", "WrongAnswer", "alike", "difference", "edges",
+    "edit", "exercise", "lesson", "read", "run_forked", "run_limited", "shown", "source_of", "unsolved",
 ]  # fmt: skip
