@@ -184,6 +184,19 @@ def test_types_are_those_of_the_device(expression, dtype, want):
     assert torch.equal(out, want.to(dtype)), out
 
 
+@pytest.mark.parametrize(("expression", "first", "last"), [
+    ("tl.argmax(v, 0, tie_break_left={})", 1, 6),
+    ("tl.argmin(v, 0, tie_break_left={})", 0, 5),
+    ("tl.max(v, 0, return_indices=True, return_indices_tie_break_left={})[1]", 1, 6),
+    ("tl.min(v, 0, return_indices=True, return_indices_tie_break_left={})[1]", 0, 5),
+])  # fmt: skip
+def test_of_equal_ones_the_first_is_kept_only_where_it_is_asked_for(expression, first, last):
+    x = torch.tensor([0.0, 3, 0, 3, 1, 0, 3, 2])
+    for asked, want in ((True, first), (False, last)):
+        out = computed(f"{ROW}tl.store(out, {expression.format(asked)})", x, torch.zeros(1, dtype=torch.int32))
+        assert out.item() == want
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8])
 def test_small_types_are_read_and_written_as_torch_does(dtype):
     x = torch.tensor([0.3, 1.7, 3.0, 5.3, 17.9, 100.2, 0.0, 7.0])

@@ -124,14 +124,19 @@ def _extreme(compute: np.ufunc, place: Callable[..., Any]) -> Callable[..., Any]
     ) -> Any:  # fmt: skip
         x = as_block(input)
         found = _reduced(compute, x, axis, keep_dims, _wide(x, floats=True))
-        return (found, place(x, axis, keep_dims=keep_dims)) if return_indices else found
+        return (found, place(x, axis, return_indices_tie_break_left, keep_dims)) if return_indices else found
 
     return extreme
 
 
 def _place(find: Callable[..., Any]) -> Callable[..., Any]:
     def place(input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False) -> Block:
-        return Block(find(input.data, axis=_axis(input, axis), keepdims=keep_dims), I32)
+        axis = _axis(input, axis)
+        if constant(tie_break_left, "tie_break_left"):
+            return Block(find(input.data, axis=axis, keepdims=keep_dims), I32)
+        # Triton leaves open which of equal ones it is. Here it is the last, so that nobody relies on the first.
+        last = input.data.size if axis is None else input.shape[axis]
+        return Block(last - 1 - find(np.flip(input.data, axis), axis=axis, keepdims=keep_dims), I32)
 
     return place
 
