@@ -181,6 +181,26 @@ def test_a_compiler_s_words_stand_at_the_reader_s_line():
         kernelcheck.compile_cuda("template <class T> __global__ void k(T* x) { *x = 1; }", "k")
 
 
+@needs_compiler
+@pytest.mark.parametrize(("declared", "said"), [
+    ("__shared__ float tile[32]\n    int at = threadIdx.x;", 'expected a ";"'),
+    ("__shared__ float tile[32]\n    tile[0] = 3;", 'expected a ";"'),
+    ("__shared__ float total\n    int at = threadIdx.x;", 'expected a ";"'),
+    ("__shared__ float tile[32],\n    int at = threadIdx.x;", "expected unqualified-id"),
+    ("int at = threadIdx.x\n    at = 3;", 'expected a ";"'),
+])  # fmt: skip
+def test_a_missing_semicolon_is_told_as_such(declared, said):
+    with pytest.raises(kernelcheck.CompileError, match=said) as caught:
+        kernelcheck.compile_cuda(f"__global__ void k(float* out) {{\n    {declared}\n    out[0] = 1;\n}}", "k")
+    assert caught.value.line == 3 and "given a value" not in caught.value.reason
+
+
+@pytest.mark.parametrize("declared", ["float a = 3;", "float a[2] = {1, 2};", "int a, b = 3;", "int a[2], b = 3;"])
+def test_shared_memory_that_is_given_a_value_is_told_as_such(declared):
+    with pytest.raises(kernelcheck.CompileError, match="cannot be given a value"):
+        kernelcheck.compile_cuda(f"__global__ void k(float* out) {{ __shared__ {declared} out[0] = 1; }}", "k")
+
+
 def test_without_a_compiler_one_sentence_says_so(monkeypatch):
     toolchain.compiler.cache_clear()
     monkeypatch.setenv("PATH", "")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from kernelcheck.cuda.text import CudaText, Function
+from kernelcheck.cuda.text import PLAIN, CudaText, Function
 from kernelcheck.faults import CompileError
 
 CUDA_HEADER = re.compile(r"(?:cuda|device_|vector_|math_constants|sm_|crt/)[\w./]*")
@@ -108,12 +108,21 @@ def _shared(text: CudaText) -> Iterator[CompileError]:
     """Find shared variables that are given a value where they are declared."""
     for start, token in enumerate(text.tokens):
         at = start
-        while token.text == "__shared__" and at < len(text.tokens) and text.tokens[at].text != ";":
+        while token.text == "__shared__" and at < len(text.tokens) and not _ends(text, start, at):
             if text.tokens[at].text in ("=", "{"):
                 why = "all threads would write it: let one thread, or each its own element, do so before a barrier"
                 yield text.refusal(f"shared memory cannot be given a value where it is declared: {why}", token.at)
                 break
             at = text.closes[at] + 1 if text.tokens[at].text in ("(", "[") else at + 1
+
+
+def _ends(text: CudaText, start: int, at: int) -> bool:
+    """Return whether the declaration that begins at `start` ends before a token, or should have ended."""
+    token, before = text.tokens[at], text.tokens[at - 1]
+    if token.kind != "name" or at <= start + 1:
+        return token.text == ";"
+    on_next_line = before.kind == "name" and "\n" in text.source[before.at : token.at]
+    return on_next_line or before.text == "]" or (before.text == "," and token.text in PLAIN)
 
 
 def _bodies(text: CudaText) -> Iterator[CompileError]:

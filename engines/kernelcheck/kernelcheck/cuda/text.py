@@ -24,7 +24,7 @@ _TOKEN = re.compile(
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 _OPENS = tuple(_PAIRS.values())
 _LONGEST = 60  # tokens of a declaration of shared memory
-_PLAIN = {"int", "unsigned", "float", "double", "bool", "char", "short", "long", "auto", "half"}
+PLAIN = {"int", "unsigned", "float", "double", "bool", "char", "short", "long", "auto", "half"}
 _NO_TYPES = {"return", "else", "case", "goto", "delete", "throw", "sizeof"}
 _ATTRIBUTES = {
     "__launch_bounds__", "__align__", "alignas", "__attribute__", "__declspec", "noexcept", "throw", "decltype",
@@ -89,7 +89,7 @@ class CudaText:
         for before, token, behind in zip(self.tokens, self.tokens[1:], self.tokens[2:], strict=False):
             words = set() if before.text in (";", "{", "}") else words | {before.text}
             typed = before.text == ">" or (before.kind == "name" and before.text not in _NO_TYPES)
-            listed = before.text == "," and bool(words & _PLAIN)
+            listed = before.text == "," and bool(words & PLAIN)
             if token.kind == "name" and behind.text == "[" and (typed or listed):
                 found |= set() if words & {"__shared__", "__constant__"} else {token.text}
         return found

@@ -157,6 +157,9 @@ def _changes(text: CudaText) -> Iterator[tuple[int, int, str]]:
             yield token.at, stop, f"static {kind}* const {name} = ({kind}*)kc_dynamic;"
 
 
+_NO_SEMICOLON = r"^expected (?:(?:\W,\W or )?\W;\W|initializer(?= before))"
+
+
 def _error(said: str, source: str) -> CompileError:
     """Return the first error of a compiler, at the reader's line."""
     lines, own = said.splitlines(), source.splitlines()
@@ -164,6 +167,7 @@ def _error(said: str, source: str) -> CompileError:
     if at is None:
         return CompileError(said.strip()[:500] or "the compiler failed and did not say why")
     reason = re.sub(r"^.*?(?:fatal )?error: |^.*(?=undefined reference)", "", lines[at])
+    reason = re.sub(_NO_SEMICOLON, 'expected a ";"', reason)  # as nvcc says it
     if "-Werror=vla" in reason:
         reason = "the length of an array must be known when the kernel is compiled, as in float row[64]"
     if "of read-only location" in reason:
