@@ -125,7 +125,7 @@ def _(case: Case) -> None:
 )
 def cross_entropy(logits, targets, out, columns, row_stride, BLOCK: tl.constexpr):
     """Store the loss of each row to `out`, 0 where its target is -100."""
-    logits += tl.program_id(0) * row_stride
+    logits += tl.program_id(0).to(tl.int64) * row_stride
     target = tl.load(targets + tl.program_id(0))
     top = -float("inf")
     total = 0.0
@@ -151,9 +151,9 @@ cross_entropy.alternative(
 
 @cross_entropy.checks
 def _(case: Case) -> None:
-    for rows, columns, gap, block, shift in ((1, 5, 0, 8, 0.0), (4, 20, 3, 8, 0.0), (4, 20, 0, 8, 300.0)):
+    for rows, columns, gap, block, shift in ((1, 5, 0, 8, 0.0), (5, 20, 3, 8, 0.0), (5, 20, 0, 8, 300.0)):
         logits = (3 * torch.randn(rows, columns + gap) - shift)[:, :columns]
-        targets = torch.tensor([columns - 1, 2, -100, 9][:rows])
+        targets = torch.tensor([columns - 1, 2, -100, 9, 0][:rows])  # 0 is a target as any other
         logits[0, columns - 1] = 3.0  # the largest comes late
         out = torch.full((rows,), math.nan)
         got, report = launch(case, (rows,), logits, targets, out, columns, columns + gap, block, out=2)
@@ -165,3 +165,9 @@ def _(case: Case) -> None:
             4 * logits.numel() + 12 * rows,
             "each logit once, then the target and its logit",
         )
+    apart = 1_500_000_000  # "Rows begin `row_stride` apart: count in 64 bits."
+    logits = kernelcheck.Addresses((3, 5), (apart, 1))  # no machine here has room for it
+    arguments = logits, torch.tensor([1, 4, 2]), torch.zeros(3), 5, apart, 8
+    _, report = launch(case, (3,), *arguments, out=2)
+    read = sorted({int(at) for at in report.touched["logits"][2, 0, 0]})
+    case.equal(read, [2 * apart + at for at in range(5)], why="elements of the logits that program 2 reads")

@@ -64,8 +64,16 @@ attention.alternative(
 
 @attention.checks
 def _(case: Case) -> None:
-    for length, head, block in ((16, 16, 16), (37, 32, 16)):
+    for length, head, block, first, last in (  # all scores of a query lie near its own line from first to last
+        (16, 16, 16, 0, 0),
+        (37, 32, 16, 0, 0),
+        (1, 16, 16, 0, 0),  # "With a length of 1, `out` is v."
+        (37, 16, 16, -250, -150),
+        (37, 16, 16, -120, 120),
+        (37, 16, 16, 120, -120),
+    ):
         q, k, v = (torch.randn(length, head) for _ in range(3))
+        q[:, 0], k[:, 0] = 1, torch.linspace(first, last, length) * math.sqrt(head) / 2
         out, programs, scale = torch.full((length, head), math.nan), -(-length // block), 2 / math.sqrt(head)
         got, report = launch(case, (programs,), q, k, v, out, length, scale, head, block, out=3)
         exact = F.scaled_dot_product_attention(
@@ -125,11 +133,11 @@ int4_product.alternative(
 
 @int4_product.checks
 def _(case: Case) -> None:
-    for m, n, k, tile in ((16, 16, 32, 16), (5, 20, 42, 16)):
+    for m, n, k, tile in ((16, 16, 32, 16), (5, 12, 42, 16), (20, 29, 34, 16)):
         x, scales = torch.randn(m, k), 0.5 + torch.rand(n)
         weights = torch.randint(0, 16, (k, n), dtype=torch.uint8)
         packed, out = weights[: k // 2] | weights[k // 2 :] << 4, torch.full((m, n), math.nan)
-        down, across = -(-m // tile), -(-n // tile)
+        down, across = -(-m // tile), -(-n // tile)  # equal: the text does not say which axis of the grid goes down
         got, report = launch(case, (down, across), x, packed, scales, out, m, n, k, tile, out=3)
         exact = x.double() @ ((weights.double() - 8) * scales.double())
         case.equal(got, exact.float(), rtol=1e-4, atol=1e-3, why="x times (bits - 8) * scale; nan stood there before")

@@ -71,19 +71,20 @@ def _(case: Case) -> None:
         kernel = kernelcheck.compile_cuda(source, "transpose")
     except kernelcheck.CompileError as error:
         case.fail(f"does not compile\n  {error}")
-    for rows, columns in ((32, 32), (40, 72)):
+    for rows, columns in ((32, 32), (40, 72), (33, 41), (1, 3)):
         x, out = torch.randn(rows, columns), torch.full((columns, rows), math.nan)
         grid = -(-columns // 32), -(-rows // 32), 1
         report = kernel.check(grid=grid, block=(32, 8, 1), args=(x, out, rows, columns))
         case.about(f"the kernel with {rows} x {columns} numbers", torch.device("cpu"))
         refuse(case, report.fault)
         case.equal(out, x.t().contiguous(), why="the transpose; nan stood there before")
-        case.budget(
-            "32-byte sectors",
-            report.sectors,
-            2 * x.numel() // 8,
-            "neighbours of a warp read and write neighbours: through shared memory",
-        )
+        if rows % 8 == columns % 8 == 0:  # other rows begin inside a sector
+            case.budget(
+                "32-byte sectors",
+                report.sectors,
+                2 * x.numel() // 8,
+                "neighbours of a warp read and write neighbours: through shared memory",
+            )
         case.budget(
             "bank conflicts",
             report.bank_conflicts,
