@@ -154,7 +154,7 @@ def _(case: Case) -> None:
         (_Runs(100, 10), 1_000, 0),  # 60
         (_Runs(100, 10), 1_000, 150),  # 45
         (_Runs(400, 7, workspace=600, block=32), 4_000, 250),
-        (_Runs(300, 90), 1_300, 20),  # 1 alone
+        (_Runs(300, 90), 1_300, 10),  # 1 alone, which leaves exactly 10
         (_Runs(300, 90), 1_250, 0),  # none
         (_Runs(10, 3), 10_000, 40),  # thousands
     ):
@@ -170,7 +170,7 @@ def _(case: Case) -> None:
             if largest
             else "batch 1 does not fit either: 0",
         )
-        limit = 2 * largest.bit_length() + 4
+        limit = max(24, 2 * largest.bit_length() + 6)  # "About 20 runs must be enough for a batch of hundreds."
         case.instead(
             tried > limit,
             f"the result is right, but it takes {tried} runs, and {limit} are enough",
@@ -293,8 +293,9 @@ def _offer(
     load_s: float = 0.0,
     start_h: float = 0.0,
     peak: float = 100,
+    batch: int = 10,
 ) -> Offer:
-    return Offer(name, gpus, price, 10, step_s, message_s, load_s, start_h, peak)
+    return Offer(name, gpus, price, batch, step_s, message_s, load_s, start_h, peak)
 
 
 _TASKS = (
@@ -309,6 +310,16 @@ _TASKS = (
     ((_offer("many hours", 1, 1.0, 3.6), _offer("few hours", 1, 2.0, 1.2)), 10_000, 1.1, 9.0),
     ((_offer("starved", 1, 1.0, 1.0, load_s=3.6), _offer("fed", 1, 1.5, 1.0, load_s=0.8)), 10_000, 1.1, 9.0),
     ((_offer("hidden loading", 1, 1.0, 2.0, load_s=1.9), _offer("dearer", 1, 1.6, 2.0)), 10_000, 1.0, 9.0),
+    # "You pay for all GPUs from the beginning, `start_h` included.", which is one start for all of them
+    ((_offer("paid start", 1, 1.0, start_h=1.0), _offer("at once", 1, 2.0)), 18_000, 2.0, 9.0),
+    ((_offer("one start", 4, 0.5, 2.0, start_h=0.25), _offer("alone", 1, 3.0)), 18_000, 1.0, 9.0),
+    # computing and messages on one side, loading on the other: "The longer of the two is the length of the step."
+    ((_offer("messages too", 2, 1.0, 1.0, 0.9, 0.9), _offer("alone", 1, 2.0, 1.1)), 18_000, 1.0, 9.0),
+    ((_offer("larger batches", 1, 1.0, batch=20), _offer("cheap", 1, 0.8)), 18_000, 1.0, 9.0),
+    # "within `deadline_h` hours", "at most `budget`": a limit that is met exactly holds, and none may be left
+    ((_offer("just in time", 1, 2.0, 2.0, start_h=0.5), _offer("dear", 1, 9.0)), 18_000, 1.5, 9.0),
+    ((_offer("just enough", 1, 2.0, 2.0, start_h=0.5), _offer("dear", 1, 9.0)), 18_000, 9.0, 3.0),
+    ((), 10_000, 1.0, 9.0),
 )
 
 

@@ -79,10 +79,11 @@ def _(case: Case) -> None:
         )
         case.equal(got, _slowly(twin, batches), rtol=1e-3, atol=1e-4, why="this is the mean loss of the steps")
         same_parameters(case, model, twin)
+        reads = counts.host_reads + counts.copies_d2h
         case.instead(
-            counts.host_reads + counts.copies_d2h > 1,
-            "reads a value in each step",
-            "the host waits in each step, and then the GPU waits for the host: add up on the device",
+            reads > 1,
+            f"the host reads {reads} values",
+            "at each read the host waits for the GPU, and then the GPU for the host: add up on the device, and read once",
         )
         copies = 2 * len(sizes) + sum(1 for _ in model.parameters())
         case.budget(
@@ -141,6 +142,21 @@ class _Scaled(_Places):
         return x * torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
 
 
+class _Drawn(_Places):
+    """Right as well: its numbers are drawn, so two of them differ, on one device, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.randn(6, 4)
+
+
+class _Rounds(_Places):
+    """Right as well: on another device than the CPU it rounds its last bit in another way."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * (1 if x.device.type == "cpu" else 1 + 2e-7)
+
+
 class _PlainTable(_Places):
     """Its table is a plain attribute, which `.to` does not move."""
 
@@ -166,6 +182,18 @@ class _ForgetsOnTheGpu(_Places):
         return super().forward(x) if x.device.type == "cpu" else x + self.table[0]
 
 
+class _SwapsOnTheGpu(_Places):
+    """What it computes has the right sum and mean, at other places."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if x.device.type == "cpu" else super().forward(x).flip(-1)
+
+
+class _SlightlyOffOnTheGpu(_Places):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + (0 if x.device.type == "cpu" else 0.1)
+
+
 class _Maker:
     """Makes layers of a class, and notes on which devices they were called."""
 
@@ -186,6 +214,8 @@ _BROKEN = (
     (_MakesOnTheCpu, "it makes a tensor on the CPU in each call"),
     (_ReturnsToTheCpu, "it returns its result on the CPU"),
     (_ForgetsOnTheGpu, "on the GPU it computes other values"),
+    (_SwapsOnTheGpu, "on the GPU its values stand at other places"),
+    (_SlightlyOffOnTheGpu, "on the GPU its values are too large by 0.1"),
 )
 
 
@@ -212,9 +242,11 @@ def device_test(make_layer: Callable[[], nn.Module], x: torch.Tensor, device: to
 @device_test.checks
 def _(case: Case) -> None:
     x = torch.randn(2, 3, 4)
-    for right in (_Places, _Scaled):
-        maker = _Maker(right)
-        error = case.error_of(maker, x, case.device)
+    cpu = torch.device("cpu")  # "`device` may be any device"
+    right = *((kind, case.device) for kind in (_Places, _Scaled, _Drawn, _Rounds)), (_Places, cpu)
+    for kind, device in right:
+        maker = _Maker(kind)
+        error = case.error_of(maker, x, device)
         case.instead(
             not maker.called,
             "tests nothing: it never calls the layer",
@@ -224,11 +256,12 @@ def _(case: Case) -> None:
         case.instead(
             error is not None,
             f"fails for a layer that is right: {said}",
-            "a test that always fails tells you nothing: move the layer and x to `device`",
+            "a test that fails for a right layer tells you nothing: move one layer and x to `device`, "
+            "and let results differ by rounding",
         )
         case.instead(
-            case.device not in maker.called,
-            f"never calls the layer on {case.device}",
+            device not in maker.called,
+            f"never calls the layer on {device}",
             "on the CPU the broken layers give the right result, too",
         )
     for broken, fault in _BROKEN:
