@@ -83,7 +83,7 @@ def _(case: Case) -> None:
         case.instead(
             reads > 1,
             f"the host reads {reads} values",
-            "at each read the host waits for the GPU, and then the GPU for the host: add up on the device, and read once",
+            "at each read the host waits for the GPU, then the GPU for the host: add up on the device, read once",
         )
         copies = 2 * len(sizes) + sum(1 for _ in model.parameters())
         case.budget(
