@@ -1,12 +1,10 @@
 # Each target makes or updates .venv first. Examples: make lab ARGS="--no-browser --port 8890", make test ARGS="-k devices"
 PYTHON ?= python3
 ARGS ?=
-COURSE_DEVICE ?= sim
 BIN := .venv/bin
 READY := .venv/.course-ready
-# One thread for each worker: threads that wait for one another on busy cores cost more than they bring. The third
-# worker takes what the other two leave of two cores while they wait (conftest.py).
-PYTEST := OMP_NUM_THREADS=1 COURSE_DEVICE=$(COURSE_DEVICE) $(BIN)/python -m pytest --nbval
+# A worker for each core, up to eight: each takes 2 GB with its kernel and its ranks.
+PYTEST := $(BIN)/python -m pytest --nbval -n auto --maxprocesses 8
 
 .PHONY: lab test test-all test-torch card lint format record site pdf slides solutions address
 
@@ -14,10 +12,10 @@ lab: $(READY)  ## open the lessons in JupyterLab
 	@$(BIN)/python tools/workbook.py $(ARGS)
 
 test: $(READY)  ## unit tests, gates and every notebook
-	@$(PYTEST) -n 3 $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 test-all: $(READY)  ## what takes longer as well
-	@$(PYTEST) -n 3 -m "slow or not slow" $(ARGS)
+	@$(PYTEST) -m "slow or not slow" $(ARGS)
 	@$(MAKE) test-torch
 
 test-torch: $(READY)  ## the same tests on the oldest supported and the newest torch (GBs are downloaded)

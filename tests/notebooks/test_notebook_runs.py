@@ -14,7 +14,7 @@ import nbclient
 import nbformat
 import pytest
 
-from tests import kernels
+from tests import cells, kernels
 from tests.notebooks.test_notebooks import broken, deeper, stub_of
 from tools import notebooks
 
@@ -130,11 +130,9 @@ class IPyNbCell:
         self.test_outputs = [{"output_type": "stream", "name": name, "text": text} for name, text in streams]
 
 
-def test_a_cell_that_writes_to_standard_error_fails(pytestconfig):
-    glue = pytestconfig.pluginmanager.get_plugin(str(notebooks.ROOT / "conftest.py"))
-
+def test_a_cell_that_writes_to_standard_error_fails():
     def run(*streams):
-        hook = glue.pytest_runtest_call(IPyNbCell(*streams))
+        hook = cells.pytest_runtest_call(IPyNbCell(*streams))
         next(hook)
         with contextlib.suppress(StopIteration):
             hook.send(None)

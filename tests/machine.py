@@ -1,0 +1,66 @@
+"""On which machine did a test fail, and which command repeats it on another one?"""
+
+import os
+import platform
+import shlex
+import sys
+from pathlib import Path
+
+__all__ = ["EMULATED", "command", "description"]
+
+# Environment under which a newer x86 processor computes as an older one does, by torch's name for what it can do.
+# Each library that computes has a variable of its own: PyTorch's kernels, oneDNN, and MKL twice.
+EMULATED = {
+    "DEFAULT": {
+        "ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "MKL_CBWR": "COMPATIBLE",
+    },
+    "AVX2": {
+        "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "MKL_CBWR": "AVX2",
+    },
+}  # fmt: skip
+_ASKED = ("COURSE_DEVICE", "OMP_NUM_THREADS")
+_SETS = ("sse4_1", "sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
+
+
+def processor() -> tuple[str, list[str]]:
+    """Return the name of the processor and those of its instruction sets that decide how sums are rounded."""
+    name, flags = platform.processor() or platform.machine(), set()
+    told = Path("/proc/cpuinfo")  # on Linux
+    for line in told.read_text(encoding="utf-8", errors="replace").splitlines() if told.exists() else ():
+        key, _, value = (part.strip() for part in line.partition(":"))
+        if key == "model name":
+            name = value
+        elif key in ("flags", "Features"):
+            flags |= set(value.split())
+    return name, [one for one in _SETS if one in flags]
+
+
+def description() -> str:
+    """Return one line: processor, instruction sets, what torch uses of them, threads, system and versions."""
+    import torch
+
+    name, sets = processor()
+    return (
+        f"{name}, {os.cpu_count()} cores, {' '.join(sets) or platform.machine()}; torch {torch.__version__} computes "
+        f"for {torch.backends.cpu.get_cpu_capability()} on {torch.get_num_threads()} threads; {platform.system()}, "
+        f"Python {platform.python_version()}"
+    )
+
+
+def command(failed: list[str], seed: int | None) -> str:
+    """Return the line that runs the failed tests again, on this or on a newer x86 processor, with this environment.
+
+    `failed`: ids of tests, of which the line has five. Of a notebook all cells run, since each needs those before it.
+    Where the order was shuffled all tests run: one may have failed because of another.
+    """
+    import torch
+
+    settings = {name: os.environ[name] for name in _ASKED if name in os.environ}
+    if platform.machine() in ("x86_64", "AMD64"):
+        settings = EMULATED.get(torch.backends.cpu.get_cpu_capability(), {}) | settings
+    tests = dict.fromkeys(test.split("::")[0] if ".ipynb" in test else test for test in failed)
+    what = [shlex.quote(test) for test in tests][:5] if seed is None else [f"--order-seed={seed}"]
+    python = Path(sys.executable).name
+    return " ".join([*(f"{name}={value}" for name, value in settings.items()), python, "-m pytest --nbval", *what])

@@ -1,0 +1,111 @@
+"""In which order do tests run, and what does a run say of a cell that failed and of the machine on which it did?"""
+
+import re
+import sys
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+
+from tests import children, machine
+from tools import notebooks
+
+NEW = nbformat.v4
+
+
+@pytest.fixture
+def ours(pytestconfig):
+    """The conftest.py at the root."""
+    return pytestconfig.pluginmanager.get_plugin(str(notebooks.ROOT / "conftest.py"))
+
+
+class IPyNbCell(SimpleNamespace):
+    """Named as nbval names its own, by which cells are known."""
+
+
+def collected(tmp_path, *names):
+    """Return tests, or cells where a name ends in .ipynb: one of each file, in this order."""
+    made = []
+    for name in names:
+        path = tmp_path / name
+        path.write_text("1")
+        cell = path.suffix == ".ipynb"
+        made.append((IPyNbCell if cell else SimpleNamespace)(path=path, nodeid=f"{name}::{len(made)}"))
+    return made
+
+
+def ordered(ours, items, *, seed=None, **attributes):
+    items = list(items)
+    ours.pytest_collection_modifyitems(SimpleNamespace(option=SimpleNamespace(order_seed=seed), **attributes), items)
+    return items
+
+
+def test_notebooks_come_first_and_then_the_largest_files_whatever_the_last_run_was(ours, tmp_path):
+    items = collected(tmp_path, "test_small.py", "test_large.py", "lesson.ipynb")
+    items[1].path.write_text("1" * 9)
+    for order in (items, items[::-1]):
+        found = ordered(ours, order, workerinput={})
+        assert [item.path.name for item in found] == ["lesson.ipynb", "test_large.py", "test_small.py"]
+
+
+def test_a_seed_gives_an_order_in_which_the_cells_of_a_notebook_stay(ours, tmp_path):
+    items = collected(tmp_path, *["lesson.ipynb"] * 9, *["test_a.py"] * 9, *["test_b.py"] * 9)
+    orders = [[item.nodeid for item in ordered(ours, items, seed=seed)] for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2] and sorted(orders[2]) == sorted(item.nodeid for item in items)
+    for order in orders[1:]:
+        files = [nodeid.partition("::")[0] for nodeid in order]
+        assert all(len({*files[at : at + 9]}) == 1 for at in (0, 9, 18))  # each file in one piece
+        assert [one for one in order if "ipynb" in one] == [item.nodeid for item in items[:9]]
+        assert [one for one in order if "test_a" in one] != [item.nodeid for item in items[9:18]]
+
+
+# Each cell with what it stores, and how it is judged.
+CELLS = [
+    ("import math\nrate = 2", "", "passed"),
+    ("print(rate)", "3\n", "failed"),  # another output: all cells after it are judged
+    ("double = rate * 2\nprint(double)", "4\n", "passed"),
+    ("model = math.sqrt(-1)", "", "failed"),  # it raises, and makes no model
+    ("print(model)", "1\n", "skipped"),
+    ("loss = model + 1", "", "skipped"),
+    ("print(loss)", "2\n", "skipped"),
+    ("print(math.sqrt(4))", "2.0\n", "passed"),
+    ("print(double)", "5\n", "failed"),  # a fault of its own
+]
+
+
+def test_one_fault_stays_one_failure_and_all_other_cells_are_judged(tmp_path):
+    made = []
+    for number, (source, printed, _) in enumerate(CELLS, start=1):
+        outputs = [NEW.new_output("stream", name="stdout", text=printed)] if printed else []
+        made.append(NEW.new_code_cell(source, outputs=outputs, execution_count=number))
+    notebooks.write(tmp_path / "01_broken.ipynb", notebooks.canonical(NEW.new_notebook(cells=made)))
+    options = "-v", "--color=no", "--nbval", "-p", "no:xdist", "--override-ini=addopts=", "--nbval-current-env"
+    plugins = "-p", "tests.unneeded", "-p", "tests.cells", "-p", "conftest", "-c", notebooks.ROOT / "pyproject.toml"
+    said = children.run("-m", "pytest", *options, *plugins, tmp_path / "01_broken.ipynb", cwd=notebooks.ROOT).stdout
+    judged = dict(re.findall(r"::Cell (\d) (PASSED|FAILED|SKIPPED)", said))
+    assert {int(cell): word.lower() for cell, word in judged.items()} == {
+        number: word for number, (_, _, word) in enumerate(CELLS)
+    }, said
+    assert "01_broken.ipynb: Cell 3 raised, and 3 later cells need what it makes" in said
+    assert "Python " in said[said.index(" this machine ") :] and re.search(r"To repeat it: .*-m pytest --nbval", said)
+
+
+def test_the_command_that_repeats_a_failure_names_the_environment(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    cells = ["notebooks/05_a.ipynb::Cell 3", "notebooks/05_a.ipynb::Cell 9", "tests/test_b.py::test_c[1 2]"]
+    said = machine.command(cells, None)
+    assert said.startswith("ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2") and " OMP_NUM_THREADS=3 " in said
+    assert said.endswith("-m pytest --nbval notebooks/05_a.ipynb 'tests/test_b.py::test_c[1 2]'")
+    assert machine.command(cells, 4).endswith("--nbval --order-seed=4")
+    monkeypatch.setattr(machine.platform, "machine", lambda: "arm64")
+    assert "ATEN_CPU_CAPABILITY" not in machine.command(cells, None)
+
+
+def test_a_machine_is_described_in_a_line():
+    name, sets = machine.processor()
+    assert name and isinstance(sets, list) and ("sse4_2" in sets or sys.platform != "linux" or "asimd" in sets)
+    assert "\n" not in machine.description() and " threads; " in machine.description()
