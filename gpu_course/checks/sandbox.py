@@ -183,9 +183,10 @@ class State:
     def _restore_names(self) -> list[str]:
         changed = []
         for owner, before in zip(_PATCHABLE, self.names, strict=True):
-            now = dict(vars(owner))
+            now = vars(owner)
             if now.keys() == before.keys() and all(map(is_, now.values(), before.values())):
                 continue
+            now = dict(now)  # which changes below
             for name in before | now:
                 new, value = now.get(name, _GONE), before.get(name, _GONE)
                 if new is value or _of_torch(name, new, added=value is _GONE):

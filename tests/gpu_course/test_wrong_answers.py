@@ -17,7 +17,7 @@ import torch
 import kernelcheck
 from course_utils import devices
 from gpu_course.catalogue import registry
-from gpu_course.checks import Edit, WrongAnswer, alike, edges
+from gpu_course.checks import Edit, Exercise, WrongAnswer, alike, edges, engine
 from tests.gpu_course.right_answers import CONVERTED
 from tests.gpu_course.wrong_answers import stored
 from tests.notebooks.test_notebooks import stub_of
@@ -32,18 +32,7 @@ PLACES = devices.check_devices()
 LESSONS = {notebooks.number(path): path for path in notebooks.lessons()}
 
 
-def each_exercise(test):
-    assert EXERCISES
-    return pytest.mark.parametrize("exercise", TRIED, ids=lambda e: f"{e.lesson}-{e.name}")(test)
-
-
-@each_exercise
-def test_the_reference_passes_on_every_device_and_its_check_draws_each_edge_or_says_why_not(exercise):
-    """How long that takes is measured in `benchmarks.costs`."""
-    with edges.recording() as seen:
-        exercise.examine(exercise.reference, PLACES)
-    if exercise.lesson in CONVERTED and PLACES[-1].type == "sim":  # elsewhere some are drawn in another process
-        assert sorted(seen.missing()) == sorted(exercise.left_out) and all(exercise.left_out.values())
+KINDS = {(inspect.isclass(e.reference), e.task.simulated, "ranks" in e.task.where): e for e in reversed(EXERCISES)}
 
 
 def rejected(exercise, answer):
@@ -53,65 +42,113 @@ def rejected(exercise, answer):
     return str(caught.value)
 
 
-def marked(exercise, *values, name, slow):
-    return pytest.param(
-        exercise, *values, id=f"{exercise.lesson}-{exercise.name}-{name}", marks=[pytest.mark.slow] * slow
-    )
+def wrong_answers(exercise):
+    """Return each wrong answer with words of its message, and whether it is compared with the known mistakes.
+
+    The mistakes come first: other answers are compared with what each was seen to do then. Ranks and the simulated
+    clock take seconds for what others do in milliseconds: of these, some are tried weekly, and so is the comparison.
+    """
+    task = exercise.task
+    costly = task.simulated or "ranks" in task.where
+    rows = [
+        row(mistake.name, mistake.answer, True, name=mistake.name, slow=task.simulated and at > 1)
+        for at, mistake in enumerate(exercise.mistakes)
+    ]
+    for at, (phrase, answer) in enumerate(stored(exercise)):
+        made = answer.of(exercise.reference) if isinstance(answer, Edit) else answer
+        rows.append(row(phrase, made, True, name=at, slow=costly))
+        rows += [row(phrase, made, False, name=f"{at} alone", slow=False)] * (costly and at < 3)
+    return rows
 
 
-# Before other wrong answers, which are compared with what each mistake was seen to do here: it is tried once.
-# That each is seen, and is like no other, is tried below of all; on the simulated clock weekly, since that takes long.
-MISTAKES = [
-    marked(e, mistake, name=mistake.name, slow=e.task.simulated and at > 1)
-    for e in TRIED
-    for at, mistake in enumerate(e.mistakes)
-]
+def row(*values, name, slow):
+    return pytest.param(*values, id=str(name), marks=[pytest.mark.slow] * slow)
 
 
-@pytest.mark.parametrize(("exercise", "mistake"), MISTAKES)
-def test_a_mistake_is_rejected_under_its_own_name(exercise, mistake):
-    assert mistake.name in rejected(exercise, mistake.answer) and mistake.why
+class Tried:
+    """What is tried of an exercise: a class for each, which one worker runs, so that it tries each mistake once."""
+
+    of: Exercise
+
+    @pytest.fixture
+    def exercise(self):
+        return self.of
+
+    def pytest_generate_tests(self, metafunc):
+        """Give the tests that ask for one a wrong answer, or the device on which mistakes are compared."""
+        simulated = self.of.task.simulated
+        if "words" in metafunc.fixturenames:
+            metafunc.parametrize(("words", "answer", "compared"), wrong_answers(self.of))
+        elif "place" in metafunc.fixturenames:
+            place = torch.device("sim", 0) if simulated else PLACES[0]
+            metafunc.parametrize("place", [row(place, name=place, slow=simulated)])
+
+    def test_the_reference_passes_on_every_device_and_its_check_draws_each_edge_or_says_why_not(self, exercise):
+        """How long that takes is measured in `benchmarks.costs`."""
+        with edges.recording() as seen:
+            exercise.examine(exercise.reference, PLACES)
+        if exercise.lesson in CONVERTED and PLACES[-1].type == "sim":  # elsewhere some are drawn in another process
+            assert sorted(seen.missing()) == sorted(exercise.left_out) and all(exercise.left_out.values())
+
+    def test_a_wrong_answer_is_rejected_under_its_name_or_with_its_phrase(
+        self, exercise, words, answer, compared, monkeypatch
+    ):
+        if not compared:
+            monkeypatch.setattr(engine, "recognised", lambda *_: None)
+        assert words in rejected(exercise, answer)
+
+    def test_no_two_mistakes_and_no_mistake_and_the_right_answer_look_alike(self, exercise, place):
+        """Alike on all inputs of the check: else a message would name one for the other. The reference passes."""
+        seen = [(mistake, exercise.recording(mistake, place)) for mistake in exercise.mistakes]
+        assert all(any(note.wrong for note in notes) for _, notes in seen)
+        pairs = [(a.name, b.name) for (a, one), (b, other) in itertools.combinations(seen, 2) if alike(one, other)]
+        assert [pair for pair in pairs if pair[0] != pair[1]] == []
+
+    def test_answers_of_another_type_are_rejected(self, exercise):
+        answers = [None, 3, int, lambda *args: None, changed(exercise, "return object()")]
+        long = (exercise.task.simulated or exercise.task.where) and exercise not in KINDS.values()
+        for answer in answers[: 3 if long else 5]:
+            assert rejected(exercise, answer)
+
+    def test_hints_solution_and_numbers_are_there(self, exercise, capsys):
+        exercise.solution()
+        kind = "class" if inspect.isclass(exercise.reference) else "def"
+        assert re.match(rf"{kind} {exercise.name}[(:]", capsys.readouterr().out)
+        exercise._hinted = 0
+        for number, hint in enumerate(exercise.task.hints, start=1):
+            exercise.hint()
+            assert f"Hint {number} of {len(exercise.task.hints)}: {hint}" in capsys.readouterr().out
+        exercise._hinted = 0
+        assert len(set(exercise.task.hints)) == len(exercise.task.hints) >= 2
+
+    def test_stub_and_reference_have_the_same_signature_and_docstring(self, exercise):
+        stub = stubs(LESSONS[exercise.lesson])[exercise.name]
+        reference = ast.parse(inspect.getsource(exercise.reference)).body[0]
+        assert signatures(stub) == signatures(reference)
+        assert ast.get_docstring(stub) == ast.get_docstring(reference)
+        made, source = {"torch": torch, "nn": torch.nn}, f"from __future__ import annotations\n{ast.unparse(stub)}"
+        file = f"<stub of {exercise.name}>"
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+        exec(compile(source, file, "exec"), made)
+        assert exercise.untouched(made[exercise.name])
 
 
-# Ranks and the simulated clock take seconds for what others do in milliseconds.
-CASES = [
-    marked(e, phrase, answer, name=at, slow=at >= 3 and (e.task.simulated or "ranks" in e.task.where))
-    for e in TRIED
-    for at, (phrase, answer) in enumerate(stored(e))
-]
+class Repaired(Tried):
+    """What is tried of an exercise that is a repair."""
+
+    def test_the_broken_program_that_is_to_be_repaired_is_wrong(self, exercise):
+        assert rejected(exercise, exercise.given) and exercise.untouched(exercise.given)
+        assert not exercise.untouched(exercise.reference)
 
 
-@pytest.mark.parametrize(("exercise", "phrase", "answer"), CASES)
-def test_a_wrong_answer_is_rejected_with_its_phrase(exercise, phrase, answer):
-    made = answer.of(exercise.reference) if isinstance(answer, Edit) else answer
-    assert phrase in rejected(exercise, made)
-
-
-ALL_SEEN = [marked(e, name="mistakes", slow=e.task.simulated) for e in TRIED]
-
-
-@pytest.mark.parametrize("exercise", ALL_SEEN)
-def test_no_two_mistakes_and_no_mistake_and_the_right_answer_look_alike(exercise):
-    """Alike on all inputs of the check: else a message would name one for the other. The reference passes, as above."""
-    place = torch.device("sim", 0) if exercise.task.simulated else PLACES[0]
-    seen = [(mistake, exercise.recording(mistake, place)) for mistake in exercise.mistakes]
-    assert all(any(note.wrong for note in notes) for _, notes in seen)
-    pairs = [(a.name, b.name) for (a, one), (b, other) in itertools.combinations(seen, 2) if alike(one, other)]
-    assert [pair for pair in pairs if pair[0] != pair[1]] == []
-
-
-@pytest.mark.parametrize("exercise", [one for one in EXERCISES if one.given], ids=lambda e: f"{e.lesson}-{e.name}")
-def test_a_broken_program_that_is_to_be_repaired_is_wrong(exercise):
-    assert rejected(exercise, exercise.given) and exercise.untouched(exercise.given)
-    assert not exercise.untouched(exercise.reference)
+for one in TRIED:
+    globals()[f"Test{one.lesson}-{one.name}"] = type(one.name, (Repaired if one.given else Tried,), {"of": one})
 
 
 def test_three_mistakes_or_wrong_answers_are_stored_of_each_exercise():
     names = {e: {mistake.name for mistake in e.mistakes} | {phrase for phrase, _ in stored(e)} for e in EXERCISES}
+    assert all(mistake.why for e in EXERCISES for mistake in e.mistakes)
     assert names and [e.name for e, found in names.items() if len(found) < 3] == []
-
-
-KINDS = {(inspect.isclass(e.reference), e.task.simulated, "ranks" in e.task.where): e for e in reversed(EXERCISES)}
 
 
 @pytest.mark.parametrize("exercise", KINDS.values(), ids=lambda e: f"{e.lesson}-{e.name}")
@@ -119,14 +156,6 @@ def test_an_endless_answer_is_ended_in_each_kind_of_check(exercise, monkeypatch)
     assert len(KINDS) == 4
     monkeypatch.setattr(exercise, "task", dataclasses.replace(exercise.task, limit_s=0.3))
     assert "does not end" in rejected(exercise, changed(exercise, "while True: pass"))
-
-
-@each_exercise
-def test_answers_of_another_type_are_rejected(exercise):
-    answers = [None, 3, int, lambda *args: None, changed(exercise, "return object()")]
-    long = (exercise.task.simulated or exercise.task.where) and exercise not in KINDS.values()
-    for answer in answers[: 3 if long else 5]:
-        assert rejected(exercise, answer)
 
 
 def changed(exercise, line):
@@ -142,19 +171,6 @@ def changed(exercise, line):
     return made[exercise.name]
 
 
-@each_exercise
-def test_hints_solution_and_numbers_are_there(exercise, capsys):
-    exercise.solution()
-    kind = "class" if inspect.isclass(exercise.reference) else "def"
-    assert re.match(rf"{kind} {exercise.name}[(:]", capsys.readouterr().out)
-    exercise._hinted = 0
-    for number, hint in enumerate(exercise.task.hints, start=1):
-        exercise.hint()
-        assert f"Hint {number} of {len(exercise.task.hints)}: {hint}" in capsys.readouterr().out
-    exercise._hinted = 0
-    assert len(set(exercise.task.hints)) == len(exercise.task.hints) >= 2
-
-
 @functools.cache
 def stubs(path):
     """Return the stubs of a lesson, by name."""
@@ -166,19 +182,6 @@ def test_lessons_and_package_have_the_same_exercises():
     in_package = {(exercise.lesson, exercise.name) for exercise in EXERCISES}
     in_lessons = {(number, name) for number, path in LESSONS.items() for name in stubs(path)}
     assert in_package == in_lessons != set()
-
-
-@each_exercise
-def test_stub_and_reference_have_the_same_signature_and_docstring(exercise):
-    stub = stubs(LESSONS[exercise.lesson])[exercise.name]
-    reference = ast.parse(inspect.getsource(exercise.reference)).body[0]
-    assert signatures(stub) == signatures(reference)
-    assert ast.get_docstring(stub) == ast.get_docstring(reference)
-    made, source = {"torch": torch, "nn": torch.nn}, f"from __future__ import annotations\n{ast.unparse(stub)}"
-    file = f"<stub of {exercise.name}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    exec(compile(source, file, "exec"), made)
-    assert exercise.untouched(made[exercise.name])
 
 
 def signatures(node):
