@@ -107,7 +107,7 @@ def _cleaned(dump: dict[str, Any]) -> dict[str, Any]:
 
 def main(*names: str) -> None:
     """Record the hangs of these names, or all, and write the file."""
-    kept = {name: list(hang.dumps) for name, hang in flight.hangs().items()} if names else {}
+    kept = json.loads(flight.DUMPS.read_text(encoding="utf-8")) if names else {}
     named = {
         name: record(hang) if not names or name in names else kept[name] for name, hang in flight.programs().items()
     }

@@ -37,8 +37,8 @@ class Incident:
 
 
 _READ = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-CAUSES: dict[str, str] = _READ["causes"]
-LOOKS: dict[str, str] = _READ["looks"]
+CAUSES: dict[str, str] = dict(sorted(_READ["causes"].items()))  # the file has them in the order of the incidents
+LOOKS: dict[str, str] = dict(sorted(_READ["looks"].items()))
 INCIDENTS = {name: Incident(**row) for name, row in _READ["incidents"].items()}
 
 
