@@ -22,7 +22,10 @@ _in_autocast = torch._C._is_any_autocast_enabled
 _PLAIN = frozenset({int, float, bool, type(None), torch.dtype, torch.memory_format, torch.layout, str})
 _GATHERS = {"embedding", "index", "index_select", "gather", "index_put_", "index_put", "_index_put_impl_", "scatter_"}
 _OVERWRITES = {"zero_", "fill_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "copy_"}
-_WAITS = {"nonzero", "masked_select", "equal", "_local_scalar_dense", "is_nonzero", "_unique2", "unique_consecutive"}
+_WAITS = {
+    "nonzero", "masked_select", "equal", "allclose", "_local_scalar_dense", "is_nonzero", "_unique2",
+    "unique_consecutive", "linalg_eig", "_linalg_eigh",  # so the docstrings of torch.linalg.eig, eigh and eigvals
+}  # fmt: skip
 _MIXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
 MEMORY_ONLY = {  # no kernel
     "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "resize_", "set_",
