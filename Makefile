@@ -6,7 +6,7 @@ READY := .venv/.course-ready
 # A worker for each core, up to eight: each takes 2 GB with its kernel and its ranks.
 PYTEST := $(BIN)/python -m pytest --nbval -n auto --maxprocesses 8
 
-.PHONY: lab test test-all test-torch card lint format record site pdf slides solutions address
+.PHONY: lab test test-all test-machines test-torch card lint format record site pdf slides solutions address
 
 lab: $(READY)  ## open the lessons in JupyterLab
 	@$(BIN)/python tools/workbook.py $(ARGS)
@@ -20,6 +20,9 @@ test-all: $(READY)  ## what takes longer as well
 
 test-torch: $(READY)  ## the same tests on the oldest supported and the newest torch (GBs are downloaded)
 	@$(BIN)/python tools/torch_versions.py
+
+test-machines: $(READY)  ## every notebook as older x86 processors compute it, on 1, 2 and 4 threads
+	@$(BIN)/python -m tests.machine $(ARGS)
 
 card: $(READY)  ## draw docs/what_is_wrong.svg and .pdf from the table of symptoms
 	@$(BIN)/python tools/card.py

@@ -1,12 +1,17 @@
-"""On which machine did a test fail, and which command repeats it on another one?"""
+"""On which machine did a test fail, and which command repeats it on another one?
+
+`python -m tests.machine [ARGUMENTS OF PYTEST]` runs every notebook as each processor of `EMULATED` computes, and as
+this one does, on 1, 2 and 4 threads.
+"""
 
 import os
 import platform
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["EMULATED", "command", "description"]
+__all__ = ["EMULATED", "command", "description", "main"]
 
 # Environment under which a newer x86 processor computes as an older one does, by torch's name for what it can do.
 # Each library that computes has a variable of its own: PyTorch's kernels, oneDNN, and MKL twice.
@@ -64,3 +69,20 @@ def command(failed: list[str], seed: int | None) -> str:
     what = [shlex.quote(test) for test in tests][:5] if seed is None else [f"--order-seed={seed}"]
     python = Path(sys.executable).name
     return " ".join([*(f"{name}={value}" for name, value in settings.items()), python, "-m pytest --nbval", *what])
+
+
+def main(arguments: list[str]) -> int:
+    """Run the notebooks on each kind of processor and number of threads; return how many of the nine runs failed."""
+    failed = 0
+    for capability, settings in {**EMULATED, "this processor": {}}.items():
+        for threads in (1, 2, 4):
+            print(f"{capability}, OMP_NUM_THREADS={threads}", flush=True)
+            tests = [sys.executable, "-m", "pytest", "--nbval", "-q", "-n", "auto", "--maxprocesses", "8", "notebooks"]
+            environment = {**os.environ, **settings, "OMP_NUM_THREADS": str(threads)}
+            done = subprocess.run([*tests, *arguments], cwd=Path(__file__).resolve().parents[1], env=environment)
+            failed += done.returncode != 0
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
