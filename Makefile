@@ -1,14 +1,17 @@
 # Each target makes or updates .venv first. Examples: make lab ARGS="--no-browser --port 8890", make test ARGS="-k devices"
+# TORCH=cpu or TORCH=cuda chooses PyTorch's build; without it Linux without an NVIDIA driver gets the one without CUDA.
 PYTHON ?= python3
 ARGS ?=
+TORCH ?=
 BIN := .venv/bin
 READY := .venv/.course-ready
+LAB := .venv/.course-lab
 # A worker for each core, up to eight: each takes 2 GB with its kernel and its ranks.
 PYTEST := $(BIN)/python -m pytest --nbval -n auto --maxprocesses 8
 
-.PHONY: lab test test-all test-machines test-torch card lint format record site pdf slides solutions address
+.PHONY: lab test test-all test-machines test-torch card lint format record site pdf slides solutions address wheel chosen
 
-lab: $(READY)  ## open the lessons in JupyterLab
+lab: $(LAB)  ## open the lessons in JupyterLab
 	@$(BIN)/python tools/workbook.py $(ARGS)
 
 test: $(READY)  ## unit tests, gates and every notebook
@@ -45,12 +48,15 @@ slides: $(READY)  ## a deck of slides for each lesson, in build/slides
 solutions: $(READY)  ## build/solutions.html, for instructors
 	@$(BIN)/python -m tools.solutions
 
+wheel: $(READY)  ## the wheels of the course and its engines, in dist: one for Colab and Kaggle to upload
+	@$(BIN)/python tools/wheels.py
+
 address: $(READY)  ## make address URL=https://github.com/you/your-fork: badges and set-up cells follow (AT=commit: they install it; URL=none takes it back)
 	@$(BIN)/python tools/notebooks.py --address $(URL) $(AT)
 
 record: $(READY)  ## run every lesson on this machine's GPU and write notebooks/recorded/<device>.json
 	@$(BIN)/python tools/notebooks.py --record
 
-$(READY): pyproject.toml constraints.txt
+$(LAB) $(READY): pyproject.toml constraints.txt $(if $(TORCH),chosen)
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found: install Python 3.11 or newer, or name one: make lab PYTHON=python3.13" >&2; exit 1; }
-	@$(PYTHON) tools/environment.py
+	@$(PYTHON) tools/environment.py $(if $(filter $(LAB),$@),--only lab) $(if $(TORCH),--build $(TORCH))

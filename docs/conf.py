@@ -7,13 +7,12 @@ from pathlib import Path
 
 from docutils import nodes
 
+from tools.address import BRANCH, REPOSITORY
+
 ROOT = Path(__file__).resolve().parents[2]  # of the copy in build/site-sources
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 CITATION = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-COMMIT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["course"]["commit"]
-BRANCH = "published" if COMMIT else "main"  # where the notebooks lie that the buttons open
-REPOSITORY = PYPROJECT["urls"]["Repository"]
 
 project = html_title = "GPU computing with PyTorch"
 (author,) = re.findall(r"^  - name: (.*)$", CITATION, re.MULTILINE)
@@ -49,10 +48,6 @@ html_sourcelink_suffix = ""
 html_last_updated_fmt = None
 html_favicon = "static/favicon.svg"
 html_theme_options = {
-    "repository_url": REPOSITORY,
-    "repository_branch": BRANCH,
-    "launch_buttons": {"colab_url": "https://colab.research.google.com", "binderhub_url": "https://mybinder.org"},
-    "use_repository_button": True,
     "use_download_button": True,
     "show_toc_level": 2,
     "home_page_in_toc": False,
@@ -61,6 +56,14 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
+
+if REPOSITORY:  # without an address there is nothing that a button could open
+    html_theme_options |= {
+        "repository_url": REPOSITORY,
+        "repository_branch": BRANCH,
+        "launch_buttons": {"colab_url": "https://colab.research.google.com", "binderhub_url": "https://mybinder.org"},
+        "use_repository_button": True,
+    }
 
 
 def setup(app):
@@ -78,8 +81,10 @@ def described(app, page, template, context, doctree):
     named = {"description": said}
     shared = {
         "og:title": context.get("title", project), "og:description": said, "og:type": "article",
-        "og:site_name": project, "og:image": f"{REPOSITORY}/raw/{BRANCH}/docs/lesson.png",
+        "og:site_name": project,
     }  # fmt: skip
+    if REPOSITORY:
+        shared["og:image"] = f"{REPOSITORY}/raw/{BRANCH}/docs/lesson.png"
     tags = [f'<meta name="{name}" content="{html.escape(text)}">' for name, text in named.items()]
     tags += [f'<meta property="{name}" content="{html.escape(text)}">' for name, text in shared.items()]
     context["metatags"] = "\n".join([context.get("metatags", ""), *tags])

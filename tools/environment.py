@@ -1,6 +1,8 @@
 """How does `.venv` come to hold what the course needs? Standard library only; runs before anything is installed.
 
-Runs on any Python 3.6 or newer, so that an old one can be told what is wrong with it.
+`python tools/environment.py` brings what tests and contributors need, `--only lab` what a reader needs. On Linux
+without an NVIDIA driver torch comes from PyTorch's own index, whose CPU build has a tenth of the size, if that can be
+reached; `--build cuda` and `--build cpu` choose. Runs on any Python 3.6 or newer, which can be told what is wrong.
 """
 
 import argparse
@@ -9,14 +11,17 @@ import os
 import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 __all__ = ["constraints_for", "fingerprint", "main", "problem", "venv_python"]
 
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST_TORCH = (2, 11)
-STAMP = ".course-ready"
-ADDRESS = re.compile(rb"(?m)^(Repository|commit) = .*$")  # in pyproject.toml; nothing has to be installed for them
+STAMPS = {"lab": ".course-lab", "dev": ".course-ready"}  # by what was installed: dev holds lab
+ADDRESS = re.compile(rb"(?m)^(Repository|commit) = .*\n")  # in pyproject.toml; nothing has to be installed for them
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/usr/lib/wsl/lib")  # NVIDIA's, or WSL's
 REASONS = (  # what pip says, and what it means
     (r"no space left|errno 28", "the disk is full. .venv takes 2 GB with a CPU build of torch, about 7 GB with CUDA"),
     (
@@ -83,15 +88,61 @@ def create(venv):
     subprocess.run([sys.executable, "-m", "venv", "--clear", *shared, str(venv)], check=True)
 
 
-def install(venv, torch=None):
-    """Install the course and its tools into `venv`, at the versions of constraints.txt; `torch` overrides torch's."""
+def needs_no_cuda(system=sys.platform, paths=DRIVER):
+    """Return whether this is a Linux without a driver that CUDA could use; elsewhere pip's torch is small anyway."""
+    return system.startswith("linux") and not any(os.path.exists(path) for path in paths)
+
+
+def reachable(url, limit_s=10):
+    """Return whether somebody answers at `url`."""
+    try:
+        urllib.request.urlopen(url, timeout=limit_s).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def install_torch(venv, build, torch):
+    """Put PyTorch's CPU build into `venv`, where `build` asks for it, or nothing else would be of use and it is there.
+
+    `build` is "cpu", "cuda", or None: what fits this machine. A torch of the other build goes; one that is there stays.
+    """
+    python = venv_python(venv)
+    present = installed_torch(python)
+    of_cpu = (present or "").endswith("+cpu")
+    if present and build and of_cpu != (build == "cpu"):
+        subprocess.run([str(python), "-m", "pip", "uninstall", "--yes", "--quiet", "torch"], check=True)
+        present = None
+    if present or build == "cuda":
+        return
+    if build != "cpu" and not needs_no_cuda():
+        return
+    if not reachable(CPU_INDEX + "/torch/"):
+        if build == "cpu":
+            raise OSError(f"{CPU_INDEX} cannot be reached")
+        return
+    print("PyTorch without CUDA, since there is no NVIDIA driver here. Another time: make lab TORCH=cuda", flush=True)
+    run_pip(python, "--no-deps", "--index-url", CPU_INDEX, f"torch=={torch or pinned_torch()}")
+
+
+def pinned_torch():
+    """Return the version of torch in constraints.txt."""
+    return re.findall(r"(?m)^torch==(\S+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"))[0]
+
+
+def install(venv, extra, torch=None):
+    """Install the course with what `extra` names, at the versions of constraints.txt; `torch` overrides torch's."""
     python = venv_python(venv)
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     constraints = venv / "course-constraints.txt"
     present = installed_torch(python)
     constraints.write_text(constraints_for(text, torch or (present if usable(present) else None)), encoding="utf-8")
-    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
-    command = [*pip, "--constraint", str(constraints), "--editable", f"{ROOT}[dev]"]
+    run_pip(python, "--constraint", str(constraints), "--editable", f"{ROOT}[{extra}]")
+
+
+def run_pip(python, *arguments):
+    """Let the pip of `python` install something, and show what it says as it comes; raises OSError with the reason."""
+    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     said = []
     for line in process.stderr or ():  # shown as it comes, and kept for the reason
@@ -114,26 +165,37 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description="Make or update .venv, which holds what the course needs.")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="folder of the environment")
     parser.add_argument("--torch", help="use this version of torch instead of the one in constraints.txt")
+    parser.add_argument("--only", choices=["lab"], help="install what a reader needs, and no tools for tests")
+    parser.add_argument("--build", choices=["cpu", "cuda"], help="which build of PyTorch; without it, what fits")
     options = parser.parse_args(arguments)
     reason = problem()
     if reason:
         print(reason, file=sys.stderr)
         return 1
-    venv, stamp = options.venv, options.venv / STAMP
+    venv, extra = options.venv, options.only or "dev"
     wanted = fingerprint([ROOT / "pyproject.toml", ROOT / "constraints.txt"]) + (options.torch or "")
-    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted and venv_python(venv).exists():
-        stamp.touch()
+    stamps = [venv / STAMPS[name] for name in ("lab", extra)]
+    ready = venv_python(venv).exists() and any(says(venv / STAMPS[name], wanted) for name in (extra, "dev"))
+    if ready and options.build is None:
+        stamps[-1].write_text(wanted, encoding="utf-8")
         return 0
     print(f"Setting up {venv}: a few minutes, and some GB where PyTorch has to be downloaded.", flush=True)
     try:
         if not venv_python(venv).exists():
             create(venv)
-        install(venv, options.torch)
+        install_torch(venv, options.build, options.torch)
+        install(venv, extra, options.torch)
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"The set-up did not finish: {error}\nRepeat the command; what is there is kept.", file=sys.stderr)
         return 1
-    stamp.write_text(wanted, encoding="utf-8")
+    for stamp in stamps:
+        stamp.write_text(wanted, encoding="utf-8")
     return 0
+
+
+def says(stamp, wanted):
+    """Return whether the file `stamp` is there and says what is `wanted`."""
+    return stamp.exists() and stamp.read_text(encoding="utf-8") == wanted
 
 
 if __name__ == "__main__":

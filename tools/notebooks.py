@@ -16,12 +16,14 @@ import re
 import subprocess
 import sys
 import tempfile
-import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
+
+from tools import address
+from tools.address import SETUP, STATED
 
 __all__ = [
     "FOLDED", "SETUP", "STATED", "TAGS", "canonical", "difference", "execute", "kernel_environment", "lessons", "new",
@@ -37,23 +39,6 @@ KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3
 ON_COLAB = {"accelerator": "GPU", "colab": {"gpuType": "T4", "provenance": []}}
 WIDGET_MIMES = ("application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json")
 WORDS = re.compile(r"(?=.*[a-z]{2})(?!.*[0-9a-f]{8})[a-z0-9]+(-[a-z0-9]+)*")
-PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-REPOSITORY, COMMIT = PYPROJECT["project"]["urls"]["Repository"], PYPROJECT["tool"]["course"]["commit"]
-NOWHERE = "https://github.com/REPLACE_ME/pytorch-gpu-course"  # as long as the course has no address
-PLACE = f"{REPOSITORY}@{COMMIT}" if COMMIT else REPOSITORY
-BRANCH = "published" if COMMIT else "main"  # where the notebooks lie that the badges open
-SETUP = f"""try:
-    import course_utils
-except ModuleNotFoundError:  # Colab, Kaggle
-    %pip install -q --no-deps "git+{PLACE}"
-from course_utils import devices
-DEVICE = devices.pick()"""
-STATED = re.compile(
-    r" · (?P<spine>\d+) minutes(?:, with what goes deeper (?P<every>\d+))? · (?P<exercises>\d+) exercise"
-)
-NAME = r"[\w.-]+/[\w.-]+"
-INSTALLS = re.compile(rf'git\+https://github\.com/{NAME}(?:@\w+)?(?=")')
-OPENS = re.compile(rf"((?:colab\.research\.google\.com/github/|src=https://github\.com/)){NAME}/blob/\w+/")
 # Startup file of the kernels that tests start: PYTHONWARNINGS cannot name a package with its submodules.
 STRICT_WARNINGS = """import warnings
 _strict = r"(torch|course_utils|gpu_course|simgpu|kernelcheck|ranklaunch|__main__)(\\.|$)"
@@ -79,27 +64,6 @@ def lessons() -> list[Path]:
 def number(path: Path) -> str:
     """Return the number of a lesson: "08" or, of a page that nobody needs for the next lesson, "08b"."""
     return path.stem.partition("_")[0]
-
-
-def with_address(text: str) -> str:
-    """Return `text` with the address and commit of pyproject.toml in badges and set-up cells."""
-    name = REPOSITORY.removeprefix("https://github.com/")
-    return OPENS.sub(rf"\1{name}/blob/{BRANCH}/", INSTALLS.sub(f"git+{PLACE}", text))
-
-
-def set_address(url: str, commit: str = "") -> None:
-    """Write the repository's address, and the commit that set-up cells install, to pyproject.toml; "none": no address.
-
-    Raises ValueError where they are none.
-    """
-    url = NOWHERE if url == "none" else url.rstrip("/").removesuffix(".git")
-    if url != NOWHERE and (not re.fullmatch(rf"https://github\.com/{NAME}", url) or "REPLACE_ME" in url):
-        raise ValueError(f"The address is {url!r}; it must be https://github.com/<account>/<repository>")
-    if not re.fullmatch(r"|[0-9a-f]{40}", commit):
-        raise ValueError(f"The commit is {commit!r}; it must be 40 hexadecimal digits, or nothing")
-    path = ROOT / "pyproject.toml"
-    text = re.sub(r'^Repository = ".*"$', f'Repository = "{url}"', path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    write(path, re.sub(r'^commit = ".*"', f'commit = "{commit}"', text, flags=re.MULTILINE))
 
 
 def with_minutes(text: str) -> str:
@@ -160,7 +124,9 @@ def canonical(notebook: NotebookNode) -> str:
     """Return the one text in which `notebook` may be stored. `notebook` itself stays as it is."""
     cells, taken = [], set()
     for old in notebook.cells:
-        cell = NotebookNode(cell_type=old.cell_type, metadata=NotebookNode(), source=with_address(old.source.rstrip()))
+        cell = NotebookNode(
+            cell_type=old.cell_type, metadata=NotebookNode(), source=address.with_address(old.source.rstrip())
+        )
         tags = old.metadata.get("tags", [])
         if tags:
             cell.metadata["tags"] = sorted(set(tags))
@@ -297,22 +263,20 @@ def new(number: int, title: str) -> Path:
     for path in others:
         if path.name.startswith(f"{number:02d}_"):
             raise ValueError(f"Lesson {number:02d} exists: notebooks/{path.name}. Choose another number.")
-    made = ROOT / "notebooks" / f"{number:02d}_{re.sub(r'[^a-z0-9]+', '_', title.lower()).strip('_')}.ipynb"
+    made = ROOT / "notebooks" / address.file_of(f"{number:02d} {title}")
     place = sum(path.name < made.name for path in others)
     neighbours = [("Previous", path) for path in others[:place][-1:]] + [("Next", path) for path in others[place:][:1]]
     titles = {path: read(path).cells[0].source.splitlines()[0].removeprefix("# ") for _, path in neighbours}
     links = " · ".join(f"{word}: [{titles[path]}]({path.name})" for word, path in neighbours)
-    slug = f"{REPOSITORY.removeprefix('https://github.com/')}/blob/{BRANCH}/notebooks/{made.name}"
-    badges = (
-        f"[Open in Colab](https://colab.research.google.com/github/{slug}) · "
-        f"[Open in Kaggle](https://kaggle.com/kernels/welcome?src=https://github.com/{slug})"
-    )
     text, code = nbformat.v4.new_markdown_cell, nbformat.v4.new_code_cell
     claim = "x = torch.ones(3, device=DEVICE)\nassert x.device == DEVICE"
     program = "import torch\n\nx = torch.ones(3)\nassert x.sum() == 3"
     folded = {"tags": [FOLDED]}
     cells = [
-        text(f"# {number:02d} {title}\n\nA promise.\n\n{badges} · 60 minutes · 0 exercises\n\n{links}", id="title"),
+        text(
+            f"# {number:02d} {title}\n\nA promise.\n\n{address.badges(made.name)}60 minutes · 0 exercises\n\n{links}",
+            id="title",
+        ),
         text("After this lesson you can\n\n- …\n\nBefore: …", id="goals"),
         code(SETUP, id="set-up"),
         code("print(devices.describe(DEVICE))", id="machine"),
@@ -373,7 +337,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{path}: link to it from its neighbours, add it to README.md and to the map of lesson 00")
             return 0
         if options.address:
-            set_address(*options.address)
+            address.write(*options.address)
             return subprocess.run([sys.executable, __file__, "--fix"], check=False).returncode  # reads it anew
     except ValueError as error:
         print(error, file=sys.stderr)

@@ -15,6 +15,7 @@ import operator
 import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 import nbformat
 
 from gpu_course import catalogue
-from tools import glossary, misconceptions, slides, tutors
+from tools import address, glossary, misconceptions, slides, tutors
 from tools import notebooks as lessons
 
 __all__ = ["EXPLORED", "explorer_page", "grid_of", "pages"]
@@ -145,10 +146,9 @@ def with_alternatives(path: Path) -> str:
 
 def reference() -> str:
     """Return the reference: each room of the package with what it exports, from the docstrings."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (contract,) = (
-        one
-        for one in lessons.PYPROJECT["tool"]["importlinter"]["contracts"]
-        if one.get("containers") == ["course_utils"]
+        one for one in project["tool"]["importlinter"]["contracts"] if one.get("containers") == ["course_utils"]
     )
     layers = contract["layers"]
     rooms = [room.strip() for layer in layers for room in layer.split("|")]
@@ -160,8 +160,18 @@ def reference() -> str:
 
 
 def unaddressed() -> list[str]:
-    """Return the notebooks whose badges or set-up cells have no real address."""
-    return [path.name for path in lessons.lessons() if "REPLACE_ME" in path.read_text(encoding="utf-8")]
+    """Return the notebooks whose badges or set-up cells lack the repository's address."""
+    wanted = address.REPOSITORY.removeprefix("https://github.com/")
+    found = {path.name: path.read_text(encoding="utf-8") for path in lessons.lessons()}
+    return [name for name, text in found.items() if not wanted or text.count(wanted) < 3]  # two badges, an install
+
+
+def outside(text: str, beginning: str) -> str:
+    """Return `text` with its links that begin so leading to the repository, or gone where there is no address."""
+    target = rf"\]\(({beginning}[^)]*)\)"
+    if address.REPOSITORY:
+        return re.sub(target, rf"]({address.REPOSITORY}/blob/main/\1)", text)
+    return re.sub(rf"\[([^\[\]]*){target}", r"\1", text)
 
 
 def pages(folder: Path) -> None:
@@ -169,10 +179,8 @@ def pages(folder: Path) -> None:
     import simgpu
     from course_utils import gpus
 
-    repository = lessons.REPOSITORY + "/blob/main/"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    readme = re.sub(r"\]\((LICENSE[\w-]*)\)", rf"]({repository}\1)", readme).replace("](docs/", "](")
-    readme = readme.replace("](engines/", f"]({repository}engines/")
+    readme = outside(outside(readme, "LICENSE"), "engines/").replace("](docs/", "](")
     explored = [f"explorers/{name}" for name in EXPLORED]
     books = [f"notebooks/{path.stem}" for path in lessons.lessons()]
     others = [
@@ -192,7 +200,7 @@ def pages(folder: Path) -> None:
     write = lessons.write
     write(folder / "index.md", readme)
     plan = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    plan = plan.replace("](docs/decisions/", f"]({repository}docs/decisions/").replace("](docs/", "](")
+    plan = outside(plan, "docs/decisions/").replace("](docs/", "](")
     write(folder / "CONTRIBUTING.md", plan)
     for path in (ROOT / "docs").glob("*.*"):  # pictures, and the card to print
         if path.suffix in (".png", ".svg", ".pdf"):

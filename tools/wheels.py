@@ -1,11 +1,13 @@
 """Are the wheels of the course and of its engines what a release may hold?  python tools/wheels.py [--tag v0.2.0]
 
 Builds them into dist/, looks into each, and with `--install` installs each engine and the course into an environment of
-its own and imports it. `--tag` also compares the tag with the versions and writes dist/changes.md from the changelog.
+its own and imports it. `--tag` also compares the tag with the versions, writes dist/changes.md from the changelog, and
+packs the notebooks, and the site where it was built, as zip files.
 """
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,6 +62,13 @@ def check(wheel: Path) -> list[str]:
     return [f"{wheel.name}: {one}" for one in wrong]
 
 
+def pack(version: str) -> None:
+    """Pack the notebooks with their programs, and the site where there is one, into zip files in dist/."""
+    shutil.make_archive(str(DIST / f"notebooks-{version}"), "zip", ROOT, "notebooks")
+    if (site := ROOT / "build" / "site").is_dir():
+        shutil.make_archive(str(DIST / f"site-{version}"), "zip", site)
+
+
 def _run(*command: object) -> None:
     subprocess.run([str(part) for part in command], check=True)
 
@@ -101,6 +110,10 @@ def main(arguments: list[str] | None = None) -> int:
         _installs(wheel)
     if notes:
         (DIST / "changes.md").write_text(notes, encoding="utf-8")
+        pack(version)
+    else:
+        (course,) = (wheel for wheel in wheels if wheel.name.startswith(list(projects())[-1].replace("-", "_")))
+        print(f"To upload to Colab or Kaggle, where a lesson's first cell installs it: {course.relative_to(ROOT)}")
     return 0
 
 

@@ -1,6 +1,7 @@
 """Does installing the course on Colab leave Colab's own packages as they are? An offline environment plays Colab."""
 
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tools import notebooks
+from tools import address, notebooks
 
 # The versions that Colab's runtime held in November 2026.
 COLAB = {"torch": "2.11.0+cu128", "numpy": "2.1.3", "matplotlib": "3.10.0", "ipywidgets": "7.7.1"}
@@ -50,10 +51,16 @@ def snapshot(site: Path) -> dict[str, bytes]:
     return {str(path.relative_to(site)): path.read_bytes() for path in own}
 
 
-def pip(python: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """Run this environment's pip on behalf of the interpreter `python`, without the network."""
+def install_line() -> list[str]:
+    """Return what the set-up cell asks of pip."""
+    (line,) = (line for line in notebooks.SETUP.splitlines() if "%pip" in line)
+    return shlex.split(line.partition("%pip ")[2])
+
+
+def pip(python: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+    """Run this environment's pip on behalf of the interpreter `python` in the folder `cwd`, without the network."""
     command = [sys.executable, "-m", "pip", "--python", str(python), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PIP_NO_INDEX": "1"})
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PIP_NO_INDEX": "1"})
 
 
 def test_the_declared_ranges_admit_colabs_versions():
@@ -64,9 +71,9 @@ def test_the_declared_ranges_admit_colabs_versions():
 
 
 def test_the_setup_cell_leaves_dependencies_alone():
-    line = next(line for line in notebooks.SETUP.splitlines() if "install" in line)
-    assert "--no-deps" in line and f'"git+{PROJECT["urls"]["Repository"]}"' in line
-    assert not any(name in line for name in COLAB.keys() - {"torch"}) and "-U" not in line and "--upgrade" not in line
+    asked = install_line()
+    assert asked[0] == "install" and "--no-deps" in asked and not {"-U", "--upgrade", *COLAB} & set(asked)
+    assert asked[-1] == (f"git+{address.REPOSITORY}" if address.REPOSITORY else PROJECT["name"])
 
 
 def test_installing_the_course_changes_nothing_that_colab_has(colab, tmp_path):
@@ -77,7 +84,11 @@ def test_installing_the_course_changes_nothing_that_colab_has(colab, tmp_path):
         cwd=notebooks.ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     wheel = tmp_path / built.stdout.strip().splitlines()[-1]
-    done = pip(python, "install", "--no-deps", str(wheel))
+    if not address.REPOSITORY:
+        missing = pip(python, *install_line(), cwd=site)
+        assert missing.returncode and "No matching distribution" in missing.stderr, "nothing was uploaded"
+    asked = ["install", "--no-deps", str(wheel)] if address.REPOSITORY else install_line()
+    done = pip(python, *asked, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert snapshot(site) == before
     package = site / "course_utils"

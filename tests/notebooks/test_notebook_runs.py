@@ -16,9 +16,10 @@ import pytest
 
 from tests import cells, kernels
 from tests.notebooks.test_notebooks import broken, deeper, stub_of
-from tools import notebooks
+from tools import address, notebooks
 
 LESSONS = notebooks.lessons()
+LESSON = next(path for path in LESSONS if notebooks.number(path) == "05")
 ASKS = re.compile(r"devices\.on_simulated\(|\bon_gpu\(DEVICE, ")
 ASKING = [lesson for lesson in LESSONS if ASKS.search(lesson.read_text(encoding="utf-8"))]
 NEW = nbformat.v4
@@ -184,11 +185,41 @@ def test_canonical_form_is_a_fixed_point_and_drops_what_varies():
     assert notebooks.WORDS.fullmatch(again.cells[0].id) and again.cells[0].source == "x = 1"
 
 
-def test_the_address_is_written_into_badges_and_set_up_cells():
-    old = "https://colab.research.google.com/github/a/b/blob/main/notebooks/x.ipynb https://github.com/pytorch/pytorch/issues"
-    name = notebooks.REPOSITORY.removeprefix("https://github.com/")
-    assert notebooks.with_address(old) == old.replace("github/a/b/", f"github/{name}/")
-    assert notebooks.with_address('"git+https://github.com/a/b"') == f'"git+{notebooks.REPOSITORY}"'
+@pytest.fixture
+def publish(monkeypatch):
+    """Let the course have an address, and a commit, as pyproject.toml would say it."""
+
+    def publish(repository, commit=""):
+        monkeypatch.setattr(address, "REPOSITORY", repository)
+        monkeypatch.setattr(address, "COMMIT", commit)
+        monkeypatch.setattr(address, "BRANCH", "published" if commit else "main")
+
+    return publish
+
+
+def test_an_address_comes_into_title_and_set_up_cells_and_goes_again(publish):
+    publish("")
+    title, set_up = (address.with_address(cell.source) for cell in notebooks.read(LESSON).cells[:3:2])
+    assert title.count("](") == 2 and "\n\n90 minutes" in title, "the lessons before and after, and no badge"
+    assert "upload the wheel" in set_up and "--no-index" in set_up and "://" not in title + set_up
+    publish("https://github.com/a/b", "0" * 40)
+    there = [address.with_address(source) for source in (title, set_up)]
+    path = f"github.com/a/b/blob/published/notebooks/{LESSON.name}) · "
+    assert (
+        f"colab.research.google.com/{path.replace('.com', '', 1)}" in there[0]
+        and f"src=https://{path}90 min" in there[0]
+    )
+    assert f'"git+https://github.com/a/b@{"0" * 40}"' in there[1] and "upload" not in there[1]
+    publish("https://github.com/c/d")
+    moved = [address.with_address(source) for source in there]
+    assert (
+        "a/b" not in "".join(moved)
+        and moved[0].count("c/d/blob/main/") == 2
+        and '"git+https://github.com/c/d"' in moved[1]
+    )
+    publish("")
+    assert [address.with_address(source) for source in moved] == [title, set_up]
+    assert address.with_address(text := "[code](https://github.com/pytorch/pytorch)\n5 minutes") == text
 
 
 @pytest.mark.usefixtures("forked")

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from tests.notebooks import browser
-from tools import environment, notebooks, pdf, slides, solutions, website
+from tools import address, environment, notebooks, pdf, slides, solutions, website
 
 WORKFLOW = yaml.safe_load((notebooks.ROOT / ".github" / "workflows" / "site.yml").read_text(encoding="utf-8"))
 STEPS = {step["name"]: step["run"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "run" in step}
@@ -169,21 +169,21 @@ def test_places_that_differ_in_their_words_alone_share_a_picture(tmp_path):
     assert words["0-0-0-0-0-0"]["text"] != words["0-0-0-1-0-0"]["text"]
 
 
-def test_an_address_is_checked_before_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+def test_an_address_is_checked_before_it_is_written(tmp_path):
     shutil.copy(website.ROOT / "pyproject.toml", tmp_path)
-    for wrong in ("https://gitlab.com/a/b", "https://github.com/a", "https://github.com/REPLACE_ME/course", "a/b", ""):
+    for wrong in ("https://gitlab.com/a/b", "https://github.com/a", "https://github.com/you/course", "a/b", ""):
         with pytest.raises(ValueError, match="address"):
-            notebooks.set_address(wrong)
+            address.write(wrong, root=tmp_path)
     with pytest.raises(ValueError, match="commit"):
-        notebooks.set_address("https://github.com/a/b", "main")
-    notebooks.set_address("https://github.com/a/b.git/", "0" * 40)
+        address.write("https://github.com/a/b", "main", tmp_path)
+    address.write("https://github.com/a/b.git/", "0" * 40, tmp_path)
+    assert address.read(tmp_path) == ("https://github.com/a/b", "0" * 40)
     text = (tmp_path / "pyproject.toml").read_text(encoding="utf-8")
     assert 'Repository = "https://github.com/a/b"\n' in text and f'commit = "{"0" * 40}"' in text
     first, now = website.ROOT / "pyproject.toml", tmp_path / "pyproject.toml"
     assert environment.fingerprint([now]) == environment.fingerprint([first]), "an address installs nothing anew"
-    notebooks.set_address("none")
-    assert notebooks.NOWHERE in now.read_text(encoding="utf-8") and 'commit = ""' in now.read_text(encoding="utf-8")
+    address.write("none", root=tmp_path)
+    assert address.read(tmp_path) == ("", "")
 
 
 def shell(command: str, folder: Path, **extra: str) -> str:
@@ -211,7 +211,6 @@ def published(tmp_path_factory):
     given = {
         "GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "somebody/gpu.course", "GITHUB_SHA": commit
     }  # fmt: skip
-    assert website.unaddressed() or "REPLACE_ME" not in notebooks.REPOSITORY
     done = subprocess.run(
         [sys.executable, "-m", "tools.website", "--published"], cwd=fork, capture_output=True, text=True
     )  # fmt: skip
@@ -234,7 +233,7 @@ def test_a_fork_publishes_itself_and_its_notebooks_install_its_own_commit(publis
     first = shell("git show published:notebooks/00_start_here.ipynb", bare)
     assert "colab.research.google.com/github/somebody/gpu.course/blob/published/notebooks/" in first
     assert f'git+https://github.com/somebody/gpu.course@{commit}\\"' in first
-    assert "REPLACE_ME" in shell("git show main:notebooks/00_start_here.ipynb", bare) or website.unaddressed() == []
+    assert bool(address.REPOSITORY) == ("colab.research" in shell("git show main:notebooks/00_start_here.ipynb", bare))
 
 
 @pytest.mark.slow
@@ -301,9 +300,10 @@ def test_the_page_of_a_lesson_can_be_shared_opened_elsewhere_copied_and_is_remem
 
     text = lesson_page.read_text(encoding="utf-8")
     assert len(gzip.compress(lesson_page.read_bytes())) < 1_000_000
-    for needed in ('<meta name="description"', 'property="og:image"', "favicon.svg", "By The authors of the course",
-                   "colab.research.google.com", "kaggle.com/kernels", "mybinder.org"):  # fmt: skip
+    for needed in ('<meta name="description"', "favicon.svg", "By The authors of the course"):
         assert needed in text, needed
+    for led in ('property="og:image"', "colab.research.google.com/github", "kaggle.com/kernels", "mybinder.org"):
+        assert (led in text) == bool(address.REPOSITORY), "without an address no button leads to one"
     wide = "[...document.querySelectorAll('pre')].filter((one) => one.scrollWidth > one.clientWidth + 1).length"
     with browser.browsing() as chromium:
         context = chromium.new_context(viewport={"width": 1280, "height": 900})

@@ -135,6 +135,7 @@ def test_pips_own_words_and_the_reason_are_both_shown(tmp_path, monkeypatch, cap
     code = "import sys; sys.stderr.write('NewConnectionError: Network is unreachable\\n'); sys.exit(1)"
     monkeypatch.setattr(environment, "create", lambda venv: environment.venv_python(venv).parent.mkdir(parents=True))
     monkeypatch.setattr(environment, "installed_torch", lambda python: None)
+    monkeypatch.setattr(environment, "reachable", lambda url: False)
     real = environment.subprocess.Popen
     monkeypatch.setattr(
         environment.subprocess, "Popen", lambda command, **how: real([sys.executable, "-c", code], **how)
@@ -142,3 +143,57 @@ def test_pips_own_words_and_the_reason_are_both_shown(tmp_path, monkeypatch, cap
     assert environment.main(["--venv", str(venv)]) == 1
     shown = capfd.readouterr().err
     assert "Network is unreachable" in shown and "HTTPS_PROXY" in shown and "Repeat the command" in shown
+
+
+@pytest.fixture
+def torch_set_up(monkeypatch, tmp_path):
+    """Set up torch in a pretended environment; returns what pip was asked for, and what was removed."""
+
+    def set_up(build=None, present=None, driver=False, index=True):
+        asked, removed = [], []
+        monkeypatch.setattr(environment, "installed_torch", lambda python: present)
+        monkeypatch.setattr(environment, "needs_no_cuda", lambda: not driver)
+        monkeypatch.setattr(environment, "reachable", lambda url: index)
+        monkeypatch.setattr(environment, "run_pip", lambda python, *arguments: asked.extend(arguments))
+        monkeypatch.setattr(environment.subprocess, "run", lambda command, **how: removed.append(command[-1]))
+        environment.install_torch(tmp_path, build, None)
+        return asked, removed
+
+    return set_up
+
+
+def test_without_a_driver_torch_comes_without_cuda_where_pytorch_has_it(torch_set_up, capsys):
+    asked, removed = torch_set_up()
+    assert environment.CPU_INDEX in asked and asked[-1] == f"torch=={environment.pinned_torch()}" and not removed
+    assert "make lab TORCH=cuda" in capsys.readouterr().out
+    for otherwise in ({"driver": True}, {"index": False}, {"build": "cuda"}, {"present": "2.13.0"}):
+        assert torch_set_up(**otherwise) == ([], []), otherwise
+
+
+def test_the_build_of_torch_can_be_chosen_later(torch_set_up):
+    assert torch_set_up("cuda", present="2.13.0+cpu") == ([], ["torch"])
+    asked, removed = torch_set_up("cpu", present="2.13.0+cu130", driver=True)
+    assert environment.CPU_INDEX in asked and removed == ["torch"]
+    assert torch_set_up("cpu", present="2.13.0+cpu") == ([], [])
+    with pytest.raises(OSError, match="cannot be reached"):
+        torch_set_up("cpu", index=False)
+
+
+def test_a_driver_is_seen_by_its_files(tmp_path):
+    (tmp_path / "version").touch()
+    assert not environment.needs_no_cuda("linux", [str(tmp_path / "version")])
+    assert environment.needs_no_cuda("linux", [str(tmp_path / "none")]) and not environment.needs_no_cuda("darwin", [])
+
+
+def test_a_reader_gets_no_tools_and_who_tests_has_what_a_reader_needs(monkeypatch, tmp_path):
+    extras, venv = [], tmp_path / "venv"
+    monkeypatch.setattr(environment, "install_torch", lambda *given: None)
+    monkeypatch.setattr(environment, "install", lambda venv, extra, torch: extras.append(extra))
+    python = environment.venv_python(venv)
+    python.parent.mkdir(parents=True)
+    python.touch()
+    for arguments in (["--only", "lab"], ["--only", "lab"], [], ["--only", "lab"], []):
+        assert environment.main(["--venv", str(venv), *arguments]) == 0
+    assert extras == ["lab", "dev"], "each once"
+    environment.main(["--venv", str(venv), "--only", "lab", "--build", "cpu"])
+    assert extras[2:] == ["lab"], "a build that is asked for is looked at"
