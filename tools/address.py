@@ -8,7 +8,10 @@ import re
 import tomllib
 from pathlib import Path
 
-__all__ = ["BRANCH", "COMMIT", "REPOSITORY", "SETUP", "STATED", "badges", "read", "with_address", "write"]
+__all__ = [
+    "BRANCH", "COMMIT", "REPOSITORY", "SETUP", "STATED", "badges", "read", "with_address", "with_clone_line",
+    "write",
+]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = r"[\w.-]+/[\w.-]+"  # an account and its repository
@@ -17,6 +20,7 @@ KAGGLE = "/kaggle/input/course"  # where Kaggle puts the files of a data set cal
 STATED = re.compile(
     r"(?m)(?:^| · )(?P<spine>\d+) minutes(?:, with what goes deeper (?P<every>\d+))? · (?P<exercises>\d+) exercise"
 )
+HERE = "<the address of this page>"  # what the README says for an address
 _TITLE = re.compile(r"# (?P<title>\d\d[a-z]? .+)\n")
 _BADGES = re.compile(r"^(\[Open in Colab\]\(\S+\) · \[Open in Kaggle\]\(\S+\) · )?(?=\d+ minutes\b)", re.MULTILINE)
 _INSTALL = re.compile(r"(?m)^( *)%pip install -q --no-deps .*$")
@@ -79,6 +83,11 @@ def badges(notebook: str) -> str:
     path = f"{REPOSITORY.removeprefix('https://github.com/')}/blob/{BRANCH}/notebooks/{notebook}"
     colab = f"[Open in Colab](https://colab.research.google.com/github/{path})"
     return f"{colab} · [Open in Kaggle](https://kaggle.com/kernels/welcome?src=https://github.com/{path}) · "
+
+
+def with_clone_line(text: str) -> str:
+    """Return the README with the command that clones the repository."""
+    return re.sub(rf"(?m)^git clone (<.*?>|https://github\.com/{NAME}) ", f"git clone {REPOSITORY or HERE} ", text)
 
 
 def file_of(title: str) -> str:

@@ -318,7 +318,7 @@ def fix(paths: list[Path]) -> None:
         write(path, canonical(notebook))
     if paths == lessons():
         readme = ROOT / "README.md"
-        write(readme, with_minutes(readme.read_text(encoding="utf-8")))
+        write(readme, address.with_clone_line(with_minutes(readme.read_text(encoding="utf-8"))))
 
 
 def main(arguments: list[str] | None = None) -> int:

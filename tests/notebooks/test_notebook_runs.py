@@ -219,6 +219,13 @@ def test_an_address_comes_into_title_and_set_up_cells_and_goes_again(publish):
     )
     publish("")
     assert [address.with_address(source) for source in moved] == [title, set_up]
+    readme = (notebooks.ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"git clone {address.HERE} gpu-course" in address.with_clone_line(readme)
+    publish("https://github.com/a/b")
+    there = address.with_clone_line(readme)
+    assert "git clone https://github.com/a/b gpu-course" in there and there != readme
+    publish("")
+    assert address.with_clone_line(there) == address.with_clone_line(readme)
     assert address.with_address(text := "[code](https://github.com/pytorch/pytorch)\n5 minutes") == text
 
 

@@ -93,7 +93,7 @@ def test_the_readme_shows_what_a_check_really_says():
     from gpu_course.checks import WrongAnswer
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown, said = re.findall(r"```(?:python)?\n(.*?)```", readme, re.DOTALL)[:2]
+    ((shown, said),) = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", readme, re.DOTALL)
     names = {"F": functional}
     exec(shown.rpartition("\n\n")[0], names)
     with pytest.raises(WrongAnswer) as wrong:
