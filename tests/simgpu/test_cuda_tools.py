@@ -1,4 +1,4 @@
-"""Do the tools that programs ask about a GPU answer on CUDA's face: NVML, nvidia-smi, waits that are told?"""
+"""Do the tools that programs ask about a GPU answer on CUDA's face: NVML, nvidia-smi?"""
 
 import copy
 import json
@@ -106,60 +106,6 @@ def test_nvidia_smi_says_what_it_knows():
     assert other.returncode == 1 and "knows no option 'dmon': it has -L" in other.stderr
     told = [sys.executable, "-c", "import os; os.system('nvidia-smi -L')"]
     assert subprocess.run(told, capture_output=True, text=True, check=True).stdout.count("Simulated T4") == 2
-
-
-# ---- waits that are told -----------------------------------------------------------------------------------------
-WAIT = {
-    "item": lambda x: x.sum().item(),
-    "bool": lambda x: bool(x.any()),
-    "cpu": lambda x: x.cpu(),
-    "tolist": lambda x: x.tolist(),
-    "nonzero": lambda x: x.nonzero(),
-    "a mask": lambda x: x[x > 0],
-    "allclose": lambda x: torch.allclose(x, x),
-    "eigvals": lambda x: torch.linalg.eigvals(x),
-    "eigh": lambda x: torch.linalg.eigh(x),
-    "to the GPU": lambda x: torch.ones(3).to("cuda"),
-    "print": lambda x: str(x),
-}
-LEAVE = {
-    "synchronize": lambda x: torch.cuda.synchronize(),
-    "an event": lambda x: torch.cuda.current_stream().record_event().synchronize(),
-    "arithmetic": lambda x: (x @ x).relu(),
-    "to the GPU, pinned": lambda x: torch.ones(3).pin_memory().to("cuda", non_blocking=True),
-    "to the GPU, as CUDA says": lambda x: torch.ones(3).to("cuda", non_blocking=True),
-    "to the CPU": lambda x: x.to("cpu", non_blocking=True),
-}
-
-
-@pytest.mark.parametrize("name", WAIT)
-def test_a_line_that_waits_is_named(name):
-    x = torch.ones(3, 3, device="cuda")
-    torch.cuda.set_sync_debug_mode("warn")
-    with pytest.warns(UserWarning, match=r"called a synchronizing CUDA operation .*test_cuda_tools.py:") as caught:
-        WAIT[name](x)
-    assert {one.filename for one in caught} == {__file__}
-    torch.cuda.set_sync_debug_mode("error")
-    with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
-        WAIT[name](x)
-    torch.cuda.set_sync_debug_mode("default")
-    WAIT[name](x)
-
-
-@pytest.mark.parametrize("name", LEAVE)
-def test_a_line_that_does_not_wait_is_not_named(name):
-    x = torch.ones(3, 3, device="cuda")
-    torch.cuda.set_sync_debug_mode("error")
-    LEAVE[name](x)
-    assert torch.cuda.get_sync_debug_mode() == 2
-
-
-def test_sync_debug_mode_ends_with_the_face():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        torch.cuda.set_sync_debug_mode(2)
-        simgpu.face.switch.last().off()
-        assert torch.ones(2, device="sim").sum().item() == 2
 
 
 # ---- kinds that are no module's -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from simgpu.device import collectives, communication, kernel_failures, shapes_in_place, shapes_only, state
+from simgpu.device import collectives, communication, kernel_failures, shapes_in_place, shapes_only, state, waiting
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, make, refresh
 from simgpu.device.torch_functions import check_generator
@@ -24,7 +24,12 @@ _GATHERS = {"embedding", "index", "index_select", "gather", "index_put_", "index
 _OVERWRITES = {"zero_", "fill_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "copy_"}
 _WAITS = {
     "nonzero", "masked_select", "equal", "allclose", "_local_scalar_dense", "is_nonzero", "_unique2",
-    "unique_consecutive", "linalg_eig", "_linalg_eigh",  # so the docstrings of torch.linalg.eig, eigh and eigvals
+    "unique_consecutive",
+    # what torch.linalg's docstrings call synchronizing consists of these
+    "linalg_eig", "linalg_eigvals", "_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "_linalg_check_errors",
+    "linalg_pinv",
+    # by the code: the first two ask _linalg_check_errors, the third nonzero (BatchLinearAlgebra.cpp, LinearAlgebra.cpp)
+    "linalg_lstsq", "cholesky_inverse", "linalg_matrix_exp",
 }  # fmt: skip
 _MIXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
 MEMORY_ONLY = {  # no kernel
@@ -87,14 +92,15 @@ class Plan:
         self.gathers = name in _GATHERS  # reads as many elements as it writes, not its whole input
         self.overwrites = name in _OVERWRITES  # writes its first argument without reading it
         # the host needs the result: its size or its value depends on the data
-        self.waits = name in _WAITS or torch.Tag.dynamic_output_shape in func.tags
+        self.waits_by_call = waiting.has_rule(name)
+        self.waits = not self.waits_by_call and (name in _WAITS or torch.Tag.dynamic_output_shape in func.tags)
         self.mixes = name in _MIXES  # takes CPU tensors beside those of the device: indices
         self.pointwise = torch.Tag.pointwise in func.tags
         self.asserts = name.rstrip("_") in kernel_failures.ASSERTS  # checks values on the device
         self.lack = missing_kernels.LACKS.get(name.rstrip("_"))  # number formats that the CPU has and CUDA has not
         self.composite = composite.is_composite(func) and "sparse" not in name  # met in inference mode only
         unusual = self.composite or self.special or self.mutates or self._flops or self.gathers or self.overwrites
-        unusual = unusual or self.waits or self.mixes or self.asserts or self.lack
+        unusual = unusual or self.waits or self.waits_by_call or self.mixes or self.asserts or self.lack
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
         # takes tensors and numbers, gives one tensor, and needs none of the above
         self.simple = not unusual and "quantize" not in name and one_tensor
@@ -189,6 +195,8 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
             for tensor in changed if isinstance(changed, list | tuple) else (changed,):
                 shapes_in_place.refuse_stale(tensor, found)
     index = _common_index(func, plan, found)
+    if plan.mixes and any(type(tensor) is not SimTensor for tensor in found):
+        _bring_indices(func, index, args, kwargs)
     target = _target(inner_kwargs, index) if "device" in inner_kwargs else index
     cpu_region = _in_autocast() and torch.is_autocast_enabled("cpu")  # does not touch a GPU
     # inside, an operator may make conjugate views, and must see that they are
@@ -212,9 +220,12 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
                 refresh(tensor)
         if several:  # of one tensor autograd counts the changes; of a list, as of _foreach_add_, the kernels do
             torch.autograd.graph.increment_version(changed)
-    if new or plan.mutates or plan.waits:
+    waits = waiting.waits(func, plan.name, args, kwargs) if plan.waits_by_call else plan.waits
+    if new or plan.mutates or waits:
         inputs = [t._inner if type(t) is SimTensor else t for t in found]
         _charge(plan, index, inputs, inner_args, inner_kwargs, out)
+        if waits:
+            state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
     return result
 
 
@@ -258,13 +269,30 @@ def _common_index(func: Operator, plan: Plan, found: list[torch.Tensor]) -> int:
         if type(tensor) is not SimTensor and (tensor.dim() > 0 or (in_place and tensor is found[0])):
             if plan.name in _HOST_ARGUMENTS and not tensor.is_floating_point():
                 continue
-            if not (plan.mixes and tensor.dtype in (torch.int64, torch.int32, torch.bool, torch.uint8)):
+            is_values = "index_put" in plan.name and tensor is found[-1]
+            if is_values or not (plan.mixes and tensor.dtype in (torch.int64, torch.int32, *waiting.MASKS)):
                 _raise_mixed(func, plan, found, tensor)
-            here = state.world.current if index is None else index
-            state.world.clock.copy(here, "H2D", tensor.nbytes, pinned=False, blocking=True)
     if plan.lack is not None:
         plan.lack.refuse(found)
     return state.world.current if index is None else index
+
+
+def _bring_indices(func: Operator, index: int, args: Args, kwargs: Kwargs) -> None:
+    """Account what indexing copies to the GPU: indices on the CPU, and a number there that is written.
+
+    The host waits for both, since their memory is not pinned, but not for a mask: what it picks is counted on the host
+    and copied from pinned memory (expandTensors in IndexingUtils.h).
+    """
+    clock = state.world.clock
+    for one in waiting.argument_of(func, "indices", args, kwargs):
+        if one is not None and type(one) is not SimTensor and one.dtype in waiting.MASKS:
+            nbytes = int(one.count_nonzero()) * one.dim() * 8
+            clock.copy(index, "H2D", nbytes, pinned=True, blocking=False)
+        elif one is not None and type(one) is not SimTensor and one.dim() > 0:
+            clock.copy(index, "H2D", one.nbytes, pinned=False, blocking=True)
+    value = waiting.argument_of(func, "values", args, kwargs)
+    if value is not None and type(value) is not SimTensor and not waiting.fills(func, args, kwargs):
+        clock.copy(index, "H2D", value.nbytes, pinned=False, blocking=True)
 
 
 def _raise_mixed(func: Operator, plan: Plan, found: list[torch.Tensor], wrong: torch.Tensor) -> NoReturn:
@@ -318,9 +346,6 @@ def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args: Args, kwar
     if plan.name not in MEMORY_ONLY:
         outputs = [t for t in (out if isinstance(out, list | tuple) else (out,)) if isinstance(t, torch.Tensor)]
         state.world.clock.kernel(index, plan.name, price(plan, inputs, outputs, args, kwargs, out))
-        # of indices only masks: by whole numbers, the shape of what is picked is known
-        if plan.waits and (not plan.mixes or any(t.dtype in (torch.bool, torch.uint8) for t in inputs[1:])):
-            state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
 
 
 def _copy_(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
@@ -336,8 +361,6 @@ def _copy_(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
         refresh(target)  # what is written now is lost
     if type(source) is SimTensor:
         _between(source, index, inner)
-    elif source.dim() == 0:
-        state.world.clock.kernel(index, "fill_", Cost(0, inner.nbytes))
     else:
         pinned = source.is_pinned()
         how = {"pinned": pinned, "blocking": not (non_blocking and pinned), "asked": not non_blocking}

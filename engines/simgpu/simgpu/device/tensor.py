@@ -262,18 +262,26 @@ def _numbers(item: Any, device: torch.device) -> Any:
     return torch.tensor(item, dtype=None if len(item) else torch.int64, device=device)
 
 
-if tuple(map(int, torch.__version__.split(".")[:2])) > (2, 13):
-    # A list among indices becomes a tensor in C++, which makes it on `meta` and from 2.15 on never writes it.
+# A list among indices becomes a tensor in C++, which makes it on `meta` and from 2.15 on never writes it
+_LISTS_AS_TENSORS = tuple(map(int, torch.__version__.split(".")[:2])) > (2, 13)
 
-    @shown_to_modes
-    def _get(self: SimTensor, index: Any) -> torch.Tensor:
-        return BASE.__getitem__(self, _indices(index, self.device))
 
-    @shown_to_modes
-    def _set(self: SimTensor, index: Any, value: Any) -> None:
-        return BASE.__setitem__(self, _indices(index, self.device), value)
+@shown_to_modes
+def _get(self: SimTensor, index: Any) -> torch.Tensor:
+    return BASE.__getitem__(self, _indices(index, self.device))
 
-    SimTensor.__getitem__, SimTensor.__setitem__ = _get, _set
+
+@shown_to_modes
+def _set(self: SimTensor, index: Any, value: Any) -> None:
+    """Assign; a number begins on the CPU, as on CUDA (applySlicing's caller in python_variable_indexing.cpp)."""
+    if isinstance(value, int | float | complex):
+        value = torch.scalar_tensor(value, dtype=self.dtype, device=CPU)
+    return BASE.__setitem__(self, _indices(index, self.device) if _LISTS_AS_TENSORS else index, value)
+
+
+SimTensor.__setitem__ = _set
+if _LISTS_AS_TENSORS:
+    SimTensor.__getitem__ = _get
 
 
 class _Rebuilt:
