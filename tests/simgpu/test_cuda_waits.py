@@ -1,6 +1,6 @@
 """Does the host wait where it waits on CUDA, and nowhere else? What the sync debug mode tells, and what a report has.
 
-The cases of indexing, one_hot and repeat_interleave are those of PyTorch's own `test_sync_warning` (test/test_torch.py).
+The cases of indexing, one_hot and repeat_interleave are those of `test_sync_warning` in PyTorch's test/test_torch.py.
 """
 
 import warnings

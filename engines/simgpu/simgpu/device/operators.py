@@ -190,10 +190,7 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     inner_kwargs = {name: _unwrap(value, found) for name, value in kwargs.items()}
     check_generator(kwargs.get("generator"))
     if plan.mutates and shapes_in_place.any_stale():
-        for which in plan.mutates:
-            changed = _changed(which, args, kwargs)
-            for tensor in changed if isinstance(changed, list | tuple) else (changed,):
-                shapes_in_place.refuse_stale(tensor, found)
+        _refuse_stale(plan, args, kwargs, found)
     index = _common_index(func, plan, found)
     if plan.mixes and any(type(tensor) is not SimTensor for tensor in found):
         _bring_indices(func, index, args, kwargs)
@@ -212,6 +209,27 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         state.world.clock.wait_until(state.world.clock.queue_ns(index), "wait for the result")
         return out
     result, new = _wrap(out, target, found)
+    if plan.mutates:
+        _refresh(plan, args, kwargs)
+    waits = waiting.waits(func, plan.name, args, kwargs) if plan.waits_by_call else plan.waits
+    if new or plan.mutates or waits:
+        inputs = [t._inner if type(t) is SimTensor else t for t in found]
+        _charge(plan, index, inputs, inner_args, inner_kwargs, out)
+    if waits:
+        state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
+    return result
+
+
+def _refuse_stale(plan: Plan, args: Args, kwargs: Kwargs, found: list[torch.Tensor]) -> None:
+    """Raise where an operator would change a tensor whose shape others have changed under it."""
+    for which in plan.mutates:
+        changed = _changed(which, args, kwargs)
+        for tensor in changed if isinstance(changed, list | tuple) else (changed,):
+            shapes_in_place.refuse_stale(tensor, found)
+
+
+def _refresh(plan: Plan, args: Args, kwargs: Kwargs) -> None:
+    """Let wrappers, and autograd's counts, follow what an operator has changed in place."""
     for which in plan.mutates:
         changed = _changed(which, args, kwargs)
         several = isinstance(changed, list | tuple)
@@ -220,13 +238,6 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
                 refresh(tensor)
         if several:  # of one tensor autograd counts the changes; of a list, as of _foreach_add_, the kernels do
             torch.autograd.graph.increment_version(changed)
-    waits = waiting.waits(func, plan.name, args, kwargs) if plan.waits_by_call else plan.waits
-    if new or plan.mutates or waits:
-        inputs = [t._inner if type(t) is SimTensor else t for t in found]
-        _charge(plan, index, inputs, inner_args, inner_kwargs, out)
-        if waits:
-            state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
-    return result
 
 
 def _changed(which: int | str, args: Args, kwargs: Kwargs) -> Any:
