@@ -47,7 +47,7 @@ def test_kernels_compute_what_they_are_to(name):
 
 
 WRONG = [
-    ("vector add", "out of bounds", "reads element 1,000 of x_ptr, which has 1,000, and 23 more",
+    ("vector add", "out of bounds", "reads element 1,000 of x_ptr, whose last is 999, and 23 more",
      ("x_ptr + at, mask=mask", "x_ptr + at")),
     ("vector add", "out of bounds", "writes element 1,000 of out_ptr", ("x + y, mask=mask", "x + y")),
     ("vector add", "out of bounds", "the mask lets it through", ("at < n", "at <= n")),

@@ -268,8 +268,9 @@ class Launch:
     def _outside(self, kind: str, buffer: Buffer, at: np.ndarray, masked: bool) -> KernelFault:
         bad = at[(at < 0) | (at >= buffer.size)]
         verb = {"load": "reads", "store": "writes", "atomic": "changes"}[kind]
-        more = f", and {bad.size - 1:,} more such elements" if bad.size > 1 else ""
-        what = f"program {self.name()} {verb} element {bad[0]:,} of {buffer.name}, which has {buffer.size:,}{more}"
+        more = f", and {bad.size - 1:,} more outside" if bad.size > 1 else ""
+        ends = f"whose last is {buffer.size - 1:,}" if buffer.size else "which has none"
+        what = f"program {self.name()} {verb} element {bad[0]:,} of {buffer.name}, {ends}{more}"
         why = "the mask lets it through: compare it with the size" if masked else "there is no mask at this access"
         return self.fault("out of bounds", what, why, array=buffer.name, element=int(bad[0]))
 
