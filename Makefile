@@ -3,7 +3,7 @@
 PYTHON ?= python3
 ARGS ?=
 TORCH ?=
-BIN := .venv/bin
+BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 READY := .venv/.course-ready
 LAB := .venv/.course-lab
 # A worker for each core, up to eight: each takes 2 GB with its kernel and its ranks.
@@ -24,7 +24,7 @@ test-all: $(READY)  ## what takes longer as well
 test-torch: $(READY)  ## the same tests on the oldest supported and the newest torch (GBs are downloaded)
 	@$(BIN)/python tools/torch_versions.py
 
-test-machines: $(READY)  ## every notebook as older x86 processors compute it, on 1, 2 and 4 threads
+test-machines: $(READY)  ## every notebook as older x86 processors compute it, on 1, 2 and 4 threads (ARGS=--once: two runs of nine)
 	@$(BIN)/python -m tests.machine $(ARGS)
 
 card: $(READY)  ## draw docs/what_is_wrong.svg and .pdf from the table of symptoms

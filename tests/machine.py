@@ -1,9 +1,11 @@
 """On which machine did a test fail, and which command repeats it on another one?
 
-`python -m tests.machine [ARGUMENTS OF PYTEST]` runs every notebook as each processor of `EMULATED` computes, and as
-this one does, on 1, 2 and 4 threads.
+`python -m tests.machine [--once] [ARGUMENTS OF PYTEST]` runs every notebook as each processor of `EMULATED` computes,
+and as this one does, on 1, 2 and 4 threads. With `--once` each processor of `EMULATED` is met once, on a number of
+threads of its own: beside `make test`, which runs on one thread of this processor, no kind and no number is left out.
 """
 
+import argparse
 import os
 import platform
 import shlex
@@ -11,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["EMULATED", "command", "description", "main"]
+__all__ = ["EMULATED", "command", "description", "main", "runs"]
 
 # Environment under which a newer x86 processor computes as an older one does, by torch's name for what it can do.
 # Each library that computes has a variable of its own: PyTorch's kernels, oneDNN, and MKL twice.
@@ -71,16 +73,25 @@ def command(failed: list[str], seed: int | None) -> str:
     return " ".join([*(f"{name}={value}" for name, value in settings.items()), python, "-m pytest --nbval", *what])
 
 
+def runs(once: bool) -> list[tuple[str, int]]:
+    """Return the kinds of processors, each with a number of threads, on which notebooks run; `once`: the short list."""
+    if once:
+        return [("DEFAULT", 4), ("AVX2", 2)]
+    return [(kind, threads) for kind in (*EMULATED, "this processor") for threads in (1, 2, 4)]
+
+
 def main(arguments: list[str]) -> int:
-    """Run the notebooks on each kind of processor and number of threads; return how many of the nine runs failed."""
+    """Run the notebooks on each kind of processor and number of threads; return how many of these runs failed."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--once", action="store_true", help="each of the other processors once")
+    options, rest = parser.parse_known_args(arguments)
+    tests = [sys.executable, "-m", "pytest", "--nbval", "-q", "-n", "auto", "--maxprocesses", "8", "notebooks", *rest]
     failed = 0
-    for capability, settings in {**EMULATED, "this processor": {}}.items():
-        for threads in (1, 2, 4):
-            print(f"{capability}, OMP_NUM_THREADS={threads}", flush=True)
-            tests = [sys.executable, "-m", "pytest", "--nbval", "-q", "-n", "auto", "--maxprocesses", "8", "notebooks"]
-            environment = {**os.environ, **settings, "OMP_NUM_THREADS": str(threads)}
-            done = subprocess.run([*tests, *arguments], cwd=Path(__file__).resolve().parents[1], env=environment)
-            failed += done.returncode != 0
+    for kind, threads in runs(options.once):
+        print(f"{kind}, OMP_NUM_THREADS={threads}", flush=True)
+        environment = {**os.environ, **EMULATED.get(kind, {}), "OMP_NUM_THREADS": str(threads)}
+        done = subprocess.run(tests, cwd=Path(__file__).resolve().parents[1], env=environment, check=False)
+        failed += done.returncode != 0
     return failed
 
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from tests import machine
 from tools import notebooks, wheels
 
 ROOT = notebooks.ROOT
@@ -117,13 +118,27 @@ def test_workflows_are_valid(tmp_path):
 def test_the_workflow_covers_systems_pythons_and_torches():
     flow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8"))
     matrix = flow["jobs"]["test"]["strategy"]["matrix"]
-    assert {name.split("-")[0] for name in matrix["os"]} == {"ubuntu", "macos", "windows"}
+    assert matrix["os"] == ["ubuntu-latest", "ubuntu-24.04-arm", "macos-latest", "windows-latest"]
     assert PROJECT["requires-python"] == f">={matrix['python'][0]}" and len(matrix["python"]) == 2
     floor = next(Requirement(line) for line in PROJECT["dependencies"] if line.startswith("torch"))
     assert {row["torch"] for row in matrix["include"]} == {"nightly", f"{floor.specifier}.0".removeprefix(">=")}
     assert matrix["torch"] == ["pinned"]
-    last = flow["jobs"]["test"]["steps"][-1]["run"]
-    assert "schedule" in flow[True] and "github.event_name == 'schedule' && '-m \"slow or not slow\"'" in last
+    last = flow["jobs"]["test"]["steps"][-1]
+    assert last["run"] == "make test PYTHON=python" and "env" not in flow["jobs"]["test"]  # as a newcomer types it
+    weekly = "github.event_name == 'schedule' && '-m \"slow or not slow\"'"
+    assert "schedule" in flow[True] and weekly in last["env"]["ARGS"]
+
+
+def test_ci_runs_the_notebooks_as_other_processors_compute_them():
+    """Beside `make test`, which runs on one thread of this one: no kind and no number of threads is left out."""
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert lines[-2:] == ["make test", "make test-machines ARGS=--once"]
+    flow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8"))
+    assert flow["jobs"]["machines"]["steps"][-1]["run"] == "make test-machines"
+    once, every = machine.runs(once=True), machine.runs(once=False)
+    assert {*once, ("this processor", 1)} <= {*every} and len({*every}) == 9
+    kinds, threads = zip(*once, ("this processor", 1), strict=True)
+    assert {*kinds} == {*machine.EMULATED, "this processor"} and {*threads} == {1, 2, 4}
 
 
 USES = re.compile(r"uses: ([\w./-]+)@(\S+)(.*)")
