@@ -93,7 +93,9 @@ def test_without_a_simulated_gpu_there_is_no_picture_of_one():
 def rank(begin_ns, *records):
     """Return the timeline of a rank; times of `records` count from its begin."""
     found = [Record(kind, kind, "host" if kind == "launch" else "sim:0", *span) for kind, *span in records]
-    return simgpu.Timeline("H100 SXM", ("sim:0",), found, max(record.end_ns for record in found), begin_ns)
+    return simgpu.Timeline(
+        simgpu.Machine.of("H100 SXM"), ("sim:0",), found, max(record.end_ns for record in found), begin_ns
+    )
 
 
 def test_a_cluster_has_two_rows_a_rank_on_one_clock():

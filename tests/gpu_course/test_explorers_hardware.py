@@ -21,7 +21,7 @@ def test_a_transfer_is_latency_and_bytes_over_the_rate_in_every_setting():
 
 def test_the_constants_are_those_of_the_simulated_gpu():
     costs = simgpu.Costs()
-    assert (costs.launch_ns + costs.copy_ns) * 1e-9 == pytest.approx(transfer.LATENCY_S)
+    assert (simgpu.hosts.DEFAULT.launch_ns + costs.copy_ns) * 1e-9 == pytest.approx(transfer.LATENCY_S)
     assert costs.pageable_share == transfer.PAGEABLE_SHARE
 
 

@@ -22,9 +22,9 @@ def test_tiles_divide_what_is_read_and_their_blocks_fit_on_a_multiprocessor():
     for setting in settings(tiles.explore()):
         t = tiles.tiles(**setting)
         assert t.read_bytes * t.tile == t.untiled_bytes and t.memory_s > 0 and t.compute_s > 0
-        blocks = min(t.limits.values())
-        assert 0 <= t.occupancy <= 1 and (t.refused or blocks * t.shared_bytes <= t.sm.shared_bytes)
-        assert bool(t.refused) == (t.threads > 1024 or t.shared_bytes + t.sm.reserved_bytes > t.sm.shared_bytes)
+        blocks, shared = min(t.limits.values()), t.sm.shared_kib * 1024
+        assert 0 <= t.occupancy <= 1 and (t.refused or blocks * t.shared_bytes <= shared)
+        assert bool(t.refused) == (t.threads > 1024 or t.shared_bytes + t.sm.reserved_bytes > shared)
 
 
 @pytest.mark.parametrize(("tile", "each", "occupancy"), [(16, 1, 1.0), (64, 16, 0.5), (8, 16, 0.5), (64, 1, 0.0)])
@@ -34,7 +34,7 @@ def test_the_occupancy_is_that_of_the_tightest_limit(tile, each, occupancy):
 
 
 def test_every_gpu_has_its_row_and_the_picture_the_numbers():
-    assert set(tiles.SMS) <= {row.name for row in gpus.ALL}
+    assert {"T4", "A100 80GB", "L4", "H100 SXM", "B200"} <= set(tiles.GPUS) <= {row.name for row in gpus.ALL}
     t = tiles.tiles(n=4096, tile=16, each=1, fmt="fp32", gpu="T4")
     times, bars = tiles.draw(t).axes
     assert times.lines[-1].get_ydata()[0] == pytest.approx(t.memory_s * 1e3)

@@ -1,11 +1,13 @@
 """The table of data sheets: every number has a source and is plausible, and names are found or refused clearly."""
 
 import dataclasses
+import subprocess
+import sys
 from urllib.parse import urlparse
 
 import pytest
 
-from simgpu import gpus
+from simgpu import AT_PEAK, Machine, gpus
 
 NEEDED = (
     "T4", "P100 PCIe", "L4", "A10", "V100 SXM2 16GB", "V100 SXM2 32GB", "A100 40GB", "A100 80GB", "H100 SXM",
@@ -14,7 +16,7 @@ NEEDED = (
 )  # fmt: skip
 each = pytest.mark.parametrize("gpu", gpus.ALL, ids=lambda gpu: gpu.name)
 STATED = ("year", "compute_capability", "memory_gb", "bandwidth_gbps", "peak_tflops", "memory_mib", "power_w", "bus")
-STATED += ("nvlink_gbps", "best_bf16_tflops", "best_copy_gbps")
+STATED += ("nvlink_gbps", "best_bf16_tflops", "best_copy_gbps", "multiprocessors")
 
 
 def unsourced(gpu):
@@ -44,6 +46,75 @@ def test_a_number_without_a_source_would_be_noticed():
     assert unsourced(dataclasses.replace(row, power_w=None)) == {"power_w"}
 
 
+@pytest.mark.parametrize("generation", gpus.GENERATIONS.values(), ids=lambda one: one.name)
+def test_a_generation_has_a_source_for_what_its_makers_state_and_holds_what_is_plausible(generation):
+    measured = {"name", "sources", "operations_a_picojoule"}  # the last is the project's own
+    fields = {field.name for field in dataclasses.fields(generation)} - measured
+    stated = {name for name in fields if getattr(generation, name) is not None}
+    assert stated == set(generation.sources)
+    assert all(address.startswith("https://") for address in generation.sources.values())
+    assert generation.threads in (None, 1024, 1536, 2048) and generation.blocks in (None, 16, 24, 32)
+    assert generation.attention is None or 0.3 < generation.attention < 0.7
+    assert generation.nvlink is None or 0.8 <= generation.nvlink < 0.83
+
+
+def new_row(**changes):
+    """Return the file with one GPU more, a RTX 6000 that nobody built; None leaves a number out."""
+    file = gpus._file()
+    row = {
+        "name": "RTX 6000 X", "kind": "workstation", "year": 2026, "generation": "Ada 8.9", "multiprocessors": 96,
+        "memory_gb": 48, "bandwidth_gbps": 960, "peak_tflops": {"fp32": 60.0, "fp16": 240.0, "bf16": 240.0},
+        "power_w": 300, "bus": "PCIe 4.0 x16", "page": "ada", "sources": {"multiprocessors": "ada"},
+    } | changes  # fmt: skip
+    file["gpu"].append({name: value for name, value in row.items() if value is not None})
+    return file
+
+
+IN_A_NEW_PROCESS = """
+import torch, simgpu
+from simgpu import AT_PEAK, Machine, gpus
+import tests.simgpu.test_gpus as rows
+gpus.ALL = gpus.read(rows.new_row())
+from gpu_course.lesson08.explorers import tiles
+found = tiles.tiles(n=4096, tile=16, each=1, fmt="fp16", gpu="RTX 6000 X")
+print("RTX 6000 X" in tiles.GPUS, found.sm.threads, round(found.occupancy, 3))
+torch.set_default_dtype(torch.bfloat16)
+ahead = simgpu.forecast(lambda: torch.nn.Linear(4096, 4096), lambda: torch.zeros(4096, 4096))
+times = {name: ahead.on(name).busy_s for name in ("RTX 6000 X", "T4")}
+print(times["RTX 6000 X"] < times["T4"], simgpu.Machine.of("RTX 6000 X").gpu.limited_by_power)
+with simgpu.cuda("RTX 6000 X"):
+    known = torch.cuda.get_device_properties()
+    print(known.multi_processor_count, known.max_threads_per_multi_processor, (known.major, known.minor))
+    print(torch.cuda.get_device_name(), "RTX 6000 X" in gpus.table())
+"""
+
+
+def test_a_gpu_is_added_by_one_row_and_used_everywhere():
+    run = subprocess.run([sys.executable, "-c", IN_A_NEW_PROCESS], capture_output=True, text=True, timeout=900)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split("\n") == [
+        "True 1536 1.0", "True True", "96 1536 (8, 9)", "Simulated RTX 6000 X True", "",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "phrase"), [
+    ({"power_w": None}, "RTX 6000 X lacks power_w: a number, or 'not stated'"),
+    ({"multiprocessors": None, "generation": None}, "lacks generation, multiprocessors"),
+    ({"generation": "Ada"}, "RTX 6000 X is of 'Ada', it may be: Pascal 6.0, Volta 7.0"),
+])  # fmt: skip
+def test_a_row_that_leaves_out_what_the_simulation_needs_is_refused_by_name(changes, phrase):
+    with pytest.raises(ValueError, match=phrase):
+        gpus.read(new_row(**changes))
+
+
+def test_what_is_not_stated_is_said_with_each_forecast():
+    assert gpus.read(new_row(power_w="not stated"))[-1].power_w is None
+    caveats = {name: Machine.of(name).caveat for name in ("T4", "B200", "B300", "GH200")}
+    assert caveats["T4"] == "" and "operations a watt of Blackwell 10.0 are not stated" in caveats["B200"]
+    assert "watts of the B300 are not stated" in caveats["B300"] and "watts of the GH200" in caveats["GH200"]
+    assert Machine.of("B200", costs=AT_PEAK).caveat == ""  # which has no limits
+
+
 @each
 def test_every_number_is_plausible(gpu):
     assert gpu.kind in ("data centre", "workstation", "consumer", "Colab and Kaggle", "Apple")
@@ -51,6 +122,7 @@ def test_every_number_is_plausible(gpu):
     assert 8 <= gpu.memory_gb <= 300
     assert 50 <= gpu.bandwidth_gbps <= 10_000
     assert gpu.power_w is None or 50 <= gpu.power_w <= 1500
+    assert 8 <= gpu.multiprocessors <= 304 and (gpu.kind == "Apple" or gpu.multiprocessors >= 28)
     assert set(gpu.peak_tflops) <= set(gpus.FORMATS)
     assert all(0.1 <= rate <= 20_000 for rate in gpu.peak_tflops.values())
     assert gpu.best_bf16_tflops is None or 0.5 < gpu.best_bf16_tflops / gpu.peak_tflops["bf16"] < 0.9

@@ -48,17 +48,18 @@ def test_a_convolution_says_which_kernels_come_with_it():
 
 
 def test_events_play_as_streams_do():
-    row, costs = simgpu.gpus.get("T4"), simgpu.Costs(launch_ns=1, kernel_ns=1000)
+    machine = simgpu.Machine.of("T4", simgpu.Host(0.001), simgpu.Costs(kernel_ns=1000))
     kernel, beside = Kernel("k", Cost(0, 0)), Use(5)
-    alone, total_ns = play([kernel, kernel], row, costs)
+    alone, total_ns = play([kernel, kernel], machine)
     assert total_ns == 2001 and [record.kind for record in alone] == ["launch", "kernel"] * 2
     two = [kernel, Mark(1), beside, Wait(1), kernel]
-    assert play(two, row, costs)[1] == play([kernel, beside, Wait(1), kernel], row, costs)[1] == 2001  # one engine
+    assert play(two, machine)[1] == play([kernel, beside, Wait(1), kernel], machine)[1] == 2001  # one engine
     cluster = simgpu.Cluster("H100 SXM")
+    linked = dataclasses.replace(machine, link=cluster)
     message = Message(7, "c10d::allreduce_", "0", "all_reduce", 1000, tuple(range(8)))
     length_ns = cluster.cost("all_reduce", 1000, range(8))[0]
-    assert play([message, kernel], row, costs, cluster)[1] == length_ns + 1
-    assert play([message, Wait(7), kernel], row, costs, cluster)[1] == length_ns + 1 + 1000
+    assert play([message, kernel], linked)[1] == length_ns + 1
+    assert play([message, Wait(7), kernel], linked)[1] == length_ns + 1 + 1000
 
 
 def recorded(ranks, way="ddp"):

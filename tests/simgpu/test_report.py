@@ -219,7 +219,7 @@ def test_a_replay_on_the_same_gpu_takes_exactly_as_long_as_the_run():
     with simgpu.cuda(gpus=2, record=True) as face:
         train()
         session = face.session
-        again = Replay(session.log.events, session.spec, session.costs, len(state.world.memory.gpus))
+        again = Replay(session.log.events, session.machine, len(state.world.memory.gpus))
         assert again.total_ns == round(session.simulated_s * 1e9)
 
 

@@ -12,6 +12,7 @@ from tests.simgpu.simulated import _fresh  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 C = simgpu.Costs()
+LAUNCH_NS = simgpu.hosts.DEFAULT.launch_ns
 T4 = gpus.get("T4")
 
 
@@ -35,14 +36,14 @@ def elementwise(nbytes, spec=T4):
 def test_launch_bound_and_bandwidth_bound():
     small, large = torch.ones(1, device="sim"), torch.ones(2**20, device="sim")
     # kernels shorter than a launch: the host is the bottleneck, and the last kernel stands alone at the end
-    assert ns(lambda: [small + 1 for _ in range(100)]) == 100 * C.launch_ns + elementwise(8)
-    assert (length := elementwise(2 * large.nbytes)) > C.launch_ns
-    assert ns(lambda: [large + 1 for _ in range(10)]) == C.launch_ns + 10 * length
+    assert ns(lambda: [small + 1 for _ in range(100)]) == 100 * LAUNCH_NS + elementwise(8)
+    assert (length := elementwise(2 * large.nbytes)) > LAUNCH_NS
+    assert ns(lambda: [large + 1 for _ in range(10)]) == LAUNCH_NS + 10 * length
 
 
 def test_a_result_that_has_its_place_already_is_written_and_not_read():
     x, y = torch.ones(2, 2**20, device="sim")
-    once = C.launch_ns + elementwise(2 * x.nbytes)
+    once = LAUNCH_NS + elementwise(2 * x.nbytes)
     for function in (lambda: x + 1, lambda: x.add_(1), lambda: torch.add(x, 1, out=y)):
         assert ns(function) == once
 
@@ -54,7 +55,7 @@ def test_compute_bound(dtype, peak):
     of_watts = T4.power_w * 0.32 / {"fp16": 1, "fp32": 5, "fp64": 5}[peak]  # TFLOP/s; fp64 is priced as fp32
     arithmetic = math.ceil(2 * 768**3 / (min(peak_tflops * C.matrix_share, of_watts) * 1_000))
     traffic = moving(3 * a.nbytes)
-    assert ns(lambda: a @ a) == C.launch_ns + C.kernel_ns + max(arithmetic, traffic)
+    assert ns(lambda: a @ a) == LAUNCH_NS + C.kernel_ns + max(arithmetic, traffic)
 
 
 def test_the_steps_of_an_lstm_follow_each_other():
@@ -79,10 +80,10 @@ def test_copy_bound(pinned):
     x = torch.ones(2**20)
     x = x.pin_memory() if pinned else x
     rate_gbps = T4.bus_gbps * (1 if pinned else C.pageable_share)
-    expected = C.launch_ns + C.copy_ns + math.ceil(2**22 / rate_gbps)
+    expected = LAUNCH_NS + C.copy_ns + math.ceil(2**22 / rate_gbps)
     assert ns(lambda: x.to("sim")) == expected
     y = x.to("sim")
-    there = C.launch_ns + C.copy_ns + math.ceil(2**22 / (T4.bus_gbps * C.pageable_share))
+    there = LAUNCH_NS + C.copy_ns + math.ceil(2**22 / (T4.bus_gbps * C.pageable_share))
     assert ns(y.cpu) == there
 
 
@@ -91,7 +92,7 @@ def test_only_pinned_and_non_blocking_copies_let_the_host_go_on():
         x = torch.ones(2**20).pin_memory() if pinned else torch.ones(2**20)
         simgpu.reset()
         x.to("sim", non_blocking=non_blocking)
-        waits = simgpu.clock_ms() * 1e6 > C.launch_ns
+        waits = simgpu.clock_ms() * 1e6 > LAUNCH_NS
         assert waits == (not (pinned and non_blocking))
 
 
@@ -107,7 +108,7 @@ def test_only_a_mask_makes_the_host_wait_for_the_size_of_what_it_picks():
 def test_reading_a_number_waits_for_the_device():
     x, y = torch.ones(2**20, device="sim"), torch.ones((), device="sim")
     kernel = elementwise(2 * 2**22)
-    copy_end = max(2 * C.launch_ns, C.launch_ns + kernel) + C.copy_ns + math.ceil(4 / T4.bus_gbps)
+    copy_end = max(2 * LAUNCH_NS, LAUNCH_NS + kernel) + C.copy_ns + math.ceil(4 / T4.bus_gbps)
     assert ns(lambda: (x + 1, y.item())) == copy_end
 
 
@@ -116,8 +117,8 @@ def test_two_devices_work_at_the_same_time():
     length = elementwise(2 * 2**22)
     one = ns(lambda: [a + 1 for _ in range(8)])
     two = ns(lambda: [(a + 1, b + 1) for _ in range(8)])
-    assert one == C.launch_ns + 8 * length
-    assert two == 2 * C.launch_ns + 8 * length  # the second GPU starts one launch later
+    assert one == LAUNCH_NS + 8 * length
+    assert two == 2 * LAUNCH_NS + 8 * length  # the second GPU starts one launch later
 
 
 def test_streams_overlap_copy_and_compute():
@@ -134,8 +135,8 @@ def test_streams_overlap_copy_and_compute():
             host.to("sim", non_blocking=True)
         x + 1
 
-    assert ns(one_queue) == C.launch_ns + copy + kernel
-    assert ns(two_queues) == max(C.launch_ns + copy, 2 * C.launch_ns + kernel)
+    assert ns(one_queue) == LAUNCH_NS + copy + kernel
+    assert ns(two_queues) == max(LAUNCH_NS + copy, 2 * LAUNCH_NS + kernel)
 
 
 def test_events_measure_the_queue_and_order_streams():
@@ -151,7 +152,7 @@ def test_events_measure_the_queue_and_order_streams():
     with pytest.raises(RuntimeError, match="must be completed"):
         start.elapsed_time(end)
     end.synchronize()
-    assert start.elapsed_time(end) == (C.launch_ns + 5 * elementwise(2 * 2**22)) / 1e6
+    assert start.elapsed_time(end) == (LAUNCH_NS + 5 * elementwise(2 * 2**22)) / 1e6
     side = torch.sim.Stream()
     x + 1
     side.wait_event(torch.sim.current_stream().record_event())
@@ -169,7 +170,7 @@ def test_the_same_program_on_another_gpu(name):
     before = torch.sim.synchronize() or simgpu.clock_ms()
     torch.sim.synchronize((x + 1).device)
     elapsed = round((simgpu.clock_ms() - before) * 1e6)
-    assert elapsed == C.launch_ns + elementwise(2 * x.nbytes, spec)
+    assert elapsed == LAUNCH_NS + elementwise(2 * x.nbytes, spec)
 
 
 def training():
@@ -211,7 +212,9 @@ def test_a_timelines_totals():
     ({"gpus": 17}, ValueError, "gpus must be at most 16, not 17"),
     ({"gpus": 3}, ValueError, "gpus is 2 already"),
     ({"costs": 3}, TypeError, "costs must be simgpu.Costs, not 3"),
-    ({"costs": simgpu.Costs(launch_ns=-1)}, ValueError, "costs.launch_ns must be .* not -1"),
+    ({"costs": simgpu.Costs(kernel_ns=-1)}, ValueError, "costs.kernel_ns must be .* not -1"),
+    ({"host": "a desk"}, ValueError, "host is 'a desk', which is not in the table"),
+    ({"host": 3}, TypeError, "host must be a name or a simgpu.Host, not 3"),
     ({"costs": simgpu.Costs(pageable_share=0)}, ValueError, "costs.pageable_share must be .* not 0"),
 ])  # fmt: skip
 def test_wrong_arguments_are_named_and_change_nothing(function, arguments, error, phrase):

@@ -6,8 +6,8 @@ Not simulated: the values. The CPU's own kernels compute them, so they and the r
 Left out of the time model: caches, occupancy, most of the choice among kernels, the host's own work between two
 operations unless `host_work` says it. All that is not a product, convolution, norm or attention is priced as reading
 its inputs once and writing its results once. Peak rates come from data sheets (`simgpu.gpus`); which share of them
-kernels reach, and fixed costs, stand in `Costs`. How far the clock is from published measurements depends on what
-decides a time: `error_bar()` says it, and each timeline and forecast of itself.
+kernels reach, and fixed costs, stand in `Costs`, what the host takes in `hosts`. How far the clock is from published
+measurements depends on what decides a time: `error_bar()` says it, and each timeline and forecast of itself.
 An operator of your own (`torch.library.custom_op`) gets CPU tensors in its body, where nothing is counted. It is priced
 as one kernel: the bytes of its inputs and results, and the FLOPs of its formula
 (`torch.utils.flop_counter.register_flop_formula`), else one for each element.
@@ -21,10 +21,11 @@ below the level where Python is asked).
 `python -m simgpu program.py` and `pytest -p simgpu.pytest` do so for a whole program and for tests. With `record=True`,
 and from the command line, `report()` says what the program's lines cost, and what would be otherwise on other GPUs.
 
-What others may use is in `__all__`: functions, classes, and seven modules whose own `__all__` says what is theirs.
+What others may use is in `__all__`: functions, classes, and eight modules whose own `__all__` says what is theirs.
 
 - `evidence`: how far the clock is from published runs, by what decides a time;
 - `gpus`: the data sheets of GPUs that were built;
+- `hosts`: what hosts take for an operation that they hand to a GPU;
 - `ledger`: which storages a program makes on any device, how large, whose, and where;
 - `composite`: modes that see every operator, those that PyTorch would take apart included;
 - `collectives`: which operation between ranks an operator is, and its bytes;
@@ -60,21 +61,23 @@ from simgpu.forecasts.memory_forecast import MemoryForecast
 from simgpu.forecasts.time_forecast import Share, TimeForecast
 from simgpu.ground import composite, places
 from simgpu.ground.units import bytes_text, seconds_text
-from simgpu.machine import flops, gpus
+from simgpu.machine import flops, gpus, hosts
 from simgpu.machine.cluster import LINKS, Cluster, Link
+from simgpu.machine.hosts import Host
+from simgpu.machine.machines import Machine
 from simgpu.machine.rates import AT_PEAK, Costs, Rates
 from simgpu.reports.current import report, step
 from simgpu.reports.forms import Report
 
 __all__ = [
     "AT_PEAK", "CHILD_LIMIT_S", "LINKS", "Cluster", "ClusterTimeline", "Costs", "ErrorBar", "Evidence", "Face",
-    "Forecast", "Gap", "Link", "Memory", "MemoryForecast", "Rates", "Record", "Report", "Settings", "Share",
-    "TimeForecast", "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "composite", "configure",
-    "cuda", "enable", "enabled", "error_bar", "evidence", "flops", "forecast", "forgive", "gpus", "hide_accelerators",
-    "host_work", "idle",
-    "is_simulated", "launch", "ledger", "load_ipython_extension", "memory", "out_of_memory", "places", "ready",
-    "remember_sources", "report", "reset", "restore", "run_in_child", "seconds_text", "settings", "sources", "step",
-    "timeline", "unavailable", "unload_ipython_extension", "values_of", "without_face",
+    "Forecast", "Gap", "Host", "Link", "Machine", "Memory", "MemoryForecast", "Rates", "Record", "Report", "Settings",
+    "Share", "TimeForecast", "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "composite",
+    "configure", "cuda", "enable", "enabled", "error_bar", "evidence", "flops", "forecast", "forgive", "gpus",
+    "hide_accelerators", "host_work", "hosts", "idle", "is_simulated", "launch", "ledger", "load_ipython_extension",
+    "memory", "out_of_memory", "places", "ready", "remember_sources", "report", "reset", "restore", "run_in_child",
+    "seconds_text", "settings", "sources", "step", "timeline", "unavailable", "unload_ipython_extension", "values_of",
+    "without_face",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

@@ -6,32 +6,22 @@ from typing import Any
 from course_utils import gpus, plots
 from gpu_course.explorers import Choice, Explorer, Slider
 
-__all__ = ["SM", "SMS", "Tiles", "explore", "tiles"]
+__all__ = ["GPUS", "Tiles", "explore", "tiles"]
 
 MAX_THREADS = 1024  # a block: https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#thread-hierarchy
-STATIC_BYTES = 48 * 1024  # of shared memory a block without opting in for more: the tuning guides below
+STATIC_BYTES = 48 * 1024  # of shared memory a block without opting in for more:
+# https://docs.nvidia.com/cuda/turing-tuning-guide/index.html, and those of later generations
 _ITEM = {"fp32": 4, "fp16": 2}
 
 
-@dataclass(frozen=True)
-class SM:
-    """What a streaming multiprocessor holds at most: blocks, warps of 32 threads, bytes of shared memory."""
-
-    blocks: int
-    warps: int
-    shared_bytes: int
-    reserved_bytes: int  # that CUDA takes of it for each block
-    source: str
+def _known(gpu: gpus.GPU) -> bool:
+    """Return whether all is stated of a GPU that a picture of tiles shows."""
+    holds = gpu.generation
+    limits = holds.blocks, holds.threads, holds.shared_kib, holds.reserved_bytes
+    return None not in limits and set(_ITEM) <= set(gpu.peak_tflops)
 
 
-_GUIDE = "https://docs.nvidia.com/cuda/{}-tuning-guide/index.html"
-SMS = {
-    "T4": SM(16, 32, 64 * 1024, 0, _GUIDE.format("turing")),
-    "A100 80GB": SM(32, 64, 164 * 1024, 1024, _GUIDE.format("ampere")),
-    "L4": SM(24, 48, 100 * 1024, 1024, _GUIDE.format("ada")),
-    "H100 SXM": SM(32, 64, 228 * 1024, 1024, _GUIDE.format("hopper")),
-    "B200": SM(32, 64, 228 * 1024, 1024, _GUIDE.format("blackwell")),
-}
+GPUS = tuple(gpu.name for gpu in gpus.ALL if _known(gpu))
 
 
 @dataclass(frozen=True)
@@ -43,9 +33,10 @@ class Tiles:
     each: int
     fmt: str
     gpu: str
-    sm: SM
 
+    sm = property(lambda self: gpus.get(self.gpu).generation, doc="What a multiprocessor holds at most.")
     threads = property(lambda self: self.tile**2 // self.each, doc="Threads of a block.")
+    most_warps = property(lambda self: self.sm.threads // 32, doc="That a multiprocessor holds.")
     warps = property(lambda self: -(-self.threads // 32), doc="Warps of a block, 32 threads each.")
     shared_bytes = property(lambda self: 2 * self.tile**2 * _ITEM[self.fmt], doc="Of a block: a tile of each matrix.")
     read_bytes = property(lambda self: 2 * self.n**3 // self.tile * _ITEM[self.fmt], doc="Bytes that all blocks load.")
@@ -57,8 +48,8 @@ class Tiles:
     @property
     def limits(self) -> dict[str, int]:
         """How many blocks fit on a multiprocessor at once by each limit; registers are left out."""
-        shared = self.sm.shared_bytes // (self.shared_bytes + self.sm.reserved_bytes)
-        return {"blocks": self.sm.blocks, "warps": self.sm.warps // self.warps, "shared memory": shared}
+        shared = self.sm.shared_kib * 1024 // (self.shared_bytes + self.sm.reserved_bytes)
+        return {"blocks": self.sm.blocks, "warps": self.most_warps // self.warps, "shared memory": shared}
 
     @property
     def refused(self) -> str:
@@ -70,12 +61,12 @@ class Tiles:
     @property
     def occupancy(self) -> float:
         """Warps at once on a multiprocessor, as a share of the most that it can hold; 0 where no block starts."""
-        return 0.0 if self.refused else min(self.limits.values()) * self.warps / self.sm.warps
+        return 0.0 if self.refused else min(self.limits.values()) * self.warps / self.most_warps
 
 
 def tiles(*, n: int, tile: int, each: int, fmt: str, gpu: str) -> Tiles:
     """Return what tiles of this size mean for `gpu`: reads 2 n^3 / tile elements, shared memory 2 tile^2."""
-    return Tiles(n, tile, each, fmt, gpu, SMS[gpu])
+    return Tiles(n, tile, each, fmt, gpu)
 
 
 def describe(t: Tiles) -> str:
@@ -122,12 +113,12 @@ _TILES = (4, 8, 16, 32, 64, 128)
 
 
 def explore(gpu: str = "T4") -> Explorer:
-    """Return the explorer of lesson 08 for tiles, for `gpu` at first, one of SMS."""
+    """Return the explorer of lesson 08 for tiles, for `gpu` at first, one of GPUS."""
     controls = [
         Slider("tile", "Tile", _TILES, 16),
         Slider("each", "Results of a thread", (1, 4, 16), 1),
         Choice("fmt", "Format", tuple(_ITEM), "fp32"),
         Slider("n", "n", (1024, 2048, 4096, 8192), 4096),
-        Choice("gpu", "GPU", tuple(SMS), gpu),
+        Choice("gpu", "GPU", GPUS, gpu),
     ]
     return Explorer("what the size of a tile does", tiles, draw, describe, controls)

@@ -11,9 +11,8 @@ import torch
 
 from simgpu.clock.journal import Journal, Queue
 from simgpu.ground import device_kind, places
-from simgpu.machine.cluster import Cluster
+from simgpu.machine.machines import Machine
 from simgpu.machine.prices import Cost
-from simgpu.machine.rates import Rates
 
 _FAILED = (
     "error: device-side assert triggered\nA kernel that was started before met an impossible value, such as an "
@@ -55,13 +54,12 @@ class Launch(NamedTuple):
 class Clock:
     """The host's time, when streams and engines are free again, and the copies and failures that are still to come.
 
-    The host goes on while the GPUs work, unless it waits. A stream and an engine do one thing at a time. `rates` say
-    how long something takes; `cluster`, where this process is a rank of a simulated one, how long messages do.
+    The host goes on while the GPUs work, unless it waits. A stream and an engine do one thing at a time. `machine` says
+    how long something takes; its link, where this process is a rank of a simulated cluster, how long messages do.
     """
 
-    def __init__(self, gpus: int, rates: Rates, journal: Journal, lock: threading.RLock) -> None:
-        self.rates, self.journal, self.lock, self._gpus = rates, journal, lock, gpus
-        self.cluster: Cluster | None = None
+    def __init__(self, gpus: int, machine: Machine, journal: Journal, lock: threading.RLock) -> None:
+        self.machine, self.journal, self.lock, self._gpus = machine, journal, lock, gpus
         self.failure: Failure | None = None
         self.capture: list[Captured] | None = None  # while a graph is captured: nothing is launched
         self.told: Callable[[str], None] | None = None  # is called with what makes the host wait, before it does
@@ -69,6 +67,15 @@ class Clock:
         self.stream_ids = itertools.count(1)
         self._pending: list[tuple[float, torch.Tensor, torch.Tensor]] = []
         self.restart()
+
+    @property
+    def machine(self) -> Machine:
+        """What times are taken from."""
+        return self._machine
+
+    @machine.setter
+    def machine(self, machine: Machine) -> None:
+        self._machine, self.rates, self._launch_ns = machine, machine.rates, machine.host.launch_ns
 
     def restart(self) -> None:
         """Set the time to zero and empty the queues."""
@@ -159,7 +166,7 @@ class Clock:
         """Return when the host has launched work for an engine."""
         if self.failure is not None:
             self.report(-1)
-        launched = self.host_ns + self.rates.costs.launch_ns
+        launched = self.host_ns + self._launch_ns
         if self.journal.readers:
             self.journal.launch(name, engine, self.host_ns, launched)
         self.host_ns = launched
@@ -176,8 +183,8 @@ class Clock:
         It begins when the last rank is ready, and takes as long as that rank's part which has `most_bytes`.
         """
         with self.lock:
-            assert self.cluster is not None, "messages are sent in a cluster"
-            length_ns, way = self.cluster.cost(kind, max(nbytes, most_bytes), ranks)
+            assert self.machine.link is not None, "messages are sent in a cluster"
+            length_ns, way = self.machine.link.cost(kind, max(nbytes, most_bytes), ranks)
             came_ns = max(launch.ready_ns, self.free_ns.get((index, queue), 0))
             start_ns = max(came_ns, all_ready_ns)
             self.free_ns[index, queue] = end_ns = start_ns + length_ns

@@ -18,7 +18,7 @@ import torch
 from simgpu.clock.journal import Record
 from simgpu.ground import tables
 from simgpu.machine import gpus
-from simgpu.machine.rates import Costs
+from simgpu.machine.machines import Machine
 
 __all__ = [
     "FILE", "REGIMES", "SHORT_NS", "ErrorBar", "Evidence", "PublishedRun", "bar", "card", "error_bar", "of",
@@ -40,7 +40,7 @@ REGIMES = {  # in the order in which they are looked for, as they stand in a lab
     "training": "for training steps",
     "inference": "for inference",
 }
-OTHER_COSTS = "other costs"
+OTHER_COSTS = "other costs"  # of the host or the GPU than those that were compared
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot")
 _COMPUTE = ("mm", "mv", "dot", "conv", "attention", "norm", "rnn", "lstm", "gru", "encoder_layer")  # parts of names
 
@@ -119,9 +119,9 @@ def regime(records: Iterable[Record], ranks: int = 1) -> str:
     return "training" if trains else "inference"
 
 
-def of(records: Iterable[Record], gpu: str, costs: Costs | None = None, ranks: int = 1) -> Evidence:
-    """Return what is known of the error of these records, simulated on a row of `gpus` with `costs`."""
-    return of_regime(OTHER_COSTS if costs not in (None, Costs()) else regime(records, ranks), gpu)
+def of(records: Iterable[Record], machine: Machine, ranks: int = 1) -> Evidence:
+    """Return what is known of the error of these records, simulated on `machine`."""
+    return of_regime(regime(records, ranks) if machine.usual else OTHER_COSTS, machine.gpu.name)
 
 
 def of_regime(name: str, gpu: str = "") -> Evidence:

@@ -11,6 +11,7 @@ import datetime
 import importlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,7 +34,8 @@ _arrivals: "dict[int, Work]" = {}  # of functional collectives, by the storage t
 
 def join(cluster: Cluster) -> None:
     """Let the process group of this rank work with tensors of its simulated GPU, whose clock is the cluster's now."""
-    state.world.clock.cluster = cluster
+    clock = state.world.clock
+    clock.machine = replace(clock.machine, link=cluster)
     state.world.restart()
     everyone: Any = dist.group.WORLD
     backend = everyone._get_backend(torch.device("cpu"))

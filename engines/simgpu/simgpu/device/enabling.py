@@ -1,6 +1,7 @@
 """How is the simulated GPU switched on, set and reset, where is it, and does it work?"""
 
 import operator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,10 @@ from simgpu.device.state import World
 from simgpu.ground import arguments
 from simgpu.ground.torch_internals import TORCH
 from simgpu.machine import gpus as table
-from simgpu.machine.rates import Costs, Rates
+from simgpu.machine import hosts
+from simgpu.machine.hosts import Host
+from simgpu.machine.machines import Machine
+from simgpu.machine.rates import Costs
 
 _NEEDED = "library.get_kernel", "_C._acc.register_python_privateuseone_device_guard", "Tensor._make_wrapper_subclass"
 _settings: dict[str, Any] | None = None
@@ -40,34 +44,36 @@ def unavailable() -> str | None:
     return None
 
 
-def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB") -> None:
+def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB", *, host: str | Host = hosts.DEFAULT) -> None:
     """Register the device type `sim` with `gpus` simulated GPUs, once a process.
 
     `spec` names a row of `simgpu.gpus` and sets rates; `capacity` is the memory of each GPU ("64 MiB" or bytes),
-    small enough to reach. A second call with other `gpus` raises ValueError; other `spec` and `capacity` take effect.
-    Raises RuntimeError with the reason where the simulated GPU cannot be (`unavailable`).
+    small enough to reach; `host` names a row of `simgpu.hosts`, or is a `simgpu.Host`. A second call with other `gpus`
+    raises ValueError; other `spec`, `capacity` and `host` take effect. Raises RuntimeError with the reason where the
+    simulated GPU cannot be (`unavailable`).
     """
     global _settings
     if arguments.whole("gpus", gpus) > 16:
         raise ValueError(f"gpus must be at most 16, not {gpus}")
     row, size = table.get(spec, "spec"), arguments.size_bytes("capacity", capacity)
+    machine = Machine(row, hosts.get(host))
     if not enabled():
         reason = unavailable()
         if reason is not None:
             raise RuntimeError(f"the simulated GPU cannot be enabled: {reason}")
         from simgpu.device import dispatcher, torch_sim
 
-        state.world = World(gpus, row, size)
+        state.world = World(gpus, machine, size)
         dispatcher.register(torch_sim.make_module())
         state.world.show("sim")
     elif gpus != len(state.world.memory.gpus):
         raise ValueError(f"gpus is {len(state.world.memory.gpus)} already and cannot change in one process to {gpus}")
-    _settings = {"spec": spec, "capacity": capacity}
+    _settings = {"spec": spec, "capacity": capacity, "host": host}
     configure(**_settings)
 
 
 def chosen() -> dict[str, Any]:
-    """Return `spec` and `capacity` as `enable` was given them last."""
+    """Return `spec`, `capacity` and `host` as `enable` was given them last."""
     world()
     return dict(_settings or {})
 
@@ -86,11 +92,12 @@ def configure(
     *,
     spec: str | None = None,
     capacity: str | int | None = None,
+    host: str | Host | None = None,
     costs: Costs | None = None,
     allocator: str | None = None,
     errors: str | None = None,
 ) -> None:
-    """Change the rates, the memory of each GPU, the fixed costs, or habits, from now on. Tensors stay as they are.
+    """Change the rates, the memory of each GPU, the host, the costs, or habits, from now on. Tensors stay as they are.
 
     `allocator="exact"` counts the bytes of tensors; "caching" reserves and reuses memory by the rules of PyTorch's own
     for CUDA, with blocks of 512 bytes, segments, fragmentation, and what `torch.sim.memory_reserved`, `memory_stats`
@@ -108,13 +115,15 @@ def configure(
     here = world()
     row = None if spec is None else table.get(spec, "spec")
     size = None if capacity is None else arguments.size_bytes("capacity", capacity)
+    other = None if host is None else hosts.get(host)
     if costs is not None:
         _check_costs(costs)
     for name, value in (("allocator", allocator), ("errors", errors)):
         if value not in (None, *_HABITS[name]):
             raise ValueError(f"{name} must be one of {_HABITS[name]}, not {value!r}")
     with here.lock:
-        here.clock.rates = Rates(row or here.clock.rates.spec, costs or here.clock.rates.costs)
+        now = here.clock.machine
+        here.clock.machine = replace(now, gpu=row or now.gpu, host=other or now.host, costs=costs or now.costs)
         here.errors = errors or here.errors
         for gpu in here.memory.gpus:
             gpu.capacity_bytes = size or gpu.capacity_bytes
@@ -125,7 +134,7 @@ def configure(
 def _check_costs(costs: Costs) -> None:
     if not isinstance(costs, Costs):
         raise TypeError(f"costs must be simgpu.Costs, not {costs!r}")
-    for name in ("launch_ns", "kernel_ns", "copy_ns"):
+    for name in ("kernel_ns", "copy_ns"):
         arguments.whole(f"costs.{name}", getattr(costs, name), least=0)
     for name in ("pageable_share", "matrix_share", "bandwidth_share", "strided_share", "depthwise_share"):
         share = getattr(costs, name)

@@ -82,7 +82,7 @@ class Plan:
         # with its namespace an operator of others is not taken for PyTorch's of the same name
         self.name = name = packet.__name__ if func.namespace == "aten" else str(packet).replace(".", "::", 1)
         self.func = func
-        talks = state.world is not None and state.world.clock.cluster is not None and collectives.is_one(func)
+        talks = state.world is not None and state.world.clock.machine.link is not None and collectives.is_one(func)
         self.special = communication.run if talks else _SPECIAL.get(func)
         if not _ON_THE_CPU_ALONE.isdisjoint((name, f"{name}.{func._overloadname}")):
             self.special = _refuse

@@ -5,7 +5,7 @@ These functions are the doors to memory, settings and queues: whoever stands out
 
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -14,7 +14,7 @@ from simgpu.accounting import accounts
 from simgpu.device import enabling, state
 from simgpu.device.tensor import SimTensor
 from simgpu.ground import device_kind
-from simgpu.machine import gpus, rates
+from simgpu.machine import gpus, hosts, rates
 
 _Block: TypeAlias = tuple[accounts.Gpu, object]  # of `fresh_peak`: its GPU, and what tells it from others
 _before: dict[_Block, int] = {}  # by block of `fresh_peak`: the peak before it, for which a block around it waits
@@ -76,12 +76,13 @@ def memory(device: torch.device | str | int | None = None) -> Memory:
 class Settings:
     """How the simulated GPUs of this process are set. Two of them are equal where `restore` would change nothing.
 
-    - `spec`, `costs`, `allocator`, `errors`: what `configure` sets;
+    - `spec`, `host`, `costs`, `allocator`, `errors`: what `configure` sets;
     - `capacity_bytes`: the memory of each GPU; `budgets`: those that are entered there, innermost last;
     - `streams`: the number of the current stream of each GPU.
     """
 
     spec: gpus.GPU
+    host: hosts.Host
     costs: rates.Costs
     allocator: str
     errors: str
@@ -94,8 +95,9 @@ def settings() -> Settings:
     """Return how the simulated GPUs are set, for `restore`. Raises RuntimeError where they are not enabled."""
     world = enabling.world()
     return Settings(
-        world.clock.rates.spec,
-        world.clock.rates.costs,
+        world.clock.machine.gpu,
+        world.clock.machine.host,
+        world.clock.machine.costs,
         "exact" if world.memory.gpus[0].cache is None else "caching",
         world.errors,
         tuple(gpu.capacity_bytes for gpu in world.memory.gpus),
@@ -107,7 +109,8 @@ def settings() -> Settings:
 def restore(before: Settings) -> None:
     """Set the simulated GPUs as they were when `settings()` returned `before`; tensors and clock stay as they are."""
     world = enabling.world()
-    world.clock.rates, world.clock.streams[:] = rates.Rates(before.spec, before.costs), before.streams
+    machine = replace(world.clock.machine, gpu=before.spec, host=before.host, costs=before.costs)
+    world.clock.machine, world.clock.streams[:] = machine, before.streams
     enabling.configure(allocator=before.allocator, errors=before.errors)
     for gpu, capacity_bytes, budgets in zip(world.memory.gpus, before.capacity_bytes, before.budgets, strict=True):
         gpu.budgets[:] = budgets

@@ -10,8 +10,7 @@ from simgpu.accounting.accounts import Accounts
 from simgpu.clock.clock import Clock
 from simgpu.clock.journal import Journal
 from simgpu.ground import device_kind
-from simgpu.machine.gpus import GPU
-from simgpu.machine.rates import Costs, Rates
+from simgpu.machine.machines import Machine
 
 Device: TypeAlias = torch.device | str | int | None  # how programs name a GPU; no index means the current one
 
@@ -23,11 +22,11 @@ class _Here(threading.local):
 class World:
     """All simulated GPUs of the process: one memory account, one virtual clock and one journal, under one lock."""
 
-    def __init__(self, count: int, spec: GPU, capacity_bytes: int) -> None:
+    def __init__(self, count: int, machine: Machine, capacity_bytes: int) -> None:
         self.lock = threading.RLock()
         self.memory = Accounts(count, capacity_bytes, self.lock)
         self.journal = Journal()
-        self.clock = Clock(count, Rates(spec, Costs()), self.journal, self.lock)
+        self.clock = Clock(count, machine, self.journal, self.lock)
         self.errors = "immediate"
         self.only_shapes = False  # whether values are left uncomputed (`shapes_only`)
         self._here = _Here()

@@ -13,7 +13,7 @@ from torch.autograd.profiler import record_function
 from simgpu.clock import chrome_trace, evidence
 from simgpu.clock.journal import Record
 from simgpu.device import communication, enabling, state
-from simgpu.machine.rates import Costs
+from simgpu.machine.machines import Machine
 
 _STEP = "Optimizer.step#"  # how PyTorch itself names the range of an optimizer's step
 
@@ -31,13 +31,13 @@ class Gap(NamedTuple):
 class Timeline:
     """Records between entering and leaving `timeline()`; times start at 0 when it was entered."""
 
-    spec_name: str
+    machine: Machine  # of the clock
     rows: tuple[str, ...]
     records: list[Record] = field(default_factory=list)
     total_ns: int = 0
     begin_ns: int = 0  # of the clock, when it was entered
-    costs: Costs = field(default_factory=Costs)  # of the clock
 
+    spec_name = property(lambda self: self.machine.gpu.name, doc="The name of the GPU.")
     total_ms = property(lambda self: self.total_ns / 1e6, doc="Time until host and GPUs are done, in ms.")
 
     def select(self, kind: str, row: str | None = None) -> list[Record]:
@@ -59,7 +59,7 @@ class Timeline:
     @property
     def evidence(self) -> evidence.Evidence:
         """How far the clock is from published runs of this regime; as text the label of all times in here."""
-        return evidence.of(self.records, self.spec_name, self.costs)
+        return evidence.of(self.records, self.machine)
 
     @property
     def waited_ms(self) -> float:
@@ -183,7 +183,7 @@ class ClusterTimeline:
     def evidence(self) -> evidence.Evidence:
         """How far the clock is from published runs on several GPUs; as text the label of all times in here."""
         records = (record for one in self.ranks for record in one.records)
-        return evidence.of(records, self.ranks[0].spec_name, self.ranks[0].costs, len(self.ranks))
+        return evidence.of(records, self.ranks[0].machine, len(self.ranks))
 
     @property
     def idle(self) -> float:
@@ -246,8 +246,7 @@ def timeline() -> Generator[Timeline]:
     Ranges of `torch.profiler.record_function` are recorded too.
     """
     world = enabling.world()
-    result = Timeline(world.clock.rates.spec.name, tuple(f"sim:{gpu.index}" for gpu in world.memory.gpus))
-    result.costs = world.clock.rates.costs
+    result = Timeline(world.clock.machine, tuple(f"sim:{gpu.index}" for gpu in world.memory.gpus))
     with world.lock:
         begin, first = world.clock.host_ns, world.journal.launches
         result.begin_ns, raw = begin, world.journal.open()

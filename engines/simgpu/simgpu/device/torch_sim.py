@@ -222,7 +222,7 @@ def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
 
 
 def _properties(device: Device = None) -> SimpleNamespace:
-    spec, gpu = state.world.clock.rates.spec, _gpu(device)
+    spec, gpu = state.world.clock.machine.gpu, _gpu(device)
     major, minor = spec.compute_capability or (0, 0)
     name = f"Simulated {spec.name}"
     return SimpleNamespace(name=name, major=major, minor=minor, total_memory=gpu.capacity_bytes)
@@ -286,7 +286,7 @@ def make_module() -> ModuleType:
         set_rng_state_all=lambda states: torch.set_rng_state(states[0]),
         get_amp_supported_dtype=lambda: [torch.float16, torch.bfloat16],
         is_bf16_supported=lambda including_emulation=True: (
-            including_emulation or "bf16" in state.world.clock.rates.spec.peak_tflops),
+            including_emulation or "bf16" in state.world.clock.machine.gpu.peak_tflops),
         OutOfMemoryError=torch.OutOfMemoryError, seed_all=torch.seed,
         can_device_access_peer=lambda device, peer: device_of(device) != device_of(peer),
         is_current_stream_capturing=lambda: False, _is_in_bad_fork=lambda: state.forked,

@@ -224,7 +224,7 @@ def _functions(count: Callable[[], int]) -> dict[str, Callable[..., Any]]:
         "_cuda_getCurrentRawStream": lambda index: state.world.clock.streams[index],
         "_cuda_getDefaultStream": lambda index: (0, index, _CUDA),
         "_cuda_setStream": _set_stream,
-        "_cuda_getArchFlags": lambda: "sm_{}{}".format(*(state.world.clock.rates.spec.compute_capability or (0, 0))),
+        "_cuda_getArchFlags": lambda: "sm_{}{}".format(*(state.world.clock.machine.gpu.compute_capability or (0, 0))),
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_ipc_collect": lambda: None,
         "_cuda_CUDAAllocator_AllocatorState": type("_cuda_CUDAAllocator_AllocatorState", (), {}),  # dynamo imports both

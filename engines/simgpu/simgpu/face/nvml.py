@@ -197,7 +197,7 @@ class _Rates(SimpleNamespace):
 
 def nvmlDeviceGetPowerManagementLimit(handle: Any) -> int:
     """Return the watts of the data sheet, in milliwatts."""
-    watts = state.world.clock.rates.spec.power_w
+    watts = state.world.clock.machine.gpu.power_w
     if watts is None:
         raise NVMLError_NotSupported("the data sheet of this GPU tells no power limit")
     return 1000 * watts

@@ -56,7 +56,7 @@ def _init(put: Replacements, plain: Callable[..., None], backend: str | None = N
         return
     _named[dist.group.WORLD] = _name(backend)
     here = int(os.environ.get("LOCAL_WORLD_SIZE") or dist.get_world_size())
-    spec = state.world.clock.rates.spec
+    spec = state.world.clock.machine.gpu
     communication.join(Cluster(spec.name, per_machine=max(here, 1)))
     from torch.distributed.tensor import _op_schema, _random  # takes long to import
 

@@ -33,7 +33,7 @@ def replace(put: Replacements) -> None:
 
 def _facts() -> str:
     """Return what `nvidia-smi` may be asked of each GPU, sizes in MiB."""
-    spec, found = state.world.clock.rates.spec, []
+    spec, found = state.world.clock.machine.gpu, []
     for index in range(len(state.world.memory.gpus)):
         handle, known = nvml.nvmlDeviceGetHandleByIndex(index), properties.of(index)
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)

@@ -13,8 +13,10 @@ from simgpu.forecasts.fake_device import fake_device, fake_program, usual_step
 from simgpu.forecasts.memory_forecast import FakeLedger, MemoryForecast
 from simgpu.forecasts.recorder import Event, Recorder, play
 from simgpu.forecasts.time_forecast import TimeForecast
-from simgpu.machine import gpus
+from simgpu.machine import gpus, hosts
 from simgpu.machine.cluster import Cluster
+from simgpu.machine.hosts import Host
+from simgpu.machine.machines import Machine
 from simgpu.machine.rates import Costs
 
 
@@ -100,12 +102,18 @@ class Forecast:
         return self._run if self._device is None or self._device.type == "sim" else self._program(None)
 
     def on(
-        self, spec: str | gpus.GPU | None = None, *, cluster: Cluster | None = None, costs: Costs | None = None
+        self,
+        spec: str | gpus.GPU | None = None,
+        *,
+        cluster: Cluster | None = None,
+        host: str | Host = hosts.DEFAULT,
+        costs: Costs | None = None,
     ) -> TimeForecast:
         """Return what one step would take on the GPU `spec`, a row of `gpus`; of several ranks, on a `cluster`.
 
         On a cluster, messages take the time of the links, beside computation where the program's streams let them.
-        `costs` are the simulated GPU's own (`simgpu.Costs()`); `simgpu.AT_PEAK` has the data sheet's rates. Raises
+        `host` is a row of `hosts`, its name, or a `simgpu.Host`. `costs` are the simulated GPU's own
+        (`simgpu.Costs()`); `simgpu.AT_PEAK` has the data sheet's rates. Raises
         ValueError for a GPU that is not in the table or whose maker states no rates.
         """
         if (spec is None) == (cluster is None) or (cluster is None) != (self._ranks is None):
@@ -114,12 +122,11 @@ class Forecast:
         row = given if isinstance(given, gpus.GPU) else gpus.get(given, "spec")
         if not row.peak_tflops:
             raise ValueError(f"spec is {row.name!r}, whose maker states no rates")
-        records, total_ns = play(self._timed.events, row, costs or Costs(), cluster)
+        machine = Machine(row, hosts.get(host), cluster, costs or Costs())
+        records, total_ns = play(self._timed.events, machine)
         host_s = sum(record.duration_ns for record in records if record.kind == "launch") / 1e9
-        flops = self._timed.matrix_flops
-        ranks, costs = self._ranks or 1, costs or Costs()
-        seconds = total_ns / 1e9, host_s
-        return TimeForecast(row.name, *seconds, flops.total(), tuple(flops), tuple(records), ranks, costs)
+        flops, seconds = self._timed.matrix_flops, (total_ns / 1e9, host_s)
+        return TimeForecast(machine, *seconds, flops.total(), tuple(flops), tuple(records), self._ranks or 1)
 
     def __repr__(self) -> str:
         return f"{self.memory.caption()}; .memory says whose, .on(…) how long a step takes"

@@ -16,10 +16,8 @@ from simgpu.device import collectives
 from simgpu.device.operators import MEMORY_ONLY, Plan
 from simgpu.ground import composite
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
-from simgpu.machine.cluster import Cluster
-from simgpu.machine.gpus import GPU
+from simgpu.machine.machines import Machine
 from simgpu.machine.prices import Cost, price, price_of_copy
-from simgpu.machine.rates import Costs, Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +127,9 @@ class Recorder(composite.Mode):
             self.matrix_flops[cost.rate] += cost.flops
 
 
-def play(events: Iterable[Event], spec: GPU, costs: Costs, cluster: Cluster | None = None) -> tuple[list[Record], int]:
-    """Return the records of the events on a GPU, a launch for each kernel and message, and the whole time in ns."""
-    player = _Player(spec, costs, cluster)
+def play(events: Iterable[Event], machine: Machine) -> tuple[list[Record], int]:
+    """Return the records of the events on a machine, a launch for each kernel and message, and the whole time in ns."""
+    player = _Player(machine)
     for event in events:
         player.do(event)
     return player.records, player.clock.queue_ns(0)
@@ -140,10 +138,9 @@ def play(events: Iterable[Event], spec: GPU, costs: Costs, cluster: Cluster | No
 class _Player:
     """A GPU of its own that does again what was recorded."""
 
-    def __init__(self, spec: GPU, costs: Costs, cluster: Cluster | None) -> None:
+    def __init__(self, machine: Machine) -> None:
         journal = Journal()
-        self.clock, self.records = Clock(1, Rates(spec, costs), journal, threading.RLock()), journal.open()
-        self.clock.cluster = cluster
+        self.clock, self.records = Clock(1, machine, journal, threading.RLock()), journal.open()
         self.marks: dict[int, int] = {}  # when each is done; those from before the recording are
 
     def do(self, event: Event) -> None:

@@ -9,7 +9,7 @@ from simgpu.clock import evidence
 from simgpu.clock.journal import Record
 from simgpu.ground import tables
 from simgpu.ground.units import seconds_text
-from simgpu.machine.rates import Costs
+from simgpu.machine.machines import Machine
 
 BOUNDS = ("compute", "power", "bandwidth", "latency")
 _KINDS = {  # the first whose words are in the name of an operator
@@ -64,22 +64,26 @@ class TimeForecast(tables.Table):
     - `flops`: operations of matrix products, convolutions and attention; `formats`: the number formats of these;
     - `by_kernel`, `by_kind`: a `Share` for each operator, for each kind of them; `by_bound`: seconds by what bounds;
     - `records`: one `Record` for each launch, kernel and message, times in ns;
-    - `spec`: the GPU; `ranks`: how many of them do the same at the same time; `costs`: those of the clock.
+    - `machine`: the GPU, its host and its link; `ranks`: how many of them do the same at the same time.
     """
 
-    spec: str
+    machine: Machine
     total_s: float
     host_s: float
     flops: int
     formats: tuple[str, ...]
     records: tuple[Record, ...] = field(repr=False)
     ranks: int = 1
-    costs: Costs = field(default_factory=Costs)
+
+    @property
+    def spec(self) -> str:
+        """The name of the GPU."""
+        return self.machine.gpu.name
 
     @property
     def evidence(self) -> evidence.Evidence:
         """How far the clock is from published runs of this regime; as text the label of all times in here."""
-        return evidence.of(self.records, self.spec, self.costs, self.ranks)
+        return evidence.of(self.records, self.machine, self.ranks)
 
     @cached_property
     def kernels(self) -> tuple[Record, ...]:
@@ -147,4 +151,5 @@ class TimeForecast(tables.Table):
         work = f"{self.flops:.3g} FLOPs ({', '.join(self.formats) or 'none in matrices'}), {self.tflops:.3g} TFLOP/s"
         said = f", messages {seconds_text(self.message_s)}" if self.message_s else ""
         busy = f"GPU busy {self.utilisation:.0%} of it, {len(self.kernels):,} operators{said}"
-        return f"{times}; {busy}; {work}\n{self.evidence}"
+        caveat = self.machine.caveat
+        return f"{times}; {busy}; {work}\n{self.evidence}" + (f"\n{caveat}" if caveat else "")

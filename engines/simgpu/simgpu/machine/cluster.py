@@ -45,8 +45,6 @@ _STEP = {
 }
 _POST = (1000, 3000)  # a step inside a machine takes no less where the ring also leaves it: the host posts messages
 _LL_GBPS = {"NVLink": 87.7, "PCIe": 39.0, "between": 19.0}  # at most; NVLink that of Ampere, 141 since Hopper
-_NVLINK_SHARE = {9: 20.6 / 25, 10: 40.1 / 50}  # of the data sheet's rate, by compute capability; others:
-_SHARE = 0.8
 _PCIE_SHARE = 12.0 / 15.75
 _NET_SHARE = 12.0 / 12.5
 _TREE_SHARE = 0.92
@@ -100,8 +98,7 @@ class Cluster:
         row = gpus.get(self.gpu)
         if self._inside == "PCIe":
             return (row.bus_gbps or 0) * _PCIE_SHARE
-        major = (row.compute_capability or (0, 0))[0]
-        return (row.nvlink_gbps or 0) / 2 * _NVLINK_SHARE.get(major, _SHARE)
+        return (row.nvlink_gbps or 0) / 2 * (row.generation.nvlink or 0)
 
     @property
     def _adapter_gbps(self) -> float:

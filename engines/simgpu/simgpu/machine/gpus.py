@@ -18,6 +18,10 @@ How to read the numbers:
 - `memory_gb` is the size on the box, a name rather than a measure. `memory_mib` is what the driver reports, as
   nvidia-smi and its kin print it: no data sheet states that, so its source is a place where somebody shows the output.
 - `nvlink_gbps` adds up all links of a GPU to others, in both directions, as the sheets do.
+- `generation` is what all GPUs of one have in common, a row of `GENERATIONS`.
+- `multiprocessors` are AMD's compute units and Apple's cores, too.
+
+A new GPU is a new row of gpus.toml, and nothing else: rates, CUDA's words for it, explorers and forecasts read it.
 """
 
 import functools
@@ -26,8 +30,9 @@ import tomllib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-__all__ = ["ALL", "FORMATS", "GPU", "find", "get", "table"]
+__all__ = ["ALL", "FORMATS", "GENERATIONS", "GPU", "Generation", "find", "get", "table"]
 
 FORMATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
 
@@ -43,13 +48,30 @@ _SINCE = {"int8": (7, 5), "tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "fp4": 
 
 
 @dataclass(frozen=True)
+class Generation:
+    """What all GPUs of a generation have in common; None is not stated."""
+
+    name: str
+    compute_capability: tuple[int, int] | None
+    threads: int | None  # of a multiprocessor, at most
+    blocks: int | None
+    shared_kib: int | None
+    reserved_bytes: int | None  # that CUDA takes of the shared memory for each block
+    attention: float | None  # share of the peak in fp16 and bf16 that fused attention reaches
+    operations_a_picojoule: float | None  # of products in fp16
+    nvlink: float | None  # share of the data sheet's rate that NVLink reaches
+    sources: dict[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
 class GPU:
-    """One row of the table: what the maker of a GPU promises."""
+    """One row of the table: what the maker of a GPU promises. None is not stated."""
 
     name: str
     kind: str
     year: int  # of the announcement
-    compute_capability: tuple[int, int] | None
+    generation: Generation
+    multiprocessors: int | None
     memory_gb: int
     bandwidth_gbps: float
     peak_tflops: dict[str, float] = field(default_factory=dict, hash=False)
@@ -61,6 +83,16 @@ class GPU:
     nvlink_gbps: float | None = None  # to other GPUs
     driver_name: str | None = None  # as torch.cuda.get_device_name reports it
     sources: dict[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def compute_capability(self) -> tuple[int, int] | None:
+        """CUDA's version of its generation, (7, 5) for 7.5; None for GPUs of others than NVIDIA."""
+        return self.generation.compute_capability
+
+    @property
+    def limited_by_power(self) -> bool:
+        """Whether watts and operations a watt are known: where they are not, the clock has no limit by power."""
+        return self.power_w is not None and self.generation.operations_a_picojoule is not None
 
     @property
     def bus_gbps(self) -> float | None:
@@ -168,20 +200,66 @@ def _key(name: str) -> str:
 
 
 _BY_PAGE = ("year", "memory_gb", "bandwidth_gbps", "peak_tflops", "power_w", "bus")  # what the page of a row states
+_NEEDED = ("generation", "multiprocessors", "power_w")  # of a row, which says so where nobody states one of them
+_NOT_STATED = "not stated"
+_HOLDS = ("threads", "blocks", "shared_kib", "reserved_bytes")
 
 
-def _rows() -> tuple[GPU, ...]:
-    """Return the rows of the file beside this module, each with an address for what it states."""
-    file, rows = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")), []
-    for row in file["gpu"]:
-        sources = dict.fromkeys((name for name in _BY_PAGE if name in row), row.pop("page", ""))
-        capability = tuple(row.pop("compute_capability", ())) or None
-        sources |= {"compute_capability": "capability"} if capability else {}
-        sources |= {"best_bf16_tflops": "products"} if "best_bf16_tflops" in row else {}
-        sources |= row.pop("sources", {})
-        sources = {name: file["pages"].get(page, page) for name, page in sources.items()}
-        rows.append(GPU(**row, compute_capability=capability, sources=sources))
+def _file() -> dict[str, Any]:
+    """Return the file beside this module."""
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def _stated(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with None for what is not stated."""
+    return {name: None if value == _NOT_STATED else value for name, value in row.items()}
+
+
+def _generations(file: dict[str, Any]) -> dict[str, Generation]:
+    """Return the generations of what the file holds, by name, each with an address for what it states."""
+    found = {}
+    for given in file["generation"]:
+        row = _stated(given)
+        pages, page = row.pop("sources", {}), row.pop("page", "traits")
+        row["compute_capability"] = tuple(row["compute_capability"] or ()) or None
+        for share, source in (("attention", "attention"), ("nvlink", "nccl")):
+            if row[share] is not None:
+                reached, of = row[share]
+                row[share], pages[share] = reached / of, source
+        pages = dict.fromkeys((name for name in _HOLDS if row[name] is not None), page) | pages
+        if row["compute_capability"] is not None:
+            pages.setdefault("compute_capability", "capability")
+        found[row["name"]] = Generation(**row, sources=_addresses(file, pages))
+    return found
+
+
+def read(file: dict[str, Any]) -> tuple[GPU, ...]:
+    """Return the rows of what the file holds, each with an address for what it states.
+
+    Raises ValueError for a row that lacks one of `_NEEDED`, and for one of a generation that the file has not.
+    """
+    generations, rows = _generations(file), []
+    for given in file["gpu"]:
+        lacking = [name for name in _NEEDED if name not in given]
+        if lacking:
+            raise ValueError(f"{given['name']} lacks {', '.join(lacking)}: a number, or {_NOT_STATED!r}")
+        if given["generation"] not in generations:
+            raise ValueError(f"{given['name']} is of {given['generation']!r}, it may be: {', '.join(generations)}")
+        row = _stated(given)
+        generation = generations[row.pop("generation")]
+        pages = dict.fromkeys((name for name in _BY_PAGE if row.get(name) is not None), row.pop("page", ""))
+        pages |= {"best_bf16_tflops": "products"} if "best_bf16_tflops" in row else {}
+        sources = _addresses(file, pages | row.pop("sources", {}))
+        if generation.compute_capability is not None:
+            sources["compute_capability"] = generation.sources["compute_capability"]
+        rows.append(GPU(**row, generation=generation, sources=sources))
     return tuple(rows)
 
 
-ALL: tuple[GPU, ...] = _rows()
+def _addresses(file: dict[str, Any], pages: dict[str, str]) -> dict[str, str]:
+    """Return the address of each page, which may be a name in the file."""
+    return {name: file["pages"].get(page, page) for name, page in pages.items()}
+
+
+ALL: tuple[GPU, ...] = read(_file())
+GENERATIONS: dict[str, Generation] = {gpu.generation.name: gpu.generation for gpu in ALL}

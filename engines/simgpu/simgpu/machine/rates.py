@@ -11,13 +11,14 @@ from simgpu.machine.prices import Cost
 class Costs:
     """What the time model adds to a data sheet: fixed costs in nanoseconds, and which share of a peak kernels reach.
 
+    What the host takes for an operation stands in `hosts.Host`.
+
     The four shares of the GPU's own rates were chosen on one GPU's published measurements, rounded, and tried on others
     (`python -m benchmarks.published`); the rest are assumptions. With `limits` nothing is faster than the best that was
     published for the GPU, products in fp16 and bf16 (`best_bf16_tflops`; attention may be slower) and copies
     (`best_copy_gbps`), and no product faster than the card's watts allow. `AT_PEAK` has the data sheet's rates.
     """
 
-    launch_ns: int = 5_000  # the host hands one operation to the queue
     kernel_ns: int = 2_000  # the least time that a kernel takes, whatever its size
     copy_ns: int = 10_000  # the least time that a copy over the bus takes
     pageable_share: float = 0.5  # share of the bus rate that a copy from or to pageable memory reaches
@@ -28,29 +29,19 @@ class Costs:
     limits: bool = True
 
 
-# The share of the peak in fp16 and bf16 that fused attention reaches, forward and backward, by compute capability;
-# other GPUs are taken to be as fast at it as at products. A100 and H100: "Attention forward + backward speed" in
-# https://github.com/Dao-AILab/flash-attention/tree/0251105a2f. PyTorch takes these kernels on both; on an H100 others
-# would be faster: https://github.com/pytorch/pytorch/issues/142132, https://github.com/huggingface/transformers/pull/48163
-_NONE: tuple[int, int] = (99, 0)  # of a device without a CUDA compute capability: newer than all, and in no table
-_ATTENTION = {(8, 0): 203 / 312, (9, 0): 338 / 989.5}
-# How many operations of a product in fp16 a GPU does with a picojoule (that is 10^12 a second with a watt), by compute
-# capability, and the energy of one in other formats beside it. A card whose watts do not suffice for its rate lowers
-# its clock: a T4 does 24 of its 65 TFLOP/s. Chosen on the largest published products of one card a generation (V100,
-# A100 PCIe, A40, L4, H100 PCIe; RTX PRO 6000 Max-Q: models), tried on others, a T4 among them (benchmarks.published).
-_A_PICOJOULE = {(7, 0): 0.32, (7, 5): 0.32, (8, 0): 0.85, (8, 6): 0.38, (8, 9): 0.75, (9, 0): 1.33, (12, 0): 0.7}
-_ENERGY = {"fp16": 1, "bf16": 1, "tf32": 2, "fp32": 5}
+_OLDEST_TENSOR_CORES = (7, 0)
+_ENERGY = {"fp16": 1, "bf16": 1, "tf32": 2, "fp32": 5}  # of an operation in a format, beside one in fp16
 AT_PEAK = Costs(matrix_share=1.0, bandwidth_share=1.0, strided_share=1.0, limits=False)
 
 
 class Rates:
     """The rates that a GPU of the table reaches with `costs`."""
 
-    def __init__(self, spec: GPU, costs: Costs) -> None:
-        self.spec, self.costs = spec, costs
-        self._gbps = spec.bandwidth_gbps * costs.bandwidth_share
-        if costs.limits and spec.best_copy_gbps:
-            self._gbps = min(self._gbps, spec.best_copy_gbps)
+    def __init__(self, gpu: GPU, costs: Costs) -> None:
+        self.gpu, self.costs = gpu, costs
+        self._gbps = gpu.bandwidth_gbps * costs.bandwidth_share
+        if costs.limits and gpu.best_copy_gbps:
+            self._gbps = min(self._gbps, gpu.best_copy_gbps)
         self._strided_gbps = self._gbps * costs.strided_share
         self._flops_a_ns: dict[tuple[str, float], tuple[float, str]] = {}  # by rate and attention of a cost
 
@@ -73,7 +64,7 @@ class Rates:
 
     def copy_ns(self, nbytes: int, *, pinned: bool) -> int:
         """Return how many ns a copy over the bus takes."""
-        rate_gbps = (self.spec.bus_gbps or self.spec.bandwidth_gbps) * (1.0 if pinned else self.costs.pageable_share)
+        rate_gbps = (self.gpu.bus_gbps or self.gpu.bandwidth_gbps) * (1.0 if pinned else self.costs.pageable_share)
         return self.costs.copy_ns + math.ceil(nbytes / rate_gbps)
 
     def _speed(self, cost: Cost) -> tuple[float, str]:
@@ -86,22 +77,23 @@ class Rates:
 
     def _tflops(self, name: str, attention: float) -> float:
         """Return the rate that kernels reach, at which all the operations are counted that they are given."""
-        rates = self.spec.peak_tflops
-        if name == "fp16" and (self.spec.compute_capability or _NONE) < (7, 0):
+        rates, capability = self.gpu.peak_tflops, self.gpu.compute_capability
+        if name == "fp16" and capability is not None and capability < _OLDEST_TENSOR_CORES:
             name = "fp32"  # sums of products are kept in float32, for which these GPUs have no tensor cores
         if name == "depthwise":
             return rates["fp32"] * self.costs.depthwise_share
         rate = rates.get(name, rates["fp32"]) * self.costs.matrix_share
         if name not in ("fp16", "bf16") or not self.costs.limits:
             return rate
-        known = _ATTENTION.get(self.spec.compute_capability or _NONE) if attention else None
-        return min(rate, self.spec.best_bf16_tflops or rate) if known is None else rates[name] * known / attention
+        known = self.gpu.generation.attention if attention else None
+        return min(rate, self.gpu.best_bf16_tflops or rate) if known is None else rates[name] * known / attention
 
     def _tflops_of_watts(self, name: str) -> float:
         """Return the rate of products at which the card takes all its watts; infinite where that is not known."""
-        if name != "depthwise" and name not in self.spec.peak_tflops:
+        if name != "depthwise" and name not in self.gpu.peak_tflops:
             name = "fp32"  # as which it is computed
-        a_picojoule, energy = _A_PICOJOULE.get(self.spec.compute_capability or _NONE), _ENERGY.get(name)
-        if not self.costs.limits or a_picojoule is None or energy is None or self.spec.power_w is None:
+        watts, a_picojoule = self.gpu.power_w, self.gpu.generation.operations_a_picojoule
+        energy = _ENERGY.get(name)
+        if not self.costs.limits or a_picojoule is None or energy is None or watts is None:
             return math.inf
-        return self.spec.power_w * a_picojoule / energy
+        return watts * a_picojoule / energy

@@ -41,7 +41,7 @@ class Report(Values):
     def trace(self, path: str | Path) -> None:
         """Write what was recorded as a file that Perfetto (https://ui.perfetto.dev) opens."""
         basis = self.basis
-        played = Replay(basis.events, basis.spec, basis.costs, basis.gpus, basis.cluster)
+        played = Replay(basis.events, basis.machine, basis.gpus)
         played.whole().export_chrome_trace(path)
 
     def _repr_html_(self) -> str:

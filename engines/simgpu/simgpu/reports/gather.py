@@ -28,8 +28,8 @@ def gather(session: Recording) -> Report:
     at_peak = held.at_peak(gpu)
     owners = {owner: sum(one.nbytes for one in at_peak if one.owner == owner) for owner in OWNERS}
     events, first, last = _window(session.log.events)
-    gpus, cluster = len(world.memory.gpus), world.clock.cluster
-    played = Replay(events, session.spec, session.costs, gpus, cluster)
+    gpus, machine = len(world.memory.gpus), replace(session.machine, link=world.clock.machine.link)
+    played = Replay(events, machine, gpus)
     seen = played.timeline(first, last)
     row = max(seen.rows, key=lambda name: (seen.busy_ms(name), name == seen.rows[0]))
     steps, capacity = last - first, session.capacities[gpu]
@@ -38,13 +38,13 @@ def gather(session: Recording) -> Report:
     waits = _waits(charged, seen, steps)
     used = _gpus(seen, events)
     basis = Basis(
-        spec=session.spec, costs=session.costs, gpus=gpus, used=used, cluster=cluster, events=tuple(events),
-        first=first, last=last, capacity=capacity, owners=owners,
+        machine=machine, gpus=gpus, used=used, events=tuple(events), first=first, last=last,
+        capacity=capacity, owners=owners,
         scaling=sum(one.nbytes for one in at_peak if one.grows_with_batch),
         optimizer=run.optimizer, fused_bytes=run.fusible_bytes, gradient_bytes=run.gradient_bytes,
     )  # fmt: skip
     return Report(
-        gpu=session.spec, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
+        gpu=machine.gpu, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
         memory_lines=_memory_lines(at_peak), growth=list(session.growth.found), steps=run.steps,
         step_kind=_step_kind(session), recorded=steps, step_time=seen.total_ns / steps / 1e9,
         busy=seen.utilisation(row), launching=_launching(charged, seen), phases=_phases(seen, row, gaps, steps),

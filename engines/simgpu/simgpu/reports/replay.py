@@ -9,25 +9,20 @@ from simgpu.clock.clock import Captured, Clock
 from simgpu.clock.events import Copy, Event, Graph, Hold, Kernel, Message, Step, Wait, Work
 from simgpu.clock.journal import Journal, Record
 from simgpu.device.timelines import Timeline
-from simgpu.machine.cluster import Cluster
-from simgpu.machine.gpus import GPU
-from simgpu.machine.rates import Costs, Rates
+from simgpu.machine.machines import Machine
 
 
 class Replay:
-    """What a log's events took on `spec`.
+    """What a log's events took on a machine with `gpus` of its GPU.
 
     `records` are those of the clock, from its start; `ends_ns` says when each step was done, by the host and on all
     GPUs: the difference of two is the time of a step.
     """
 
-    def __init__(
-        self, events: Iterable[Event], spec: GPU, costs: Costs, gpus: int = 1, cluster: Cluster | None = None
-    ) -> None:
-        self.spec, self.costs, self.gpus = spec, costs, gpus
+    def __init__(self, events: Iterable[Event], machine: Machine, gpus: int = 1) -> None:
+        self.machine, self.gpus = machine, gpus
         self._journal = _Journal()
-        self._clock = Clock(gpus, Rates(spec, costs), self._journal, threading.RLock())
-        self._clock.cluster = cluster
+        self._clock = Clock(gpus, machine, self._journal, threading.RLock())
         self.records = self._journal.open()
         self.ends_ns: list[int] = [0]
         self._firsts: list[int] = [0]  # of each step: its first record
@@ -58,8 +53,8 @@ class Replay:
 
     def _timeline(self, records: list[Record], begin_ns: int, end_ns: int) -> Timeline:
         of_launch = {r.number: (r.phase, r.line) for r in records if r.kind == "launch"}
-        found = Timeline(self.spec.name, tuple(f"sim:{index}" for index in range(self.gpus)))
-        found.costs, found.total_ns, found.begin_ns = self.costs, end_ns - begin_ns, begin_ns
+        found = Timeline(self.machine, tuple(f"sim:{index}" for index in range(self.gpus)))
+        found.total_ns, found.begin_ns = end_ns - begin_ns, begin_ns
         for one in records:
             phase, line = of_launch.get(one.number, (one.phase, one.line))
             times = {"start_ns": one.start_ns - begin_ns, "end_ns": one.end_ns - begin_ns}

@@ -70,7 +70,7 @@ class Recording:
         self._gradient_bytes = 0
         self._put = Replacements()
         with self.world.lock:
-            self.spec, self.costs = self.world.clock.rates.spec, self.world.clock.rates.costs
+            self.machine = self.world.clock.machine
             self.run.begun_ns = self.world.clock.done_ns()
             self.holdings = Holdings(self.world.memory, self.world.devices)
             self.growth = GrowthWatch(self.holdings)

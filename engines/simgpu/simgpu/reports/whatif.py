@@ -16,8 +16,8 @@ from simgpu.forecasts.time_forecast import kind_of
 from simgpu.ground import arguments
 from simgpu.machine import gpus
 from simgpu.machine.cluster import Cluster
+from simgpu.machine.machines import Machine
 from simgpu.machine.prices import Cost
-from simgpu.machine.rates import Costs
 from simgpu.reports.replay import Replay
 
 OTHERS = ("T4", "RTX 4090", "A100 80GB", "H100 SXM", "B200")  # which GPUs a report shows beside its own
@@ -30,11 +30,9 @@ _BUCKET_BYTES = 25 * 2**20  # of gradients that DistributedDataParallel sends at
 class Basis:
     """What the options are computed from: the events of a run, which of its steps count, and its memory."""
 
-    spec: gpus.GPU
-    costs: Costs
+    machine: Machine
     gpus: int
     used: int  # of these GPUs
-    cluster: Cluster | None
     events: tuple[Event, ...] = field(repr=False)
     first: int
     last: int
@@ -85,11 +83,12 @@ def what_if(
         raise ValueError(
             f"gpus is {gpus}, but the run has {basis.used} GPUs already: run it with another number of them"
         )
-    spec = basis.spec if gpu is None else _spec(gpu)
-    capacity = basis.capacity if spec is basis.spec else spec.memory_bytes
+    own = basis.machine.gpu
+    spec = own if gpu is None else _spec(gpu)
+    capacity = basis.capacity if spec is own else spec.memory_bytes
     batch = _largest(basis, capacity) if batch == "max" else arguments.positive("batch", batch)
     changes: list[tuple[str, str, Callable[[Sequence[Event]], Sequence[Event]]]] = []
-    if spec is not basis.spec:
+    if spec is not own:
         changes.append((spec.name, _OTHER, list))  # the same events
     if batch != 1:
         changes.append((f"batch × {batch:.3g}", _BATCH, lambda events: _with_batch(events, batch)))
@@ -106,10 +105,10 @@ def what_if(
     events: Sequence[Event] = basis.events
     for _, _, change in changes:
         events = change(events)
-    cluster = basis.cluster if ranks == 1 else Cluster(spec.name, per_machine=8)
-    if ranks == 1 and cluster is not None and spec is not basis.spec:
-        cluster = replace(cluster, gpu=spec.name)
-    seen = Replay(events, spec, basis.costs, basis.gpus, cluster).timeline(basis.first, basis.last)
+    machine = basis.machine.with_gpu(spec)
+    if ranks > 1:
+        machine = replace(machine, link=Cluster(spec.name, per_machine=8))
+    seen = Replay(events, machine, basis.gpus).timeline(basis.first, basis.last)
     peak = basis.peak + math.floor(basis.scaling * (batch - 1))
     step_s = seen.total_ns / (basis.last - basis.first) / 1e9
     names, texts = [name for name, _, _ in changes], tuple(text for _, text, _ in changes)
