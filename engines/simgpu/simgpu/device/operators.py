@@ -3,16 +3,27 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from simgpu.device import collectives, communication, kernel_failures, shapes_in_place, shapes_only, state, waiting
+from simgpu.device import (
+    collectives,
+    communication,
+    determinism,
+    kernel_failures,
+    shapes_in_place,
+    shapes_only,
+    state,
+    waiting,
+)
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, make, refresh
 from simgpu.device.torch_functions import check_generator
 from simgpu.ground import composite, device_kind
+from simgpu.ground.calls import Call
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 from simgpu.machine import flops, missing_kernels
 from simgpu.machine.prices import Cost, encoder_layer_flops, price, price_of_copy, price_of_elements
@@ -95,12 +106,14 @@ class Plan:
         self.waits_by_call = waiting.has_rule(name)
         self.waits = not self.waits_by_call and (name in _WAITS or torch.Tag.dynamic_output_shape in func.tags)
         self.mixes = name in _MIXES  # takes CPU tensors beside those of the device: indices
+        self.alert = determinism.alert_of(name)  # where there is no deterministic way
         self.pointwise = torch.Tag.pointwise in func.tags
         self.asserts = name.rstrip("_") in kernel_failures.ASSERTS  # checks values on the device
         self.lack = missing_kernels.LACKS.get(name.rstrip("_"))  # number formats that the CPU has and CUDA has not
         self.composite = composite.is_composite(func) and "sparse" not in name  # met in inference mode only
         unusual = self.composite or self.special or self.mutates or self._flops or self.gathers or self.overwrites
         unusual = unusual or self.waits or self.waits_by_call or self.mixes or self.asserts or self.lack
+        unusual = unusual or self.alert is not None
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
         # takes tensors and numbers, gives one tensor, and needs none of the above
         self.simple = not unusual and "quantize" not in name and one_tensor
@@ -131,6 +144,9 @@ def dispatch(
             return result
     if plan.composite:
         return composite.take_apart(func, args, kwargs or {})
+    if plan.alert is not None and torch._C._get_deterministic_algorithms():
+        with determinism.told(plan.alert, Call(func, args, kwargs or {})):
+            return (plan.special or partial(_run, plan=plan))(func, args=args, kwargs=kwargs or {})
     if plan.special is not None:
         return plan.special(func, args, kwargs or {})
     return _run(func, plan, args, kwargs or {})
@@ -193,7 +209,7 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         _refuse_stale(plan, args, kwargs, found)
     index = _common_index(func, plan, found)
     if plan.mixes and any(type(tensor) is not SimTensor for tensor in found):
-        _bring_indices(func, index, args, kwargs)
+        _bring_indices(Call(func, args, kwargs), index)
     target = _target(inner_kwargs, index) if "device" in inner_kwargs else index
     cpu_region = _in_autocast() and torch.is_autocast_enabled("cpu")  # does not touch a GPU
     # inside, an operator may make conjugate views, and must see that they are
@@ -211,7 +227,7 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     result, new = _wrap(out, target, found)
     if plan.mutates:
         _refresh(plan, args, kwargs)
-    waits = waiting.waits(func, plan.name, args, kwargs) if plan.waits_by_call else plan.waits
+    waits = waiting.waits(plan.name, Call(func, args, kwargs)) if plan.waits_by_call else plan.waits
     if new or plan.mutates or waits:
         inputs = [t._inner if type(t) is SimTensor else t for t in found]
         _charge(plan, index, inputs, inner_args, inner_kwargs, out)
@@ -288,21 +304,21 @@ def _common_index(func: Operator, plan: Plan, found: list[torch.Tensor]) -> int:
     return state.world.current if index is None else index
 
 
-def _bring_indices(func: Operator, index: int, args: Args, kwargs: Kwargs) -> None:
+def _bring_indices(call: Call, index: int) -> None:
     """Account what indexing copies to the GPU: indices on the CPU, and a number there that is written.
 
     The host waits for both, since their memory is not pinned, but not for a mask: what it picks is counted on the host
     and copied from pinned memory (expandTensors in IndexingUtils.h).
     """
     clock = state.world.clock
-    for one in waiting.argument_of(func, "indices", args, kwargs):
+    for one in call["indices"]:
         if one is not None and type(one) is not SimTensor and one.dtype in waiting.MASKS:
             nbytes = int(one.count_nonzero()) * one.dim() * 8
             clock.copy(index, "H2D", nbytes, pinned=True, blocking=False)
         elif one is not None and type(one) is not SimTensor and one.dim() > 0:
             clock.copy(index, "H2D", one.nbytes, pinned=False, blocking=True)
-    value = waiting.argument_of(func, "values", args, kwargs)
-    if value is not None and type(value) is not SimTensor and not waiting.fills(func, args, kwargs):
+    value = call["values"]
+    if value is not None and type(value) is not SimTensor and not waiting.fills(call):
         clock.copy(index, "H2D", value.nbytes, pinned=False, blocking=True)
 
 

@@ -4,10 +4,6 @@ As on CUDA: of those that read a value, whose result has a size that depends on 
 do not say `non_blocking=True`. `synchronize` is what a program asks for, and is not told.
 """
 
-import sys
-import traceback
-import warnings
-
 import torch
 
 from simgpu.device import state
@@ -35,10 +31,4 @@ def _tell(reason: str) -> None:
     words = f"called a synchronizing CUDA operation ({reason}) in {places.place()}"
     if _level == _ERROR:
         raise RuntimeError(words)
-    for frame, line in traceback.walk_stack(sys._getframe()):
-        code = frame.f_code
-        if places.is_readers(code.co_filename, code.co_name):
-            seen = frame.f_globals.setdefault("__warningregistry__", {})
-            warnings.warn_explicit(words, UserWarning, code.co_filename, line, registry=seen)
-            return
-    warnings.warn(words, UserWarning, stacklevel=2)
+    places.warn(words)

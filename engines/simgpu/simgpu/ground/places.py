@@ -13,10 +13,11 @@ import site
 import sys
 import sysconfig
 import traceback
+import warnings
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["in_cell", "is_generated", "is_readers", "named", "phase", "place", "place_of"]
+__all__ = ["in_cell", "is_generated", "is_readers", "named", "phase", "place", "place_of", "warn"]
 
 
 def in_cell(file: str) -> bool:
@@ -102,3 +103,14 @@ def named(file: str, number: int) -> str:
     text = linecache.getline(file, number).strip()
     where = f"{_named(file)}{number}"
     return f"{where}: {text}" if text else where
+
+
+def warn(words: str) -> None:
+    """Warn of the reader's innermost line that is running, once for each line as Python does."""
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
+        code = frame.f_code
+        if is_readers(code.co_filename, code.co_name):
+            seen = frame.f_globals.setdefault("__warningregistry__", {})
+            warnings.warn_explicit(words, UserWarning, code.co_filename, line, registry=seen)
+            return
+    warnings.warn(words, UserWarning, stacklevel=3)

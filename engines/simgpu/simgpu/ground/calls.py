@@ -1,0 +1,20 @@
+"""With what is an operator called? Its arguments by their names, also those that the caller left out."""
+
+from typing import Any
+
+from simgpu.ground.torch_internals import Args, Kwargs, Operator
+
+
+class Call:
+    """One call of an operator: `call["dim"]` is what it is given as `dim`."""
+
+    def __init__(self, func: Operator, args: Args, kwargs: Kwargs) -> None:
+        self._func, self._args, self._kwargs = func, args, kwargs
+
+    def __getitem__(self, name: str) -> Any:
+        """Return an argument, its default where it was left out, or None where the operator has none of this name."""
+        for place, argument in enumerate(self._func._schema.arguments):
+            if argument.name == name:
+                by_place = place < len(self._args)
+                return self._args[place] if by_place else self._kwargs.get(name, argument.default_value)
+        return None
