@@ -126,15 +126,6 @@ def test_compiled_by_eager():
     assert double(x).tolist() == [[2.0, 2.0]] and double(torch.ones(1)).tolist() == [2.0]
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "max-autotune"}, {"backend": "cudagraphs"}])
-def test_kernels_of_a_compiler_are_refused_in_a_sentence(options):
-    words = "writes kernels for a real GPU, and the simulated one cannot run them: leave torch.compile out here"
-    x = torch.ones(1, 2, device="cuda")
-    for compiled in (torch.compile(nn.Linear(2, 2).cuda(), **options), torch.compile(torch.sin, **options)):
-        with pytest.raises(NotImplementedError, match=words):
-            compiled(x)
-
-
 def test_programs_that_are_told_to_compile_nothing_run_uncompiled(monkeypatch):
     layer, x = nn.Linear(1, 2).cuda(), torch.ones(1, 1, device="cuda")
     compiled = torch.compile(layer, mode="max-autotune")
@@ -143,5 +134,4 @@ def test_programs_that_are_told_to_compile_nothing_run_uncompiled(monkeypatch):
     monkeypatch.delenv("TORCHDYNAMO_DISABLE")
     with torch._dynamo.config.patch(disable=True):
         assert torch.equal(compiled(x), layer(x))
-    with pytest.raises(NotImplementedError, match="writes kernels"):
-        compiled(x)
+    assert torch.equal(compiled(x), layer(x))

@@ -126,8 +126,6 @@ def test_two_devices_in_one_operation(name):
         (lambda: setattr(on_sim(2), "grad", torch.ones(2)), RuntimeError, "gradient on cpu to a tensor on sim:0"),
         (lambda: setattr(on_sim(2), "data", torch.ones(2)), RuntimeError, "cannot assign a tensor on cpu"),
         (lambda: setattr(torch.ones(2), "data", on_sim(2)), RuntimeError, "incompatible tensor type"),
-        (lambda: torch.compile(lambda x: x + 1)(on_sim(2)), Exception, "torch.compile does not work on the simulated"),
-        (lambda: torch.func.linearize(torch.sin, on_sim(2)), Exception, "torch.func.linearize"),
         (lambda: on_sim(2).as_subclass(nn.Buffer), NotImplementedError, "no tensors of the class Buffer"),
         (lambda: torch.from_dlpack(on_sim(2)), (ValueError, BufferError), "sim"),
     ],

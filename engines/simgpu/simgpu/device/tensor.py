@@ -25,10 +25,6 @@ CPU = torch.device("cpu")
 _Keys, _Key = TORCH._C.DispatchKeySet, TORCH._C.DispatchKey
 KEYS = _Keys(_Key.AutocastPrivateUse1) | _Keys(_Key.AutocastCUDA)
 OURS = ("_inner", "_index", "_nbytes")
-_NO_TRACE = (
-    "torch.compile does not work on the simulated GPU: compile for the CPU instead. Nor does what else traces "
-    "a program, such as torch.func.linearize"
-)
 make = torch.Tensor._make_wrapper_subclass
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -46,6 +42,36 @@ def shown_to_modes(
         return method(self, *args, **kwargs)
 
     return shown
+
+
+_BUILDER = "torch._dynamo.variables.builder"
+_TOLD = {"torch.nn.modules.module": None, _BUILDER: ("_wrap", "infer_subclass_type")}  # module: its functions, or all
+
+
+class _Seen:
+    """A method that says "this tensor is a wrapper", seen by those alone whom the answer serves.
+
+    - `Module.to` swaps parameters that are wrappers, so that they keep their identity, as on CUDA.
+    - Dynamo traces wrappers; what it asks next must say that this is one tensor, not several.
+    - Libraries look for the storage that tensors share.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+
+    def __get__(self, tensor: Any, owner: type) -> Any:
+        asks = sys._getframe(1)
+        while asks.f_back is not None and asks.f_globals.get("__name__") == "torch.utils._python_dispatch":
+            asks = asks.f_back
+        name = asks.f_globals.get("__name__", "")
+        functions = _TOLD.get(name, ())
+        if name.startswith("torch.") and functions is not None and asks.f_code.co_name not in functions:
+            raise AttributeError("a tensor on the simulated GPU is one tensor for PyTorch")
+        return functools.partial(self._method, tensor)
+
+
+def _refuse_to_be_made(*about: object) -> NoReturn:
+    raise NotImplementedError("a tensor on the simulated GPU cannot be put together of others")
 
 
 class SimTensor(torch.Tensor):
@@ -234,16 +260,12 @@ class SimTensor(torch.Tensor):
             return TORCH._utils._rebuild_parameter, (tensor, self.requires_grad, {})
         return TORCH._utils._rebuild_tensor_v2, args
 
-    # that it exists makes Module.to swap parameters, so that they keep their identity
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        """Name the tensor of the values to a library that looks for shared storages; refuse PyTorch, which traces."""
-        if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
-            return ["_inner"], None
-        raise NotImplementedError(_NO_TRACE)
+    def __coerce_same_metadata_as_tangent__(self, *expected: object) -> torch.Tensor:
+        """Say that this may be a gradient where a compiled graph expects a plain tensor."""
+        return self
 
-    @staticmethod
-    def __tensor_unflatten__(*about: object) -> NoReturn:
-        raise NotImplementedError(_NO_TRACE)
+    __tensor_flatten__: Any = _Seen(lambda self: (["_inner"], None))
+    __tensor_unflatten__: Any = _Seen(lambda self: _refuse_to_be_made)
 
 
 def _indices(index: Any, device: torch.device) -> Any:

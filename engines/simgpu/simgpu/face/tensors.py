@@ -17,7 +17,7 @@ from simgpu.device import dispatcher, state
 from simgpu.device.state import Device
 from simgpu.device.tensor import SimTensor, shown_to_modes
 from simgpu.face import batch_norm
-from simgpu.ground import device_kind
+from simgpu.ground import device_kind, fakes
 from simgpu.ground.autocast import operator_of, register_rules
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
@@ -30,13 +30,13 @@ MAKE = ("tensor", "as_tensor", "asarray", "range", "sparse_coo_tensor", "sparse_
 def lead(device: Any) -> Any:
     """Return the simulated GPU that `device`, as a program gives it, means under the name `cuda`; others as they are.
 
-    Raises `torch.AcceleratorError` for one that does not exist.
+    For C++ the devices of fake tensors are `meta`. Raises `torch.AcceleratorError` for one that does not exist.
     """
     if type(device) is str and device.startswith("cuda"):
         device = torch.device(device)
     if not isinstance(device, torch.device) or device.type != "cuda":
         return device
-    return torch.device("sim", state.device_of(device.index))
+    return torch.device("meta" if fakes.are_made() else "sim", state.device_of(device.index))
 
 
 def register_kernels() -> None:
@@ -148,7 +148,7 @@ def _cuda(
     if isinstance(device, str | torch.device) and torch.device(device).type != "cuda":
         raise RuntimeError("Invalid device, must be cuda device")
     index = state.device_of(device)
-    return self.to(torch.device("sim", index), non_blocking=non_blocking, memory_format=memory_format)
+    return self.to(lead(torch.device("cuda", index)), non_blocking=non_blocking, memory_format=memory_format)
 
 
 _type_before = torch.Tensor.type

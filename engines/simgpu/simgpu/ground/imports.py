@@ -1,0 +1,40 @@
+"""How is something done once a module is imported, without importing it now?"""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+def after(name: str, do: Callable[[ModuleType], None]) -> None:
+    """Call `do(module)` as soon as the module `name` has been imported, or now where it is."""
+    if name in sys.modules:
+        do(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _After(name, do))
+
+
+class _After:
+    """Finds one module as Python would, once, and calls a function when it has run."""
+
+    def __init__(self, name: str, do: Callable[[ModuleType], None]) -> None:
+        self._name, self._do = name, do
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            self._do(module)
+
+        spec.loader.exec_module = exec_module
+        return spec

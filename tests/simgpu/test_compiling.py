@@ -1,0 +1,184 @@
+"""Does `torch.compile` find on a simulated GPU what it finds on any device, and are the values those of eager?"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import simgpu
+from tests.simgpu.simulated import _fresh  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+
+
+@pytest.fixture(params=["sim", "cuda"])
+def device(request, _fresh):  # noqa: F811
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    if request.param == "sim":
+        yield "sim"
+        return
+    with simgpu.cuda(memory="1 GiB"):
+        yield "cuda"
+
+
+def graphs() -> int:
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def breaks() -> int:
+    return sum(torch._dynamo.utils.counters["graph_break"].values())
+
+
+def make_model():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.LazyLinear(16), nn.LayerNorm(16), nn.GELU(),
+        nn.Dropout(0.5), nn.Linear(16, 4),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "reduce-overhead"}, {"backend": "eager"}, {"backend": "aot_eager"}])
+def test_a_compiled_step_of_training_has_the_values_of_eager(device, options):
+    batch, target = torch.randn(5, 3, 6, 6, device=device), torch.arange(5, device=device) % 4
+    losses = []
+    for compiled in (False, True):
+        model = make_model()
+        model(torch.zeros(2, 3, 6, 6))
+        model.to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        run = torch.compile(model, **options) if compiled else model
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(run(batch), target)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert run(batch).device == batch.device
+    assert losses[:2] == losses[2:] and graphs() == 1
+
+
+def test_a_graph_may_make_move_and_index_tensors(device):
+    def f(x):
+        made = torch.zeros(3, device=device) + torch.tensor([1.0, 2.0, 3.0], device=device)
+        moved = torch.arange(3).to(device) + torch.full((3,), 2.0, device=x.device)
+        y = x[[0, 2]] + made + moved
+        y[:, 0].mul_(2)
+        return y, x.cpu() + 1, x.device, y.is_cuda
+
+    x = torch.randn(3, 3, device=device)
+    found, expected = torch.compile(f, fullgraph=True)(x), f(x)
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1]) and found[2:] == expected[2:]
+    assert found[3] == (device == "cuda")
+
+
+def test_a_graph_without_inputs_is_on_the_device(device):
+    found = torch.compile(lambda: torch.ones(3, device=device) + 1)()
+    assert found.device == torch.device(device, 0) and found.tolist() == [2.0] * 3
+
+
+def test_autocast_inside_and_around(device):
+    layer, x = nn.Linear(8, 4).to(device), torch.randn(3, 8, device=device)
+
+    def inside(x):
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return layer(x)
+
+    expected = inside(x)
+    assert torch.equal(torch.compile(inside, fullgraph=True)(x), expected) and expected.dtype is torch.bfloat16
+    with torch.autocast(device, dtype=torch.bfloat16):
+        assert torch.equal(torch.compile(layer)(x), expected)
+
+
+def test_breaks_are_found_and_explained(device):
+    def f(x):
+        y = x.sin()
+        print(end="")
+        if y.sum() > 0:
+            y = y + 1
+        return y.cos()
+
+    torch.compile(f, backend="eager")(torch.ones(4))
+    on_cpu = graphs(), breaks()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    x = torch.ones(4, device=device)
+    assert torch.equal(torch.compile(f)(x), f(x)) and (graphs(), breaks()) == on_cpu and breaks() > 0
+    told = torch._dynamo.explain(f)(x)
+    assert (told.graph_count, told.graph_break_count) == (3, 2)
+    assert [reason.user_stack[-1].lineno - f.__code__.co_firstlineno for reason in told.break_reasons] == [2, 3]
+
+
+def test_fullgraph_and_error_on_graph_break_raise(device):
+    def f(x):
+        print(end="")
+        return x + 1
+
+    def g(x):
+        with torch._dynamo.error_on_graph_break(True):
+            return f(x)
+
+    x = torch.ones(2, device=device)
+    for strict in (torch.compile(f, fullgraph=True), torch.compile(g)):
+        with pytest.raises(torch._dynamo.exc.Unsupported):
+            strict(x)
+
+
+@pytest.mark.parametrize(("options", "count"), [({}, 2), ({"dynamic": True}, 1), ({"dynamic": False}, 5)])
+def test_sizes_recompile_as_dynamic_says(device, options, count):
+    f = torch.compile(lambda x: x * x.shape[0], **options)
+    for n in range(2, 7):
+        assert f(torch.ones(n, device=device)).tolist() == [n] * n
+    assert graphs() == count
+
+
+def test_a_size_that_is_marked_never_recompiles(device):
+    f = torch.compile(lambda x: x * 2)
+    for n in range(2, 7):
+        x = torch.ones(n, device=device)
+        torch._dynamo.mark_dynamic(x, 0)
+        f(x)
+    assert graphs() == 1
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.linear(x).relu()
+
+
+def test_layers_that_are_compiled_one_by_one_share_graphs(device):
+    found = []
+    for place in ("cpu", device):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        model = nn.Sequential(*(Layer() for _ in range(4))).to(place)
+        for layer in model:
+            layer.compile(backend="eager")
+        model(torch.ones(2, 8, device=place))
+        found.append(graphs())
+    assert found[0] == found[1] < 4
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_flex_attention_runs_compiled_and_not(device):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 128, 16, device=device, requires_grad=True) for _ in range(3))
+    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    (wanted,) = torch.autograd.grad(expected.sum(), q)
+    mask = create_block_mask(lambda batch, head, i, j: i >= j, None, None, 128, 128, device=device)
+    plain = flex_attention(q, k, v, block_mask=mask)
+    for found in (plain, torch.compile(flex_attention)(q, k, v, block_mask=mask)):
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(torch.autograd.grad(found.sum(), q)[0], wanted)
+
+
+def test_a_program_of_the_cpu_is_compiled_as_ever(device):
+    seen = []
+    torch.compile(lambda x: x + 1, backend=lambda graph, inputs: seen.append(inputs) or graph.forward)(torch.ones(2))
+    assert type(seen[0][0]) is torch.Tensor
