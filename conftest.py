@@ -99,4 +99,4 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     if failed:
         terminalreporter.section("this machine")
         terminalreporter.line(machine.description())
-        terminalreporter.line(f"To repeat it: {machine.command(failed, config.option.order_seed)}")
+        terminalreporter.line(f"To repeat it: {machine.command(failed, config)}")

@@ -9,11 +9,14 @@ import argparse
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["EMULATED", "command", "description", "main", "runs"]
+import pytest
+
+__all__ = ["EMULATED", "command", "description", "line", "main", "runs"]
 
 # Environment under which a newer x86 processor computes as an older one does, by torch's name for what it can do.
 # Each library that computes has a variable of its own: PyTorch's kernels, oneDNN, and MKL twice.
@@ -35,8 +38,8 @@ def processor() -> tuple[str, list[str]]:
     """Return the name of the processor and those of its instruction sets that decide how sums are rounded."""
     name, flags = platform.processor() or platform.machine(), set()
     told = Path("/proc/cpuinfo")  # on Linux
-    for line in told.read_text(encoding="utf-8", errors="replace").splitlines() if told.exists() else ():
-        key, _, value = (part.strip() for part in line.partition(":"))
+    for row in told.read_text(encoding="utf-8", errors="replace").splitlines() if told.exists() else ():
+        key, _, value = (part.strip() for part in row.partition(":"))
         if key == "model name":
             name = value
         elif key in ("flags", "Features"):
@@ -56,21 +59,44 @@ def description() -> str:
     )
 
 
-def command(failed: list[str], seed: int | None) -> str:
+def command(failed: list[str], config: pytest.Config) -> str:
     """Return the line that runs the failed tests again, on this or on a newer x86 processor, with this environment.
 
     `failed`: ids of tests, of which the line has five. Of a notebook all cells run, since each needs those before it.
-    Where the order was shuffled all tests run: one may have failed because of another.
+    Where the order was shuffled the line is the one that was typed: a test may have failed because of another.
     """
     import torch
 
     settings = {name: os.environ[name] for name in _ASKED if name in os.environ}
     if platform.machine() in ("x86_64", "AMD64"):
         settings = EMULATED.get(torch.backends.cpu.get_cpu_capability(), {}) | settings
+    option, typed = config.option, config.invocation_params
+    if option.order_seed is not None:
+        return line(settings, [_python(typed.dir), "-m", "pytest", *map(str, typed.args)], ".")
     tests = dict.fromkeys(test.split("::")[0] if ".ipynb" in test else test for test in failed)
-    what = [shlex.quote(test) for test in tests][:5] if seed is None else [f"--order-seed={seed}"]
-    python = Path(sys.executable).name
-    return " ".join([*(f"{name}={value}" for name, value in settings.items()), python, "-m pytest --nbval", *what])
+    words = ["--nbval-lax" if getattr(option, "nbval_lax", False) else "--nbval"]
+    words += [] if option.markexpr == "not slow" else ["-m", option.markexpr]
+    root = os.path.relpath(config.rootpath, typed.dir)
+    return line(settings, [_python(config.rootpath), "-m", "pytest", *words, *list(tests)[:5]], root)
+
+
+def _python(folder: Path) -> str:
+    """Return how this Python is called from a folder: as the environment's own where it lies in it or is activated."""
+    here = Path(sys.executable)
+    if here.is_relative_to(folder):
+        return str(here.relative_to(folder))
+    return "python" if shutil.which("python") == sys.executable else sys.executable
+
+
+def line(settings: dict[str, str], words: list[str], folder: str, windows: bool = os.name == "nt") -> str:
+    """Return what is typed to run `words` in `folder` with these settings, in a shell like bash or in Windows."""
+    begin = [] if folder == "." else ["cd", folder]
+    if windows:
+        parts = [subprocess.list2cmdline(begin)] if begin else []
+        parts += [f"set {name}={value}" for name, value in settings.items()]
+        return f'cmd /c "{"&& ".join([*parts, subprocess.list2cmdline(words)])}"'
+    assigned = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
+    return " ".join([shlex.join(begin) + " &&" if begin else "", *assigned, shlex.join(words)]).strip()
 
 
 def runs(once: bool) -> list[tuple[str, int]]:

@@ -67,9 +67,12 @@ def hangs() -> dict[str, Hang]:
 
 def torchfrtrace(dumps: Sequence[dict[str, Any]]) -> str:
     """Return what PyTorch's own script says on the dumps of all ranks, which it reads from a folder."""
-    from torch.distributed.flight_recorder import fr_trace
-
     said, logger = io.StringIO(), logging.getLogger("Flight Recorder")
+    logger.disabled = True  # at its import the script warns where `tabulate` is missing, which it does not need
+    try:
+        from torch.distributed.flight_recorder import fr_trace
+    finally:
+        logger.disabled = False
     handlers, collecting = logger.handlers, gc.isenabled()
     with tempfile.TemporaryDirectory() as folder:
         for rank, dump in enumerate(dumps):

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from gpu_course import lesson11
 from ranklaunch import launch
+from tests import children
 
 
 def leave_before_the_second_call(rank_that_leaves):
@@ -61,3 +62,15 @@ def test_pytorchs_script_stops_at_dumps_of_gloo_and_leaves_garbage_collection_on
     with contextlib.suppress(KeyError):
         assert "missing ranks: {2}" in lesson11.torchfrtrace(lesson11.hangs()["fewer batches"].dumps)
     assert gc.isenabled()
+
+
+def test_pytorchs_script_is_quiet_where_tabulate_is_not_installed():
+    """In a notebook, what its import warns of on standard error would be a red block."""
+    dumps = "[{**dump, 'pg_config': {}} for dump in lesson11.hangs()['fewer batches'].dumps]"
+    code = (
+        "import contextlib, sys\nsys.modules['tabulate'] = None\nfrom gpu_course import lesson11\n"
+        f"with contextlib.suppress(KeyError): lesson11.torchfrtrace({dumps})\n"
+        "assert 'torch.distributed.flight_recorder.fr_trace' in sys.modules"
+    )
+    done = children.run("-c", code)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,6 +1,8 @@
 """In which order do tests run, and what does a run say of a cell that failed and of the machine on which it did?"""
 
 import re
+import shlex
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -90,6 +92,17 @@ def test_one_fault_stays_one_failure_and_all_other_cells_are_judged(tmp_path):
     assert "Python " in said[said.index(" this machine ") :] and re.search(r"To repeat it: .*-m pytest --nbval", said)
 
 
+BASH = pytest.mark.skipif(sys.platform == "win32", reason="the line is for another shell there")
+
+
+def asked(folder, *typed, seed=None, marks="not slow"):
+    """Return what `machine.command` reads of pytest's settings, for a command that was typed in `folder`."""
+    option = SimpleNamespace(order_seed=seed, markexpr=marks)
+    params = SimpleNamespace(dir=folder, args=typed)
+    return SimpleNamespace(option=option, invocation_params=params, rootpath=notebooks.ROOT)
+
+
+@BASH
 def test_the_command_that_repeats_a_failure_names_the_environment(monkeypatch):
     import torch
 
@@ -97,12 +110,36 @@ def test_the_command_that_repeats_a_failure_names_the_environment(monkeypatch):
     monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     cells = ["notebooks/05_a.ipynb::Cell 3", "notebooks/05_a.ipynb::Cell 9", "tests/test_b.py::test_c[1 2]"]
-    said = machine.command(cells, None)
-    assert said.startswith("ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2") and " OMP_NUM_THREADS=3 " in said
-    assert said.endswith("-m pytest --nbval notebooks/05_a.ipynb 'tests/test_b.py::test_c[1 2]'")
-    assert machine.command(cells, 4).endswith("--nbval --order-seed=4")
+    words = shlex.split(machine.command(cells, asked(notebooks.ROOT)))
+    assert {"ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=AVX2", "OMP_NUM_THREADS=3"} <= {*words}
+    assert words[-5:] == ["-m", "pytest", "--nbval", "notebooks/05_a.ipynb", "tests/test_b.py::test_c[1 2]"]
+    weekly = shlex.split(machine.command(cells, asked(notebooks.ROOT / "notebooks", marks="slow or not slow")))
+    assert weekly[:3] == ["cd", "..", "&&"] and weekly[-4:-2] == ["-m", "slow or not slow"]
+    shuffled = machine.command(cells, asked(notebooks.ROOT, "--nbval", "-n", "2", "--order-seed=4", seed=4))
+    assert shuffled.endswith("-m pytest --nbval -n 2 --order-seed=4")
     monkeypatch.setattr(machine.platform, "machine", lambda: "arm64")
-    assert "ATEN_CPU_CAPABILITY" not in machine.command(cells, None)
+    assert "ATEN_CPU_CAPABILITY" not in machine.command(cells, asked(notebooks.ROOT))
+
+
+def test_on_windows_the_line_is_for_its_shell():
+    said = machine.line({"A": "1", "B": "2"}, ["python", "-m", "pytest", "a b"], "..", windows=True)
+    assert said == 'cmd /c "cd ..&& set A=1&& set B=2&& python -m pytest "a b""'
+
+
+@BASH
+def test_the_command_that_repeats_a_failure_works_where_it_was_printed(tmp_path):
+    """From another folder, with a mark and a parameter that a shell would take apart."""
+    line = machine.command(
+        ["tests/notebooks/test_conftest.py::test_a_line[a b; c]"], asked(tmp_path, marks="slow or not slow")
+    )
+    done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("word", ["a b; c"])
+def test_a_line(word):
+    """What the test above runs again."""
+    assert word == "a b; c"
 
 
 def test_a_machine_is_described_in_a_line():
