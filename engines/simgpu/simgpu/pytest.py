@@ -41,16 +41,16 @@ def pytest_report_header(config: pytest.Config) -> str:
     """Say on what the tests run."""
     if _given:
         return f"simgpu: off, since {_given['refused']}"
-    properties = torch.cuda.get_device_properties(0)
-    size = f"{properties.total_memory / 2**30:.1f} GiB"
-    return f"simgpu: {torch.cuda.device_count()} x {properties.name}, {size}: memory and times are simulated"
+    settings = readings.settings()  # not torch.cuda, which would begin
+    count, size = len(settings.capacity_bytes), f"{settings.capacity_bytes[0] / 2**30:.1f} GiB"
+    return f"simgpu: {count} x Simulated {settings.spec.name}, {size}: memory and times are simulated"
 
 
 @pytest.fixture(autouse=True)
 def _gpu_after_a_test() -> Generator[None]:
     """Let an error of a kernel that no call of a test waited for fail that test, and no other."""
     yield
-    if not switch.is_on():
+    if not (switch.is_on() and torch.cuda.is_initialized()):
         return
     try:
         torch.cuda.synchronize()

@@ -77,6 +77,9 @@ class Accounts:
 
     def __init__(self, gpus: int, capacity_bytes: int, lock: threading.RLock) -> None:
         self.lock = lock
+        self.at_first: Callable[[], None] | None = (
+            None  # is called before the next storage is accounted, then forgotten
+        )
         self.watcher: Any = None  # the `reports.holdings.Holdings` of a session that wants a report
         self.live: dict[int, _StorageRef] = {}  # by address
         # Storages that died. What a weak reference calls must not be Python code: Ctrl-C inside would be lost.
@@ -106,6 +109,9 @@ class Accounts:
         """Account a new storage to GPU `index`. Raises if it does not fit."""
         if self.dead:
             self.bury()
+        if self.at_first is not None:
+            called, self.at_first = self.at_first, None
+            called()
         ref = _StorageRef(storage, self._on_free)
         ref.gpu, ref.key, ref.nbytes = self.gpus[index], storage._cdata, 0
         with self.lock:

@@ -42,7 +42,7 @@ def register(module: ModuleType) -> None:
     _kept.extend((guard, library, fallback))
     replace_functions(module)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=partial(setattr, state, "forked", True))
+        os.register_at_fork(after_in_child=state.note_fork)
 
 
 class _Guard(TORCH._C._acc.DeviceGuard):

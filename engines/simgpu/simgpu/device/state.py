@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections.abc import Callable
 from typing import TypeAlias, cast
 
 import torch
@@ -70,7 +71,20 @@ class World:
 
 
 world: World = cast("World", None)  # set by simgpu.enable, before anything asks for it
-forked = False  # set in a forked child
+forked = False  # set in a forked child that cannot use the GPUs
+
+
+def _always() -> bool:
+    return True
+
+
+begun: Callable[[], bool] = _always  # whether the GPUs are in use, so that a child that is forked cannot use them
+
+
+def note_fork() -> None:
+    """Remember, in a child that was just forked, whether it can use the GPUs."""
+    global forked
+    forked = forked or begun()
 
 
 def device_of(device: Device) -> int:

@@ -1,7 +1,7 @@
 """How do child processes of a program get CUDA's face too? By two variables of their environment.
 
 Python runs `start/sitecustomize.py` at its start, and that switches the face on as soon as the child imports torch. A
-child that was forked cannot use a GPU, as on CUDA.
+child that was forked has it from its parent, and cannot use a GPU where the parent has used one, as on CUDA.
 """
 
 import json

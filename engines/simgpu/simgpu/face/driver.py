@@ -17,6 +17,7 @@ import torch
 from simgpu.device import enabling, state, torch_sim
 from simgpu.device.state import Device
 from simgpu.face import properties, statistics
+from simgpu.face.beginning import Beginning
 from simgpu.face.tensors import OLD_TYPES
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
@@ -39,6 +40,7 @@ class Stream(torch_sim.Stream):
         self, device: Device = None, priority: int = 0, *, stream_id: int | None = None,
         device_index: int | None = None, device_type: int | None = None,
     ) -> None:  # fmt: skip
+        TORCH.cuda._lazy_init()
         index = device if device_index is None else device_index
         super().__init__(None if isinstance(index, int) and index < 0 else index, priority, stream_id=stream_id)
         self.device_type, self.priority = _CUDA, priority
@@ -79,10 +81,11 @@ def replace(put: Replacements) -> None:
     """Let `torch.cuda`, and what else asks whether there is CUDA, answer for the simulated GPUs."""
     count = len(state.world.memory.gpus)
     before = os.environ.get(VISIBLE, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-    seen = _Count(count, before)
+    begun = Beginning(put)
+    seen = _Count(count, before, begun)
     put.put_item(os.environ, VISIBLE, before)
     put.put(torch._C, **{name: functools.partial(_refuse, name) for name in _REFUSED.split()})
-    put.put(torch._C, **_functions(seen), **_memory_functions())
+    put.put(torch._C, **_functions(seen.of_the_driver), **_memory_functions())
     memory = {name: getattr(TORCH.sim, name) for name in _MEMORY.split()}
     memory |= {name: _over_blocks(getattr(TORCH.sim, name)) for name in _BLOCKS.split()}
     memory |= {"_record_memory_history": _record_history}
@@ -91,7 +94,7 @@ def replace(put: Replacements) -> None:
     for owner in (torch.cuda, torch.cuda.streams):
         put.put(owner, Stream=Stream, Event=Event)
     put.put(
-        torch.cuda, _initialized=True, init=seen.begin, device_count=seen, _is_in_bad_fork=lambda: state.forked,
+        torch.cuda, device_count=seen, _is_in_bad_fork=lambda: state.forked,
         default_generators=(torch.default_generator,) * count, _get_device_properties=properties.of, _cudart=_RUNTIME,
         _exchange_device=_exchange, _maybe_exchange_device=_another(_exchange), has_magma=True, **OLD_TYPES,
         MemPool=_Refused, ExternalStream=functools.partial(_refuse, "ExternalStream"), _cached_device_count=None,
@@ -182,21 +185,22 @@ class _Refused:
 class _Count:
     """How many GPUs does a program see? As with CUDA, what it was told once CUDA has begun stays."""
 
-    def __init__(self, count: int, before: str) -> None:
-        self._count, self._before, self._start_ns = count, before, state.world.clock.host_ns
-        self._begun, self._told = False, None
-
-    def begin(self) -> None:
-        """CUDA begins by `torch.cuda.init()`, or with the first operation."""
-        self._begun = True
+    def __init__(self, count: int, before: str, begun: Beginning) -> None:
+        self._count, self._before, self._begun = count, before, begun
+        self._told: int | None = None
 
     def __call__(self) -> int:
         if self._told is not None:
             return self._told
         found = self._visible()
-        if self._begun or state.world.clock.host_ns != self._start_ns:
+        if self._begun:
             self._told = found
         return found
+
+    def of_the_driver(self) -> int:
+        """Answer as the driver does, whom `torch.cuda.is_available()` asks."""
+        self._begun.ask()
+        return self()
 
     def _visible(self) -> int:
         """Return how many there are by CUDA_VISIBLE_DEVICES, where a program has set it."""

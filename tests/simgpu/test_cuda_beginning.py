@@ -1,0 +1,103 @@
+"""Does CUDA begin on its face when a program first uses it, and can a child be forked before that, and not after?"""
+
+import os
+
+import pytest
+import torch
+
+import simgpu
+from tests import children
+from tests.simgpu.simulated import _fresh  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+
+LEAVE = {
+    "nothing": lambda: None,
+    "is_available": lambda: torch.cuda.is_available(),
+    "device_count": lambda: torch.cuda.device_count(),
+    "torch.manual_seed": lambda: torch.manual_seed(3),
+    "cuda.manual_seed_all": lambda: torch.cuda.manual_seed_all(3),
+    "a tensor of the CPU": lambda: torch.ones(3).sum().item(),
+    "a module of the CPU": lambda: torch.nn.Linear(2, 2)(torch.ones(2)),
+    "empty_cache": lambda: torch.cuda.empty_cache(),
+}
+BEGIN = {
+    "init": lambda: torch.cuda.init(),
+    "a tensor": lambda: torch.empty(3, device="cuda"),
+    "to": lambda: torch.ones(3).to("cuda"),
+    "synchronize": lambda: torch.cuda.synchronize(),
+    "current_device": lambda: torch.cuda.current_device(),
+    "get_device_properties": lambda: torch.cuda.get_device_properties(0),
+    "a stream": lambda: torch.cuda.Stream(),
+    "get_rng_state": lambda: torch.cuda.get_rng_state(),
+}
+
+
+@pytest.mark.parametrize("name", LEAVE)
+def test_cuda_has_not_begun(name):
+    with simgpu.cuda(gpus=2):
+        LEAVE[name]()
+        assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.parametrize("name", BEGIN)
+def test_cuda_begins(name):
+    before = dict(os.environ)
+    with simgpu.cuda(gpus=2):
+        BEGIN[name]()
+        assert torch.cuda.is_initialized() and torch.cuda._initialized
+    assert not torch.cuda.is_initialized() and dict(os.environ) == before
+
+
+def test_what_was_seeded_before_is_not_seeded_again():
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    with simgpu.cuda(gpus=2):
+        torch.manual_seed(3)
+        first = torch.rand(2)
+        rest = torch.rand(2, device="cuda")
+        assert torch.equal(torch.cat([first, rest.cpu()]), expected)
+
+
+FORK = """
+import multiprocessing, sys
+import simgpu
+
+simgpu.cuda()
+import torch
+
+def work(queue):
+    try:
+        queue.put(str((torch.ones(2, device="cuda") + 1).sum().item()))
+    except RuntimeError as error:
+        queue.put(str(error))
+
+{before}
+context = multiprocessing.get_context("fork")
+queue = context.SimpleQueue()
+child = context.Process(target=work, args=(queue,))
+child.start()
+print(queue.get(), torch.ones(1, device="cuda").item())
+child.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize(
+    ("before", "works"),
+    [
+        ("", True),
+        ("torch.manual_seed(1); torch.cuda.manual_seed_all(1)", True),
+        ("torch.cuda.is_available()", False),
+        ("torch.empty(1, device='cuda')", False),
+        ("torch.cuda.synchronize()", False),
+    ],
+)
+def test_a_fork_works_before_cuda_has_begun_and_not_after(before, works):
+    done = children.run("-c", FORK.format(before=before))
+    assert done.returncode == 0, done.stderr
+    refused = (
+        "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn'"
+    )
+    assert done.stdout.startswith("4.0 1.0" if works else refused), done.stdout
