@@ -515,6 +515,18 @@ def test_a_rank_that_compiled_code_ends_is_shown_with_the_readers_line(case):
     assert "size doesn't match" in err.getvalue() and "Fatal Python error" not in err.getvalue()
 
 
+@pytest.mark.parametrize("folder", ["a größer path", "路径", "🙂"])
+def test_a_line_is_shown_from_a_path_with_any_letters(tmp_path, folder):
+    """What faulthandler writes of a dead process is ASCII."""
+    path = tmp_path / folder / "mine.py"
+    path.parent.mkdir()
+    path.write_text("def größe():\n    import os\n\n    os.abort()  # here\n", encoding="utf-8")
+    names = {"__name__": "mine"}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
+    error = failing(names["größe"], nprocs=1)
+    assert error.kind == "died" and f"{path}, line 4, in größe" in str(error) and "os.abort()  # here" in str(error)
+
+
 def test_what_a_program_says_that_a_rank_started_and_that_dies_is_shown():
     def work():
         code = "import ctypes; ctypes.string_at(0)"

@@ -38,6 +38,7 @@ _APART_S = 0.3  # between two looks at ranks that are late
 _LOOKS = 4  # after the first, at most
 _SIGNAL_S = 0.3  # for a rank to write where it is, when a signal asks it
 _END_S = 5.0  # for processes to end
+_ESCAPED = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U00[01][0-9a-f]{5}")
 _CRASH = re.compile(rb"(Fatal Python error|Windows fatal exception): ")  # faulthandler begins so
 
 
@@ -231,7 +232,17 @@ def _main_stack(dump: bytes) -> list[FrameSummary]:
     stacks = [re.findall(r'File "(.*)", line (\d+) in (.*)', thread) for thread in threads]
     ours = lambda stack: any(file.endswith("worker.py") and name == "_outcome" for file, _, name in stack)  # noqa: E731
     stack = max(stacks, key=lambda stack: (ours(stack), len(stack)))  # of a deep one only the inner calls are written
-    return [FrameSummary(file, int(line), name) for file, line, name in reversed(stack)]
+    return [FrameSummary(_read(file), int(line), _letters(name)) for file, line, name in reversed(stack)]
+
+
+def _letters(text: str) -> str:
+    r"""Return what faulthandler wrote, which has ASCII alone, with the letters that it writes as \xe9 or \u0141."""
+    return _ESCAPED.sub(lambda found: chr(int(found[0][2:], 16)), text)
+
+
+def _read(file: str) -> str:
+    """Return the path that faulthandler wrote; on Windows a path may have what looks like such a letter."""
+    return file if os.path.exists(file) else _letters(file)
 
 
 def _tell(processes: Processes, request: str) -> None:
