@@ -43,7 +43,7 @@ PLANTED = {  # what each file may not import, and how the contract says it
     "simgpu/accounting/owners.py": ("simgpu.device.state", "simgpu.accounting.owners -> simgpu.device.state"),
     "simgpu/device/ranks.py": ("simgpu.forecasts.forecast", "simgpu.device.ranks -> simgpu.forecasts.forecast"),
     "simgpu/forecasts/workspaces.py": ("simgpu.reports.text", "simgpu.forecasts.workspaces -> simgpu.reports.text"),
-    "simgpu/reports/lines.py": ("simgpu.face.smi", "simgpu.reports.lines -> simgpu.face.smi"),
+    "simgpu/reports/text.py": ("simgpu.face.smi", "simgpu.reports.text -> simgpu.face.smi"),
     "simgpu/face/smi.py": ("simgpu.reports.text", "simgpu.face.smi -> simgpu.reports.text"),  # it does not install
     "kernelcheck/faults.py": ("kernelcheck.triton.memory", "kernelcheck.faults -> kernelcheck.triton.memory"),
     "kernelcheck/triton/memory.py": ("kernelcheck.cuda.gpu", "kernelcheck.triton.memory -> kernelcheck.cuda.gpu"),

@@ -9,10 +9,12 @@ from torch import nn
 from torch.utils.flop_counter import flop_registry
 
 import simgpu
+from simgpu.clock.events import Hold, Kernel, Mark, Message
+from simgpu.clock.player import play
 from simgpu.device import communication
 from simgpu.device.operators import Plan
 from simgpu.forecasts import fake_device
-from simgpu.forecasts.recorder import Kernel, Mark, Message, Recorder, Use, Wait, play
+from simgpu.forecasts.recorder import Recorder
 from simgpu.machine.prices import Cost, price
 from tests.simgpu import strategies
 
@@ -20,7 +22,7 @@ from tests.simgpu import strategies
 def test_a_price_is_a_value_by_sizes_alone():
     a, b = torch.empty(8, 16, device="meta"), torch.empty(16, 4, device="meta")
     found = price(Plan.of(torch.ops.aten.mm.default), [a, b], [a @ b], (a, b), {}, a @ b)
-    assert found == Cost(flops=2 * 8 * 16 * 4, nbytes=4 * (8 * 16 + 16 * 4 + 8 * 4))
+    assert found == Cost(flops=2 * 8 * 16 * 4, nbytes=4 * (8 * 16 + 16 * 4 + 8 * 4), by_formula=True)
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.flops = 0
     half = price(Plan.of(torch.ops.aten.mm.default), [a.half(), b.half()], [], (a.half(), b.half()), {}, a @ b)
@@ -49,17 +51,27 @@ def test_a_convolution_says_which_kernels_come_with_it():
 
 def test_events_play_as_streams_do():
     machine = simgpu.Machine.of("T4", simgpu.Host(0.001), simgpu.Costs(kernel_ns=1000))
-    kernel, beside = Kernel("k", Cost(0, 0)), Use(5)
-    alone, total_ns = play([kernel, kernel], machine)
-    assert total_ns == 2001 and [record.kind for record in alone] == ["launch", "kernel"] * 2
-    two = [kernel, Mark(1), beside, Wait(1), kernel]
-    assert play(two, machine)[1] == play([kernel, beside, Wait(1), kernel], machine)[1] == 2001  # one engine
+
+    def kernel(number, stream=0):
+        return Kernel(number, (0, stream), "k", Cost(0, 0), "forward", "train.py:1: k()")
+
+    alone = play([kernel(0), kernel(1)], machine)
+    assert alone.total_ns == 2001 and [record.kind for record in alone.records] == ["launch", "kernel"] * 2
+    two = [kernel(0), Mark(1, (0, 0)), Hold((0, 5), 1), kernel(2, stream=5)]
+    unknown = [kernel(0), Hold((0, 5), -1), kernel(1, stream=5)]
+    assert play(two, machine).total_ns == play(unknown, machine).total_ns == 2001  # one engine
     cluster = simgpu.Cluster("H100 SXM")
     linked = dataclasses.replace(machine, link=cluster)
-    message = Message(7, "c10d::allreduce_", "0", "all_reduce", 1000, tuple(range(8)))
+    words = "c10d::allreduce_", "all_reduce of 8", "all_reduce"
+    message = Message(7, (0, 0), ("0",), *words, 1000, 0, tuple(range(8)), "train.py:2: reduce()")
     length_ns = cluster.cost("all_reduce", 1000, range(8))[0]
-    assert play([message, kernel], linked)[1] == length_ns + 1
-    assert play([message, Wait(7), kernel], linked)[1] == length_ns + 1 + 1000
+    assert play([message, kernel(8)], linked).total_ns == length_ns + 1
+    beside = [message, Mark(8, (0, 5)), Hold((0, 0), 7), Mark(9, (0, 0)), Hold((0, 5), 9), kernel(10, 5)]
+    waiting = play(beside, linked)
+    assert waiting.total_ns == length_ns + 1 + 1000  # also who waits for a stream that waits for the message
+    assert {(record.phase, record.line) for record in waiting.records if record.kind in ("launch", "kernel")} == {
+        ("", "train.py:2: reduce()"), ("forward", "train.py:1: k()"),
+    }  # fmt: skip
 
 
 def recorded(ranks, way="ddp"):
@@ -75,7 +87,7 @@ def recorded(ranks, way="ddp"):
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
 def test_nothing_is_left_of_a_rank_that_was_made_up(way):
     assert communication._handles == {}
-    events = recorded(4, way).events
-    assert {type(event) for event in events} >= {Kernel, Message, Wait}
+    events = recorded(4, way).log.events
+    assert {type(event) for event in events} >= {Kernel, Message, Hold}
     assert communication._handles == {} and not dist.is_initialized()
-    assert recorded(4, way).events == events  # numbers begin anew: nothing is shared
+    assert recorded(4, way).log.events == events  # numbers begin anew: nothing is shared

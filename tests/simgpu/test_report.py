@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import simgpu
+from simgpu.clock.player import play
 from simgpu.device import state
 from simgpu.reports.limits import limit
-from simgpu.reports.replay import Replay
 from tests import children
 from tests.simgpu.simulated import _fresh  # noqa: F401
 
@@ -219,7 +219,7 @@ def test_a_replay_on_the_same_gpu_takes_exactly_as_long_as_the_run():
     with simgpu.cuda(gpus=2, record=True) as face:
         train()
         session = face.session
-        again = Replay(session.log.events, session.machine, len(state.world.memory.gpus))
+        again = play(session.log.events, session.machine, len(state.world.memory.gpus))
         assert again.total_ns == round(session.simulated_s * 1e9)
 
 

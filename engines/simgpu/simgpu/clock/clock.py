@@ -44,8 +44,9 @@ class Captured(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """What the host launched for no stream: when it may begin, the launch's number, the reader's line."""
+    """What the host launched for no stream: its name, when it may begin, the launch's number, the reader's line."""
 
+    name: str
     ready_ns: int
     number: int
     line: str
@@ -63,7 +64,7 @@ class Clock:
         self.failure: Failure | None = None
         self.capture: list[Captured] | None = None  # while a graph is captured: nothing is launched
         self.told: Callable[[str], None] | None = None  # is called with what makes the host wait, before it does
-        self.log: Any = None  # the `reports.log.Log` of a session that wants a report
+        self.log: Any = None  # the `events.Log` of a session that wants a report
         self.stream_ids = itertools.count(1)
         self._pending: list[tuple[float, torch.Tensor, torch.Tensor]] = []
         self.restart()
@@ -96,7 +97,8 @@ class Clock:
             end = self._enqueue(index, name, "compute", length_ns)
             self.busy_ns[index] += length_ns
             if self.log is not None:
-                self.log.kernel((index, self.streams[index]), name, cost, self.host_ns, end)
+                self.log.kernel((index, self.streams[index]), name, cost)
+                self.log.took(self.host_ns, end)
             if self.journal.readers:
                 self.journal.kernel(name, cost, index, self.streams[index], end - length_ns, end, bound)
 
@@ -115,7 +117,8 @@ class Clock:
                 return self.host_ns
             end = self._enqueue(index, f"copy {direction}", direction, length_ns)
             if self.log is not None:
-                self.log.copy((index, self.streams[index]), direction, nbytes, pinned, self.host_ns, end)
+                self.log.copy((index, self.streams[index]), direction, nbytes, pinned)
+                self.log.took(self.host_ns, end)
                 if blocking and not asked:
                     self.log.not_pinned(nbytes)
             if self.journal.readers:
@@ -139,7 +142,8 @@ class Clock:
                     self.journal.copy(one.name, one.cost.nbytes, index, self.streams[index], start, at)
             self.free_ns[index, self.streams[index]] = self.free_ns[index, "compute"] = at
             if self.log is not None:
-                self.log.graph((index, self.streams[index]), work, self.host_ns, at)
+                self.log.graph((index, self.streams[index]), work)
+                self.log.took(self.host_ns, at)
 
     def _refuse_while_capturing(self, waits: bool = True) -> None:
         if self.capture is not None and waits:
@@ -160,7 +164,7 @@ class Clock:
         """Let the host launch what occupies no stream, and begins after what is queued in the current one."""
         with self.lock:
             ready_ns = max(self._launch(name, "message"), self.free_ns.get((index, self.streams[index]), 0))
-            return Launch(ready_ns, self.journal.launches, places.place() if self.journal.readers else "")
+            return Launch(name, ready_ns, self.journal.launches, places.place() if self.journal.readers else "")
 
     def _launch(self, name: str, engine: str) -> int:
         """Return when the host has launched work for an engine."""
@@ -189,8 +193,9 @@ class Clock:
             start_ns = max(came_ns, all_ready_ns)
             self.free_ns[index, queue] = end_ns = start_ns + length_ns
             if self.log is not None:
-                about = queue, name, kind, nbytes, most_bytes, tuple(ranks)
-                self.log.message((index, self.streams[index]), about, self.host_ns, end_ns)
+                about = queue, launch.name, name, kind, nbytes, most_bytes, ranks
+                self.log.message((index, self.streams[index]), *about)
+                self.log.took(self.host_ns, end_ns)
             if self.journal.readers:
                 times_ns = came_ns, start_ns, end_ns
                 self.journal.message(name, nbytes, way, queue, times_ns, launch.number, launch.line, index)
@@ -206,7 +211,7 @@ class Clock:
         with self.lock:
             self.free_ns[stream] = max(self.free_ns.get(stream, 0), until_ns)
             if self.log is not None:
-                self.log.hold(stream, until_ns)
+                self.log.hold(stream, self.log.ended_by(until_ns))
 
     def wait_until(self, when_ns: int, reason: str) -> None:
         """Make the host wait until `when_ns`."""
@@ -215,7 +220,7 @@ class Clock:
             if self.failure is not None:
                 self.report(when_ns)
             if self.log is not None:
-                self.log.wait(reason, when_ns)
+                self.log.wait(reason, self.log.ended_by(when_ns))
             if when_ns > self.host_ns:
                 self._pass("wait", reason, when_ns)
 

@@ -1,4 +1,7 @@
-"""What did a program ask of its GPUs? Events without times, which can be played on any GPU (`replay`)."""
+"""What did a program ask of its GPUs? Events without times, which `player.play` plays on any GPU.
+
+A program on the simulated GPU writes them while its clock runs, a forecast without one; both are played the same way.
+"""
 
 from bisect import bisect_right
 from collections import Counter
@@ -22,7 +25,7 @@ SMALL_BYTES = 4096  # copies up to that are numbers and indices, and do not grow
 class Kernel:
     """An operator was queued in a stream (GPU, number); `phase` and `line` are those of the launch.
 
-    Operations, which have an end, are numbered in their order.
+    Operations, which have an end that others can wait for, are numbered in their order.
     """
 
     number: float
@@ -58,17 +61,30 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of a GPU to other ranks was queued behind what its stream had; `queue` names that of its group."""
+    """A message of a GPU to other ranks was queued behind what its stream had; `queue` names that of its group.
+
+    `operator` is what the host launched. `nbytes` is what this rank gives; `most_bytes` says how long the message
+    takes, where that is more: what it gets, or the part of another rank.
+    """
 
     number: float
     stream: tuple[int, int]
     queue: Queue
+    operator: str
     name: str
     kind: str
     nbytes: int
     most_bytes: int
     ranks: tuple[int, ...]
     line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An operation that takes no time and that the host need not launch: it ends when its stream has got there."""
+
+    number: float
+    stream: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,54 +118,76 @@ class Step:
     """A step ends."""
 
 
-Event = Kernel | Copy | Graph | Message | Hold | Wait | Work | Step
+Operation = Kernel | Copy | Graph | Message | Mark
+Event = Operation | Hold | Wait | Work | Step
 
 
 class Log:
-    """Grows by what the clock is asked for while it is `clock.log`. `stepping`: an optimizer's step is running."""
+    """Grows by what a program asks for, each event with its phase and line. `stepping`: an optimizer's step is running.
+
+    What notes an operation returns its number, which `hold` and `wait` are told. A clock knows times instead: it says
+    of each operation when it was launched and ends (`took`), and asks which one had ended at a time (`ended_by`).
+    """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.stepping = False
         self.unpinned: Counter[str] = Counter()  # lines that ask for a copy meanwhile, from memory that is not pinned
         self._backward = False  # whether this step has had a backward pass
-        self._ends: dict[int, int] = {}  # operations by the time of their end on the clock that ran
+        self._number = 0  # of the next operation
+        self._first = 0  # the first one that is in the events
+        self._ends: dict[int, int] = {}  # operations by the time of their end on the clock that runs
         self._launched: list[int] = []  # of each operation: when the host had launched it
 
     def __len__(self) -> int:
         return len(self.events)
 
-    def kernel(self, stream: tuple[int, int], name: str, cost: Cost, launched_ns: int, end_ns: int) -> None:
-        event = Kernel(len(self._launched), stream, name, cost, self._phase(), places.place())
-        self._operation(event, launched_ns, end_ns)
+    def clear(self) -> None:
+        """Forget the events. What comes waits for none of them: they are done when it begins."""
+        self.events.clear()
+        self._first, self._backward = self._number, False
 
-    def copy(
-        self, stream: tuple[int, int], direction: str, nbytes: int, pinned: bool, launched_ns: int, end_ns: int
-    ) -> None:
-        event = Copy(len(self._launched), stream, direction, nbytes, pinned, places.place())
-        self._operation(event, launched_ns, end_ns)
+    # ---- operations ----------------------------------------------------------------------------------------------
+    def kernel(self, stream: tuple[int, int], name: str, cost: Cost) -> int:
+        return self._add(Kernel(self._number, stream, name, cost, self._phase(), places.place()))
 
-    def graph(self, stream: tuple[int, int], work: Sequence[Captured], launched_ns: int, end_ns: int) -> None:
-        event = Graph(len(self._launched), stream, tuple(work), self._phase(), places.place())
-        self._operation(event, launched_ns, end_ns)
+    def copy(self, stream: tuple[int, int], direction: str, nbytes: int, pinned: bool) -> int:
+        return self._add(Copy(self._number, stream, direction, nbytes, pinned, places.place()))
+
+    def graph(self, stream: tuple[int, int], work: Sequence[Captured]) -> int:
+        return self._add(Graph(self._number, stream, tuple(work), self._phase(), places.place()))
 
     def message(
-        self, stream: tuple[int, int], about: tuple[Queue, str, str, int, int, tuple[int, ...]], launched_ns: int,
-        end_ns: int,
-    ) -> None:  # fmt: skip
-        """Note a message: `about` is its queue, name and kind, its bytes, the most of any rank's, and the ranks."""
-        self._operation(Message(len(self._launched), stream, *about, places.place()), launched_ns, end_ns)
+        self, stream: tuple[int, int], queue: Queue, operator: str, name: str, kind: str, nbytes: int, most_bytes: int,
+        ranks: Sequence[int],
+    ) -> int:  # fmt: skip
+        """Note a message; what its arguments mean says `Message`."""
+        what = queue, operator, name, kind, nbytes, most_bytes, tuple(ranks)
+        return self._add(Message(self._number, stream, *what, places.place()))
 
-    def not_pinned(self, nbytes: int) -> None:
-        """Note a copy that is to run meanwhile, but does not, unless it is so small that libraries make such ones."""
-        if nbytes > SMALL_BYTES:
-            self.unpinned[places.place()] += 1
+    def mark(self, stream: tuple[int, int]) -> int:
+        return self._add(Mark(self._number, stream))
 
-    def hold(self, stream: tuple[int, int], until_ns: int) -> None:
-        self.events.append(Hold(stream, self._ended(until_ns)))
+    def _add(self, event: Operation) -> int:
+        self.events.append(event)
+        self._number += 1
+        return self._number - 1
 
-    def wait(self, name: str, until_ns: int) -> None:
-        self.events.append(Wait(name, self._ended(until_ns), places.place()))
+    def took(self, launched_ns: int, end_ns: int) -> None:
+        """Say when the host had launched the operation that was noted last, and when it ends."""
+        self._ends[end_ns] = self._number - 1
+        self._launched.append(launched_ns)
+
+    def ended_by(self, when_ns: int) -> int:
+        """Return the operation that ended at a time, or the last that was launched by then; -1 for none."""
+        return self._ends.get(when_ns, bisect_right(self._launched, when_ns) - 1)
+
+    # ---- what is no operation ------------------------------------------------------------------------------------
+    def hold(self, stream: tuple[int, int], after: int) -> None:
+        self.events.append(Hold(stream, self._known(after)))
+
+    def wait(self, name: str, after: int) -> None:
+        self.events.append(Wait(name, self._known(after), places.place()))
 
     def work(self, name: str, length_ns: int) -> None:
         self.events.append(Work(name, length_ns, places.place()))
@@ -158,14 +196,13 @@ class Log:
         self.events.append(Step())
         self._backward = False
 
-    def _operation(self, event: Event, launched_ns: int, end_ns: int) -> None:
-        self._ends[end_ns] = len(self._launched)
-        self._launched.append(launched_ns)
-        self.events.append(event)
+    def not_pinned(self, nbytes: int) -> None:
+        """Note a copy that is to run meanwhile, but does not, unless it is so small that libraries make such ones."""
+        if nbytes > SMALL_BYTES:
+            self.unpinned[places.place()] += 1
 
-    def _ended(self, when_ns: int) -> int:
-        """Return the operation that ended then, or the last that was launched by then."""
-        return self._ends.get(when_ns, bisect_right(self._launched, when_ns) - 1)
+    def _known(self, number: int) -> int:
+        return number if number >= self._first else -1
 
     def _phase(self) -> str:
         phase = places.phase(self.stepping)

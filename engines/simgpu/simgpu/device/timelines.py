@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from torch.autograd.profiler import record_function
 
 from simgpu.clock import chrome_trace, evidence
 from simgpu.clock.journal import Record
+from simgpu.clock.player import Played
 from simgpu.device import communication, enabling, state
 from simgpu.machine.machines import Machine
 
@@ -38,6 +39,23 @@ class Timeline:
     begin_ns: int = 0  # of the clock, when it was entered
 
     spec_name = property(lambda self: self.machine.gpu.name, doc="The name of the GPU.")
+
+    @classmethod
+    def of(cls, played: Played, first: int | None = None, last: int | None = None) -> "Timeline":
+        """Return what events took that were played: all, or the steps from number `first` (from 0) to before `last`.
+
+        Times of steps count from the end of the step before: what the host launched ahead of it has times below 0.
+        """
+        records, begin_ns, end_ns = played.records, 0, played.total_ns
+        if first is not None and last is not None:
+            records = records[played.firsts[first] : played.firsts[last]]
+            begin_ns, end_ns = played.ends_ns[first], played.ends_ns[last]
+        made = cls(played.machine, tuple(f"sim:{index}" for index in range(played.gpus)))
+        made.total_ns, made.begin_ns = end_ns - begin_ns, begin_ns
+        for one in records:
+            made.records.append(replace(one, start_ns=one.start_ns - begin_ns, end_ns=one.end_ns - begin_ns))
+        return made
+
     total_ms = property(lambda self: self.total_ns / 1e6, doc="Time until host and GPUs are done, in ms.")
 
     def select(self, kind: str, row: str | None = None) -> list[Record]:

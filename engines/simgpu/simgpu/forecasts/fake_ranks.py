@@ -6,6 +6,7 @@ of them, for a Recorder to price.
 """
 
 import functools
+import itertools
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,51 +20,60 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu.device import collectives
 from simgpu.device.communication import Work, with_work
-from simgpu.forecasts.recorder import Mark, Message, Recorder, Use, Wait
+from simgpu.forecasts.recorder import Recorder
 from simgpu.ground import arguments
 from simgpu.ground.torch_internals import Args, Operator
 
 
 class Rank:
-    """One rank of many: its messages and streams, which are noted in the events of a recorder."""
+    """One rank of many: its messages and streams, which are noted in the log of a recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+        self.recorder, self.log = recorder, recorder.log
+        self._numbers = itertools.count()  # of streams
         self.current = _Stream(self)
-        self.current.number = 0
-        self._arrivals: dict[int, int] = {}  # marks of functional collectives, by the storage that they fill
+        self._arrivals: dict[int, int] = {}  # functional collectives, by the storage that they fill
         self._works: list[Work] = []
 
-    def note(self, event: Mark | Message | Use | Wait) -> None:
-        self.recorder.events.append(event)
+    def new_stream(self) -> tuple[int, int]:
+        """Return a stream that no other is: GPU and number. The first is the one in which programs begin."""
+        return 0, next(self._numbers)
+
+    def hold(self, after: int) -> None:
+        """Let what comes next in the current stream wait for the end of an operation."""
+        self.log.hold(self.recorder.stream, after)
 
     @contextmanager
     def use(self, stream: "_Stream | None") -> Generator[None]:
         """Inside, `stream` is the current one."""
         before, self.current = self.current, stream or self.current
-        self.note(Use(self.current.number))
+        self.recorder.stream = self.current.key
         try:
             yield
         finally:
-            self.current = before
-            self.note(Use(before.number))
+            self.current, self.recorder.stream = before, before.key
 
     def talk(self, func: Operator, args: Args, result: Any) -> Any:
         """Note a message and who waits for it; return what its operator gave, with a handle that notes the wait."""
         if func._overloadpacket.__name__ == "wait_tensor":
-            if (mark := self._arrivals.pop(args[0].untyped_storage()._cdata, None)) is not None:
-                self.note(Wait(mark))
+            if (number := self._arrivals.pop(args[0].untyped_storage()._cdata, None)) is not None:
+                self.hold(number)
             return result
-        group, mark = collectives.group_of(args), self.recorder.number()
-        kind, nbytes = collectives.collective(func, args) or collectives.message(func, args) or ("", 0)
-        ranks, name = tuple(dist.get_process_group_ranks(group)), str(func._schema.name)
-        self.note(Message(mark, name, group.group_name, kind, nbytes, ranks, collectives.load(func, args, result)))
+        number = self._message(func, args, result)
         if func.namespace == "c10d":
-            self._works.append(Work(lambda: self.note(Wait(mark))))
+            self._works.append(Work(lambda: self.hold(number)))
             return with_work(result, self._works[-1])
         for tensor in result if isinstance(result, list | tuple) else (result,):
-            self._arrivals[tensor.untyped_storage()._cdata] = mark
+            self._arrivals[tensor.untyped_storage()._cdata] = number
         return result
+
+    def _message(self, func: Operator, args: Args, result: Any) -> int:
+        """Note the message of an operator of torch.distributed and return its number."""
+        group = collectives.group_of(args)
+        kind, nbytes = collectives.collective(func, args) or collectives.message(func, args) or ("", 0)
+        ranks, most_bytes = dist.get_process_group_ranks(group), collectives.load(func, args, result)
+        names = str(func._schema.name), f"{kind} of {len(ranks)}", kind
+        return self.log.message(self.recorder.stream, (group.group_name,), *names, nbytes, most_bytes, ranks)
 
     def leave(self) -> None:
         """Let go of the handles that nobody waited for."""
@@ -73,7 +83,7 @@ class Rank:
 
 class _Stream:
     def __init__(self, rank: Rank, device: Any = None, priority: int = 0) -> None:
-        self.rank, self.number = rank, rank.recorder.number()
+        self.rank, self.key = rank, rank.new_stream()
 
     def record_event(self, event: "_Event | None" = None) -> "_Event":
         event = event or _Event(self.rank)
@@ -92,13 +102,13 @@ class _Stream:
 
 class _Event:
     def __init__(self, rank: Rank, *args: Any, **kwargs: Any) -> None:
-        self.rank, self.mark = rank, rank.recorder.number()
+        self.rank, self.number = rank, -1  # of what it waits for: nothing yet
 
     def record(self, stream: _Stream | None = None) -> None:
-        self.rank.note(Mark(self.mark, stream and stream.number))
+        self.number = self.rank.log.mark((stream or self.rank.current).key)
 
     def wait(self, stream: _Stream | None = None) -> None:
-        self.rank.note(Wait(self.mark, stream and stream.number))
+        self.rank.log.hold((stream or self.rank.current).key, self.number)
 
     def synchronize(self) -> None:
         """The host goes on: nothing is read."""

@@ -1,6 +1,5 @@
 """How much memory would this program take, and how long, on a GPU that is not here?"""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -9,10 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from simgpu.clock.events import OPTIMIZER, Event
 from simgpu.forecasts.fake_device import fake_device, fake_program, usual_step
 from simgpu.forecasts.memory_forecast import FakeLedger, MemoryForecast
-from simgpu.forecasts.recorder import Event, Recorder, play
+from simgpu.forecasts.recorder import Recorder
 from simgpu.forecasts.time_forecast import TimeForecast
+from simgpu.forecasts.whatif import Basis, Optimizer, priced
 from simgpu.machine import gpus, hosts
 from simgpu.machine.cluster import Cluster
 from simgpu.machine.hosts import Host
@@ -34,6 +35,8 @@ def forecast(
         ahead = simgpu.forecast(make_model, make_batch, torch.optim.AdamW)
         print(ahead.memory)                                 # the peak, and whose its bytes are
         print(ahead.on("H100 SXM"), ahead.on("RTX 4090"))   # the time of a step; the program is not run again
+        print(ahead.on("T4").phases)                        # forward, backward, optimizer; also `lines`
+        print(ahead.on("T4").what_if(amp=True, batch=2))    # the same step otherwise
 
     Nothing is allocated, so that any size is possible.
 
@@ -101,6 +104,11 @@ class Forecast:
         """The run of the program of a GPU, which that of a CPU or of CUDA is not."""
         return self._run if self._device is None or self._device.type == "sim" else self._program(None)
 
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What the timed step asks of a GPU, in order, each kernel with its phase and line; `on` plays them."""
+        return self._timed.events
+
     def on(
         self,
         spec: str | gpus.GPU | None = None,
@@ -119,14 +127,15 @@ class Forecast:
         if (spec is None) == (cluster is None) or (cluster is None) != (self._ranks is None):
             raise ValueError("give spec, or cluster and ranks: a GPU, or of a forecast for several ranks their cluster")
         given: Any = spec if cluster is None else cluster.gpu
-        row = given if isinstance(given, gpus.GPU) else gpus.get(given, "spec")
-        if not row.peak_tflops:
-            raise ValueError(f"spec is {row.name!r}, whose maker states no rates")
-        machine = Machine(row, hosts.get(host), cluster, costs or Costs())
-        records, total_ns = play(self._timed.events, machine)
-        host_s = sum(record.duration_ns for record in records if record.kind == "launch") / 1e9
-        flops, seconds = self._timed.matrix_flops, (total_ns / 1e9, host_s)
-        return TimeForecast(machine, *seconds, flops.total(), tuple(flops), tuple(records), self._ranks or 1)
+        row, parts = priced(given, "spec"), self.memory.parts.by_owner()
+        grown = ("activations", "temporaries") if self.memory.peak_moment.phase != OPTIMIZER else ("activations",)
+        basis = Basis(
+            machine=Machine(row, hosts.get(host), cluster, costs or Costs()), gpus=1, used=self._ranks or 1,
+            events=self.events, first=0, last=1,
+            capacity=row.memory_bytes, owners={"weights": parts.pop("parameters"), **parts},
+            scaling=sum(parts[owner] for owner in grown), optimizer=self._timed.optimizer,
+        )  # fmt: skip
+        return TimeForecast.of(basis)
 
     def __repr__(self) -> str:
         return f"{self.memory.caption()}; .memory says whose, .on(…) how long a step takes"
@@ -138,7 +147,7 @@ class _FakeRun:
 
     memory: MemoryForecast
     events: tuple[Event, ...]
-    matrix_flops: Counter[str]
+    optimizer: Optimizer
 
 
 def _run(
@@ -150,12 +159,13 @@ def _run(
     """Run the program for one step or two, each operator accounted and recorded."""
     recorder = Recorder()
     with fake_program(device, make_model, make_batch, make_optimizer, recorder, ranks) as program:
-        with recorder, FakeLedger(fake_device(device), *program) as ledger:
+        with recorder, recorder.optimizers(), FakeLedger(fake_device(device), *program) as ledger:
             for _ in range(1 if make_optimizer is None and ranks is None else 2):
                 ledger.begin_step()
-                recorder.clear()
+                recorder.log.clear()
                 step(*program)
-        return _FakeRun(ledger.forecast(device), tuple(recorder.events), recorder.matrix_flops)
+                recorder.log.step()
+        return _FakeRun(ledger.forecast(device), tuple(recorder.log.events), recorder.optimizer)
 
 
 def _device(given: torch.device | str | None) -> torch.device | None:

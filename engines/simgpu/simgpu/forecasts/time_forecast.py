@@ -1,31 +1,24 @@
-"""How long would a step take on a GPU, and which kernels take the time? Records of the clock, grouped."""
+"""How long would a step take on a GPU, and which kernels, parts and lines take the time? Records, grouped."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from simgpu.clock import evidence
+from simgpu.clock.events import Event, Kernel, Step
 from simgpu.clock.journal import Record
+from simgpu.clock.lines import Part, Row, rows
+from simgpu.clock.player import play
+from simgpu.device.timelines import Timeline
+from simgpu.forecasts.parts import seconds_by_part
+from simgpu.forecasts.whatif import Basis, Option, what_if
 from simgpu.ground import tables
 from simgpu.ground.units import seconds_text
+from simgpu.machine.kinds import kind_of
 from simgpu.machine.machines import Machine
 
 BOUNDS = ("compute", "power", "bandwidth", "latency")
-_KINDS = {  # the first whose words are in the name of an operator
-    "attention": ("attention",),
-    "convolutions": ("convolution",),
-    "matrix products": ("mm", "dot", "addmv", "mv", "rnn", "lstm", "gru"),
-    "normalisation": ("norm",),
-    "optimizer": ("_foreach", "_fused"),
-    "copies": ("copy_", "clone", "cat", "index", "embedding", "gather", "scatter", "roll", "pad", "stack", "repeat"),
-    "reductions": ("sum", "mean", "softmax", "loss", "max", "min", "pool", "cumsum", "var", "argmax", "topk", "sort"),
-}
-
-
-def kind_of(name: str) -> str:
-    """Return which kind of operators one belongs to, such as "matrix products"."""
-    return next((kind for kind, words in _KINDS.items() if any(word in name for word in words)), "element by element")
 
 
 @dataclass(frozen=True)
@@ -63,8 +56,11 @@ class TimeForecast(tables.Table):
       long the host launches; `message_s`: how long messages between ranks take;
     - `flops`: operations of matrix products, convolutions and attention; `formats`: the number formats of these;
     - `by_kernel`, `by_kind`: a `Share` for each operator, for each kind of them; `by_bound`: seconds by what bounds;
-    - `records`: one `Record` for each launch, kernel and message, times in ns;
-    - `machine`: the GPU, its host and its link; `ranks`: how many of them do the same at the same time.
+    - `phases`, `lines`: seconds by part of the step, and what each line of the program asks for;
+    - `records`: one `Record` for each launch, kernel and message, times in ns, each with its phase and line; of a run
+      also for copies, waits and the host's own work;
+    - `machine`: the GPU, its host and its link; `ranks`: how many of them do the same at the same time;
+    - `what_if(…)`: the same step with another GPU, several, or another setting.
     """
 
     machine: Machine
@@ -73,12 +69,59 @@ class TimeForecast(tables.Table):
     flops: int
     formats: tuple[str, ...]
     records: tuple[Record, ...] = field(repr=False)
-    ranks: int = 1
+    ranks: int
+    basis: Basis = field(repr=False, compare=False)
 
     @property
     def spec(self) -> str:
         """The name of the GPU."""
         return self.machine.gpu.name
+
+    @classmethod
+    def of(cls, basis: Basis) -> "TimeForecast":
+        """Return what the last step of a program takes, on the GPU of `basis` that computes most."""
+        seen = Timeline.of(play(basis.events, basis.machine, basis.gpus), basis.last - 1, basis.last)
+        row = max(seen.rows, key=seen.busy_ms)
+        records = tuple(record for record in seen.records if record.row in ("host", row))
+        host_s = sum(record.duration_ns for record in records if record.kind == "launch") / 1e9
+        flops = _matrix_flops(_step(basis.events, basis.last))
+        seconds = seen.total_ns / 1e9, host_s
+        return cls(basis.machine, *seconds, flops.total(), tuple(flops), records, basis.used, basis)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The records as a timeline, which knows gaps and writes a trace."""
+        busy_rows = tuple(sorted({record.row for record in self.kernels})) or ("sim:0",)
+        return Timeline(self.machine, busy_rows, list(self.records), round(self.total_s * 1e9))
+
+    @cached_property
+    def phases(self) -> dict[str, float]:
+        """Seconds by part of the step, which sum to `total_s`: forward, backward, optimizer; of a run also data, copy.
+
+        A time in which the GPU waits for the host belongs to the kernel after it. Empty without a backward pass.
+        """
+        row = self.timeline.rows[0]
+        return seconds_by_part(self.timeline, row, self.timeline.gaps(row))
+
+    @cached_property
+    def lines(self) -> list[Row]:
+        """What the kernels take that each line of the program asks for, the longest first; the cause is their phase."""
+        return rows(Part(record.line, record.duration_ns / 1e9, record.nbytes, record.phase) for record in self.kernels)
+
+    def what_if(
+        self, *, gpu: str | None = None, gpus: int | None = None, batch: float | str = 1.0, amp: bool = False,
+        fused: bool = False, pinned: bool = False, compiled: bool = False, price: float | None = None,
+        steps: int | None = None,
+    ) -> Option:  # fmt: skip
+        """Return what the same step would take with another GPU, several, or another setting; all may be combined.
+
+        The settings, what they take for granted and what they raise are those of `Report.what_if`. `on(…)` says more of
+        another GPU; here its name can be combined with the settings.
+        """
+        return what_if(
+            self.basis, gpu=gpu, gpus=gpus, batch=batch, amp=amp, fused=fused, pinned=pinned, compiled=compiled,
+            price=price, steps=steps,
+        )  # fmt: skip
 
     @property
     def evidence(self) -> evidence.Evidence:
@@ -153,3 +196,21 @@ class TimeForecast(tables.Table):
         busy = f"GPU busy {self.utilisation:.0%} of it, {len(self.kernels):,} operators{said}"
         caveat = self.machine.caveat
         return f"{times}; {busy}; {work}\n{self.evidence}" + (f"\n{caveat}" if caveat else "")
+
+
+def _step(events: Sequence[Event], number: int) -> Sequence[Event]:
+    """Return the events of a step, the first one being number 1."""
+    ends = [-1, *(place for place, event in enumerate(events) if isinstance(event, Step))]
+    return events[ends[number - 1] + 1 : ends[number]]
+
+
+def _matrix_flops(events: Sequence[Event]) -> Counter[str]:
+    """Return by number format how many operations kernels do that a formula counts: products, convolutions, attention.
+
+    What a captured graph does is not among them.
+    """
+    found: Counter[str] = Counter()
+    for event in events:
+        if isinstance(event, Kernel) and event.cost.by_formula:
+            found[event.cost.rate] += event.cost.flops
+    return found

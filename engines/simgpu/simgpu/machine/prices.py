@@ -32,7 +32,8 @@ class Cost:
     - `nbytes`: what is read and written while they are computed, `extra_bytes` what is moved before or after;
     - `strided`: whether memory is read in another order than it is written;
     - `steps`: kernels that wait for one another, each of which takes its least time;
-    - `attention`: in a kernel of attention the share of `flops` that it cannot skip (a causal mask halves it), else 0.
+    - `attention`: in a kernel of attention the share of `flops` that it cannot skip (a causal mask halves it), else 0;
+    - `by_formula`: whether `flops` are those of a product, a convolution or attention, not one for each element.
     """
 
     flops: int
@@ -42,6 +43,7 @@ class Cost:
     steps: int = 1
     extra_bytes: int = 0
     attention: float = 0.0
+    by_formula: bool = False
 
 
 def price(
@@ -59,7 +61,7 @@ def price(
     else:
         flops = max((t.numel() for t in (*inputs, *outputs)), default=0)
         rate = "fp64" if any(t.dtype is torch.float64 for t in outputs) else "fp32"
-    cost = Cost(flops, nbytes, rate, strided)
+    cost = Cost(flops, nbytes, rate, strided, by_formula=plan.flops is not None)
     rule = _RULES.get(plan.name)
     return cost if rule is None else rule(cost, args, kwargs, outputs)
 

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from simgpu.clock.player import play
+from simgpu.device.timelines import Timeline
 from simgpu.reports.page import fragment, page
-from simgpu.reports.replay import Replay
 from simgpu.reports.report import Values
 from simgpu.reports.text import text
 from simgpu.reports.words import answer
@@ -41,8 +42,7 @@ class Report(Values):
     def trace(self, path: str | Path) -> None:
         """Write what was recorded as a file that Perfetto (https://ui.perfetto.dev) opens."""
         basis = self.basis
-        played = Replay(basis.events, basis.machine, basis.gpus)
-        played.whole().export_chrome_trace(path)
+        Timeline.of(play(basis.events, basis.machine, basis.gpus)).export_chrome_trace(path)
 
     def _repr_html_(self) -> str:
         return fragment(self)

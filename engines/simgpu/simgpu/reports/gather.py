@@ -1,24 +1,23 @@
 """How does a report come from what a session recorded? Its log is played on the GPU of the run, and read."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
-from simgpu.clock.events import GRADIENTS, OPTIMIZER, Event, Message, Step
+from simgpu.clock.events import Event, Message, Step
 from simgpu.clock.journal import Record
+from simgpu.clock.lines import Error, Line, Part, Row, rows
+from simgpu.clock.player import play
 from simgpu.device.timelines import Gap, Timeline
+from simgpu.forecasts.parts import seconds_by_part
+from simgpu.forecasts.whatif import Basis
 from simgpu.reports.forms import Report
 from simgpu.reports.holdings import OWNERS, Held
-from simgpu.reports.lines import Error, Line, Part, Row, rows
-from simgpu.reports.replay import Replay
 from simgpu.reports.report import Kernel
 from simgpu.reports.session import Recording
-from simgpu.reports.whatif import Basis
 
 _MOST_KERNELS = 12
-_PARTS = {"recomputation": "backward", GRADIENTS: "optimizer", OPTIMIZER: "optimizer"}  # else the phase itself
 _DIRECTIONS = {"H2D": "to the GPU", "D2H": "to the host", "D2D": "to another GPU"}
-_ORDER = ("data", "copy", "forward", "backward", "optimizer", "other")
 
 
 def gather(session: Recording) -> Report:
@@ -29,8 +28,7 @@ def gather(session: Recording) -> Report:
     owners = {owner: sum(one.nbytes for one in at_peak if one.owner == owner) for owner in OWNERS}
     events, first, last = _window(session.log.events)
     gpus, machine = len(world.memory.gpus), replace(session.machine, link=world.clock.machine.link)
-    played = Replay(events, machine, gpus)
-    seen = played.timeline(first, last)
+    seen = Timeline.of(play(events, machine, gpus), first, last)
     row = max(seen.rows, key=lambda name: (seen.busy_ms(name), name == seen.rows[0]))
     steps, capacity = last - first, session.capacities[gpu]
     gaps = _split(seen.gaps(row), seen)
@@ -41,13 +39,13 @@ def gather(session: Recording) -> Report:
         machine=machine, gpus=gpus, used=used, events=tuple(events), first=first, last=last,
         capacity=capacity, owners=owners,
         scaling=sum(one.nbytes for one in at_peak if one.grows_with_batch),
-        optimizer=run.optimizer, fused_bytes=run.fusible_bytes, gradient_bytes=run.gradient_bytes,
+        optimizer=run.optimizer,
     )  # fmt: skip
     return Report(
         gpu=machine.gpu, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
         memory_lines=_memory_lines(at_peak), growth=list(session.growth.found), steps=run.steps,
         step_kind=_step_kind(session), recorded=steps, step_time=seen.total_ns / steps / 1e9,
-        busy=seen.utilisation(row), launching=_launching(charged, seen), phases=_phases(seen, row, gaps, steps),
+        busy=seen.utilisation(row), launching=_launching(charged, seen), phases=seconds_by_part(seen, row, gaps, steps),
         data_ms=session.data_ms, shapes=session.shapes,
         waits=waits, wait_count=_wait_count(waits + _waits(gaps, seen, steps)),
         copies=_copies(seen, steps), launches=_launches(seen, steps), kernels=_kernels(seen, steps),
@@ -77,7 +75,7 @@ def _gpus(seen: Timeline, events: list[Event]) -> int:
 def _step_kind(session: Recording) -> str:
     if session.run.marked:
         return "simgpu.step()"
-    return f"{session.run.optimizer}.step()" if session.run.steps else "the whole run is one step"
+    return f"{session.run.optimizer.name}.step()" if session.run.steps else "the whole run is one step"
 
 
 def _memory_lines(held: list[Held]) -> list[Row]:
@@ -238,38 +236,6 @@ def _kernel(name: str, group: list[Record], seen: Timeline, steps: int) -> Kerne
     flops, nbytes = sum(r.flops for r in group) / steps, sum(r.nbytes for r in group) / steps
     share = length_ns / seen.total_ns if seen.total_ns else 0.0
     return Kernel(name, len(group) / steps, length_ns / steps / 1e9, share, bounds.most_common(1)[0][0], flops, nbytes)
-
-
-def _phases(seen: Timeline, row: str, gaps: list[Gap], steps: int) -> dict[str, float]:
-    """Return the seconds of a step by part: where the GPU computes that of its kernels, in a gap what it waits for.
-
-    They add up to the step. Empty without a backward pass, which is what tells the parts apart.
-    """
-    kernels = sorted(seen.select("kernel", row), key=lambda record: record.start_ns)
-    if not any(record.phase == "backward" for record in kernels):
-        return {}
-    times: Counter[str] = Counter()
-    until = 0
-    for record in kernels:
-        times[_PARTS.get(record.phase, record.phase)] += max(0, record.end_ns - max(record.start_ns, until))
-        until = max(until, record.end_ns)
-    starts, parts = [r.start_ns for r in kernels], [_PARTS.get(r.phase, r.phase) for r in kernels]
-    for gap in gaps:
-        times[_part_of(gap, starts, parts)] += gap.duration_ns
-    return {part: times[part] / steps / 1e9 for part in _ORDER if times[part]}
-
-
-def _part_of(gap: Gap, starts: list[int], parts: list[str]) -> str:
-    """Return the part of a step that a gap belongs to: data, copies, or that of the kernel after it.
-
-    `starts` and `parts` are those of the kernels, in order.
-    """
-    if gap.cause == "data loading":
-        return "data"
-    if "H2D" in gap.cause:
-        return "copy"
-    place = bisect_left(starts, gap.start_ns + gap.duration_ns)
-    return parts[place] if place < len(parts) else "other"
 
 
 # ---- errors -----------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from simgpu.clock.lines import Line
 from simgpu.ground import places
 from simgpu.reports.holdings import MADE, Held, Holdings
-from simgpu.reports.lines import Line
 
 _MOST_NODES = 200_000  # of graphs that are walked
 _LOOKED_AFTER = 4  # steps: the first ones make the optimizer's state, and caches

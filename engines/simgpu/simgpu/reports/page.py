@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
+from simgpu.clock.lines import Line, Row
 from simgpu.ground.units import bytes_text, seconds_text
-from simgpu.reports.lines import Line, Row
 from simgpu.reports.report import Values
 from simgpu.reports.words import (
     KERNEL_HEAD,

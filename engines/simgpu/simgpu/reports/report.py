@@ -6,11 +6,12 @@ from functools import cached_property
 from typing import Any
 
 from simgpu.clock.evidence import Evidence
+from simgpu.clock.lines import Error, Line, Row
+from simgpu.forecasts.time_forecast import TimeForecast
+from simgpu.forecasts.whatif import Basis, Option, options, priced, what_if
 from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.machine import gpus
 from simgpu.reports.growth import Growth
-from simgpu.reports.lines import Error, Line, Row
-from simgpu.reports.whatif import Basis, Option, options, what_if
 
 _MANY_STEPS = 1_000_000  # of memory that grows: more than most runs have
 _WORTH = 0.01  # the share of a step from which on a line is worth a look
@@ -145,6 +146,14 @@ class Values:
             self.basis, gpu=gpu, gpus=gpus, batch=batch, amp=amp, fused=fused, pinned=pinned, compiled=compiled,
             price=price, steps=steps,
         )  # fmt: skip
+
+    def on(self, gpu: str | gpus.GPU) -> TimeForecast:
+        """Return what the last recorded step takes on another GPU, as a forecast tells it: by kernel, part and line.
+
+        The events of the run are played there; the program is not run again. Raises ValueError for a GPU that is not in
+        the table or whose maker states no rates.
+        """
+        return TimeForecast.of(self.basis.on(priced(gpu)))
 
     @cached_property
     def options(self) -> list[Option]:

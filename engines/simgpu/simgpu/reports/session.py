@@ -15,14 +15,14 @@ from torch.utils.data import dataloader
 
 from simgpu.accounting import accounts
 from simgpu.clock.events import Log
+from simgpu.clock.lines import Error, Line
 from simgpu.device import communication, state
+from simgpu.forecasts.whatif import Optimizer
 from simgpu.ground import arguments, places
 from simgpu.ground.replacements import Replacements
-from simgpu.ground.storages import states_of
 from simgpu.ground.units import seconds_text
 from simgpu.reports.growth import GrowthWatch
 from simgpu.reports.holdings import Holdings
-from simgpu.reports.lines import Error, Line
 
 STEPS = 10  # so many are recorded in detail
 EVENTS, MOST_EVENTS = 150_000, 1_000_000  # at most so many of several steps, and of one
@@ -37,9 +37,7 @@ class Enough(SystemExit):
 class RunRecord:
     """What a program is and was, beside what is recorded of it."""
 
-    optimizer: str = ""  # the class of the one whose `step` ends a step
-    fusible_bytes: int = 0  # what one fused kernel for its step would read and write
-    gradient_bytes: int = 0  # of all its parameters
+    optimizer: Optimizer = field(default_factory=Optimizer)  # the one whose `step` ends a step
     marked: bool = False  # by `simgpu.step()`
     steps: int = 0
     begun_s: float = field(default_factory=time.perf_counter)
@@ -67,7 +65,6 @@ class Recording:
         self._stop_after, self.data_ms, self._shows = stop_after, data_ms, progress
         self._leader: Callable[[], Any] = lambda: None
         self._told_s = self.run.begun_s
-        self._gradient_bytes = 0
         self._put = Replacements()
         with self.world.lock:
             self.machine = self.world.clock.machine
@@ -155,8 +152,6 @@ class Recording:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self.log.stepping = self.holdings.stepping = True
         self.holdings.before_step(optimizer)
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
-        self._gradient_bytes = sum(gradient.nbytes for gradient in gradients if gradient is not None)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self.log.stepping = self.holdings.stepping = False
@@ -164,9 +159,7 @@ class Recording:
         if self._leader() is None:
             self._leader = weakref.ref(optimizer)
         if self._leader() is optimizer:
-            self.run.optimizer = type(optimizer).__name__
-            self.run.fusible_bytes = _fused_bytes(optimizer)
-            self.run.gradient_bytes = self._gradient_bytes
+            self.run.optimizer = Optimizer.of(optimizer)
             if not self.run.marked:
                 self._end_step()
 
@@ -222,10 +215,3 @@ def _kind(error: BaseException, text: str) -> str:
     if "device-side assert" in text:
         return "a kernel failed, and a later line says so"
     return type(error).__name__
-
-
-def _fused_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Return what one kernel would read and write that does the whole step: parameters and states twice, gradients."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    read = sum(p.nbytes + p.grad.nbytes for p in parameters)
-    return read + sum(p.nbytes for p in parameters) + 2 * sum(state.nbytes for state in states_of(optimizer))

@@ -1,8 +1,8 @@
 """What is a report in plain text?"""
 
+from simgpu.clock.lines import Line, Row
 from simgpu.ground import tables
 from simgpu.ground.units import bytes_text, seconds_text
-from simgpu.reports.lines import Line, Row
 from simgpu.reports.report import Kernel, Values
 from simgpu.reports.words import (
     KERNEL_HEAD,

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from simgpu.forecasts.whatif import Option
 from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.reports.report import Kernel, Values
-from simgpu.reports.whatif import Option
 
 NOT_SIMULATED = (
     "The host's own Python work between two operations takes no time here; only launches, waits, copies and the "

@@ -9,16 +9,20 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TypeGuard
 
+import torch
+
 from simgpu.clock.clock import Captured
 from simgpu.clock.events import GRADIENTS, OPTIMIZER, SMALL_BYTES, Copy, Event, Graph, Hold, Kernel, Message, Step, Wait
 from simgpu.clock.evidence import Evidence
-from simgpu.forecasts.time_forecast import kind_of
+from simgpu.clock.player import play
+from simgpu.device.timelines import Timeline
 from simgpu.ground import arguments
+from simgpu.ground.storages import local, states_of
 from simgpu.machine import gpus
 from simgpu.machine.cluster import Cluster
+from simgpu.machine.kinds import kind_of
 from simgpu.machine.machines import Machine
 from simgpu.machine.prices import Cost
-from simgpu.reports.replay import Replay
 
 OTHERS = ("T4", "RTX 4090", "A100 80GB", "H100 SXM", "B200")  # which GPUs a report shows beside its own
 _PRODUCTS = ("attention", "convolutions", "matrix products")
@@ -27,8 +31,28 @@ _BUCKET_BYTES = 25 * 2**20  # of gradients that DistributedDataParallel sends at
 
 
 @dataclass(frozen=True)
+class Optimizer:
+    """What is known of an optimizer after its step: its class, and the bytes of the gradients that it found.
+
+    `fused_bytes` is what one kernel would read and write that does the whole step: gradients once, parameters and
+    states twice.
+    """
+
+    name: str = ""
+    fused_bytes: int = 0
+    gradient_bytes: int = 0
+
+    @classmethod
+    def of(cls, optimizer: torch.optim.Optimizer) -> "Optimizer":
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        gradient_bytes = sum(local(p.grad).nbytes for p in parameters)
+        changed_bytes = sum(local(tensor).nbytes for tensor in (*parameters, *states_of(optimizer)))
+        return cls(type(optimizer).__name__, gradient_bytes + 2 * changed_bytes, gradient_bytes)
+
+
+@dataclass(frozen=True)
 class Basis:
-    """What the options are computed from: the events of a run, which of its steps count, and its memory."""
+    """What the options are computed from: the events of a program, which of its steps count, and its memory."""
 
     machine: Machine
     gpus: int
@@ -39,13 +63,15 @@ class Basis:
     capacity: int
     owners: dict[str, int]
     scaling: int  # bytes of the peak that grow with the batch
-    optimizer: str
-    fused_bytes: int
-    gradient_bytes: int  # that the optimizer found
+    optimizer: Optimizer
 
     @property
     def peak(self) -> int:
         return sum(self.owners.values())
+
+    def on(self, spec: gpus.GPU) -> "Basis":
+        """Return the same program on other GPUs, of all the memory that these have."""
+        return replace(self, machine=self.machine.with_gpu(spec), capacity=spec.memory_bytes)
 
 
 @dataclass(frozen=True)
@@ -77,15 +103,16 @@ def what_if(
     basis: Basis, *, gpu: str | None, gpus: int | None, batch: float | str, amp: bool, fused: bool, pinned: bool,
     compiled: bool, price: float | None, steps: int | None,
 ) -> Option:  # fmt: skip
-    """Return the option that `Report.what_if` describes."""
+    """Return the option that `Report.what_if` describes, of a run or of a forecast."""
     ranks = 1 if gpus is None else arguments.whole("gpus", gpus)
     if ranks > 1 and basis.used > 1:
         raise ValueError(
-            f"gpus is {gpus}, but the run has {basis.used} GPUs already: run it with another number of them"
+            f"gpus is {gpus}, but the program has {basis.used} GPUs already: run it with another number of them"
         )
     own = basis.machine.gpu
-    spec = own if gpu is None else _spec(gpu)
-    capacity = basis.capacity if spec is own else spec.memory_bytes
+    spec = own if gpu is None else priced(gpu)
+    there = basis if spec is own else basis.on(spec)
+    capacity = there.capacity
     batch = _largest(basis, capacity) if batch == "max" else arguments.positive("batch", batch)
     changes: list[tuple[str, str, Callable[[Sequence[Event]], Sequence[Event]]]] = []
     if spec is not own:
@@ -105,10 +132,8 @@ def what_if(
     events: Sequence[Event] = basis.events
     for _, _, change in changes:
         events = change(events)
-    machine = basis.machine.with_gpu(spec)
-    if ranks > 1:
-        machine = replace(machine, link=Cluster(spec.name, per_machine=8))
-    seen = Replay(events, machine, basis.gpus).timeline(basis.first, basis.last)
+    machine = there.machine if ranks == 1 else replace(there.machine, link=Cluster(spec.name, per_machine=8))
+    seen = Timeline.of(play(events, machine, basis.gpus), basis.first, basis.last)
     peak = basis.peak + math.floor(basis.scaling * (batch - 1))
     step_s = seen.total_ns / (basis.last - basis.first) / 1e9
     names, texts = [name for name, _, _ in changes], tuple(text for _, text, _ in changes)
@@ -128,10 +153,11 @@ def options(ask: Callable[..., Option], own: str) -> list[Option]:
     return found if found[0].gpus > 1 else [*found, ask(gpus=8)]
 
 
-def _spec(name: str) -> gpus.GPU:
-    row = gpus.get(name, "gpu")
+def priced(given: str | gpus.GPU, argument: str = "gpu") -> gpus.GPU:
+    """Return a GPU of the table. Raises ValueError, which names the argument, for one whose maker states no rates."""
+    row = given if isinstance(given, gpus.GPU) else gpus.get(given, argument)
     if not row.peak_tflops:
-        raise ValueError(f"gpu is {row.name!r}, whose maker states no rates")
+        raise ValueError(f"{argument} is {row.name!r}, whose maker states no rates")
     return row
 
 
@@ -223,8 +249,8 @@ def _with_amp(events: Sequence[Event], basis: Basis) -> list[Event]:
 
 # ---- the optimizer ----------------------------------------------------------------------------------------------
 def _fused_text(basis: Basis) -> str:
-    if basis.optimizer not in _FUSED:
-        return f"{basis.optimizer or 'no optimizer'} has no fused step: nothing changes"
+    if basis.optimizer.name not in _FUSED:
+        return f"{basis.optimizer.name or 'no optimizer'} has no fused step: nothing changes"
     if _is_fused(basis):
         return "the optimizer is fused already: nothing changes"
     return "one kernel reads parameters, gradients and state once and writes parameters and state"
@@ -232,13 +258,14 @@ def _fused_text(basis: Basis) -> str:
 
 def _with_fused(events: Sequence[Event], basis: Basis) -> list[Event]:
     """Let one kernel do all that the kernels of an optimizer's step do."""
-    if basis.optimizer not in _FUSED or _is_fused(basis):
+    if basis.optimizer.name not in _FUSED or _is_fused(basis):
         return list(events)
+    nbytes = basis.optimizer.fused_bytes
     found: list[Event] = []
     for _, group in groupby(events, _is_of_step):
         *before, last = group
         if _is_of_step(last):
-            found.append(replace(last, name="_fused_step_", cost=Cost(basis.fused_bytes // 8, basis.fused_bytes)))
+            found.append(replace(last, name="_fused_step_", cost=Cost(nbytes // 8, nbytes)))
         else:
             found += [*before, last]
     return found
@@ -290,7 +317,7 @@ def _launched_with(event: Event) -> tuple[bool, tuple[int, int], str]:
 # ---- ranks ------------------------------------------------------------------------------------------------------
 def _with_ranks(events: Sequence[Event], basis: Basis, ranks: int) -> list[Event]:
     """Let buckets of gradients be summed among ranks, each after its part of the kernels of a backward pass."""
-    total = basis.gradient_bytes
+    total = basis.optimizer.gradient_bytes
     step: list[Event] = []
     found: list[Event] = []
     for event in events:
@@ -311,8 +338,8 @@ def _with_messages(step: list[Event], total: int, ranks: int) -> Iterator[Event]
         if not _is_backward(event):
             continue
         if place in due:
-            sizes = math.ceil(total / len(due)), 0, tuple(range(ranks))
-            yield Message(event.number + 0.5, event.stream, ("nccl",), "all_reduce", "all_reduce", *sizes, event.line)
+            what, sizes = ("all_reduce",) * 3, (math.ceil(total / len(due)), 0, tuple(range(ranks)))
+            yield Message(event.number + 0.5, event.stream, ("nccl",), *what, *sizes, event.line)
         if place == places[-1]:
             yield Hold(event.stream, event.number + 0.5)
 
