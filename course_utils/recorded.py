@@ -17,11 +17,10 @@ import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from course_utils import arguments, plots, tables
+from course_utils import __version__, arguments, plots, tables
 
 __all__ = ["Fact", "Run", "Value", "compare", "curves", "facts", "load", "published", "value"]
 
@@ -281,7 +280,7 @@ def _identity(device) -> dict[str, Any]:
     report = Report.collect()
     name = "Apple MPS" if device.type == "mps" else getattr(torch, device.type).get_device_name(device)
     versions = {"torch": report.torch, "cuda": report.cuda_build, "driver": report.driver, "python": report.python}
-    made = {"date": datetime.date.today().isoformat(), "course": version("course-utils")}
+    made = {"date": datetime.date.today().isoformat(), "course": __version__}
     return {"schema": SCHEMA, "device": name, **made, "versions": versions}
 
 

@@ -2,15 +2,14 @@
 
 import html
 import re
-import tomllib
 from pathlib import Path
 
 from docutils import nodes
 
+import course_utils
 from tools.address import BRANCH, REPOSITORY
 
 ROOT = Path(__file__).resolve().parents[2]  # of the copy in build/site-sources
-PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 CITATION = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
@@ -21,7 +20,7 @@ description = (
     "A course in JupyterLab notebooks, from the first tensor on a GPU to training across several processes. Every "
     "claim is shown by a cell, every exercise is checked, and no GPU is needed."
 )
-release = PYPROJECT["version"]
+release = course_utils.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
 root_doc = "index"
 exclude_patterns = ["notebooks/programs"]

@@ -35,9 +35,16 @@ def _read(folder: Path) -> dict | None:
 
 def versions() -> dict[str, str]:
     """Return the version of each project, and of the citation."""
-    found = {name: (_read(folder) or {})["project"]["version"] for name, folder in projects().items()}
+    found = {name: _version(folder) for name, folder in projects().items()}
     cited = re.findall(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
     return {**found, "CITATION.cff": cited[0]}
+
+
+def _version(folder: Path) -> str:
+    """Return the version of the project in `folder`; that of the course stands in its smallest package."""
+    project = (_read(folder) or {})["project"]
+    text = (ROOT / "course_utils" / "__init__.py").read_text(encoding="utf-8")
+    return project.get("version") or re.findall(r'^__version__ = "(.*)"$', text, re.MULTILINE)[0]
 
 
 def changes(version: str) -> str:

@@ -9,9 +9,9 @@ is solved by lesson, and after an exclamation mark how often which mistake was m
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from urllib.parse import quote_plus, unquote_plus
 
+from course_utils import __version__
 from gpu_course import sealing
 from gpu_course import solved as store
 from gpu_course.checks import OTHER
@@ -39,7 +39,7 @@ def write(name: str, code: str, done: set[store.Key], tries: dict[tuple[str, str
     parts = [f"{lesson}:{','.join(names)}" for lesson, names in store.by_lesson(done).items()]
     found = sorted(tries.items())
     parts += [f"!{lesson}:{each}:{_encoded(mistake or OTHER)}:{count}" for (lesson, each, mistake), count in found]
-    return sealing.sealed(";".join([PREFIX, _encoded(name), code, version("course-utils"), *parts]))
+    return sealing.sealed(";".join([PREFIX, _encoded(name), code, __version__, *parts]))
 
 
 def read(line: str) -> Progress:

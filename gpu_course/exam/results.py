@@ -6,10 +6,9 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from urllib.parse import quote_plus, unquote_plus
 
-from course_utils import tables
+from course_utils import __version__, tables
 from gpu_course import misconceptions, sealing
 from gpu_course.exam.items import several
 from gpu_course.exam.paper import Judged
@@ -125,7 +124,7 @@ def line(name: str, code: str, before: Marks, after: Marks, believed: Iterable[s
         if marks:
             parts.append(f"{kind}:" + ",".join(f"{skill}={right}.{asked}" for skill, (right, asked) in marks.items()))
     parts += [f"!{each}:{count}" for each, count in sorted(Counter(believed).items())]
-    return sealing.sealed(";".join([PREFIX, quote_plus(name), code, version("course-utils"), *parts]))
+    return sealing.sealed(";".join([PREFIX, quote_plus(name), code, __version__, *parts]))
 
 
 def read(text: str) -> Person:

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import venv
 from pathlib import Path
 
@@ -77,7 +76,7 @@ def test_plans_name_cells_and_exercises_that_there_are():
 
 
 def test_slides_name_cells_and_every_lesson_has_some():
-    marks = tomllib.loads(slides.MARKS.read_text(encoding="utf-8"))
+    marks = slides.marks()
     assert set(marks) == {notebooks.number(path) for path in notebooks.lessons()}
     for path in notebooks.lessons():
         slide_cells = marks[notebooks.number(path)]
@@ -262,7 +261,7 @@ def test_a_lesson_opened_from_a_fork_installs_that_fork_at_that_commit_and_runs(
     found.cells.append(
         nbformat.v4.new_code_cell(
             "import course_utils, importlib.metadata as m; print(course_utils.__file__)\n"
-            "print(m.distribution('course-utils').read_text('direct_url.json'))"
+            "print(m.distribution('pytorch-gpu-course').read_text('direct_url.json'))"
         )
     )
     started = jupyter_client.AsyncKernelManager(kernel_name="python3", kernel_spec_manager=manager)
