@@ -1,7 +1,6 @@
 """Which exercises and explorers has the course? They stand in the folders of lessons."""
 
 import importlib
-import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,26 +8,30 @@ from types import ModuleType
 
 from gpu_course.checks import Exercise
 
-__all__ = ["explorer", "names", "registry"]
+__all__ = ["explorer", "names", "numbers", "registry"]
 
 _FOLDER = Path(__file__).parent
 _EXERCISE = re.compile(r"^@exercise\(.*?^(?:def|class) (\w+)", re.MULTILINE | re.DOTALL)
 
 
+def numbers() -> list[str]:
+    """Return the numbers of the lessons, in order: "08", and "08b", a page that no later lesson needs."""
+    return sorted(path.parent.name.removeprefix("lesson") for path in _FOLDER.glob("lesson*/__init__.py"))
+
+
 def registry() -> Iterator[Exercise]:
     """Yield every exercise of every lesson, in the order of the lessons and of their modules."""
-    for lesson in sorted(module.name for module in pkgutil.iter_modules([str(_FOLDER)])):
-        if lesson.startswith("lesson"):
-            loaded = importlib.import_module(f"{__package__}.{lesson}")
-            yield from (found for found in vars(loaded).values() if isinstance(found, Exercise))
+    for number in numbers():
+        loaded = importlib.import_module(f"{__package__}.lesson{number}")
+        yield from [found for found in vars(loaded).values() if isinstance(found, Exercise)]
 
 
 def names() -> dict[str, list[str]]:
     """Return the names of each lesson's exercises. They are read from the files: importing all takes over a second."""
     found = {}
-    for folder in sorted(_FOLDER.glob("lesson*")):
-        texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))]
-        found[folder.name.removeprefix("lesson")] = [name for text in texts for name in _EXERCISE.findall(text)]
+    for number in numbers():
+        texts = [path.read_text(encoding="utf-8") for path in sorted((_FOLDER / f"lesson{number}").glob("*.py"))]
+        found[number] = [name for text in texts for name in _EXERCISE.findall(text)]
     return found
 
 

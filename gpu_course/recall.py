@@ -11,14 +11,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from gpu_course import exam
+from gpu_course import catalogue, exam
 from gpu_course import solved as store
 from gpu_course.progress import here
 
 __all__ = ["GAPS", "LESSONS", "ask", "plan"]
 
 GAPS = (1, 3, 6)  # lessons between a lesson and its questions
-LESSONS = range(2, 14)  # those that begin with questions
+LESSONS = tuple(
+    int(each) for each in catalogue.numbers() if each.isdecimal() and int(each) >= 2
+)  # begin with questions
 COUNT = 3
 _KIND = "recall"
 _PAPERS: dict[str, exam.Paper] = {}  # for the kernel's life: a cell that runs again keeps its answers
@@ -37,7 +39,7 @@ def plan(lesson: str, missed: Sequence[str] = (), turn: int = 0) -> list[str]:
     for _ in range(turn):
         for each in LESSONS:
             asked.update(_due(each, ideas, asked))
-    for each in range(LESSONS.start, number):
+    for each in (each for each in LESSONS if each < number):
         asked.update(_due(each, ideas, asked))
     again = [name for name in missed if any(name in ideas[each] for each in ideas if each < number)][:1]
     return list(dict.fromkeys([*again, *_due(number, ideas, asked)]))[:COUNT]

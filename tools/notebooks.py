@@ -1,16 +1,18 @@
 """Are the notebooks in their one canonical form, and are their stored outputs what they give when run?
 
 python tools/notebooks.py --check [paths]     name what is not canonical; exit status 1 if anything is
-python tools/notebooks.py --fix [paths]       write the canonical form, the address, and the lessons' minutes
+python tools/notebooks.py --fix [paths]       write the canonical form, the address, and links to neighbours; without
+                                              paths also what README, lesson 00 and misconceptions.toml repeat
 python tools/notebooks.py --execute [paths]   run in the reference environment and store the outputs
 python tools/notebooks.py --address URL       write the repository's address into badges and set-up cells
 python tools/notebooks.py --address none      take the address out again
 python tools/notebooks.py --record            run on this machine's GPU with COURSE_RECORD=1; notebooks stay as they are
-python tools/notebooks.py --new 03 "Memory"   write the skeleton of a lesson whose number is free
+python tools/notebooks.py --new 03 "Memory"   write the skeleton of a lesson whose number is free, and what leads to it
 """
 
 import argparse
 import copy
+import itertools
 import os
 import re
 import subprocess
@@ -26,8 +28,8 @@ from tools import address
 from tools.address import SETUP, STATED
 
 __all__ = [
-    "FOLDED", "SETUP", "STATED", "TAGS", "canonical", "difference", "execute", "kernel_environment", "lessons", "new",
-    "not_reference", "number", "read", "run", "twice", "with_minutes",
+    "FOLDED", "SETUP", "STATED", "TAGS", "canonical", "difference", "execute", "kernel_environment", "lessons", "links",
+    "new", "not_reference", "number", "read", "run", "title", "twice", "with_files", "with_minutes",
 ]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +41,17 @@ KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3
 ON_COLAB = {"accelerator": "GPU", "colab": {"gpuType": "T4", "provenance": []}}
 WIDGET_MIMES = ("application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json")
 WORDS = re.compile(r"(?=.*[a-z]{2})(?!.*[0-9a-f]{8})[a-z0-9]+(-[a-z0-9]+)*")
+LINKS = re.compile(r"^(?:Previous|Next): \[.*\]\(\w+\.ipynb\)$", re.MULTILINE)
+NEW_MINUTES = 10  # of a lesson that says nothing yet
+NEW_SLIDES = """# The slides of this lesson: a list of cells for each, by their ids. `make slides` makes them.
+slides = [
+  ["scene"],
+  ["first-section", "first-claim"],
+  ["second-section", "second-claim"],
+  ["third-section", "third-claim"],
+  ["what-to-remember"],
+]
+"""
 # Startup file of the kernels that tests start: PYTHONWARNINGS cannot name a package with its submodules.
 STRICT_WARNINGS = """import warnings
 _strict = r"(torch|course_utils|gpu_course|simgpu|kernelcheck|ranklaunch|__main__)(\\.|$)"
@@ -66,8 +79,39 @@ def number(path: Path) -> str:
     return path.stem.partition("_")[0]
 
 
+def title(path: Path) -> str:
+    """Return the title of a lesson, its number included."""
+    return read(path).cells[0].source.splitlines()[0].removeprefix("# ")
+
+
+def links(path: Path) -> str:
+    """Return the line of a lesson that leads to its neighbours.
+
+    A page that nobody needs for the next lesson, such as 08b, is passed by: its own links lead back to the way.
+    """
+    way = [one for one in lessons() if one == path or number(one).isdecimal()]
+    place = way.index(path)
+    neighbours = [("Previous", one) for one in way[:place][-1:]] + [("Next", one) for one in way[place + 1 :][:1]]
+    return " · ".join(f"{word}: [{title(one)}]({one.name})" for word, one in neighbours)
+
+
+def _with_rows(text: str) -> str:
+    """Return the README or the course map with a row for each lesson, below that of the lesson before it."""
+    for before, path in itertools.pairwise(lessons()):
+        if not re.search(rf"^\|.*{path.name}\)", text, re.MULTILINE):
+            readme = rf"\g<0>| [{title(path)}](notebooks/{path.name}) | … | 0 | 0 | 0 |\n"
+            text = re.sub(rf"^\| .*{before.name}\).*\n", readme, text, flags=re.MULTILINE)
+            course_map = rf"\g<0>|[{title(path)}]({path.name})|0|0|\n"
+            text = re.sub(rf"^\|[*\[].*{before.name}\).*\n", course_map, text, flags=re.MULTILINE)
+    return text
+
+
 def with_minutes(text: str) -> str:
-    """Return the README or the course map with the minutes and exercises that the title cells of the lessons state."""
+    """Return the README or the course map with the minutes and exercises that the title cells of the lessons state.
+
+    A lesson that has no row gets one, in which "…" stands where words are missing.
+    """
+    text = _with_rows(text)
     for path in lessons():
         stated = STATED.search(read(path).cells[0].source)
         if stated is None:
@@ -81,6 +125,12 @@ def with_minutes(text: str) -> str:
     bold = round(sum(int(spine) for essential, spine, _ in entries if essential) / 60)
     everything = round(sum(int(every) for _, _, every in entries) / 60)
     return re.sub(r"about \d+ hours(.*) about \d+ hours", rf"about {bold} hours\g<1> about {everything} hours", text)
+
+
+def with_files(text: str) -> str:
+    """Return the list of misconceptions with the file name of each lesson's notebook."""
+    table = "".join(f'"{number(path)}" = "{path.name}"\n' for path in lessons())
+    return re.sub(r'^\[notebooks\]\n("\w+" = ".*"\n)*', f"[notebooks]\n{table}", text, flags=re.MULTILINE)
 
 
 def word_id(cell: NotebookNode, taken: set[str]) -> str:
@@ -258,42 +308,49 @@ def execute(path: Path, before: dict[str, NotebookNode]) -> str:
 
 
 def new(number: int, title: str) -> Path:
-    """Write the skeleton of a lesson and return its path. Raises ValueError where a lesson has the number."""
-    others = lessons()
-    for path in others:
+    """Write the skeleton of a lesson, its notebook and its room, and return the notebook's path.
+
+    Raises ValueError where a lesson has the number.
+    """
+    for path in lessons():
         if path.name.startswith(f"{number:02d}_"):
             raise ValueError(f"Lesson {number:02d} exists: notebooks/{path.name}. Choose another number.")
     made = ROOT / "notebooks" / address.file_of(f"{number:02d} {title}")
-    place = sum(path.name < made.name for path in others)
-    neighbours = [("Previous", path) for path in others[:place][-1:]] + [("Next", path) for path in others[place:][:1]]
-    titles = {path: read(path).cells[0].source.splitlines()[0].removeprefix("# ") for _, path in neighbours}
-    links = " · ".join(f"{word}: [{titles[path]}]({path.name})" for word, path in neighbours)
+    heading = f"# {number:02d} {title}\n\nA promise.\n\n{address.badges(made.name)}{NEW_MINUTES} minutes · 0 exercises"
+    write(made, canonical(nbformat.v4.new_notebook(cells=_skeleton(heading, "Previous: [a](a.ipynb)"))))
+    room = ROOT / "gpu_course" / f"lesson{number:02d}"
+    room.mkdir(parents=True, exist_ok=True)
+    write(room / "__init__.py", f'"""A question? The exercises of lesson {number:02d}."""\n\n__all__: list[str] = []\n')
+    write(room / "slides.toml", NEW_SLIDES)
+    return made
+
+
+def _skeleton(heading: str, neighbours: str) -> list[NotebookNode]:
+    """Return the cells of a lesson that says nothing yet; `neighbours` is the line that leads to them."""
     text, code = nbformat.v4.new_markdown_cell, nbformat.v4.new_code_cell
     claim = "x = torch.ones(3, device=DEVICE)\nassert x.device == DEVICE"
     program = "import torch\n\nx = torch.ones(3)\nassert x.sum() == 3"
     folded = {"tags": [FOLDED]}
     cells = [
-        text(
-            f"# {number:02d} {title}\n\nA promise.\n\n{address.badges(made.name)}60 minutes · 0 exercises\n\n{links}",
-            id="title",
-        ),
+        text(f"{heading}\n\n{neighbours}", id="title"),
         text("After this lesson you can\n\n- …\n\nBefore: …", id="goals"),
         code(SETUP, id="set-up"),
         code("print(devices.describe(DEVICE))", id="machine"),
         text("The problem of somebody who does this for a living.", id="scene"),
-        code("# @title Imports\nimport torch\n\nfrom gpu_course import drawings", id="imports", metadata=folded),
+        code("import torch\n\nfrom gpu_course import drawings", id="imports"),
         code('# @title Host, queue and device\ndrawings.show("host-queue-device")', id="drawing", metadata=folded),
     ]
     for name in ("first", "second", "third"):
-        cells += [text(f"## The {name} section\n\nThe claim.", id=f"{name}-section"), code(claim, id=f"{name}-claim")]
-    cells += [
+        said = f"## The {name} section\n\nA **{name} term** is what the claim needs."
+        cells += [text(said, id=f"{name}-section"), code(claim, id=f"{name}-claim")]
+    remember = f"## What to remember\n\n…\n\n### Common errors\n\n…\n\nRead on: …\n\n{neighbours}"
+    return [
+        *cells,
         text("## The whole program", id="whole-program"),
         code(program, id="program"),
         text("How the problem ends.", id="scene-end"),
-        text(f"## What to remember\n\n…\n\n### Common errors\n\n…\n\nRead on: …\n\n{links}", id="what-to-remember"),
+        text(remember, id="what-to-remember"),
     ]
-    write(made, canonical(nbformat.v4.new_notebook(cells=cells)))
-    return made
 
 
 def record(paths: list[Path]) -> int:
@@ -310,15 +367,30 @@ def record(paths: list[Path]) -> int:
 
 
 def fix(paths: list[Path]) -> None:
-    """Write the canonical form of the notebooks at `paths`, and the lessons' minutes where they are repeated."""
+    """Write the canonical form of the notebooks at `paths`, and what they repeat of others: links, rows and minutes."""
+    every = lessons()
     for path in paths:
-        notebook = read(path)
+        notebook, line = read(path), links(path) if path in every else ""
         for cell in notebook.cells:
-            cell.source = with_minutes(cell.source) if cell.get("id") == "course-map" else cell.source
+            if line and cell.cell_type == "markdown":
+                cell.source = LINKS.sub(lambda old, new=line: old[0] if _same(old[0], new) else new, cell.source)
+            if cell.get("id") == "course-map":
+                cell.source = with_minutes(cell.source)
         write(path, canonical(notebook))
-    if paths == lessons():
-        readme = ROOT / "README.md"
-        write(readme, address.with_clone_line(with_minutes(readme.read_text(encoding="utf-8"))))
+    if paths == every:
+        for name, renewed in (("README.md", _readme), ("gpu_course/misconceptions.toml", with_files)):
+            path = ROOT / name
+            write(path, renewed(path.read_text(encoding="utf-8")))
+
+
+def _readme(text: str) -> str:
+    """Return the README with the lessons' minutes, and the command that clones the repository."""
+    return address.with_clone_line(with_minutes(text))
+
+
+def _same(line: str, other: str) -> bool:
+    """Return whether two lines lead to the same neighbours, whatever they call them."""
+    return re.findall(r"\((\w+\.ipynb)\)", line) == re.findall(r"\((\w+\.ipynb)\)", other)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -334,7 +406,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.new:
             path = new(int(options.new[0]), options.new[1])
-            print(f"{path}: link to it from its neighbours, add it to README.md and to the map of lesson 00")
+            fix(lessons())
+            print(f"{path}: written, with links from its neighbours and rows in README.md and lesson 00")
+            print("Say in the row of README.md what one can do after the lesson.")
             return 0
         if options.address:
             address.write(*options.address)

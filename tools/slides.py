@@ -1,6 +1,6 @@
 """How does a lesson become slides?  `make slides` writes them to build/slides.
 
-docs/instructors/slides.toml names the cells. There is one source, the notebook: of a text its heading and first
+slides.toml in the lesson's room names the cells. There is one source, the notebook: of a text its heading and first
 paragraph are shown, of a folded cell what it draws, of an open cell code and output (two outputs at most). A slide
 begins with a text. The pages need no network.
 """
@@ -20,10 +20,9 @@ from nbformat import NotebookNode
 
 from tools import notebooks
 
-__all__ = ["MARKS", "PROCESSES", "deck", "main", "started"]
+__all__ = ["PROCESSES", "deck", "main", "marks", "started"]
 
 ROOT = notebooks.ROOT
-MARKS = ROOT / "docs" / "instructors" / "slides.toml"
 SOURCES, TARGET = ROOT / "build" / "slides-sources", ROOT / "build" / "slides"
 ROOM = 2  # of a cell that draws seven pictures, the first with its text
 # Forked where that is safe: what Sphinx, Matplotlib and torch take to be imported is then spent once.
@@ -59,6 +58,15 @@ def shown(cell: NotebookNode, first: bool) -> NotebookNode:
     return cell
 
 
+def marks() -> dict[str, list[list[str]]]:
+    """Return the slides of each lesson that has some, by its number: for each slide the ids of its cells."""
+    files = {
+        path: ROOT / "gpu_course" / f"lesson{notebooks.number(path)}" / "slides.toml" for path in notebooks.lessons()
+    }
+    texts = {path: file.read_text(encoding="utf-8") for path, file in files.items() if file.is_file()}
+    return {notebooks.number(path): tomllib.loads(text)["slides"] for path, text in texts.items()}
+
+
 def deck(path: Path, slides: list[list[str]]) -> NotebookNode:
     """Return the notebook of a deck: for each slide the cells that are named; KeyError for one that is missing."""
     lesson = notebooks.read(path)
@@ -91,14 +99,14 @@ def started(target: Path, home: str = "") -> BaseProcess:
 
     The index leads to each deck and, where there is one, back to `home`; the first slide of a deck leads to the index.
     """
-    marks = tomllib.loads(MARKS.read_text(encoding="utf-8"))
+    chosen = marks()
     shutil.rmtree(SOURCES, ignore_errors=True)
     SOURCES.mkdir(parents=True)
     names = []
     for path in notebooks.lessons():
-        if (number := notebooks.number(path)) in marks:
+        if (number := notebooks.number(path)) in chosen:
             names.append(path.stem)
-            made = deck(path, marks[number])
+            made = deck(path, chosen[number])
             made.cells[0].source += "\n\n[All slides](index.md)"
             nbformat.write(made, SOURCES / path.name)
     listed = "\n".join(names)

@@ -15,7 +15,7 @@ import nbformat
 import pytest
 
 from tests import cells, kernels
-from tests.notebooks.test_notebooks import broken, deeper, stub_of
+from tests.notebooks.test_notebooks import deeper, stub_of
 from tools import address, notebooks
 
 LESSONS = notebooks.lessons()
@@ -227,24 +227,3 @@ def test_an_address_comes_into_title_and_set_up_cells_and_goes_again(publish):
     publish("")
     assert address.with_clone_line(there) == address.with_clone_line(readme)
     assert address.with_address(text := "[code](https://github.com/pytorch/pytorch)\n5 minutes") == text
-
-
-@pytest.mark.usefixtures("forked")
-def test_a_new_lesson_passes_every_gate_once_it_is_executed_and_a_number_is_given_once(
-    tmp_path, monkeypatch, capsys, forked
-):
-    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
-    (tmp_path / "notebooks").mkdir()
-    for name in ("02_before", "04_after"):
-        cells = [NEW.new_markdown_cell(f"# {name}\n\nA promise.")]
-        notebooks.write(tmp_path / "notebooks" / f"{name}.ipynb", notebooks.canonical(NEW.new_notebook(cells=cells)))
-    assert notebooks.main(["--new", "03", "Memory, at last"]) == 0
-    path = tmp_path / "notebooks" / "03_memory_at_last.ipynb"
-    notebooks.write(path, notebooks.execute(path, {}))
-    assert broken(path) == set()
-    links = "Previous: [02_before](02_before.ipynb) · Next: [04_after](04_after.ipynb)"
-    cells = notebooks.read(path).cells
-    assert cells[0].source.endswith(links) and cells[-1].source.endswith(links)
-    capsys.readouterr()
-    assert notebooks.main(["--new", "03", "Other"]) == 1 and len(notebooks.lessons()) == 3
-    assert capsys.readouterr().err == "Lesson 03 exists: notebooks/03_memory_at_last.ipynb. Choose another number.\n"

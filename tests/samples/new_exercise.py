@@ -5,9 +5,10 @@ import torch
 from gpu_course.checks import Case, edit, lesson
 
 exercise = lesson("02")
+HINTS = ("What limits a value from both sides?", "A tensor has a method for it.", "Its name is `clamp`: min, then max.")
 
 
-@exercise(title="Clip on the device", minutes=5, difficulty=1, hints=("Which method limits?", "clamp(min, max)"))
+@exercise(title="Clip on the device", minutes=5, difficulty=1, hints=HINTS)
 def clip(x: torch.Tensor, limit: float) -> torch.Tensor:
     """Return `x` with every value between -limit and limit, on the device of `x`."""
     return x.clamp(-limit, limit)
@@ -22,6 +23,13 @@ def _(case: Case) -> None:
         case.equal(got, torch.tensor(expected).to(case.device))
 
 
+clip.alternative(
+    "a call more, and the same values",
+    edit("""
+        -    return x.clamp(-limit, limit)
+        +    return torch.minimum(torch.maximum(x, -limit * torch.ones_like(x)), limit * torch.ones_like(x))
+    """),
+)
 clip.mistake(
     "limits from above only",
     "values below -limit stay too small",

@@ -1,0 +1,140 @@
+"""Does a new lesson touch its own files and four others, a new exercise six, and do the gates accept both?"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+
+from tests import kernels
+from tests.notebooks.test_notebooks import broken
+from tools import notebooks
+
+ROOT = notebooks.ROOT
+NUMBER = (
+    f"{len([path for path in notebooks.lessons() if notebooks.number(path).isdecimal()]):02d}"  # the first free one
+)
+LAST = [path.name for path in notebooks.lessons() if notebooks.number(path).isdecimal()][-1]
+OTHERS = {"README.md", "gpu_course/misconceptions.toml", "notebooks/00_start_here.ipynb", f"notebooks/{LAST}"}
+SAMPLE = ROOT / "tests" / "samples" / "new_exercise.py"
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "workbook", "build", "dist")
+# The tests that look at lessons and exercises from outside, and those of the lesson and of the exercise themselves.
+GATES = [f"tests/notebooks/test_{name}.py" for name in ("notebooks", "plain", "glossary", "storeys", "site")]
+GATES += [f"tests/gpu_course/test_{name}.py" for name in ("misconceptions", "recall", "wrong_answers", "right_answers")]
+CHOSEN = (
+    f"{NUMBER} or 00_start or clip or readme or names or links or there or same or three or contents or slides or plans"
+    " or belongs or leads or comes_back or asks or storey or every_exercise or shows_progress"
+)
+TEXT = """## Exercise: clip on the device
+
+Write `clip`: about 1 line, 5 minutes, difficulty 1. `clip(tensor([3., -0.5]), 1.0)` returns `tensor([1.0, -0.5])`."""
+STUB = '''def clip(x: torch.Tensor, limit: float) -> torch.Tensor:
+    """Return `x` with every value between -limit and limit, on the device of `x`."""
+    raise NotImplementedError'''
+SLIP = f'''
+[[slips]]
+id = "planted"
+name = "What the planted exercise shows"
+what = "Values are limited on one side, or set to something else."
+mistakes."{NUMBER}.clip" = ["limits from above only", "sets what is too large to 0", "takes the absolute value"]
+'''
+
+
+def changed(folder: Path, before: Path) -> set[str]:
+    """Return the files under `folder` that are new, or differ from those under `before`, as paths with slashes."""
+    files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    names = {path.relative_to(folder).as_posix(): path for path in files}
+    return {
+        name
+        for name, path in names.items()
+        if not (before / name).is_file() or path.read_bytes() != (before / name).read_bytes()
+    }
+
+
+def own(name: str) -> bool:
+    """Return whether a file belongs to the new lesson."""
+    return name.startswith((f"notebooks/{NUMBER}_", f"gpu_course/lesson{NUMBER}/"))
+
+
+def test_a_new_lesson_passes_every_gate_once_it_is_executed_and_a_number_is_given_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    monkeypatch.setattr(nbclient, "NotebookClient", kernels.client)  # what runs here is no lesson
+    for name in OTHERS:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    assert notebooks.main(["--new", NUMBER, "Memory, at last"]) == 0
+    path = tmp_path / "notebooks" / f"{NUMBER}_memory_at_last.ipynb"
+    assert {name for name in changed(tmp_path, ROOT) if not own(name)} == OTHERS
+    notebooks.write(path, notebooks.execute(path, {}))
+    assert broken(path) == set()
+    cells = notebooks.read(path).cells
+    links = f"Previous: [{notebooks.title(tmp_path / 'notebooks' / LAST)}]({LAST})"
+    assert cells[0].source.endswith(links) and cells[-1].source.endswith(links)
+    row = f"| [{NUMBER} Memory, at last](notebooks/{path.name}) | … |"
+    assert row in (tmp_path / "README.md").read_text(encoding="utf-8"), "a test asks for words in place of the dots"
+    capsys.readouterr()
+    assert notebooks.main(["--new", NUMBER, "Other"]) == 1
+    assert capsys.readouterr().err == f"Lesson {NUMBER} exists: notebooks/{path.name}. Choose another number.\n"
+
+
+def python(copy: Path, *words: str) -> str:
+    """Run Python in the copy of the repository, whose packages come first, and return what it printed."""
+    path = os.pathsep.join(
+        [str(copy), *(str(copy / "engines" / name) for name in ("simgpu", "kernelcheck", "ranklaunch"))]
+    )
+    environment = {**os.environ, "PYTHONPATH": path, "COURSE_DEVICE": "sim"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=copy, env=environment, capture_output=True, text=True, encoding="utf-8"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def plant_exercise(copy: Path) -> None:
+    """Write the exercise of tests/samples into the new lesson, as docs/contributing/exercises.md says."""
+    (path,) = (copy / "notebooks").glob(f"{NUMBER}_*.ipynb")
+    room = copy / "gpu_course" / f"lesson{NUMBER}"
+    module = SAMPLE.read_text(encoding="utf-8").replace('lesson("02")', f'lesson("{NUMBER}")')
+    (room / "clipping.py").write_text(module, encoding="utf-8")
+    door = (
+        f'"""A question? The exercise of lesson {NUMBER}."""\n\nfrom gpu_course.lesson{NUMBER}.clipping import clip\n'
+    )
+    (room / "__init__.py").write_text(door + '\n__all__ = ["clip"]\n', encoding="utf-8")
+    notebook = notebooks.read(path)
+    cells = {cell.id: cell for cell in notebook.cells}
+    cells["imports"].source += f", lesson{NUMBER}"
+    cells["first-claim"].source += "\nassert x.clamp(-2, 2).equal(x)"
+    new = nbformat.v4
+    place = notebook.cells.index(cells["first-claim"]) + 1
+    notebook.cells[place:place] = [
+        new.new_markdown_cell(TEXT, id="clip-text"),
+        new.new_code_cell(STUB, id="clip"),
+        new.new_code_cell(f"clip = lesson{NUMBER}.clip.check(clip)", id="clip-check"),
+    ]
+    title = cells["title"]
+    title.source = title.source.replace("10 minutes · 0 exercises", "15 minutes · 1 exercise")
+    notebooks.write(path, notebooks.canonical(notebook))
+    with (copy / "gpu_course" / "misconceptions.toml").open("a", encoding="utf-8") as file:
+        file.write(SLIP)
+    python(copy, "-m", "tools.notebooks", "--fix")
+    python(copy, "-m", "tools.notebooks", "--execute", f"notebooks/{path.name}", "notebooks/00_start_here.ipynb")
+
+
+@pytest.mark.slow
+def test_a_new_lesson_touches_four_other_files_and_an_exercise_six_and_all_gates_accept_them(tmp_path):
+    copy, lesson = tmp_path / "copy", tmp_path / "lesson"
+    shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+    python(copy, "-m", "tools.notebooks", "--new", NUMBER, "One more")
+    readme = copy / "README.md"
+    readme.write_text(readme.read_text(encoding="utf-8").replace("| … |", "| clip values |"), encoding="utf-8")
+    assert {name for name in changed(copy, ROOT) if not own(name)} == OTHERS
+    shutil.copytree(copy, lesson, ignore=LEFT_OUT)
+    plant_exercise(copy)
+    touched = changed(copy, lesson)
+    assert len(touched) == 6 and OTHERS - touched == {f"notebooks/{LAST}"}, touched
+    said = python(copy, "-m", "pytest", "-v", "-p", "no:cacheprovider", *GATES, "-k", CHOSEN)
+    assert f"Test{NUMBER}-clip" in said and f"test_lesson[{NUMBER}_one_more" in said and " passed" in said
