@@ -102,6 +102,103 @@ def test_ranks_of_a_run_are_counted_once(ranks):
     assert found["evidence"]["regime"] == "several GPUs" and all(option["gpus"] == 2 for option in found["options"])
 
 
+NCCL = """import os
+import torch
+import torch.distributed as dist
+
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+
+def tell(name, call):
+    try:
+        said = call()
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+    if rank == 1:
+        print(name, "|", str(said).replace("\\n", " / "), flush=True)
+
+def objects():
+    found = [None, None]
+    dist.all_gather_object(found, rank)
+    return found
+
+def send(tensor):
+    return dist.send(tensor, 0) if rank else dist.recv(tensor, 1)
+
+def ones(*shape, **options):
+    return torch.ones(*shape, device="cuda", **options)
+
+tell("no such GPU", lambda: dist.init_process_group("nccl", device_id=torch.device("cuda:5")))
+dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+tell("CPU", lambda: dist.all_reduce(torch.ones(2)))
+tell("CPU, sent", lambda: send(torch.ones(2)))
+name = dist.group.WORLD.group_name
+tell("CPU, functional", lambda: torch.ops._c10d_functional.all_reduce(torch.ones(2), "sum", name))
+tell("transposed", lambda: dist.all_reduce(ones(2, 3).t()))
+tell("gathered from a column", lambda: dist.all_gather([ones(2), ones(2)], ones(2, 2)[:, 0]))
+tell("channels last", lambda: dist.all_reduce(ones(2, 3, 4, 5).to(memory_format=torch.channels_last)))
+tell("int16", lambda: dist.all_reduce(ones(2, dtype=torch.int16)))
+tell("barrier of a GPU that is not there", lambda: dist.barrier(device_ids=[5]))
+tell("barrier", lambda: dist.barrier(device_ids=[rank]))
+tell("objects", objects)
+beside = dist.new_group(backend="gloo")
+tell("gloo beside it", lambda: dist.all_reduce(torch.ones(2), group=beside))
+tell("another of NCCL", lambda: dist.all_reduce(torch.ones(2), group=dist.new_group()))
+tell("names", lambda: [dist.get_backend(), dist.get_backend_config(), dist.get_backend(beside)])
+dist.destroy_process_group()
+dist.init_process_group(init_method=f"file://{os.getcwd()}/both", rank=rank, world_size=2)
+tell("CPU and GPU by default", lambda: [dist.all_reduce(torch.ones(2)), dist.all_reduce(ones(2))])
+tell("names by default", lambda: dist.get_backend_config())
+dist.destroy_process_group()
+torch.cuda.set_device(0)
+dist.init_process_group("nccl", init_method=f"file://{os.getcwd()}/again", rank=rank, world_size=2)
+tell("two on one GPU", lambda: dist.all_reduce(ones(2)))
+dist.destroy_process_group()
+"""
+NO_GPU = "AcceleratorError: CUDA error: invalid device ordinal"
+NO_CPU = "RuntimeError: No backend type associated with device type cpu"
+REFUSED = {
+    "no such GPU": NO_GPU,
+    "CPU": NO_CPU,
+    "CPU, sent": NO_CPU,
+    "CPU, functional": NO_CPU,
+    "transposed": "ValueError: Tensors must be contiguous",
+    "gathered from a column": "ValueError: Tensors must be contiguous",
+    "channels last": "None",
+    "int16": "TypeError: Input tensor data type is not supported for NCCL process group: Short",
+    "barrier of a GPU that is not there": NO_GPU,
+    "barrier": "None",
+    "objects": "[0, 1]",
+    "gloo beside it": "None",
+    "another of NCCL": NO_CPU,
+    "names": "['nccl', 'cuda:nccl', 'gloo']",
+    "CPU and GPU by default": "[None, None]",
+    "names by default": "cpu:gloo,cuda:nccl",
+    "two on one GPU": "DistBackendError: NCCL error in: torch/csrc/distributed/c10d/NCCLUtils.cpp, invalid usage (run",
+}
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What rank 1 of two says of each call that NCCL may refuse."""
+    folder = tmp_path_factory.mktemp("nccl")
+    (folder / "rules.py").write_text(NCCL)
+    plain = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "rules.py")
+    done = children.run("-m", "simgpu", "--gpus", "2", *torchrun, cwd=folder, env=plain)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(line.split(" | ") for line in done.stdout.splitlines() if " | " in line)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_ranks_refuse_what_nccl_refuses(said, name):
+    assert said[name].startswith(REFUSED[name])
+
+
+def test_two_ranks_on_one_gpu_are_named(said):
+    assert said["two on one GPU"].endswith("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000")
+
+
 def test_a_child_process_has_the_face_and_one_afterwards_has_not():
     begin = "import importlib.util as found; found.find_spec('torch'); import simgpu, torch; "
     ask = [sys.executable, "-c", begin + "print(torch.cuda.is_available(), torch.cuda.device_count())"]

@@ -9,10 +9,12 @@ other has called `recv`.
 
 import datetime
 import importlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -30,6 +32,43 @@ _CLOCK_TAG = 1 << 20  # of messages that carry clocks, beyond those that a progr
 _ENDED, _ANSWER_S = "simgpu/ended", 5.0  # how many ranks have ended, in the store; for what is still on its way
 _handles: "dict[int, Work]" = {}  # C++ keeps no Python object alive
 _arrivals: "dict[int, Work]" = {}  # of functional collectives, by the storage that they fill
+
+
+class Rules(Protocol):
+    """What the backend of a group refuses, where it is another than the gloo that carries the messages."""
+
+    def check(self, func: Operator, args: Args, group: dist.ProcessGroup, index: int) -> None:
+        """Raise what the backend raises for a call with tensors of GPU `index`."""
+
+
+rules: dict[str, Rules] = {}  # by the names of groups
+
+
+def rules_of(group: dist.ProcessGroup | None) -> Rules | None:
+    """Return the rules of a group, or None where those of gloo hold."""
+    return rules.get(group.group_name) if isinstance(group, dist.ProcessGroup) else None
+
+
+class _Here(threading.local):
+    carries = False
+
+
+_here = _Here()
+
+
+def is_carrying() -> bool:
+    """Return whether gloo is carrying a message of GPUs in this thread, with tensors of the CPU."""
+    return _here.carries
+
+
+@contextmanager
+def carrying() -> Generator[None]:
+    """Inside, tensors of the CPU stand for those of GPUs."""
+    before, _here.carries = _here.carries, True
+    try:
+        yield
+    finally:
+        _here.carries = before
 
 
 def join(cluster: Cluster) -> None:
@@ -50,10 +89,9 @@ def join(cluster: Cluster) -> None:
 
 
 def _barrier(group: dist.ProcessGroup | None = None, async_op: bool = False, device_ids: object = None) -> Any:
-    """As NCCL's: an all-reduce of one number, for which the host waits."""
-    work: Any = dist.all_reduce(
-        torch.zeros(1, device=torch.device("sim", state.world.current)), group=group, async_op=True
-    )
+    """As NCCL's: an all-reduce of one number on the GPU that is named or current, for which the host waits."""
+    index = state.device_of(device_ids[0] if isinstance(device_ids, list) else None)
+    work: Any = dist.all_reduce(torch.zeros(1, device=torch.device("sim", index)), group=group, async_op=True)
     if async_op:
         return work
     work.wait()
@@ -168,10 +206,14 @@ def run(func: Operator, args: Args, kwargs: Kwargs) -> Any:
     plain = tree_map(inner, args)
     index = next((tensor._index for tensor in known.values()), world.current)
     group, message = collectives.group_of(args), collectives.message(func, args)
+    asked = rules_of(group)
+    if asked is not None:
+        asked.check(func, args, group, index)
     launch = world.clock.launch(index, str(func._schema.name))
-    result = func(*plain, **tree_map(inner, kwargs))
-    if message is not None:
-        return _pass_on(result, message, plain, group, launch, index)
+    with carrying():
+        result = func(*plain, **tree_map(inner, kwargs))
+        if message is not None:
+            return _pass_on(result, message, plain, group, launch, index)
     kind, nbytes = collectives.collective(func, args) or (func._overloadpacket.__name__, 0)
     if functional:
         result = tree_map(torch.ops._c10d_functional.wait_tensor, result)
@@ -179,7 +221,8 @@ def run(func: Operator, args: Args, kwargs: Kwargs) -> Any:
         real = result[-1] if isinstance(result, tuple) else result
         dist.Work.unbox(real).wait()
     told = torch.tensor([launch.ready_ns, collectives.load(func, args, result)])
-    group.allreduce([told], dist.ReduceOp.MAX).wait()
+    with carrying():
+        group.allreduce([told], dist.ReduceOp.MAX).wait()
     (ready_ns, most_bytes), ranks = told.tolist(), dist.get_process_group_ranks(group)
     name, queue = f"{kind} of {len(ranks)}", (group.group_name,)
     end = world.clock.exchange(name, queue, kind, nbytes, ranks, launch, ready_ns, most_bytes, index)

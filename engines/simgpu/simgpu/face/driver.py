@@ -16,7 +16,7 @@ import torch
 
 from simgpu.device import enabling, state, torch_sim
 from simgpu.device.state import Device
-from simgpu.face import properties, statistics
+from simgpu.face import nccl, properties, statistics
 from simgpu.face.beginning import Beginning
 from simgpu.face.tensors import OLD_TYPES
 from simgpu.ground.replacements import Replacements
@@ -25,7 +25,6 @@ from simgpu.machine.prices import Cost
 
 VISIBLE = "SIMGPU_VISIBLE"  # what CUDA_VISIBLE_DEVICES was when the face was switched on, for child processes
 VERSION = "12.8"  # of CUDA, as a program is told that asks
-_NCCL = (2, 27, 3)
 _CUDNN = 91002  # 9.10.2
 _PRIORITIES = 4  # of streams, by PyTorch's own limit; CUDA has more
 _SPIN_MHZ = 1500  # the clock that `torch.cuda._sleep` counts: no data sheet of the table says one; an A100 has 1410
@@ -234,7 +233,7 @@ def _functions(count: Callable[[], int]) -> dict[str, Callable[..., Any]]:
         "_cuda_CUDAAllocator_AllocatorState": type("_cuda_CUDAAllocator_AllocatorState", (), {}),  # dynamo imports both
         "_cuda_sleep": _spin,
         "_set_cached_tensors_enabled": lambda enabled: None,
-        "_nccl_version": lambda: _NCCL[0] << 32 | _NCCL[1] << 16 | _NCCL[2],
+        "_nccl_version": lambda: nccl.VERSION[0] << 32 | nccl.VERSION[1] << 16 | nccl.VERSION[2],
         "_nccl_version_suffix": lambda: b"",
         "_cuda_get_cudnn_benchmark_limit": lambda: settings["benchmark_limit"],
         "_cuda_set_cudnn_benchmark_limit": functools.partial(settings.__setitem__, "benchmark_limit"),

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from simgpu.device import communication, state
+from simgpu.face import nccl
 from simgpu.ground.replacements import Replacements
 from simgpu.machine.cluster import Cluster
 
@@ -27,6 +28,12 @@ def replace(put: Replacements) -> None:
             functools.partial(_init, put, dist.init_process_group)
         ),
         "new_group": functools.wraps(dist.new_group)(functools.partial(_new_group, dist.new_group)),
+        "get_backend_config": functools.wraps(dist.get_backend_config)(
+            functools.partial(_get_config, dist.get_backend_config)
+        ),
+        "_get_object_coll_device": functools.wraps(c10d._get_object_coll_device)(
+            functools.partial(nccl.device_of_objects, c10d._get_object_coll_device)
+        ),
         "get_backend": functools.wraps(dist.get_backend)(functools.partial(_get_backend, dist.get_backend)),
         "barrier": dist.barrier,  # which a group of simulated GPUs replaces
     }
@@ -49,12 +56,12 @@ class _Handle:
 
 def _init(put: Replacements, plain: Callable[..., None], backend: str | None = None, *args: Any, **kwargs: Any) -> None:
     """Make the group of all ranks. Messages are priced as in one machine, or as many as LOCAL_WORLD_SIZE says."""
-    kwargs.pop("device_id", None)
+    _check_device(kwargs.pop("device_id", None))
     kwargs.pop("pg_options", None)
     plain(_carrier(backend), *args, **kwargs)
     if backend == "fake":  # PyTorch's group of ranks that do not exist
         return
-    _named[dist.group.WORLD] = _name(backend)
+    _name_group(dist.group.WORLD, backend)
     here = int(os.environ.get("LOCAL_WORLD_SIZE") or dist.get_world_size())
     spec = state.world.clock.machine.gpu
     communication.join(Cluster(spec.name, per_machine=max(here, 1)))
@@ -92,18 +99,43 @@ class _State:
 
 
 def _new_group(plain: Callable[..., Any], *args: Any, backend: str | None = None, **kwargs: Any) -> Any:
-    kwargs.pop("device_id", None)
+    _check_device(kwargs.pop("device_id", None))
     kwargs.pop("pg_options", None)
     group = plain(*args, backend=None if backend is None else _carrier(backend), **kwargs)
-    name = _name(backend) if backend else _named.get(dist.group.WORLD)
-    if isinstance(group, dist.ProcessGroup) and name is not None:
-        _named[group] = name
+    if isinstance(group, dist.ProcessGroup):
+        _name_group(group, backend or _named.get(dist.group.WORLD))
     return group
+
+
+def _check_device(device_id: torch.device | int | None) -> None:
+    """Raise as CUDA does for a GPU that is not there."""
+    if device_id is not None:
+        state.device_of(device_id)
+
+
+def _name_group(group: Any, backend: str | None) -> None:
+    """Remember what a program asked for, and let a group of NCCL's refuse what NCCL refuses."""
+    named = "" if backend is None else str(backend).lower()
+    _named[group] = named
+    if named and "nccl" not in named:
+        communication.rules.pop(group.group_name, None)
+        return
+    nccl.refuse_the_cpu()
+    communication.rules[group.group_name] = nccl.Rules(takes_cpu=named not in ("nccl", "cuda:nccl"))
 
 
 def _get_backend(plain: Callable[..., str], group: Any = None) -> str:
     found = plain(group)
-    return _named.get(group or dist.group.WORLD, found)
+    named = _named.get(group or dist.group.WORLD)
+    return found if named is None else "nccl" if not named or "nccl" in named else named
+
+
+def _get_config(plain: Callable[..., str], group: Any = None) -> str:
+    """Return the backend of each kind of device, as a program asked for it or as PyTorch chooses with CUDA."""
+    found, named = plain(group), _named.get(group or dist.group.WORLD)
+    if named is None or ":" in named:
+        return named or found
+    return {"": "cpu:gloo,cuda:nccl", "nccl": "cuda:nccl", "gloo": "cpu:gloo,cuda:gloo"}.get(named, found)
 
 
 def _carrier(backend: str | None) -> str:
@@ -114,8 +146,3 @@ def _carrier(backend: str | None) -> str:
     if not any(one in named for one in ("nccl", "gloo")):
         raise RuntimeError(f"the simulated GPUs have no backend {backend!r}: use nccl or gloo")
     return "gloo"
-
-
-def _name(backend: str | None) -> str:
-    named = "nccl" if backend is None else str(backend).lower()
-    return "nccl" if "nccl" in named else named
