@@ -98,5 +98,6 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     failed = [report.nodeid for name in ("failed", "error") for report in terminalreporter.stats.get(name, [])]
     if failed:
         terminalreporter.section("this machine")
-        terminalreporter.line(machine.description())
+        seed = config.option.order_seed
+        terminalreporter.line(f"{machine.description()}; order seed: {'none' if seed is None else seed}")
         terminalreporter.line(f"To repeat it: {machine.command(failed, config)}")

@@ -11,6 +11,8 @@ import simgpu
 
 __all__ = ["excerpt", "run", "run_tests"]
 
+_HANG_S = 900.0  # ends what hangs: on a busy machine a program of ten seconds takes minutes
+
 
 def run(program: Path, *arguments: str, gpu: str, shapes: bool = False, data_ms: float | None = None) -> simgpu.Report:
     """Run a program that says `cuda` on a simulated GPU, in a process of its own, and return the report.
@@ -20,7 +22,7 @@ def run(program: Path, *arguments: str, gpu: str, shapes: bool = False, data_ms:
     prints is printed; where it fails, so is its error, and the report is that of the time before. Raises
     `simgpu.Unavailable` where this machine can have no simulated GPU.
     """
-    return simgpu.run_in_child(_run, str(program), arguments, gpu, shapes, data_ms)
+    return simgpu.run_in_child(_run, str(program), arguments, gpu, shapes, data_ms, limit_s=_HANG_S)
 
 
 def _run(program: str, arguments: tuple[str, ...], gpu: str, shapes: bool, data_ms: float | None) -> simgpu.Report:
