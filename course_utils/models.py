@@ -84,7 +84,7 @@ class LSTMGenerator(nn.Module):
 
     def read(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Return logits (batch, time, vocabulary), and the state from which to read on."""
-        # x: (batch, time, hidden); after: 2 × (layers, batch, hidden)
+        # x: (batch, time, hidden); after: two tensors (layers, batch, hidden)
         x, after = self.lstm(self.embed(tokens), state)
         return self.head(x), after
 
