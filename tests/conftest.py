@@ -1,9 +1,12 @@
 """Does each test leave the process as it found it? A setting left changed would fail another test, far away."""
 
+import importlib.util
 import os
+import shutil
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ except ImportError:  # an engine's tests run alone, where nothing is installed t
 
 # What a library sets in the environment when it is first imported, and pytest itself for each test.
 _ANYTIME = ("PYTEST_CURRENT_TEST", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "TORCHINDUCTOR_CACHE_DIR")
+_PROGRAMS = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 def _environment() -> dict[str, str]:
@@ -47,6 +51,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let nothing but the tests of one engine, run from its own folder, do without the settings."""
     if settings is None and config.rootpath.parent.name != "engines":
         raise pytest.UsageError("gpu_course.settings cannot be imported, and tests of the course need it")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a tool that only those have who change the course: `pip install -e ".[dev]"`. CI has them all."""
+    asked = [name for mark in item.iter_markers("needs") for name in mark.args]
+    missing = [name for name in asked if not (importlib.util.find_spec(name) or shutil.which(name, path=_PROGRAMS))]
+    if missing and not os.environ.get("CI"):
+        pytest.skip(f"{', '.join(missing)}: not installed here")
 
 
 @pytest.fixture(autouse=True)

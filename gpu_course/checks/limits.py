@@ -80,7 +80,8 @@ class TimeUp(BaseException):
 def _arm_tracer(kind: type[TimeUp], skip: int) -> None:
     """Raise again after `skip` more lines, in this thread: for some number there is no `except` around the line.
 
-    Lines of PyTorch and of the engines do not count.
+    Lines of PyTorch and of the engines do not count, nor those of `__del__`: it runs anywhere, Python drops what it
+    raises, and the next interruption would come between two lines of PyTorch.
     """
     left = skip
 
@@ -88,7 +89,7 @@ def _arm_tracer(kind: type[TimeUp], skip: int) -> None:
         nonlocal left
         if kind.limit.over:
             return None
-        if event == "call" and _keeps(frame):
+        if event == "call" and (frame.f_code.co_name == "__del__" or _keeps(frame)):
             return None
         if event == "line" and not _keeps(frame):
             left -= 1

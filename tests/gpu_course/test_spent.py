@@ -191,6 +191,25 @@ def test_the_first_interruption_comes_at_a_line_of_the_answer(before, monkeypatc
     assert files == {__file__, limits.__file__}
 
 
+def test_an_interruption_is_not_lost_in_what_is_destroyed(monkeypatch):
+    made, destroyed, limit = [], [], limits.Limit
+    monkeypatch.setattr(limits, "Limit", lambda: made.append(limit()) or made[-1])
+
+    class Left:
+        def __del__(self):
+            destroyed.append("in time")
+
+    def due(held):
+        limits._arm_tracer(type("Up", (limits.TimeUp,), {"limit": made[-1]}), skip=0), held.clear()
+
+    def answer():
+        due([Left()])
+        destroyed.append("too late")
+
+    sandbox.call(answer, (), {}, limit_s=HANG_S, device=CPU, draws=False)
+    assert destroyed == ["in time"] and made[-1].fired == 1
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no alarms")
 def test_an_alarm_that_comes_while_the_last_one_is_looked_at_is_passed_over(monkeypatch):
     depths = []

@@ -409,6 +409,7 @@ def test_a_sharded_run_on_two_nodes_that_is_killed_goes_on_to_the_same_bits(tmp_
     assert [folder.name for folder in tmp_path.iterdir()] == ["step-00000048"]
 
 
+@pytest.mark.needs("shellcheck")
 @pytest.mark.parametrize("name", ["train_ddp.sbatch", "train_fsdp.sbatch", "train_2d.sbatch"])
 def test_the_slurm_script_passes_the_shell_linter(name):
     beside = Path(sys.executable).with_name("shellcheck" + (".exe" if os.name == "nt" else ""))

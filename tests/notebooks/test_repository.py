@@ -104,6 +104,7 @@ def test_the_readme_shows_what_a_check_really_says():
     assert str(wrong.value).splitlines() == said.splitlines()[1:]
 
 
+@pytest.mark.needs("check_jsonschema")
 def test_workflows_are_valid(tmp_path):
     """check-jsonschema carries the schema; a file with one word changed shows that it looks."""
     workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
