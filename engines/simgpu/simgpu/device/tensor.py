@@ -187,7 +187,7 @@ class SimTensor(torch.Tensor):
         return self.to(dtype, non_blocking=non_blocking) if isinstance(dtype, torch.dtype) else super().type(dtype)
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise BufferError(f"a tensor on {self.device} cannot be exported: use tensor.cpu()")
+        raise BufferError(f"a tensor on {self.device} cannot be given to another library: use tensor.cpu()")
 
     def _set_data(self, new: torch.Tensor) -> None:
         if not isinstance(new, SimTensor):

@@ -275,11 +275,16 @@ def _apply(self: torch.nn.Module, fn: _Change, recurse: bool = True) -> torch.nn
         return _apply_plain(self, fn, recurse)
     for child in self.children() if recurse else ():
         child._apply(fn)
+    lazy = {name: one for name, one in self._parameters.items() if isinstance(one, _Lazy)}
+    for name, one in lazy.items():  # there is nothing to exchange yet
+        fn(one)
+        self._parameters[name] = None
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
         return _apply_plain(self, fn, False)
     finally:
         torch.__future__.set_swap_module_params_on_conversion(False)
+        self._parameters.update(lazy)
 
 
 def _apply_to_script(module: Any, fn: _Change, recurse: bool) -> torch.nn.Module:

@@ -110,7 +110,9 @@ def replace(put: Replacements) -> None:
     put.put(torch.accelerator, **{name: _another(getattr(torch.cuda, other)) for name, other in alike.items()})
     put.put(torch.accelerator, device_index=torch.cuda.device)
     ask = torch.get_device_module
-    put.put(torch, is_autocast_enabled=_of_cuda(torch.is_autocast_enabled))
+    asks_autocast = _of_cuda(torch.is_autocast_enabled)
+    put.put(torch, is_autocast_enabled=asks_autocast)
+    put.put_item(TORCH.jit._builtins._get_builtin_table(), id(asks_autocast), "aten::is_autocast_enabled")
     module_of = functools.wraps(ask)(lambda device=None: ask("cuda" if device is None else device))
     put.put(torch, get_device_module=module_of)
 

@@ -20,7 +20,7 @@ from simgpu.face import batch_norm
 from simgpu.ground import device_kind, fakes
 from simgpu.ground.autocast import operator_of, register_rules
 from simgpu.ground.replacements import Replacements
-from simgpu.ground.torch_internals import Args, Kwargs, Operator
+from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
 
 _kept: list[torch.library.Library] = []  # keeps the registrations alive
 MAKE = ("tensor", "as_tensor", "asarray", "range", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
@@ -63,7 +63,12 @@ def _make(operator: Operator, *args: Any, **kwargs: Any) -> torch.Tensor:
 def replace(put: Replacements) -> None:
     """Replace the functions that move tensors and those that ask which device is the default."""
     _device._device_constructors()  # remembers the functions that it is asked about: PyTorch's, not ours
-    put.put(torch, **{name: _leading(getattr(torch, name)) for name in MAKE})
+    known = TORCH.jit._builtins._get_builtin_table()  # TorchScript knows operators by the identity of their functions
+    for name in MAKE:
+        plain = getattr(torch, name)
+        put.put(torch, **{name: _leading(plain)})
+        if id(plain) in known:
+            put.put_item(known, id(getattr(torch, name)), known[id(plain)])
     put.put(torch, kaiser_window=_by_way_of_the_cpu(torch.kaiser_window))
     for name in ("nested_tensor", "as_nested_tensor"):
         put.put(torch.nested, **{name: _refusing(getattr(torch.nested, name))})

@@ -1,0 +1,127 @@
+"""Are number formats, other libraries, lazy layers and TorchScript treated on CUDA's face as on CUDA?"""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import simgpu
+from tests.simgpu.simulated import _fresh  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+
+
+@pytest.fixture(autouse=True)
+def _face(_fresh):  # noqa: F811
+    with simgpu.cuda(gpus=2, memory="1 GiB"):
+        yield
+
+
+# ---- number formats: refused by the host, at the line ---------------------------------------------------------------
+def half():
+    return torch.zeros(4, device="cuda", dtype=torch.half)
+
+
+def rows():
+    return torch.tensor([0, 1], device="cuda")
+
+
+OTHER_FORMATS = {
+    "Index put requires the source and destination dtypes match": lambda: half().__setitem__(
+        rows(), half()[:2].float()
+    ),
+    "Index put requires the source": lambda: half().index_put_((rows(),), half()[:2].float()),
+    "got Half for the destination": lambda: half().__setitem__(half() == 0, half().float()),
+    "index_copy_\\(\\): self and source expected to have the same dtype": lambda: half().index_copy_(
+        0, rows(), half()[:2].float()
+    ),
+    "put_\\(\\): self and source expected to have the same dtype": lambda: half().put_(rows(), half()[:2].float()),
+    "Expected self.dtype to be equal to src.dtype": lambda: half().scatter_(0, rows(), half()[:2].float()),
+}
+
+
+@pytest.mark.parametrize("words", OTHER_FORMATS)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_another_number_format_is_no_failure_of_a_kernel(words, autocast):
+    with torch.autocast("cuda", enabled=autocast), pytest.raises(RuntimeError, match=words):
+        OTHER_FORMATS[words]()
+    torch.cuda.synchronize()  # nothing is left of it
+
+
+# ---- other libraries ------------------------------------------------------------------------------------------------
+def test_pytorch_hands_a_tensor_to_itself_by_dlpack():
+    x = torch.arange(4.0, device="cuda:1")
+    for other in (torch.from_dlpack(x), torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x))):
+        assert other.device == x.device and other.data_ptr() == x.data_ptr()
+        other += 1
+    assert x.tolist() == [2, 3, 4, 5]
+    assert torch.from_dlpack(x, copy=True).data_ptr() != x.data_ptr()
+    assert torch.from_dlpack(x, device="cpu").tolist() == [2, 3, 4, 5]
+    assert torch.from_dlpack(np.ones(3)).sum() == 3 and torch.utils.dlpack.to_dlpack(torch.ones(1)) is not None
+    capsule = torch.utils.dlpack.to_dlpack(x)
+    torch.from_dlpack(capsule)
+    with pytest.raises(RuntimeError, match="can be consumed only once"):
+        torch.from_dlpack(capsule)
+    with pytest.raises(BufferError, match="Can't export tensors that require gradient, use tensor"):
+        torch.from_dlpack(x.requires_grad_())
+
+
+def test_another_library_is_refused_in_words_about_cuda():
+    with pytest.raises(BufferError, match="a tensor on cuda:0 cannot be given to another library: use tensor"):
+        np.from_dlpack(torch.ones(2, device="cuda"))
+
+
+# ---- layers that are not made yet -----------------------------------------------------------------------------------
+class Lazy(nn.Module):
+    """A layer whose weight is made by its first call, beside a bias that is there, as in torch_geometric."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.parameter.UninitializedParameter()
+        self.bias = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        if isinstance(self.weight, nn.parameter.UninitializedParameter):
+            self.weight.materialize((3, x.size(-1)))
+            nn.init.ones_(self.weight)
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_lazy_layer_is_copied_and_moved_again(copied):
+    layer = Lazy().to("cuda")
+    other = copied(layer).to("cuda")
+    assert list(other._parameters) == ["weight", "bias"]
+    assert other(torch.ones(2, 4, device="cuda")).tolist() == [[4.0] * 3] * 2
+    assert other.weight.device == other.bias.device == torch.device("cuda:0")
+
+
+# ---- TorchScript and compilers --------------------------------------------------------------------------------------
+class Block(nn.Module):
+    """Attention, whose code asks whether autocast is on, and a tensor that is made in the block."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0] + torch.tensor(1.0, device=x.device)
+
+
+def test_torchscript_takes_what_the_face_has_replaced():
+    torch.manual_seed(0)
+    block, x = Block(), torch.randn(2, 3, 8)
+    expected = block(x)
+    found = torch.jit.script(block.cuda())(x.cuda())
+    torch.testing.assert_close(found.cpu(), expected)
+
+
+def test_eager_may_be_the_default_backend():
+    torch.compiler.set_default_backend("eager")
+    try:
+        doubled = torch.compile(lambda x: 2 * x)
+        assert doubled(torch.ones(2, device="cuda")).tolist() == [2, 2]
+    finally:
+        torch.compiler.set_default_backend("inductor")
