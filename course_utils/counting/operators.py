@@ -4,12 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 from course_utils.counting import messages
 from simgpu import collectives, composite, flops
@@ -36,8 +34,9 @@ class Counts(messages.Communication):
     - `host_reads`: values of device tensors that the host needed at once, and so waited for: `.item()`, `.tolist()`,
       `bool()`, `print`, and operators whose result has a size that depends on the values (`nonzero`, `x[mask]`);
     - `cpu_reads`: the same of tensors on the CPU, where it costs no waiting;
-    - `flops`: floating-point operations of matrix products, convolutions and attention, as PyTorch counts them, and of
-      recurrent layers, for which it has no formula. A causal mask does not make attention cheaper here;
+    - `flops`: floating-point operations of matrix products, convolutions, attention and recurrent layers: PyTorch's
+      formulas, and those of `simgpu.flops` where it has none or leaves groups of channels out of account. A causal mask
+      does not make attention cheaper here;
     - `messages`, `messages_to`, `receives`, `collectives`, `collective_bytes`: see `messages.Communication`.
     """
 
@@ -190,7 +189,7 @@ class _Operators(composite.Mode):
             self.ledger.read(args[0].device)
         elif kind == "index":
             self.note_indices(args[0], args[1], args[2] if len(args) > 2 else None)
-        self.ledger.counts.flops += _flops(func, args, kwargs, result)
+        self.ledger.counts.flops += flops.of_call(func, args, kwargs, result)
         return result
 
     def note_indices(self, tensor, indices, values) -> None:
@@ -216,8 +215,6 @@ class _Operators(composite.Mode):
 
 _COPIES = {"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"}
 _VIEWS = {"_unsafe_view", "resolve_conj", "resolve_neg"}
-
-_RECURRENT = {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_lstm_mps", "lstm_mps"}
 
 _KINDS: dict[object, str] = {}
 
@@ -245,41 +242,6 @@ def _find_kind(func) -> str:
         return "index"
     values_decide = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
     return "read" if values_decide else "other"
-
-
-def _flops(func, args, kwargs, result) -> int:
-    """Return the FLOPs of an operator, 0 where there is no formula."""
-    name = _name(func)
-    formula = flops.FORMULAS.get(name) or flop_registry.get(func._overloadpacket)
-    if formula is not None:
-        return int(formula(*args, **kwargs, out_val=result))
-    if name.removesuffix("_backward") in _RECURRENT:
-        return _recurrent_flops(func, args)
-    return _chunked_flops(func, args) if "_linear_cross_entropy_batch_chunked" in name else 0
-
-
-def _recurrent_flops(func, args) -> int:
-    """Return two operations for each token and weight of fused recurrent layers, and as many for each gradient.
-    Sums and gates are left out, as in PyTorch's formulas of other layers."""
-    values = _values(func, args)
-    tokens = values["input"] if "input" in values else values["data"]
-    weights = tree_leaves([value for name, value in values.items() if name == "params" or name.startswith("weight")])
-    numbers = sum(weight.numel() for weight in weights if isinstance(weight, torch.Tensor) and weight.dim() == 2)
-    directions = 2 if func._overloadpacket.__name__.endswith("backward") else 1
-    return 2 * directions * (tokens.numel() // tokens.shape[-1]) * numbers
-
-
-def _chunked_flops(func, args) -> int:
-    """Return the FLOPs of a layer and its loss in one operator: a product for the loss, and one for each gradient that
-    it makes besides."""
-    values = _values(func, args)
-    products = 1 + sum(values.get(f"compute_{name}_grad", False) for name in ("input", "linear_weight"))
-    return 2 * products * values["input"].numel() * values["linear_weight"].shape[:-1].numel()
-
-
-def _values(func, args) -> dict[str, Any]:
-    """Return the arguments of an operator by their names."""
-    return {spec.name: value for spec, value in zip(func._schema.arguments, args, strict=False)}
 
 
 def _name(func) -> str:

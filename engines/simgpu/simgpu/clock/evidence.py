@@ -19,6 +19,7 @@ from simgpu.clock.journal import Record
 from simgpu.ground import tables
 from simgpu.machine import gpus
 from simgpu.machine.machines import Machine
+from simgpu.machine.operator_table import is_library
 
 __all__ = [
     "FILE", "REGIMES", "SHORT_NS", "ErrorBar", "Evidence", "PublishedRun", "bar", "card", "error_bar", "of",
@@ -42,7 +43,6 @@ REGIMES = {  # in the order in which they are looked for, as they stand in a lab
 }
 OTHER_COSTS = "other costs"  # of the host or the GPU than those that were compared
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot")
-_COMPUTE = ("mm", "mv", "dot", "conv", "attention", "norm", "rnn", "lstm", "gru", "encoder_layer")  # parts of names
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def regime(records: Iterable[Record], ranks: int = 1) -> str:
         if record.kind == "kernel":
             bounds[record.bound] = bounds.get(record.bound, 0) + record.duration_ns
             alone += record.duration_ns * (record.name in _PRODUCTS)
-            computes = computes or any(part in record.name for part in _COMPUTE)
+            computes = computes or is_library(record.name)
     busy = total["kernel"] + total["copy"]
     if ranks > 1 or total["message"]:
         return "several GPUs"

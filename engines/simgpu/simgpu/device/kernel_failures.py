@@ -15,14 +15,6 @@ from torch.utils._pytree import tree_map
 from simgpu.device import state
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
-# By the names that operators have without their variants: `index_add` stands for index_add_ too
-ASSERTS = frozenset(
-    """binary_cross_entropy embedding embedding_bag gather index index_add index_copy index_fill index_put index_reduce
-    index_select multinomial nll_loss2d_backward nll_loss2d_forward nll_loss_backward nll_loss_forward put scatter
-    scatter_add scatter_reduce take _embedding_bag _embedding_bag_forward_only _index_put_impl _unsafe_index
-    _unsafe_index_put""".split()  # noqa: SIM905
-)
-
 
 _OF_THE_HOST = re.compile("dtype|scalar type")
 

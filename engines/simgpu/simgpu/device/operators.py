@@ -1,6 +1,5 @@
 """What does the simulated GPU do with an operator? It runs it on the CPU's values, counts its bytes and its time."""
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -12,12 +11,10 @@ from torch.utils.flop_counter import flop_registry
 from simgpu.device import (
     collectives,
     communication,
-    determinism,
     kernel_failures,
     shapes_in_place,
     shapes_only,
     state,
-    waiting,
 )
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, make, refresh
@@ -25,63 +22,13 @@ from simgpu.device.torch_functions import check_generator
 from simgpu.ground import composite, device_kind
 from simgpu.ground.calls import Call
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
-from simgpu.machine import flops, missing_kernels
-from simgpu.machine.prices import Cost, encoder_layer_flops, price, price_of_copy, price_of_elements
+from simgpu.machine import determinism, flops, waiting
+from simgpu.machine.operator_table import name_of, row_of
+from simgpu.machine.prices import Cost, price, price_of_copy, price_of_elements
 
 aten = torch.ops.aten
 _in_autocast = torch._C._is_any_autocast_enabled
 _PLAIN = frozenset({int, float, bool, type(None), torch.dtype, torch.memory_format, torch.layout, str})
-_GATHERS = {"embedding", "index", "index_select", "gather", "index_put_", "index_put", "_index_put_impl_", "scatter_"}
-_OVERWRITES = {"zero_", "fill_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "copy_"}
-_WAITS = {
-    "nonzero", "masked_select", "equal", "allclose", "_local_scalar_dense", "is_nonzero", "_unique2",
-    "unique_consecutive",
-    # what torch.linalg's docstrings call synchronizing consists of these
-    "linalg_eig", "linalg_eigvals", "_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "_linalg_check_errors",
-    "linalg_pinv",
-    # by the code: the first two ask _linalg_check_errors, the third nonzero (BatchLinearAlgebra.cpp, LinearAlgebra.cpp)
-    "linalg_lstsq", "cholesky_inverse", "linalg_matrix_exp",
-}  # fmt: skip
-_MIXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
-MEMORY_ONLY = {  # no kernel
-    "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "resize_", "set_",
-    "record_grad_output_stream",  # FSDP's, from PyTorch 2.15 on
-}  # fmt: skip
-_HOST_ARGUMENTS = {"_pack_padded_sequence", "_pack_padded_sequence_backward"}  # their lengths stay on the CPU
-
-# What PyTorch 2.13's native_functions.yaml has for CPU tensors and not for CUDA's. Attention and recurrent layers "for
-# the CPU" are not here: `dispatcher` computes CUDA's by them.
-_ON_THE_CPU_ALONE = {
-    "_add_relu", "_add_relu_", "_convert_weight_to_int4pack_for_cpu", "_dyn_quant_matmul_4bit",
-    "_dyn_quant_pack_4bit_weight", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
-    "_histogramdd_from_bin_tensors", "_spdiags", "_upsample_lanczos2d_aa", "_upsample_lanczos2d_aa_backward",
-    "_weight_int4pack_mm_for_cpu", "histogram", "narrow_copy.out", "slow_conv3d_forward", "to_mkldnn",
-}  # fmt: skip
-
-
-def _lstm_flops(
-    x: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, *args: Any, out_val: Any = None, **kwargs: Any
-) -> int:
-    return 2 * math.prod(x.shape[:-1]) * (w_ih.numel() + w_hh.numel())
-
-
-def _conv_backward_flops(
-    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, stride: Any, padding: Any,
-    dilation: Any, transposed: bool, *args: Any, **kwargs: Any,
-) -> int:  # fmt: skip
-    """As many as forward for each of the two gradients; PyTorch's formula leaves groups out of account."""
-    places = x if transposed else grad
-    wanted = args[-1]
-    return 2 * places.numel() * math.prod(weight.shape[1:]) * (wanted[0] + wanted[1])
-
-
-# Where PyTorch's table is slow, lacks something (attention, recurrent layers) or has it wrong
-_EXTRA_FLOPS: dict[str, Callable[..., int]] = flops.FORMULAS | {
-    "convolution_backward": _conv_backward_flops,
-    "_transformer_encoder_layer_fwd": encoder_layer_flops,
-    "mkldnn_rnn_layer": _lstm_flops,
-    "mkldnn_rnn_layer_backward": lambda *args, **kwargs: 2 * _lstm_flops(*args[:3]),
-}
 _plans: "dict[int, Plan]" = {}  # by the address of an operator, which its plan keeps alive: hashing one is slow
 
 
@@ -89,31 +36,22 @@ class Plan:
     """What there is to know about an operator before it runs."""
 
     def __init__(self, func: Operator) -> None:
-        packet, arguments = func.overloadpacket, func._schema.arguments
-        # with its namespace an operator of others is not taken for PyTorch's of the same name
-        self.name = name = packet.__name__ if func.namespace == "aten" else str(packet).replace(".", "::", 1)
-        self.func = func
+        arguments = func._schema.arguments
+        self.func, self.name, self.row = func, name_of(func), row_of(func)
+        row, name = self.row, self.name
         talks = state.world is not None and state.world.clock.machine.link is not None and collectives.is_one(func)
         self.special = communication.run if talks else _SPECIAL.get(func)
-        if not _ON_THE_CPU_ALONE.isdisjoint((name, f"{name}.{func._overloadname}")):
+        if row.cpu_alone:
             self.special = _refuse
         written = [(place, a) for place, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
         self.mutates = tuple(a.name if a.kwarg_only else place for place, a in written)
-        self._flops = _EXTRA_FLOPS.get(name) or flop_registry.get(packet)
-        self.gathers = name in _GATHERS  # reads as many elements as it writes, not its whole input
-        self.overwrites = name in _OVERWRITES  # writes its first argument without reading it
-        # the host needs the result: its size or its value depends on the data
-        self.waits_by_call = waiting.has_rule(name)
-        self.waits = not self.waits_by_call and (name in _WAITS or torch.Tag.dynamic_output_shape in func.tags)
-        self.mixes = name in _MIXES  # takes CPU tensors beside those of the device: indices
-        self.alert = determinism.alert_of(name)  # where there is no deterministic way
+        self._flops = flops.formula_of(func)
+        self.waits_by_call = row.waits if callable(row.waits) else None
+        self.waits = row.waits is True or (not row.waits and torch.Tag.dynamic_output_shape in func.tags)
         self.pointwise = torch.Tag.pointwise in func.tags
-        self.asserts = name.rstrip("_") in kernel_failures.ASSERTS  # checks values on the device
-        self.lack = missing_kernels.LACKS.get(name.rstrip("_"))  # number formats that the CPU has and CUDA has not
         self.composite = composite.is_composite(func) and "sparse" not in name  # met in inference mode only
-        unusual = self.composite or self.special or self.mutates or self._flops or self.gathers or self.overwrites
-        unusual = unusual or self.waits or self.waits_by_call or self.mixes or self.asserts or self.lack
-        unusual = unusual or self.alert is not None
+        unusual = self.composite or self.special or self.mutates or self._flops or self.waits or self.waits_by_call
+        unusual = unusual or row.gathers or row.overwrites or row.takes_indices or row.asserts or row.lacks or row.alert
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
         # takes tensors and numbers, gives one tensor, and needs none of the above
         self.simple = not unusual and "quantize" not in name and one_tensor
@@ -121,7 +59,7 @@ class Plan:
 
     @property
     def flops(self) -> Callable[..., int] | None:
-        """PyTorch's formula, or None; whoever writes an operator may register one after its first call."""
+        """The formula of its operations, or None; whoever writes an operator may register one after its first call."""
         return self._flops or flop_registry.get(self.func.overloadpacket)
 
     @classmethod
@@ -144,8 +82,8 @@ def dispatch(
             return result
     if plan.composite:
         return composite.take_apart(func, args, kwargs or {})
-    if plan.alert is not None and torch._C._get_deterministic_algorithms():
-        with determinism.told(plan.alert, Call(func, args, kwargs or {})):
+    if plan.row.alert is not None and torch._C._get_deterministic_algorithms():
+        with determinism.told(plan.row.alert, Call(func, args, kwargs or {})):
             return (plan.special or partial(_run, plan=plan))(func, args=args, kwargs=kwargs or {})
     if plan.special is not None:
         return plan.special(func, args, kwargs or {})
@@ -208,14 +146,14 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     if plan.mutates and shapes_in_place.any_stale():
         _refuse_stale(plan, args, kwargs, found)
     index = _common_index(func, plan, found)
-    if plan.mixes and any(type(tensor) is not SimTensor for tensor in found):
+    if plan.row.takes_indices and any(type(tensor) is not SimTensor for tensor in found):
         _bring_indices(Call(func, args, kwargs), index)
     target = _target(inner_kwargs, index) if "device" in inner_kwargs else index
     cpu_region = _in_autocast() and torch.is_autocast_enabled("cpu")  # does not touch a GPU
     # inside, an operator may make conjugate views, and must see that they are
     bits = composite.conjugation() if any(t.is_complex() for t in found) else nullcontext()
     with torch.autocast("cpu", enabled=False) if cpu_region else nullcontext(), bits:
-        if plan.asserts:
+        if plan.row.asserts:
             out = kernel_failures.run(func, plan.mutates, inner_args, inner_kwargs, index)
         else:
             out = _computed(func, plan, inner_args, inner_kwargs)
@@ -227,7 +165,7 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     result, new = _wrap(out, target, found)
     if plan.mutates:
         _refresh(plan, args, kwargs)
-    waits = waiting.waits(plan.name, Call(func, args, kwargs)) if plan.waits_by_call else plan.waits
+    waits = plan.waits if plan.waits_by_call is None else plan.waits_by_call(Call(func, args, kwargs))
     if new or plan.mutates or waits:
         inputs = [t._inner if type(t) is SimTensor else t for t in found]
         _charge(plan, index, inputs, inner_args, inner_kwargs, out)
@@ -291,16 +229,16 @@ def _common_index(func: Operator, plan: Plan, found: list[torch.Tensor]) -> int:
                 index = tensor._index
             elif tensor._index != index:
                 _raise_mixed(func, plan, found, tensor)
-    in_place = plan.pointwise and 0 in plan.mutates and not plan.overwrites
+    in_place = plan.pointwise and 0 in plan.mutates and not plan.row.overwrites
     for tensor in found:
         if type(tensor) is not SimTensor and (tensor.dim() > 0 or (in_place and tensor is found[0])):
-            if plan.name in _HOST_ARGUMENTS and not tensor.is_floating_point():
+            if plan.row.takes_lengths and not tensor.is_floating_point():
                 continue
             is_values = "index_put" in plan.name and tensor is found[-1]
-            if is_values or not (plan.mixes and tensor.dtype in (torch.int64, torch.int32, *waiting.MASKS)):
+            if is_values or not (plan.row.takes_indices and tensor.dtype in (torch.int64, torch.int32, *waiting.MASKS)):
                 _raise_mixed(func, plan, found, tensor)
-    if plan.lack is not None:
-        plan.lack.refuse(found)
+    if plan.row.lacks is not None:
+        plan.row.lacks.refuse(found)
     return state.world.current if index is None else index
 
 
@@ -370,7 +308,7 @@ def _wrap(out: Any, index: int, found: Sequence[Any]) -> tuple[Any, bool]:
 
 def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args: Args, kwargs: Kwargs, out: Any) -> None:
     """Advance the virtual clock by what this operator costs."""
-    if plan.name not in MEMORY_ONLY:
+    if not plan.row.memory_only:
         outputs = [t for t in (out if isinstance(out, list | tuple) else (out,)) if isinstance(t, torch.Tensor)]
         state.world.clock.kernel(index, plan.name, price(plan, inputs, outputs, args, kwargs, out))
 

@@ -15,11 +15,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from simgpu.clock.clock import Captured
 from simgpu.device import state
-from simgpu.device.operators import MEMORY_ONLY
 from simgpu.device.tensor import CPU, SimTensor
 from simgpu.ground import composite
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
+from simgpu.machine.operator_table import row_of
 
 _numbers = itertools.count(1)
 _Call: TypeAlias = tuple[Operator, Args, Kwargs, list[torch.Tensor]]  # the last: what of its results is new
@@ -51,7 +51,7 @@ class _Recorder(composite.Mode):
         new = [one for one in outputs if one.untyped_storage()._cdata not in known]
         self._new |= {one.untyped_storage()._cdata: one.untyped_storage() for one in new}
         on_gpu = any(isinstance(leaf, SimTensor) for leaf in tree_leaves((args, kwargs, result)))
-        if on_gpu and (any(written) or (new and func.overloadpacket.__name__ not in MEMORY_ONLY)):
+        if on_gpu and (any(written) or (new and not row_of(func).memory_only)):
             self.calls.append((func, *inner, new))
         return result
 

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from simgpu.clock.events import Log
 from simgpu.device import collectives
-from simgpu.device.operators import MEMORY_ONLY, Plan
+from simgpu.device.operators import Plan
 from simgpu.forecasts.whatif import Optimizer
 from simgpu.ground import composite
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
@@ -63,7 +63,7 @@ class Recorder(composite.Mode):
             with self:
                 return composite.take_apart(func, args, kwargs)
         result = func(*args, **kwargs)
-        if not func.is_view and plan.name not in MEMORY_ONLY and plan.name != "lift_fresh":
+        if not func.is_view and not plan.row.memory_only and plan.name != "lift_fresh":
             self._add(plan, args, kwargs, result)
         return result
 

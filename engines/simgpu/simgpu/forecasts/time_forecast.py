@@ -15,8 +15,8 @@ from simgpu.forecasts.parts import seconds_by_part
 from simgpu.forecasts.whatif import Basis, Option, what_if
 from simgpu.ground import tables
 from simgpu.ground.units import seconds_text
-from simgpu.machine.kinds import kind_of
 from simgpu.machine.machines import Machine
+from simgpu.machine.operator_table import kind_of
 
 BOUNDS = ("compute", "power", "bandwidth", "latency")
 

@@ -20,12 +20,12 @@ from simgpu.ground import arguments
 from simgpu.ground.storages import local, states_of
 from simgpu.machine import gpus
 from simgpu.machine.cluster import Cluster
-from simgpu.machine.kinds import kind_of
 from simgpu.machine.machines import Machine
+from simgpu.machine.operator_table import ATTENTION, CONVOLUTIONS, PRODUCTS, kind_of
 from simgpu.machine.prices import Cost
 
 OTHERS = ("T4", "RTX 4090", "A100 80GB", "H100 SXM", "B200")  # which GPUs a report shows beside its own
-_PRODUCTS = ("attention", "convolutions", "matrix products")
+_PRODUCTS = (ATTENTION, CONVOLUTIONS, PRODUCTS)
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")  # the optimizers that take fused=True
 _BUCKET_BYTES = 25 * 2**20  # of gradients that DistributedDataParallel sends at once
 

@@ -8,9 +8,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from simgpu.ground.torch_internals import Args, Operator
+from simgpu.machine.operator_table import row_of
 
 _ATEN = torch.ops.aten
-_LOSSES = (_ATEN.mse_loss, _ATEN.smooth_l1_loss, _ATEN.soft_margin_loss, _ATEN.binary_cross_entropy)
 
 
 def added(func: Operator, args: Args, result: Any, mode: FakeTensorMode) -> Any:
@@ -22,7 +22,7 @@ def added(func: Operator, args: Args, result: Any, mode: FakeTensorMode) -> Any:
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
         with mode:
             return torch.empty(shape, dtype=result.dtype, device=result.device).resize_(())
-    if func is not _ATEN.mkldnn_rnn_layer.default or not args[-1]:
+    if row_of(func).workspace != "states" or not args[-1]:
         return result
     time, batch, _ = args[0].shape
     size = _lstm_workspace(time, batch, tuple(args[1].shape), args[10])
@@ -33,7 +33,7 @@ def added(func: Operator, args: Args, result: Any, mode: FakeTensorMode) -> Any:
 @functools.cache
 def _keeps_elements(func: Operator) -> bool:
     """Return whether this loss is a view of the storage in which it computed each element's: a small real run says."""
-    if func.overloadpacket not in _LOSSES:
+    if row_of(func).workspace != "elements":
         return False
     with unset_fake_temporarily():
         loss = func(torch.zeros(2), torch.zeros(2))

@@ -54,15 +54,16 @@ def price(
     `inputs` and `outputs` are all tensors in `args`, `kwargs` and in `out`, which it returned.
     """
     nbytes, strided = _traffic(plan, inputs, outputs, kwargs)
-    if plan.flops is not None:
-        flops, rate = int(plan.flops(*args, **kwargs, out_val=out)), _FORMATS.get(inputs[0].dtype, "fp32")
+    formula = plan.flops
+    if formula is not None:
+        flops, rate = int(formula(*args, **kwargs, out_val=out)), _FORMATS.get(inputs[0].dtype, "fp32")
         if inputs[0].dtype is torch.float32 and _rounds("conv" in plan.name):
             rate = "tf32"
     else:
         flops = max((t.numel() for t in (*inputs, *outputs)), default=0)
         rate = "fp64" if any(t.dtype is torch.float64 for t in outputs) else "fp32"
-    cost = Cost(flops, nbytes, rate, strided, by_formula=plan.flops is not None)
-    rule = _RULES.get(plan.name)
+    cost = Cost(flops, nbytes, rate, strided, by_formula=formula is not None)
+    rule = plan.row.price
     return cost if rule is None else rule(cost, args, kwargs, outputs)
 
 
@@ -82,11 +83,11 @@ def _traffic(
     plan: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], kwargs: Kwargs
 ) -> tuple[int, bool]:
     """Return how many bytes an operator reads and writes, and whether it reads in another order than it writes."""
-    if plan.gathers:
+    if plan.row.gathers:
         written = sum(t.nbytes for t in outputs)
         nbytes, strided = 2 * written + sum(t.nbytes for t in inputs if not t.is_floating_point()), False
     else:
-        read = inputs[1:] if plan.overwrites else inputs
+        read = inputs[1:] if plan.row.overwrites else inputs
         if plan.mutates and kwargs:
             result_only = {id(kwargs[name]) for name in plan.mutates if isinstance(name, str)}  # out=
             read = [t for t in read if id(t) not in result_only]
@@ -129,7 +130,7 @@ def _rounds(convolution: bool) -> bool:
     return torch.backends.cuda.matmul.fp32_precision == "tf32"  # set_float32_matmul_precision sets it as well
 
 
-def _convolution(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+def convolution(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     x, weight, bias, groups = args[0], args[1], args[2], args[8]
     extra, steps = (0, 1) if bias is None else (2 * outputs[0].nbytes, 2)
     if _depthwise(weight, groups):
@@ -139,7 +140,7 @@ def _convolution(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch
     return replace(cost, steps=steps, extra_bytes=extra)
 
 
-def _convolution_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+def convolution_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     grad, x, weight, groups, wanted = args[0], args[1], args[2], args[9], args[10]
     extra, steps = grad.nbytes * (wanted[0] + wanted[1] + wanted[2] - 1), sum(wanted)
     if _depthwise(weight, groups):
@@ -158,22 +159,22 @@ def _converts(x: torch.Tensor) -> bool:
     return x.dtype in (torch.float16, torch.bfloat16) and _fastest(x) != 1
 
 
-def _norm(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+def norm(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     once = len(args) > 5 and args[5] is False  # batch norm that uses its running statistics
     return cost if once else replace(cost, steps=2, extra_bytes=args[0].nbytes)
 
 
-def _norm_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+def norm_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     return replace(cost, steps=2, extra_bytes=args[0].nbytes + args[1].nbytes)
 
 
-def _recurrent(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+def recurrent(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     """Input (time, batch, features): one step after another, each of which reads the recurrent weight again."""
     steps = len(args[0])
     return replace(cost, steps=steps, nbytes=cost.nbytes + (steps - 1) * args[2].nbytes)
 
 
-def _attention(place: int) -> Callable[..., Cost]:
+def attention(place: int) -> Callable[..., Cost]:
     """Return the rule of fused attention that is told of a causal mask at this place of its arguments."""
 
     def rule(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
@@ -183,31 +184,7 @@ def _attention(place: int) -> Callable[..., Cost]:
     return rule
 
 
-def encoder_layer_flops(
-    src: torch.Tensor, width: int, heads: int, *args: Any, out_val: Any = None, **kwargs: Any
-) -> int:
-    """Two operations for each weight and token, and the two products of attention."""
-    tokens, products = src.numel() // width, (args[0], args[2], args[11], args[13])  # qkv, projection, two of the MLP
-    return tokens * (2 * sum(weight.numel() for weight in products) + 4 * src.shape[-2] * width)
-
-
-def _encoder_layer(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+def encoder_layer(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     """nn.TransformerEncoderLayer in inference: one operator, a dozen kernels, with what they hand each other."""
     tokens, wide = args[0].numel(), args[14].shape[0] / args[1]
     return replace(cost, steps=12, extra_bytes=int(tokens * (24 + 4 * wide)) * args[0].itemsize)
-
-
-_RULES: dict[str, Callable[..., Cost]] = {
-    "_scaled_dot_product_flash_attention_for_cpu": _attention(4),
-    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention(7),
-    "_transformer_encoder_layer_fwd": _encoder_layer,
-    "convolution": _convolution,
-    "convolution_backward": _convolution_backward,
-    "mkldnn_rnn_layer": _recurrent,
-    "mkldnn_rnn_layer_backward": _recurrent,
-    "native_batch_norm": _norm,
-    "native_group_norm": _norm,
-    "native_batch_norm_backward": _norm_backward,
-    "native_group_norm_backward": _norm_backward,
-    "native_layer_norm_backward": _norm_backward,
-}

@@ -1,0 +1,80 @@
+"""How many floating-point operations has an operator that PyTorch's own table lacks, answers slowly for, or has wrong?
+
+Each formula takes the arguments of its operator, and its result as `out_val`, as those of
+`torch.utils.flop_counter.flop_registry` do.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+Formula: TypeAlias = Callable[..., int]
+
+
+def product(first: int) -> Formula:
+    """Return the formula of an operator that multiplies two matrices, of which the first stands at this place.
+
+    PyTorch's gives the same. Before that it walks through all arguments, which takes longer than a small product.
+    """
+    return lambda *args, **kwargs: 2 * args[first].numel() * args[first + 1].shape[-1]
+
+
+def attention(tail: str = "") -> Formula:
+    """Return PyTorch's formula of fused attention, whose table has not all of its kinds (the CPU's from 2.15 on)."""
+    formula: Any = flop_registry[getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention{tail}")]
+    return formula
+
+
+def convolution_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, stride: Any, padding: Any,
+    dilation: Any, transposed: bool, *args: Any, **kwargs: Any,
+) -> int:  # fmt: skip
+    """As many as forward for each of the two gradients; PyTorch's formula leaves groups out of account."""
+    places = x if transposed else grad
+    wanted = args[-1]
+    return 2 * places.numel() * math.prod(weight.shape[1:]) * (wanted[0] + wanted[1])
+
+
+def encoder_layer(src: torch.Tensor, width: int, heads: int, *args: Any, out_val: Any = None, **kwargs: Any) -> int:
+    """Two operations for each weight and token, and the two products of attention."""
+    tokens, products = src.numel() // width, (args[0], args[2], args[11], args[13])  # qkv, projection, two of the MLP
+    return tokens * (2 * sum(weight.numel() for weight in products) + 4 * src.shape[-2] * width)
+
+
+def recurrent(name: str, gradients: int = 0) -> Formula:
+    """Return the formula of a fused recurrent layer: two operations for each token and weight, or for each gradient.
+
+    Sums and gates are left out, as in PyTorch's formulas of other layers.
+    """
+
+    def formula(*args: Any, out_val: Any = None, **kwargs: Any) -> int:
+        values = _by_name(f"aten::{name}", args)
+        weights = [value for key, value in values.items() if key == "params" or key.startswith("weight")]
+        numbers = sum(one.numel() for one in tree_leaves(weights) if isinstance(one, torch.Tensor) and one.dim() == 2)
+        tokens = values["input"]
+        return 2 * (gradients or 1) * (tokens.numel() // tokens.shape[-1]) * numbers
+
+    return formula
+
+
+def chunked_loss(name: str) -> Formula:
+    """Return the formula of a layer and its loss in one operator: a product for the loss, and one for each gradient
+    that it makes besides."""
+
+    def formula(*args: Any, out_val: Any = None, **kwargs: Any) -> int:
+        values = _by_name(name, args) | kwargs
+        products = 1 + sum(values.get(f"compute_{one}_grad", False) for one in ("input", "linear_weight"))
+        return 2 * products * values["input"].numel() * values["linear_weight"].shape[:-1].numel()
+
+    return formula
+
+
+def _by_name(operator: str, args: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the arguments of an operator by their names."""
+    namespace, _, name = operator.partition("::")
+    arguments = getattr(getattr(torch.ops, namespace), name).default._schema.arguments
+    return {argument.name: value for argument, value in zip(arguments, args, strict=False)}

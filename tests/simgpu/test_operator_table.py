@@ -1,0 +1,99 @@
+"""Is what there is to know of an operator said once, of operators that exist, and used by all that need it?"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import simgpu
+from simgpu import flops
+from simgpu.machine import operator_table
+from simgpu.machine.operator_table import ROWS, is_library, kind_of, row_of
+from tests.simgpu.simulated import _fresh  # noqa: F401
+
+NEWER = {"record_grad_output_stream"}  # not in every PyTorch that is supported
+OTHERS = "torch_nn::"  # are defined when their module is imported
+
+
+def test_each_row_is_of_an_operator_that_pytorch_has():
+    known = {schema.name for schema in torch._C._jit_get_all_schemas()}
+    names = {name.partition(".")[0] for name in ROWS if not name.startswith(OTHERS)} - NEWER
+    assert len(names) > 150
+    assert {name for name in names if f"aten::{name}" not in known} == set()
+    assert torch.ops.aten.narrow_copy.out is not None and "narrow_copy.out" in ROWS
+
+
+def test_an_operator_has_one_row():
+    with pytest.raises(ValueError, match="two rows for mm"):
+        operator_table._table(operator_table._row("mm", waits=True), operator_table._row("bmm mm", asserts=True))
+
+
+def test_a_row_of_one_overload_is_not_that_of_the_others():
+    assert row_of(torch.ops.aten.narrow_copy.out).cpu_alone
+    assert not row_of(torch.ops.aten.narrow_copy.default).cpu_alone
+
+
+def test_an_operator_of_others_is_not_taken_for_pytorchs_of_the_same_name():
+    library = torch.library.Library("tableofothers", "FRAGMENT")
+    library.define("mm(Tensor a, Tensor b) -> Tensor")
+    func = torch.ops.tableofothers.mm.default
+    assert operator_table.name_of(func) == "tableofothers::mm" and row_of(func) is operator_table.PLAIN
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("addmm_", "matrix products"), ("_weight_int4pack_mm", "matrix products"), ("gru_cell", "matrix products"),
+        ("_transformer_encoder_layer_fwd", "matrix products"), ("native_layer_norm_backward", "normalisation"),
+        ("_scaled_dot_product_flash_attention", "attention"), ("convolution", "convolutions"),
+        ("lgamma", "element by element"), ("cummax", "reductions"), ("normal_", "element by element"),
+    ],
+)  # fmt: skip
+def test_kinds_are_told_by_whole_words(name, kind):
+    assert kind_of(name) == kind
+    assert is_library(name) == (kind in ("matrix products", "normalisation", "attention", "convolutions"))
+
+
+def grouped(device):
+    x = torch.ones(2, 4, 8, 8, device=device, requires_grad=True)
+    nn.Conv2d(4, 8, 3, groups=4, device=device)(x).sum().backward()
+
+
+def recurrent(device):
+    layer = nn.LSTM(4, 8).to(device)
+    layer(torch.ones(3, 2, 4, device=device))[0].sum().backward()
+
+
+def attention(device):
+    x = torch.ones(1, 2, 8, 4, device=device, requires_grad=True)
+    F.scaled_dot_product_attention(x, x, x, is_causal=True).sum().backward()
+
+
+def encoder(device):
+    with torch.inference_mode():
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).to(device).eval()
+        layer(torch.ones(2, 5, 8, device=device))
+
+
+@pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+@pytest.mark.parametrize("program", [grouped, recurrent, attention, encoder])
+def test_who_counts_operations_and_the_clock_have_the_same_formulas(program):
+    counting = pytest.importorskip("course_utils.counting")  # which an engine installed alone has not
+    simgpu.enable()
+    with counting.count() as counts, simgpu.timeline() as timeline:
+        program(torch.device("sim"))
+    with counting.count() as on_the_cpu:
+        program(torch.device("cpu"))
+    products = [record for record in timeline.select("kernel") if kind_of(record.name) in ("matrix products",
+                "convolutions", "attention")]  # fmt: skip
+    assert products and sum(record.flops for record in products) == counts.flops == on_the_cpu.flops > 0
+
+
+def test_half_of_the_groups_are_half_of_the_operations():
+    """PyTorch's own formula of this backward pass leaves them out of account."""
+    x, weight = torch.ones(1, 4, 8, 8), torch.ones(6, 2, 3, 3)
+    y = F.conv2d(x, weight, groups=2)
+    func = torch.ops.aten.convolution_backward.default
+    args = y, x, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 2, [True, True, False]
+    forward = flops.of_call(torch.ops.aten.convolution.default, (x, weight, None, *args[4:10]), {}, y)
+    assert flops.of_call(func, args, {}, func(*args)) == 2 * forward == 2 * (2 * y.numel() * 2 * 9)
