@@ -126,6 +126,11 @@ def test_a_report_foretells_other_gpus_as_a_forecast_does(session, ahead, spec):
         assert seconds == pytest.approx(made_up.phases[part], abs=1e-12)
 
 
+def test_a_report_foretells_another_host(session, ahead):
+    slow = simgpu.Host(40.0)
+    assert session[1].on("T4", host=slow).total_s == ahead.on("T4", host=slow).total_s > 4 * session[1].on("T4").total_s
+
+
 def test_the_parts_and_the_lines_of_a_forecast_are_the_whole_step(ahead):
     found = ahead.on("T4")
     assert sum(found.phases.values()) == pytest.approx(found.total_s)

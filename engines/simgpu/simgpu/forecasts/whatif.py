@@ -18,8 +18,9 @@ from simgpu.clock.player import play
 from simgpu.device.timelines import Timeline
 from simgpu.ground import arguments
 from simgpu.ground.storages import local, states_of
-from simgpu.machine import gpus
+from simgpu.machine import gpus, hosts
 from simgpu.machine.cluster import Cluster
+from simgpu.machine.hosts import Host
 from simgpu.machine.machines import Machine
 from simgpu.machine.operator_table import ATTENTION, CONVOLUTIONS, PRODUCTS, kind_of
 from simgpu.machine.prices import Cost
@@ -69,9 +70,11 @@ class Basis:
     def peak(self) -> int:
         return sum(self.owners.values())
 
-    def on(self, spec: gpus.GPU) -> "Basis":
-        """Return the same program on other GPUs, of all the memory that these have."""
-        return replace(self, machine=self.machine.with_gpu(spec), capacity=spec.memory_bytes)
+    def on(self, spec: gpus.GPU, host: str | Host | None = None) -> "Basis":
+        """Return the same program on other GPUs, of all the memory that these have, and if wanted with another host."""
+        machine = self.machine.with_gpu(spec)
+        machine = machine if host is None else replace(machine, host=hosts.get(host))
+        return replace(self, machine=machine, capacity=spec.memory_bytes)
 
 
 @dataclass(frozen=True)

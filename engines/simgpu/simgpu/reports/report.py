@@ -11,6 +11,7 @@ from simgpu.forecasts.time_forecast import TimeForecast
 from simgpu.forecasts.whatif import Basis, Option, options, priced, what_if
 from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.machine import gpus
+from simgpu.machine.hosts import Host
 from simgpu.reports.growth import Growth
 
 _MANY_STEPS = 1_000_000  # of memory that grows: more than most runs have
@@ -147,13 +148,14 @@ class Values:
             price=price, steps=steps,
         )  # fmt: skip
 
-    def on(self, gpu: str | gpus.GPU) -> TimeForecast:
-        """Return what the last recorded step takes on another GPU, as a forecast tells it: by kernel, part and line.
+    def on(self, gpu: str | gpus.GPU, *, host: str | Host | None = None) -> TimeForecast:
+        """Return what the last recorded step takes on another machine, as a forecast tells it: kernels, parts, lines.
 
-        The events of the run are played there; the program is not run again. Raises ValueError for a GPU that is not in
-        the table or whose maker states no rates.
+        The events of the run are played there; the program is not run again. `host` None is that of the run, else a row
+        of `simgpu.hosts` or a `simgpu.Host`. Raises ValueError for what is not in these tables, and for a GPU whose
+        maker states no rates.
         """
-        return TimeForecast.of(self.basis.on(priced(gpu)))
+        return TimeForecast.of(self.basis.on(priced(gpu), host))
 
     @cached_property
     def options(self) -> list[Option]:
