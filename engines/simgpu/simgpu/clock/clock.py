@@ -132,18 +132,20 @@ class Clock:
     def replay(self, index: int, work: Sequence[Captured]) -> None:
         """Queue all that a graph captured, one after the other, in the current stream: the host pays one launch."""
         with self.lock:
-            at = self._enqueue(index, "graph", "compute", 0)
-            for one in work:
-                start, at = at, at + one.length_ns
-                self.busy_ns[index] += one.length_ns if one.engine == "compute" else 0
-                if self.journal.readers and one.engine == "compute":
-                    self.journal.kernel(one.name, one.cost, index, self.streams[index], start, at, one.bound)
+            end = self._enqueue(index, "graph", "compute", 0)
+            for captured in work:
+                start, end = end, end + captured.length_ns
+                self.busy_ns[index] += captured.length_ns if captured.engine == "compute" else 0
+                if self.journal.readers and captured.engine == "compute":
+                    self.journal.kernel(
+                        captured.name, captured.cost, index, self.streams[index], start, end, captured.bound
+                    )
                 elif self.journal.readers:
-                    self.journal.copy(one.name, one.cost.nbytes, index, self.streams[index], start, at)
-            self.free_ns[index, self.streams[index]] = self.free_ns[index, "compute"] = at
+                    self.journal.copy(captured.name, captured.cost.nbytes, index, self.streams[index], start, end)
+            self.free_ns[index, self.streams[index]] = self.free_ns[index, "compute"] = end
             if self.log is not None:
                 self.log.graph((index, self.streams[index]), work)
-                self.log.took(self.host_ns, at)
+                self.log.took(self.host_ns, end)
 
     def _refuse_while_capturing(self, waits: bool = True) -> None:
         if self.capture is not None and waits:

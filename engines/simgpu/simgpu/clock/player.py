@@ -50,8 +50,11 @@ def play(events: Iterable[Event], machine: Machine, gpus: int = 1) -> Played:
 def _finished(records: list[Record]) -> list[Record]:
     """Return the records, those of GPUs with the phase and the line of their launch."""
     launches = {record.number: record for record in records if record.kind == "launch"}
-    own = [launches.get(record.number, record) for record in records]
-    return [replace(record, phase=one.phase, line=one.line) for record, one in zip(records, own, strict=True)]
+    launched_by = [launches.get(record.number, record) for record in records]
+    return [
+        replace(record, phase=launch.phase, line=launch.line)
+        for record, launch in zip(records, launched_by, strict=True)
+    ]
 
 
 class _Player:
@@ -92,7 +95,7 @@ class _Player:
             case Copy():
                 return clock.copy(index, event.direction, event.nbytes, pinned=event.pinned, blocking=False)
             case Graph():
-                clock.replay(index, [self._priced(one) for one in event.work])
+                clock.replay(index, [self._priced(captured) for captured in event.work])
                 return clock.free_ns[event.stream]
             case Message():
                 launch = clock.launch(index, event.operator)._replace(line=event.line)
@@ -103,15 +106,15 @@ class _Player:
 
     def _end(self, number: float) -> int:
         """Return when an operation ended. What stands for several has the number of the last of them."""
-        place = min(bisect_left(self._numbers, number), len(self._numbers) - 1)
-        return 0 if number < 0 or place < 0 else self._done[place]
+        index = min(bisect_left(self._numbers, number), len(self._numbers) - 1)
+        return 0 if number < 0 or index < 0 else self._done[index]
 
-    def _priced(self, one: Captured) -> Captured:
+    def _priced(self, captured: Captured) -> Captured:
         """Return a part of a graph with the time that this GPU takes for it."""
-        if one.engine != "compute":
-            return one._replace(length_ns=self.clock.rates.copy_ns(one.cost.nbytes, pinned=True))
-        length_ns, bound = self.clock.rates.kernel(one.cost)
-        return one._replace(length_ns=length_ns, bound=bound)
+        if captured.engine != "compute":
+            return captured._replace(length_ns=self.clock.rates.copy_ns(captured.cost.nbytes, pinned=True))
+        length_ns, bound = self.clock.rates.kernel(captured.cost)
+        return captured._replace(length_ns=length_ns, bound=bound)
 
 
 class _Journal(Journal):

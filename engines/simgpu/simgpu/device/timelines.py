@@ -50,11 +50,13 @@ class Timeline:
         if first is not None and last is not None:
             records = records[played.firsts[first] : played.firsts[last]]
             begin_ns, end_ns = played.ends_ns[first], played.ends_ns[last]
-        made = cls(played.machine, tuple(f"sim:{index}" for index in range(played.gpus)))
-        made.total_ns, made.begin_ns = end_ns - begin_ns, begin_ns
-        for one in records:
-            made.records.append(replace(one, start_ns=one.start_ns - begin_ns, end_ns=one.end_ns - begin_ns))
-        return made
+        timeline = cls(played.machine, tuple(f"sim:{index}" for index in range(played.gpus)))
+        timeline.total_ns, timeline.begin_ns = end_ns - begin_ns, begin_ns
+        for record in records:
+            timeline.records.append(
+                replace(record, start_ns=record.start_ns - begin_ns, end_ns=record.end_ns - begin_ns)
+            )
+        return timeline
 
     total_ms = property(lambda self: self.total_ns / 1e6, doc="Time until host and GPUs are done, in ms.")
 
@@ -99,14 +101,14 @@ class Timeline:
         for record in self.records:
             if record.row != "host":
                 ends[record.end_ns].append(record)
-        found, until = [], 0
+        gaps, until = [], 0
         for kernel in (*kernels, None) if kernels else ():
             start = self.total_ns if kernel is None else kernel.start_ns
             if start > until:
                 late = host[-1].end_ns if kernel is None else launched[kernel.number]
-                found.append(self._blame(until, start, host, late, kernel, launched, ends))
+                gaps.append(self._blame(until, start, host, late, kernel, launched, ends))
             until = until if kernel is None else max(until, kernel.end_ns)
-        return found
+        return gaps
 
     def _blame(
         self, start: int, end: int, host: list[Record], asked: int, kernel: Record | None, launched: dict[int, int],
@@ -144,13 +146,13 @@ class Timeline:
         Names are forward, backward, recomputation and optimizer step. Without a backward pass there are none.
         """
         known = [r for r in self.select("launch" if row == "host" else "kernel", row) if r.phase]
-        found = []
+        phases = []
         for record in known if any(r.phase == "backward" for r in self.records) else ():
-            if found and found[-1][0] == record.phase:
-                found[-1] = (record.phase, found[-1][1], max(found[-1][2], record.end_ns))
+            if phases and phases[-1][0] == record.phase:
+                phases[-1] = (record.phase, phases[-1][1], max(phases[-1][2], record.end_ns))
             else:
-                found.append((record.phase, record.start_ns, record.end_ns))
-        return found
+                phases.append((record.phase, record.start_ns, record.end_ns))
+        return phases
 
     def export_chrome_trace(self, path: str | Path) -> None:
         """Write a file that Perfetto (https://ui.perfetto.dev) opens, in the form and with the name of the profiler's.
@@ -192,21 +194,21 @@ class ClusterTimeline:
         if not ranks:
             raise ValueError("a cluster's timeline needs that of one rank at least")
         self.ranks = list(ranks)
-        self.first_ns = min(one.begin_ns for one in ranks)
-        self.total_ns = max(one.begin_ns + one.total_ns for one in ranks) - self.first_ns
+        self.first_ns = min(timeline.begin_ns for timeline in ranks)
+        self.total_ns = max(timeline.begin_ns + timeline.total_ns for timeline in ranks) - self.first_ns
 
     total_ms = property(lambda self: self.total_ns / 1e6, doc="Time until the last rank is done, in ms.")
 
     @property
     def evidence(self) -> evidence.Evidence:
         """How far the clock is from published runs on several GPUs; as text the label of all times in here."""
-        records = (record for one in self.ranks for record in one.records)
+        records = (record for timeline in self.ranks for record in timeline.records)
         return evidence.of(records, self.ranks[0].machine, len(self.ranks))
 
     @property
     def idle(self) -> float:
         """The share of the time, 0 to 1, in which GPUs computed nothing, over all of them: in a pipeline its bubble."""
-        return 1 - sum(one.busy_ms() for one in self.ranks) / (len(self.ranks) * self.total_ms)
+        return 1 - sum(timeline.busy_ms() for timeline in self.ranks) / (len(self.ranks) * self.total_ms)
 
     def export_chrome_trace(self, path: str | Path) -> None:
         """Write one file of all ranks for Perfetto; see `Timeline.export_chrome_trace`."""

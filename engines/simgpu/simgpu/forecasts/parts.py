@@ -10,12 +10,12 @@ _PARTS = {"recomputation": "backward", GRADIENTS: "optimizer", OPTIMIZER: "optim
 _ORDER = ("data", "copy", "forward", "backward", "optimizer", "other")
 
 
-def seconds_by_part(seen: Timeline, row: str, gaps: list[Gap], steps: int = 1) -> dict[str, float]:
+def seconds_by_part(timeline: Timeline, row: str, gaps: list[Gap], steps: int = 1) -> dict[str, float]:
     """Return the seconds of a step by part: where the GPU computes that of its kernels, in a gap what it waits for.
 
     They add up to the step. Empty without a backward pass, which is what tells the parts apart.
     """
-    kernels = sorted(seen.select("kernel", row), key=lambda record: record.start_ns)
+    kernels = sorted(timeline.select("kernel", row), key=lambda record: record.start_ns)
     if not any(record.phase == "backward" for record in kernels):
         return {}
     times: Counter[str] = Counter()
@@ -38,5 +38,5 @@ def _part_of(gap: Gap, starts: list[int], parts: list[str]) -> str:
         return "data"
     if "H2D" in gap.cause:
         return "copy"
-    place = bisect_left(starts, gap.start_ns + gap.duration_ns)
-    return parts[place] if place < len(parts) else "other"
+    following = bisect_left(starts, gap.start_ns + gap.duration_ns)
+    return parts[following] if following < len(parts) else "other"

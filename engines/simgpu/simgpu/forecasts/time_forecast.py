@@ -80,12 +80,12 @@ class TimeForecast(tables.Table):
     @classmethod
     def of(cls, basis: Basis) -> "TimeForecast":
         """Return what the last step of a program takes, on the GPU of `basis` that computes most."""
-        seen = Timeline.of(play(basis.events, basis.machine, basis.gpus), basis.last - 1, basis.last)
-        row = max(seen.rows, key=seen.busy_ms)
-        records = tuple(record for record in seen.records if record.row in ("host", row))
+        timeline = Timeline.of(play(basis.events, basis.machine, basis.gpus), basis.last - 1, basis.last)
+        row = max(timeline.rows, key=timeline.busy_ms)
+        records = tuple(record for record in timeline.records if record.row in ("host", row))
         host_s = sum(record.duration_ns for record in records if record.kind == "launch") / 1e9
         flops = _matrix_flops(_step(basis.events, basis.last))
-        seconds = seen.total_ns / 1e9, host_s
+        seconds = timeline.total_ns / 1e9, host_s
         return cls(basis.machine, *seconds, flops.total(), tuple(flops), records, basis.used, basis)
 
     @cached_property

@@ -136,24 +136,24 @@ def what_if(
     for _, _, change in changes:
         events = change(events)
     machine = there.machine if ranks == 1 else replace(there.machine, link=Cluster(spec.name, per_machine=8))
-    seen = Timeline.of(play(events, machine, basis.gpus), basis.first, basis.last)
+    timeline = Timeline.of(play(events, machine, basis.gpus), basis.first, basis.last)
     peak = basis.peak + math.floor(basis.scaling * (batch - 1))
-    step_s = seen.total_ns / (basis.last - basis.first) / 1e9
+    step_s = timeline.total_ns / (basis.last - basis.first) / 1e9
     names, texts = [name for name, _, _ in changes], tuple(text for _, text, _ in changes)
     hours = None if steps is None else arguments.whole("steps", steps) * step_s / (batch * ranks) / 3600
     cost = None if hours is None or price is None else hours * arguments.positive("price", price) * ranks * basis.used
     return Option(
         ", ".join(names) or "as it ran", spec.name, ranks * basis.used, batch, peak <= capacity, peak, capacity, step_s,
-        1 - seen.utilisation(), seen.evidence, texts, steps, hours, cost,
+        1 - timeline.utilisation(), timeline.evidence, texts, steps, hours, cost,
     )  # fmt: skip
 
 
 def options(ask: Callable[..., Option], own: str) -> list[Option]:
     """Return what a report shows: the run itself, each setting alone, and other GPUs."""
     settings = ({}, {"batch": 2}, {"batch": 0.5}, {"amp": True}, {"fused": True}, {"pinned": True}, {"compiled": True})
-    found = [ask(**setting) for setting in settings]
-    found += [ask(gpu=name) for name in OTHERS if name != own]
-    return found if found[0].gpus > 1 else [*found, ask(gpus=8)]
+    answers = [ask(**setting) for setting in settings]
+    answers += [ask(gpu=name) for name in OTHERS if name != own]
+    return answers if answers[0].gpus > 1 else [*answers, ask(gpus=8)]
 
 
 def priced(given: str | gpus.GPU, argument: str = "gpu") -> gpus.GPU:
@@ -204,7 +204,8 @@ def _scaled(event: Event, factor: float) -> Event:
         case Kernel() if event.phase not in (OPTIMIZER, GRADIENTS):
             return replace(event, cost=_times(event.cost, factor))
         case Graph():
-            return replace(event, work=tuple(one._replace(cost=_times(one.cost, factor)) for one in event.work))
+            work = (captured._replace(cost=_times(captured.cost, factor)) for captured in event.work)
+            return replace(event, work=tuple(work))
         case Copy() if event.nbytes > SMALL_BYTES:
             return replace(event, nbytes=math.ceil(event.nbytes * factor))
         case _:
@@ -238,16 +239,16 @@ def _with_amp(events: Sequence[Event], basis: Basis) -> list[Event]:
     wide = [event for event in events if _is_product(event) and event.cost.rate in ("fp32", "tf32")]
     forward = sum(event.phase == "forward" for event in wide) / max(basis.last, 1)
     cast = Cost(0, math.ceil(1.5 * basis.owners["weights"] / forward) if forward else 0)
-    found: list[Event] = []
+    changed: list[Event] = []
     for event in events:
         if _is_product(event) and event.cost.rate in ("fp32", "tf32"):
             cost = event.cost
             narrow = replace(cost, rate="fp16", nbytes=cost.nbytes // 2, extra_bytes=cost.extra_bytes // 2)
             before = replace(event, number=event.number - 0.5, name="_to_copy", cost=cast)
-            found += [before, replace(event, cost=narrow)]
+            changed += [before, replace(event, cost=narrow)]
         else:
-            found.append(event)
-    return found
+            changed.append(event)
+    return changed
 
 
 # ---- the optimizer ----------------------------------------------------------------------------------------------
@@ -264,14 +265,14 @@ def _with_fused(events: Sequence[Event], basis: Basis) -> list[Event]:
     if basis.optimizer.name not in _FUSED or _is_fused(basis):
         return list(events)
     nbytes = basis.optimizer.fused_bytes
-    found: list[Event] = []
+    changed: list[Event] = []
     for _, group in groupby(events, _is_of_step):
         *before, last = group
         if _is_of_step(last):
-            found.append(replace(last, name="_fused_step_", cost=Cost(nbytes // 8, nbytes)))
+            changed.append(replace(last, name="_fused_step_", cost=Cost(nbytes // 8, nbytes)))
         else:
-            found += [*before, last]
-    return found
+            changed += [*before, last]
+    return changed
 
 
 def _is_fused(basis: Basis) -> bool:
@@ -286,12 +287,12 @@ def _is_of_step(event: Event) -> TypeGuard[Kernel]:
 def _with_pinned(events: Sequence[Event]) -> list[Event]:
     """Let copies to the GPU come from pinned memory, and nobody wait for them."""
     copies = {event.number for event in events if _is_to_gpu(event)}
-    found: list[Event] = []
+    changed: list[Event] = []
     for event in events:
         if isinstance(event, Wait) and event.after in copies:
             continue
-        found.append(replace(event, pinned=True) if _is_to_gpu(event) else event)
-    return found
+        changed.append(replace(event, pinned=True) if _is_to_gpu(event) else event)
+    return changed
 
 
 def _is_to_gpu(event: Event) -> TypeGuard[Copy]:
@@ -301,16 +302,16 @@ def _is_to_gpu(event: Event) -> TypeGuard[Copy]:
 # ---- launches ---------------------------------------------------------------------------------------------------
 def _with_graphs(events: Sequence[Event]) -> list[Event]:
     """Let kernels that follow one another in a stream and phase be launched at once."""
-    found: list[Event] = []
+    changed: list[Event] = []
     for (_, stream, phase), group in groupby(events, _launched_with):
         run = list(group)
-        kernels = [one for one in run if isinstance(one, Kernel)]
+        kernels = [event for event in run if isinstance(event, Kernel)]
         if len(kernels) > 1:
-            work = tuple(Captured(stream[0], one.name, "compute", 0, one.cost, "") for one in kernels)
-            found.append(Graph(kernels[-1].number, stream, work, phase, kernels[0].line))
+            work = tuple(Captured(stream[0], event.name, "compute", 0, event.cost, "") for event in kernels)
+            changed.append(Graph(kernels[-1].number, stream, work, phase, kernels[0].line))
         else:
-            found += run
-    return found
+            changed += run
+    return changed
 
 
 def _launched_with(event: Event) -> tuple[bool, tuple[int, int], str]:
@@ -322,28 +323,30 @@ def _with_ranks(events: Sequence[Event], basis: Basis, ranks: int) -> list[Event
     """Let buckets of gradients be summed among ranks, each after its part of the kernels of a backward pass."""
     total = basis.optimizer.gradient_bytes
     step: list[Event] = []
-    found: list[Event] = []
+    changed: list[Event] = []
     for event in events:
         step.append(event)
         if isinstance(event, Step):
-            found += _with_messages(step, total, ranks) if total else step
+            changed += _with_messages(step, total, ranks) if total else step
             step = []
-    return found + step
+    return changed + step
 
 
 def _with_messages(step: list[Event], total: int, ranks: int) -> Iterator[Event]:
     """Yield the events of a step, with messages of `total` bytes beside its backward pass."""
     buckets = math.ceil(total / _BUCKET_BYTES)
-    places = [place for place, event in enumerate(step) if _is_backward(event)]
-    due = {places[math.ceil(len(places) * part / buckets) - 1] for part in range(1, buckets + 1)} if places else ()
-    for place, event in enumerate(step):
+    backward = [index for index, event in enumerate(step) if _is_backward(event)]
+    due = (
+        {backward[math.ceil(len(backward) * part / buckets) - 1] for part in range(1, buckets + 1)} if backward else ()
+    )
+    for index, event in enumerate(step):
         yield event
         if not _is_backward(event):
             continue
-        if place in due:
+        if index in due:
             what, sizes = ("all_reduce",) * 3, (math.ceil(total / len(due)), 0, tuple(range(ranks)))
             yield Message(event.number + 0.5, event.stream, ("nccl",), *what, *sizes, event.line)
-        if place == places[-1]:
+        if index == backward[-1]:
             yield Hold(event.stream, event.number + 0.5)
 
 

@@ -28,13 +28,13 @@ def gather(session: Recording) -> Report:
     owners = {owner: sum(one.nbytes for one in at_peak if one.owner == owner) for owner in OWNERS}
     events, first, last = _window(session.log.events)
     gpus, machine = len(world.memory.gpus), replace(session.machine, link=world.clock.machine.link)
-    seen = Timeline.of(play(events, machine, gpus), first, last)
-    row = max(seen.rows, key=lambda name: (seen.busy_ms(name), name == seen.rows[0]))
+    timeline = Timeline.of(play(events, machine, gpus), first, last)
+    row = max(timeline.rows, key=lambda name: (timeline.busy_ms(name), name == timeline.rows[0]))
     steps, capacity = last - first, session.capacities[gpu]
-    gaps = _split(seen.gaps(row), seen)
-    charged = _charged(gaps, seen)
-    waits = _waits(charged, seen, steps)
-    used = _gpus(seen, events)
+    gaps = _split(timeline.gaps(row), timeline)
+    charged = _charged(gaps, timeline)
+    waits = _waits(charged, timeline, steps)
+    used = _gpus(timeline, events)
     basis = Basis(
         machine=machine, gpus=gpus, used=used, events=tuple(events), first=first, last=last,
         capacity=capacity, owners=owners,
@@ -44,12 +44,13 @@ def gather(session: Recording) -> Report:
     return Report(
         gpu=machine.gpu, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
         memory_lines=_memory_lines(at_peak), growth=list(session.growth.found), steps=run.steps,
-        step_kind=_step_kind(session), recorded=steps, step_time=seen.total_ns / steps / 1e9,
-        busy=seen.utilisation(row), launching=_launching(charged, seen), phases=seconds_by_part(seen, row, gaps, steps),
+        step_kind=_step_kind(session), recorded=steps, step_time=timeline.total_ns / steps / 1e9,
+        busy=timeline.utilisation(row), launching=_launching(charged, timeline),
+        phases=seconds_by_part(timeline, row, gaps, steps),
         data_ms=session.data_ms, shapes=session.shapes,
-        waits=waits, wait_count=_wait_count(waits + _waits(gaps, seen, steps)),
-        copies=_copies(seen, steps), launches=_launches(seen, steps), kernels=_kernels(seen, steps),
-        errors=_errors(session), evidence=seen.evidence, simulated=session.simulated_s, real=session.real_s,
+        waits=waits, wait_count=_wait_count(waits + _waits(gaps, timeline, steps)),
+        copies=_copies(timeline, steps), launches=_launches(timeline, steps), kernels=_kernels(timeline, steps),
+        errors=_errors(session), evidence=timeline.evidence, simulated=session.simulated_s, real=session.real_s,
         basis=basis,
     )  # fmt: skip
 
@@ -60,16 +61,16 @@ def _window(events: list[Event]) -> tuple[list[Event], int, int]:
     The first one is left out where there are others: it makes the optimizer's state. What comes after the last end
     of a step is left out too. Without steps all that was recorded is one.
     """
-    ends = [place for place, event in enumerate(events) if isinstance(event, Step)]
+    ends = [index for index, event in enumerate(events) if isinstance(event, Step)]
     if not ends:
         return [*events, Step()], 0, 1
     return events[: ends[-1] + 1], min(1, len(ends) - 1), len(ends)
 
 
-def _gpus(seen: Timeline, events: list[Event]) -> int:
+def _gpus(timeline: Timeline, events: list[Event]) -> int:
     """Return how many GPUs compute: those of this process, or the ranks that its messages go to."""
     ranks = max((len(event.ranks) for event in events if isinstance(event, Message)), default=1)
-    return max(ranks, len({record.row for record in seen.select("kernel")}))
+    return max(ranks, len({record.row for record in timeline.select("kernel")}))
 
 
 def _step_kind(session: Recording) -> str:
@@ -80,42 +81,42 @@ def _step_kind(session: Recording) -> str:
 
 def _memory_lines(held: list[Held]) -> list[Row]:
     """Return what each line had allocated of the peak."""
-    return rows(Part(one.line, 0.0, one.nbytes, one.owner) for one in held)
+    return rows(Part(storage.line, 0.0, storage.nbytes, storage.owner) for storage in held)
 
 
 # ---- time -------------------------------------------------------------------------------------------------------
-def _split(gaps: list[Gap], seen: Timeline) -> list[Gap]:
+def _split(gaps: list[Gap], timeline: Timeline) -> list[Gap]:
     """Return gaps in which the host was late as several, one for each thing that it did meanwhile.
 
     Launches that follow a wait in the same gap count as the wait: before it, they would not have made a gap.
     """
-    host = [record for record in seen.records if record.row == "host"]
+    host = [record for record in timeline.records if record.row == "host"]
     ends = [record.end_ns for record in host]
-    found: list[Gap] = []
+    parted: list[Gap] = []
     for gap in gaps:
         late = not gap.cause.startswith(("needs ", "held back"))
         parts = _parts_of(gap, host, bisect_right(ends, gap.start_ns)) if late else []
-        found += parts or [gap]
-    return found
+        parted += parts or [gap]
+    return parted
 
 
 def _parts_of(gap: Gap, host: list[Record], first: int) -> list[Gap]:
     """Return what the host did in a gap, in order; what number `first` of `host` was ended after the gap's begin."""
-    found: list[Gap] = []
+    parts: list[Gap] = []
     last, end = None, gap.start_ns + gap.duration_ns
-    for place in range(first, len(host)):
-        record = host[place]
+    for index in range(first, len(host)):
+        record = host[index]
         if record.start_ns >= end:
             break
         last = last if record.kind == "launch" else record
         blamed = last or record
-        start = found[-1].start_ns + found[-1].duration_ns if found else gap.start_ns
+        start = parts[-1].start_ns + parts[-1].duration_ns if parts else gap.start_ns
         cause = "launches" if blamed.kind == "launch" and not blamed.name.startswith("copy ") else blamed.name
-        found.append(Gap(start, min(record.end_ns, end) - start, blamed.line, cause))
-    if found:
-        start = found[-1].start_ns
-        found[-1] = found[-1]._replace(duration_ns=end - start)
-    return found
+        parts.append(Gap(start, min(record.end_ns, end) - start, blamed.line, cause))
+    if parts:
+        start = parts[-1].start_ns
+        parts[-1] = parts[-1]._replace(duration_ns=end - start)
+    return parts
 
 
 @dataclass
@@ -127,79 +128,79 @@ class _Lead:
     left_ns: int
 
 
-def _charged(gaps: list[Gap], seen: Timeline) -> list[Gap]:
+def _charged(gaps: list[Gap], timeline: Timeline) -> list[Gap]:
     """Return gaps in which the host loaded data, did other work or launched, as gaps of earlier waits that made them.
 
     While the GPU computed and the host waited, the host could have done that: without the wait there would be no gap.
     Each wait is charged with at most that time, the last wait first; for work those count since the work before it, for
     launches those since the last work.
     """
-    host = [record for record in seen.records if record.kind in ("wait", "work")]
+    host = [record for record in timeline.records if record.kind in ("wait", "work")]
     works = {record.name for record in host if record.kind == "work"}
     ends = [gap.start_ns + gap.duration_ns for gap in gaps]
-    found: list[Gap] = []
+    charged: list[Gap] = []
     before: list[_Lead] = []  # of waits before the work
     since: list[_Lead] = []  # of waits after it
-    place = 0
+    index = 0
     for gap, end in zip(gaps, ends, strict=True):
-        while place < len(host) and host[place].start_ns < end:
-            record, place = host[place], place + 1
+        while index < len(host) and host[index].start_ns < end:
+            record, index = host[index], index + 1
             if record.kind == "work":
                 before, since = since, []
             elif record.line:
                 left_ns = record.duration_ns - _overlap_ns(record, gaps, ends)
                 since.append(_Lead(record.line, record.name, left_ns))
         waits = before if gap.cause in works else since if gap.cause == "launches" else []
-        found += _shared(gap, waits)
-    return found
+        charged += _shared(gap, waits)
+    return charged
 
 
 def _overlap_ns(record: Record, gaps: list[Gap], ends: list[int]) -> int:
     """Return how much of a record is in gaps, which are in order and end at `ends`."""
-    found = 0
-    for place in range(bisect_right(ends, record.start_ns), len(gaps)):
-        start = gaps[place].start_ns
+    overlap_ns = 0
+    for index in range(bisect_right(ends, record.start_ns), len(gaps)):
+        start = gaps[index].start_ns
         if start >= record.end_ns:
             break
-        found += min(ends[place], record.end_ns) - max(start, record.start_ns)
-    return found
+        overlap_ns += min(ends[index], record.end_ns) - max(start, record.start_ns)
+    return overlap_ns
 
 
 def _shared(gap: Gap, waits: list[_Lead]) -> list[Gap]:
     """Return a gap in parts, one for each wait that can be charged with some of it, and what is left."""
-    found: list[Gap] = []
+    parts: list[Gap] = []
     for wait in reversed(waits):
         part_ns = min(wait.left_ns, gap.duration_ns)
         if part_ns > 0:
             wait.left_ns -= part_ns
-            found.append(Gap(gap.start_ns, part_ns, wait.line, wait.cause))
+            parts.append(Gap(gap.start_ns, part_ns, wait.line, wait.cause))
             gap = gap._replace(start_ns=gap.start_ns + part_ns, duration_ns=gap.duration_ns - part_ns)
-    return [*found, gap] if gap.duration_ns else found
+    return [*parts, gap] if gap.duration_ns else parts
 
 
 def _is_launching(gap: Gap) -> bool:
     return gap.cause in ("launches", "nothing to do", "held back")
 
 
-def _launching(gaps: list[Gap], seen: Timeline) -> float:
+def _launching(gaps: list[Gap], timeline: Timeline) -> float:
     """Return the share of the time, 0 to 1, in which a GPU waits since the host launches one operation at a time."""
-    return sum(gap.duration_ns for gap in gaps if _is_launching(gap)) / seen.total_ns if seen.total_ns else 0.0
+    return sum(gap.duration_ns for gap in gaps if _is_launching(gap)) / timeline.total_ns if timeline.total_ns else 0.0
 
 
-def _waits(gaps: list[Gap], seen: Timeline, steps: int) -> list[Row]:
+def _waits(gaps: list[Gap], timeline: Timeline, steps: int) -> list[Row]:
     """Return the lines that keep the GPU waiting, but for launches; the count is that of the host's waits there."""
-    times = Counter(record.line for record in seen.records if record.kind in ("wait", "work"))
-    found = rows(
+    times = Counter(record.line for record in timeline.records if record.kind in ("wait", "work"))
+    lines = rows(
         (Part(gap.line, gap.duration_ns / 1e9, 0, _cause(gap)) for gap in gaps if not _is_launching(gap)), steps
     )
     by_place = {str(Line.of(line)): count for line, count in times.items()}
-    counted = [by_place.get(str(Line(*row.parts)), row.count * steps) / steps for row in found]
-    return [replace(row, count=count) for row, count in zip(found, counted, strict=True)]
+    counted = [by_place.get(str(Line(*row.parts)), row.count * steps) / steps for row in lines]
+    return [replace(row, count=count) for row, count in zip(lines, counted, strict=True)]
 
 
-def _wait_count(found: list[Row]) -> float:
+def _wait_count(waits: list[Row]) -> float:
     """Return how often in a step the lines of these rows wait; of two rows of a line one counts."""
-    return sum({row.parts: row.count for row in found}.values())
+    return sum({row.parts: row.count for row in waits}.values())
 
 
 def _cause(gap: Gap) -> str:
@@ -210,46 +211,46 @@ def _cause(gap: Gap) -> str:
     return cause.partition(" on sim:")[0]
 
 
-def _copies(seen: Timeline, steps: int) -> list[Row]:
-    copies = seen.select("copy")
+def _copies(timeline: Timeline, steps: int) -> list[Row]:
+    copies = timeline.select("copy")
     return rows((Part(r.line, r.duration_ns / 1e9, r.nbytes, _DIRECTIONS[r.direction]) for r in copies), steps)
 
 
-def _launches(seen: Timeline, steps: int) -> list[Row]:
-    launches = [r for r in seen.select("launch") if not r.name.startswith("copy ")]
+def _launches(timeline: Timeline, steps: int) -> list[Row]:
+    launches = [r for r in timeline.select("launch") if not r.name.startswith("copy ")]
     return rows((Part(r.line, r.duration_ns / 1e9, 0, r.phase) for r in launches), steps)
 
 
-def _kernels(seen: Timeline, steps: int) -> list[Kernel]:
+def _kernels(timeline: Timeline, steps: int) -> list[Kernel]:
     groups: dict[str, list[Record]] = defaultdict(list)
-    for record in seen.select("kernel"):
+    for record in timeline.select("kernel"):
         groups[record.name].append(record)
-    found = [_kernel(name, group, seen, steps) for name, group in groups.items()]
-    return sorted(found, key=lambda one: -one.seconds)[:_MOST_KERNELS]
+    kernels = [_kernel(name, group, timeline, steps) for name, group in groups.items()]
+    return sorted(kernels, key=lambda kernel: -kernel.seconds)[:_MOST_KERNELS]
 
 
-def _kernel(name: str, group: list[Record], seen: Timeline, steps: int) -> Kernel:
+def _kernel(name: str, group: list[Record], timeline: Timeline, steps: int) -> Kernel:
     bounds: Counter[str] = Counter()
     for record in group:
         bounds[record.bound] += record.duration_ns
     length_ns = bounds.total()
     flops, nbytes = sum(r.flops for r in group) / steps, sum(r.nbytes for r in group) / steps
-    share = length_ns / seen.total_ns if seen.total_ns else 0.0
+    share = length_ns / timeline.total_ns if timeline.total_ns else 0.0
     return Kernel(name, len(group) / steps, length_ns / steps / 1e9, share, bounds.most_common(1)[0][0], flops, nbytes)
 
 
 # ---- errors -----------------------------------------------------------------------------------------------------
 def _errors(session: Recording) -> list[Error]:
     """Return what failed, and what would not do on a GPU what it says."""
-    found = list(session.errors)
-    known = {(error.file, error.line) for error in found if error.kind == "out of memory"}
+    errors = list(session.errors)
+    known = {(error.file, error.line) for error in errors if error.kind == "out of memory"}
     for refused in session.holdings.refusals:
         line = Line.of(refused.line)
         if (line.file, line.line) not in known:
             known.add((line.file, line.line))
             text = f"{refused.nbytes:,} bytes were asked for and not there; the program went on"
-            found.append(Error(*line.parts, "out of memory", text))
-    for place, count in session.log.unpinned.items():
+            errors.append(Error(*line.parts, "out of memory", text))
+    for line_text, count in session.log.unpinned.items():
         text = f"the host waits for this copy all the same, {count:,} times: pin the memory first"
-        found.append(Error(*Line.of(place).parts, "non_blocking from memory that is not pinned", text))
-    return found
+        errors.append(Error(*Line.of(line_text).parts, "non_blocking from memory that is not pinned", text))
+    return errors
