@@ -63,18 +63,18 @@ def read_settings(text: str, before: Settings = DEFAULT) -> Settings:
     As in PyTorch, expandable segments, the rounding and the size of large segments stay as before where a text does
     not name them, and the others go back to their default.
     """
-    found = dict(re.findall(r"(\w+):(\[[^\]]*\]|[^,]+)", re.sub(r"\s", "", text)))
+    options = dict(re.findall(r"(\w+):(\[[^\]]*\]|[^,]+)", re.sub(r"\s", "", text)))
 
     def size(name: str, otherwise: float) -> Any:
-        return int(found[name]) * MIB if name in found else otherwise
+        return int(options[name]) * MIB if name in options else otherwise
 
     return Settings(
-        found["expandable_segments"] == "True" if "expandable_segments" in found else before.expandable,
+        options["expandable_segments"] == "True" if "expandable_segments" in options else before.expandable,
         size("max_split_size_mb", math.inf),
         size("max_non_split_rounding_mb", before.rounding),
         size("large_segment_size_mb", before.large_segment),
-        _divisions(found.get("roundup_power2_divisions", "0")),
-        float(found.get("garbage_collection_threshold", 0)),
+        _divisions(options.get("roundup_power2_divisions", "0")),
+        float(options.get("garbage_collection_threshold", 0)),
     )
 
 
@@ -87,11 +87,11 @@ def _divisions(text: str) -> tuple[int, ...]:
         if size == ">":
             table[last + 1 :] = [int(value)] * (15 - last)
             continue
-        place = min(int(size).bit_length() - 1, 15)
+        power = min(int(size).bit_length() - 1, 15)
         if last < 0:
-            table[:place] = [int(value)] * place
-        table[place] = int(value)
-        last = place
+            table[:power] = [int(value)] * power
+        table[power] = int(value)
+        last = power
     return tuple(table)
 
 
@@ -271,10 +271,10 @@ class Allocator:
         """Take the smallest cached block of the stream that is large enough out of its pool."""
         size, _, pool, stream, settings = request
         free = pool.free
-        at = bisect_left(free, (stream, size, 0), key=lambda block: block.order)
-        block = free[at] if at < len(free) and free[at].stream == stream else None
+        index = bisect_left(free, (stream, size, 0), key=lambda block: block.order)
+        block = free[index] if index < len(free) and free[index].stream == stream else None
         if block is not None and block.segment is not None:
-            block = _expandable([block for block in free[at:] if block.stream == stream], settings)
+            block = _expandable([block for block in free[index:] if block.stream == stream], settings)
         if block is None:
             return None
         large = size >= settings.max_split
@@ -569,10 +569,10 @@ class Allocator:
         names = [f"{metric}.{pool}" for metric in METRICS for pool in pools]
         names += ["oversize_allocations", "oversize_segments"]
         kinds = ("current", "peak", "allocated", "freed")
-        found = {f"{name}.{kind}": self._stats[name][i] for name in names for i, kind in enumerate(kinds)}
+        stats = {f"{name}.{kind}": self._stats[name][i] for name in names for i, kind in enumerate(kinds)}
         split = self.settings.max_split
-        found |= self._events | {"max_split_size": -1 if split == math.inf else int(split)}
-        return dict(sorted(found.items()))
+        stats |= self._events | {"max_split_size": -1 if split == math.inf else int(split)}
+        return dict(sorted(stats.items()))
 
     def reset(self, peaks: bool) -> None:
         """Let peaks start from what is now, or else the sums of all that came and went from zero."""
@@ -593,14 +593,14 @@ class Allocator:
 
     def _stack(self) -> list[Frame]:
         """Return the Python lines that led here, the innermost first, without those of the simulator."""
-        found: list[Frame] = []
+        frames: list[Frame] = []
         frame = sys._getframe(1) if self._stacks else None
         while frame is not None:
             code = frame.f_code
             if not code.co_filename.startswith(_LIBRARY):
-                found.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
+                frames.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
             frame = frame.f_back
-        return found
+        return frames
 
     def _note(self, action: str, address: int, nbytes: int, stream: int, frames: list[Frame] | None = None) -> None:
         if self.history is not None:
@@ -612,13 +612,13 @@ class Allocator:
 
     def segments(self) -> list[dict[str, Any]]:
         """Return the segments and their blocks, by address, as `torch.cuda.memory_snapshot` gives them."""
-        found = []
+        segments = []
         with self.clock.lock:
             blocks = [*self.in_use, *self.pools[True].free, *self.pools[False].free]
             for block in sorted(blocks, key=lambda one: one.address):
                 if block.prev is None or not block.prev.mapped:
-                    found.append(self._segment(block))
-        return found
+                    segments.append(self._segment(block))
+        return segments
 
     def _segment(self, block: MemoryBlock) -> dict[str, Any]:
         segment: dict[str, Any] = {
@@ -626,16 +626,16 @@ class Allocator:
             "requested_size": 0, "stream": block.stream, "segment_type": "small" if block.pool.small else "large",
             "segment_pool_id": (0, 0), "is_expandable": block.segment is not None, "frames": [], "blocks": [],
         }  # fmt: skip
-        one: MemoryBlock | None = block
-        while one is not None and one.mapped:
-            state = "active_allocated" if one.allocated else "active_pending_free" if one.waiting else "inactive"
-            sizes = {"address": one.address, "size": one.size, "requested_size": one.requested}
-            segment["blocks"].append({**sizes, "state": state, "frames": one.frames})
-            segment["total_size"] += one.size
-            segment["allocated_size"] += one.size * one.allocated
-            segment["active_size"] += one.size * one.active
-            segment["requested_size"] += one.requested * one.active
-            one = one.next
+        part: MemoryBlock | None = block
+        while part is not None and part.mapped:
+            state = "active_allocated" if part.allocated else "active_pending_free" if part.waiting else "inactive"
+            sizes = {"address": part.address, "size": part.size, "requested_size": part.requested}
+            segment["blocks"].append({**sizes, "state": state, "frames": part.frames})
+            segment["total_size"] += part.size
+            segment["allocated_size"] += part.size * part.allocated
+            segment["active_size"] += part.size * part.active
+            segment["requested_size"] += part.requested * part.active
+            part = part.next
         return segment
 
 

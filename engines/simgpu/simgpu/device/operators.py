@@ -139,19 +139,19 @@ def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:
 
 
 def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
-    found: list[torch.Tensor] = []
-    inner_args = [_unwrap(arg, found) for arg in args]
-    inner_kwargs = {name: _unwrap(value, found) for name, value in kwargs.items()}
+    tensors: list[torch.Tensor] = []
+    inner_args = [_unwrap(arg, tensors) for arg in args]
+    inner_kwargs = {name: _unwrap(value, tensors) for name, value in kwargs.items()}
     check_generator(kwargs.get("generator"))
     if plan.mutates and shapes_in_place.any_stale():
-        _refuse_stale(plan, args, kwargs, found)
-    index = _common_index(func, plan, found)
-    if plan.row.takes_indices and any(type(tensor) is not SimTensor for tensor in found):
+        _refuse_stale(plan, args, kwargs, tensors)
+    index = _common_index(func, plan, tensors)
+    if plan.row.takes_indices and any(type(tensor) is not SimTensor for tensor in tensors):
         _bring_indices(Call(func, args, kwargs), index)
     target = _target(inner_kwargs, index) if "device" in inner_kwargs else index
     cpu_region = _in_autocast() and torch.is_autocast_enabled("cpu")  # does not touch a GPU
     # inside, an operator may make conjugate views, and must see that they are
-    bits = composite.conjugation() if any(t.is_complex() for t in found) else nullcontext()
+    bits = composite.conjugation() if any(t.is_complex() for t in tensors) else nullcontext()
     with torch.autocast("cpu", enabled=False) if cpu_region else nullcontext(), bits:
         if plan.row.asserts:
             out = kernel_failures.run(func, plan.mutates, inner_args, inner_kwargs, index)
@@ -162,24 +162,24 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
             state.world.clock.told("wait for the result")
         state.world.clock.wait_until(state.world.clock.queue_ns(index), "wait for the result")
         return out
-    result, new = _wrap(out, target, found)
+    result, new = _wrap(out, target, tensors)
     if plan.mutates:
         _refresh(plan, args, kwargs)
     waits = plan.waits if plan.waits_by_call is None else plan.waits_by_call(Call(func, args, kwargs))
     if new or plan.mutates or waits:
-        inputs = [t._inner if type(t) is SimTensor else t for t in found]
+        inputs = [t._inner if type(t) is SimTensor else t for t in tensors]
         _charge(plan, index, inputs, inner_args, inner_kwargs, out)
     if waits:
         state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
     return result
 
 
-def _refuse_stale(plan: Plan, args: Args, kwargs: Kwargs, found: list[torch.Tensor]) -> None:
+def _refuse_stale(plan: Plan, args: Args, kwargs: Kwargs, tensors: list[torch.Tensor]) -> None:
     """Raise where an operator would change a tensor whose shape others have changed under it."""
     for which in plan.mutates:
         changed = _changed(which, args, kwargs)
         for tensor in changed if isinstance(changed, list | tuple) else (changed,):
-            shapes_in_place.refuse_stale(tensor, found)
+            shapes_in_place.refuse_stale(tensor, tensors)
 
 
 def _refresh(plan: Plan, args: Args, kwargs: Kwargs) -> None:
@@ -204,41 +204,41 @@ def _computed(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     return shapes_only.computed(func, plan, args, kwargs) if state.world.only_shapes else func(*args, **kwargs)
 
 
-def _unwrap(value: Any, found: list[torch.Tensor]) -> Any:
+def _unwrap(value: Any, tensors: list[torch.Tensor]) -> Any:
     kind = type(value)
     if kind is SimTensor:
-        found.append(value)
+        tensors.append(value)
         return value._inner
     if kind in _PLAIN:
         return value
     if isinstance(value, torch.Tensor):
-        found.append(value)
+        tensors.append(value)
         return value
-    return [_unwrap(item, found) for item in value] if isinstance(value, list | tuple) else value
+    return [_unwrap(item, tensors) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _common_index(func: Operator, plan: Plan, found: list[torch.Tensor]) -> int:
+def _common_index(func: Operator, plan: Plan, tensors: list[torch.Tensor]) -> int:
     """Return the one GPU that all tensors are on; CPU tensors of no dimension may be read.
 
     Raises as CUDA does for tensors on two devices, and for number formats that its kernel lacks.
     """
     index = None
-    for tensor in found:
+    for tensor in tensors:
         if type(tensor) is SimTensor:
             if index is None:
                 index = tensor._index
             elif tensor._index != index:
-                _raise_mixed(func, plan, found, tensor)
+                _raise_mixed(func, plan, tensors, tensor)
     in_place = plan.pointwise and 0 in plan.mutates and not plan.row.overwrites
-    for tensor in found:
-        if type(tensor) is not SimTensor and (tensor.dim() > 0 or (in_place and tensor is found[0])):
+    for tensor in tensors:
+        if type(tensor) is not SimTensor and (tensor.dim() > 0 or (in_place and tensor is tensors[0])):
             if plan.row.takes_lengths and not tensor.is_floating_point():
                 continue
-            is_values = "index_put" in plan.name and tensor is found[-1]
+            is_values = "index_put" in plan.name and tensor is tensors[-1]
             if is_values or not (plan.row.takes_indices and tensor.dtype in (torch.int64, torch.int32, *waiting.MASKS)):
-                _raise_mixed(func, plan, found, tensor)
+                _raise_mixed(func, plan, tensors, tensor)
     if plan.row.lacks is not None:
-        plan.row.lacks.refuse(found)
+        plan.row.lacks.refuse(tensors)
     return state.world.current if index is None else index
 
 
@@ -260,18 +260,18 @@ def _bring_indices(call: Call, index: int) -> None:
         clock.copy(index, "H2D", value.nbytes, pinned=False, blocking=True)
 
 
-def _raise_mixed(func: Operator, plan: Plan, found: list[torch.Tensor], wrong: torch.Tensor) -> NoReturn:
-    placed = [tensor for tensor in found if type(tensor) is SimTensor or tensor.dim() > 0]
+def _raise_mixed(func: Operator, plan: Plan, tensors: list[torch.Tensor], wrong: torch.Tensor) -> NoReturn:
+    placed = [tensor for tensor in tensors if type(tensor) is SimTensor or tensor.dim() > 0]
     here, other = placed[0].device, wrong
     if wrong.device == here:
         other = next(tensor for tensor in placed if tensor.device != here)
     if plan.pointwise:
         devices = f"found at least two devices, {here} and {other.device}!"
     else:
-        position = next(i for i, tensor in enumerate(found) if tensor is other)
-        tensors = [a.name for a in func._schema.arguments if "Tensor" in str(a.type)]
+        position = next(i for i, tensor in enumerate(tensors) if tensor is other)
+        arguments = [a.name for a in func._schema.arguments if "Tensor" in str(a.type)]
         devices = (
-            f"got {tensors[min(position, len(tensors) - 1)]} is on {other.device}, different from other tensors on "
+            f"got {arguments[min(position, len(arguments) - 1)]} is on {other.device}, different from other tensors on "
             f"{here} (when checking argument in method wrapper_{device_kind.title()}_{plan.name})"
         )
     raise RuntimeError(f"Expected all tensors to be on the same device, but {devices}")
@@ -286,11 +286,11 @@ def _target(kwargs: Kwargs, index: int) -> int | None:
     return index if device is None else device_of(device.index)
 
 
-def _wrap(out: Any, index: int, found: Sequence[Any]) -> tuple[Any, bool]:
+def _wrap(out: Any, index: int, given: Sequence[Any]) -> tuple[Any, bool]:
     """Return `out` with each tensor wrapped, the caller's own wrapper where it is the same tensor, and whether any is
     in new memory."""
     if isinstance(out, torch.Tensor):
-        for tensor in found:
+        for tensor in given:
             if type(tensor) is SimTensor and tensor._inner is out:
                 return tensor, False
         if out.layout is not torch.strided or out.is_nested:
@@ -301,7 +301,7 @@ def _wrap(out: Any, index: int, found: Sequence[Any]) -> tuple[Any, bool]:
                 return as_sim(out, index), False
         return as_sim(out, index), new
     if isinstance(out, list | tuple):
-        pairs = [_wrap(item, index, found) for item in out]
+        pairs = [_wrap(item, index, given) for item in out]
         return type(out)([p[0] for p in pairs]) if type(out) in (list, tuple) else pairs, any(p[1] for p in pairs)
     return out, False
 

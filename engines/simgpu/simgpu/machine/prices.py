@@ -91,9 +91,9 @@ def _traffic(
         if plan.mutates and kwargs:
             result_only = {id(kwargs[name]) for name in plan.mutates if isinstance(name, str)}  # out=
             read = [t for t in read if id(t) not in result_only]
-        one = outputs[0] if len(outputs) == 1 and (plan.pointwise or plan.name == "clone") else None
-        nbytes, strided = _moved(read, one)
-        nbytes += sum(t.nbytes for t in (outputs if one is None else outputs[1:]))
+        output = outputs[0] if len(outputs) == 1 and (plan.pointwise or plan.name == "clone") else None
+        nbytes, strided = _moved(read, output)
+        nbytes += sum(t.nbytes for t in (outputs if output is None else outputs[1:]))
     if plan.mutates and not outputs:
         nbytes += sum(t.nbytes for t in inputs[: max(1, len(inputs) // 2)])
     return nbytes, strided
@@ -119,7 +119,7 @@ def _moved(inputs: Sequence[torch.Tensor], output: torch.Tensor | None) -> tuple
 def _fastest(tensor: torch.Tensor) -> int:
     """Return the dimension along which neighbours in memory lie, -1 where there is none."""
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    steps = [(step, place) for place, (n, step) in enumerate(sizes) if n > 1 and step]
+    steps = [(step, dimension) for dimension, (n, step) in enumerate(sizes) if n > 1 and step]
     return min(steps, default=(0, -1))[1]
 
 
@@ -174,11 +174,11 @@ def recurrent(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Te
     return replace(cost, steps=steps, nbytes=cost.nbytes + (steps - 1) * args[2].nbytes)
 
 
-def attention(place: int) -> Callable[..., Cost]:
+def attention(position: int) -> Callable[..., Cost]:
     """Return the rule of fused attention that is told of a causal mask at this place of its arguments."""
 
     def rule(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
-        causal = kwargs.get("is_causal", args[place] if len(args) > place else False)
+        causal = kwargs.get("is_causal", args[position] if len(args) > position else False)
         return replace(cost, attention=0.5 if causal else 1.0)
 
     return rule

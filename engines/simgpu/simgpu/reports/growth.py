@@ -62,37 +62,37 @@ class GrowthWatch:
     def _lines_of_several_steps(self) -> Counter[str]:
         """Return the bytes of earlier steps by the line that made them, of lines that keep those of two at least."""
         held = self._holdings.grown(since=2)
-        steps = Counter(line for line, _ in {(one.line, one.step) for one in held})
-        found = Counter()
-        for one in held:
-            if steps[one.line] > 1:
-                found[one.line] += one.nbytes
-        return found
+        steps = Counter(line for line, _ in {(storage.line, storage.step) for storage in held})
+        nbytes = Counter()
+        for storage in held:
+            if steps[storage.line] > 1:
+                nbytes[storage.line] += storage.nbytes
+        return nbytes
 
 
 def _growth(line: str, bytes_per_step: int, tensor: torch.Tensor | None) -> Growth:
     made = Line.of(line)
-    found = None if tensor is None else _holder(tensor)
-    if found is None:
+    holder = None if tensor is None else _holder(tensor)
+    if holder is None:
         return Growth(*made.parts, bytes_per_step, "", made)
-    keeps = _line_that_keeps(found) or made
-    return Growth(*keeps.parts, bytes_per_step, found.text, made)
+    keeping_line = _line_that_keeps(holder) or made
+    return Growth(*keeping_line.parts, bytes_per_step, holder.text, made)
 
 
 def _kept_with_graphs(holdings: Holdings) -> list[tuple[torch.Tensor, Held]]:
     """Return the tensors of earlier steps that Python still holds and that have a graph, the newest last."""
-    found = []
+    kept = []
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.Tensor) and not thing.is_leaf:
             held = holdings.held(thing)
             if held is not None and held.step < holdings.step and held.owner in MADE:
-                found.append((thing, held))
-    return sorted(_roots(found), key=lambda pair: pair[1].born)
+                kept.append((thing, held))
+    return sorted(_roots(kept), key=lambda pair: pair[1].born)
 
 
-def _roots(found: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, Held]]:
+def _roots(kept: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, Held]]:
     """Return those tensors whose graph is part of no other one's: the others are alive because of them."""
-    graphs = [tensor.grad_fn for tensor, _ in found if tensor.grad_fn is not None]
+    graphs = [tensor.grad_fn for tensor, _ in kept if tensor.grad_fn is not None]
     waiting = [below for graph in graphs for below, _ in graph.next_functions]
     inner = set()
     while waiting and len(inner) < _MOST_NODES:
@@ -100,7 +100,7 @@ def _roots(found: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, H
         if node is not None and node not in inner:
             inner.add(node)
             waiting += [below for below, _ in node.next_functions]
-    return [pair for pair in found if pair[0].grad_fn not in inner]
+    return [pair for pair in kept if pair[0].grad_fn not in inner]
 
 
 @dataclass(frozen=True)
