@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_map
 from simgpu.device import state
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
-
 _OF_THE_HOST = re.compile("dtype|scalar type")
 
 
