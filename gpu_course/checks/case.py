@@ -1,6 +1,7 @@
 """What did the answer do when it was called, and is that right?"""
 
 import copy
+import dataclasses
 import functools
 import inspect
 import linecache
@@ -399,15 +400,20 @@ def _type_name(value: Any) -> str:
     return "tensor" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-_PLAIN = torch.Tensor, numbers.Number, str, torch.device, torch.dtype, type(None)
+_PLAIN = torch.Tensor, numbers.Number, str, torch.device, torch.dtype, type(None), set, frozenset
 _MOST_KEPT = 10_000  # elements
 
 
 def _plain(value: Any) -> bool:
-    """Return whether `value` holds nothing but small tensors, numbers, text and the like."""
+    """Return whether `value` holds nothing but small tensors, numbers, text and the like, in frozen dataclasses too."""
     leaves = tree_leaves(value)
     small = sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor)) <= _MOST_KEPT
-    return small and all(isinstance(leaf, _PLAIN) for leaf in leaves)
+    return small and all(isinstance(leaf, _PLAIN) or _plain_record(leaf) for leaf in leaves)
+
+
+def _plain_record(value: Any) -> bool:
+    frozen = dataclasses.is_dataclass(value) and not isinstance(value, type) and type(value).__hash__ is not None
+    return frozen and all(_plain(getattr(value, field.name)) for field in dataclasses.fields(value))
 
 
 def _usual() -> bool:

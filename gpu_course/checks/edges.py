@@ -111,6 +111,15 @@ class Seen:
     drawn: set[str] = field(default_factory=set)
     groups: set[str] = field(default_factory=lambda: set(_ALWAYS))
     budgets: list[tuple[str, int, int]] = field(default_factory=list)
+    _orders: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)  # of lists, by their sorted entries
+
+    def note_orders(self, given: Any) -> None:
+        """Note where a list, or a dict, among `given` has the entries of an earlier one in another order."""
+        for value in _containers(given):
+            if isinstance(value, list | dict):
+                words = tuple(_word(entry) for entry in (value.items() if isinstance(value, dict) else value))
+                if self._orders.setdefault(tuple(sorted(words)), words) != words:
+                    self.drawn.add("order")
 
     def missing(self) -> set[str]:
         """Return the edges of the groups that concern the exercise which were not drawn."""
@@ -173,6 +182,7 @@ def note_call(given: Any, device: torch.device) -> None:
     if seen is None:
         return
     found = set(_edges_of(given, device))
+    seen.note_orders(given)
     if torch.get_default_dtype() != torch.float32:
         found.add("default_type")
     seen.drawn |= found
@@ -253,6 +263,15 @@ def _shapes(x: torch.Tensor) -> Iterator[str]:
         yield "permuted"
     elif strides and not x.is_contiguous():
         yield "sliced"
+
+
+def _word(entry: Any) -> str:
+    """Return `entry` in words that equal entries share; of a tensor that is large, its shape alone."""
+    if isinstance(entry, torch.Tensor):
+        entry = simgpu.values_of(entry.detach())
+        known = not entry.is_meta and _laid_out(entry) and entry.numel() <= _MOST
+        return f"{tuple(entry.shape)} {entry.tolist() if known else ''}"
+    return repr(entry)
 
 
 def _laid_out(x: torch.Tensor) -> bool:
@@ -351,6 +370,14 @@ def sliced(x: torch.Tensor) -> torch.Tensor:
     wide = torch.full((*x.shape[:-1], 2 * x.shape[-1] + 3), 77, device=x.device).to(x.dtype)
     view = wide[..., 1 : 1 + x.shape[-1]] if x.dim() > 1 else wide[1 : 1 + 2 * len(x) : 2]
     return view.copy_(x)
+
+
+def on(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return the values of `x` on `device`, with its strides, gaps between rows too."""
+    return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=device).copy_(x)
+
+
+UGLY = torch.tensor([[1.0, 2e4, math.inf, 1.0], [1e-6, -3.0, 0.0, -1e6]])  # numbers of every kind
 
 
 def frozen(model: nn.Module, *names: str) -> nn.Module:

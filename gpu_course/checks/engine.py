@@ -151,8 +151,11 @@ class Exercise:
         return function
 
     def leaves_out(self, why: str, *names: str) -> None:
-        """Say why the check does not draw these edges of the catalogue (`edges`): groups of them, or single ones."""
-        self.left_out |= dict.fromkeys(edges.named(*names), why)
+        """Say why the check does not draw these edges of the catalogue (`edges`): groups of them, or single ones.
+
+        A text of `names` may hold several, with spaces between them.
+        """
+        self.left_out |= dict.fromkeys(edges.named(*" ".join(names).split()), why)
 
     def mistake(self, name: str, why: str, *answers: Any) -> Any:
         """Register `answers`, or the one below this decorator, as a mistake that checks then call by `name`.

@@ -9,7 +9,7 @@ import torch
 
 from course_utils import devices
 from course_utils.devices import MINIMUM_DRIVER
-from gpu_course.checks import Case, lesson
+from gpu_course.checks import Case, edges, lesson
 from gpu_course.lesson01.latency import seconds_until_done
 
 __all__ = ["fast_formats", "first_cause", "fits", "pick_device", "seconds_until_done", "visible_gpus"]
@@ -35,6 +35,9 @@ def pick_device(preference: list[str], usable: Callable[[str], bool]) -> torch.d
     return torch.device("cpu")  # reached when no kind was usable: the program still runs
 
 
+pick_device.leaves_out("it is handed a function, and each machine has another", "second_call")
+
+
 @pick_device.checks
 def _(case: Case) -> None:
     for preference, there, expected in (
@@ -47,6 +50,7 @@ def _(case: Case) -> None:
         (["cpu", "cuda"], ["cuda"], "cpu"),
         ([], ["cuda"], "cpu"),
         (["mps", "xpu", "cuda"], ["xpu", "cuda"], "xpu"),
+        (["hpu", "cuda"], ["hpu", "cuda"], "hpu"),  # "some kinds of devices", not only those of this lesson
     ):
         usable = _machine(there)
         got = case.call(preference, usable)
@@ -112,8 +116,12 @@ def visible_gpus(setting: str | None, count: int) -> list[int]:
     return seen
 
 
+visible_gpus.leaves_out("a machine has no fewer GPUs than none, and no billions", "number_negative number_large")
+
+
 @visible_gpus.checks
 def _(case: Case) -> None:
+    edges.note("one_entry", "order", "limit")  # of the text: "1"; "2,0" and "1,2,0"; 4 of four GPUs
     for setting, count, expected in (
         (None, 2, [0, 1]),
         ("1", 2, [1]),
@@ -125,6 +133,8 @@ def _(case: Case) -> None:
         ("1,2,0", 2, [1]),
         ("10,2", 16, [10, 2]),
         ("3,1,4,0", 4, [3, 1]),
+        (None, 0, []),
+        ("0", 0, []),
     ):
         got = case.call(setting, count)
         case.instead(
@@ -225,6 +235,14 @@ def _patients() -> list[tuple[devices.Report, str, str]]:
         (replace(hidden, driver="1005.20.01"), "hidden", "as text '1005' comes before '580'; compare whole numbers"),
         (replace(well, visible_devices="0"), "works", "the variable may be set on a machine that works"),
         (replace(stored["kaggle_p100"], kernel_error=None), "works", "an older build runs on this GPU"),
+        (replace(well, kernel_error="CUDA out of memory"), "unsupported capability", "any error of the kernel counts"),
+        (replace(old, cuda_build="12.8", driver="520.61.05"), "driver too old", "the minimum for CUDA 12 is 525"),
+        (replace(old, cuda_build="11.8", driver="440.33.01"), "driver too old", "the minimum for CUDA 11 is 450"),
+        (replace(old, cuda_build="11.8", driver="450.51.06"), "hidden", "the minimum itself is enough"),
+        (replace(cpu_only, rocm_build="6.4"), "cpu-only build", "a build for AMD GPUs has no CUDA"),
+        (replace(cpu_only, mps_available=True), "cpu-only build", "the list asks for CUDA, and this build has none"),
+        (replace(cpu_only, driver="450.51", visible_devices=""), "cpu-only build", "of two causes the first counts"),
+        (replace(stored["linux_without_driver"], visible_devices=""), "no driver", "of two causes the first counts"),
     ]
 
 
@@ -259,9 +277,16 @@ def fast_formats(capability: tuple[int, int]) -> set[str]:
     return {name for name, first in since.items() if capability >= first}
 
 
+fast_formats.leaves_out("no capability is so", "number_negative number_large")
+
+
 @fast_formats.checks
 def _(case: Case) -> None:
-    for capability in ((8, 0), (7, 0), (7, 5), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0), (6, 0), (7, 2)):
+    edges.note("limit")  # each first capability itself
+    for capability in (
+        (8, 0), (7, 0), (7, 5), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (11, 0), (12, 0), (12, 1), (6, 0), (6, 1),
+        (7, 2), (13, 0),  # "a later capability keeps the formats of earlier ones", one that is still to come too
+    ):  # fmt: skip
         got = case.call(capability)
         expected = {
             name
@@ -304,8 +329,12 @@ def fits(shape: tuple[int, ...], dtype: torch.dtype, free_gib: float, workspace_
     return tensor_bytes + workspace_mib * 2**20 <= free_gib * 2**30
 
 
+fits.leaves_out("no size is below 0", "number_negative")
+
+
 @fits.checks
 def _(case: Case) -> None:
+    edges.note("limit")  # "if they fill the memory exactly, they fit"
     for shape, dtype, free_gib, workspace_mib in (
         ((1024, 1024, 128), torch.float32, 1.0, 0.0),
         ((1024, 1024, 256), torch.float32, 1.0, 0.0),
@@ -324,6 +353,13 @@ def _(case: Case) -> None:
         ((2**30 - 2000,), torch.uint8, 1.0, 4.0),
         ((2**20, 2**20), torch.float32, 16.0, 0.0),
         ((1000, 1000), torch.float64, 1.0, 1017.0),
+        ((0, 5), torch.float32, 0.0, 0.0),
+        ((3,), torch.uint8, 3 / 2**30, 0.0),
+        ((2**31,), torch.bool, 2.0, 0.0),
+        ((2**27,), torch.complex64, 0.9, 0.0),
+        ((2**29,), torch.bfloat16, 1.0, 0.0),
+        ((2**28,), torch.int32, 1.0, 0.0),
+        ((2**28,), torch.float8_e4m3fn, 0.25, 0.0),
     ):
         got = case.call(shape, dtype, free_gib, workspace_mib)
         gib = torch.empty(shape, dtype=dtype, device="meta").nbytes / 2**30

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from course_utils import counting
-from gpu_course.checks import Case, lesson
+from gpu_course.checks import Case, edges, lesson
 from gpu_course.common.probes import elsewhere
 from gpu_course.lesson02.trips import cpu_ms, measure_ms, predicted_ms
 
@@ -32,14 +32,21 @@ exercise = lesson("02")
 )
 def ramp(rows: int, columns: int, device: torch.device) -> torch.Tensor:
     """Return (rows, columns) numbers on `device`, each row evenly from 0 to 1."""
-    row = torch.linspace(0, 1, columns, device=device)  # created where it is needed
+    row = torch.linspace(0, 1, columns, dtype=torch.float32, device=device)  # created where it is needed
     return row.repeat(rows, 1)  # the device itself writes the other rows
+
+
+ramp.leaves_out(
+    "from 0 to 1 there are two columns or more, and a size is a small number",
+    "number_negative number_large limit",
+)
+ramp.leaves_out("PyTorch makes float32 as long as nobody changes that, and no lesson does", "default_type")
 
 
 @ramp.checks
 def _(case: Case) -> None:
-    for device in (case.device, elsewhere(case.device)):
-        for rows, columns in ((2, 3), (1, 2), (4, 11), (2, 7), (3, 10), (1, 22), (2, 50), (1, 97)):
+    for device in (case.device, elsewhere(case.device), torch.device("cpu")):
+        for rows, columns in ((2, 3), (1, 2), (4, 11), (2, 7), (3, 10), (1, 22), (2, 50), (1, 97), (0, 4)):
             got = case.call(rows, columns, device)
             sent = case.counts.bytes_h2d
             case.instead(
@@ -106,6 +113,9 @@ class _Timer:
         return "timer"
 
 
+move_batch.leaves_out("nothing is made, so no default is asked, and no number is compared", "default_type limit")
+
+
 @move_batch.checks
 def _(case: Case) -> None:
     x, y = torch.tensor([1.0, 2.0]), torch.tensor([3])
@@ -125,6 +135,15 @@ def _(case: Case) -> None:
                 (x, _Timer()),
                 {"samples": [Sample(x, "cat"), Sample(y, None)], "empty": [], "deep": ({"y": [y]},)},
                 [],
+                [y, x],
+                [y, x, 0, -2.5, 2**40],
+                {"": torch.tensor(7.0), "none": torch.ones(0, 3), "row": torch.ones(1, 33)},
+                [
+                    edges.permuted(edges.UGLY),
+                    edges.sliced(edges.UGLY),
+                    {"x": edges.UGLY.half(), "y": edges.UGLY.bfloat16()},
+                ],
+                (edges.UGLY.double(), torch.tensor([True, False]), torch.tensor([1 + 2j]), {"a", "b"}, range(3)),
             )
         ),
         (elsewhere(case.device), [torch.ones(1)]),
@@ -162,8 +181,17 @@ def nearest(points: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     return ((points - query) ** 2).sum(dim=1).argmin()
 
 
+nearest.leaves_out("of no points none is nearest", "empty scalar")
+nearest.leaves_out(
+    "coordinates are floating-point numbers of full width",
+    "half bfloat16 whole bool complex not_finite",
+)
+nearest.leaves_out("nothing is made, so no default is asked", "default_type")
+
+
 @nearest.checks
 def _(case: Case) -> None:
+    far = torch.tensor([[20000.0, -20000.0], [20001.0, -20003.0], [20003.0, -20002.0]])
     small = torch.tensor([[0.0, 0.0], [4.0, 4.0], [1.0, 2.0]])
     here, there = torch.device("cpu"), case.device
     for points, query, place in (
@@ -173,8 +201,14 @@ def _(case: Case) -> None:
         (torch.tensor([[3.0, 0.0], [2.0, 2.0]]), torch.zeros(2), there),
         (small, torch.tensor([3.0, 1.5]), elsewhere(there)),
         (torch.rand(64, 3), torch.rand(3), there),
+        (torch.rand(1, 1), torch.rand(1), there),
+        (far, torch.tensor([20002.0, -20002.0]), there),
+        (1e-6 * small, torch.tensor([4e-6, 4e-6]), there),
+        (1 + 1e-9 * small.double(), torch.ones(2).double() + 4e-9, there),
+        (edges.permuted(small), torch.tensor([3.0, 3.0]), there),
+        (edges.sliced(small), torch.tensor([3.0, 3.0]), there),
     ):
-        points = points.to(place)
+        points = edges.on(points, place)
         got = case.call(points, query)
         sent, read = case.counts.bytes_d2h, case.counts.host_reads
         case.instead(
@@ -227,8 +261,18 @@ def normalise(x: torch.Tensor) -> torch.Tensor:
     return (x - x.mean(dim=0)) / divisor
 
 
+normalise.leaves_out("of no rows there is no mean", "scalar empty")
+normalise.leaves_out("the text speaks of NaN in the result alone", "not_finite")
+normalise.leaves_out(
+    "a deviation needs floating-point numbers, and more digits than 16 bits have",
+    "half bfloat16 whole bool complex",
+)
+normalise.leaves_out("nothing is made, so no default is asked", "default_type")
+
+
 @normalise.checks
 def _(case: Case) -> None:
+    table = torch.tensor([[-2.0, 0.0, 7.0], [2.0, 20.0, 7.0], [6.0, -30.0, 7.0]])
     for x in (
         torch.tensor([[1.0, 5.0], [3.0, 9.0]]),
         torch.tensor([[1.0, 5.0], [3.0, 5.0]]),
@@ -236,36 +280,49 @@ def _(case: Case) -> None:
         torch.tensor([[1e-9, 4e4], [3e-9, 1e4], [8e-9, 9e4]]),
         torch.tensor([[5.0], [5.0], [9.0], [5.0]]),
         torch.full((7, 1), 0.1),
+        torch.tensor([[-1.0, 10000.0], [1.0, 10001.0], [-1.0, 10002.0]]),
+        torch.tensor([[5.0, -3.0]]),  # "a column whose values are all equal": of one row, each
+        edges.permuted(table),
+        edges.sliced(table),
+        1 + 1e-9 * table.double(),
     ):
-        got = case.call(x.to(case.device))
-        counts = case.counts
-        case.instead(
-            counts.copies_d2h,
-            "copies to the host",
-            f"{counts.bytes_d2h} bytes leave the device, and the host waits for them",
-        )
-        case.instead(
-            counts.host_reads,
-            "lets the host read a value",
-            ".item(), print and an `if` on a value make the host wait: choose with torch.where instead",
-        )
-        columns = [[float(value) for value in x[:, i]] for i in range(x.shape[1])]
-        expected = torch.tensor([_standard(column) for column in columns]).T.to(case.device)
-        case.equal(
-            got,
-            expected,
-            rtol=1e-4,
-            atol=1e-5,
-            why="mean 0 and standard deviation 1; equal values become "
-            "zeros, also where rounding leaves them a deviation above 0",
-        )
+        _normalised(case, x, case.device)
+    for place in (elsewhere(case.device), torch.device("cpu")):  # "where `x` is"
+        _normalised(case, table, place)
+
+
+def _normalised(case: Case, x: torch.Tensor, place: torch.device) -> None:
+    got = case.call(edges.on(x, place))
+    counts = case.counts
+    case.instead(
+        counts.copies_d2h,
+        "copies to the host",
+        f"{counts.bytes_d2h} bytes leave the device, and the host waits for them",
+    )
+    case.instead(
+        counts.host_reads,
+        "lets the host read a value",
+        ".item(), print and an `if` on a value make the host wait: choose with torch.where instead",
+    )
+    columns = [[float(value) for value in x[:, i]] for i in range(x.shape[1])]
+    expected = torch.tensor([_standard(column) for column in columns], dtype=x.dtype).T.to(place)
+    case.equal(
+        got,
+        expected,
+        rtol=1e-4,
+        atol=1e-5,
+        why="mean 0 and standard deviation 1; equal values become "
+        "zeros, also where rounding leaves them a deviation above 0",
+    )
 
 
 def _standard(column: list[float]) -> list[float]:
     """Return what is right for one column, with Python's numbers."""
-    mean = sum(column) / len(column)
-    std = math.sqrt(sum((value - mean) ** 2 for value in column) / (len(column) - 1))
-    return [(value - mean) / std if len(set(column)) > 1 else 0.0 for value in column]
+    if len(set(column)) == 1:
+        return [0.0] * len(column)
+    mean = math.fsum(column) / len(column)
+    std = math.sqrt(math.fsum((value - mean) ** 2 for value in column) / (len(column) - 1))
+    return [(value - mean) / std for value in column]
 
 
 @normalise.alternative("makes NaN or noise and overwrites it: right here, but NaN gradients in a backward pass")
@@ -290,6 +347,12 @@ def copy_time_ms(shape: tuple[int, ...], dtype: torch.dtype, bandwidth_gbps: flo
     return latency_us / 1e3 + nbytes / (bandwidth_gbps * 1e6)  # 1 GB/s is 10**6 bytes a millisecond
 
 
+copy_time_ms.leaves_out(
+    "no size, rate or latency is below 0, and of none of them a limit is named",
+    "number_negative limit",
+)
+
+
 @copy_time_ms.checks
 def _(case: Case) -> None:
     for shape, dtype, bandwidth_gbps, latency_us in (
@@ -298,6 +361,12 @@ def _(case: Case) -> None:
         ((2000, 500, 3), torch.float16, 4.0, 20.0),
         ((64, 64), torch.float64, 25.0, 5.0),
         ((10_000_000,), torch.uint8, 12.5, 8.0),
+        ((), torch.float32, 16.0, 10.0),
+        ((0, 5), torch.float32, 16.0, 10.0),
+        ((7, 5, 3, 2, 2), torch.bfloat16, 0.5, 1.5),
+        ((2**31, 3), torch.int64, 25.0, 5.0),
+        ((33, 41), torch.bool, 25.0, 0.0),
+        ((33, 41), torch.complex64, 25.0, 0.0),
     ):
         got = case.call(shape, dtype, bandwidth_gbps, latency_us)
         bytes_ms = torch.empty(shape, dtype=dtype, device="meta").nbytes / bandwidth_gbps / 1e6
@@ -343,14 +412,23 @@ def move_pieces(pieces: list[torch.Tensor], device: torch.device) -> list[torch.
     return list(joined.split(lengths))  # views: nothing is copied again
 
 
+move_pieces.leaves_out("the text says one-dimensional", "scalar permuted")
+move_pieces.leaves_out("the text says float32", "half bfloat16 double whole bool complex default_type")
+move_pieces.leaves_out("without a piece there is nothing to move", "no_entries")
+
+
 @move_pieces.checks
 def _(case: Case) -> None:
+    ugly = [edges.UGLY[0], edges.UGLY[1, :2], edges.sliced(edges.UGLY[1]), edges.UGLY[:, 0]]
+    rows = []
     for device, lengths in (
         *((case.device, lengths) for lengths in ((2, 3, 1), (4,), (5, 1, 0, 7), (6, 6, 6))),
         (case.device, tuple(range(1, 33))),
         (elsewhere(case.device), (1, 2)),
     ):
-        pieces = [torch.rand(length) for length in lengths]
+        rows.append((device, [torch.rand(length) for length in lengths]))
+    for device, pieces in (*rows, (case.device, ugly), (case.device, ugly[::-1])):
+        lengths = [len(piece) for piece in pieces]
         got = case.call(pieces, device)
         case.instead(
             isinstance(got, torch.Tensor),
@@ -392,8 +470,19 @@ def windows(x: torch.Tensor, length: int) -> torch.Tensor:
     return x.as_strided((len(x) - length + 1, length), (step, step))
 
 
+windows.leaves_out(
+    "`x` has one dimension, and a window needs `length` elements of it",
+    "scalar empty permuted number_zero number_negative number_large",
+)
+windows.leaves_out(
+    "only where the elements lie matters, not which they are",
+    "huge tiny not_finite negative tied bfloat16 bool complex default_type",
+)
+
+
 @windows.checks
 def _(case: Case) -> None:
+    edges.note("limit")  # a window as long as `x`, of 6 elements and of 1
     numbers = torch.arange(24.0, device=case.device)
     for x, length in (
         (numbers[:5], 2),
@@ -404,6 +493,11 @@ def _(case: Case) -> None:
         (numbers.view(8, 3)[:, 1], 3),
         (numbers[1::5], 2),
         (torch.arange(9, device=case.device), 5),
+        (numbers[5:6], 1),
+        (torch.arange(12.0, dtype=torch.float64, device=case.device)[3::2], 3),
+        (torch.arange(12.0, device=case.device).half()[1:], 3),
+        (torch.arange(6.0, device=elsewhere(case.device))[1:], 2),
+        (torch.arange(6.0)[1:], 2),
     ):
         got = case.call(x, length)
         expected = torch.stack([x[i : i + length] for i in range(len(x) - length + 1)])
@@ -434,12 +528,24 @@ def fetch(tensors: list[torch.Tensor], synchronize: Callable[[], None]) -> list[
     return copies
 
 
+fetch.leaves_out("the text says float32", "half bfloat16 double whole bool complex default_type")
+fetch.leaves_out("on the CPU, and without a tensor, there is nothing to fetch", "cpu no_entries")
+fetch.leaves_out("it is handed a function", "second_call")
+
+
 @fetch.checks
 def _(case: Case) -> None:
-    for shapes in (((4,),), ((2, 3), (5,)), ((2**16,), (3, 2), ()), ((7,),) * 12):
-        tensors = [torch.rand(shape).to(case.device) for shape in shapes]
+    ugly = [
+        edges.on(x, case.device)
+        for x in (edges.UGLY, edges.permuted(edges.UGLY), edges.sliced(edges.UGLY), torch.ones(0, 3))
+    ]
+    shapes = ((4,),), ((2, 3), (5,)), ((2**16,), (3, 2), ()), ((7,),) * 12, ((1,), (5,), (3,))
+    drawn = [[torch.rand(shape).to(case.device) for shape in group] for group in shapes]
+    far = elsewhere(case.device)
+    for tensors in (*drawn, ugly, ugly[::-1], [torch.rand(3, device=far)]):
+        device = tensors[0].device
         with counting.count() as before:
-            synchronize = _noting(case.device, before)
+            synchronize = _noting(device, before)
             got = case.call(tensors, synchronize)
         copies, asked = [copy for copy in case.counts.copies if copy.direction == "d2h"], synchronize.asked
         held = sum(not copy.non_blocking for copy in copies) + case.counts.host_reads
@@ -475,7 +581,7 @@ def _noting(device: torch.device, counts: counting.Counts) -> Callable[[], None]
 
     def synchronize() -> None:
         synchronize.asked.append(counts.copies_d2h)
-        torch.get_device_module(device).synchronize()
+        torch.get_device_module(device).synchronize(device)
 
     synchronize.asked = []
     return synchronize

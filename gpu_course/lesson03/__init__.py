@@ -8,7 +8,8 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from gpu_course.checks import Case, lesson
+from gpu_course.checks import Case, edges, lesson
+from gpu_course.common.probes import elsewhere
 from gpu_course.lesson03.queue import Bench, slow_kernels
 
 __all__ = ["huber", "intensity", "lost_share", "median_time_s", "name_bound", "pad_vocabulary"]
@@ -57,6 +58,10 @@ _BENCHES = (
     (0, (5, 1, 9), 0),
     (3, (30, 8, 8, 2, 6, 4, 12), 5),
 )
+
+
+median_time_s.leaves_out("how often is a small number, and not below 0", "number_negative number_large limit")
+median_time_s.leaves_out("it is handed functions, and time goes on", "second_call")
 
 
 @median_time_s.checks
@@ -143,6 +148,9 @@ def intensity(n: int, k: int, m: int, dtype: torch.dtype) -> float:
     return flops / nbytes
 
 
+intensity.leaves_out("no size is below 0, and none is compared with a limit", "number_negative limit")
+
+
 @intensity.checks
 def _(case: Case) -> None:
     for n, k, m, dtype in (
@@ -152,9 +160,15 @@ def _(case: Case) -> None:
         (32, 4096, 512, torch.bfloat16),
         (256, 64, 8, torch.float64),
         (100, 300, 200, torch.float8_e4m3fn),
+        (33, 5, 7, torch.int8),
+        (3, 5, 7, torch.int64),
+        (3, 4, 5, torch.bool),
+        (3, 4, 5, torch.complex64),
+        (4, 0, 3, torch.float32),
+        (2**31, 3, 1, torch.float32),
     ):
         got = case.call(n, k, m, dtype)
-        flops, nbytes = 2 * n * k * m, sum(torch.empty(size, dtype=dtype).nbytes for size in (n * k, k * m, n * m))
+        flops, nbytes = 2 * n * k * m, (n * k + k * m + n * m) * torch.empty((), dtype=dtype).nbytes
         expected = flops / nbytes
         _not_rounded(case, got, expected)
         case.equal(got, expected, rtol=1e-6, atol=0, why=f"{flops:,} FLOPs and {nbytes:,} bytes")
@@ -219,11 +233,20 @@ _MEASURED = (
     (2e9, 76.8e6, 0.485, 8.0, 320.0, "compute"),  # below the sum of the parts, above twice the shorter one
     (2e9, 64e6, 0.2, 8.0, 320.0, "compute"),
     (1.6e9, 80e6, 0.2, 8.0, 320.0, "bandwidth"),  # below the roof: a cache
+    (0.0, 80e6, 0.3, 8.0, 320.0, "bandwidth"),  # a copy computes nothing
+    (2e9, 0.0, 0.3, 8.0, 320.0, "compute"),
+    (0.0, 80e6, 0.6, 8.0, 320.0, "overhead"),
+    (1.52e9, 64e6, 0.3, 8.0, 320.0, "bandwidth"),  # nearly as long
+    (8e9, 16e6, 2.05, 8.0, 320.0, "overhead"),
 )
+
+
+name_bound.leaves_out("nothing is below 0", "number_negative")
 
 
 @name_bound.checks
 def _(case: Case) -> None:
+    edges.note("limit")  # a time of exactly twice the longer one; where both are equal, the text leaves it open
     for flops, nbytes, time_ms, peak_tflops, bandwidth_gbps, expected in _MEASURED:
         got = case.call(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps)
         known = got is None or (isinstance(got, str) and got in ("compute", "bandwidth", "overhead"))
@@ -257,6 +280,13 @@ def huber(prediction: torch.Tensor, target: torch.Tensor, delta: float) -> torch
 
 
 _ALLOWED_OPERATORS = 16
+
+
+huber.leaves_out("a row has elements, else it has no mean", "scalar")
+huber.leaves_out("the text speaks of numbers alone", "not_finite complex bool whole")
+huber.leaves_out("the square of a loss leaves the range of 16 bits", "half bfloat16")
+huber.leaves_out("delta is an error, and so above 0", "number_zero number_negative number_large")
+huber.leaves_out("nothing is made, so no default is asked", "default_type")
 
 
 @huber.checks
@@ -302,7 +332,29 @@ def _(case: Case) -> None:
                 "the slope of a root or of a division by the error is infinite there, and 0 times it is NaN",
             )
             case.equal(leaf.grad, slope.to(case.device), rtol=1e-4, why="the loss is right, its gradient is not")
+    edges.note("limit")  # an error of exactly delta
     case.budget("operators", case.counts.operators, _ALLOWED_OPERATORS, "each one is a launch")
+    _any_tensors(case)
+
+
+def _any_tensors(case: Case) -> None:
+    """Fail unless the answer computes the same whatever the memory, the size, the type and the place."""
+    sharp = torch.tensor([[0.0, 2e4, -3e4], [1e-6, -3.0, 0.0]])
+    for prediction, place in (
+        (edges.permuted(sharp), case.device),
+        (edges.sliced(sharp), case.device),
+        (sharp.double() + 1e-9, case.device),
+        (torch.ones(0, 3), case.device),
+        (torch.ones(2, 1), case.device),
+        (sharp, elsewhere(case.device)),
+        (sharp, torch.device("cpu")),
+    ):
+        target = torch.linspace(-1, 1, prediction.numel(), dtype=prediction.dtype).view(prediction.shape)
+        got = case.call(edges.on(prediction, place), target.to(place), 0.5)
+        rows = zip(prediction.tolist(), target.tolist(), strict=True)
+        expected = torch.tensor([_huber_of_row(*row, 0.5) for row in rows], dtype=prediction.dtype).to(place)
+        exact = prediction.dtype == torch.float64
+        case.equal(got, expected, rtol=1e-12 if exact else 1e-5, atol=0 if exact else 1e-5)
 
 
 def _huber_of_row(prediction: list[float], target: list[float], delta: float) -> float:
@@ -358,10 +410,17 @@ def lost_share(gradients: torch.Tensor, dtype: torch.dtype, scale: float) -> flo
     return (lost.sum() / there.sum()).item()
 
 
+lost_share.leaves_out("there is at least one gradient, and all are numbers", "empty not_finite")
+lost_share.leaves_out("gradients are stored as floating-point numbers", "whole bool complex double")
+lost_share.leaves_out("a scale is no number below 0, and it meets no limit", "number_negative limit")
+lost_share.leaves_out("nothing is made, so no default is asked", "default_type")
+
+
 @lost_share.checks
 def _(case: Case) -> None:
     wide = torch.randn(2000, generator=torch.Generator().manual_seed(3)) * 10.0 ** torch.linspace(-12, 2, 2000)
     wide[::7] = 0
+    square = torch.tensor([[2.0, 1e-8, 1e-9], [0.0, 7e4, -7e4], [1.0, 0.0, -1e-9]])
     for gradients, dtype, scale in (
         (torch.tensor([1e-3, 1e-8]), torch.float16, 1.0),
         (torch.tensor([1e-3, 0.0, 1e-8, 0.0]), torch.float16, 1.0),
@@ -374,13 +433,25 @@ def _(case: Case) -> None:
         (wide, torch.bfloat16, 4.0),
         (torch.tensor([[2.0, 1e-8, 1e-9], [0.0, 1.0, 3.0]]), torch.float16, 1.0),
         (torch.tensor([3.4e38, 1.0]), torch.bfloat16, 1.0),  # bfloat16 has numbers of its own that it loses
+        (torch.tensor(1e-9), torch.float16, 1.0),
+        (torch.tensor([[-1e-9]]), torch.float16, 1e3),
+        (edges.permuted(square), torch.float16, 1.0),
+        (edges.sliced(square), torch.float16, 2.0),
+        (square, torch.float16, 0.0),  # scaled by 0, all are lost
+        (square, torch.float16, 2.0**32),
+        (square, torch.float32, 1e38),
+        (square, torch.float16, 1),
+        (square.to(elsewhere(case.device)), torch.float16, 1.0),
+        (square, torch.bfloat16, 1.0),
     ):
-        got = case.call(gradients.to(case.device), dtype, scale)
+        place = gradients.device if gradients.device.type != "cpu" else case.device
+        got = case.call(edges.on(gradients, place), dtype, scale)
         stored = [torch.tensor(value * scale).to(dtype).item() for value in gradients.flatten().tolist() if value]
         expected = sum(kept == 0 or math.isinf(kept) for kept in stored) / len(stored)
         close = isinstance(got, float) and 1e-4 * expected < abs(got - expected) < 0.006
         case.instead(close, "rounds the share", "return it as it is; compute in float32", expected=expected, got=got)
         case.equal(got, expected, rtol=1e-4, atol=1e-9)
+    case.equal(case.call(torch.tensor([1e-9, 1.0]), torch.float16, 1.0), 0.5, why="the caller chooses the device")
 
 
 @lost_share.alternative("easier to read, but a mask as an index makes the host wait for the number of elements")
@@ -405,8 +476,28 @@ def pad_vocabulary(weight: torch.Tensor, multiple: int) -> torch.Tensor:
     return functional.pad(weight, (0, 0, 0, missing))  # (left, right, above, below)
 
 
+pad_vocabulary.leaves_out("the text says that the weight has two dimensions", "scalar")
+pad_vocabulary.leaves_out("weights are floating-point numbers", "whole bool complex")
+pad_vocabulary.leaves_out("a multiple is a small number above 0", "number_zero number_negative number_large")
+pad_vocabulary.leaves_out("the text names the type: the weight's own", "default_type")
+
+
 @pad_vocabulary.checks
 def _(case: Case) -> None:
+    edges.note("limit")  # a vocabulary that is a multiple already
+    for weight, place in (  # "keep dtype and device", and each number of `weight`
+        (edges.UGLY, case.device),
+        (edges.permuted(edges.UGLY), case.device),
+        (edges.sliced(edges.UGLY), case.device),
+        (edges.UGLY.double(), case.device),
+        (edges.UGLY.bfloat16(), case.device),
+        (torch.ones(0, 4), case.device),
+        (torch.ones(3, 1), case.device),
+        (edges.UGLY, elsewhere(case.device)),
+        (edges.UGLY, torch.device("cpu")),
+    ):
+        got = case.call(edges.on(weight, place), 3)
+        case.equal(got, torch.cat((weight, torch.zeros(-len(weight) % 3, weight.shape[1]).to(weight))).to(place))
     for rows, width, multiple, half in (
         (5, 2, 8, False),
         (5, 2, 4, False),

@@ -4,13 +4,14 @@ import copy
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gpu_course.checks import Case, difference, edit, lesson
+from gpu_course.checks import Case, difference, edges, edit, lesson
 from gpu_course.common.probes import detached, elsewhere, left_changed, state_of
 from gpu_course.lesson04.files import Payload, payloads_run, save_elsewhere
 
@@ -52,6 +53,14 @@ class MaskedLinear(nn.Module):
         return F.linear(x, self.linear.weight * self.mask, self.linear.bias)  # masked anew in every call
 
 
+MaskedLinear.leaves_out("a mask is bool and has two dimensions", "scalar whole complex")
+MaskedLinear.leaves_out(
+    "weights that float32 holds: times a mask, no type behaves in another way",
+    "half bfloat16 not_finite default_type",
+)
+MaskedLinear.leaves_out("its weights begin at random", "second_call random_state")
+
+
 @MaskedLinear.checks
 def _(case: Case) -> None:
     rows = [True, False, False], [True, True, False], [False, True, False], [False, False, False]
@@ -83,6 +92,18 @@ def _(case: Case) -> None:
     other = case.call(~mask)
     other.load_state_dict(layer.state_dict())
     _equals_by_hand(case, case.use(other.to(place), x), x, weight, bias, mask)
+    large = torch.tensor([[2e4, -3.0, 1e-6], [0.0, 1.0, 1.0]])
+    for which, x in (  # "bool, of shape (outputs, inputs)", and F.linear takes any `x` whose last size fits
+        (torch.tensor([[True]]), torch.randn(4, 1)),
+        (edges.permuted(mask), torch.randn(2, 5, 3)),
+        (edges.sliced(mask), torch.randn(3)),
+        (mask, torch.ones(0, 3)),
+        (mask, edges.permuted(large)),
+        (mask, edges.sliced(large).double()),
+    ):
+        layer = case.call(edges.on(which, case.device)).to(case.device, x.dtype)
+        x = edges.on(x, case.device)
+        _equals_by_hand(case, case.use(layer, x), x, *_weight_and_bias(case, layer, which), which)
 
 
 def _is_a_buffer(case: Case, layer: Any, mask: torch.Tensor) -> None:
@@ -144,12 +165,12 @@ def _equals_by_hand(
     case: Case, got: Any, x: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter, mask: torch.Tensor
 ):
     """Fail unless `got` is what the layer computes with these parameters, one product after the other."""
-    products = x.cpu()[:, None, :] * torch.where(mask, weight.detach().cpu(), 0.0)
+    products = x.cpu()[..., None, :] * torch.where(mask, weight.detach().cpu(), 0.0)
     expected = (products.sum(-1) + bias.detach().cpu()).to(weight.device)
     case.equal(
         detached(got),
         expected,
-        atol=1e-5,
+        atol=1e-5 if x.dtype == torch.float32 else 1e-9,
         why="a weight counts where the mask is True, in every call and mode",
     )
 
@@ -195,6 +216,21 @@ class _Scale(nn.Module):
         self.register_buffer("mean", torch.zeros(2), persistent=False)
         self.register_parameter("bias", None)
         self.factor, self.name, self.nothing = torch.ones(2), "scale", None
+        self.like = SimpleNamespace(device=torch.device("cpu"))  # has a device, and is no tensor
+
+
+places.leaves_out("a tensor of two names may stand under one of them or both", "shared")
+places.leaves_out(
+    "it gets no optimizer, makes no numbers, and a model cannot be kept for later",
+    "two_groups default_type second_call",
+)
+
+
+def _scalar() -> nn.Module:
+    """Return a layer with a parameter of shape ()."""
+    layer = nn.Linear(2, 2)
+    layer.scale = nn.Parameter(torch.tensor(1.0))
+    return layer
 
 
 @places.checks
@@ -210,6 +246,9 @@ def _(case: Case) -> None:
         (_Scale().to(here), [(here, ["weight", "mean"]), (cpu, ["factor"])]),
         (inside, [(here, ["0.weight", "0.bias", "1.1.weight", "1.1.mean"]), (cpu, ["1.1.factor"])]),
         (nn.ReLU(), []),
+        (edges.frozen(norms, "0.weight").eval(), [(here, ["0.weight"]), (cpu, batch)]),
+        (edges.frozen(edges.with_old_gradients(nn.Linear(2, 2)).double()), [(cpu, ["weight", "bias"])]),
+        (edges.with_old_gradients(_scalar().to(elsewhere(here))), [(elsewhere(here), ["weight", "bias", "scale"])]),
     ):
         expected: dict[torch.device, list[str]] = {}
         for device, names in kinds:
@@ -289,6 +328,11 @@ def last_states(states: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return states[rows, lengths - 1]  # one place for each row; the padding behind it is not looked at
 
 
+last_states.leaves_out("the text says which shapes there are", "scalar")
+last_states.leaves_out("states are real numbers, and what lies behind the last token is padding", "bool complex")
+last_states.leaves_out("nothing is made, so no default is asked", "default_type")
+
+
 @last_states.checks
 def _(case: Case) -> None:
     for batch, time, lengths in (
@@ -318,6 +362,24 @@ def _(case: Case) -> None:
             why="(batch, hidden): for each text its state at place lengths - 1",
         )
         case.instead(not got.requires_grad, "cuts the gradient", "the LSTM learns through this state")
+    large = torch.cat((edges.UGLY.clamp(-1e6, 1e6), torch.randn(2, 4))).view(2, 4, 2)
+    turned = torch.randn(4, 3, 2).transpose(0, 1)  # as an LSTM gives it with the time first
+    for states, lengths, place in (
+        (large, [1, 4], case.device),
+        (turned, [4, 1, 2], case.device),
+        (edges.sliced(large), [3, 2], case.device),
+        (torch.ones(0, 3, 2), [], case.device),
+        (torch.randn(2, 1, 1), [1, 1], case.device),
+        (large.double(), [3, 2], case.device),
+        (large.half(), [3, 2], case.device),
+        (large.bfloat16(), [3, 2], case.device),
+        (large, [2, 2], elsewhere(case.device)),
+        (large, [2, 2], torch.device("cpu")),
+    ):
+        index = torch.tensor(lengths, dtype=torch.int64)
+        got = case.call(edges.on(states, place), index.to(place))
+        own = [states[i, length - 1] for i, length in enumerate(lengths)]
+        case.equal(got, torch.stack(own).to(place) if own else states[:, 0].to(place))
 
 
 @last_states.alternative("one operator along one dimension; its index must be as wide as a state")
@@ -341,11 +403,19 @@ def causal_mask(time: int, device: torch.device) -> torch.Tensor:
     return torch.ones(time, time, dtype=torch.bool, device=device).tril()  # itself and what came before
 
 
+causal_mask.leaves_out(
+    "a time is a small number, from 0 on, and no default is asked",
+    "number_negative number_large limit default_type",
+)
+
+
 @causal_mask.checks
 def _(case: Case) -> None:
-    for time, device in ((3, case.device), (1, case.device), (6, case.device), (4, elsewhere(case.device))):
+    far, cpu = elsewhere(case.device), torch.device("cpu")
+    for time, device in (*((time, case.device) for time in (3, 1, 6, 0, 33)), (4, far), (3, cpu)):
         got = case.call(time, device)
-        expected = torch.tensor([[column <= row for column in range(time)] for row in range(time)])
+        expected = torch.tensor([column <= row for row in range(time) for column in range(time)])
+        expected = expected.bool().view(time, time)
         case.instead(
             isinstance(got, torch.Tensor) and got.dtype != torch.bool,
             "is not a bool tensor",
@@ -403,6 +473,14 @@ def _network() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
 
 
+load_checkpoint.leaves_out(
+    "the file says what the names are, those of a shared parameter and of a scalar too",
+    "shared scalar_parameter two_groups",
+)
+load_checkpoint.leaves_out("it fills the model that it is handed", "second_call unchanged")
+load_checkpoint.leaves_out("nothing is made, and gradients are no part of a state", "default_type old_gradients")
+
+
 @load_checkpoint.checks
 def _(case: Case) -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -412,6 +490,10 @@ def _(case: Case) -> None:
         for place, names in ((case.device, list(state)), (elsewhere(case.device), list(reversed(state)))):
             save_elsewhere({name: state[name] for name in names}, path)
             _loads(case, path, place, state)
+        save_elsewhere(state, path)
+        _loads(case, path, torch.device("cpu"), state)
+        for model in (edges.frozen(_network(), "0.bias").eval(), edges.frozen(_network()).double()):
+            _keeps(case, path, model, state)
         torch.save(state | {"0.bias": Payload((3,))}, path)  # it becomes a tensor, and the file fits
         payloads_run.clear()
         refused = case.error_of(_network(), path, case.device)
@@ -435,6 +517,18 @@ def _(case: Case) -> None:
                 "accepts a file that does not fit the model",
                 f"{why}; with strict=True, the default, that is an error",
             )
+
+
+def _keeps(case: Case, path: Path, model: nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Fail unless a model that is filled stays, beside its numbers and its place, what it was."""
+    before = state_of(model.to(case.device))
+    model.to("cpu")
+    got = case.call(model, path, case.device, modifies=True)
+    changed = left_changed(before, state_of(model))
+    case.instead(changed, f"leaves the model in another state: {changed}", "only fill and move it")
+    types = {name: value.dtype for name, value in model.state_dict().items()}
+    expected = {name: value.to(case.device, types[name]) for name, value in state.items()}
+    case.equal(dict(got.state_dict()), expected, why="every tensor of the file under its name, on `device`")
 
 
 def _loads(case: Case, path: Path, place: torch.device, state: dict[str, torch.Tensor]) -> None:
@@ -490,6 +584,15 @@ def forward_on_two(first: nn.Module, second: nn.Module, x: torch.Tensor) -> torc
     return second(x.to(next(second.parameters()).device))  # the activations cross once; gradients will cross back
 
 
+forward_on_two.leaves_out(
+    "the halves take what they take: which numbers travel plays no part",
+    "scalar huge tiny not_finite half bfloat16 bool complex default_type",
+)
+forward_on_two.leaves_out("two halves share nothing, and need no optimizer", "shared two_groups")
+forward_on_two.leaves_out("of a half only its place is asked", "scalar_parameter old_gradients")
+forward_on_two.leaves_out("it is handed modules, which cannot be kept for later", "second_call unchanged")
+
+
 @forward_on_two.checks
 def _(case: Case) -> None:
     here, there, cpu = case.device, elsewhere(case.device), torch.device("cpu")
@@ -502,9 +605,16 @@ def _(case: Case) -> None:
         (here, here, here, inner, torch.randn(5, 3)),
         (here, cpu, here, copy.deepcopy(long), torch.randn(5, 3)),
         (there, here, cpu, words, torch.randint(9, (5, 2))),
+        (here, there, cpu, edges.frozen(long, "0.weight"), torch.randn(1, 3)),
+        (here, there, here, edges.frozen(long), edges.sliced(torch.randn(2, 3))),
+        (here, there, cpu, nn.Sequential(nn.Linear(3, 4), nn.Dropout()).eval(), edges.permuted(torch.randn(2, 3))),
+        (here, there, cpu, copy.deepcopy(bare), torch.ones(0, 3)),
     ):
         halves = first.to(a), nn.Sequential(nn.Tanh(), nn.Linear(4, 8), nn.Linear(8, 2)).to(b)
-        _two_halves(case, halves, (a, b), x.to(start))
+        halves[1].train(halves[0].training)
+        _two_halves(case, halves, (a, b), edges.on(x, start))
+    exact = nn.Linear(3, 4).double().to(here), nn.Linear(4, 2).double().to(there)
+    _two_halves(case, exact, (here, there), torch.randn(2, 3).double())
 
 
 def _two_halves(
@@ -570,7 +680,7 @@ def _two_halves(
     case.instead(changed, f"changes a half of the model: {changed}", "it is only to be used")
     case.backward(got)
     for half, name in zip(halves, ("first", "second"), strict=True):
-        learns = all(parameter.grad is not None for parameter in half.parameters())
+        learns = all(one.grad is not None or not one.requires_grad for one in half.parameters())
         case.instead(not learns, "cuts the gradient", f"the {name} half would never learn")
     case.instead(x.requires_grad and x.grad is None, "cuts the gradient", "what made `x` would never learn")
 

@@ -1,21 +1,22 @@
 """Does the loop train, measure, cast, count and resume as it should? The exercises of lesson 05."""
 
 import copy
+import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gpu_course.checks import Case, difference, edit, lesson
-from gpu_course.common.probes import elsewhere
+from gpu_course.checks import Case, difference, edges, edit, lesson
+from gpu_course.common.probes import elsewhere, state_of, unchanged
 from gpu_course.lesson05.gains import CHANGES, Loops, gains_of, live_rates, show_gains, simulated_rates
 from gpu_course.lesson05.pictures import loss_curve
 from gpu_course.lesson05.resumed import follow, start
 from gpu_course.lesson05.resuming import resumes
-from gpu_course.lesson05.training import Classifier, Training, batches, loader
+from gpu_course.lesson05.training import Classifier, Training, batches, follows, loader, models
 
 __all__ = [
     "CHANGES", "Loops", "Progress", "amp_step", "evaluate", "follow", "gains_of", "live_rates", "loss_curve",
@@ -48,6 +49,17 @@ def train_step(
     return loss.detach()  # without the graph, which would keep the batch alive
 
 
+train_step.leaves_out(
+    "images are (batch, …) float32 as lesson 05 loads them, and not to be judged",
+    "scalar empty huge tiny not_finite half bfloat16 bool complex default_type",
+)
+train_step.leaves_out(
+    "the text says that the model is trained: it has parameters to train, and its mode is the caller's business",
+    "evaluation all_frozen",
+)
+train_step.leaves_out("it trains the model that it is handed", "second_call unchanged")
+
+
 @train_step.checks
 def _(case: Case) -> None:
     for device in dict.fromkeys((case.device, elsewhere(case.device))):
@@ -66,6 +78,19 @@ def _(case: Case) -> None:
                 "lets the host wait for the device",
                 "print, .item(), .cpu() and synchronize() in every step keep the queue empty",
             )
+    for model in models():  # "train `model`", whatever it is
+        x = torch.randn(3, 6, dtype=next(model.parameters()).dtype)
+        _follows_a_step(case, model.to(case.device), edges.permuted(x), torch.tensor([2, 0, 5]))
+        _follows_a_step(case, model, edges.sliced(x), torch.tensor([1, 1, 1]))
+
+
+def _follows_a_step(case: Case, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
+    follows(
+        case,
+        model,
+        lambda *training: case.call(*training, x, y, case.device, modifies=True),
+        lambda *training: train_step.reference(*training, x, y, case.device),
+    )
 
 
 def _a_loss(case: Case, got: Any, expected: torch.Tensor, rtol: float = 1e-4) -> None:
@@ -119,6 +144,18 @@ def evaluate(model: nn.Module, loader: Iterable, device: torch.device) -> float:
             total += len(labels)
     model.train(was)
     return right.item() / total
+
+
+evaluate.leaves_out(
+    "the loader holds data, which is given",
+    "scalar empty permuted sliced huge tiny not_finite half bfloat16 bool complex default_type",
+)
+evaluate.leaves_out("of no samples there is no share", "no_entries")
+evaluate.leaves_out(
+    "only what the model answers counts, and it gets no optimizer",
+    "shared two_groups scalar_parameter",
+)
+evaluate.leaves_out("dropout draws, and a model cannot be kept for later", "second_call unchanged random_state")
 
 
 @evaluate.checks
@@ -176,6 +213,29 @@ def _(case: Case) -> None:
         right = sum((layers(x.to(device)).argmax(dim=1) == y.to(device)).sum().item() for x, y in data) / sum(sizes)
         case.instead(isinstance(got, torch.Tensor), "returns a tensor, expected a float", ".item() reads it", got=got)
         case.equal(got, right)
+    _keeps_the_model(case)
+
+
+def _keeps_the_model(case: Case) -> None:
+    """Fail unless an evaluation leaves any model as it was; the loader is read once, in any order."""
+    data = batches((1, 3, 2))
+    for change in (
+        lambda model: edges.frozen(model, "layers.0.weight"),
+        edges.frozen,
+        edges.with_old_gradients,
+    ):
+        model = change(Classifier()).to(case.device)
+        before, gradients = state_of(model), [one.grad for one in model.parameters()]
+        right = sum((model.layers(x.to(case.device)).argmax(dim=1) == y.to(case.device)).sum().item() for x, y in data)
+        for given in (iter(data), data[::-1], data[:1] + data[1:]):
+            case.equal(case.call(model, given, case.device, modifies=True, draws=True), right / 6)
+        unchanged(case, before, model, "an evaluation leaves the model as it was")
+        kept = all(one.grad is old for one, old in zip(model.parameters(), gradients, strict=True))
+        case.instead(not kept, "changes the gradients of the model", "the caller may still use them")
+    exact = Classifier().double().to(case.device)
+    x, y = data[1]
+    right = (exact.layers(x.double().to(case.device)).argmax(dim=1) == y.to(case.device)).float().mean().item()
+    case.equal(case.call(exact, [(x.double(), y)], case.device, modifies=True, draws=True), right)
 
 
 @evaluate.alternative("a copy is evaluated, so nothing is to be put back; costs the model's memory once more")
@@ -202,6 +262,21 @@ def mean_loss(losses: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
     return total / sum(sizes)
 
 
+mean_loss.leaves_out(
+    "each loss is a number of shape (), in a tensor of its own",
+    "empty single odd permuted sliced tied",
+)
+mean_loss.leaves_out(
+    "of no batch there is no mean, and a batch has samples",
+    "no_entries number_zero number_negative number_large limit",
+)
+mean_loss.leaves_out(
+    "a loss is a floating-point number, whose sum 16 bits do not hold",
+    "half bfloat16 whole bool complex not_finite",
+)
+mean_loss.leaves_out("the losses' own type is meant", "default_type")
+
+
 @mean_loss.checks
 def _(case: Case) -> None:
     for values, sizes in (
@@ -210,6 +285,10 @@ def _(case: Case) -> None:
         ([0.5, 2.0, 4.0], [8, 8, 3]),
         ([2.0, 2.5], [3, 3]),
         ([1.0, 2.5, 4.0], [2, 5, 3]),
+        ([4.0, 2.5, 1.0], [3, 5, 2]),
+        ([4.0, 2.5, 1.0], [2, 5, 3]),
+        ([-2.0, -1.0], [1, 3]),
+        ([0.0, -2.0, 2e4, 1e-6, 0.0], [1, 1, 3, 100, 1]),
     ):
         losses = [torch.tensor(value, device=case.device) for value in values]
         got = case.call(losses, sizes)
@@ -227,6 +306,14 @@ def _(case: Case) -> None:
             "multiply and add on the device: the host does not need the numbers",
         )
         case.equal(got, torch.tensor(right, device=case.device))
+    for place, dtype in (
+        (elsewhere(case.device), torch.float32),
+        (torch.device("cpu"), torch.float32),
+        (case.device, torch.float64),
+    ):  # "on the device of the losses"
+        losses = [torch.tensor(value, dtype=dtype, device=place) for value in (0.1, 0.7)]
+        expected = torch.tensor((0.1 + 5 * 0.7) / 6, dtype=dtype, device=place)
+        case.equal(case.call(losses, [1, 5]), expected, rtol=1e-12 if dtype == torch.float64 else 1e-5)
 
 
 @mean_loss.alternative("one product of vectors, not two launches for each batch; the sizes are copied to the device")
@@ -265,6 +352,18 @@ def train_epoch(
     return mean, share
 
 
+train_epoch.leaves_out(
+    "the loader holds data, which is given",
+    "scalar empty sliced huge tiny not_finite half bfloat16 bool complex default_type",
+)
+train_epoch.leaves_out(
+    "the text says that the model is trained: it has parameters to train, and its mode is the caller's business",
+    "evaluation all_frozen",
+)
+train_epoch.leaves_out("of no samples there is no mean", "no_entries")
+train_epoch.leaves_out("it trains the model that it is handed", "second_call unchanged")
+
+
 @train_epoch.checks
 def _(case: Case) -> None:
     for sizes, device in (((4, 3), case.device), ((5, 5, 5, 3), elsewhere(case.device))):
@@ -298,6 +397,24 @@ def _(case: Case) -> None:
             "copies batches without non_blocking=True",
             "from pinned memory the host need not wait",
         )
+    for model in models():
+        dtype = next(model.parameters()).dtype
+        rows = edges.permuted(torch.randn(4, 6, dtype=dtype)), edges.sliced(torch.randn(1, 6, dtype=dtype))
+        data = list(zip(rows, (torch.tensor([2, 0, 5, 5]), torch.tensor([1])), strict=True))
+        for given in (data, data[::-1], data[:1], iter(data)):
+            _follows_an_epoch(case, model.to(case.device), given)
+
+
+def _follows_an_epoch(case: Case, model: nn.Module, given: Iterable) -> None:
+    data = list(given)
+    follows(
+        case,
+        model,
+        lambda *training: tuple(
+            case.call(*training, data if isinstance(given, list) else iter(data), case.device, modifies=True)
+        ),
+        lambda *training: train_epoch.reference(*training, data, case.device),
+    )
 
 
 train_epoch.alternative(
@@ -346,6 +463,19 @@ def amp_step(
     scaler.step(optimizer)  # leaves the step out if a gradient is inf or NaN
     scaler.update()  # and then makes the factor smaller
     return loss.detach()
+
+
+amp_step.leaves_out(
+    "images are (batch, …) float32 as lesson 05 loads them, and not to be judged",
+    "scalar empty sliced huge sliced not_finite double bool complex default_type",
+)
+amp_step.leaves_out(
+    "the text says that the model is trained: it has parameters to train, and its mode is the caller's business",
+    "evaluation all_frozen",
+)
+amp_step.leaves_out("autocast leaves double precision alone, which nobody mixes", "double_model")
+amp_step.leaves_out("a norm is a length", "number_zero number_negative number_large limit")
+amp_step.leaves_out("it trains the model that it is handed", "second_call unchanged")
 
 
 @amp_step.checks
@@ -407,6 +537,29 @@ def _(case: Case) -> None:
         "does not make the scale smaller after an overflow",
         "scaler.update() does: without it every step is left out",
     )
+    for place in (case.device, elsewhere(case.device), torch.device("cpu")):  # "`images.device.type` names the device"
+        for model in models():
+            if next(model.parameters()).dtype == torch.float32:
+                _follows_a_mixed_step(case, model.to(place), place)
+
+
+def _follows_a_mixed_step(case: Case, model: nn.Module, place: torch.device) -> None:
+    """Fail unless the answer takes the step with a scaler that is disabled, as it is for bfloat16."""
+    x, y = edges.permuted(torch.randn(3, 6)), torch.tensor([2, 0, 5])
+    given = edges.on(x, place), y.to(place), torch.bfloat16, 0.5
+
+    def take(step: Callable, *training: Any) -> Any:
+        scaler = torch.amp.GradScaler(place.type, enabled=False)
+        return step(*training, scaler, *given)
+
+    follows(
+        case,
+        model,
+        lambda *training: take(functools.partial(case.call, modifies=True), *training),
+        lambda *training: take(amp_step.reference, *training),
+        tolerance=1e-3,
+    )
+    case.equal(given[0], edges.on(x, place), why="the batch is the caller's")
 
 
 def _scaler_in_order(case: Case, text: str) -> None:
@@ -488,6 +641,14 @@ class Progress:
         torch.set_rng_state(state["random"])
         if self.device.type != "cpu":
             torch.get_device_module(self.device).set_rng_state(state["device_random"], self.device)
+
+
+Progress.leaves_out(
+    "each part knows its own state, whatever model and optimizer it belongs to",
+    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+)
+Progress.leaves_out("a state is what state_dict() made", "no_entries order default_type")
+Progress.leaves_out("it is handed a model, which cannot be kept for later", "second_call")
 
 
 @Progress.checks

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
-from gpu_course.checks import Case, difference
+from gpu_course.checks import Case, difference, edges
 from gpu_course.common.probes import elsewhere, named
 from gpu_course.lesson05.training import Classifier, batches
 
@@ -71,6 +71,7 @@ def resumes(case: Case) -> None:
 
     Also on the CPU, and on another device than the current one.
     """
+    edges.note("cpu", "elsewhere")
     for device in dict.fromkeys((case.device, torch.device("cpu"), elsewhere(case.device))):
         case.about("", device)
         with _generator_of_its_own(device):

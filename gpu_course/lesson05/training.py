@@ -3,7 +3,7 @@
 import copy
 import re
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gpu_course.checks import Case
-from gpu_course.common.probes import named
+from gpu_course.checks import Case, edges
+from gpu_course.common.probes import named, state_of, unchanged
 
 _RATE = 0.01
 _ADDS = "backward() adds to the gradients that it finds: the step would use the sum over several batches"
@@ -241,6 +241,55 @@ class Training:
             expected=expected,
             got=got,
         )
+
+
+class _Scaled(nn.Linear):
+    """A layer whose results are multiplied by a parameter of shape ()."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 6)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * super().forward(x)
+
+
+def models() -> Iterator[nn.Module]:
+    """Yield models as a caller may have them, (batch, 6) -> (batch, 6) logits, with gradients that somebody left."""
+    plain, layer = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)), nn.Linear(6, 6)
+    for model in (
+        edges.frozen(plain, "0.weight", "0.bias"),
+        edges.frozen(plain, "2.bias"),
+        nn.Sequential(layer, nn.Tanh(), layer),
+        nn.Sequential(_Scaled(), nn.Tanh(), nn.Linear(6, 6)),
+        plain.double(),
+    ):
+        yield edges.with_old_gradients(model)
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    """Return an optimizer of two groups, with a rate for each."""
+    parameters = list(model.parameters())
+    groups = [{"params": parameters[:1], "lr": 0.5}, {"params": parameters[1:]}]
+    return named(torch.optim.SGD, "optimizer")(groups, lr=0.1, momentum=0.5)
+
+
+def follows(case: Case, model: nn.Module, answer: Callable, right: Callable, tolerance: float = 1e-5) -> None:
+    """Fail unless `answer` makes of the model, and returns, what `right` does; each gets model and optimizer."""
+    optimizer = optimizer_of(model)
+    twins = copy.deepcopy((model, optimizer))
+    before = state_of(model)
+    expected, got = right(*twins), answer(model, optimizer)
+    unchanged(case, before, model, "train its parameters, and leave all else as the caller had it")
+    exact = next(model.parameters()).dtype == torch.float64
+    case.equal(
+        dict(model.named_parameters()),
+        dict(twins[0].named_parameters()),
+        rtol=1e-9 if exact else tolerance,
+        atol=1e-12 if exact else tolerance,
+        why="the step of its own optimizer, whichever parameters it has",
+    )
+    case.equal(got, expected, rtol=10 * tolerance, why="it is the mean loss of the batch before the step")
 
 
 def batches(sizes: Iterable[int], scale: float = 1.0) -> list[tuple[torch.Tensor, torch.Tensor]]:

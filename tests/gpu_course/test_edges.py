@@ -79,6 +79,15 @@ def test_groups_concern_only_who_gets_such_things_and_nothing_is_kept_outside():
     assert "odd" not in seen.drawn and not edges.watched()
 
 
+def test_another_order_of_the_same_entries_is_seen_and_other_entries_are_none():
+    with edges.recording() as seen:
+        edges.note_call(([1, 2, 2], {"a": SQUARE}), GPU)
+        edges.note_call(([1, 1, 2], {"a": SQUARE}, (2, 1)), GPU)
+        assert "order" not in seen.drawn
+        edges.note_call(([2, 1, 2],), GPU)
+    assert "order" in seen.drawn
+
+
 def test_another_default_type_is_seen_and_left_again():
     with edges.default_type():
         assert "default_type" in drawn(SQUARE)
