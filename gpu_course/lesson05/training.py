@@ -258,8 +258,6 @@ def models() -> Iterator[nn.Module]:
     """Yield models as a caller may have them, (batch, 6) -> (batch, 6) logits, with gradients that somebody left."""
     plain, layer = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)), nn.Linear(6, 6)
     for model in (
-        edges.frozen(plain, "0.weight", "0.bias"),
-        edges.frozen(plain, "2.bias"),
         nn.Sequential(layer, nn.Tanh(), layer),
         nn.Sequential(_Scaled(), nn.Tanh(), nn.Linear(6, 6)),
         plain.double(),

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch.profiler import ProfilerAction, schedule
 
 import simgpu
-from gpu_course.checks import Case, edit, lesson
+from gpu_course.checks import Case, edges, edit, lesson
 from gpu_course.lesson06.cases import CASES, CAUSES, evidence, lost_ms, original, program, table, with_numpy
 from gpu_course.lesson06.quiet import hide_profiler_messages
 from gpu_course.lesson06.ranks import late_rank, read_trace
@@ -51,9 +51,14 @@ def record_steps(first: int, last: int) -> Callable[[int], ProfilerAction]:
     return schedule(wait=first - 1, warmup=1, active=last - first + 1, repeat=1)
 
 
+record_steps.leaves_out("a step is a small number, from 1 on", "number_negative number_large")
+record_steps.leaves_out("it returns a function", "second_call")
+
+
 @record_steps.checks
 def _(case: Case) -> None:
-    for first, last in ((5, 7), (1, 1), (3, 10), (2, 3)):
+    edges.note("limit")  # "`first` is at least 1"
+    for first, last in ((5, 7), (1, 1), (3, 10), (2, 3), (1, 4), (40, 40)):
         with warnings.catch_warnings():  # torch warns of a schedule without a warm-up; the check says it better
             warnings.simplefilter("ignore", UserWarning)
             made = case.call(first, last)
@@ -142,6 +147,15 @@ _HALVES = _events(  # half microseconds, two that begin at once, and an end behi
 )
 
 
+_MEETING = _events(  # the second begins when the first ends; a line has its time in two pieces
+    ("kernel", "b", 6.0, 14.0, 0, ""),
+    ("kernel", "a", 2.0, 4.0, 0, ""),
+    ("host", "aten::add", 0.0, 1.0, 0, "meet.py:1: x = x + 1"),
+    ("host", "aten::mul", 1.0, 0.5, 0, "meet.py:2: x = 2 * x"),
+    ("host", "aten::mul", 1.5, 4.0, 0, "meet.py:2: x = 2 * x"),
+)
+
+
 @exercise(
     title="Gaps, and whose they are",
     minutes=25,
@@ -170,8 +184,12 @@ def idle_gaps(events: list[dict], end_us: float) -> list[tuple[float, float, str
     return gaps
 
 
+idle_gaps.leaves_out("a time counts from 0 on, in µs of a short trace", "number_negative number_large")
+
+
 @idle_gaps.checks
 def _(case: Case) -> None:
+    edges.note("limit")  # kernels that meet, at 0 and at the end
     first = [_STEP[0], _STEP[2]]
     for events, end in (
         (first, 25.0),
@@ -184,6 +202,11 @@ def _(case: Case) -> None:
         (_HALVES, 12.0),
         (_RANK, 90.0),
         (_LOADING, 64.0),
+        (_STEP[::-1], 68.0),
+        (_STEP[:1], 40.0),
+        ([], 10.0),
+        (_MEETING, 20.0),
+        (_MEETING, 21.5),
     ):
         case.equal(_plain(case.call(events, end)), _gaps_by_tick(events, end))
 
@@ -251,6 +274,9 @@ def share_of_time(events: list[dict], end_us: float) -> dict[str, float]:
     return shares
 
 
+share_of_time.leaves_out("a time counts from 0 on, in µs of a short trace", "number_negative number_large limit")
+
+
 @share_of_time.checks
 def _(case: Case) -> None:
     nested = _events(
@@ -267,6 +293,9 @@ def _(case: Case) -> None:
         (both, 80.0),
         (_STEP, 70.0),
         (_HALVES, 12.0),
+        (_STREAMS[::-1], 100.0),
+        (_MEETING, 20.0),
+        ([], 10.0),
     ):
         expected = {}
         for cat in sorted({e["cat"] for e in events}):  # by half microseconds
@@ -305,6 +334,9 @@ def at_most(total_ms: float, idle_ms: dict[str, float], removed: list[str]) -> f
     return total_ms / (total_ms - sum(idle_ms[cause] for cause in removed))
 
 
+at_most.leaves_out("a time is not below 0, and what the kernels take remains", "number_negative number_large limit")
+
+
 @at_most.checks
 def _(case: Case) -> None:
     for total, idle, removed in (
@@ -313,6 +345,10 @@ def _(case: Case) -> None:
         (12.0, {"reads": 3.0}, []),
         (50.0, {"loader": 20.0, "reads": 10.0, "copies": 5.0}, ["loader", "reads"]),
         (30.0, {"a": 3.0, "b": 6.0, "c": 9.0}, ["a", "b", "c"]),
+        (30.0, {"c": 9.0, "a": 3.0, "b": 6.0}, ["c", "a"]),
+        (30.0, {"a": 3.0, "b": 0.0, "c": 9.0}, ["b"]),
+        (30.0, {}, []),
+        (1000.0, {"a": 999.0}, ["a"]),
     ):
         left = total
         for cause in removed:
@@ -355,6 +391,10 @@ def diagnose() -> dict[int, set[str]]:
         6: {"loader", "synchronisation"},
         7: {"none"},
     }
+
+
+diagnose.leaves_out("it takes no argument", "other_input")
+diagnose.leaves_out("an answer in words stays what it is", "second_call")
 
 
 @diagnose.checks

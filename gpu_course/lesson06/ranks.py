@@ -191,6 +191,10 @@ def late_rank(ranks: list[list[dict]]) -> int:
     return min(range(len(sums)), key=sums.__getitem__)  # who waits least came last
 
 
+late_rank.leaves_out("times are of clocks that count from 0 on", "number_negative number_large limit")
+late_rank.leaves_out("for one rank nobody waits", "one_entry")
+
+
 @late_rank.checks
 def _(case: Case) -> None:
     for late, slower_us, files in (
@@ -202,6 +206,9 @@ def _(case: Case) -> None:
         (3, {3: 180.0, 0: 90.0}, {"loading": False, "ranks": 8, "once": 7}),
     ):
         case.equal(case.call(_files(slower_us, **files)), late, why="the rank that comes last to the messages")
+    files = _files({1: 300.0}, loading=True, ranks=3, once=1)
+    for turned, late in ((files[::-1], 1), (files[1:] + files[:1], 0), ([events[::-1] for events in files], 1)):
+        case.equal(case.call(turned), late, why="the rank that comes last to the messages, whichever that is")
 
 
 @late_rank.alternative("message by message, who came last: shows also whether it is always the same rank")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_utils import plots
-from gpu_course.checks import Case, edit, lesson
+from gpu_course.checks import Case, edges, edit, lesson
 from gpu_course.common.budgets import Floor, spend
 from gpu_course.common.probes import named, state_of, unchanged
 from gpu_course.lesson07.allocator import at_most, on_gpu
@@ -84,6 +84,9 @@ class _Tied(nn.Module):
         self.head.weight = self.embed.weight
 
 
+_TYPES = torch.int64, torch.complex64, torch.float16, torch.float64, torch.bool
+
+
 def _models() -> Iterator[tuple[nn.Module, str, list[torch.Tensor]]]:
     """Yield (model, optimizer, saved tensors), small ones first; all on the meta device, which keeps shapes alone."""
     with torch.device("meta"):
@@ -107,6 +110,10 @@ def _models() -> Iterator[tuple[nn.Module, str, list[torch.Tensor]]]:
             (_Scaled().requires_grad_(False), "Adam", x),  # all frozen
             (nn.ReLU(), "SGD", x),  # no parameters
             (large, "Adam", [torch.empty(64, 4096) for _ in range(8)]),
+            (linear, "Adam", [x[1], x[0]]),
+            (linear, "Adam", x[:1]),
+            (nn.Linear(3, 1).double(), "Adam", [edges.sliced(torch.empty(4, 3)), torch.empty(1, 3)]),
+            (nn.Linear(3, 1).half(), "momentum", [torch.empty(3, dtype=one) for one in _TYPES]),
         ):
             for module in given[0].modules():
                 module.extra_repr = partial(_formats, module)
@@ -119,6 +126,13 @@ def _formats(module: nn.Module) -> str:
         f"{name} {tuple(one.shape)} {str(one.dtype)[6:]}{'' if one.requires_grad else ' frozen'}"
         for name, one in module.named_parameters(recurse=False)
     )
+
+
+four_parts.leaves_out(
+    "only shapes, formats and what is trained count: on meta there is nothing else",
+    "values places default_type evaluation old_gradients",
+)
+four_parts.leaves_out("it gets no optimizer, and a model cannot be kept for later", "two_groups second_call")
 
 
 @four_parts.checks
@@ -212,6 +226,12 @@ class _Batches:
 
     def __repr__(self) -> str:
         return f"<{len(self.batches)} batches>"
+
+
+evaluate_batches.leaves_out("only what grows counts, whatever the model", "frozen all_frozen shared double_model")
+evaluate_batches.leaves_out("its parameters have shapes, and no optimizer comes with it", "scalar_parameter two_groups")
+evaluate_batches.leaves_out("the simulated GPU counts the memory", "places default_type")
+evaluate_batches.leaves_out("a model cannot be kept for later", "second_call unchanged")
 
 
 @evaluate_batches.checks
@@ -368,9 +388,14 @@ class _Tries:
         return "step"
 
 
+largest_batch.leaves_out("a limit is a small number above 0", "number_zero number_negative number_large")
+largest_batch.leaves_out("it is handed a function", "second_call unchanged")
+
+
 @largest_batch.checks
 def _(case: Case) -> None:
     floor = Floor()
+    edges.note("limit")  # each size fits, and none does
     for largest, limit in ((1, 1), (8, 8), (0, 5), (37, 100), (6, 9), (1, 64), (63, 64), (500, 1000)):
         tries = _Tries(case.device)
         before = floor.used_bytes

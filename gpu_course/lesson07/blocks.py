@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course_utils import counting, plots
-from gpu_course.checks import Case, lesson
+from gpu_course.checks import Case, edges, lesson
 from gpu_course.common.budgets import Floor
 from gpu_course.common.probes import left_changed, state_of
 
@@ -105,9 +105,26 @@ _CASES = (
 )
 
 
+run_blocks.leaves_out(
+    "a block says what its input is; here 32 rows of 16 numbers in float32 or float64",
+    "scalar empty single odd permuted sliced half bfloat16 whole bool complex",
+)
+run_blocks.leaves_out("which numbers they are plays no part", "huge not_finite zero negative tied")
+run_blocks.leaves_out("the simulated GPU counts the memory, and makes nothing", "places default_type")
+run_blocks.leaves_out(
+    "a block is called as it is, whatever its parameters",
+    "all_frozen old_gradients scalar_parameter",
+)
+run_blocks.leaves_out("without a graph nothing is kept, and no optimizer takes part", "evaluation two_groups")
+run_blocks.leaves_out("bytes are whole numbers above 0", "number_zero number_negative number_large")
+run_blocks.leaves_out("blocks stand in their order, and are several", "no_entries one_entry order")
+run_blocks.leaves_out("dropout draws, and blocks cannot be kept for later", "second_call unchanged random_state")
+
+
 @run_blocks.checks
 def _(case: Case) -> None:
     floor = Floor()
+    edges.note("limit")  # blocks that keep exactly as much as they may
     for chains in _CASES:
         torch.manual_seed(0)
         blocks, x = chains.blocks().to(case.device), torch.rand(32, 16, dtype=chains.dtype).to(case.device)

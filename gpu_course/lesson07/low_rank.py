@@ -52,6 +52,16 @@ class _Large(TorchDispatchMode):
         return made
 
 
+LowRank.leaves_out(
+    "the layer is handed on to `linear`, which says what its input is",
+    "huge tiny not_finite zero tied scalar empty single permuted sliced",
+)
+LowRank.leaves_out("in two formats of `linear.weight` is seen that it is looked at", "formats default_type")
+LowRank.leaves_out("of `linear` only the device and the format are asked", "models places")
+LowRank.leaves_out("a rank is a small number above 0", "numbers")
+LowRank.leaves_out("`down` starts at random, and a layer cannot be kept for later", "second_call random_state")
+
+
 @LowRank.checks
 def _(case: Case) -> None:
     for inputs, outputs, rank, bias, dtype, batch in (

@@ -56,6 +56,16 @@ def _(model, optimizer, x, y):
     return loss
 
 
+quarter_step.leaves_out("the text names the batch: 16 rows of 64 tokens", "shapes half bfloat16 double bool complex")
+quarter_step.leaves_out("tokens are numbers of words", "huge tiny not_finite zero negative")
+quarter_step.leaves_out("the simulated GPU counts memory and time, and makes nothing", "places default_type")
+quarter_step.leaves_out(
+    "the text names the model and its optimizer",
+    "evaluation frozen all_frozen two_groups double_model scalar_parameter",
+)
+quarter_step.leaves_out("it trains the model that it is handed", "second_call other_input unchanged")
+
+
 @quarter_step.checks
 def _(case: Case) -> None:
     """Take two steps with the answer and two naive ones, on equal models and the same text.
@@ -312,6 +322,20 @@ class _Batch:
     size: int
     masked: int = 0
     dtype: torch.dtype = torch.float64
+
+
+accumulate.leaves_out("a text has rows and tokens", "scalar empty single permuted sliced")
+accumulate.leaves_out(
+    "inputs and tokens are ordinary numbers of the type that the model has",
+    "huge tiny not_finite half bfloat16 double bool complex",
+)
+accumulate.leaves_out("the simulated GPU counts the memory, and no default is asked", "places default_type")
+accumulate.leaves_out(
+    "the text leaves frozen weights open, and says that there are no gradients at first",
+    "frozen all_frozen old_gradients two_groups evaluation scalar_parameter",
+)
+accumulate.leaves_out("rows are a small number above 0", "number_zero number_negative number_large limit")
+accumulate.leaves_out("it fills the gradients of the model that it is handed", "second_call unchanged")
 
 
 @accumulate.checks

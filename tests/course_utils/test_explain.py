@@ -1,5 +1,6 @@
 """Real errors, raised on the CPU and the simulated GPU, are known and explained in words that hold on each device."""
 
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -82,6 +83,7 @@ EVERYWHERE = {
         "labels or indices have a dtype"),
     "one value per channel": (lambda d: nn.BatchNorm1d(3, device=d)(torch.ones(1, 3, device=d)),
         "one value for each channel, in an input of size [1, 3]"),
+    "no such module": (lambda d: importlib.import_module("pandass"), "no module pandass"),
     "no grad": (lambda d: torch.ones(2, device=d).sum().backward(), "nothing to differentiate"),
     "not a scalar": (lambda d: torch.ones(2, device=d, requires_grad=True).backward(), "more than one element"),
     "backward twice": (backward_twice, "used up by an earlier backward()"),
