@@ -35,7 +35,6 @@ EXCEPTIONS = {
     "linalg.lstsq": BY_CHANCE, "linalg.lstsq.grad_oriented": BY_CHANCE,
     "chalf": "no comparison of complex half exists on the CPU",
     "tensor_split": "sections given as a tensor must be on the CPU, as on CUDA",
-    "to_sparse": "the simulated GPU has no sparse tensors",
     "histogram": ON_THE_CPU, "histogramdd": ON_THE_CPU,
 }  # fmt: skip
 

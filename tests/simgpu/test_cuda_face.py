@@ -158,7 +158,7 @@ ERRORS = {
     ),
     "not cuda": (lambda: torch.ones(1).cuda("cpu"), RuntimeError, "Invalid device, must be cuda device"),
     "pinning": (lambda: torch.ones(2).cuda().pin_memory(), RuntimeError, "cannot pin 'torch.cuda.FloatTensor'"),
-    "sparse": (lambda: torch.eye(2).to_sparse().cuda(), NotImplementedError, "no tensors of layout torch.sparse_coo"),
+    "sparse": (lambda: torch.eye(2).to_sparse_bsr((1, 1)).cuda(), NotImplementedError, "no tensors of layout"),
     "nested": (lambda: torch.nested.nested_tensor([[1]], device="cuda"), NotImplementedError, "no nested tensors"),
     "not there": (
         lambda: torch.cuda.caching_allocator_alloc(9), NotImplementedError, "alloc of CUDA .* run this line on a real",

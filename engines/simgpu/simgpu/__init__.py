@@ -13,7 +13,7 @@ as one kernel: the bytes of its inputs and results, and the FLOPs of its formula
 (`torch.utils.flop_counter.register_flop_formula`), else one for each element.
 Several ranks, each with a GPU: `simgpu.launch(..., cluster=Cluster(...))`; what links and messages cost says `cluster`.
 More lenient than CUDA: a copy to the device takes its values at the call, also a non-blocking one from pinned
-memory. Refused with an error: sparse, quantized and nested tensors, operators that PyTorch has for the
+memory. Refused with an error: quantized and nested tensors, operators that PyTorch has for the
 CPU alone, sending tensors to other processes, `device=` beside `out=` (leave `device=` out: PyTorch compares the two
 below the level where Python is asked).
 

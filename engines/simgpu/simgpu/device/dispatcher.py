@@ -61,11 +61,20 @@ def _register_factories(library: torch.library.Library) -> None:
     """Make tensors on `sim`, and on `meta` with an index, which C++ asks for when it makes a tensor like another."""
     for name in FACTORIES:
         library.impl(name, partial(make, operator_of(name)), "PrivateUse1")
+    register_sparse_factories(library, "PrivateUse1")
     made = [name for name in FACTORIES if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta")]
     for name in (*made, *_BELOW_PYTHON):
         ours = _change if name in _BELOW_PYTHON else _make_meta
         kernel = partial(_on_meta, operator_of(name), ours, torch.library.get_kernel(f"aten::{name}", "Meta"))
         library.impl(name, kernel, "Meta", with_keyset=True, allow_override=True)
+
+
+def register_sparse_factories(library: torch.library.Library, key: str) -> None:
+    """Make sparse tensors without elements on the devices of a dispatch key."""
+    for kind in ("Sparse", "SparseCsr"):
+        library.impl("empty.memory_format", partial(make, operator_of("empty.memory_format")), kind + key)
+    name = "_sparse_coo_tensor_with_dims"
+    library.impl(name, partial(make, operator_of(name)), f"Sparse{key}")
 
 
 def _on_meta(operator: Operator, ours: Callable[..., Any], original: Any, keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -95,13 +104,14 @@ def make(
     check_generator(kwargs.get("generator"))
     index = device_of(device)
     name = operator.overloadpacket.__name__
-    if args and isinstance(args[0], list | tuple) and name != "empty_strided":
+    dense = kwargs.get("layout") in (None, torch.strided)
+    if args and isinstance(args[0], list | tuple) and name != "empty_strided" and dense:
         nbytes = math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
         state.world.memory.gpus[index].require(nbytes)
     if name == "_efficientzerotensor":
         operator = aten.zeros.default
     tensor = adopt(operator(*args, device=CPU, **kwargs), index)
-    if not name.startswith("empty"):
+    if not name.startswith("empty") and dense:
         state.world.clock.kernel(index, name, Cost(tensor.numel(), tensor.nbytes))
     return tensor
 

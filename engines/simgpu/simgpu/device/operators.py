@@ -19,7 +19,7 @@ from simgpu.device import (
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, make, refresh
 from simgpu.device.torch_functions import check_generator
-from simgpu.ground import composite, device_kind
+from simgpu.ground import composite, device_kind, sparse
 from simgpu.ground.calls import Call
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 from simgpu.machine import determinism, flops, waiting
@@ -49,7 +49,8 @@ class Plan:
         self.waits_by_call = row.waits if callable(row.waits) else None
         self.waits = row.waits is True or (not row.waits and torch.Tag.dynamic_output_shape in func.tags)
         self.pointwise = torch.Tag.pointwise in func.tags
-        self.composite = composite.is_composite(func) and "sparse" not in name  # met in inference mode only
+        # met in inference mode only; what C++ asks of a tensor by prim is no operator of the dispatcher
+        self.composite = func.namespace != "prim" and composite.is_composite(func) and "sparse" not in name
         unusual = self.composite or self.special or self.mutates or self._flops or self.waits or self.waits_by_call
         unusual = unusual or row.gathers or row.overwrites or row.takes_indices or row.asserts or row.lacks or row.alert
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
@@ -107,7 +108,7 @@ def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:
             elif arg._index != index:
                 return None
             values = arg._inner
-            if not values.is_contiguous() or (whole and values.is_complex()):
+            if arg._nbytes < 0 or not values.is_contiguous() or (whole and values.is_complex()):  # below 0: sparse
                 return None
             nbytes += arg._nbytes
             inner.append(values)
@@ -167,7 +168,7 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         _refresh(plan, args, kwargs)
     waits = plan.waits if plan.waits_by_call is None else plan.waits_by_call(Call(func, args, kwargs))
     if new or plan.mutates or waits:
-        inputs = [t._inner if type(t) is SimTensor else t for t in tensors]
+        inputs = [part for t in tensors for part in sparse.parts(t._inner if type(t) is SimTensor else t)]
         _charge(plan, index, inputs, inner_args, inner_kwargs, out)
     if waits:
         state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
@@ -293,8 +294,8 @@ def _wrap(out: Any, index: int, given: Sequence[Any]) -> tuple[Any, bool]:
         for tensor in given:
             if type(tensor) is SimTensor and tensor._inner is out:
                 return tensor, False
-        if out.layout is not torch.strided or out.is_nested:
-            return as_sim(out, index), True
+        if sparse.is_sparse(out) or out.is_nested:
+            return adopt(out, index), True
         new = state.world.memory.own(out, index)
         if not new and torch.is_inference_mode_enabled() and not out.is_inference():
             with torch.inference_mode(False):  # a view of a tensor made outside stays an ordinary tensor
@@ -310,7 +311,12 @@ def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args: Args, kwar
     """Advance the virtual clock by what this operator costs."""
     if not plan.row.memory_only:
         outputs = [t for t in (out if isinstance(out, list | tuple) else (out,)) if isinstance(t, torch.Tensor)]
-        state.world.clock.kernel(index, plan.name, price(plan, inputs, outputs, args, kwargs, out))
+        if any(isinstance(t, torch.Tensor) and sparse.is_sparse(t) for t in (*args, *outputs)):
+            nbytes = sum(sparse.nbytes(t) for t in (*inputs, *outputs))
+            cost = price_of_elements(sum(t.numel() for t in inputs), nbytes, "fp32")
+        else:
+            cost = price(plan, inputs, outputs, args, kwargs, out)
+        state.world.clock.kernel(index, plan.name, cost)
 
 
 def _copy_(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
@@ -329,21 +335,23 @@ def _copy_(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
     else:
         pinned = source.is_pinned()
         how = {"pinned": pinned, "blocking": not (non_blocking and pinned), "asked": not non_blocking}
-        state.world.clock.copy(index, "H2D", values.nbytes, **how)
+        state.world.clock.copy(index, "H2D", sparse.nbytes(values), **how)
     return target
 
 
 def _between(source: SimTensor, index: int, target: torch.Tensor) -> None:
     """Account a copy to GPU `index`: by a kernel where it is there already, else over the bus."""
-    if index == source._index:
+    if index == source._index and sparse.is_sparse(target):
+        state.world.clock.kernel(index, "copy_", Cost(0, 2 * sparse.nbytes(target)))
+    elif index == source._index:
         state.world.clock.kernel(index, "copy_", price_of_copy(source._inner, target))
     else:
         state.world.clock.order(index, source._index)
-        state.world.clock.copy(index, "D2D", source._inner.nbytes, pinned=True, blocking=False)
+        state.world.clock.copy(index, "D2D", sparse.nbytes(source._inner), pinned=True, blocking=False)
 
 
 def _to_host(target: torch.Tensor, source: SimTensor, non_blocking: bool) -> None:
-    pinned, nbytes = target.is_pinned(), source._inner.nbytes
+    pinned, nbytes = target.is_pinned(), sparse.nbytes(source._inner)
     later = non_blocking and pinned
     how = {"pinned": pinned, "blocking": not later, "asked": not non_blocking}
     arrives = state.world.clock.copy(source._index, "D2H", nbytes, **how)
@@ -369,7 +377,7 @@ def _to_copy(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
     if device.type != "cpu":
         raise RuntimeError(f"a tensor on {source.device} cannot be moved to {device}: this process has no such device")
     inner = func(source._inner, **keywords)
-    index, nbytes = source._index, source._inner.nbytes
+    index, nbytes = source._index, sparse.nbytes(source._inner)
     arrives = state.world.clock.copy(index, "D2H", nbytes, pinned=non_blocking, blocking=not non_blocking)
     if not non_blocking:
         return inner
@@ -414,6 +422,8 @@ _VIEWS = (
 )  # fmt: skip
 _SPECIAL: dict[Operator, Callable[[Operator, Args, Kwargs], Any]] = dict.fromkeys(_VIEWS, shapes_in_place.change) | {
     aten._has_compatible_shallow_copy_type.default: lambda func, args, kwargs: type(args[0]) is type(args[1]),
+    # of sparse tensors C++ asks Python on which device they are
+    torch.ops.prim.device.default: lambda func, args, kwargs: state.world.meta_devices[args[0]._index],
     aten.detach_.default: lambda func, args, kwargs: args[0],  # met in inference mode only: nothing to detach from
     aten._pack_padded_sequence.default: _pack,
     aten.histc.default: _histc,

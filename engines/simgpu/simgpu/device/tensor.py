@@ -17,7 +17,7 @@ import torch
 
 from simgpu.device import state
 from simgpu.device.state import Device, device_of
-from simgpu.ground import device_kind
+from simgpu.ground import device_kind, sparse
 from simgpu.ground.torch_internals import BASE, TORCH
 from simgpu.machine.prices import Cost
 
@@ -26,6 +26,7 @@ _Keys, _Key = TORCH._C.DispatchKeySet, TORCH._C.DispatchKey
 KEYS = _Keys(_Key.AutocastPrivateUse1) | _Keys(_Key.AutocastCUDA)
 OURS = ("_inner", "_index", "_nbytes")
 make = torch.Tensor._make_wrapper_subclass
+_SPARSE = -1  # in the place of a sparse tensor's bytes, which change with its values
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -131,6 +132,8 @@ class SimTensor(torch.Tensor):
     ) -> torch.Tensor:
         if device is not None and not device_kind.is_ours(torch.device(device)):
             raise RuntimeError(f"Expected a '{device_kind.kind}' device for new, but found {device}")
+        if self._nbytes == _SPARSE:
+            return torch.sparse_coo_tensor(*args or ((0,),), dtype=self.dtype, device=device or self.device)
         if len(args) == 1 and isinstance(args[0], torch.Tensor):
             return args[0].detach()
         if len(args) == 1 and isinstance(args[0], list | tuple) and not isinstance(args[0], torch.Size):
@@ -235,6 +238,9 @@ class SimTensor(torch.Tensor):
             clone = self.data.clone(memory_format=torch.preserve_format)
             new = memo[id(self)] = torch.nn.Parameter(clone, self.requires_grad)
             return new
+        if self._nbytes == _SPARSE:
+            memo[id(self)] = copied = adopt(self._inner.clone(), self._index).requires_grad_(self.requires_grad)
+            return copied
         inner = torch.empty(0, dtype=self.dtype, device=CPU)
         inner.set_(copy.deepcopy(self.untyped_storage(), memo), self.storage_offset(), self.shape, self.stride())
         new: Any = adopt(inner, self._index)
@@ -251,6 +257,10 @@ class SimTensor(torch.Tensor):
         state.world.clock.report(math.inf)
         if state.forked:
             raise RuntimeError("a tensor on the simulated GPU cannot leave a worker process: return a CPU tensor")
+        if self._nbytes == _SPARSE:
+            coo = self.layout is torch.sparse_coo
+            about = (*sparse.parts(self), self.size(), *([self.is_coalesced()] if coo else []))
+            return TORCH._utils._rebuild_sparse_tensor, (self.layout, about)
         storage = torch.storage.TypedStorage(wrap_storage=self.untyped_storage(), dtype=self.dtype, _internal=True)
         args = (storage, self.storage_offset(), tuple(self.shape), self.stride(), self.requires_grad, {})
         bits = TORCH._utils.get_tensor_metadata(self)  # of a conjugate or negative view
@@ -329,8 +339,12 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
     """Return `inner`, whose storage is accounted already, as a tensor on simulated GPU `index`."""
     if inner.is_quantized:
         raise NotImplementedError("the simulated GPU has no quantized tensors: quantize on the CPU")
-    if inner.layout is not torch.strided:
-        raise NotImplementedError(f"the simulated GPU has no tensors of layout {inner.layout}: use dense ones")
+    if inner.layout in sparse.LAYOUTS:
+        return _as_sparse(inner, index)
+    if inner.layout is not torch.strided and not inner.is_nested:
+        raise NotImplementedError(
+            f"the simulated GPU has no tensors of layout {inner.layout}: use dense ones, or layouts COO, CSR and CSC"
+        )
     if inner.is_nested:
         raise NoNestedTensorsError(
             "the simulated GPU has no nested tensors: give nn.TransformerEncoder enable_nested_tensor=False"
@@ -346,16 +360,35 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
     return tensor
 
 
+def _as_sparse(inner: torch.Tensor, index: int) -> SimTensor:
+    """Return sparse values as a tensor on simulated GPU `index`; for C++ an empty sparse one whose device Python says.
+
+    Its indices and values are accounted by `adopt` and by operators, since it has no storage of its own.
+    """
+    shell = torch.empty(inner.shape, layout=inner.layout, dtype=inner.dtype, device="meta")
+    tensor: Any = TORCH.Tensor._make_subclass(SimTensor, shell, False, dispatch_device=True)
+    tensor._inner, tensor._index, tensor._nbytes = inner, index, _SPARSE
+    return tensor
+
+
+def own(inner: torch.Tensor, index: int) -> bool:
+    """Account what a tensor, dense or sparse, consists of to GPU `index`; return whether any of it is new."""
+    return any([state.world.memory.own(part, index) for part in sparse.parts(inner)])
+
+
 def adopt(inner: torch.Tensor, index: int) -> SimTensor:
     """Return `inner` as a tensor on simulated GPU `index`, its storage accounted there."""
-    if inner.layout is torch.strided and not inner.is_nested:
-        state.world.memory.own(inner, index)
+    if inner.layout in (torch.strided, *sparse.LAYOUTS) and not inner.is_nested:
+        own(inner, index)
     return as_sim(inner, index)
 
 
 def refresh(tensor: SimTensor) -> None:
     """Make shape, strides and bits of the wrapper equal to those of its values, which an operation has changed."""
     inner = tensor._inner
+    if tensor._nbytes == _SPARSE:
+        own(inner, tensor._index)
+        return
     state.world.memory.own(inner, tensor._index)
     if state.world.clock.failure is not None:
         state.world.clock.failure.sound.pop(inner.untyped_storage()._cdata, None)

@@ -48,6 +48,7 @@ def register_kernels() -> None:
         warnings.simplefilter("ignore")
         for name in dispatcher.FACTORIES:
             library.impl(name, functools.partial(_make, operator_of(name)), "CUDA", allow_override=True)
+        dispatcher.register_sparse_factories(library, "CUDA")
         batch_norm.register(library)
         register_rules(library, "cuda")
     _kept.append(library)
