@@ -5,15 +5,17 @@ process: it is told `meta` with the GPU's index, as of the tensors of the simula
 device is a fake tensor of the GPU again.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._subclasses import fake_tensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from simgpu.ground import device_kind
 from simgpu.ground.replacements import Replacements
-from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
+from simgpu.ground.torch_internals import BASE, TORCH, Args, Kwargs, Operator
 
 _DEVICE = torch.ops.prim.device.default
 _modes: Any = fake_tensor.FakeTensorMode
@@ -28,7 +30,26 @@ def replace(put: Replacements, kind: Callable[[], str] = lambda: device_kind.kin
         is_cuda=property(lambda self: self.fake_device.type == "cuda"),
         is_meta=property(lambda self: self.fake_device.type == "meta"),
     )
+    put.put(
+        FunctionalTensor,  # a wrapper around a fake tensor, which C++ tells where it is
+        device=property(lambda self: _lead(BASE.device.__get__(self), kind)),
+        _extra_dispatch_keys=_Keys(FunctionalTensor._extra_dispatch_keys),
+    )
     put.put_item(fake_tensor._DISPATCH_META_HANDLERS, _DEVICE, _device_for_cpp)
+
+
+class _Keys:
+    """The dispatch keys that a functional tensor takes over: when it is made also that of CUDA's autocast.
+
+    Otherwise C++ gives it that key by its device. PyTorch also asks which keys to include while an operator runs, and
+    there it must not be: autocast would be on.
+    """
+
+    def __init__(self, keys: Any) -> None:
+        self._keys, self._with_autocast = keys, keys.add(torch._C.DispatchKey.AutocastCUDA)
+
+    def __get__(self, tensor: Any, owner: type) -> Any:
+        return self._with_autocast if sys._getframe(1).f_code.co_name == "__new__" else self._keys
 
 
 def are_made() -> bool:
@@ -55,15 +76,17 @@ def _answering(owner: Any) -> Callable[..., Any]:
     return __torch_dispatch__
 
 
-def _led_back(plain: Callable[..., Any], kind: Callable[[], str]) -> Callable[..., Any]:
-    def lead(value: Any) -> Any:
-        is_gpu = type(value) is torch.device and value.type == "meta" and value.index is not None
-        return torch.device(kind(), value.index) if is_gpu else value
+def _lead(value: Any, kind: Callable[[], str]) -> Any:
+    """Return the GPU that C++ calls `meta`; anything else as it is."""
+    is_gpu = type(value) is torch.device and value.type == "meta" and value.index is not None
+    return torch.device(kind(), value.index) if is_gpu else value
 
+
+def _led_back(plain: Callable[..., Any], kind: Callable[[], str]) -> Callable[..., Any]:
     def dispatch(self: Any, func: Operator, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        args, kwargs = tuple(map(lead, args)), dict(kwargs or {})
+        args, kwargs = tuple(_lead(one, kind) for one in args), dict(kwargs or {})
         if "device" in kwargs:
-            kwargs["device"] = lead(kwargs["device"])
+            kwargs["device"] = _lead(kwargs["device"], kind)
         return plain(self, func, types, args, kwargs)
 
     return dispatch

@@ -1,0 +1,187 @@
+"""Which kernels would `torch.compile` write for a function, in how many graphs, and where does it break them?"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from simgpu.device.operators import MEMORY_ONLY, Plan
+from simgpu.ground import inductor, tables
+from simgpu.ground.units import bytes_text
+from simgpu.machine.prices import Cost, price
+
+__all__ = ["Compiled", "CompiledGraph", "CompiledKernel", "GraphBreak", "compiled", "kernels_of"]
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A kernel of a compiled graph.
+
+    - `operators`: the program's operators that it computes, several where they were fused;
+    - `library`: whether it is a call of a library, such as cuBLAS and cuDNN, and not written by the compiler;
+    - `backward`: whether it belongs to the backward pass;
+    - `nbytes`, `flops`: what it reads and writes, and computes;
+    - `lines`: the program's lines, as "file:line".
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    library: bool
+    backward: bool
+    nbytes: int
+    flops: int
+    lines: tuple[str, ...]
+    cost: Cost = field(repr=False)
+
+
+@dataclass(frozen=True)
+class CompiledGraph:
+    """A graph that PyTorch found, with its kernels, or in `error` why they are not known."""
+
+    kernels: tuple[CompiledKernel, ...]
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """Where a graph ended before the function did: `line`, as "file:line", and PyTorch's `reason`."""
+
+    line: str
+    reason: str
+
+
+@dataclass(frozen=True, repr=False)
+class Compiled(tables.Table):
+    """What `torch.compile` makes of a function: `graphs` with their kernels, and the `breaks` between them."""
+
+    graphs: tuple[CompiledGraph, ...]
+    breaks: tuple[GraphBreak, ...]
+
+    head = ("kernel", "operators", "bytes", "FLOPs")
+    right = (2, 3)
+
+    @property
+    def kernels(self) -> tuple[CompiledKernel, ...]:
+        """The kernels of all graphs, in their order."""
+        return tuple(kernel for graph in self.graphs for kernel in graph.kernels)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that all kernels read and write."""
+        return sum(kernel.nbytes for kernel in self.kernels)
+
+    @property
+    def flops(self) -> int:
+        """The operations that all kernels compute."""
+        return sum(kernel.flops for kernel in self.kernels)
+
+    def cells(self) -> list[list[str]]:
+        return [
+            [
+                f"{'library' if one.library else 'written'}{', backward' if one.backward else ''}",
+                ", ".join(one.operators), f"{one.nbytes:,}", f"{one.flops:,}",
+            ]
+            for one in self.kernels
+        ]  # fmt: skip
+
+    def caption(self) -> str:
+        graphs, kernels, breaks = (_some(len(self.graphs), "graph"), _some(len(self.kernels), "kernel"), self.breaks)
+        told = [f"{graphs}, {kernels}, {bytes_text(self.nbytes)} read and written"]
+        told += [f"graph break at {one.line}: {one.reason}" for one in breaks]
+        return "\n".join(told + [f"kernels are not known: {one.error}" for one in self.graphs if one.error])
+
+
+def _some(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
+def compiled(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Compiled:
+    """Run `torch.compile(function)(*args, **kwargs)`, and return which kernels it would write for a GPU.
+
+        print(simgpu.compiled(lambda x: torch.relu(x * 2 + 1), torch.ones(1000)))
+
+    PyTorch's own compiler says it, up to where it would write code: neither a GPU nor Triton nor a C++ compiler is
+    needed. `args` may be on any device, and count as tensors of a GPU. Where they or parameters need gradients, and
+    gradients are enabled, the kernels of the backward pass follow. The function runs once, uncompiled. Two graphs of a
+    function that calls itself, or that was compiled before with other sizes, are told as often as they run.
+
+    Kernels are those for an A100's 108 multiprocessors. Where PyTorch's compiler fails, a graph says so in `error`.
+    """
+    collected = _Collected()
+    _collecting.append(collected)
+    try:
+        torch.compile(function, backend=_collect)(*args, **kwargs)
+    finally:
+        _collecting.pop()
+    return Compiled(tuple(collected.graphs), tuple(collected.breaks))
+
+
+class _Collected:
+    def __init__(self) -> None:
+        self.graphs: list[CompiledGraph] = []
+        self.breaks: list[GraphBreak] = []
+
+    def add(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+        self.graphs.append(kernels_of(graph, inputs))
+        self.breaks.extend(break_of(graph))
+
+
+_collecting: list[_Collected] = []
+
+
+def _collect(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A backend that tells the kernels of a graph whenever it runs."""
+
+    def run(*values: Any) -> Any:
+        if _collecting:
+            _collecting[-1].add(graph, values)
+        return graph.forward(*values)
+
+    return run
+
+
+def break_of(graph: torch.fx.GraphModule) -> list[GraphBreak]:
+    """Return the break at which a graph ends, if it does at one."""
+    reason = getattr(graph, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return []
+    frame = reason.user_stack[-1] if reason.user_stack else None
+    line = "" if frame is None else f"{Path(frame.filename).name}:{frame.lineno}"
+    return [GraphBreak(line, str(reason.reason).strip().splitlines()[0])]
+
+
+def kernels_of(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> CompiledGraph:
+    """Return the kernels of a graph that Dynamo found, called with `inputs`, in the autocast that is on."""
+    formats = [torch.get_autocast_dtype(kind) for kind in _kinds() if torch.is_autocast_enabled(kind)]
+    try:
+        lowered = inductor.lower(graph, inputs, next(iter(formats), None))
+    except Exception as error:  # of the inside of PyTorch's compiler, which may raise anything
+        return CompiledGraph((), f"{type(error).__name__}: {error}".strip().splitlines()[0])
+    return CompiledGraph(tuple(_kernel(one) for one in lowered if _is_kernel(one)))
+
+
+def _kinds() -> list[str]:
+    """Return of which devices autocast may be on."""
+    return ["cpu", "cuda", *(["sim"] if hasattr(torch, "sim") else [])]
+
+
+def _is_kernel(one: inductor.Lowered) -> bool:
+    plan = None if one.call is None else Plan.of(one.call.operator)
+    return plan is None or not (plan.func.is_view or plan.name in MEMORY_ONLY)
+
+
+def _kernel(one: inductor.Lowered) -> CompiledKernel:
+    call = one.call
+    if call is None:
+        cost = Cost(one.elements, one.nbytes)
+    else:
+        plan = Plan.of(call.operator)
+        inputs = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)]
+        outputs = [leaf for leaf in tree_leaves(call.result) if isinstance(leaf, torch.Tensor)]
+        cost = price(plan, inputs, outputs, call.args, call.kwargs, call.result)
+    lines = tuple(f"{Path(file).name}:{line}" for file, _, line in (text.rpartition(":") for text in one.lines))
+    nbytes = cost.nbytes + cost.extra_bytes
+    return CompiledKernel(one.name, one.operators, one.library, one.backward, nbytes, cost.flops, lines, cost)

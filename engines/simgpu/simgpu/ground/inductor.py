@@ -1,0 +1,328 @@
+"""Which kernels would PyTorch's compiler write for a GPU? Its own passes and scheduler say it, and nothing is written.
+
+All that is PyTorch's inside, and may be called otherwise in another version, stands in this module. Inductor lowers a
+graph of fake CUDA tensors as ever; where it would begin to write code it is stopped, and its list of kernels is read.
+Neither a GPU nor Triton nor a C++ compiler is needed. The kernels are those for an A100's 108 multiprocessors.
+"""
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from simgpu.ground import device_kind, fakes
+from simgpu.ground.autocast import register_rules
+from simgpu.ground.replacements import Replacements
+from simgpu.ground.torch_internals import TORCH, Operator
+
+_GPU = torch.device("cuda", 0)
+_A100 = SimpleNamespace(
+    name="NVIDIA A100-SXM4-80GB", major=8, minor=0, multi_processor_count=108, total_memory=80 << 30, warp_size=32,
+    max_threads_per_multi_processor=2048, max_threads_per_block=1024, regs_per_multiprocessor=65536,
+    shared_memory_per_block=48 << 10, shared_memory_per_block_optin=163 << 10,
+    shared_memory_per_multiprocessor=164 << 10, L2_cache_size=40 << 20, gcnArchName="", is_integrated=0,
+)  # fmt: skip
+_FOR_CPP = torch.device("meta", 0)
+_kept: list[torch.library.Library] = []  # keeps the registrations alive
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a library, such as cuDNN: an operator and fake tensors as Inductor lays them out."""
+
+    operator: Operator
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel that Inductor would write, or call where `call` says so.
+
+    `operators` are those of the program, before they were taken apart; `nbytes` what it reads and writes, `elements`
+    how many results it computes inside. `lines` are the program's.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    nbytes: int
+    elements: int
+    library: bool
+    backward: bool
+    lines: tuple[str, ...]
+    call: Call | None = None
+
+
+def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any], autocast: torch.dtype | None = None) -> list[Lowered]:
+    """Return the kernels of a graph that Dynamo found, called with tensors and numbers like `inputs`.
+
+    Tensors of any device count as CUDA's. With gradients enabled and needed the kernels of the backward pass follow.
+    `autocast` is the number format of an autocast around the call. Raises what PyTorch's compiler raises.
+    """
+    from torch._inductor import compile_fx
+
+    found: list[Lowered] = []
+    with _as_cuda(found), torch.random.fork_rng(devices=()):
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        values = [_fake(mode, one) for one in inputs]
+        twin = _on_cuda(graph, mode)
+        enabled = autocast is not None
+        with torch.autocast("cuda", autocast or torch.float16, enabled=enabled):
+            compile_fx.compile_fx(twin, values, inner_compile=_inner)
+    return found
+
+
+class _Enough(Exception):
+    """The kernels are known: no code is written."""
+
+
+def _inner(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """Compile as Inductor does, up to its list of kernels; what is returned is never called."""
+    from torch._inductor import compile_fx
+
+    for node in graph.graph.nodes:  # C++ code has put `meta` into it: see `fakes`
+        node.args, node.kwargs = (torch.fx.node.map_aggregate(one, _led) for one in (node.args, node.kwargs))
+    try:
+        compile_fx.compile_fx_inner(graph, inputs, **options)
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, _Enough):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+    return lambda *args: None
+
+
+@contextmanager
+def _as_cuda(found: list[Lowered]) -> Generator[None]:
+    """Inside, Inductor takes this process for one with a GPU and Triton, and writes its kernels into `found`."""
+    import torch._functorch.config
+    import torch._inductor.config
+    import torch._inductor.graph
+    import torch._inductor.scheduler
+    from torch._dynamo.device_interface import CudaInterface
+
+    def codegen(self: Any, *args: Any, **kwargs: Any) -> None:
+        self._update_scheduler()
+        found.extend(_read(self))
+        raise _Enough
+
+    put, depth = Replacements(), sys.getrecursionlimit()
+    gpu = {
+        "get_device_properties": lambda device=None: _A100, "get_compute_capability": lambda device=None: 80,
+        "current_device": lambda: 0, "device_count": lambda: 1,
+        "is_bf16_supported": lambda including_emulation=False: True,
+    }  # fmt: skip
+    static = {name: staticmethod(function) for name, function in gpu.items()}
+    settings = (
+        TORCH._functorch.config.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True),
+        TORCH._inductor.config.patch(  # folding constants would compute them, on a GPU
+            fx_graph_cache=False, fx_graph_remote_cache=False, joint_graph_constant_folding=False
+        ),
+    )
+    try:
+        if not _has_gpu():
+            fakes.replace(put, lambda: "cuda")
+            _register_autocast()
+        put.put(TORCH._inductor.graph.GraphLowering, codegen=codegen)
+        put.put(TORCH._inductor.scheduler, has_triton=lambda *args: True)
+        put.put(CudaInterface, **static)
+        put.put(CudaInterface.Worker, get_device_properties=static["get_device_properties"])
+        put.put(
+            torch.cuda, get_device_properties=gpu["get_device_properties"], current_device=gpu["current_device"],
+            get_device_capability=lambda device=None: (8, 0), is_bf16_supported=gpu["is_bf16_supported"],
+        )  # fmt: skip
+        put.put(TORCH.cuda.amp.common, amp_definitely_not_available=lambda: False)
+        with settings[0], settings[1]:
+            yield
+    finally:
+        put.undo()
+        sys.setrecursionlimit(depth)  # which Inductor raises
+
+
+def _has_gpu() -> bool:
+    """Return whether PyTorch reaches a GPU of NVIDIA's here, and so knows what follows without help."""
+    return torch.cuda.is_available() and device_kind.kind != "cuda"
+
+
+def _register_autocast() -> None:
+    """Let autocast cast fake CUDA tensors, which PyTorch's own rules, written in C++, do not take for CUDA's."""
+    if not _kept:
+        library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():  # PyTorch's rules are overridden
+            warnings.simplefilter("ignore")
+            register_rules(library, "cuda")
+        _kept.append(library)
+
+
+# ---- what goes in ------------------------------------------------------------------------------------------------
+def _fake(mode: FakeTensorMode, value: Any) -> Any:
+    """Return a fake CUDA tensor of the shape, strides, format and need of gradients of a tensor."""
+    if not isinstance(value, torch.Tensor):
+        return int(value) if isinstance(value, torch.SymInt) else value
+    sizes, strides = [int(n) for n in value.shape], [int(n) for n in value.stride()]
+    with torch.no_grad():
+        made = FakeTensor(mode, torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta"), _GPU)
+    return made.requires_grad_(value.requires_grad)
+
+
+def _on_cuda(graph: torch.fx.GraphModule, mode: FakeTensorMode) -> torch.fx.GraphModule:
+    """Return a copy of a graph in which all devices are CUDA's, and constants are fake.
+
+    A PyTorch without CUDA would take attention apart, since it does not have CUDA's kernels.
+    """
+    twin = torch.fx.GraphModule(graph, _copied(graph.graph))
+    for node in twin.graph.nodes:
+        if node.target is torch.nn.functional.scaled_dot_product_attention and not _has_gpu():
+            node.target = _attention
+        node.args, node.kwargs = (torch.fx.node.map_aggregate(one, _led) for one in (node.args, node.kwargs))
+        if node.op == "get_attr":
+            _fake_attribute(twin, node.target, mode)
+    twin.recompile()
+    return twin
+
+
+def _copied(graph: torch.fx.Graph) -> torch.fx.Graph:
+    new = torch.fx.Graph()
+    new.output(new.graph_copy(graph, {}))
+    for old, one in zip(graph.nodes, new.nodes, strict=True):
+        one.meta = {key: value for key, value in old.meta.items() if key not in ("example_value", "val")}
+    return new
+
+
+def _led(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return _GPU if value.type in ("sim", "cuda", "cpu") or value == _FOR_CPP else value
+    is_name = isinstance(value, str) and value.partition(":")[0] in ("sim", "cuda", "cpu")
+    return value.replace(value.partition(":")[0], "cuda") if is_name else value
+
+
+def _fake_attribute(twin: torch.fx.GraphModule, target: str, mode: FakeTensorMode) -> None:
+    *path, name = target.split(".")
+    owner = functools.reduce(getattr, path, twin)
+    value = getattr(owner, name)
+    if isinstance(value, torch.Tensor):
+        delattr(owner, name)
+        setattr(owner, name, _fake(mode, value))
+
+
+def _attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """Attention as CUDA chooses its kernel: flash for 16 bits without a mask, memory-efficient for others."""
+    aten, rest = torch.ops.aten, {"scale": scale}
+    if torch.is_autocast_enabled("cuda"):
+        query, key, value = (one.to(torch.get_autocast_dtype("cuda")) for one in (query, key, value))
+    if enable_gqa:
+        key, value = (one.repeat_interleave(query.size(-3) // one.size(-3), -3) for one in (key, value))
+    half, widths = query.dtype in (torch.float16, torch.bfloat16), query.size(-1) == value.size(-1) <= 256
+    if query.dim() != 4 or not widths or query.size(-1) % 8 or (is_causal and attn_mask is not None):
+        plain = aten._scaled_dot_product_attention_math.default
+        return plain(query, key, value, attn_mask, dropout_p, is_causal, **rest)[0]
+    if half and attn_mask is None:
+        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, **rest)[0]
+    if attn_mask is not None:
+        if attn_mask.dtype is torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.size(-2))
+    needs = any(one.requires_grad for one in (query, key, value))
+    efficient = aten._scaled_dot_product_efficient_attention
+    return efficient(query, key, value, attn_mask, needs, dropout_p, is_causal, **rest)[0]
+
+
+# ---- what comes out ----------------------------------------------------------------------------------------------
+def _read(lowering: Any) -> Generator[Lowered]:
+    """Yield the kernels of Inductor's scheduler."""
+    from torch._inductor import ir, scheduler, utils
+
+    passive = (ir.MultiOutput, ir.DeviceCopy)
+    for node in lowering.scheduler.nodes:
+        if isinstance(node, scheduler.NopKernelSchedulerNode) or isinstance(node.node, passive):
+            continue
+        origins = [origin for one in node.get_nodes() if one.node is not None for origin in one.node.get_origins()]
+        operators = tuple(sorted({_operator(origin) for origin in origins if origin.op == "call_function"}))
+        lines = tuple(dict.fromkeys(line for line in map(_line, origins) if line))
+        library = isinstance(node, scheduler.ExternKernelSchedulerNode)
+        call = _library_call(node.node, origins) if library else None
+        if library:
+            name = next(iter(operators), "unknown") if call is None else call.operator.overloadpacket.__name__
+            operators = operators if call is None else (name,)
+            elements = 0
+        else:
+            reduces = any(one.is_reduction() for one in node.get_nodes() if hasattr(one, "is_reduction"))
+            kind = "red" if reduces else "poi"
+            name = f"triton_{kind}_{utils.get_fused_kernel_name(node.get_nodes(), 'original_aten')}"
+            elements = sum(_numel(one) for one in node.get_nodes())
+        nbytes = int(node.get_read_write_buffers_sizes())
+        yield Lowered(name, operators, nbytes, elements, library, bool(lowering.is_backward), lines, call)
+
+
+def _numel(node: Any) -> int:
+    """Return how many elements a part of a kernel computes."""
+    try:
+        return int(functools.reduce(lambda x, y: x * y, (n for group in node.get_ranges() for n in group), 1))
+    except (TypeError, AttributeError):
+        return 0
+
+
+def _operator(origin: torch.fx.Node) -> str:
+    """Return the program's operator from which a node of a lowered graph comes."""
+    operator = origin.meta.get("original_aten") or origin.target
+    packet = getattr(operator, "overloadpacket", None)
+    return packet.__name__ if packet is not None else str(getattr(operator, "__name__", operator))
+
+
+def _line(origin: torch.fx.Node) -> str:
+    """Return the program's line, as "file:line", from which a node of a lowered graph comes, "" where it has none."""
+    trace = origin.meta.get("stack_trace") or ""
+    frames = [text.strip() for text in trace.splitlines() if text.strip().startswith("File ")]
+    if not frames:
+        return ""
+    file, line = frames[-1].split(", ")[:2]
+    return f"{file[6:-1]}:{line.removeprefix('line ')}"
+
+
+def _library_call(node: Any, origins: Sequence[torch.fx.Node]) -> Call | None:
+    """Return what an extern kernel calls: the operator of the graph, its tensors laid out as Inductor decided."""
+    wanted = getattr(node, "op_overload", None)
+    calls = [one for one in origins if isinstance(one.target, torch._ops.OpOverload)]
+    mine = node.get_origin_node() if hasattr(node, "get_origin_node") else None
+    chosen = [one for one in calls if one.target is wanted] or ([mine] if mine in calls else calls[-1:])
+    if not chosen:
+        return None
+    origin = chosen[0]
+    layouts = [_tensor_like(one) for one in getattr(node, "inputs", ())]
+    left = [one for one in layouts if one is not None]
+
+    def laid_out(value: Any) -> Any:
+        if not isinstance(value, torch.fx.Node):
+            return value
+        fake = value.meta.get("val")
+        for place, one in enumerate(left):
+            if isinstance(fake, torch.Tensor) and one.shape == fake.shape and one.dtype == fake.dtype:
+                return left.pop(place)
+        return fake
+
+    args = tuple(torch.fx.node.map_arg(origin.args, laid_out))
+    if origin.target is torch.ops.aten.convolution.default and len(layouts) == 2:
+        args = (*args[:2], None, *args[3:])  # its bias is added by a kernel that Inductor writes
+    kwargs = torch.fx.node.map_arg(dict(origin.kwargs), laid_out)
+    return Call(origin.target, args, dict(kwargs), origin.meta.get("val"))
+
+
+def _tensor_like(buffer: Any) -> torch.Tensor | None:
+    """Return a tensor on `meta` of the sizes and strides of a buffer of Inductor's."""
+    try:
+        sizes, strides = ([int(n) for n in some] for some in (buffer.get_size(), buffer.get_stride()))
+        return torch.empty_strided(sizes, strides, dtype=buffer.get_dtype(), device="meta")
+    except (TypeError, AttributeError, NotImplementedError):
+        return None

@@ -1,0 +1,123 @@
+"""Does `simgpu.compiled` say the kernels that PyTorch's compiler writes?"""
+
+import os
+import re
+import shutil
+from unittest import mock
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import simgpu
+from tests.simgpu.simulated import _fresh  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+
+
+@pytest.fixture(autouse=True)
+def _forgotten():
+    torch._dynamo.reset()
+
+
+def chain(x):
+    return torch.relu(x * 2 + 1)
+
+
+def normalised(x):
+    return F.layer_norm(F.gelu(x), x.shape[-1:]) + x
+
+
+def product(x):
+    return (x @ x).sin() * 2
+
+
+def test_a_chain_is_one_kernel_that_reads_and_writes_once():
+    found = simgpu.compiled(chain, torch.ones(1000))
+    (kernel,) = found.kernels
+    assert kernel.operators == ("add", "mul", "relu") and kernel.nbytes == found.nbytes == 8000
+    assert not kernel.library and not kernel.backward and found.breaks == ()
+    assert "1 graph, 1 kernel" in str(found) and "<td>add, mul, relu</td>" in found._repr_html_()
+
+
+def test_products_are_calls_of_a_library_with_their_operations():
+    called, written = simgpu.compiled(product, torch.ones(64, 64)).kernels
+    assert called.library and called.flops == 2 * 64**3 and called.nbytes == 3 * 64 * 64 * 4
+    assert not written.library and written.operators == ("mul", "sin")
+    lines = product.__code__.co_firstlineno + 1
+    assert called.lines == written.lines == (f"test_compiled.py:{lines}",)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="without a C++ compiler")
+@pytest.mark.parametrize("function", [chain, normalised, product])
+def test_as_many_kernels_are_written_as_inductor_writes_on_the_cpu(function):
+    from torch._inductor.utils import run_and_get_code
+
+    x = torch.rand(64, 64)
+    with mock.patch.dict(os.environ):  # which names Inductor's cache afterwards
+        _, (code,) = run_and_get_code(torch.compile(function), x)
+    written = re.findall(r"^cpp_fused_\w+ = async_compile", code, re.MULTILINE)
+    torch._dynamo.reset()
+    assert len(written) == sum(not kernel.library for kernel in simgpu.compiled(function, x).kernels) > 0
+
+
+def test_breaks_are_told_with_their_lines():
+    def f(x):
+        y = x.sin()
+        print(end="")
+        return y.cos()
+
+    found = simgpu.compiled(f, torch.ones(4))
+    assert len(found.graphs) == 2 and [kernel.operators for kernel in found.kernels] == [("sin",), ("cos",)]
+    (one,) = found.breaks
+    assert one.line == f"test_compiled.py:{f.__code__.co_firstlineno + 2}" and f"graph break at {one.line}" in str(
+        found
+    )
+
+
+def test_training_has_the_kernels_of_the_backward_pass_and_recomputes():
+    model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 8))
+    found = simgpu.compiled(model, torch.ones(32, 64))
+    backward = [kernel for kernel in found.kernels if kernel.backward]
+    assert sum(kernel.library for kernel in backward) == 3  # two gradients of weights, one of the hidden layer
+    assert any({"gelu", "gelu_backward"} <= set(kernel.operators) for kernel in backward)
+    with torch.no_grad():
+        assert not any(kernel.backward for kernel in simgpu.compiled(model, torch.ones(32, 64)).kernels)
+
+
+def test_convolutions_run_with_the_channels_last():
+    model = nn.Sequential(nn.Conv2d(16, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3)).eval()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        found = simgpu.compiled(model, torch.ones(8, 16, 32, 32))
+    convolutions = [kernel for kernel in found.kernels if kernel.library]
+    assert [kernel.operators for kernel in convolutions] == [("convolution",)] * 2
+    assert all(kernel.cost.rate == "bf16" and kernel.cost.extra_bytes == 0 for kernel in convolutions)
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(torch.float16, "flash"), (torch.float32, "efficient")])
+def test_attention_is_one_kernel(dtype, name):
+    q = torch.ones(2, 4, 32, 16, dtype=dtype)
+    (kernel,) = simgpu.compiled(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), q).kernels
+    assert kernel.operators == (f"_scaled_dot_product_{name}_attention",) and kernel.library
+    assert kernel.flops == 4 * 2 * 4 * 32 * 32 * 16
+
+
+def test_devices_and_the_face_make_no_difference(_fresh):  # noqa: F811
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), torch.ones(4, 8)
+    on_cpu = simgpu.compiled(model, x)
+    on_sim = simgpu.compiled(model.to("sim"), x.to("sim"))
+    with simgpu.cuda(memory="1 GiB"):
+        on_cuda = simgpu.compiled(model, x.to("cuda"))
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            cast = simgpu.compiled(model, x.to("cuda"))
+    assert [one.kernels for one in on_cpu.graphs] == [one.kernels for one in on_sim.graphs]
+    assert on_sim.kernels == on_cuda.kernels and "bf16" in {one.cost.rate for one in cast.kernels if one.library}
+
+
+def test_what_the_compiler_cannot_lower_is_an_error_of_its_graph(monkeypatch):
+    from simgpu.ground import inductor
+
+    monkeypatch.setattr(inductor, "_read", lambda lowering: 1 / 0)
+    found = simgpu.compiled(chain, torch.ones(4))
+    assert found.kernels == () and "division" in found.graphs[0].error and "not known" in str(found)
