@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from simgpu.device.operators import MEMORY_ONLY, Plan
+from simgpu.device.operators import Plan
 from simgpu.ground import inductor, tables
 from simgpu.ground.units import bytes_text
 from simgpu.machine.prices import Cost, price
@@ -170,7 +170,7 @@ def _kinds() -> list[str]:
 
 def _is_kernel(one: inductor.Lowered) -> bool:
     plan = None if one.call is None else Plan.of(one.call.operator)
-    return plan is None or not (plan.func.is_view or plan.name in MEMORY_ONLY)
+    return plan is None or not (plan.func.is_view or plan.row.memory_only)
 
 
 def _kernel(one: inductor.Lowered) -> CompiledKernel:
