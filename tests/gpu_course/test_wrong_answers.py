@@ -57,7 +57,7 @@ def wrong_answers(exercise):
     for at, (phrase, answer) in enumerate(stored(exercise)):
         made = answer.of(exercise.reference) if isinstance(answer, Edit) else answer
         rows.append(row(phrase, made, True, name=at, slow=costly))
-        rows += [row(phrase, made, False, name=f"{at} alone", slow=False)] * (costly and at < 3)
+        rows += [row(phrase, made, False, name=f"{at} alone", slow=at > 0)] * (costly and at < 3)
     return rows
 
 
