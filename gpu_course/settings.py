@@ -149,17 +149,27 @@ _HOOKED = torch.nn.modules.module, optimizers
 
 
 def _global_hooks() -> list[dict[str, Any]]:
-    """Return the hooks that all modules and all optimizers run."""
+    """Return the hooks that all modules and all optimizers run, but for those of the simulated GPU itself."""
     tables = [{name: value for name, value in vars(owner).items() if name.startswith("_global")} for owner in _HOOKED]
-    return [{name: dict(v) if isinstance(v, dict) else v for name, v in table.items()} for table in tables]
+    return [{name: _others(v) if isinstance(v, dict) else v for name, v in table.items()} for table in tables]
+
+
+def _others(hooks: dict[int, Any]) -> dict[int, Any]:
+    return {number: hook for number, hook in hooks.items() if not _is_simulators(hook)}
+
+
+def _is_simulators(hook: object) -> bool:
+    return getattr(hook, "__module__", "") == "simgpu.device.enabling"
 
 
 def _set_global_hooks(before: list[dict[str, Any]]) -> None:
     for owner, table in zip(_HOOKED, before, strict=True):
         for name, value in table.items():
             if isinstance(value, dict):  # handles of hooks refer to the table itself
-                getattr(owner, name).clear()
-                getattr(owner, name).update(value)
+                hooks = getattr(owner, name)
+                own = {number: hook for number, hook in hooks.items() if _is_simulators(hook)}
+                hooks.clear()
+                hooks.update(value | own)
             else:
                 setattr(owner, name, value)
 

@@ -115,7 +115,7 @@ CHEATS = {
     "a cheaper launch": (
         "changes what measures it",
         *before_training(
-            "import simgpu", SIM + "    simgpu.configure(host=simgpu.Host(0.001))"
+            "import simgpu", SIM + "    simgpu.configure(host=simgpu.Host.of_launches(0.001))"
         ),
     ),
     "a timeline of its own": (

@@ -12,7 +12,7 @@ from tests.simgpu.simulated import _fresh  # noqa: F401
 @pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 @pytest.mark.parametrize(("launch", "kernel", "every"), [(5, 20, 0), (5, 20, 1), (5, 20, 8), (10, 5, 4), (5, 2, 16)])
 def test_the_pace_is_that_of_the_simulated_gpu(launch, kernel, every):
-    simgpu.configure(host=simgpu.Host(launch), costs=simgpu.Costs(kernel_ns=kernel * 1000))
+    simgpu.configure(host=simgpu.Host.of_launches(launch), costs=simgpu.Costs(kernel_ns=kernel * 1000))
     x = torch.zeros(1, device="sim")
     torch.sim.synchronize()
     with simgpu.timeline() as timeline:

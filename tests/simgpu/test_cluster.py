@@ -190,7 +190,7 @@ def pipeline_of_equal_stages(micro: int):
     parts = [torch.ones(2, 2, device=device, requires_grad=True) for _ in range(micro)]
     gradient = torch.ones(2, 2, device=device)
     dist.barrier()
-    simgpu.configure(host=simgpu.Host(0.1), costs=simgpu.Costs(kernel_ns=8_000_000))
+    simgpu.configure(host=simgpu.Host.of_launches(0.1), costs=simgpu.Costs(kernel_ns=8_000_000))
     dist.barrier()
     with simgpu.timeline() as timeline:
         outputs = []

@@ -93,7 +93,7 @@ def test_products_on_a_card_with_enough_watts_and_training():
 
 
 def test_other_costs_have_no_evidence():
-    simgpu.configure(host=simgpu.Host(10))
+    simgpu.configure(host=simgpu.Host.of_launches(10))
     x = torch.ones(512, 512, device="sim")
     with simgpu.timeline() as seen:
         x @ x

@@ -56,8 +56,8 @@ def test_settings_are_restored_whatever_was_changed():
     budget.__enter__()
     torch.sim.set_stream(torch.sim.Stream())
     simgpu.configure(
-        spec="L4", capacity="2 GiB", host=simgpu.Host(1), costs=simgpu.Costs(kernel_ns=1), allocator="caching",
-        errors="blocking",
+        spec="L4", capacity="2 GiB", host=simgpu.Host.of_launches(1), costs=simgpu.Costs(kernel_ns=1),
+        allocator="caching", errors="blocking",
     )  # fmt: skip
     changed, names = simgpu.settings(), [field.name for field in dataclasses.fields(simgpu.Settings)]
     assert all(getattr(before, name) != getattr(changed, name) for name in names)

@@ -22,7 +22,8 @@ from tests.simgpu import strategies
 def test_a_price_is_a_value_by_sizes_alone():
     a, b = torch.empty(8, 16, device="meta"), torch.empty(16, 4, device="meta")
     found = price(Plan.of(torch.ops.aten.mm.default), [a, b], [a @ b], (a, b), {}, a @ b)
-    assert found == Cost(flops=2 * 8 * 16 * 4, nbytes=4 * (8 * 16 + 16 * 4 + 8 * 4), by_formula=True)
+    sizes = {"flops": 2 * 8 * 16 * 4, "nbytes": 4 * (8 * 16 + 16 * 4 + 8 * 4)}
+    assert found == Cost(**sizes, by_formula=True, host="library")
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.flops = 0
     half = price(Plan.of(torch.ops.aten.mm.default), [a.half(), b.half()], [], (a.half(), b.half()), {}, a @ b)
@@ -50,7 +51,7 @@ def test_a_convolution_says_which_kernels_come_with_it():
 
 
 def test_events_play_as_streams_do():
-    machine = simgpu.Machine.of("T4", simgpu.Host(0.001), simgpu.Costs(kernel_ns=1000))
+    machine = simgpu.Machine.of("T4", simgpu.Host.of_launches(0.001), simgpu.Costs(kernel_ns=1000))
 
     def kernel(number, stream=0):
         return Kernel(number, (0, stream), "k", Cost(0, 0), "forward", "train.py:1: k()")

@@ -11,6 +11,7 @@ import torch
 
 from simgpu.device import enabling, readings
 from simgpu.face import switch
+from simgpu.machine import hosts
 
 _given: dict[str, str] = {}  # "refused": why there are no simulated GPUs in this run
 
@@ -21,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--simgpu", default="T4", metavar="GPU", help='a row of simgpu.gpus, such as "H100 SXM"')
     group.addoption("--simgpu-count", type=int, metavar="N", help="how many GPUs there are (default: 1)")
     group.addoption("--simgpu-memory", metavar="SIZE", help='of each, as "8 GiB" (default: that of the data sheet)')
+    group.addoption("--simgpu-host", default=hosts.DEFAULT.name, metavar="HOST", help="a row of simgpu.hosts, or µs")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -32,7 +34,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         _given["refused"] = reason
         return
     try:
-        switch.cuda(options.simgpu, gpus=options.simgpu_count, memory=options.simgpu_memory)
+        size, host = options.simgpu_memory, options.simgpu_host
+        switch.cuda(options.simgpu, gpus=options.simgpu_count, memory=size, host=host)
     except (TypeError, ValueError) as error:
         raise pytest.UsageError(f"simgpu: {error}") from None
 

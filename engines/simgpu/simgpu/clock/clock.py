@@ -11,9 +11,11 @@ import torch
 
 from simgpu.clock.journal import Journal, Queue
 from simgpu.ground import device_kind, places
+from simgpu.machine.hosts import CLASSES, class_of
 from simgpu.machine.machines import Machine
 from simgpu.machine.prices import Cost
 
+CALLS = ("view", "node", "accumulate")  # classes of hosts that queue nothing
 _FAILED = (
     "error: device-side assert triggered\nA kernel that was started before met an impossible value, such as an "
     "index out of range. Kernels run later than the line that starts them, so the line of this error may be the wrong "
@@ -63,6 +65,7 @@ class Clock:
         self.machine, self.journal, self.lock, self._gpus = machine, journal, lock, gpus
         self.failure: Failure | None = None
         self.capture: list[Captured] | None = None  # while a graph is captured: nothing is launched
+        self.stepping = False  # while an optimizer's step is running
         self.told: Callable[[str], None] | None = None  # is called with what makes the host wait, before it does
         self.log: Any = None  # the `events.Log` of a session that wants a report
         self.stream_ids = itertools.count(1)
@@ -76,25 +79,34 @@ class Clock:
 
     @machine.setter
     def machine(self, machine: Machine) -> None:
-        self._machine, self.rates, self._launch_ns = machine, machine.rates, machine.host.launch_ns
+        self._machine, self.rates, host = machine, machine.rates, machine.host
+        prices_ns = {name: host.price_ns(name) for name in CLASSES}
+        self._prices_ns, self.called_ns = prices_ns, {name: prices_ns[name] for name in CALLS if prices_ns[name]}
+        self._launch_ns = prices_ns["launch"]
+        self._only_launches = host.only_launches
 
     def restart(self) -> None:
         """Set the time to zero and empty the queues."""
         self.host_ns: int = 0
+        self._since_ns: int | None = None  # since when the host does what queues nothing
         # when a stream (gpu, id), an engine (gpu, name) or a queue of messages (gpu, queue) is free again
         self.free_ns: dict[tuple[int, int | str | Queue], int] = {}
         self.streams = [0] * self._gpus  # current stream of each GPU
         self.busy_ns = [0] * self._gpus  # how long kernels of each GPU have taken
 
     # ---- what is queued ------------------------------------------------------------------------------------------
-    def kernel(self, index: int, name: str, cost: Cost) -> None:
-        """Queue what one operator starts on GPU `index`: the host pays the launch, the GPU what the cost takes."""
+    def kernel(self, index: int, name: str, cost: Cost, phase: str | None = None) -> None:
+        """Queue what one operator starts on GPU `index`: the host pays the operator, the GPU what the cost takes.
+
+        `phase` is that of a training step; None is the one that is running.
+        """
         length_ns, bound = self.rates.kernel(cost)
         with self.lock:
             if self.capture is not None:
                 self.capture.append(Captured(index, name, "compute", length_ns, cost, bound))
                 return
-            end = self._enqueue(index, name, "compute", length_ns)
+            price_ns = self._launch_ns if self._only_launches else self._price_ns(cost, phase)
+            end = self._enqueue(index, name, "compute", length_ns, price_ns)
             self.busy_ns[index] += length_ns
             if self.log is not None:
                 self.log.kernel((index, self.streams[index]), name, cost)
@@ -115,7 +127,7 @@ class Clock:
                 self._refuse_while_capturing(blocking)
                 self.capture.append(Captured(index, direction, direction, length_ns, Cost(0, nbytes), "bus"))
                 return self.host_ns
-            end = self._enqueue(index, f"copy {direction}", direction, length_ns)
+            end = self._enqueue(index, f"copy {direction}", direction, length_ns, self._prices_ns["copy"])
             if self.log is not None:
                 self.log.copy((index, self.streams[index]), direction, nbytes, pinned)
                 self.log.took(self.host_ns, end)
@@ -132,7 +144,7 @@ class Clock:
     def replay(self, index: int, work: Sequence[Captured]) -> None:
         """Queue all that a graph captured, one after the other, in the current stream: the host pays one launch."""
         with self.lock:
-            end = self._enqueue(index, "graph", "compute", 0)
+            end = self._enqueue(index, "graph", "compute", 0, self._launch_ns)
             for captured in work:
                 start, end = end, end + captured.length_ns
                 self.busy_ns[index] += captured.length_ns if captured.engine == "compute" else 0
@@ -155,9 +167,27 @@ class Clock:
                 "alone."
             )
 
-    def _enqueue(self, index: int, name: str, engine: str, length_ns: int) -> int:
+    def _price_ns(self, cost: Cost, phase: str | None) -> int:
+        """Return what an operator takes the host."""
+        if phase is None:
+            phase = places.phase(self.stepping)
+        price_ns = self._prices_ns[class_of(cost.host, phase)]
+        return price_ns + cost.tensors * self._prices_ns["tensor of a list"] if cost.tensors else price_ns
+
+    def called(self, kind: str, times: int = 1) -> None:
+        """Let the host do what queues nothing, one of `CALLS`: a view, a node of autograd, a gradient's addition."""
+        length_ns = self.called_ns.get(kind, 0)
+        if length_ns or self.log is not None:
+            with self.lock:
+                if self.log is not None:
+                    self.log.called(kind, times)
+                if length_ns and self.capture is None:
+                    self._since_ns = self.host_ns if self._since_ns is None else self._since_ns
+                    self.host_ns += length_ns * times
+
+    def _enqueue(self, index: int, name: str, engine: str, length_ns: int, price_ns: int) -> int:
         """Launch work of `length_ns`; return when it ends."""
-        launched = self._launch(name, engine)
+        launched = self._launch(name, engine, price_ns)
         stream, busy, free = (index, self.streams[index]), (index, engine), self.free_ns
         free[stream] = free[busy] = end = max(launched, free.get(stream, 0), free.get(busy, 0)) + length_ns
         return end
@@ -165,17 +195,19 @@ class Clock:
     def launch(self, index: int, name: str) -> Launch:
         """Let the host launch what occupies no stream, and begins after what is queued in the current one."""
         with self.lock:
-            ready_ns = max(self._launch(name, "message"), self.free_ns.get((index, self.streams[index]), 0))
+            price_ns = self._prices_ns["library"]
+            ready_ns = max(self._launch(name, "message", price_ns), self.free_ns.get((index, self.streams[index]), 0))
             return Launch(name, ready_ns, self.journal.launches, places.place() if self.journal.readers else "")
 
-    def _launch(self, name: str, engine: str) -> int:
-        """Return when the host has launched work for an engine."""
+    def _launch(self, name: str, engine: str, price_ns: int) -> int:
+        """Return when the host has launched work for an engine. What it was called for before belongs to it."""
         if self.failure is not None:
             self.report(-1)
-        launched = self.host_ns + self._launch_ns
+        launched = self.host_ns + price_ns
         if self.journal.readers:
-            self.journal.launch(name, engine, self.host_ns, launched)
-        self.host_ns = launched
+            begun = self.host_ns if self._since_ns is None else self._since_ns
+            self.journal.launch(name, engine, begun, launched)
+        self.host_ns, self._since_ns = launched, None
         if self._pending:
             self.settle(launched)
         return launched
@@ -236,7 +268,7 @@ class Clock:
     def _pass(self, kind: str, name: str, until_ns: int) -> None:
         if self.journal.readers:
             self.journal.host(kind, name, self.host_ns, until_ns)
-        self.host_ns = until_ns
+        self.host_ns, self._since_ns = until_ns, None
         self.settle(until_ns)
 
     def queue_ns(self, index: int, stream: int | None = None) -> int:

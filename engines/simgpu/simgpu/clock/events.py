@@ -25,7 +25,8 @@ SMALL_BYTES = 4096  # copies up to that are numbers and indices, and do not grow
 class Kernel:
     """An operator was queued in a stream (GPU, number); `phase` and `line` are those of the launch.
 
-    Operations, which have an end that others can wait for, are numbered in their order.
+    Operations, which have an end that others can wait for, are numbered in their order. `calls` is what the host did
+    since the operator before that queues nothing, so many of each of `clock.CALLS`.
     """
 
     number: float
@@ -34,6 +35,7 @@ class Kernel:
     cost: Cost
     phase: str
     line: str
+    calls: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ class Log:
         self.stepping = False
         self.unpinned: Counter[str] = Counter()  # lines that ask for a copy meanwhile, from memory that is not pinned
         self._backward = False  # whether this step has had a backward pass
+        self._calls: Counter[str] = Counter()  # since the last operator
         self._number = 0  # of the next operation
         self._first = 0  # the first one that is in the events
         self._ends: dict[int, int] = {}  # operations by the time of their end on the clock that runs
@@ -145,11 +148,14 @@ class Log:
     def clear(self) -> None:
         """Forget the events. What comes waits for none of them: they are done when it begins."""
         self.events.clear()
+        self._calls.clear()
         self._first, self._backward = self._number, False
 
     # ---- operations ----------------------------------------------------------------------------------------------
     def kernel(self, stream: tuple[int, int], name: str, cost: Cost) -> int:
-        return self._add(Kernel(self._number, stream, name, cost, self._phase(), places.place()))
+        calls = tuple(self._calls.items())
+        self._calls.clear()
+        return self._add(Kernel(self._number, stream, name, cost, self._phase(), places.place(), calls))
 
     def copy(self, stream: tuple[int, int], direction: str, nbytes: int, pinned: bool) -> int:
         return self._add(Copy(self._number, stream, direction, nbytes, pinned, places.place()))
@@ -167,6 +173,10 @@ class Log:
 
     def mark(self, stream: tuple[int, int]) -> int:
         return self._add(Mark(self._number, stream))
+
+    def called(self, kind: str, times: int = 1) -> None:
+        """Note that the host did what queues nothing, one of `clock.CALLS`; the next operator has it."""
+        self._calls[kind] += times
 
     def _add(self, event: Operation) -> int:
         self.events.append(event)

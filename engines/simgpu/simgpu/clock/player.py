@@ -90,7 +90,9 @@ class _Player:
         clock.streams[index] = number
         match event:
             case Kernel():
-                clock.kernel(index, event.name, event.cost)
+                for kind, times in event.calls:
+                    clock.called(kind, times)
+                clock.kernel(index, event.name, event.cost, event.phase)
                 return clock.free_ns[event.stream]
             case Copy():
                 return clock.copy(index, event.direction, event.nbytes, pinned=event.pinned, blocking=False)

@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from simgpu.accounting import allocator as caching
 from simgpu.device import state
@@ -72,6 +74,29 @@ def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB", *, ho
     configure(**_settings)
 
 
+def _begin_step(*_: object) -> None:
+    state.world.clock.stepping = True
+
+
+def _end_step(*_: object) -> None:
+    state.world.clock.stepping = False
+
+
+_hooks: list[RemovableHandle] = []
+
+
+def _follow_optimizers() -> None:
+    """Let the clock know when an optimizer's step runs, whose operators take the host less.
+
+    Hooks of all optimizers are PyTorch's own tables, which others put back as they were: what was lost is put in again.
+    """
+    if _hooks and all(handle.id in (handle.hooks_dict_ref() or ()) for handle in _hooks):
+        return
+    for handle in _hooks:
+        handle.remove()
+    _hooks[:] = register_optimizer_step_pre_hook(_begin_step), register_optimizer_step_post_hook(_end_step)
+
+
 def chosen() -> dict[str, Any]:
     """Return `spec`, `capacity` and `host` as `enable` was given them last."""
     world()
@@ -113,6 +138,7 @@ def configure(
     where the tensors that are alive do not fit in blocks.
     """
     here = world()
+    _follow_optimizers()
     row = None if spec is None else table.get(spec, "spec")
     size = None if capacity is None else arguments.size_bytes("capacity", capacity)
     other = None if host is None else hosts.get(host)

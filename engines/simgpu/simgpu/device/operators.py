@@ -21,9 +21,10 @@ from simgpu.device.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, 
 from simgpu.device.torch_functions import check_generator
 from simgpu.ground import composite, device_kind, sparse
 from simgpu.ground.calls import Call
+from simgpu.ground.nodes import new_node
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 from simgpu.machine import determinism, flops, waiting
-from simgpu.machine.operator_table import name_of, row_of
+from simgpu.machine.operator_table import name_of, row_of, takes_host_long
 from simgpu.machine.prices import Cost, price, price_of_copy, price_of_elements
 
 aten = torch.ops.aten
@@ -46,6 +47,7 @@ class Plan:
         written = [(place, a) for place, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
         self.mutates = tuple(a.name if a.kwarg_only else place for place, a in written)
         self._flops = flops.formula_of(func)
+        self.library = takes_host_long(name)
         self.waits_by_call = row.waits if callable(row.waits) else None
         self.waits = row.waits is True or (not row.waits and torch.Tag.dynamic_output_shape in func.tags)
         self.pointwise = torch.Tag.pointwise in func.tags
@@ -53,6 +55,7 @@ class Plan:
         self.composite = func.namespace != "prim" and composite.is_composite(func) and "sparse" not in name
         unusual = self.composite or self.special or self.mutates or self._flops or self.waits or self.waits_by_call
         unusual = unusual or row.gathers or row.overwrites or row.takes_indices or row.asserts or row.lacks or row.alert
+        unusual = unusual or self.library
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
         # takes tensors and numbers, gives one tensor, and needs none of the above
         self.simple = not unusual and "quantize" not in name and one_tensor
@@ -77,6 +80,9 @@ def dispatch(
     plan = _plans.get(id(func)) or Plan(func)
     if state.forked:
         raise device_kind.forked()
+    clock = state.world.clock
+    if (clock.called_ns or clock.log is not None) and (kind := new_node()):
+        clock.called(kind)
     if plan.simple and not kwargs:
         result = _run_simple(func, plan, args)
         if result is not None:
@@ -126,6 +132,7 @@ def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:
     if memory.dead:
         memory.bury()
     if storage._cdata in memory.live:
+        world.clock.called("view")
         return _wrap(out, index, args)[0]
     size, dtype = out.nbytes, out.dtype
     memory.own_storage(storage, index)
@@ -170,6 +177,8 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     if new or plan.mutates or waits:
         inputs = [part for t in tensors for part in sparse.parts(t._inner if type(t) is SimTensor else t)]
         _charge(plan, index, inputs, inner_args, inner_kwargs, out)
+    else:
+        state.world.clock.called("view")
     if waits:
         state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
     return result
@@ -309,7 +318,9 @@ def _wrap(out: Any, index: int, given: Sequence[Any]) -> tuple[Any, bool]:
 
 def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args: Args, kwargs: Kwargs, out: Any) -> None:
     """Advance the virtual clock by what this operator costs."""
-    if not plan.row.memory_only:
+    if plan.row.memory_only:
+        state.world.clock.called("view")  # the host does no more for it
+    else:
         outputs = [t for t in (out if isinstance(out, list | tuple) else (out,)) if isinstance(t, torch.Tensor)]
         if any(isinstance(t, torch.Tensor) and sparse.is_sparse(t) for t in (*args, *outputs)):
             nbytes = sum(sparse.nbytes(t) for t in (*inputs, *outputs))

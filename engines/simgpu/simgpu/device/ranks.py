@@ -61,7 +61,7 @@ def _become_rank(cluster: Cluster) -> Callable[..., tuple[Any, Timeline]]:
     here = min(cluster.per_machine, ranks - (rank - local))
     os.environ.update(LOCAL_RANK=str(local), LOCAL_WORLD_SIZE=str(here))
     hide_accelerators()
-    enable(1, cluster.gpu, cluster.capacity)
+    enable(1, cluster.gpu, cluster.capacity, host=cluster.host)
     ranklaunch.use_device(torch.device("sim", 0))
     return functools.partial(_recorded, cluster)
 

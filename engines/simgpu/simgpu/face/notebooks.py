@@ -49,7 +49,7 @@ def load_ipython_extension(shell: Any) -> None:
         switch.cuda(record=True)
 
     def choose(line: str) -> None:
-        """Set the simulated GPU: --gpu, --memory, --allocator, --errors, as `python -m simgpu` takes them."""
+        """Set the simulated GPU: --gpu, --memory, --allocator, --errors, --host, as `python -m simgpu` takes them."""
         given = vars(options.parser().parse_args(shlex.split(line)))
         _all_off()
         switch.cuda(**given, record=True)

@@ -2,6 +2,8 @@
 
 import argparse
 
+from simgpu.machine import hosts
+
 _WHAT = "Run a program, a package or a notebook that says `cuda`, unchanged, on simulated GPUs."
 
 
@@ -14,4 +16,6 @@ def parser(usage: str | None = None) -> argparse.ArgumentParser:
     add("--memory", help='of each, such as "8 GiB" (default: that of the data sheet)')
     add("--allocator", default="exact", choices=("exact", "caching"), help="count bytes, or blocks as PyTorch does")
     add("--errors", choices=("immediate", "asynchronous", "blocking"), help="when errors of kernels are reported")
+    names = ", ".join(host.name for host in hosts.ALL)
+    add("--host", default=hosts.DEFAULT.name, help=f"{names}; µs of an operator; a trace (default: %(default)s)")
     return found

@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"python -m simgpu: can't open file {command[0]!r}: there is none")
     try:
         wished = command_line.wishes(given)
-        cuda(given.gpu, gpus=given.gpus, memory=given.memory, allocator=given.allocator, errors=given.errors)
+        how = {"memory": given.memory, "allocator": given.allocator, "errors": given.errors, "host": given.host}
+        cuda(given.gpu, gpus=given.gpus, **how)
     except (RuntimeError, TypeError, ValueError) as error:
         sys.exit(f"python -m simgpu: {error}")
     if given.package:

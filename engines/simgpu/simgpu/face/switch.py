@@ -2,7 +2,10 @@
 
 import os
 import threading
+from collections.abc import Mapping
+from dataclasses import asdict
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -27,6 +30,7 @@ from simgpu.face import (
 )
 from simgpu.ground.replacements import Replacements
 from simgpu.machine import gpus as table
+from simgpu.machine import hosts
 from simgpu.reports import current
 
 _lock = threading.RLock()
@@ -39,14 +43,16 @@ class Face:
 
     session: current.Session | None = None  # what records for a report, where one was asked for
 
-    def __init__(self, gpu: str, gpus: int | None, memory: str | int | None, allocator: str, errors: str) -> None:
+    def __init__(
+        self, gpu: str, gpus: int | None, memory: str | int | None, allocator: str, errors: str, host: hosts.Host
+    ) -> None:
         capacity = properties.memory_bytes(table.get(gpu, "gpu")) if memory is None else memory
         with _lock:
             known = enabling.enabled()
             count = gpus or (len(state.world.memory.gpus) if known else 1)
             self._before = (enabling.chosen(), readings.settings(), state.world.current) if known else None
             try:
-                enabling.enable(count, gpu, capacity)
+                enabling.enable(count, gpu, capacity, host=host)
                 enabling.configure(allocator=allocator, errors=errors)
             except Exception:
                 self._put_back()
@@ -59,6 +65,7 @@ class Face:
                     "memory": memory,
                     "allocator": allocator,
                     "errors": errors,
+                    "host": asdict(host),
                 }
                 children.replace(_replaced, given)
             _faces.append(self)
@@ -107,6 +114,7 @@ def cuda(
     memory: str | int | None = None,
     allocator: str = "exact",
     errors: str | None = None,
+    host: str | hosts.Host | Mapping[str, Any] = hosts.DEFAULT,
     record: bool = False,
     data_ms: float | None = None,
     shapes: bool = False,
@@ -117,9 +125,10 @@ def cuda(
     cuda. `gpu` names a row of `simgpu.gpus`; `gpus` is their number, which is that of the first call in the process
     (1 unless told); `memory` of each, as "8 GiB" or in bytes, is that of the data sheet unless told. `allocator` and
     `errors` are those of `configure`; errors come "asynchronous" as on CUDA, or "blocking" where the environment has
-    CUDA_LAUNCH_BLOCKING=1. With `record` everything is recorded that `report()` of what is returned tells: what the
-    program's lines cost, and what would be otherwise on other GPUs. A batch of a DataLoader then takes the host as long
-    as it takes here, or `data_ms`; with `shapes` no values are computed, only shapes.
+    CUDA_LAUNCH_BLOCKING=1. `host` is a row of `simgpu.hosts` or a `simgpu.Host`. With `record` everything is recorded
+    that `report()` of what is returned tells: what the program's lines cost, and what would be otherwise on other GPUs.
+    A batch of a DataLoader then takes the host as long as it takes here, or `data_ms`; with `shapes` no values are
+    computed, only shapes.
 
     Random numbers are the CPU's: both share one generator, so that a program computes what it computes on the CPU.
     Raises RuntimeError where the simulated GPU cannot be, so in a process with a real one; ValueError and TypeError
@@ -127,7 +136,7 @@ def cuda(
     """
     if errors is None:
         errors = "blocking" if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" else "asynchronous"
-    face = Face(gpu, gpus, memory, allocator, errors)
+    face = Face(gpu, gpus, memory, allocator, errors, hosts.get(host))
     if record:
         face.session = current.start(data_ms=data_ms, shapes=shapes)
     return face

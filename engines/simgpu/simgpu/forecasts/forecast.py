@@ -114,24 +114,25 @@ class Forecast:
         spec: str | gpus.GPU | None = None,
         *,
         cluster: Cluster | None = None,
-        host: str | Host = hosts.DEFAULT,
+        host: str | Host | None = None,
         costs: Costs | None = None,
     ) -> TimeForecast:
         """Return what one step would take on the GPU `spec`, a row of `gpus`; of several ranks, on a `cluster`.
 
         On a cluster, messages take the time of the links, beside computation where the program's streams let them.
-        `host` is a row of `hosts`, its name, or a `simgpu.Host`. `costs` are the simulated GPU's own
-        (`simgpu.Costs()`); `simgpu.AT_PEAK` has the data sheet's rates. Raises
-        ValueError for a GPU that is not in the table or whose maker states no rates.
+        `host` is a row of `hosts`, its name, or a `simgpu.Host`; None is the cluster's, or the default. `costs` are the
+        simulated GPU's own (`simgpu.Costs()`); `simgpu.AT_PEAK` has the data sheet's rates. Raises ValueError for a GPU
+        that is not in the table or whose maker states no rates.
         """
         if (spec is None) == (cluster is None) or (cluster is None) != (self._ranks is None):
             raise ValueError("give spec, or cluster and ranks: a GPU, or of a forecast for several ranks their cluster")
         given: Any = spec if cluster is None else cluster.gpu
+        there = hosts.DEFAULT if cluster is None else cluster.host
         row, parts = priced(given, "spec"), self.memory.parts.by_owner()
         grown = ("activations", "temporaries") if self.memory.peak_moment.phase != OPTIMIZER else ("activations",)
         basis = Basis(
-            machine=Machine(row, hosts.get(host), cluster, costs or Costs()), gpus=1, used=self._ranks or 1,
-            events=self.events, first=0, last=1,
+            machine=Machine(row, hosts.get(host or there), cluster, costs or Costs()), gpus=1,
+            used=self._ranks or 1, events=self.events, first=0, last=1,
             capacity=row.memory_bytes, owners={"weights": parts.pop("parameters"), **parts},
             scaling=sum(parts[owner] for owner in grown), optimizer=self._timed.optimizer,
         )  # fmt: skip

@@ -14,6 +14,7 @@ from simgpu.device import collectives
 from simgpu.device.operators import Plan
 from simgpu.forecasts.whatif import Optimizer
 from simgpu.ground import composite
+from simgpu.ground.nodes import new_node
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 from simgpu.machine.prices import price, price_of_copy
 
@@ -59,12 +60,16 @@ class Recorder(composite.Mode):
         if func.namespace == "prim":  # a question, such as the device of a tensor
             return func(*args, **kwargs)
         plan = Plan.of(func)
+        if kind := new_node():
+            self.log.called(kind)
         if plan.composite:
             with self:
                 return composite.take_apart(func, args, kwargs)
         result = func(*args, **kwargs)
         if not func.is_view and not plan.row.memory_only and plan.name != "lift_fresh":
             self._add(plan, args, kwargs, result)
+        elif func.is_view or plan.row.memory_only:
+            self.log.called("view")  # an allocation takes the host no longer
         return result
 
     def _add(self, plan: Plan, args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -77,6 +82,8 @@ class Recorder(composite.Mode):
             return  # the account of memory refuses it, in its own words
         before = {tensor.untyped_storage()._cdata for tensor in inputs}
         if not plan.mutates and all(tensor.untyped_storage()._cdata in before for tensor in outputs):
+            if outputs:
+                self.log.called("view")
             return  # nothing new was written
         if plan.name in ("copy_", "_to_copy"):
             self.log.kernel(self.stream, "copy_", price_of_copy(inputs[-1], outputs[0]))

@@ -238,14 +238,14 @@ def _with_amp(events: Sequence[Event], basis: Basis) -> list[Event]:
         return list(events)
     wide = [event for event in events if _is_product(event) and event.cost.rate in ("fp32", "tf32")]
     forward = sum(event.phase == "forward" for event in wide) / max(basis.last, 1)
-    cast = Cost(0, math.ceil(1.5 * basis.owners["weights"] / forward) if forward else 0)
+    cast = Cost(0, math.ceil(1.5 * basis.owners["weights"] / forward) if forward else 0, host="cast")
     changed: list[Event] = []
     for event in events:
         if _is_product(event) and event.cost.rate in ("fp32", "tf32"):
             cost = event.cost
             narrow = replace(cost, rate="fp16", nbytes=cost.nbytes // 2, extra_bytes=cost.extra_bytes // 2)
             before = replace(event, number=event.number - 0.5, name="_to_copy", cost=cast)
-            changed += [before, replace(event, cost=narrow)]
+            changed += [before, replace(event, cost=narrow, calls=())]
         else:
             changed.append(event)
     return changed

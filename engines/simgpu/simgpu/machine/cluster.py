@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from simgpu.ground import arguments
-from simgpu.machine import gpus
+from simgpu.machine import gpus, hosts
+from simgpu.machine.hosts import Host
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Cluster:
     - `gpu`: a row of `gpus`; `per_machine`: so many in each machine, filled in the order of ranks;
     - `inside`: the link in a machine, "NVLink" where the GPU has it (by default where it does), or "PCIe";
     - `between`: the link among machines: a name in `simgpu.LINKS`, or a `simgpu.Link`;
-    - `capacity`: memory of each simulated GPU of a launch, small enough to reach.
+    - `capacity`: memory of each simulated GPU of a launch, small enough to reach;
+    - `host`: what the machines' processors take, a row of `hosts` or a `simgpu.Host`.
 
     Raises TypeError or ValueError that names the argument.
     """
@@ -67,11 +69,13 @@ class Cluster:
     inside: str = ""
     between: str | Link = "InfiniBand"
     capacity: str | int = "1 GiB"
+    host: str | Host = hosts.DEFAULT
 
     def __post_init__(self) -> None:
         row = gpus.get(self.gpu, "gpu")
         arguments.whole("per_machine", self.per_machine)
         arguments.size_bytes("capacity", self.capacity)
+        hosts.get(self.host)
         if self.inside not in ("", "NVLink", "PCIe"):
             raise ValueError(f"inside must be 'NVLink' or 'PCIe', not {self.inside!r}")
         if self.inside == "NVLink" and row.nvlink_gbps is None:

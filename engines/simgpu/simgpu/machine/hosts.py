@@ -1,59 +1,195 @@
-"""How long does a host take for an operator? Named hosts, each with its source.
+"""How long does a host take for PyTorch's operators? Named hosts, each with its source, and hosts of one's own.
 
-A host is a row of hosts.toml, or `Host(…)` with a number of one's own.
+A host is one number, what an operator of a library (a product, a convolution, a norm, attention) takes it in a forward
+pass, times a table of ratios for all else that a program asks of it (`CLASSES`). The launching call is the smallest
+part of that: Python, PyTorch's dispatcher, autograd and allocations are the rest. Operator by operator hosts differ by
+two to four times, of which most cancels over a step. Left out: that a host can be no more than about 1,000 launches
+ahead of its GPU.
 """
 
+import functools
 import tomllib
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
-__all__ = ["ALL", "DEFAULT", "Host", "get"]
+from simgpu.ground import arguments
+from simgpu.machine.profiles import Profile
+
+__all__ = ["ALL", "CLASSES", "DEFAULT", "PARTS", "Host", "get"]
+
+CLASSES = (
+    "library",  # a product, convolution, norm or attention, in a forward pass; a message; an operator of others
+    "light",  # any other operator that starts a kernel: element by element, reductions, indexing
+    "cast",  # a copy within the memory of a GPU, such as autocast's
+    "library backward",
+    "light backward",
+    "optimizer",  # an operator in the step of an optimizer
+    "tensor of a list",  # each tensor of a foreach or fused operator, beside the operator itself
+    "copy",  # over the bus
+    "launch",  # of a graph, or of a kernel without an operator around it
+    "view",  # what changes only shape and strides
+    "node",  # of autograd's backward pass, around its operators
+    "accumulate",  # a gradient that is added to a parameter's
+)
+PARTS = {  # in which report and table tell of them
+    "operators": ("library", "light", "cast", "library backward", "light backward", "copy", "launch"),
+    "optimizer": ("optimizer", "tensor of a list"),
+    "autograd": ("node", "accumulate"),
+    "views": ("view",),
+}
+_SLOWEST_US = 1e6  # beyond which no host is looked for
+Steps: TypeAlias = "Any | Callable[[Host], float]"
+_BACKWARD = {"library": "library backward", "light": "light backward", "cast": "light backward"}
+_IN_STEP = {"light": "optimizer", "cast": "optimizer"}
+
+
+def class_of(kind: str, phase: str) -> str:
+    """Return the class of an operator of a kind, "library", "light" or "cast", in a phase of a training step."""
+    if phase == "backward":
+        return _BACKWARD.get(kind, kind)
+    return _IN_STEP.get(kind, kind) if phase == "optimizer step" else kind
+
+
+@functools.cache
+def _file() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def _ratios(name: str) -> Mapping[str, float]:
+    """Return a table of ratios of the file. Raises ValueError where it lacks a class, or has another."""
+    table = _file()["ratios"][name]
+    if set(table) != set(CLASSES):
+        raise ValueError(f"ratios.{name} differs from the classes by {sorted(set(table) ^ set(CLASSES))}")
+    return MappingProxyType(table)
+
+
+def _measured() -> dict[str, float]:
+    return dict(_ratios("measured"))
 
 
 @dataclass(frozen=True)
 class Host:
-    """What a host takes for an operation that it hands to a queue of the GPU, in µs; `source` says who measured it."""
+    """A host: what an operator of a library takes it in a forward pass, in µs, and its `ratios` for all else.
+
+    `name` is its row in hosts.toml, `source` an address or how the number was got. Raises TypeError or ValueError that
+    names the argument.
+    """
 
     operator_us: float
     name: str = "given"
     source: str = "given by the program"
+    ratios: Mapping[str, float] = field(default_factory=_measured, hash=False, repr=False)
 
     def __post_init__(self) -> None:
-        us = self.operator_us
-        if isinstance(us, bool) or not isinstance(us, int | float):
-            raise TypeError(f"operator_us must be a number of microseconds, not {us!r}")
-        if not us >= 0:
-            raise ValueError(f"operator_us must be a number of microseconds from 0, not {us!r}")
+        if arguments.number("operator_us", self.operator_us) < 0:
+            raise ValueError(f"operator_us must be a number of microseconds from 0, not {self.operator_us!r}")
+        unknown = [name for name in self.ratios if name not in CLASSES]
+        if unknown:
+            raise ValueError(f"ratios has {unknown[0]!r}, it may have: {', '.join(CLASSES)}")
+        object.__setattr__(self, "ratios", {name: float(self.ratios.get(name, 0.0)) for name in CLASSES})
+
+    @classmethod
+    def of_launches(cls, launch_us: float) -> "Host":
+        """Return a host that takes so many µs for each operation it launches, and nothing for all else."""
+        return cls(launch_us, "launches", ratios=_ratios("launches"))
+
+    @classmethod
+    def from_step(cls, seconds: float, program: "Steps", gpu: str = "T4") -> "Host":
+        """Return the host on which one step of a program takes so many seconds, measured without a profiler.
+
+            ahead = simgpu.forecast(make_model, make_batch, torch.optim.AdamW)
+            host = simgpu.Host.from_step(0.031, ahead, "RTX 4090")
+
+        `program` is a `simgpu.forecast` of the step, which ran on a `gpu`; or a function of a host that returns the
+        seconds of its simulated step. Measure a small batch: the time of a step that waits for its GPU says nothing of
+        the host. Raises ValueError where the GPU alone takes as long.
+        """
+        wanted = arguments.positive("seconds", seconds)
+        on = getattr(program, "on", None)
+        step = program if on is None else lambda host: on(gpu, host=host).total_s
+        if not callable(step):
+            raise TypeError(f"program must be a simgpu.forecast or a function of a host, not {program!r}")
+        least = step(cls(0.0))
+        if wanted <= 1.05 * least:
+            raise ValueError(
+                f"seconds is {seconds!r}, and on any host the GPU takes {least:.3g} s of it: measure a smaller batch"
+            )
+        low, high = 0.0, 1.0
+        while step(cls(high)) < wanted and high < _SLOWEST_US:
+            low, high = high, 2 * high
+        for _ in range(30):
+            middle = (low + high) / 2
+            low, high = (middle, high) if step(cls(middle)) < wanted else (low, middle)
+        return cls(float(f"{high:.4g}"), "calibrated", f"by a step that took {seconds:g} s")
+
+    @classmethod
+    def from_trace(cls, path: str | Path, *, step_s: float | None = None) -> "Host":
+        """Return the host that wrote a trace of `torch.profiler` or Kineto, `.json` or `.json.gz`.
+
+        The profiler makes steps 1.15 to 1.5 times longer. Where `step_s` is given, the seconds of such a step without
+        it, the host is as much faster. Warns where the file is of an odd build. Raises ValueError for a file that is no
+        trace or has no operators of the host.
+        """
+        found = Profile(path)
+        us, said = found.speed_us(_ratios("measured")), "under the profiler"
+        if step_s is not None:
+            us, said = us * arguments.positive("step_s", step_s) * 1e6 / found.step_us, "scaled to a step without it"
+        if found.odd:
+            warnings.warn(f"{Path(path).name} is of {found.odd}; expect no other host to be so slow", stacklevel=2)
+            said = f"{said}; {found.odd}"
+        return cls(float(f"{us:.4g}"), "traced", f"by {Path(path).name}, {said}")
+
+    def price_ns(self, of: str) -> int:
+        """Return what one of a class of `CLASSES` takes, in ns."""
+        return round(self.operator_us * 1000 * self.ratios[of])
 
     @property
     def launch_ns(self) -> int:
-        """Nanoseconds for one operation."""
-        return round(self.operator_us * 1000)
+        """What it takes to launch a graph, or a kernel without an operator around it, in ns."""
+        return self.price_ns("launch")
+
+    @property
+    def only_launches(self) -> bool:
+        """Whether it takes the same for all that it launches, and nothing for all else."""
+        return self.ratios == dict(_ratios("launches"))
+
+    def __str__(self) -> str:
+        per = "a launch" if self.only_launches else "an operator of a library"
+        return f"{self.name}: {self.operator_us:g} µs for {per} ({self.source})"
 
 
-def get(name: "str | Host", argument: str = "host") -> Host:
-    """Return the row called `name`, in upper or lower case; a `Host` is returned as it is.
+def get(given: "str | Host | Mapping[str, Any]", argument: str = "host") -> Host:
+    """Return the host that is meant: a row by its name, in upper or lower case; "45", of so many µs; a trace's by the
+    name of its file. A `Host` is returned as it is, also as `dataclasses.asdict` has it.
 
-    Raises TypeError for what is neither, and ValueError that lists the names where none fits; `argument` is what the
-    errors call it.
+    Raises TypeError for what is none of these, and ValueError that lists the names where none fits; `argument` is what
+    the errors call it.
     """
-    if isinstance(name, Host):
-        return name
-    if not isinstance(name, str):
-        raise TypeError(f"{argument} must be a name or a simgpu.Host, not {name!r}")
+    if isinstance(given, Host):
+        return given
+    if isinstance(given, Mapping):
+        return Host(**given)
+    if not isinstance(given, str):
+        raise TypeError(f"{argument} must be a name or a simgpu.Host, not {given!r}")
     for host in ALL:
-        if host.name.lower() == name.strip().lower():
+        if host.name == given.strip().lower():
             return host
-    raise ValueError(f"{argument} is {name!r}, which is not in the table; it may be one of: {_names()}")
-
-
-def _names() -> str:
-    return ", ".join(host.name for host in ALL)
+    if given.endswith((".json", ".json.gz")):
+        return Host.from_trace(given)
+    try:
+        return Host(float(given))
+    except ValueError:
+        names = ", ".join(host.name for host in ALL)
+        said = "which is not in the table; it may be a number of microseconds, a trace, or one of"
+        raise ValueError(f"{argument} is {given!r}, {said}: {names}") from None
 
 
 def _rows() -> tuple[Host, ...]:
-    file = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return tuple(Host(**row) for row in file["host"])
+    return tuple(Host(**row | {"ratios": _ratios(row["ratios"])}) for row in _file()["host"])
 
 
 ALL: tuple[Host, ...] = _rows()

@@ -23,7 +23,7 @@ from simgpu.machine.waiting import Rule
 
 __all__ = [
     "ATTENTION", "CONVOLUTIONS", "NORMS", "PLAIN", "PRODUCTS", "ROWS", "Row", "is_library", "kind_of", "name_of",
-    "row_of",
+    "row_of", "takes_host_long",
 ]  # fmt: skip
 
 
@@ -114,6 +114,15 @@ def _kinds_by_name(name: str) -> Iterator[str]:
     for kind, words in _WORDS.items():
         if any(word in name for word in words):
             yield kind
+
+
+def takes_host_long(name: str) -> bool:
+    """Return whether an operator takes the host as long as one of a library.
+
+    So do messages between ranks, and operators of others than PyTorch, whose names have "::".
+    """
+    light = name.startswith(("_foreach_", "_fused_")) or "vector_norm" in name
+    return not light and (is_library(name) or "::" in name or name == "record_param_comms")
 
 
 def is_library(name: str) -> bool:

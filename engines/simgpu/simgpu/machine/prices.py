@@ -33,7 +33,8 @@ class Cost:
     - `strided`: whether memory is read in another order than it is written;
     - `steps`: kernels that wait for one another, each of which takes its least time;
     - `attention`: in a kernel of attention the share of `flops` that it cannot skip (a causal mask halves it), else 0;
-    - `by_formula`: whether `flops` are those of a product, a convolution or attention, not one for each element.
+    - `by_formula`: whether `flops` are those of a product, a convolution or attention, not one for each element;
+    - `host`: what the host takes it for, "library", "light" or "cast"; `tensors`: of a foreach or fused operator.
     """
 
     flops: int
@@ -44,6 +45,8 @@ class Cost:
     extra_bytes: int = 0
     attention: float = 0.0
     by_formula: bool = False
+    host: str = "light"
+    tensors: int = 0
 
 
 def price(
@@ -62,7 +65,10 @@ def price(
     else:
         flops = max((t.numel() for t in (*inputs, *outputs)), default=0)
         rate = "fp64" if any(t.dtype is torch.float64 for t in outputs) else "fp32"
-    cost = Cost(flops, nbytes, rate, strided, by_formula=formula is not None)
+    of = "library" if plan.library else "light"
+    cost = Cost(flops, nbytes, rate, strided, by_formula=formula is not None, host=of)
+    if plan.name.startswith(("_foreach_", "_fused_")) and args and isinstance(args[0], list | tuple):
+        cost = replace(cost, tensors=len(args[0]))
     rule = plan.row.price
     return cost if rule is None else rule(cost, args, kwargs, outputs)
 
@@ -76,7 +82,7 @@ def price_of_elements(flops: int, nbytes: int, rate: str) -> Cost:
 def price_of_copy(source: torch.Tensor, target: torch.Tensor) -> Cost:
     """Return what a copy within the memory of a GPU costs."""
     nbytes, strided = _moved([source], target)
-    return Cost(0, nbytes, strided=strided)
+    return Cost(0, nbytes, strided=strided, host="cast")
 
 
 def _traffic(

@@ -1,0 +1,307 @@
+"""What did a host do, by a trace of PyTorch's profiler? Its own time by class of operator, with all waiting taken out.
+
+Of each outermost event of the host (an operator, a call of CUDA) the time is given to the operators in it that start
+kernels, to views, and to autograd's nodes. An operator's time is its own, that of what it calls and starts no kernel
+(allocations, CUDA's calls), and that of the wrappers around it. Taken out are waits (synchronizing, a launch that takes
+four times as long as usual, copies of memory that is not pinned), and gaps and events of more than a millisecond: those
+are the program's own work, compiling, or other ranks.
+"""
+
+import gzip
+import json
+import math
+import statistics
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from simgpu.machine.operator_table import takes_host_long
+
+Event: TypeAlias = dict[str, Any]  # as JSON has it
+
+LONG_US = 1000.0  # no operator of the host's takes as long
+ODD_US = 15.0  # for an allocation: no release build takes as long
+OTHER = "other"  # the class of what neither starts a kernel nor changes a shape
+_OPERATORS, _CALLS = ("cpu_op", "Operator"), ("cuda_runtime", "cuda_driver", "Runtime")
+_STARTS = ("LaunchKernel", "MemsetAsync", "ModuleLaunch", "GraphLaunch", "cuLaunch")
+_WAITS = ("hipMemcpyWithStream", "cudaMalloc", "cudaFree", "cudaHostAlloc")
+_VIEWS = {
+    "view", "t", "transpose", "as_strided", "slice", "select", "narrow", "expand", "reshape", "_reshape_alias",
+    "detach", "squeeze", "unsqueeze", "permute", "unbind", "split", "chunk", "flatten", "expand_as", "alias",
+    "_unsafe_view", "diagonal", "unfold", "split_with_sizes", "lift_fresh", "resolve_conj", "resolve_neg",
+}  # fmt: skip
+_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+_LEAVES = 0.01  # of the longest times, which are left out of a mean
+
+
+@dataclass(eq=False)
+class Call:
+    """An event of the host: an operator or a call of CUDA, with the events inside it. Times in µs."""
+
+    name: str
+    start: float
+    end: float
+    thread: Any
+    of_cuda: bool
+    correlation: int | None
+    outer: "Call | None" = field(default=None, repr=False)
+    inner: "list[Call]" = field(default_factory=list, repr=False)
+
+    @property
+    def length(self) -> float:
+        return self.end - self.start
+
+    @property
+    def own(self) -> float:
+        """What no event inside it takes."""
+        return max(0.0, self.length - sum(one.length for one in self.inner))
+
+    @property
+    def waits(self) -> bool:
+        return self.of_cuda and ("Synchronize" in self.name or self.name in _WAITS)
+
+    @property
+    def copies(self) -> bool:
+        return self.of_cuda and "Memcpy" in self.name
+
+    @property
+    def starts(self) -> bool:
+        return self.of_cuda and any(part in self.name for part in _STARTS)
+
+    @property
+    def operator(self) -> str:
+        return self.name.removeprefix("aten::")
+
+    def walk(self) -> "Iterator[Call]":
+        yield self
+        for one in self.inner:
+            yield from one.walk()
+
+
+@dataclass(eq=False)
+class Unit:
+    """An outermost event: its `parts` as [class, µs, operator], and when it began; `after_gap` µs of nothing."""
+
+    call: Call
+    parts: list[list[Any]] = field(default_factory=list)
+    after_gap: float = 0.0
+
+    @property
+    def own_us(self) -> float:
+        return sum(us for _, us, _ in self.parts)
+
+
+class Profile:
+    """What the host did, by a file of `torch.profiler` or Kineto, `.json` or `.json.gz`.
+
+    `gpu` is the GPU's name, "" where the file does not tell; `units` what the host did, in order; `steps` spans of
+    the profiler's steps, in µs. Raises ValueError for a file that is no trace, or has no operators of the host.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        file = read(path)
+        events = [event for event in file["traceEvents"] if event.get("ph") == "X" and "dur" in event]
+        properties = file.get("deviceProperties") or [{}]
+        self.name, self.gpu = Path(path).name.split(".")[0], str(properties[0].get("name", ""))
+        self._kernels = _kernels(events)
+        host = [event for event in events if event.get("cat") in _OPERATORS + _CALLS]
+        threads = Counter(event["tid"] for event in host if event["cat"] in _OPERATORS)
+        if not threads:
+            raise ValueError(f"{Path(path).name} has no operators of the host: record with ProfilerActivity.CPU too")
+        self._calls = [call for thread, _ in threads.most_common(2) for call in _nested(host, thread)]
+        self._calls.sort(key=lambda call: call.start)
+        engine = Counter(call.thread for call in self._calls if call.name.startswith("autograd::engine"))
+        self._backward = engine.most_common(1)[0][0] if engine and len(threads) > 1 else None
+        named = _named_spans(events)
+        self.steps = [span for name, span in named if name.startswith("ProfilerStep")]
+        self._optimizer = [span for name, span in named if name.startswith("Optimizer.step")]
+        launches = [call.length for top in self._calls for call in top.walk() if call.starts]
+        self.launch_us = statistics.median(launches or [5.0])
+        self.units = list(self._units())
+
+    # ---- what it says --------------------------------------------------------------------------------------------
+    @cached_property
+    def by_class(self) -> dict[str, list[float]]:
+        """The times of all operators, µs, by class; `OTHER` is none of a host's."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for unit in self.units:
+            for name, us, _ in unit.parts:
+                found[name].append(us)
+        return dict(found)
+
+    @property
+    def means_us(self) -> dict[str, float]:
+        """The mean of each class, without the longest hundredth."""
+        return {name: _mean(times) for name, times in self.by_class.items()}
+
+    @property
+    def own_us(self) -> float:
+        """The host's own time, waits taken out, in µs."""
+        return sum(unit.own_us for unit in self.units)
+
+    def speed_us(self, ratios: Mapping[str, float], units: list[Unit] | None = None) -> float:
+        """Return the µs of a library operator with which `ratios` give the host's own time in these units, or all.
+
+        Raises ValueError where none of them has a price.
+        """
+        chosen = self.units if units is None else units
+        prices = sum(ratios.get(name, 0.0) for unit in chosen for name, _, _ in unit.parts)
+        if not prices:
+            raise ValueError(f"{self.name} has no operator that a host has a price for")
+        return sum(unit.own_us for unit in chosen) / prices
+
+    def of_step(self, number: int) -> list[Unit]:
+        """Return the units that began in a step of the profiler, from 0."""
+        start, end = self.steps[number]
+        return [unit for unit in self.units if start <= unit.call.start < end]
+
+    @property
+    def step_us(self) -> float:
+        """How long a step took, the median of the profiler's steps; of a file without steps, all of it."""
+        if self.steps:
+            return statistics.median(end - start for start, end in self.steps)
+        return self.units[-1].call.end - self.units[0].call.start
+
+    @property
+    def allocation_us(self) -> float:
+        """What an allocation takes the host, `aten::empty`; 0 where there is none."""
+        times = [call.own for top in self._calls for call in top.walk() if call.name == "aten::empty"]
+        return statistics.median(times) if len(times) > 5 else 0.0
+
+    @property
+    def odd(self) -> str:
+        """Why its host's times mean little for others, or nothing."""
+        us = self.allocation_us
+        return f"an odd build: an allocation takes {us:.0f} µs, where 2 to 8 are usual" if us > ODD_US else ""
+
+    # ---- how it is read ------------------------------------------------------------------------------------------
+    def _units(self) -> Iterator[Unit]:
+        end: float | None = None
+        for call in self._calls:
+            gap = 0.0 if end is None else max(0.0, call.start - end)
+            end = max(end or 0.0, call.end)
+            unit = Unit(call, after_gap=gap)
+            lost = self._spend(call, None, unit)
+            unit.parts = unit.parts or [[OTHER, 0.0, call.operator]]
+            unit.parts[0][1] += lost + (gap if gap <= LONG_US else 0.0)
+            yield unit
+
+    def _phase(self, call: Call) -> str:
+        if call.thread == self._backward:
+            return "backward"
+        place = bisect_right(self._optimizer, (call.start, math.inf)) - 1
+        return "optimizer step" if place >= 0 and call.start < self._optimizer[place][1] else "forward"
+
+    def _spend(self, call: Call, owner: list[Any] | None, unit: Unit) -> float:
+        """Give the time of a call to parts; return what no part took, that of wrappers."""
+        around = owner is None or owner[0] in ("node", "accumulate")
+        if call.of_cuda:
+            return self._spend_on_cuda(call, owner, unit, around)
+        name = self._class_of(call, around, owner)
+        mine = owner
+        if name:
+            mine = [name, 0.0, call.operator]
+            unit.parts.append(mine)
+        lost = sum(self._spend(one, mine, unit) for one in call.inner)
+        lost += call.own if call.own <= LONG_US else 0.0
+        if mine is None:
+            return lost
+        mine[1] += lost
+        return 0.0
+
+    def _spend_on_cuda(self, call: Call, owner: list[Any] | None, unit: Unit, around: bool) -> float:
+        """Give the time of a call of CUDA to the operator around it, or to a part of its own; waits to nobody."""
+        waited = call.length if call.waits else 0.0
+        if (call.copies or call.starts) and not call.waits:
+            if call.length > 4 * self.launch_us:  # for room in the queue, or for memory that is not pinned
+                waited = call.length - self.launch_us
+            if around:
+                owner = ["copy" if call.copies else _class(False, self._phase(call)), 0.0, call.name]
+                unit.parts.append(owner)
+        if owner is None:
+            return call.length - waited
+        owner[1] += call.length - waited
+        return 0.0
+
+    def _class_of(self, call: Call, around: bool, owner: list[Any] | None) -> str:
+        """Return the class of an operator that is one for the host, or nothing."""
+        if call.name.startswith("autograd::engine::evaluate_function"):
+            return "accumulate" if "AccumulateGrad" in call.name else "node"
+        direct = [one for one in call.inner if one.starts or one.copies]
+        if direct:
+            return self._class_of_launching(call, direct[0])
+        viewed = call.operator in _VIEWS
+        alone = around and not any(one.starts or one.copies for one in call.walk())
+        if alone and (owner is None or (viewed and owner[0] == "node")):
+            return "view" if viewed else OTHER
+        return ""
+
+    def _class_of_launching(self, call: Call, first: Call) -> str:
+        if first.copies and not any("DtoD" in name for name in self._kernels.get(first.correlation, ())):
+            return "copy"
+        phase = self._phase(call)
+        if phase == "forward" and call.name == "aten::copy_" and call.outer and "_to_copy" in call.outer.name:
+            return "cast"
+        return _class(takes_host_long(call.operator) or "CompiledFunction" in call.name, phase)
+
+
+def read(path: str | Path) -> Event:
+    """Return what a file of a trace holds. Raises ValueError for one that is none."""
+    path = Path(path)
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            found = json.load(file)
+    except (json.JSONDecodeError, UnicodeDecodeError, gzip.BadGzipFile):
+        raise ValueError(f"{path.name} is no trace: it must be JSON, as torch.profiler writes it") from None
+    found = {"traceEvents": found} if isinstance(found, list) else found
+    if not isinstance(found, dict) or not isinstance(found.get("traceEvents"), list):
+        raise ValueError(f"{path.name} is no trace: it has no list traceEvents")
+    return found
+
+
+def _class(library: bool, phase: str) -> str:
+    kind = "library" if library and phase != "optimizer step" else "light"
+    if phase == "optimizer step":
+        return "optimizer"
+    return f"{kind} backward" if phase == "backward" else kind
+
+
+def _mean(times: list[float]) -> float:
+    kept = sorted(times)[: max(1, math.ceil((1 - _LEAVES) * len(times)))]
+    return sum(kept) / len(kept)
+
+
+def _kernels(events: list[Event]) -> dict[Any, list[str]]:
+    """Return the names of what ran on a GPU, by the number of the call that started it."""
+    found: dict[Any, list[str]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") in _ON_GPU:
+            found[event.get("args", {}).get("correlation")].append(event["name"])
+    return dict(found)
+
+
+def _named_spans(events: list[Event]) -> list[tuple[str, tuple[float, float]]]:
+    """Return name and span of what the program marked on the host, in order."""
+    marked = [event for event in events if event.get("cat") == "user_annotation"]
+    spans = [(event["name"], (float(event["ts"]), float(event["ts"]) + float(event["dur"]))) for event in marked]
+    return sorted(spans, key=lambda one: one[1])
+
+
+def _nested(host: list[Event], thread: Any) -> list[Call]:
+    """Return the outermost events of a thread, each with those inside it."""
+    tops: list[Call] = []
+    stack: list[Call] = []
+    for event in sorted((e for e in host if e["tid"] == thread), key=lambda e: (float(e["ts"]), -float(e["dur"]))):
+        start = float(event["ts"])
+        while stack and stack[-1].end <= start + 1e-9:
+            stack.pop()
+        number, of_cuda = event.get("args", {}).get("correlation"), event["cat"] in _CALLS
+        outer = stack[-1] if stack else None
+        call = Call(event["name"], start, start + float(event["dur"]), thread, of_cuda, number, outer)
+        (tops if outer is None else outer.inner).append(call)
+        stack.append(call)
+    return tops

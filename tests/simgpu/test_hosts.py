@@ -1,0 +1,236 @@
+"""Does the host take what its row says for each class of operators, and do program, log and forecast agree?"""
+
+import functools
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import simgpu
+from benchmarks import hosts as measured
+from simgpu.device import state
+from simgpu.machine import hosts, profiles
+from tests.simgpu.simulated import _fresh  # noqa: F401
+
+US = 100.0
+HOST = simgpu.Host(US)
+TRACES = os.environ.get("SIMGPU_TRACES", "")
+needs_traces = pytest.mark.skipif(not TRACES, reason="SIMGPU_TRACES names no folder with traces of real GPUs")
+
+
+def price(of):
+    """Return the µs of a class on HOST."""
+    return US * hosts.get("server").ratios[of]
+
+
+def launches(work):
+    """Return name and µs of all that the host launches for `work`."""
+    torch.sim.synchronize()
+    with simgpu.timeline() as seen:
+        work()
+    return [(record.name, record.duration_ns / 1000) for record in seen.select("launch")]
+
+
+@pytest.fixture
+def host():
+    simgpu.configure(host=HOST)
+    yield
+    simgpu.configure(host=hosts.DEFAULT)
+
+
+def test_each_operator_has_the_price_of_its_class(host):
+    x, w = torch.ones(4, 4, device="sim"), torch.ones(4, 4, device="sim", requires_grad=True)
+    assert launches(lambda: x @ x) == [("mm", price("library"))]
+    assert launches(lambda: x + x) == [("add", price("light"))]
+    assert launches(lambda: x.half()) == [("copy_", price("cast"))]
+    assert launches(lambda: x.t() + 1) == [("add", price("light") + price("view"))]
+    assert launches(lambda: torch.ones(4).to("sim")) == [("copy H2D", price("copy"))]
+    y = x @ w
+    found = launches(lambda: y.sum().backward())
+    assert found[0] == ("sum", price("light"))
+    assert any(name == "mm" and us >= price("library backward") + price("node") for name, us in found)
+
+
+def test_autograd_counts_its_nodes_and_the_gradients_that_it_adds(host):
+    leaves = [torch.ones(4, device="sim", requires_grad=True) for _ in range(5)]
+    loss = sum(leaf * 2 for leaf in leaves).sum()
+    simgpu.configure(host=simgpu.Host(US, ratios={"accumulate": 1.0}))
+    before = simgpu.clock_ms()
+    loss.backward()
+    assert (simgpu.clock_ms() - before) * 1000 == pytest.approx(5 * US)
+    loss = sum(leaf * 2 for leaf in leaves).sum()
+    simgpu.configure(host=simgpu.Host(US, ratios={"node": 1.0}))
+    before = simgpu.clock_ms()
+    loss.backward()
+    assert (simgpu.clock_ms() - before) * 1000 == pytest.approx(6 * US)  # those that run an operator: sum, 5 products
+
+
+def test_an_optimizer_takes_the_host_by_operator_and_by_tensor(host):
+    def stepped(**how):
+        model = nn.Sequential(*(nn.Linear(4, 4, device="sim") for _ in range(4)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **how)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        return launches(optimizer.step)
+
+    loop, lists = stepped(foreach=False), stepped(foreach=True)
+    assert {name for name, _ in loop} == {"add_"} and len(loop) == 8
+    assert all(us == pytest.approx(price("optimizer")) for _, us in loop)
+    assert lists == [("_foreach_add_", pytest.approx(price("optimizer") + 8 * price("tensor of a list")))]
+
+
+def test_a_graph_is_one_launch_without_operators_around_it(host):
+    with simgpu.cuda(host=HOST):
+        x = torch.ones(4, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(10):
+                x.mul_(2).view(2, 2)
+        assert launches(graph.replay) == [("graph", price("launch"))]
+
+
+def test_what_the_host_was_called_for_before_it_waits_is_no_launch(host):
+    x = torch.ones(4, device="sim")
+    torch.sim.synchronize()
+    before = simgpu.clock_ms()
+    for _ in range(10):
+        x.view(2, 2)
+    torch.sim.synchronize()
+    assert (simgpu.clock_ms() - before) * 1000 == pytest.approx(10 * price("view"))
+
+
+def make():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+
+
+def batch():
+    return torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.long)
+
+
+@pytest.mark.parametrize("name", ["launch call", "server"])
+def test_a_forecast_takes_the_host_what_the_simulated_gpu_does(name):
+    simgpu.configure(host=name)
+    model, (x, y) = make().to("sim"), (part.to("sim") for part in batch())
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    step()
+    torch.sim.synchronize()
+    with simgpu.timeline() as seen:
+        step()
+    ahead = simgpu.forecast(make, batch, torch.optim.AdamW).on("T4", host=name)
+    assert ahead.host_s * 1e3 == pytest.approx(seen.busy_ms("host"), rel=0.01)
+    assert ahead.total_s * 1e3 == pytest.approx(seen.total_ms, rel=0.01)
+
+
+def test_the_default_host_is_the_first_row_and_hosts_are_found_by_name_number_and_value():
+    assert hosts.DEFAULT is hosts.ALL[0] and hosts.get("Server").operator_us == 60
+    assert hosts.get("45") == simgpu.Host(45.0) and hosts.get(HOST) is HOST
+    assert simgpu.Host.of_launches(5).only_launches and not HOST.only_launches
+    assert all(host.source and set(host.ratios) == set(hosts.CLASSES) for host in hosts.ALL)
+    with pytest.raises(ValueError, match="'a desk', which is not in the table"):
+        hosts.get("a desk")
+    with pytest.raises(ValueError, match="ratios has 'loop', it may have: library"):
+        simgpu.Host(1, ratios={"loop": 1.0})
+    with pytest.raises(ValueError, match="operator_us must be a number of microseconds from 0, not -1"):
+        simgpu.Host(-1)
+
+
+@functools.cache
+def small_step():
+    return simgpu.forecast(make, batch, torch.optim.AdamW)
+
+
+@pytest.mark.parametrize("us", [12.0, 60.0, 300.0])
+def test_one_measured_step_tells_the_host(us):
+    seconds = small_step().on("RTX 4090", host=simgpu.Host(us)).total_s
+    found = simgpu.Host.from_step(seconds, small_step(), "RTX 4090")
+    assert found.operator_us == pytest.approx(us, rel=0.01) and "by a step" in found.source
+    other = simgpu.Host.from_step(seconds, lambda host: small_step().on("RTX 4090", host=host).total_s)
+    assert other == found
+
+
+def test_a_step_that_waits_for_its_gpu_tells_no_host():
+    with pytest.raises(ValueError, match="measure a smaller batch"):
+        simgpu.Host.from_step(1e-5, small_step())
+    with pytest.raises(TypeError, match=r"program must be a simgpu\.forecast"):
+        simgpu.Host.from_step(1, "train.py")
+
+
+def event(name, start, length, kind="cpu_op", thread=1, **args):
+    return {"ph": "X", "cat": kind, "name": name, "ts": start, "dur": length, "tid": thread, "pid": 1, "args": args}
+
+
+def operator(name, start, length, number, kernel="k", thread=1):
+    """Return the events of an operator that starts a kernel in its last 5 µs."""
+    call = event("cudaLaunchKernel", start + length - 5, 5, "cuda_runtime", thread, correlation=number)
+    ran = event(kernel, start + length, 3, "kernel", 7, correlation=number)
+    return [event(name, start, length, thread=thread), call, ran]
+
+
+def trace(path, *groups, **more):
+    path.write_text(json.dumps({"traceEvents": [one for group in groups for one in group], **more}), encoding="utf-8")
+    return path
+
+
+def test_a_trace_gives_each_operator_its_own_time_and_waits_to_nobody(tmp_path):
+    wait = event("cudaStreamSynchronize", 200, 500, "cuda_runtime", correlation=9)
+    engine = event("autograd::engine::evaluate_function: MmBackward0", 800, 60, thread=2)
+    found = profiles.Profile(trace(
+        tmp_path / "t.json", operator("aten::mm", 0, 60, 1), [event("aten::view", 62, 4)],
+        operator("aten::add", 66, 20, 2), [wait, engine], operator("aten::mm", 810, 40, 3, thread=2),
+        [event("aten::empty", 900, 3)],
+    ))  # fmt: skip
+    assert {name: times for name, times in found.by_class.items() if name != profiles.OTHER} == {
+        "library": [60], "view": [6], "light": [20], "node": [pytest.approx(20 + 100)], "library backward": [40],
+    }  # fmt: skip
+    assert found.odd == ""
+
+
+def test_a_traces_host_is_scaled_to_a_step_without_the_profiler_and_an_odd_build_is_named(tmp_path):
+    step = [event("ProfilerStep#1", 0, 1000, "user_annotation")]
+    plain = trace(tmp_path / "plain.json", step, operator("aten::mm", 0, 60, 1), operator("aten::mm", 60, 60, 2))
+    assert simgpu.Host.from_trace(plain).operator_us == 60
+    assert simgpu.Host.from_trace(plain, step_s=800e-6).operator_us == 48
+    slow = [event("aten::empty", 1000 + 40 * k, 30) for k in range(8)]
+    packed = tmp_path / "odd.json.gz"
+    packed.write_bytes(
+        gzip.compress(trace(tmp_path / "odd.json", step, operator("aten::mm", 0, 60, 1), slow).read_bytes())
+    )
+    with pytest.warns(UserWarning, match=r"odd.json.gz is of an odd build: an allocation takes 30 µs"):
+        assert "odd build" in simgpu.Host.from_trace(packed).source
+
+
+@pytest.mark.parametrize(("text", "phrase"), [
+    ("no JSON", "bad.json is no trace: it must be JSON"), ("{}", "it has no list traceEvents"),
+    ('{"traceEvents": []}', "has no operators of the host"),
+])  # fmt: skip
+def test_a_file_that_is_no_trace_is_refused(tmp_path, text, phrase):
+    (tmp_path / "bad.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=phrase):
+        profiles.Profile(tmp_path / "bad.json")
+
+
+@needs_traces
+def test_the_ratios_of_hosts_toml_are_those_of_the_traces():
+    whole = measured.whole(measured.read(Path(TRACES)))
+    found = measured.ratios([profile for profile in whole if not profile.odd])
+    for name in ("library backward", "light", "light backward", "view", "node", "accumulate"):
+        assert found[name] == pytest.approx(hosts.get("server").ratios[name], rel=0.6), name
+
+
+def test_the_clock_counts_views_and_nodes_only_where_they_matter():
+    simgpu.configure(host="launch call")
+    assert state.world.clock.called_ns == {}
+    simgpu.configure(host="server")
+    assert set(state.world.clock.called_ns) == {"view", "node", "accumulate"}
+    simgpu.configure(host=hosts.DEFAULT)
