@@ -52,6 +52,7 @@ from simgpu.device.child_process import (
 )
 from simgpu.device.compiled import Compiled, CompiledGraph, CompiledKernel, GraphBreak, compiled
 from simgpu.device.enabling import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable
+from simgpu.device.races import RaceError
 from simgpu.device.ranks import launch
 from simgpu.device.readings import Memory, Settings, forgive, idle, is_simulated, memory, restore, settings, values_of
 from simgpu.device.timelines import ClusterTimeline, Gap, Timeline, timeline
@@ -73,9 +74,9 @@ from simgpu.reports.forms import Report
 __all__ = [
     "AT_PEAK", "CHILD_LIMIT_S", "LINKS", "Cluster", "ClusterTimeline", "Compiled", "CompiledGraph",
     "CompiledKernel", "Costs", "ErrorBar", "Evidence", "Face", "Forecast", "Gap", "GraphBreak", "Host", "Link",
-    "Machine", "Memory", "MemoryForecast", "Rates", "Record", "Report", "Settings", "Share", "TimeForecast",
-    "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "compiled", "composite", "configure",
-    "cuda", "enable", "enabled", "error_bar", "evidence", "flops", "forecast", "forgive", "gpus",
+    "Machine", "Memory", "MemoryForecast", "RaceError", "Rates", "Record", "Report", "Settings", "Share",
+    "TimeForecast", "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "compiled", "composite",
+    "configure", "cuda", "enable", "enabled", "error_bar", "evidence", "flops", "forecast", "forgive", "gpus",
     "hide_accelerators", "host_work", "hosts", "idle", "is_simulated", "launch", "ledger", "load_ipython_extension",
     "memory", "out_of_memory", "places", "ready", "remember_sources", "report", "reset", "restore", "run_in_child",
     "seconds_text", "settings", "sources", "step", "timeline", "unavailable", "unload_ipython_extension",

@@ -21,6 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simgpu", "simulated GPUs under the name cuda")
     group.addoption("--simgpu", default="T4", metavar="GPU", help='a row of simgpu.gpus, such as "H100 SXM"')
     group.addoption("--simgpu-count", type=int, metavar="N", help="how many GPUs there are (default: 1)")
+    group.addoption("--simgpu-races", choices=("warn", "error"), help="tell of uses of memory that nothing orders")
     group.addoption("--simgpu-memory", metavar="SIZE", help='of each, as "8 GiB" (default: that of the data sheet)')
     group.addoption("--simgpu-host", default=hosts.DEFAULT.name, metavar="HOST", help="a row of simgpu.hosts, or µs")
 
@@ -34,8 +35,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         _given["refused"] = reason
         return
     try:
-        size, host = options.simgpu_memory, options.simgpu_host
-        switch.cuda(options.simgpu, gpus=options.simgpu_count, memory=size, host=host)
+        how = {"memory": options.simgpu_memory, "host": options.simgpu_host, "races": options.simgpu_races}
+        switch.cuda(options.simgpu, gpus=options.simgpu_count, **how)
     except (TypeError, ValueError) as error:
         raise pytest.UsageError(f"simgpu: {error}") from None
 

@@ -80,6 +80,7 @@ class Accounts:
         self.at_first: Callable[[], None] | None = (
             None  # is called before the next storage is accounted, then forgotten
         )
+        self.races: Any = None  # the `device.races.Races` of a program that wants to know of them
         self.watcher: Any = None  # the `reports.holdings.Holdings` of a session that wants a report
         self.live: dict[int, _StorageRef] = {}  # by address
         # Storages that died. What a weak reference calls must not be Python code: Ctrl-C inside would be lost.
@@ -128,6 +129,8 @@ class Accounts:
             gpu.storages += 1
             if gpu.storages > gpu.most_storages:
                 gpu.most_storages = gpu.storages
+        if self.races is not None:
+            self.races.made(ref.key, index, storage.nbytes())
 
     def charge(self, ref: _StorageRef, nbytes: int, before: int) -> None:
         """Account `nbytes` to a storage that had `before`. Raises if they do not fit."""
@@ -154,6 +157,8 @@ class Accounts:
                 ref = self.dead[0]
                 if self.watcher is not None:
                     self.watcher.gone(ref)
+                if self.races is not None and self.live.get(ref.key) is ref:
+                    self.races.gone(ref.key, ref.nbytes)
                 if ref.gpu.cache is not None:
                     ref.gpu.cache.drop(ref)
                 else:

@@ -67,6 +67,7 @@ class Clock:
         self.capture: list[Captured] | None = None  # while a graph is captured: nothing is launched
         self.stepping = False  # while an optimizer's step is running
         self.told: Callable[[str], None] | None = None  # is called with what makes the host wait, before it does
+        self.races: Any = None  # the `device.races.Races` of a program that wants to know of them
         self.log: Any = None  # the `events.Log` of a session that wants a report
         self.stream_ids = itertools.count(1)
         self._pending: list[tuple[float, torch.Tensor, torch.Tensor]] = []
@@ -135,6 +136,8 @@ class Clock:
                     self.log.not_pinned(nbytes)
             if self.journal.readers:
                 self.journal.copy(direction, nbytes, index, self.streams[index], end - length_ns, end)
+            if blocking and self.races is not None:
+                self.races.host_waits([(index, self.streams[index])])
             if blocking:
                 if self.failure is not None and direction == "D2H":
                     self.report(math.inf)  # also from another stream: what the kernel left is never seen

@@ -113,6 +113,8 @@ def make(
     tensor = adopt(operator(*args, device=CPU, **kwargs), index)
     if not name.startswith("empty") and dense:
         state.world.clock.kernel(index, name, Cost(tensor.numel(), tensor.nbytes))
+        if state.world.clock.races is not None:
+            state.world.clock.races.operation(index, [], [tensor])
     return tensor
 
 

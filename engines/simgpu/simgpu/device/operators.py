@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from simgpu.device import (
@@ -83,7 +84,7 @@ def dispatch(
     clock = state.world.clock
     if (clock.called_ns or clock.log is not None) and (kind := new_node()):
         clock.called(kind)
-    if plan.simple and not kwargs:
+    if plan.simple and not kwargs and clock.races is None:
         result = _run_simple(func, plan, args)
         if result is not None:
             return result
@@ -177,11 +178,19 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     if new or plan.mutates or waits:
         inputs = [part for t in tensors for part in sparse.parts(t._inner if type(t) is SimTensor else t)]
         _charge(plan, index, inputs, inner_args, inner_kwargs, out)
+        if state.world.clock.races is not None:
+            changed = [_changed(which, args, kwargs) for which in plan.mutates]
+            state.world.clock.races.operation(index, _ours(tensors), _ours([changed, result if new else ()]))
     else:
         state.world.clock.called("view")
     if waits:
         state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
     return result
+
+
+def _ours(values: Any) -> list[SimTensor]:
+    """Return the tensors of simulated GPUs among values, and lists of them."""
+    return [one for one in tree_leaves(values) if type(one) is SimTensor]
 
 
 def _refuse_stale(plan: Plan, args: Args, kwargs: Kwargs, tensors: list[torch.Tensor]) -> None:
@@ -342,29 +351,40 @@ def _copy_(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
     if state.world.clock.failure is not None:
         refresh(target)  # what is written now is lost
     if type(source) is SimTensor:
-        _between(source, index, inner)
+        _between(source, target)
     else:
         pinned = source.is_pinned()
         how = {"pinned": pinned, "blocking": not (non_blocking and pinned), "asked": not non_blocking}
         state.world.clock.copy(index, "H2D", sparse.nbytes(values), **how)
+        if state.world.clock.races is not None and how["blocking"]:
+            state.world.clock.races.operation(index, [], [target])
+        elif state.world.clock.races is not None:
+            state.world.clock.races.from_pinned(source, target)
     return target
 
 
-def _between(source: SimTensor, index: int, target: torch.Tensor) -> None:
-    """Account a copy to GPU `index`: by a kernel where it is there already, else over the bus."""
-    if index == source._index and sparse.is_sparse(target):
-        state.world.clock.kernel(index, "copy_", Cost(0, 2 * sparse.nbytes(target)))
-    elif index == source._index:
-        state.world.clock.kernel(index, "copy_", price_of_copy(source._inner, target))
+def _between(source: SimTensor, target: SimTensor) -> None:
+    """Account a copy: by a kernel where it is on the same GPU, else over the bus."""
+    index, clock = target._index, state.world.clock
+    if index != source._index:
+        clock.order(index, source._index)
+        clock.copy(index, "D2D", sparse.nbytes(source._inner), pinned=True, blocking=False)
+    elif sparse.is_sparse(target):
+        clock.kernel(index, "copy_", Cost(0, 2 * sparse.nbytes(target._inner)))
     else:
-        state.world.clock.order(index, source._index)
-        state.world.clock.copy(index, "D2D", sparse.nbytes(source._inner), pinned=True, blocking=False)
+        clock.kernel(index, "copy_", price_of_copy(source._inner, target._inner))
+    if clock.races is not None and index != source._index:
+        clock.races.between(source, target)
+    elif clock.races is not None:
+        clock.races.operation(index, [source], [target])
 
 
 def _to_host(target: torch.Tensor, source: SimTensor, non_blocking: bool) -> None:
     pinned, nbytes = target.is_pinned(), sparse.nbytes(source._inner)
     later = non_blocking and pinned
     how = {"pinned": pinned, "blocking": not later, "asked": not non_blocking}
+    if state.world.clock.races is not None:
+        state.world.clock.races.operation(source._index, [source], [])
     arrives = state.world.clock.copy(source._index, "D2H", nbytes, **how)
     if later:
         state.world.clock.arrive_later(arrives, target, source._inner.clone())
@@ -383,11 +403,13 @@ def _to_copy(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
         index = source._index if device is None else device_of(device)
         inner = _computed(func, Plan.of(func), (source._inner,), {"device": CPU, **keywords})
         result = adopt(inner, index)
-        _between(source, index, inner)
+        _between(source, result)
         return result
     if device.type != "cpu":
         raise RuntimeError(f"a tensor on {source.device} cannot be moved to {device}: this process has no such device")
     inner = func(source._inner, **keywords)
+    if state.world.clock.races is not None:
+        state.world.clock.races.operation(source._index, [source], [])
     index, nbytes = source._index, sparse.nbytes(source._inner)
     arrives = state.world.clock.copy(index, "D2H", nbytes, pinned=non_blocking, blocking=not non_blocking)
     if not non_blocking:
@@ -400,6 +422,8 @@ def _to_copy(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
 
 def _read_scalar(func: Operator, args: Args, kwargs: Kwargs) -> complex:
     source = args[0]
+    if state.world.clock.races is not None:
+        state.world.clock.races.operation(source._index, [source], [])
     state.world.clock.copy(source._index, "D2H", source._inner.nbytes, pinned=True, blocking=True)
     return func(source._inner)
 

@@ -172,6 +172,8 @@ class SimTensor(torch.Tensor):
     def record_stream(self, s: Any) -> None:
         """Keep the caching allocator, where it is on, from reusing the memory before the stream `s` is done with it."""
         gpu = state.world.memory.gpus[self._index]
+        if state.world.clock.races is not None:
+            state.world.clock.races.share(self, (self._index, s.stream_id))
         if gpu.cache is not None:
             gpu.cache.record_stream(state.world.memory.live[self.untyped_storage()._cdata], s.stream_id)
 

@@ -28,11 +28,17 @@ class Stream:
 
     def synchronize(self) -> None:
         world = state.world
+        if world.clock.races is not None:
+            world.clock.races.host_waits([(self.index, self.stream_id)])
         world.clock.wait_until(world.clock.queue_ns(self.index, self.stream_id), "stream.synchronize")
 
     def query(self) -> bool:
-        state.world.clock.report(state.world.clock.host_ns)
-        return state.world.clock.queue_ns(self.index, self.stream_id) <= state.world.clock.host_ns
+        clock = state.world.clock
+        clock.report(clock.host_ns)
+        done = clock.queue_ns(self.index, self.stream_id) <= clock.host_ns
+        if done and clock.races is not None:
+            clock.races.host_waits([(self.index, self.stream_id)])
+        return done
 
     def is_capturing(self) -> bool:
         return False
@@ -63,23 +69,34 @@ class Event:
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self._timed = enable_timing
         self._ns: int | None = None
+        self._known: Any = None  # by whom it is waited for: what the stream knew, where races are looked for
 
     def record(self, stream: Stream | None = None) -> None:
         stream = _current_stream() if stream is None else stream
-        self._ns = state.world.clock.queue_ns(stream.index, stream.stream_id)
+        clock = state.world.clock
+        self._ns = clock.queue_ns(stream.index, stream.stream_id)
+        self._known = None if clock.races is None else clock.races.state_of((stream.index, stream.stream_id))
 
     def query(self) -> bool:
-        state.world.clock.report(state.world.clock.host_ns)
-        return self._ns is None or self._ns <= state.world.clock.host_ns
+        clock = state.world.clock
+        clock.report(clock.host_ns)
+        done = self._ns is None or self._ns <= clock.host_ns
+        if done and self._known is not None and clock.races is not None:
+            clock.races.host_knows(self._known)
+        return done
 
     def synchronize(self) -> None:
         if self._ns is not None:
+            if self._known is not None and state.world.clock.races is not None:
+                state.world.clock.races.host_knows(self._known)
             state.world.clock.wait_until(self._ns, "event.synchronize")
 
     def wait(self, stream: Stream | None = None) -> None:
         stream = _current_stream() if stream is None else stream
         if self._ns is not None:
             state.world.clock.hold((stream.index, stream.stream_id), self._ns)
+            if self._known is not None and state.world.clock.races is not None:
+                state.world.clock.races.order((stream.index, stream.stream_id), self._known)
 
     def elapsed_time(self, end_event: "Event") -> float:
         if not (self._timed and end_event._timed):
@@ -130,6 +147,8 @@ def synchronize(device: Device = None) -> None:
     """Wait until the GPU has done everything that was queued."""
     world = state.world
     communication.finish()
+    if world.clock.races is not None:
+        world.clock.races.host_waits(world.clock.races.streams_of(device_of(device)))
     world.clock.wait_until(world.clock.queue_ns(device_of(device)), "synchronize")
 
 

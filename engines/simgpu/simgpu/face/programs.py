@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         wished = command_line.wishes(given)
         how = {"memory": given.memory, "allocator": given.allocator, "errors": given.errors, "host": given.host}
+        how["races"] = given.races
         cuda(given.gpu, gpus=given.gpus, **how)
     except (RuntimeError, TypeError, ValueError) as error:
         sys.exit(f"python -m simgpu: {error}")

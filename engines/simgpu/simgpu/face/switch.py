@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from simgpu.device import enabling, readings, state
+from simgpu.device import enabling, races, readings, state
 from simgpu.face import (
     children,
     compiling,
@@ -42,10 +42,14 @@ class Face:
     """CUDA's face on the simulated GPUs of this process, on from the start; as a context it is off at its end."""
 
     session: current.Session | None = None  # what records for a report, where one was asked for
+    _races: races.Races | None = None  # what looks for them, where that was asked for
 
     def __init__(
-        self, gpu: str, gpus: int | None, memory: str | int | None, allocator: str, errors: str, host: hosts.Host
-    ) -> None:
+        self, gpu: str, gpus: int | None, memory: str | int | None, allocator: str, errors: str, host: hosts.Host,
+        races: str | None,
+    ) -> None:  # fmt: skip
+        if races not in (None, "warn", "error"):
+            raise ValueError(f"races must be 'warn', 'error' or None, not {races!r}")
         capacity = properties.memory_bytes(table.get(gpu, "gpu")) if memory is None else memory
         with _lock:
             known = enabling.enabled()
@@ -66,8 +70,11 @@ class Face:
                     "allocator": allocator,
                     "errors": errors,
                     "host": asdict(host),
+                    "races": races,
                 }
                 children.replace(_replaced, given)
+            if races is not None and state.world.clock.races is None:
+                self._follow_races(races)
             _faces.append(self)
 
     def off(self) -> None:
@@ -76,11 +83,25 @@ class Face:
             if self not in _faces:
                 return
             _faces.remove(self)
+            if self._races is not None:
+                self._races.stop()
+                state.world.clock.races = state.world.memory.races = None
             if self.session is not None:
                 self.session.stop()
             if not _faces:
                 _take_off()
             self._put_back()
+
+    def _follow_races(self, mode: str) -> None:
+        clock = state.world.clock
+        self._races = races.Races(mode, lambda gpu: clock.streams[gpu], self._tell_report)
+        clock.races = state.world.memory.races = self._races
+        self._races.start()
+
+    def _tell_report(self, race: races.Race) -> None:
+        """Let a race be a row of the report, where one is asked for."""
+        if self.session is not None:
+            self.session.raced(race.second, race.text)
 
     def report(self, price: float | None = None, steps: int | None = None) -> current.Report:
         """Return what the program did so far; see `simgpu.report`. Raises RuntimeError without `record=True`."""
@@ -115,6 +136,7 @@ def cuda(
     allocator: str = "exact",
     errors: str | None = None,
     host: str | hosts.Host | Mapping[str, Any] = hosts.DEFAULT,
+    races: str | None = None,
     record: bool = False,
     data_ms: float | None = None,
     shapes: bool = False,
@@ -125,10 +147,11 @@ def cuda(
     cuda. `gpu` names a row of `simgpu.gpus`; `gpus` is their number, which is that of the first call in the process
     (1 unless told); `memory` of each, as "8 GiB" or in bytes, is that of the data sheet unless told. `allocator` and
     `errors` are those of `configure`; errors come "asynchronous" as on CUDA, or "blocking" where the environment has
-    CUDA_LAUNCH_BLOCKING=1. `host` is a row of `simgpu.hosts` or a `simgpu.Host`. With `record` everything is recorded
-    that `report()` of what is returned tells: what the program's lines cost, and what would be otherwise on other GPUs.
-    A batch of a DataLoader then takes the host as long as it takes here, or `data_ms`; with `shapes` no values are
-    computed, only shapes.
+    CUDA_LAUNCH_BLOCKING=1. `host` is a row of `simgpu.hosts` or a `simgpu.Host`. With `races` two uses of the same
+    memory that nothing orders raise `RaceError` ("error"), or warn and are rows of the report ("warn"), with both lines
+    (`device.races` says which). With `record` everything is recorded that `report()` of what is returned tells: what
+    the program's lines cost, and what would be otherwise on other GPUs. A batch of a DataLoader then takes the host as
+    long as it takes here, or `data_ms`; with `shapes` no values are computed, only shapes.
 
     Random numbers are the CPU's: both share one generator, so that a program computes what it computes on the CPU.
     Raises RuntimeError where the simulated GPU cannot be, so in a process with a real one; ValueError and TypeError
@@ -136,7 +159,7 @@ def cuda(
     """
     if errors is None:
         errors = "blocking" if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" else "asynchronous"
-    face = Face(gpu, gpus, memory, allocator, errors, hosts.get(host))
+    face = Face(gpu, gpus, memory, allocator, errors, hosts.get(host), races)
     if record:
         face.session = current.start(data_ms=data_ms, shapes=shapes)
     return face

@@ -205,6 +205,10 @@ class Recording:
         text = (str(error) or type(error).__name__).strip()
         self.errors.append(Error(*Line.of(places.place_of(error)).parts, _kind(error, text), text.partition("\n")[0]))
 
+    def raced(self, line: str, text: str) -> None:
+        """Nothing orders two uses of the same memory, the second of which is `line`."""
+        self.errors.append(Error(*Line.of(line).parts, "a race", text))
+
 
 def _kind(error: BaseException, text: str) -> str:
     """Return what kind of error ended a program, in the words of a report."""
